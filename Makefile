@@ -1,0 +1,39 @@
+# Each target is a short script in scripts/. Start with `make setup`, then `make test`.
+
+PYTHON ?= python3
+export PYTHON
+
+.DEFAULT_GOAL := help
+.PHONY: help setup check test demo bench docs compat golden clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  %-8s %s\n", $$1, $$2}' Makefile
+
+.venv/.stamp: pyproject.toml constraints.txt scripts/setup
+	@scripts/setup
+
+setup: .venv/.stamp  ## make .venv with the package and its tools, at the versions of constraints.txt
+
+check: setup  ## style, types and import rules
+	@scripts/check
+
+test: setup  ## the checks, then every test
+	@scripts/test
+
+demo: setup  ## train a small network on two processes: plan, run, predicted against measured
+	@scripts/demo
+
+bench: setup  ## run the benchmarks, write their results as JSON
+	@scripts/bench
+
+docs: setup  ## write the generated pages
+	@scripts/docs
+
+compat: setup  ## unit and distributed tests on the oldest and the newest supported torch
+	@scripts/compat
+
+golden: setup  ## rewrite the golden files; review the difference before you commit it
+	@scripts/golden
+
+clean:  ## remove caches and build products; runs/ and the environments stay
+	@scripts/clean

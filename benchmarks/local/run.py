@@ -1,0 +1,179 @@
+"""How right the simulator is about this machine, and what recording costs.
+
+Four networks (`tests/zoo.py`), each on two processes as replicas and as a pipeline. Costs are measured, the step is
+simulated, then run: blocks of steps with and without recording take turns, so that a drift of the machine meets both.
+Prints the tables of the README and writes `benchmarks/results/local.json`.
+"""
+
+import argparse
+import json
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+import torch
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+from trimaran.cluster.detect import detect_cluster  # noqa: E402
+from trimaran.graph.capture import capture  # noqa: E402
+from trimaran.measure import measure_costs  # noqa: E402
+from trimaran.planner import Candidate, cut, evaluate  # noqa: E402
+from trimaran.program import Strategy, lower_evaluation  # noqa: E402
+from trimaran.report import Comparison, compare  # noqa: E402
+from trimaran.runtime.executor import Executor  # noqa: E402
+from trimaran.runtime.ranks import launch  # noqa: E402
+from trimaran.runtime.world import World  # noqa: E402
+from trimaran.session.jobs import JobSource  # noqa: E402
+from trimaran.timeline import Timeline  # noqa: E402
+
+NETWORKS = ("cnn", "unet", "lstm", "gpt")
+STRATEGIES = (Strategy(dp=2), Strategy(pp=2, schedule="1f1b", microbatches=4))
+WARM_UP_STEPS = 20
+BLOCK_STEPS = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A network under a strategy, predicted and run."""
+
+    network: str
+    candidate: Candidate
+    comparison: Comparison
+    overheads: tuple[float, ...]
+
+    @property
+    def unattributed(self) -> float:
+        """Share of the measured step that no instruction explains, mean over the ranks [1]."""
+        shares = [rank.unattributed.measured_s / rank.step.measured_s for rank in self.comparison.ranks]
+        return statistics.mean(shares)
+
+    @property
+    def overhead(self) -> float:
+        """Time of a step with recording over that without, less 1; median over pairs of blocks [1]."""
+        return statistics.median(self.overheads)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--blocks", type=int, default=40, help="pairs of blocks of each case")
+    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "local.json")
+    options = parser.parse_args()
+    cases = [case for network in NETWORKS for case in run_network(network, options.blocks)]
+    print(format_cases(cases))
+    print(format_kinds(cases))
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    options.output.write_text(json.dumps(document(cases), indent=1) + "\n")
+
+
+def run_network(network: str, blocks: int) -> Iterator[Case]:
+    source = JobSource(reference=f"{ROOT / 'tests' / 'zoo.py'}:{network}")
+    job = source.make()
+    batch = job.global_batch_size
+    graph, cluster = capture(job).graph, detect_cluster(2)
+    sizes = {batch // (strategy.dp * strategy.microbatches) for strategy in STRATEGIES}
+    table = measure_costs(source.make, graph, ranks=2, batches=sizes)
+    for strategy in STRATEGIES:
+        candidate = evaluate(cut(strategy, graph, table, batch=batch), graph, table, cluster, batch=batch)
+        evaluation = lower_evaluation(graph, candidate.strategy, batch=batch)
+        with tempfile.TemporaryDirectory() as folder:
+            arguments = (source, candidate.strategy, candidate.program, evaluation, blocks)
+            timeline, overheads = launch(run_rank, arguments, ranks=2, log_dir=folder)[0]
+        comparison = compare(candidate.program, candidate.timeline, timeline, warmup=0)
+        yield Case(network=network, candidate=candidate, comparison=comparison, overheads=overheads)
+
+
+def run_rank(
+    world: World, source: JobSource, strategy: Strategy, program: Any, evaluation: Any, blocks: int
+) -> tuple[Timeline, tuple[float, ...]]:
+    """Steps of one rank: warm-up, then blocks with and without recording in turn."""
+    job = source.make()
+    executor = Executor(job, strategy, program, evaluation, world, capture=capture(job))
+    feed = executor.feed()
+    shares = (share for _ in cycle([0]) for share in feed.shares())
+    executor.recording = False
+    for share in islice(shares, WARM_UP_STEPS):
+        executor.step(share)
+    overheads = []
+    for _ in range(blocks):
+        seconds = {}
+        for recording in (True, False):
+            executor.recording = recording
+            start = time.perf_counter()
+            for share in islice(shares, BLOCK_STEPS):
+                executor.step(share)
+            seconds[recording] = time.perf_counter() - start
+        overheads.append(seconds[True] / seconds[False] - 1)
+    timeline = executor.timeline()
+    executor.close()
+    return timeline, tuple(overheads)
+
+
+def format_cases(cases: list[Case]) -> str:
+    """The first table of the README."""
+    rows = ["| network | strategy | predicted | measured | error | unattributed | recording |", "|" + "---|" * 7]
+    for case in cases:
+        step = case.comparison.step
+        rows.append(
+            f"| {case.network} | {case.candidate.strategy.name} | {step.predicted_s * 1e3:.2f} ms "
+            f"| {step.measured_s * 1e3:.2f} ms | {step.error:+.1%} | {case.unattributed:.1%} | {case.overhead:+.1%} |"
+        )
+    return "\n".join(rows) + "\n"
+
+
+def format_kinds(cases: list[Case]) -> str:
+    """The second table: error of the median of every kind of instruction."""
+    kinds = list(dict.fromkeys(kind.kind.value for case in cases for kind in case.comparison.kinds))
+    rows = ["| network | strategy | " + " | ".join(kinds) + " |", "|" + "---|" * (2 + len(kinds))]
+    for case in cases:
+        errors = {kind.kind.value: kind.each.error for kind in case.comparison.kinds}
+        cells = ["–" if errors.get(kind) is None else f"{errors[kind]:+.0%}" for kind in kinds]
+        rows.append(f"| {case.network} | {case.candidate.strategy.name} | " + " | ".join(cells) + " |")
+    return "\n".join(rows) + "\n"
+
+
+def document(cases: list[Case]) -> dict[str, Any]:
+    """The result as it is kept."""
+    return {
+        "schema_version": 1,
+        "environment": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "system": platform.platform(terse=True),
+            "devices": [device.name for device in detect_cluster(2).devices],
+        },
+        "cases": [
+            {
+                "network": case.network,
+                "strategy": case.candidate.strategy.name,
+                "predicted_s": case.comparison.step.predicted_s,
+                "interval_s": list(case.candidate.interval_s),
+                "measured_s": case.comparison.step.measured_s,
+                "error": case.comparison.step.error,
+                "unattributed": case.unattributed,
+                "recording_overhead": case.overhead,
+                "recording_overheads": sorted(case.overheads),
+                "kinds": {
+                    kind.kind.value: {
+                        "predicted_s": kind.each.predicted_s,
+                        "measured_s": kind.each.measured_s,
+                        "error": kind.each.error,
+                    }
+                    for kind in case.comparison.kinds
+                },
+            }
+            for case in cases
+        ],
+    }
+
+
+if __name__ == "__main__":
+    main()

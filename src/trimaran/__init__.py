@@ -1,0 +1,44 @@
+"""Trimaran: plan, simulate and run the training of deep neural networks on many devices."""
+
+from typing import TYPE_CHECKING, Any
+
+from trimaran.errors import (
+    CorruptDataError,
+    EnvironmentProblem,
+    ExecutionError,
+    InfeasibleError,
+    InputError,
+    SolverError,
+    TrimaranError,
+)
+from trimaran.job import Job
+
+if TYPE_CHECKING:
+    from trimaran.session.session import Session, init
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CorruptDataError",
+    "EnvironmentProblem",
+    "ExecutionError",
+    "InfeasibleError",
+    "InputError",
+    "Job",
+    "Session",
+    "SolverError",
+    "TrimaranError",
+    "__version__",
+    "init",
+]
+
+_IMPORTED_WHEN_USED = {"Session": "trimaran.session.session", "init": "trimaran.session.session"}
+
+
+def __getattr__(name: str) -> Any:
+    # These import torch; `import trimaran` and the command line's --help do not.
+    if name in _IMPORTED_WHEN_USED:
+        from importlib import import_module
+
+        return getattr(import_module(_IMPORTED_WHEN_USED[name]), name)
+    raise AttributeError(f"module 'trimaran' has no attribute {name!r}")

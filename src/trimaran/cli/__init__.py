@@ -1,0 +1,33 @@
+"""The command line: one thin file a command. Importing it does not import torch."""
+
+import typer
+
+from trimaran.cli import doctor, jobs, plan, simulate, train
+
+app = typer.Typer(
+    name="trimaran",
+    help="Plan, simulate and run the training of deep neural networks on many devices.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(train.train)
+app.command()(plan.plan)
+app.command()(simulate.simulate)
+app.command()(jobs.jobs)
+app.command()(doctor.doctor)
+
+
+@app.callback(invoke_without_command=True)
+def _root(version: bool = typer.Option(False, "--version", help="Print the version and exit.", is_eager=True)) -> None:
+    if version:
+        from trimaran import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+def main() -> None:
+    """Entry point of the `trimaran` command."""
+    app()

@@ -1,0 +1,50 @@
+"""`trimaran plan`: the best way to train a job here, and what it was chosen over."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trimaran.cli.options import Batch, Devices, Json, Memory, Oversubscribe, Reference, Seed
+from trimaran.cli.output import console, errors_reported, print_json
+from trimaran.cli.progress import progress_shown
+
+Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write the plan to this file.", show_default=False)]
+
+
+def plan(
+    job: Reference,
+    devices: Devices = None,
+    memory: Memory = None,
+    batch: Batch = None,
+    seed: Seed = None,
+    output: Output = None,
+    oversubscribe: Oversubscribe = False,
+    as_json: Json = False,
+) -> None:
+    """Find the fastest way to train a job that fits; print what was considered."""
+    with errors_reported(as_json=as_json):
+        from trimaran.cli.views import plan_document, print_plan
+        from trimaran.program import write_plan
+        from trimaran.session.jobs import JobSource
+        from trimaran.session.planning import plan_job
+        from trimaran.units import parse_bytes
+
+        source = JobSource(reference=job, global_batch_size=batch, seed=seed)
+        with progress_shown() as progress:
+            planned = plan_job(
+                source,
+                devices=devices,
+                memory_bytes=None if memory is None else parse_bytes(memory),
+                oversubscribe=oversubscribe,
+                progress=progress,
+            )
+        if output is not None:
+            write_plan(output, planned.plan)
+        if as_json:
+            print_json(plan_document(planned))
+            return
+        out = console()
+        print_plan(out, planned)
+        command = "trimaran train " + " ".join([job, *(["--plan", str(output)] if output else [])])
+        out.print(f"Next: {command}")

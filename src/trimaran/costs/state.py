@@ -1,0 +1,74 @@
+"""Bytes that are there all the time: parameters, their gradients, the state of the optimizer, buffers.
+
+A parameter that several segments of a rank use is there once. With one segment a rank holds the user's whole model,
+with what no captured operation reads.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trimaran.graph.types import Graph, Op
+from trimaran.program.types import Program, Strategy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankState:
+    """What one rank holds.
+
+    Attributes:
+        parameters: bytes of its parameters [bytes]
+        trained: bytes of those that have a gradient [bytes]
+        trained_tensors: number of those that have a gradient
+        buffers: bytes of its buffers, such as running statistics [bytes]
+    """
+
+    parameters: int
+    trained: int
+    trained_tensors: int
+    buffers: int
+
+    def resident_bytes(self, *, state_bytes_per_byte: float) -> int:
+        """Parameters, gradients, optimizer state and buffers together [bytes].
+
+        Args:
+            state_bytes_per_byte: state that the optimizer keeps for a byte of trained parameter [bytes/byte]
+
+        Example:
+            >>> state = RankState(parameters=100, trained=80, trained_tensors=2, buffers=5)
+            >>> state.resident_bytes(state_bytes_per_byte=2.0)  # 100 + 80 + 2 * 80 + 5
+            345
+        """
+        return self.parameters + self.trained + round(self.trained * state_bytes_per_byte) + self.buffers
+
+
+def rank_states(program: Program, graph: Graph, strategy: Strategy) -> tuple[RankState, ...]:
+    """What each rank of a program holds.
+
+    Args:
+        program: says which segments a rank computes
+        graph: the network
+        strategy: where it is cut
+    """
+    parts = graph.parts(strategy.boundaries)
+    states: dict[frozenset[int], RankState] = {}
+    found = []
+    for instructions in program.ranks:
+        segments = frozenset(item.segment for item in instructions if item.segment is not None)
+        if segments not in states:
+            states[segments] = _state(graph, [op for segment in sorted(segments) for op in parts[segment]], len(parts))
+        found.append(states[segments])
+    return tuple(found)
+
+
+def _state(graph: Graph, ops: Sequence[Op], segments: int) -> RankState:
+    whole = segments == 1
+    used = {name for op in ops for name in op.parameters}
+    parameters = [parameter for parameter in graph.parameters if whole or parameter.name in used]
+    trained = [parameter for parameter in parameters if parameter.trainable]
+    buffers = set(graph.buffers) if whole else {name for op in ops for name in op.buffers}
+    return RankState(
+        parameters=sum(parameter.nbytes for parameter in parameters),
+        trained=sum(parameter.nbytes for parameter in trained),
+        trained_tensors=len(trained),
+        buffers=sum(graph.buffers.get(name, 0) for name in buffers),
+    )

@@ -1,0 +1,149 @@
+"""What messages and collectives take on the links of a cluster.
+
+Ranks on one host, with no link of their own in the cluster, talk over its loopback: one link, shared by all of them,
+whose costs are the table's measured curves. Other pairs need a link in the cluster, priced by its closed form.
+"""
+
+from dataclasses import dataclass, replace
+
+from trimaran.cluster.types import Cluster, Link
+from trimaran.costs.collectives import collective_time, message_time, messages, volume
+from trimaran.costs.curves import at_size, latency
+from trimaran.costs.tables import CostTable, Curve, CurveKey
+from trimaran.costs.types import Cost, Transfer
+from trimaran.errors import InputError
+from trimaran.program.types import RECEIVES, SENDS, Instruction
+
+SEND = "SEND"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Way:
+    """The links between the members of a transfer: their names, and the slowest; None: the measured loopback."""
+
+    names: tuple[str, ...]
+    slowest: Link | None
+
+
+def transfer_cost(instruction: Instruction, table: CostTable, cluster: Cluster) -> Transfer:
+    """What a send, a receive or a collective costs when nothing else is under way.
+
+    Args:
+        instruction: the instruction; a group of one rank costs nothing
+        table: measured curves
+        cluster: who sits where
+
+    Returns:
+        The same for all members of the transfer.
+
+    Raises:
+        InputError: ranks that no link joins, or a transfer that nobody measured
+    """
+    if instruction.kind in SENDS or instruction.kind in RECEIVES:
+        ranks = tuple(sorted({instruction.rank, _peer(instruction)}))
+        kind = SEND
+    else:
+        ranks, kind = instruction.group, str(instruction.kind)
+    if len(ranks) < 2:
+        return Transfer(latency_s=0.0, flow_s=0.0, links=(), low=0.0, high=0.0, source="analytic: one rank")
+    way = _way(ranks, kind, cluster)
+    if way.slowest is None:
+        return _measured(kind, len(ranks), instruction.nbytes, table, way.names)
+    return _analytic(kind, len(ranks), instruction.nbytes, way.slowest, way.names)
+
+
+def _peer(instruction: Instruction) -> int:
+    if instruction.peer is None:
+        raise InputError(f'{instruction.id}: "{instruction.kind}" needs a peer')
+    return instruction.peer
+
+
+def _way(ranks: tuple[int, ...], kind: str, cluster: Cluster) -> _Way:
+    if max(ranks) >= cluster.size:
+        raise InputError(
+            f'the program has a rank {max(ranks)}, cluster "{cluster.name}" has {cluster.size} devices',
+            rank=max(ranks),
+            devices=cluster.size,
+        )
+    pairs = [tuple(sorted(pair)) for pair in zip(ranks, (*ranks[1:], ranks[0]), strict=True)]
+    pairs = list(dict.fromkeys(pairs[:1] if kind == SEND else pairs))
+    names: dict[str, None] = {}
+    known: list[Link] = []
+    for a, b in pairs:
+        link = cluster.links.get((a, b))
+        if link is not None:
+            names[f"{a}-{b}"] = None
+            known.append(link)
+        elif cluster.hosts[a] == cluster.hosts[b]:
+            names[_loopback(cluster, a)] = None
+        else:
+            raise InputError(
+                f'cluster "{cluster.name}" has no link between ranks {a} and {b}, which are on different hosts',
+                ranks=(a, b),
+            )
+    # The measured curve holds for a group that is all on one host; where a link leaves the host, it is what limits.
+    slowest = min(known, key=lambda link: link.bytes_per_s) if known else None
+    return _Way(names=tuple(names), slowest=slowest)
+
+
+def _loopback(cluster: Cluster, rank: int) -> str:
+    return "loopback" if len(set(cluster.hosts)) == 1 else f"loopback{cluster.hosts[rank]}"
+
+
+def _measured(kind: str, num_ranks: int, nbytes: int, table: CostTable, links: tuple[str, ...]) -> Transfer:
+    curve = _curve(kind, num_ranks, table)
+    cost = at_size(curve, nbytes)
+    # Where every core has a rank, the latency of a transfer is their work too: system calls, waking threads. It shares
+    # and disturbs as the bytes do.
+    no_spare_core = table.fingerprint.kind == "cpu" and table.fingerprint.ranks >= table.fingerprint.cores
+    latency_s = 0.0 if no_spare_core else min(latency(curve), cost.seconds)
+    return Transfer(
+        latency_s=latency_s,
+        flow_s=cost.seconds - latency_s,
+        links=links,
+        low=cost.low,
+        high=cost.high,
+        source=cost.source,
+    )
+
+
+def _curve(kind: str, num_ranks: int, table: CostTable) -> Curve:
+    curve = table.curves.get(CurveKey(kind, num_ranks))
+    if curve:
+        return curve
+    measured = sorted(key.ranks for key in table.curves if key.kind == kind)
+    if not measured or kind == SEND:
+        raise InputError(
+            f'the cost table has no measured time of "{kind}" between {num_ranks} ranks; measure the links of '
+            f"{table.fingerprint.device} first",
+            kind=kind,
+            ranks=num_ranks,
+        )
+    nearest = min(measured, key=lambda ranks: (abs(ranks - num_ranks), ranks))
+    return _rescale(table.curves[CurveKey(kind, nearest)], kind, nearest, num_ranks)
+
+
+def _rescale(curve: Curve, kind: str, measured: int, wanted: int) -> Curve:
+    """The curve of another group size: its latency by the number of messages, the rest by the volume."""
+    first_s = latency(curve)
+    steps = messages(kind, wanted) / messages(kind, measured)
+    flow = volume(kind, wanted) / volume(kind, measured)
+
+    def scale(cost: Cost) -> Cost:
+        seconds = first_s * steps + (cost.seconds - first_s) * flow
+        scaled = cost.scaled(seconds / cost.seconds if cost.seconds else 1.0)
+        return replace(scaled, source=f"analytic: from {measured} ranks, {cost.source}")
+
+    return tuple((size, scale(cost)) for size, cost in curve)
+
+
+def _analytic(kind: str, num_ranks: int, nbytes: int, link: Link, links: tuple[str, ...]) -> Transfer:
+    if kind == SEND:
+        latency_s, total_s = link.latency_s, message_time(nbytes, link)
+    else:
+        latency_s = messages(kind, num_ranks) * link.latency_s
+        total_s = collective_time(kind, nbytes, num_ranks=num_ranks, link=link)
+    source = f"analytic: {link.source}"
+    return Transfer(
+        latency_s=latency_s, flow_s=total_s - latency_s, links=links, low=total_s, high=total_s, source=source
+    )

@@ -1,0 +1,107 @@
+"""Costs with their uncertainty, and what the simulator needs to know of a program.
+
+Formulas inside this package return plain floats in SI units. What leaves it is a `Cost`: a median, a 90 % interval
+and a source.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """A duration with its 90 % interval.
+
+    Attributes:
+        seconds: median [s]
+        low: lower end of the interval [s]
+        high: upper end of the interval [s]
+        source: "measured", "interpolated", "calibrated", "analytic" or "published", and a word on how after a colon
+    """
+
+    seconds: float
+    low: float
+    high: float
+    source: str
+
+    def scaled(self, factor: float) -> "Cost":
+        """The same cost, `factor` times as long."""
+        return Cost(self.seconds * factor, self.low * factor, self.high * factor, self.source)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpCost:
+    """Durations of one operation at one batch size.
+
+    Attributes:
+        forward: of its forward
+        backward: of its backward
+    """
+
+    forward: Cost
+    backward: Cost
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interference:
+    """How much slower things get side by side on one rank; 1 is no slowdown.
+
+    Attributes:
+        compute: factor on the time of compute while communication or a copy runs
+        communication: factor on the time of communication or a copy while compute runs
+        source: where the factors come from
+    """
+
+    compute: float = 1.0
+    communication: float = 1.0
+    source: str = "assumed: none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer:
+    """What a send, a receive or a collective costs when nothing else is under way.
+
+    A transfer takes `latency_s`, then its bytes flow. Transfers that are under way on the same link at the same time
+    share it: with k of them, each advances at 1/k of its own speed.
+
+    Attributes:
+        latency_s: part that no sharing lengthens [s]
+        flow_s: part during which bytes flow, alone on its links [s]
+        links: names of the links that it occupies
+        low: lower end of the 90 % interval of the sum [s]
+        high: upper end of the 90 % interval of the sum [s]
+        source: where the figures come from
+    """
+
+    latency_s: float
+    flow_s: float
+    links: tuple[str, ...]
+    low: float
+    high: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramCosts:
+    """Everything that the simulator has to know of a program's instructions.
+
+    Attributes:
+        compute: duration of each instruction that is not communication, by instruction id
+        transfers: each communication instruction, by instruction id; the two ends of a message, and the members of a
+            collective, have equal entries
+        marks: for each `(instruction id, mark name)`, the fraction of the instruction after which the mark is reached
+            [0..1]
+        interference: slowdown of compute and communication side by side
+        host_blocks: an instruction runs on the host that issues the ones after it (a CPU), so nothing later in the
+            rank's list is issued before compute ends; False where a host runs ahead of its device (a GPU)
+        resident_bytes: for each rank, what is there all the time: parameters, gradients, optimizer state [bytes]
+        memory: for each instruction id, bytes that live from its start on and bytes that die at its end
+    """
+
+    compute: Mapping[str, Cost]
+    transfers: Mapping[str, Transfer] = field(default_factory=dict)
+    marks: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    interference: Interference = Interference()
+    host_blocks: bool = True
+    resident_bytes: tuple[int, ...] = ()
+    memory: Mapping[str, tuple[int, int]] = field(default_factory=dict)

@@ -1,0 +1,227 @@
+"""The forms a batch may have, and everything that is done to one.
+
+    (input, target)   used as loss(model(input), target); an input that is a tuple or list is used as model(*input)
+    a mapping         used as loss(model(batch), batch)
+    a mapping         with `Job.loss=None`, used as model(**batch).loss
+
+Inputs, targets and values may nest tuples, lists and mappings; what they hold are tensors whose first dim counts
+samples. The tensors of a batch have names: "input", "target", "input.0", or the keys of the mapping.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trimaran.errors import InputError
+from trimaran.job import Job
+
+FORMS = "a batch is (input, target), or a dict"
+
+
+def split_batch(batch: Any, *, own_loss: bool = False) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
+    """The arguments of the model, and what the loss is given beside the model's output.
+
+    Args:
+        batch: a batch
+        own_loss: the model computes its loss (`Job.loss` is None), so a mapping is spread over its keyword arguments
+
+    Returns:
+        Positional arguments, keyword arguments, second argument of the loss and of the metric.
+
+    Raises:
+        InputError: a batch of another form
+
+    Example:
+        >>> split_batch(("x", "y"))
+        (('x',), {}, 'y')
+        >>> split_batch({"ids": 1}, own_loss=True)
+        ((), {'ids': 1}, {'ids': 1})
+    """
+    if isinstance(batch, Mapping):
+        return ((), dict(batch), batch) if own_loss else ((batch,), {}, batch)
+    if not isinstance(batch, tuple | list) or len(batch) != 2:
+        size = f" of {len(batch)} parts" if isinstance(batch, tuple | list) else ""
+        raise InputError(f"{FORMS}; collate made a {type(batch).__name__}{size}: let Job.collate make one of these")
+    if own_loss:
+        raise InputError("with Job.loss=None a batch is a dict, used as model(**batch); collate made a pair")
+    inputs, target = batch
+    return (tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)), {}, target
+
+
+def call_model(job: Job, model: nn.Module, batch: Any) -> Any:
+    """The model's output for a batch."""
+    arguments, keywords, _ = split_batch(batch, own_loss=job.loss is None)
+    return model(*arguments, **keywords)
+
+
+def compute_loss(job: Job, output: Any, batch: Any) -> tuple[Tensor, float | Tensor]:
+    """The loss of a batch as a sum and a weight, so that shares of a batch add up.
+
+    Args:
+        job: the job
+        output: what the model returned
+        batch: the batch that it was given
+
+    Returns:
+        `(loss * n, n)` for a loss that is a mean over n samples; `(sum, weight)` as the job's loss returned them.
+
+    Raises:
+        InputError: not a floating scalar tensor, or no gradient in it although gradients are on
+    """
+    _, _, expected = split_batch(batch, own_loss=job.loss is None)
+    value = _own_loss(output) if job.loss is None else job.loss(output, expected)
+    if isinstance(value, tuple) and len(value) == 2:
+        total, weight = value
+        _check_loss(total)
+        if not isinstance(weight, int | float) and not (isinstance(weight, Tensor) and weight.dim() == 0):
+            raise InputError(f"a loss returns a scalar or (sum, weight); here weight is {_describe(weight)}")
+        return total, weight
+    _check_loss(value)
+    samples = count_samples(batch)
+    return value * samples, float(samples)
+
+
+def count_samples(batch: Any) -> int:
+    """Number of samples of a batch: the first dim of its tensors.
+
+    Raises:
+        InputError: no tensors, or tensors that disagree
+
+    Example:
+        >>> count_samples((torch.zeros(4, 2), torch.zeros(4)))
+        4
+    """
+    sizes = {name: tensor.shape[0] if tensor.dim() else None for name, tensor in name_tensors(batch).items()}
+    if not sizes:
+        raise InputError(f"{FORMS} of tensors; this one holds none")
+    if len(set(sizes.values())) > 1 or None in sizes.values():
+        listed = ", ".join(f"{name}: {'no dim' if size is None else size}" for name, size in sizes.items())
+        raise InputError(
+            f"the first dim of every tensor of a batch counts its samples, so they must agree; here {listed}",
+            sizes=sizes,
+        )
+    size = next(iter(sizes.values()))
+    return 0 if size is None else size
+
+
+def slice_batch(batch: Any, start: int, stop: int) -> Any:
+    """The samples `start` to `stop - 1` of a batch, as a batch."""
+    return map_tensors(batch, lambda tensor: tensor[start:stop])
+
+
+def split_microbatches(batch: Any, parts: int) -> list[Any]:
+    """A batch as microbatches, with the boundaries of `torch.tensor_split`: the first ones may hold one sample more.
+
+    Args:
+        batch: a batch
+        parts: number of microbatches; those beyond the number of samples are empty
+
+    Example:
+        >>> [count_samples(part) for part in split_microbatches((torch.zeros(5, 1), torch.zeros(5)), 3)]
+        [2, 2, 1]
+    """
+    size, extra = divmod(count_samples(batch), parts)
+    ends = [size * (number + 1) + min(number + 1, extra) for number in range(parts)]
+    return [slice_batch(batch, start, stop) for start, stop in zip([0, *ends[:-1]], ends, strict=True)]
+
+
+def name_tensors(batch: Any) -> dict[str, Tensor]:
+    """The tensors of a batch by name, in a fixed order.
+
+    Raises:
+        InputError: a batch of another form, or something in it that is not a tensor
+
+    Example:
+        >>> list(name_tensors(((torch.zeros(2), torch.zeros(2)), torch.zeros(2))))
+        ['input.0', 'input.1', 'target']
+    """
+    found: dict[str, Tensor] = {}
+    map_tensors(batch, lambda tensor: tensor, found)
+    return found
+
+
+def rebuild_batch(like: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """A batch of the form of `like` that holds other tensors.
+
+    Args:
+        like: a batch
+        tensors: by the names that `name_tensors(like)` gives
+    """
+    names = iter(name_tensors(like))
+    return map_tensors(like, lambda _: tensors[next(names)])
+
+
+def move_batch(batch: Any, device: torch.device | str) -> Any:
+    """The batch on a device."""
+    return map_tensors(batch, lambda tensor: tensor.to(device, non_blocking=True))
+
+
+def cast_batch(batch: Any, dtype: torch.dtype) -> Any:
+    """The batch with its floating tensors in another dtype; integers and booleans stay."""
+    return map_tensors(batch, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
+
+
+def map_tensors(batch: Any, change: Callable[[Tensor], Tensor], found: dict[str, Tensor] | None = None) -> Any:
+    """A batch of the same form whose tensors are `change` of the given ones.
+
+    Args:
+        batch: a batch
+        change: called once for each tensor, in the order of `name_tensors`
+        found: receives every tensor by its name, before the change
+
+    Raises:
+        InputError: a batch of another form, or something in it that is not a tensor
+    """
+    names = found if found is not None else {}
+    if isinstance(batch, Mapping):
+        return {key: _map(value, str(key), change, names) for key, value in batch.items()}
+    split_batch(batch)
+    return _map(batch[0], "input", change, names), _map(batch[1], "target", change, names)
+
+
+def _map(value: Any, name: str, change: Callable[[Tensor], Tensor], found: dict[str, Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        found[name] = value
+        return change(value)
+    if isinstance(value, Mapping):
+        return {key: _map(part, f"{name}.{key}", change, found) for key, part in value.items()}
+    if isinstance(value, tuple | list):
+        parts = [_map(part, f"{name}.{index}", change, found) for index, part in enumerate(value)]
+        return _same_kind(value, parts)
+    raise InputError(
+        f'a batch holds tensors; "{name}" is a {type(value).__name__}: leave it out in Job.collate', name=name
+    )
+
+
+def _same_kind(value: tuple[Any, ...] | list[Any], parts: list[Any]) -> Any:
+    if isinstance(value, list):
+        return parts
+    return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+
+
+def _own_loss(output: Any) -> Any:
+    loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    if loss is None:
+        raise InputError(
+            f"with Job.loss=None the model returns an object with a loss; it returned a {type(output).__name__} "
+            "without one: give the batch its labels, or give Job.loss"
+        )
+    return loss
+
+
+def _check_loss(value: Any) -> None:
+    if not isinstance(value, Tensor) or value.dim() or not value.is_floating_point():
+        raise InputError(
+            "a loss is a floating scalar tensor, the mean over the samples, or (sum, weight); "
+            f"it is {_describe(value)}: reduce it, for example with .mean()"
+        )
+    if torch.is_grad_enabled() and not value.requires_grad:
+        raise InputError("the loss does not depend on a parameter that is trained, so there is nothing to train")
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {tuple(value.shape)} and dtype {str(value.dtype).removeprefix('torch.')}"
+    return f"a {type(value).__name__}"

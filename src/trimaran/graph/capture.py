@@ -1,0 +1,94 @@
+"""A job becomes a graph.
+
+    Job ──▶ model, a few samples ──▶ flow (the exported model over the user's own leaf modules) ──▶ Graph
+
+The flow is compared with the user's model before it is believed. Where there is none, the graph has the model as one
+operation, and a note says what that costs. The capture of a job is the same in every process, so every rank makes its
+own.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from trimaran.graph.batches import name_tensors
+from trimaran.graph.describe import describe_flow
+from trimaran.graph.exports import NotExportableError
+from trimaran.graph.flow import make_flow
+from trimaran.graph.hooks import modules_with_lost_hooks
+from trimaran.graph.outputs import OutputStructure
+from trimaran.graph.sample import cast_model, make_model, sample_batch
+from trimaran.graph.types import Graph
+from trimaran.graph.untouched import device_of
+from trimaran.graph.verify import LARGEST_FLOPS, find_difference
+from trimaran.graph.whole import describe_whole, run_whole
+from trimaran.job import Job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capture:
+    """A captured job.
+
+    Attributes:
+        graph: the job as pure data
+        model: the user's model, with its real parameters
+        flow: the exported model over the user's own leaf modules, called with the tensors of a batch by position; None
+            if the model could not be exported. Its nodes carry the ids of the graph: `meta["op"]`, `meta["tensor"]`
+        structure: how to make the model's output from the tensors that the flow returns
+    """
+
+    graph: Graph
+    model: nn.Module
+    flow: fx.GraphModule | None
+    structure: OutputStructure | None = None
+
+
+def capture(job: Job, model: nn.Module | None = None, *, batch: Any = None) -> Capture:
+    """The graph of a job, and what is needed to build segments of its model.
+
+    The model is traced where it is. Capture before it is moved to a GPU: then every machine gets the same graph.
+
+    Args:
+        job: the job
+        model: its model; made under the job's seed unless given; for an fp64 job it is converted in place
+        batch: a few samples as `collate` makes them; taken from the training data unless given
+
+    Raises:
+        InputError: the model, the data or the loss of the job cannot be used
+    """
+    model = make_model(job) if model is None else cast_model(job, model)
+    if batch is None:
+        batch = sample_batch(job, device_of(model))
+    with torch.enable_grad():
+        try:
+            return _capture_flow(job, model, batch)
+        except NotExportableError as error:
+            graph = describe_whole(job, model, run_whole(job, model, batch), str(error))
+            return Capture(graph=graph, model=model, flow=None)
+
+
+def lost_hooks(capture: Capture) -> list[str]:
+    """Paths of the modules whose hooks would not fire in segments.
+
+    Segments call the user's leaf modules, so hooks on those fire. A container has no single call in a segment.
+    """
+    if capture.flow is None:
+        return []
+    called = {str(node.target) for node in capture.flow.graph.nodes if node.op == "call_module"}
+    return modules_with_lost_hooks(capture.model, called)
+
+
+def _capture_flow(job: Job, model: nn.Module, batch: Any) -> Capture:
+    flow = make_flow(job, model, batch)
+    graph = describe_flow(job, model, flow, batch, name_tensors(batch))
+    if sum(op.flops.at(8) for op in graph.ops) > LARGEST_FLOPS:
+        note = "the exported model was not compared with the model, which is too large to run here"
+        graph = dataclasses.replace(graph, notes=(*graph.notes, note))
+    else:
+        difference = find_difference(job, model, flow.module, batch, evaluation=flow.one_for_both_modes)
+        if difference is not None:
+            raise NotExportableError(f"the exported model is not the model: {difference}")
+    return Capture(graph=graph, model=model, flow=flow.module, structure=flow.structure)

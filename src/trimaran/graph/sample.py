@@ -1,0 +1,71 @@
+"""The model of a job, and a small batch of its own data, with which the model can be looked at."""
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import default_collate
+
+from trimaran.errors import InputError
+from trimaran.graph.batches import cast_batch, count_samples, move_batch
+from trimaran.graph.untouched import preserved_randomness
+from trimaran.job import Job
+
+SAMPLES = 3  # torch.export takes the sizes 0 and 1 for constants, and what is shown must also hold for one sample less
+
+
+def make_model(job: Job) -> nn.Module:
+    """The model of a job as every rank makes it: under the job's seed, in the job's precision.
+
+    Random states are put back, so that making a model does not change what follows.
+
+    Raises:
+        InputError: the factory failed, or made something else
+    """
+    with preserved_randomness():
+        torch.manual_seed(job.seed)
+        model = _call(job, "model")
+    if not isinstance(model, nn.Module):
+        raise InputError(f"Job.model must make a torch.nn.Module; it made a {type(model).__name__}")
+    return cast_model(job, model)
+
+
+def cast_model(job: Job, model: nn.Module) -> nn.Module:
+    """The model in the job's precision: fp64 converts it in place; bf16 is autocast, which keeps fp32 weights."""
+    return model.double() if job.precision == "fp64" else model
+
+
+def sample_batch(job: Job, device: torch.device | str = "cpu") -> Any:
+    """A batch of the first samples of the training data, in the job's precision.
+
+    Raises:
+        InputError: the data cannot be made, indexed or collated, or has too few samples
+    """
+    with preserved_randomness():
+        dataset = _call(job, "dataset")
+        if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
+            raise InputError(
+                f"Job.dataset must make map-style data, with len() and an index; it made a {type(dataset).__name__}"
+            )
+        if len(dataset) < SAMPLES:
+            raise InputError(
+                f"the training data has {len(dataset)} samples; at least {SAMPLES} are needed", samples=len(dataset)
+            )
+        try:
+            batch = (job.collate or default_collate)([dataset[index] for index in range(SAMPLES)])
+        except Exception as error:
+            raise InputError(f"making a batch of {SAMPLES} samples failed: {type(error).__name__}: {error}") from error
+    if count_samples(batch) != SAMPLES:
+        raise InputError(
+            f"from {SAMPLES} samples collate made a batch of {count_samples(batch)}: "
+            "the first dim counts samples, as the data is shared out by it",
+            samples=count_samples(batch),
+        )
+    return move_batch(cast_batch(batch, torch.float64) if job.precision == "fp64" else batch, device)
+
+
+def _call(job: Job, name: str) -> Any:
+    try:
+        return getattr(job, name)()
+    except Exception as error:
+        raise InputError(f"Job.{name} failed: {type(error).__name__}: {error}") from error

@@ -1,0 +1,85 @@
+"""What a person wants trained.
+
+A `Job` holds callables and costs nothing until it runs: the model, the optimizer and the data are made on each rank
+that needs them. It is the only type with live torch objects in it.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from trimaran.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+    from torch.optim.lr_scheduler import LRScheduler
+    from torch.utils.data import Dataset
+
+Precision = Literal["fp32", "bf16", "fp64"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A training job.
+
+    A batch, as `collate` makes it from a list of samples, is one of
+    `(input, target)`, used as `loss(model(input), target)` (`input` may be a tuple, used as `model(*input)`);
+    a dict, used as `loss(model(batch), batch)`, or with `loss=None` as `model(**batch).loss`, as Hugging Face models
+    have it.
+
+    Attributes:
+        model: makes the model; called after the seed is set, so that every rank makes the same one
+        loss: a scalar that is a mean over the samples of a batch, or `(sum, weight)` where it is another mean; None for
+            a model that returns an object with `.loss`
+        optimizer: makes the optimizer from an iterable of parameters
+        dataset: makes the map-style training data
+        global_batch_size: samples of one update, over all ranks
+        evaluation_dataset: makes the data of `evaluate`; None: there is no evaluation
+        metric: `(output, target)` (or `(output, batch)`) to the mean over the samples, higher is better
+        collate: list of samples to batch; None: torch's default
+        lr_schedule: makes the schedule from the optimizer; stepped once an update
+        epochs: passes over the training data
+        target: stop when the metric reaches this
+        precision: "fp32"; "bf16", which is autocast over fp32 weights; or "fp64"
+        clip_norm: largest global norm of the gradients; None: no clipping
+        seed: of initial weights, of the order of samples, and of dropout
+        drop_last: leave out the last, smaller batch of an epoch
+        name: for people and for run directories
+
+    Raises:
+        InputError: a figure out of range
+    """
+
+    model: "Callable[[], nn.Module]"
+    loss: Callable[..., Any] | None
+    optimizer: "Callable[[Iterable[nn.Parameter]], Optimizer]"
+    dataset: "Callable[[], Dataset[Any]]"
+    global_batch_size: int
+    evaluation_dataset: "Callable[[], Dataset[Any]] | None" = None
+    metric: Callable[[Any, Any], float] | None = None
+    collate: Callable[[list[Any]], Any] | None = None
+    lr_schedule: "Callable[[Optimizer], LRScheduler] | None" = None
+    epochs: int = 1
+    target: float | None = None
+    precision: Precision = "fp32"
+    clip_norm: float | None = None
+    seed: int = 0
+    drop_last: bool = False
+    name: str = field(default="job")
+
+    def __post_init__(self) -> None:
+        for name in ("model", "optimizer", "dataset"):
+            if not callable(getattr(self, name)):
+                raise InputError(
+                    f"Job.{name} must be a callable that makes it, got {getattr(self, name)!r}: "
+                    f"wrap it, as in Job({name}=lambda: ...)"
+                )
+        for name, smallest in (("global_batch_size", 1), ("epochs", 0)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < smallest:
+                raise InputError(f"Job.{name} must be an integer of at least {smallest}, got {value!r}", value=value)
+        if self.precision not in ("fp32", "bf16", "fp64"):
+            raise InputError(f'Job.precision must be "fp32", "bf16" or "fp64", got {self.precision!r}')
+        if self.clip_norm is not None and not self.clip_norm > 0:
+            raise InputError(f"Job.clip_norm must be positive, got {self.clip_norm!r}", value=self.clip_norm)

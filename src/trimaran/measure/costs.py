@@ -1,0 +1,151 @@
+"""The costs of a job on this machine: what is known from before, and what is measured now.
+
+    cache ──▶ what is missing? ──nothing──▶ table
+                    │
+                    └──▶ start the ranks, measure, merge ──▶ cache ──▶ table
+
+Measuring runs on as many processes at once as the plan may use, because processes share cores, caches and memory.
+"""
+
+import hashlib
+import logging
+import pickle
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+
+import trimaran
+from trimaran.cluster.detect import detect_gpus, detect_processor
+from trimaran.costs.tables import CostTable, Fingerprint, merge
+from trimaran.errors import EnvironmentProblem, InputError
+from trimaran.graph.types import Graph
+from trimaran.job import Job
+from trimaran.measure.cache import load_cached, store
+from trimaran.measure.findings import Findings, assemble
+from trimaran.measure.wanted import Wanted, find_missing
+from trimaran.program.types import Execution
+from trimaran.runtime.ranks import Event, launch
+from trimaran.runtime.world import choose_device
+
+Progress = Callable[[str, int, int], None]
+
+_LOG = logging.getLogger(__name__)
+
+
+def ignore_progress(what: str, done: int, total: int) -> None:
+    """The progress of somebody who does not look."""
+
+
+def measure_costs(
+    make_job: Callable[[], Job],
+    graph: Graph,
+    *,
+    ranks: int,
+    batches: Iterable[int],
+    executions: Sequence[Execution] = ("eager",),
+    progress: Progress = ignore_progress,
+) -> CostTable:
+    """What a job costs on this machine.
+
+    Args:
+        make_job: makes the job; can be sent to another process, as the `make` of a `JobSource` can
+        graph: the job's, captured
+        ranks: processes that are busy at the same time
+        batches: sizes of microbatches that plans may have [samples]
+        executions: "eager", "compiled"
+        progress: told what is measured, and how many of how many rounds are done
+
+    Returns:
+        A table of what concerns this job. The same cache gives the same table.
+
+    Raises:
+        InputError: no batch size, or a rank cannot make the job
+        ExecutionError: a rank failed
+    """
+    sizes = tuple(sorted(set(batches)))
+    if not sizes or sizes[0] < 1 or ranks < 1:
+        raise InputError(f"measuring needs batch sizes and ranks of at least 1, got batches {sizes} and {ranks} ranks")
+    key = job_digest(make_job, graph)
+    table = load_cached(fingerprint_here(ranks))
+    wanted = find_missing(table, graph, job=key, ranks=ranks, batches=sizes, executions=executions)
+    if not wanted.nothing:
+        found = _measure(make_job, graph, wanted, ranks, progress)
+        new = assemble(found, table.steps.get(key), graph, job=key, fingerprint=table.fingerprint)
+        table = _keep(new, table)
+    return select(table, graph, job=key)
+
+
+def fingerprint_here(ranks: int) -> Fingerprint:
+    """Where and how so many ranks would be measured on this machine."""
+    processor = detect_processor()
+    on_gpu = choose_device("auto", local_size=ranks) != "cpu"
+    return Fingerprint(
+        device=detect_gpus()[0].name if on_gpu else processor.name,
+        kind="cuda" if on_gpu else "cpu",
+        torch=version("torch"),
+        threads=1,
+        ranks=ranks,
+        cores=processor.cores,
+    )
+
+
+def job_digest(make_job: Callable[[], Job], graph: Graph) -> str:
+    """Digest of what decides a job's update, loading and loss: its graph, its reference and the content of its file.
+
+    What the file imports is not looked at.
+
+    Raises:
+        InputError: the function that makes the job cannot be sent to another process
+    """
+    try:
+        parts = [graph.digest.encode(), pickle.dumps(make_job)]
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise InputError(
+            f"{make_job!r} must be sent to the processes that measure, and cannot be: {error}. Use a function at the "
+            "top level of a module, or the method of a plain value"
+        ) from error
+    reference = str(getattr(getattr(make_job, "__self__", None), "reference", ""))
+    path = Path(reference.rpartition(":")[0])
+    parts.append(path.read_bytes() if path.is_file() else trimaran.__version__.encode())
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
+
+
+def select(table: CostTable, graph: Graph, *, job: str) -> CostTable:
+    """What of a table concerns one job, its step under the digest of the graph.
+
+    Args:
+        table: everything that is known
+        graph: the job's
+        job: digest of the job
+    """
+    contents = {op.content for op in graph.ops}
+    return replace(
+        table,
+        operations={key: points for key, points in table.operations.items() if key.content in contents},
+        wholes={key: points for key, points in table.wholes.items() if key.graph == graph.digest},
+        steps={graph.digest: table.steps[job]} if job in table.steps else {},
+    )
+
+
+def _measure(
+    make_job: Callable[[], Job], graph: Graph, wanted: Wanted, ranks: int, progress: Progress
+) -> list[Findings]:
+    from trimaran.measure.rank import measure_on_rank
+
+    def on_event(rank: int, event: Event) -> None:
+        if "measuring" in event:
+            progress(str(event["measuring"]), int(str(event["done"])), int(str(event["total"])))
+
+    progress("starting processes", 0, 0)
+    with tempfile.TemporaryDirectory(prefix="trimaran-measure-") as logs:
+        return launch(measure_on_rank, (make_job, graph.digest, wanted), ranks=ranks, log_dir=logs, on_event=on_event)
+
+
+def _keep(found: CostTable, known: CostTable) -> CostTable:
+    try:
+        return store(found)
+    except EnvironmentProblem as error:
+        _LOG.warning("%s; what was measured is lost when this run ends", error.message)
+        return merge([known, found])

@@ -1,0 +1,128 @@
+"""What messages and collectives take between the ranks of this machine.
+
+Each transfer is timed from the moment its last member is ready to the moment its last member has the result. On one
+machine the monotonic clock is the same for all processes, so the times of the ranks are compared directly. A barrier
+before each transfer keeps one from running into the next.
+
+    rank 0   ──barrier──┤ start ══════ all-reduce ═════╡ end
+    rank 1   ────barrier───┤ start ═══ all-reduce ══════╡ end
+                           └────── the sample ──────────┘
+
+Runs inside the ranks; imports torch.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+import torch.distributed as dist
+
+from trimaran.costs.tables import Curve, CurveKey
+from trimaran.costs.transfers import SEND
+from trimaran.measure.samples import Rounds, summarize
+from trimaran.program.types import Kind
+from trimaran.runtime.world import World
+
+SIZES = (16, 1024, 16 * 1024, 128 * 1024, 1024 * 1024, 4 * 1024 * 1024, 16 * 1024 * 1024)
+"""Sizes at which curves are measured [bytes]."""
+
+ROUNDS = 3
+_BOX_S = 0.03
+_MOST_REPEATS = 20
+_WARM_UP = 2
+
+
+def measure_curves(world: World, keys: Sequence[CurveKey], *, sizes: Sequence[int] = SIZES) -> dict[CurveKey, Curve]:
+    """Time the transfers that are asked for.
+
+    Args:
+        world: this rank; all ranks call this with the same keys
+        keys: which transfers, between the first so many ranks
+        sizes: at which sizes, ascending [bytes]
+
+    Returns:
+        The curves, on every rank.
+    """
+    groups = {ranks: dist.new_group(list(range(ranks))) for ranks in sorted({key.ranks for key in keys})}
+    rounds: dict[tuple[CurveKey, int], Rounds] = {}
+    for _ in range(ROUNDS):
+        for key in keys:
+            for nbytes in sizes:
+                samples = _measure_size(world, key, nbytes, groups[key.ranks])
+                rounds.setdefault((key, nbytes), []).append(samples)
+    how = f"{world.backend}, {ROUNDS} rounds"
+    return {
+        key: tuple((nbytes, summarize(rounds[key, nbytes], how=how, disturbed=True)) for nbytes in sizes)
+        for key in keys
+    }
+
+
+def _measure_size(world: World, key: CurveKey, nbytes: int, group: dist.ProcessGroup) -> list[float]:
+    """Durations of a few transfers of one size; the same list on every rank [s]."""
+    times: list[tuple[float, float]] = []
+    tensor = torch.zeros(max(1, nbytes // 4), dtype=torch.float32, device=world.device)
+    transfer = _transfer(world, key, tensor, group)
+    if world.rank < key.ranks:
+        times = [_time_once(transfer, world, group) for _ in range(_WARM_UP)]
+        repeats = agree_on_repeats(times[-1][1] - times[-1][0], group, device=world.device)
+        times = [_time_once(transfer, world, group) for _ in range(repeats)]
+    return _last_to_last(times, world)
+
+
+def agree_on_repeats(seconds: float, group: dist.ProcessGroup, *, device: str) -> int:
+    """How often to repeat what takes so long; the same number on every member.
+
+    Args:
+        seconds: of one repetition, as this rank saw it [s]
+        group: who must agree
+        device: where the group's tensors live
+    """
+    slowest = torch.tensor([seconds], dtype=torch.float64, device=device)
+    dist.all_reduce(slowest, op=dist.ReduceOp.MAX, group=group)
+    return max(3, min(_MOST_REPEATS, int(_BOX_S / max(float(slowest), 1e-6))))
+
+
+def _transfer(world: World, key: CurveKey, tensor: torch.Tensor, group: dist.ProcessGroup) -> Callable[[], None]:
+    if key.kind == SEND:
+        return (lambda: _send(tensor)) if world.rank == 0 else (lambda: _receive(tensor))
+    if key.kind == Kind.BROADCAST:
+        return lambda: _finish(dist.broadcast(tensor, src=0, group=group, async_op=True))
+    return lambda: _finish(dist.all_reduce(tensor, group=group, async_op=True))
+
+
+def _send(tensor: torch.Tensor) -> None:
+    _finish(dist.isend(tensor, 1))
+
+
+def _receive(tensor: torch.Tensor) -> None:
+    _finish(dist.irecv(tensor, 0))
+
+
+def _finish(work: dist.Work | None) -> None:
+    if work is not None:
+        work.wait()
+
+
+def _time_once(transfer: Callable[[], None], world: World, group: dist.ProcessGroup) -> tuple[float, float]:
+    dist.barrier(group)
+    synchronize(world)
+    start_s = time.perf_counter()
+    transfer()
+    synchronize(world)
+    return start_s, time.perf_counter()
+
+
+def synchronize(world: World) -> None:
+    """Wait until the device of this rank has done what it was given; nothing to do on a CPU."""
+    if world.device != "cpu":
+        torch.cuda.synchronize()
+
+
+def _last_to_last(times: Iterable[tuple[float, float]], world: World) -> list[float]:
+    gathered: list[list[tuple[float, float]]] = [[] for _ in range(world.size)]
+    dist.all_gather_object(gathered, list(times))
+    members = [entries for entries in gathered if entries]
+    return [
+        max(end_s for _, end_s in together) - max(start_s for start_s, _ in together)
+        for together in zip(*members, strict=True)
+    ]

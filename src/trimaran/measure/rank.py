@@ -1,0 +1,136 @@
+"""What one rank measures, while the other ranks measure the same.
+
+    links     transfers by size, interference
+    rounds    in each: operations one by one, the whole model with the loading of its data, updates; at every batch size
+
+All ranks start each of these together, so that all are busy with the same. Imports torch.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+
+import torch
+
+from trimaran.errors import ExecutionError
+from trimaran.graph.assemble import move_constants
+from trimaran.graph.capture import Capture, capture
+from trimaran.job import Job
+from trimaran.measure.clocks import open_clock
+from trimaran.measure.findings import Findings, Timed
+from trimaran.measure.interference import measure_interference
+from trimaran.measure.links import measure_curves
+from trimaran.measure.loading import Loader
+from trimaran.measure.operations import OperationPasses
+from trimaran.measure.optimizer import Updates
+from trimaran.measure.rounds import Item, measure_in_rounds, report
+from trimaran.measure.wanted import Wanted, WholeRun
+from trimaran.measure.whole import WholeModel, make_stage
+from trimaran.runtime.precision import place_model
+from trimaran.runtime.seeds import derive_seed, seed_generators
+from trimaran.runtime.stages import Stage
+from trimaran.runtime.world import World
+
+_LOG = logging.getLogger(__name__)
+_MODULE = WholeRun(form="module", execution="eager", batch=1)
+
+
+def measure_on_rank(world: World, make_job: Callable[[], Job], digest: str, wanted: Wanted) -> Findings:
+    """Measure what is wanted.
+
+    Args:
+        world: this rank; all ranks call this with the same arguments
+        make_job: makes the job
+        digest: of the graph that costs are wanted for
+        wanted: what to measure
+
+    Raises:
+        ExecutionError: the job is another one here than where the graph was made
+    """
+    findings = Findings()
+    if wanted.curves:
+        report(world, "measuring links")
+        findings.curves = measure_curves(world, wanted.curves)
+    for kind in wanted.interference:
+        report(world, "measuring interference")
+        findings.interference[kind] = measure_interference(world, kind)
+    if wanted.passes or wanted.wholes or wanted.update:
+        report(world, "capturing the graph")
+        job = make_job()
+        _measure_job(world, job, _place(capture(job), job, world, digest), wanted, findings)
+    return findings
+
+
+def _place(captured: Capture, job: Job, world: World, digest: str) -> Capture:
+    if captured.graph.digest != digest:
+        raise ExecutionError(
+            f'the job "{job.name}" has another graph in this process ({captured.graph.digest}) than where the plan is '
+            f"made ({digest}): a model must be the same each time that Job.model makes it",
+            expected=digest,
+            found=captured.graph.digest,
+        )
+    place_model(captured.model, precision=job.precision, device=world.device)
+    if captured.flow is not None and world.device != "cpu":
+        captured.flow.to(world.device)
+        move_constants(captured.flow.graph, torch.device(world.device))
+    return captured
+
+
+def _measure_job(world: World, job: Job, captured: Capture, wanted: Wanted, findings: Findings) -> None:
+    seed_generators(derive_seed(job.seed, "measure", world.rank))
+    dataset = job.dataset()
+    stages: dict[tuple[str, str], Stage] = {}
+    for run in (_MODULE, *wanted.wholes):
+        if (run.form, run.execution) not in stages:
+            stages[run.form, run.execution] = make_stage(job, captured, world, run.form, run.execution)
+
+    def whole(form: str, execution: str, size: int) -> WholeModel:
+        loader = Loader(job, dataset, size, world.device)
+        return WholeModel(job, stages[form, execution], loader, size, open_clock(world), world.device)
+
+    items = [_whole_item(world, run, whole(run.form, run.execution, run.batch)) for run in wanted.wholes]
+    if wanted.passes:
+        passes = OperationPasses(job, captured, stages["module", "eager"], open_clock(world), world.device)
+        contents = {op.id: op.content for op in captured.graph.ops}
+        items += [
+            _pass_item(passes, contents, Loader(job, dataset, size, world.device), size) for size in wanted.passes
+        ]
+    updates = None
+    if wanted.update:
+        size = max(run.batch for run in wanted.wholes)
+        updates = Updates(job, captured.model, whole("module", "eager", size), open_clock(world))
+        items.append(Item(label="updates", run=updates.run))
+    findings.rounds = measure_in_rounds(world, items)
+    findings.state_bytes_per_byte = updates.state_bytes_per_byte() if updates is not None else None
+
+
+def _pass_item(passes: OperationPasses, contents: Mapping[str, str], loader: Loader, size: int) -> Item:
+    def run(repeats: int) -> Mapping[Timed, list[float]]:
+        found: dict[Timed, list[float]] = {}
+        # Twice at most: a pass has as many samples as there are operations alike.
+        for _ in range(min(repeats, 2)):
+            try:
+                seconds = passes.run(loader.load(), size)
+            except RuntimeError as error:
+                # An operation may refuse to start an autograd graph; FLOPs then tell operations apart.
+                _LOG.warning("operations cannot be run one by one: %s", error)
+                return {}
+            for op, (forward_s, backward_s) in seconds.items():
+                found.setdefault(Timed(contents[op], size, "forward"), []).append(forward_s)
+                found.setdefault(Timed(contents[op], size, "backward"), []).append(backward_s)
+        return found
+
+    return Item(label=f"operations at batch {size}", run=run)
+
+
+def _whole_item(world: World, whole_run: WholeRun, model: WholeModel) -> Item:
+    # Only a plan for one device runs the module as it is.
+    alone = whole_run.form == "module" and world.size > 1
+
+    def run(repeats: int) -> Mapping[Timed, list[float]]:
+        times = model.run(repeats)
+        if alone:
+            del times["load"]
+        return {Timed(whole_run, whole_run.batch, phase): seconds for phase, seconds in times.items()}
+
+    label = f"{whole_run.form}, {whole_run.execution}, at batch {whole_run.batch}"
+    return Item(label=label, run=run, alone=alone)

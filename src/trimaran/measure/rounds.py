@@ -1,0 +1,104 @@
+"""Measuring many things in turns, on all ranks at once.
+
+    warm-up   a  b  c         does not count; says how long each takes, and so how many rounds there is time for
+    round 0   a  b  c         each starts when all ranks have come, so that all are busy with the same
+    round 1   a  b  c         what changes over seconds falls on all alike, and shows as a difference between rounds
+
+What a plan for one device needs is measured on rank 0 alone, while the others wait: cores share caches, and often more.
+Runs inside the ranks; imports torch.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from trimaran.measure.findings import Timed
+from trimaran.measure.samples import Rounds
+from trimaran.runtime.world import World
+
+BOX_S = 6.0
+"""Time for all rounds together [s]; one round is run in any case."""
+
+MOST_ROUNDS = 7
+_REPEATS = 4
+_SHORT_S = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """Something to be measured once a round.
+
+    Attributes:
+        label: for people
+        run: runs it so many times, and gives the durations [s]
+        alone: rank 0 runs it, and the others wait
+    """
+
+    label: str
+    run: Callable[[int], Mapping[Timed, list[float]]]
+    alone: bool = False
+
+
+def measure_in_rounds(world: World, items: Sequence[Item]) -> dict[Timed, Rounds]:
+    """Measure all items, round after round.
+
+    Args:
+        world: this rank; all ranks call this with items alike, in the same order
+        items: what to measure
+
+    Returns:
+        The durations, one group a round [s].
+    """
+    repeats: list[int] = []
+    needed_s = 0.0
+    for number, item in enumerate(items):
+        report(world, f"warming up: {item.label}", number, len(items))
+        seconds = _warm_up(world, item)
+        repeats.append(_REPEATS if seconds < _SHORT_S else 1)
+        needed_s += seconds * repeats[-1]
+    rounds: dict[Timed, Rounds] = {}
+    count = max(1, min(MOST_ROUNDS, int(BOX_S / max(needed_s, 1e-9)))) if items else 0
+    for number in range(count):
+        report(world, "measuring operations", number, count)
+        for item, times in zip(items, repeats, strict=True):
+            for timed, durations in _run(world, item, times).items():
+                rounds.setdefault(timed, []).append(durations)
+    return rounds
+
+
+def report(world: World, what: str, done: int = 0, total: int = 0) -> None:
+    """Tell the parent what is measured, and how many of how many parts are done; rank 0 does."""
+    if world.rank == 0:
+        world.report({"measuring": what, "done": done, "total": total})
+
+
+def _warm_up(world: World, item: Item) -> float:
+    """Seconds that one run takes on the slowest rank, when it is warm; the same on every rank."""
+    seconds = 0.0
+    for _ in range(3):
+        start_s = time.perf_counter()
+        _run(world, item, 1)
+        seconds = _largest(world, time.perf_counter() - start_s)
+        if seconds > BOX_S:
+            break
+    return seconds
+
+
+def _run(world: World, item: Item, repeats: int) -> Mapping[Timed, list[float]]:
+    if world.size > 1:
+        dist.barrier()
+    found = {} if item.alone and world.rank else item.run(repeats)
+    if item.alone and world.size > 1:
+        dist.barrier()
+    return found
+
+
+def _largest(world: World, value: float) -> float:
+    if world.size == 1:
+        return value
+    shared = torch.tensor([value], dtype=torch.float64, device=world.device)
+    dist.all_reduce(shared, op=dist.ReduceOp.MAX)
+    return float(shared)

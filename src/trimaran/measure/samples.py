@@ -1,0 +1,73 @@
+"""From samples to a cost.
+
+Samples are taken in rounds, spread over the measuring time and over the ranks, because what differs between two runs (a
+busy neighbour, a warm cache) is constant for milliseconds and would hide in samples taken one after the other. The cost
+is the median of all samples. Its interval says where the median of another run may lie: it is the range of the medians
+of the rounds, without the outermost 5 % on either side where there are that many.
+
+By a clock on the wall, other programs on the machine only ever add. There the lower quartile takes the place of the
+median, which stays what it is on an idle machine as long as a quarter of the samples were not disturbed.
+"""
+
+import math
+import statistics
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from trimaran.costs.types import Cost
+from trimaran.errors import ExecutionError
+
+_Key = TypeVar("_Key", bound=Hashable)
+
+Rounds = list[list[float]]
+"""Durations, in groups that were taken together [s]."""
+
+
+def summarize(rounds: Iterable[Sequence[float]], *, how: str, disturbed: bool = False) -> Cost:
+    """The median of samples, and where another run's median may lie.
+
+    Args:
+        rounds: durations, in groups that were taken together [s]; empty groups are passed over
+        how: a word on how they were taken
+        disturbed: other programs may have added to them; the lower quartile is then taken in place of the median
+
+    Returns:
+        The median, with a 90 % interval that contains it.
+
+    Raises:
+        ExecutionError: no sample
+
+    Example:
+        >>> summarize([[1.0, 2.0, 3.0], [2.0, 4.0, 6.0]], how="by hand")
+        Cost(seconds=2.5, low=2.0, high=4.0, source='measured: by hand')
+    """
+    groups = [group for group in rounds if group]
+    if not groups:
+        raise ExecutionError(f"nothing was measured ({how}): no sample came back")
+    typical = _lower_quartile if disturbed else statistics.median
+    middle = typical([sample for group in groups for sample in group])
+    medians = sorted(typical(group) for group in groups)
+    outside = math.floor(0.05 * len(medians))
+    low, high = medians[outside], medians[-1 - outside]
+    return Cost(middle, min(low, middle), max(high, middle), f"measured: {how}")
+
+
+def _lower_quartile(samples: Sequence[float]) -> float:
+    return sorted(samples)[(len(samples) - 1) // 4]
+
+
+def pool(ranks: Iterable[Mapping[_Key, Rounds]]) -> dict[_Key, Rounds]:
+    """The rounds of all ranks together.
+
+    Args:
+        ranks: of each rank, its rounds by what was measured
+
+    Example:
+        >>> pool([{"a": [[1.0], [2.0]]}, {"a": [[3.0]], "b": [[4.0]]}])
+        {'a': [[1.0], [2.0], [3.0]], 'b': [[4.0]]}
+    """
+    together: dict[_Key, Rounds] = {}
+    for rank in ranks:
+        for key, rounds in rank.items():
+            together.setdefault(key, []).extend(rounds)
+    return together

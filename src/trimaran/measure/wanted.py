@@ -1,0 +1,144 @@
+"""What has to be measured for a job, and how much of it is known already."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from trimaran.costs.tables import CostTable, CurveKey, Form, OperationKey, WholeKey
+from trimaran.costs.transfers import SEND
+from trimaran.graph.types import Graph
+from trimaran.program.types import Execution, Kind
+
+MOST_BATCHES = 6
+"""Batch sizes that are measured; costs are so nearly fixed + per sample that the others are interpolated."""
+
+MOST_COMPILED_BATCHES = 2
+"""Of a compiled model: each batch size is compiled anew, which takes longer than all the rest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeRun:
+    """The whole model in one form and execution at one batch size."""
+
+    form: Form
+    execution: Execution
+    batch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What is missing.
+
+    Attributes:
+        passes: batch sizes at which operations are measured [samples]
+        wholes: runs of the whole model, with the loading of its data
+        update: the update and the clipping
+        curves: transfers by size
+        interference: kinds of transfer beside which compute is measured
+    """
+
+    passes: tuple[int, ...] = ()
+    wholes: tuple[WholeRun, ...] = ()
+    update: bool = False
+    curves: tuple[CurveKey, ...] = ()
+    interference: tuple[str, ...] = ()
+
+    @property
+    def nothing(self) -> bool:
+        """Whether everything is known.
+
+        Example:
+            >>> Wanted().nothing, Wanted(passes=(8,)).nothing
+            (True, False)
+        """
+        return self == Wanted()
+
+
+def find_missing(
+    table: CostTable, graph: Graph, *, job: str, ranks: int, batches: Iterable[int], executions: Sequence[Execution]
+) -> Wanted:
+    """What a table lacks for a job.
+
+    Args:
+        table: what is known
+        graph: the job's
+        job: digest of the job, under which its update and load are kept
+        ranks: that are busy at the same time
+        batches: sizes of microbatches that plans may have [samples]
+        executions: "eager", "compiled"
+    """
+    sizes = choose_batches(batches)
+    contents = {op.content for op in graph.ops}
+    step = table.steps.get(job)
+    unloaded = {size for size in sizes if step is None or size not in step.load}
+    # Loading is measured beside runs on all ranks, so these are run again where it is not known.
+    wholes = [
+        WholeRun(form=form, execution=execution, batch=size)
+        for execution in executions
+        for form in forms(graph, ranks=ranks, execution=execution)
+        for size in (sizes if execution == "eager" else choose_batches(sizes, most=MOST_COMPILED_BATCHES))
+    ]
+    return Wanted(
+        passes=tuple(
+            size
+            for size in sizes
+            if any(size not in table.operations.get(OperationKey(content, "eager"), {}) for content in contents)
+        ),
+        wholes=tuple(
+            run
+            for run in wholes
+            if run.batch not in table.wholes.get(WholeKey(graph.digest, run.form, run.execution), {})
+            or (run.form == ("replicated" if ranks > 1 else "module") and run.batch in unloaded)
+        ),
+        update=step is None,
+        curves=tuple(key for key in wanted_curves(ranks) if key not in table.curves),
+        interference=tuple(
+            kind for kind in (str(Kind.ALL_REDUCE), SEND) if ranks > 1 and kind not in table.interference
+        ),
+    )
+
+
+def choose_batches(batches: Iterable[int], *, most: int = MOST_BATCHES) -> tuple[int, ...]:
+    """Some of the batch sizes, the smallest and the largest among them, the others evenly spread.
+
+    Example:
+        >>> choose_batches([64, 1, 2, 4, 8, 16, 32], most=4)
+        (1, 4, 16, 64)
+        >>> choose_batches([8, 4, 8])
+        (4, 8)
+    """
+    sizes = sorted(set(batches))
+    if len(sizes) <= most:
+        return tuple(sizes)
+    step = (len(sizes) - 1) / (most - 1)
+    return tuple(sizes[round(number * step)] for number in range(most))
+
+
+def forms(graph: Graph, *, ranks: int, execution: Execution) -> tuple[Form, ...]:
+    """The forms in which plans for so many ranks run the model.
+
+    Args:
+        graph: the job's; without cuts there are no segments
+        ranks: that may take part
+        execution: "eager" or "compiled"; of the latter, one form stands for all, as compiling takes so long
+    """
+    if ranks == 1:
+        return ("module",)
+    if execution != "eager":
+        return ("replicated",)
+    return ("module", "replicated", "graph") if graph.cuts else ("module", "replicated")
+
+
+def wanted_curves(ranks: int) -> tuple[CurveKey, ...]:
+    """The transfers that programs on so many local ranks use.
+
+    Example:
+        >>> wanted_curves(1)
+        ()
+        >>> [f"{key.kind} {key.ranks}" for key in wanted_curves(3)]
+        ['SEND 2', 'AR 2', 'AR 3', 'BC 2', 'BC 3']
+    """
+    if ranks < 2:
+        return ()
+    sizes = [size for size in range(2, ranks + 1) if size <= 4 or ranks % size == 0]
+    collectives = [CurveKey(str(kind), size) for kind in (Kind.ALL_REDUCE, Kind.BROADCAST) for size in sizes]
+    return (CurveKey(SEND, 2), *collectives)

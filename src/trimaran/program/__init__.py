@@ -1,0 +1,56 @@
+"""Strategies, instructions and programs: what was decided, and what each rank does."""
+
+from trimaran.program.buckets import Bucket, gradient_buckets
+from trimaran.program.cut import tied_parameters
+from trimaran.program.files import decode_program, encode_program
+from trimaran.program.fit import check_strategy
+from trimaran.program.lower import lower, lower_evaluation, lower_order
+from trimaran.program.pipelining import format_order, parse_order
+from trimaran.program.plan import (
+    CandidateRow,
+    Plan,
+    Prediction,
+    Premises,
+    check_plan,
+    plan_program,
+    program_lines,
+    read_plan,
+    write_plan,
+)
+from trimaran.program.rules import check_program
+from trimaran.program.text import format_program, parse_program
+from trimaran.program.types import COLLECTIVES, RECEIVES, SENDS, Instruction, Kind, Mark, Program, Strategy
+
+__all__ = [
+    "COLLECTIVES",
+    "RECEIVES",
+    "SENDS",
+    "Bucket",
+    "CandidateRow",
+    "Instruction",
+    "Kind",
+    "Mark",
+    "Plan",
+    "Prediction",
+    "Premises",
+    "Program",
+    "Strategy",
+    "check_plan",
+    "check_program",
+    "check_strategy",
+    "decode_program",
+    "encode_program",
+    "format_order",
+    "format_program",
+    "gradient_buckets",
+    "lower",
+    "lower_evaluation",
+    "lower_order",
+    "parse_order",
+    "parse_program",
+    "plan_program",
+    "program_lines",
+    "read_plan",
+    "tied_parameters",
+    "write_plan",
+]

@@ -1,0 +1,135 @@
+"""Whether a program can run to its end on the harshest transport: rule 13.
+
+The transport has no buffers: a send ends when its receive does. It delivers first in, first out: a channel or a group
+does one thing at a time, in order. So the two ends of a message, and the members of a collective, are one node of a
+graph, and the program runs to its end exactly when this graph has no cycle. An edge is one of
+
+    order     compute and host work of a rank run in the order of its list, and so does each other stream
+    issue     what is not compute or host work is issued when the last of those before it in the list has ended, unless
+              a mark issues it; so a rank whose host blocks, as a CPU does, is included
+    after     what an instruction names
+    channel   the message before it on its channel, the collective before it in its group
+"""
+
+import itertools
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+
+from trimaran.program.grid import Spot, fault
+from trimaran.program.matching import Meeting
+from trimaran.program.types import Program
+from trimaran.timeline import COMPUTE, HOST
+
+Edge = tuple[int, int, str]
+
+
+def check_progress(
+    program: Program, meetings: Sequence[Sequence[Meeting]], positions: Sequence[Mapping[str, int]]
+) -> None:
+    """Refuse a program that waits for itself; rule 13.
+
+    Args:
+        program: the program
+        meetings: for each channel and group, what meets, in order
+        positions: for each rank, the position of each token
+
+    Raises:
+        InputError: there is a cycle; it is written out and drawn
+    """
+    offsets = _offsets(program)
+    joint = list(range(offsets[-1]))
+    for queue in meetings:
+        for meeting in queue:
+            first = offsets[meeting[0].rank] + meeting[0].position
+            for spot in meeting:
+                joint[offsets[spot.rank] + spot.position] = first
+    incoming: list[list[Edge]] = [[] for _ in joint]
+    outgoing: list[list[int]] = [[] for _ in joint]
+    for edge in _edges(program, meetings, positions, offsets):
+        source, target, _ = edge
+        incoming[joint[target]].append(edge)
+        outgoing[joint[source]].append(joint[target])
+    waiting = [len(edges) for edges in incoming]
+    ready = deque(node for node in range(len(joint)) if joint[node] == node and not waiting[node])
+    left = sum(joint[node] == node for node in range(len(joint)))
+    while ready:
+        left -= 1
+        for target in outgoing[ready.popleft()]:
+            waiting[target] -= 1
+            if not waiting[target]:
+                ready.append(target)
+    if left:
+        stuck = next(node for node in range(len(joint)) if waiting[node])
+        raise _drawn(program, _cycle(stuck, incoming, waiting, joint), offsets)
+
+
+def _offsets(program: Program) -> list[int]:
+    offsets = [0]
+    for instructions in program.ranks:
+        offsets.append(offsets[-1] + len(instructions))
+    return offsets
+
+
+def _edges(
+    program: Program,
+    meetings: Sequence[Sequence[Meeting]],
+    positions: Sequence[Mapping[str, int]],
+    offsets: Sequence[int],
+) -> Iterable[Edge]:
+    for rank, instructions in enumerate(program.ranks):
+        blocking: int | None = None
+        streams: dict[str, int] = {}
+        for position, instruction in enumerate(instructions):
+            node = offsets[rank] + position
+            for name in instruction.after:
+                yield offsets[rank] + positions[rank][name.partition("!")[0]], node, "which it names"
+            if instruction.stream in (COMPUTE, HOST):
+                if blocking is not None:
+                    yield blocking, node, "which is before it on the same stream"
+                blocking = node
+                continue
+            if blocking is not None and not any("!" in name for name in instruction.after):
+                yield blocking, node, "which is before it in the list"
+            if not instruction.communicates:
+                if instruction.stream in streams:
+                    yield streams[instruction.stream], node, "which is before it on the same stream"
+                streams[instruction.stream] = node
+    for queue in meetings:
+        for earlier, later in itertools.pairwise(queue):
+            for before, spot in zip(earlier, later, strict=True):
+                source, target = (offsets[at.rank] + at.position for at in (before, spot))
+                yield source, target, "which is before it between the same ranks"
+
+
+def _cycle(stuck: int, incoming: list[list[Edge]], waiting: list[int], joint: list[int]) -> list[Edge]:
+    """Follow what a stuck node waits for until a node comes back."""
+    path: list[Edge] = []
+    seen: dict[int, int] = {}
+    node = stuck
+    while node not in seen:
+        seen[node] = len(path)
+        edge = next(edge for edge in incoming[node] if waiting[joint[edge[0]]])
+        path.append(edge)
+        node = joint[edge[0]]
+    return path[seen[node] :]
+
+
+def _drawn(program: Program, cycle: list[Edge], offsets: list[int]) -> Exception:
+    identifiers = [instruction.id for instruction in program]
+    lines = []
+    for number, (source, target, reason) in enumerate(cycle):
+        awaited = cycle[number - 1][0]
+        if awaited != target:
+            lines.append(f"  {identifiers[awaited]} meets {identifiers[target]}")
+        lines.append(f"  {identifiers[target]} waits for {identifiers[source]}, {reason}")
+    spots = []
+    for node in sorted({node for source, target, _ in cycle for node in (source, target)}):
+        rank = next(rank for rank in range(len(offsets)) if node < offsets[rank + 1])
+        spots.append(Spot(rank, node - offsets[rank]))
+    return fault(
+        program,
+        13,
+        "it waits for itself on a transport without buffers:\n" + "\n".join(lines),
+        spots,
+        "List what must happen first before what waits for it, on both ranks of a channel.",
+    )

@@ -1,0 +1,240 @@
+"""A plan: what was decided for a job on certain devices, what it should cost, and what it was chosen over.
+
+A plan is a JSON file that a person can read, keep and compare. It carries a digest of its own content, so that damage
+and edits are seen, and digests of what it was made for, so that it is not used for something else. A plan that a
+person writes has no content digest; it is checked by the same types and rules.
+"""
+
+import contextlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from trimaran.errors import CorruptDataError, InputError
+from trimaran.program.files import check_version, decode_object, digest, from_plain, read_text, to_plain
+from trimaran.program.rules import check_program
+from trimaran.program.text import format_program, parse_program
+from trimaran.program.types import Program, Strategy
+from trimaran.units import format_bytes
+
+PLAN_VERSION = 1
+
+Verdict = Literal["chosen", "baseline", "runner-up", "rejected"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """What the simulator says of a program.
+
+    Attributes:
+        step_time_s: time of a step [s]
+        interval_s: its 90 % interval [s]
+        peak_bytes: for each rank, the most that lives at once [bytes]
+    """
+
+    step_time_s: float
+    interval_s: tuple[float, float]
+    peak_bytes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CandidateRow:
+    """A row of the table that the plan was chosen from.
+
+    Attributes:
+        strategy: what was considered
+        verdict: what became of it
+        prediction: what it would cost; None where it was rejected before
+        limiter: what limits it, such as "compute of rank 1"
+        reason: why it was rejected
+    """
+
+    strategy: Strategy
+    verdict: Verdict
+    prediction: Prediction | None = None
+    limiter: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Premises:
+    """What a plan was made for.
+
+    Attributes:
+        graph_digest: `Graph.digest` of the job
+        global_batch_size: samples of one update, over all ranks
+        devices: name of the device of each rank there was, also of those that the strategy leaves idle
+        memory_bytes: memory that the job may use on each of them [bytes]
+        costs_digest: digest of the costs by which it was scored
+    """
+
+    graph_digest: str
+    global_batch_size: int
+    devices: tuple[str, ...]
+    memory_bytes: tuple[int, ...]
+    costs_digest: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What was decided.
+
+    Attributes:
+        job: reference of the job, as `file.py:factory`, or its name
+        strategy: what was chosen
+        premises: what it was made for
+        prediction: what it should cost
+        candidates: what it was chosen from: itself, the baseline, runners-up and what was rejected
+        program: text form of a training step, line by line
+    """
+
+    job: str
+    strategy: Strategy
+    premises: Premises
+    prediction: Prediction
+    candidates: tuple[CandidateRow, ...] = ()
+    program: tuple[str, ...]
+
+
+def program_lines(program: Program) -> tuple[str, ...]:
+    """A program as `Plan.program` holds it."""
+    return tuple(format_program(program).splitlines())
+
+
+def plan_program(plan: Plan, *, source: str = "plan") -> Program:
+    """The training program of a plan, checked.
+
+    Args:
+        plan: the plan
+        source: what to call it in errors
+
+    Raises:
+        InputError: the program cannot be read, breaks a rule, or has other ranks than the strategy
+    """
+    program = parse_program("\n".join(plan.program), source=f"{source}, $.program")
+    check_program(program)
+    if len(program.ranks) != plan.strategy.devices:
+        raise InputError(
+            f"{source}: its strategy {plan.strategy.name} takes {plan.strategy.devices} ranks, and its program has "
+            f"{len(program.ranks)}",
+            source=source,
+        )
+    return program
+
+
+def format_plan(plan: Plan) -> str:
+    """The JSON form of a plan, the same text for the same plan."""
+    content = to_plain(plan)
+    whole = {"schema_version": PLAN_VERSION, "digest": digest(content), **content}
+    return json.dumps(whole, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def write_plan(path: Path, plan: Plan) -> None:
+    """Write a plan; the file is there whole or not at all.
+
+    Args:
+        path: where; an existing file is replaced
+        plan: the plan
+
+    Raises:
+        InputError: it cannot be written there
+    """
+    text = format_plan(plan)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with unfinished.open("w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror}", path=str(path)) from error
+    finally:
+        with contextlib.suppress(OSError):
+            unfinished.unlink()
+
+
+def read_plan(path: Path) -> Plan:
+    """Read a plan and check all that can be checked without its job.
+
+    Args:
+        path: the file
+
+    Returns:
+        The plan; its program is legal.
+
+    Raises:
+        CorruptDataError: the file is truncated, or was edited after Trimaran wrote it
+        InputError: a wrong type or an unknown key, with its path; an illegal program; no such file
+    """
+    source = str(path)
+    plain = decode_object(read_text(path), source=source)
+    check_version(plain, PLAN_VERSION, source=source)
+    written = plain.pop("digest", None)
+    if written is not None and written != digest(plain):
+        raise CorruptDataError(
+            f"{source} was edited or damaged after it was written: it says that its digest is {written}, and it is "
+            f'{digest(plain)}. Plan again; or, to use it as a plan of your own, remove the line "digest"',
+            source=source,
+        )
+    plan = from_plain(plain, Plan, source=source)
+    plan_program(plan, source=source)
+    return plan
+
+
+def check_plan(
+    plan: Plan,
+    *,
+    graph_digest: str | None = None,
+    world_size: int | None = None,
+    memory_bytes: Sequence[int] | None = None,
+    global_batch_size: int | None = None,
+) -> None:
+    """Refuse a plan that was made for something else, and say what changed.
+
+    Args:
+        plan: the plan
+        graph_digest: digest of the graph of the job at hand; None: not compared, and so for the others
+        world_size: number of ranks at hand
+        memory_bytes: memory of each rank's device at hand [bytes]
+        global_batch_size: samples of one update of the job at hand
+
+    Raises:
+        InputError: another graph, world or batch, or a device with less memory than the plan needs
+    """
+    premises = plan.premises
+    changed = []
+    if graph_digest is not None and graph_digest != premises.graph_digest:
+        changed.append(f"the model or its data: graph {premises.graph_digest} then, {graph_digest} now")
+    if global_batch_size is not None and global_batch_size != premises.global_batch_size:
+        changed.append(f"the global batch size: {premises.global_batch_size} then, {global_batch_size} now")
+    if world_size is not None and world_size != len(premises.devices):
+        changed.append(f"the number of ranks: {len(premises.devices)} then, {world_size} now")
+    elif memory_bytes is not None:
+        changed += _lost_memory(plan, memory_bytes)
+    if changed:
+        raise InputError(
+            f"the plan for {plan.job!r} was made for something else. What changed:\n"
+            + "\n".join(f"  {change}" for change in changed)
+            + "\nPlan again for what there is now.",
+            changed=tuple(changed),
+        )
+
+
+def _lost_memory(plan: Plan, memory_bytes: Sequence[int]) -> list[str]:
+    """More memory than was planned with is welcome; less is, as long as the prediction fits."""
+    changed = []
+    then = plan.premises.memory_bytes
+    for rank in range(min(plan.strategy.devices, len(memory_bytes))):
+        planned = then[rank] if rank < len(then) else 0
+        peaks = plan.prediction.peak_bytes
+        needed = peaks[rank] if rank < len(peaks) else planned
+        if memory_bytes[rank] < needed:
+            changed.append(
+                f"the memory of rank {rank}: {format_bytes(planned)} then, {format_bytes(memory_bytes[rank])} now, and "
+                f"{format_bytes(needed)} are needed"
+            )
+    return changed

@@ -1,0 +1,56 @@
+"""The rules of a legal program.
+
+A program that keeps them can be simulated and run, and never deadlocks, even on a transport without buffers.
+
+     1  Every instruction stands in the list of its own rank, and no token stands there twice.
+     2  The fields of an instruction fit its kind, and lie within the program's ranks, segments and microbatches.
+     3  `after` names earlier instructions of the same rank, or marks that they have.
+     4  Every segment is on as many ranks as every other (its replicas), and runs there for every microbatch: F then B,
+        or F then I then W; in an evaluation EV, and nothing else.
+     5  A receive is listed before the step that reads it, and a send after the step that makes it; the second of each
+        pair names the first.
+     6  Every microbatch of a segment is exchanged with the same segments, in the same sizes.
+     7  A loaded microbatch is used by a step of that microbatch.
+     8  The n-th send on a channel (source rank, destination rank) meets the n-th receive on it: of the same direction,
+        segments, microbatch and bytes.
+     9  The n-th collective of a group on one member meets the n-th on every other: of the same token and bytes.
+    10  Exactly one instruction waits for each mark.
+    11  A collective of a segment is over exactly the ranks that have the segment.
+    12  Every rank that trains updates once: after all its backwards, and waiting for all its reductions.
+    13  With both ends of a message, and all members of a collective, as one: nothing waits for itself.
+
+Not seen from a program, and therefore not checked: whether the bytes are those of the tensors that cross, and whether
+every trained parameter is in a bucket. `lower` makes programs in which they are.
+"""
+
+from trimaran.program.deadlock import check_progress
+from trimaran.program.form import check_after, check_fields
+from trimaran.program.gradients import check_groups, check_marks, check_updates
+from trimaran.program.index import index_program
+from trimaran.program.matching import match_collectives, match_messages
+from trimaran.program.steps import check_data, check_loads, check_steps, check_uniform
+from trimaran.program.types import Program
+
+
+def check_program(program: Program) -> None:
+    """Refuse a program that breaks a rule.
+
+    Args:
+        program: the program
+
+    Raises:
+        InputError: with the number of the rule (`figures["rule"]`), and the program drawn with an arrow at the fault
+    """
+    index = index_program(program)  # 1
+    check_fields(index)  # 2
+    check_after(index)  # 3
+    steps = check_steps(index)  # 4
+    check_data(index)  # 5
+    check_uniform(index)  # 6
+    check_loads(index)  # 7
+    channels = match_messages(program)  # 8
+    groups = match_collectives(program)  # 9
+    check_marks(index)  # 10
+    check_groups(index, steps)  # 11
+    check_updates(index)  # 12
+    check_progress(program, [*channels, *groups], index.positions)  # 13

@@ -1,0 +1,122 @@
+"""Orders of compute: which forward or backward each row of a pipeline does next.
+
+Pure generators, with no communication in them: that follows from the graph (`lower.py`). A row is what one rank of a
+replica does. The wavefronts beside the generators are drawn by `clock.draw_order`, with every step one unit long.
+"""
+
+from trimaran.errors import InputError
+from trimaran.program.orders import Compute, Order
+from trimaran.program.types import Kind, Schedule
+
+
+def compute_order(schedule: Schedule, *, stages: int, microbatches: int) -> Order:
+    """Order of compute of a chain, one segment a stage.
+
+    Args:
+        schedule: name of the schedule; with one stage every schedule is microbatch by microbatch
+        stages: stages of the pipeline
+        microbatches: microbatches of a replica
+
+    Returns:
+        One row a stage.
+
+    Raises:
+        InputError: an unknown schedule, or fewer than one stage or microbatch
+    """
+    generators = {"gpipe": gpipe, "1f1b": one_forward_one_backward}
+    if schedule not in generators:
+        raise InputError(f"unknown schedule {schedule!r}: choose one of {', '.join(generators)}", schedule=schedule)
+    if stages == 1:
+        return accumulation(microbatches)
+    return generators[schedule](stages, microbatches)
+
+
+def gpipe(stages: int, microbatches: int) -> Order:
+    """All forwards, then all backwards.
+
+    Every stage keeps the activations of all its microbatches. Idle share of a stage: (K-1)/(M+K-1) for K stages and M
+    microbatches.
+
+    Source:
+        Huang et al., GPipe, NeurIPS 2019.
+
+    Example:
+        >>> from trimaran.program.clock import draw_order
+        >>> print(draw_order(gpipe(3, 4)))
+        row 0  0F0 0F1 0F2 0F3  .   .   .   .  0B0 0B1 0B2 0B3
+        row 1   .  1F0 1F1 1F2 1F3  .   .  1B0 1B1 1B2 1B3  .
+        row 2   .   .  2F0 2F1 2F2 2F3 2B0 2B1 2B2 2B3  .   .
+    """
+    _check_sizes(stages, microbatches)
+    return tuple(
+        tuple(
+            Compute(kind, stage, microbatch)
+            for kind in (Kind.FORWARD, Kind.BACKWARD)
+            for microbatch in range(microbatches)
+        )
+        for stage in range(stages)
+    )
+
+
+def one_forward_one_backward(stages: int, microbatches: int) -> Order:
+    """Backwards as early as possible: stage k of K keeps the activations of at most K-k microbatches.
+
+    A stage runs as many forwards ahead as there are stages after it, then one forward and one backward in turn, then
+    what is left. The idle share is that of GPipe.
+
+    Source:
+        Narayanan et al., PipeDream-Flush (1F1B), "Memory-Efficient Pipeline-Parallel DNN Training", ICML 2021.
+
+    Example:
+        >>> from trimaran.program.clock import draw_order
+        >>> print(draw_order(one_forward_one_backward(3, 4)))
+        row 0  0F0 0F1 0F2  .   .  0B0 0F3 0B1  .  0B2  .  0B3
+        row 1   .  1F0 1F1  .  1B0 1F2 1B1 1F3 1B2  .  1B3  .
+        row 2   .   .  2F0 2B0 2F1 2B1 2F2 2B2 2F3 2B3  .   .
+    """
+    _check_sizes(stages, microbatches)
+    rows = []
+    for stage in range(stages):
+        ahead = min(stages - 1 - stage, microbatches)
+        row = [Compute(Kind.FORWARD, stage, microbatch) for microbatch in range(ahead)]
+        for microbatch in range(ahead, microbatches):
+            row.append(Compute(Kind.FORWARD, stage, microbatch))
+            row.append(Compute(Kind.BACKWARD, stage, microbatch - ahead))
+        row.extend(
+            Compute(Kind.BACKWARD, stage, microbatch) for microbatch in range(microbatches - ahead, microbatches)
+        )
+        rows.append(tuple(row))
+    return tuple(rows)
+
+
+def accumulation(microbatches: int) -> Order:
+    """One stage: forward and backward of one microbatch after the other, gradients added up.
+
+    Example:
+        >>> from trimaran.program.clock import draw_order
+        >>> print(draw_order(accumulation(3)))
+        row 0  0F0 0B0 0F1 0B1 0F2 0B2
+    """
+    return one_forward_one_backward(1, microbatches)
+
+
+def evaluation(stages: int, microbatches: int) -> Order:
+    """Evaluation forwards of a chain, microbatch after microbatch.
+
+    Example:
+        >>> from trimaran.program.clock import draw_order
+        >>> print(draw_order(evaluation(2, 3)))
+        row 0  0EV0 0EV1 0EV2  .
+        row 1   .   1EV0 1EV1 1EV2
+    """
+    _check_sizes(stages, microbatches)
+    return tuple(
+        tuple(Compute(Kind.EVALUATE, stage, microbatch) for microbatch in range(microbatches))
+        for stage in range(stages)
+    )
+
+
+def _check_sizes(stages: int, microbatches: int) -> None:
+    for name, value in (("stages", stages), ("microbatches", microbatches)):
+        if value < 1:
+            raise InputError(f"a schedule needs at least one of its {name}, got {value}", **{name: value})

@@ -1,0 +1,83 @@
+"""JSON Schemas of the files of this package, made from their types and docstrings.
+
+`python -m trimaran.program.schema docs/schemas` writes them; a test checks that they are up to date.
+"""
+
+import dataclasses
+import json
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from trimaran.program.files import PROGRAM_VERSION
+from trimaran.program.plan import PLAN_VERSION, CandidateRow, Plan, Prediction, Premises
+from trimaran.program.types import Instruction, Mark, Program, Strategy
+
+_TYPES = (CandidateRow, Instruction, Mark, Plan, Prediction, Premises, Program, Strategy)
+_CONTENT_DIGEST = {
+    "type": "string",
+    "description": "SHA-256 of everything else in the file but the schema version, as JSON with sorted keys and no "
+    "white space; absent in a plan that a person wrote",
+}
+
+
+def program_schema() -> dict[str, Any]:
+    """JSON Schema of the JSON form of a program."""
+    return _schema(Program, title="Trimaran program", version=PROGRAM_VERSION, extra={})
+
+
+def plan_schema() -> dict[str, Any]:
+    """JSON Schema of a plan file."""
+    return _schema(Plan, title="Trimaran plan", version=PLAN_VERSION, extra={"digest": _CONTENT_DIGEST})
+
+
+def format_schemas() -> dict[str, str]:
+    """The text of each schema, by file name."""
+    schemas = {"program.schema.json": program_schema(), "plan.schema.json": plan_schema()}
+    return {name: json.dumps(schema, indent=2, ensure_ascii=False) + "\n" for name, schema in schemas.items()}
+
+
+def write_schemas(folder: Path) -> None:
+    """Write the schemas into a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in format_schemas().items():
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the schemas into the folder that is named; returns the exit code."""
+    if len(arguments) != 1:
+        sys.stderr.write("usage: python -m trimaran.program.schema FOLDER\n")
+        return 2
+    write_schemas(Path(arguments[0]))
+    return 0
+
+
+def _schema(wanted: type, *, title: str, version: int, extra: dict[str, Any]) -> dict[str, Any]:
+    (_,), components = msgspec.json.schema_components([wanted], ref_template="#/$defs/{name}")
+    for kind in _TYPES:
+        if kind.__name__ in components:
+            _describe(components[kind.__name__], kind)
+    top = components.pop(wanted.__name__)
+    top["properties"] = {"schema_version": {"const": version}} | extra | top["properties"]
+    top["required"] = ["schema_version", *top["required"]]
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **top, "title": title, "$defs": components}
+
+
+def _describe(schema: dict[str, Any], kind: type) -> None:
+    """Put the first line of the docstring and the lines of its attributes where a reader of the schema looks."""
+    text = kind.__doc__ or ""
+    schema["description"] = text.strip().split("\n")[0]
+    schema["additionalProperties"] = False
+    attributes = text.partition("Attributes:\n")[2].split("\n\n")[0]
+    lines = dict(re.findall(r"^ {8}(\w+): (.*(?:\n {12}.*)*)", attributes, re.MULTILINE))
+    for field in dataclasses.fields(kind):
+        schema["properties"][field.name]["description"] = " ".join(lines[field.name].split())
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,169 @@
+"""The report of a run as a JSON file, `report.json`.
+
+One nested object, `schema_version` first. Errors are `predicted / measured - 1`, intervals are at 90 % as
+`[low, high]`, figures of ranks and instructions are lists, one entry each; null is what nobody measured.
+"""
+
+import contextlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trimaran.errors import EnvironmentProblem
+from trimaran.program.files import check_version, decode_object, read_text, to_plain
+from trimaran.program.plan import Prediction
+from trimaran.program.types import Strategy
+from trimaran.report.breakdown import PARTS
+from trimaran.report.compare import Comparison, Figure
+
+REPORT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReport:
+    """What is kept of a run.
+
+    Attributes:
+        job: reference or name of the job
+        strategy: how it ran
+        prediction: of the step, before the run
+        comparison: prediction beside measurement; None where nothing was recorded
+        samples_per_s: throughput of training over the whole run [samples/s]
+        final: figures at the end by name, such as "accuracy" and "loss"
+        run_dir: directory of the run
+        environment: versions and device by name
+    """
+
+    job: str
+    strategy: Strategy
+    prediction: Prediction
+    comparison: Comparison | None = None
+    samples_per_s: float | None = None
+    final: Mapping[str, float] = field(default_factory=dict)
+    run_dir: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def report_document(report: RunReport) -> dict[str, Any]:
+    """The report as the object that its file holds.
+
+    Args:
+        report: of a run
+    """
+    comparison = report.comparison
+    measured_s = comparison.step.measured_s if comparison else None
+    step = Figure(predicted_s=report.prediction.step_time_s, measured_s=measured_s)
+    document: dict[str, Any] = {
+        "schema_version": REPORT_VERSION,
+        "job": report.job,
+        "plan": {"strategy": report.strategy.name, "details": to_plain(report.strategy)},
+        "predicted": to_plain(report.prediction),
+        "measured": {
+            "step_time_s": measured_s,
+            "steps": comparison.steps if comparison else 0,
+            "warmup": comparison.warmup if comparison else 0,
+        },
+        "error": step.error,
+        "samples_per_s": report.samples_per_s,
+        "final": dict(report.final),
+        "run_dir": report.run_dir,
+        "environment": dict(report.environment),
+    }
+    return document | (comparison_document(comparison) if comparison else {})
+
+
+def comparison_document(comparison: Comparison) -> dict[str, Any]:
+    """The parts of a comparison as JSON data.
+
+    Args:
+        comparison: prediction beside measurement
+
+    Returns:
+        `by_rank`, one list an attribute of `RankComparison`; `by_kind`, one object a kind; `by_instruction`, lists.
+    """
+    ranks = comparison.ranks
+    return {
+        "by_rank": {
+            "rank": [rank.rank for rank in ranks],
+            **{name: _lists(getattr(rank, name) for rank in ranks) for name in ("step", *PARTS, "hidden")},
+        },
+        "by_kind": [
+            {
+                "kind": kind.kind.value,
+                "count": kind.count,
+                "observed": kind.observed,
+                "predicted_s": kind.each.predicted_s,
+                "measured_s": kind.each.measured_s,
+                "error": kind.each.error,
+            }
+            for kind in comparison.kinds
+        ],
+        "by_instruction": {
+            "instruction": list(comparison.instructions),
+            **_lists(comparison.instructions.values()),
+        },
+    }
+
+
+def write_report(path: Path, report: RunReport) -> None:
+    """Write the report of a run; the file is there whole or not at all.
+
+    Args:
+        path: where; an existing file is replaced
+        report: of the run
+
+    Raises:
+        EnvironmentProblem: it cannot be written there
+    """
+    write_whole(path, (json.dumps(report_document(report), indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def read_report(path: Path) -> dict[str, Any]:
+    """Read the report of a run.
+
+    Args:
+        path: the file
+
+    Returns:
+        The object, without its schema version.
+
+    Raises:
+        CorruptDataError: the file is truncated
+        InputError: no such file, or a schema version that we do not know
+    """
+    plain = decode_object(read_text(path), source=str(path))
+    check_version(plain, REPORT_VERSION, source=str(path))
+    return plain
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all.
+
+    Args:
+        path: where; an existing file is replaced
+        content: of the file
+
+    Raises:
+        EnvironmentProblem: it cannot be written there
+    """
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        unfinished.write_bytes(content)
+        unfinished.replace(path)
+    except OSError as error:
+        raise EnvironmentProblem(f"{path} cannot be written: {error.strerror}", path=str(path)) from error
+    finally:
+        with contextlib.suppress(OSError):
+            unfinished.unlink()
+
+
+def _lists(figures: Iterable[Figure]) -> dict[str, list[float | None]]:
+    rows = list(figures)
+    return {
+        "predicted_s": [figure.predicted_s for figure in rows],
+        "measured_s": [figure.measured_s for figure in rows],
+        "error": [figure.error for figure in rows],
+    }

@@ -1,0 +1,208 @@
+"""Tables for people, readable at 80 columns.
+
+Every function returns a rich renderable and prints nothing. Nothing is said by colour alone, so the tables are complete
+where NO_COLOR is set.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from trimaran.report.compare import Comparison, Figure, RankComparison
+from trimaran.report.utilization import Utilization
+from trimaran.units import format_bytes, format_seconds
+
+_PARTS = (
+    ("FP", "forward"),
+    ("BP", "backward"),
+    ("WU", "update"),
+    ("load", "load"),
+    ("comm", "exposed"),
+    ("idle", "idle"),
+    ("other", "unattributed"),
+    ("step", "step"),
+    ("hidden", "hidden"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CandidateLine:
+    """One line of a table of candidates.
+
+    Attributes:
+        strategy: its short name
+        step_time_s: predicted time of a step [s]; None: it was not simulated
+        interval_s: 90 % interval of it [s]
+        peak_bytes: largest memory of a rank [bytes]
+        limiter: what keeps it from being faster
+        note: anything else
+        baseline: what others are measured against
+        chosen: the plan
+    """
+
+    strategy: str
+    step_time_s: float | None = None
+    interval_s: tuple[float, float] | None = None
+    peak_bytes: float | None = None
+    limiter: str = ""
+    note: str = ""
+    baseline: bool = False
+    chosen: bool = False
+
+
+def rank_table(comparison: Comparison) -> Table:
+    """Parts of the step by rank: predicted, measured, error.
+
+    Args:
+        comparison: of a prediction and a run
+
+    Returns:
+        Three lines a rank. The parts sum to the step; hidden communication is beside them.
+    """
+    unit, size = _unit(_longest(comparison))
+    table = _table(
+        f"Predicted and measured step by rank [{unit}]",
+        "comm: communication while waiting   other: unattributed\n"
+        "hidden: communication while working, not part of the step\n"
+        f"{comparison.steps} steps measured after {comparison.warmup} of warm-up",
+    )
+    table.add_column("rank", justify="right")
+    table.add_column("")
+    for title, _ in _PARTS:
+        table.add_column(title, justify="right")
+    for rank in comparison.ranks:
+        figures = [_figure(rank, name) for _, name in _PARTS]
+        table.add_row(str(rank.rank), "predicted", *(_number(figure.predicted_s, size) for figure in figures))
+        table.add_row("", "measured", *(_number(figure.measured_s, size) for figure in figures))
+        table.add_row("", "error", *(_error(figure) for figure in figures), end_section=True)
+    return table
+
+
+def kind_table(comparison: Comparison) -> Table:
+    """Kinds of instructions: median duration of one, predicted and measured, and the error.
+
+    Args:
+        comparison: of a prediction and a run
+    """
+    table = _table("Median by kind of instruction")
+    table.add_column("kind")
+    for title in ("count", "observed", "predicted", "measured", "error"):
+        table.add_column(title, justify="right")
+    for kind in comparison.kinds:
+        measured_s = kind.each.measured_s
+        table.add_row(
+            str(kind.kind),
+            str(kind.count),
+            str(kind.observed),
+            format_seconds(kind.each.predicted_s),
+            "–" if measured_s is None else format_seconds(measured_s),
+            _error(kind.each),
+        )
+    return table
+
+
+def candidate_table(candidates: Iterable[CandidateLine]) -> Table:
+    """The candidates of a plan, in the given order.
+
+    Args:
+        candidates: what was considered
+
+    Returns:
+        One row a candidate; `*` marks the chosen one, `=` the baseline. The last columns are shown where they say
+        something.
+    """
+    rows = list(candidates)
+    table = _table("Candidates", "* chosen   = baseline\ninterval: 90 %, in the unit of the step")
+    table.add_column("", no_wrap=True)
+    table.add_column("strategy", min_width=12)
+    table.add_column("step", justify="right", no_wrap=True)
+    table.add_column("interval", justify="right", no_wrap=True)
+    table.add_column("peak", justify="right", no_wrap=True)
+    extra = [name for name in ("limiter", "note") if any(getattr(row, name) for row in rows)]
+    for name in extra:
+        table.add_column(name, min_width=13)
+    for row in rows:
+        table.add_row(
+            ("*" if row.chosen else "") + ("=" if row.baseline else ""),
+            row.strategy,
+            *_times(row),
+            "–" if row.peak_bytes is None else format_bytes(row.peak_bytes),
+            *(getattr(row, name) for name in extra),
+            style="bold" if row.chosen else None,
+        )
+    return table
+
+
+def utilization_table(devices: Sequence[Utilization]) -> Table:
+    """Busy, waiting and empty share of each device.
+
+    Args:
+        devices: one entry a rank
+    """
+    table = _table("Devices")
+    for title in ("rank", "step", "busy", "wait", "bubble"):
+        table.add_column(title, justify="right")
+    for device in devices:
+        shares = (f"{100 * share:.1f} %" for share in (device.busy, device.wait, device.bubble))
+        table.add_row(str(device.rank), format_seconds(device.step_s), *shares)
+    return table
+
+
+def _table(title: str, caption: str = "") -> Table:
+    # As Text, because rich takes brackets in a string for markup.
+    return Table(
+        box=box.SIMPLE_HEAD,
+        title=Text(title, style="bold"),
+        title_justify="left",
+        caption=Text(caption) if caption else None,
+        caption_justify="left",
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+
+
+def _figure(rank: RankComparison, name: str) -> Figure:
+    figure: Figure = getattr(rank, name)
+    return figure
+
+
+def _longest(comparison: Comparison) -> float:
+    return max((max(rank.step.predicted_s, rank.step.measured_s or 0.0) for rank in comparison.ranks), default=0.0)
+
+
+def _times(line: CandidateLine) -> tuple[str, str]:
+    if line.step_time_s is None:
+        return "–", ""
+    unit, size = _unit(line.step_time_s)
+    ends = () if line.interval_s is None else line.interval_s
+    return f"{_number(line.step_time_s, size)} {unit}", "–".join(_number(seconds, size) for seconds in ends)
+
+
+def _unit(seconds: float) -> tuple[str, float]:
+    """Unit in which a duration has at least two digits before the point, and its size [s]."""
+    return next((entry for entry in _UNITS if seconds >= 10 * entry[1]), _UNITS[-1])
+
+
+_UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
+
+
+def _number(seconds: float | None, size: float) -> str:
+    """A duration in a given unit: three digits, or all that are before the point."""
+    if seconds is None:
+        return "–"
+    value = seconds / size
+    return f"{value:.{2 if abs(value) < 10 else 1 if abs(value) < 100 else 0}f}"
+
+
+def _error(figure: Figure) -> Text:
+    """The error in percent; bold from 20 % on, where the prediction should not be trusted."""
+    error = figure.error
+    if error is None:
+        return Text("–")
+    digits = 0 if abs(error) >= 0.0995 else 1
+    text = ">999%" if error >= 9.995 else f"{100 * error:+.{digits}f}%"
+    return Text(text, style="bold" if abs(error) >= 0.2 else "")

@@ -1,0 +1,123 @@
+"""Sends, receives and collectives by torch.distributed.
+
+Upward messages (to a higher rank) have one process group and downward ones another, so that each ordered pair of
+ranks is a channel of its own, first in, first out, as programs assume. Each group of a program's collectives has its
+process group. All are made, and used once, before training, in an order that is the same on every rank: NCCL connects
+on first use, and two ranks that connect in opposite orders wait for each other.
+"""
+
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from trimaran.errors import ExecutionError
+from trimaran.program.types import COLLECTIVES, SENDS, Program
+from trimaran.runtime.world import World
+
+Group = tuple[int, ...]
+
+
+class Channels:
+    """The connections that programs need.
+
+    Args:
+        programs: all that will run
+        world: this process's
+    """
+
+    def __init__(self, programs: Iterable[Program], world: World) -> None:
+        self._world = world
+        self._pairs: dict[bool, Any] = {}
+        self._groups: dict[Group, Any] = {}
+        self.control: Any = None
+        if world.size == 1:
+            return
+        # For clocks, weights and words: on the host, whatever the device.
+        timeout = timedelta(seconds=world.timeout_s)
+        self.control = dist.new_group(backend="gloo", timeout=timeout)
+        instructions = [instruction for program in programs for instruction in program]
+        pairs = sorted(
+            {(i.rank, i.peer) for i in instructions if i.kind in SENDS and i.peer is not None},
+        )
+        groups = sorted({i.group for i in instructions if i.kind in COLLECTIVES and len(i.group) > 1})
+        for upward in sorted({source < target for source, target in pairs}):
+            self._pairs[upward] = dist.new_group(timeout=timeout)
+        for group in groups:
+            self._groups[group] = dist.new_group(list(group), timeout=timeout)
+        self._warm_up(pairs, groups)
+
+    def send(self, buffer: torch.Tensor, target: int) -> Any:
+        """Start to send a buffer; it must not change before the work has been waited for."""
+        return self._start(dist.isend, buffer, target, group=self._pairs[self._world.rank < target])
+
+    def receive(self, buffer: torch.Tensor, source: int) -> Any:
+        """Start to receive into a buffer."""
+        return self._start(dist.irecv, buffer, source, group=self._pairs[source < self._world.rank])
+
+    def all_reduce(self, tensor: torch.Tensor, group: Group) -> Any:
+        """Start to add a tensor up over a group, in place."""
+        return self._start(dist.all_reduce, tensor, group=self._groups[group], async_op=True)
+
+    def broadcast(self, tensor: torch.Tensor, group: Group) -> Any:
+        """Start to copy a tensor from the first rank of a group to the others, in place."""
+        return self._start(dist.broadcast, tensor, src=group[0], group=self._groups[group], async_op=True)
+
+    def group(self, ranks: Group) -> Any:
+        """The process group of some ranks that a collective of a program names."""
+        return self._groups[ranks]
+
+    def close(self) -> None:
+        """End all process groups that were made here."""
+        for group in (*self._pairs.values(), *self._groups.values(), self.control):
+            if isinstance(group, dist.ProcessGroup):
+                dist.destroy_process_group(group)
+        self._pairs, self._groups, self.control = {}, {}, None
+
+    def _start(self, operation: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        try:
+            return operation(*arguments, **options)
+        except RuntimeError as error:
+            raise lost_peer(self._world.rank, operation.__name__, error) from error
+
+    def _warm_up(self, pairs: list[tuple[int, int]], groups: list[Group]) -> None:
+        rank, device = self._world.rank, self._world.device
+        byte = torch.zeros(1, dtype=torch.uint8, device=device)
+        for source, target in pairs:
+            if rank == source:
+                wait_for(self.send(byte, target), rank, f"first message to rank {target}")
+            elif rank == target:
+                wait_for(self.receive(byte, source), rank, f"first message from rank {source}")
+        for group in groups:
+            if rank in group:
+                wait_for(self.all_reduce(byte, group), rank, f"first collective of ranks {group}")
+
+
+def wait_for(work: Any, rank: int, what: str) -> None:
+    """Wait for a piece of communication; on a GPU, make the current stream wait.
+
+    Args:
+        work: what torch.distributed returned
+        rank: of this process, for the message
+        what: for the message
+
+    Raises:
+        ExecutionError: another rank is gone, or silent for longer than the time-out
+    """
+    try:
+        work.wait()
+    except RuntimeError as error:
+        raise lost_peer(rank, what, error) from error
+
+
+def lost_peer(rank: int, what: str, error: RuntimeError) -> ExecutionError:
+    """The error of a rank whose communication failed."""
+    detail = str(error).strip().splitlines()
+    return ExecutionError(
+        f"rank {rank} lost contact with another rank during {what}: {detail[-1] if detail else type(error).__name__}. "
+        "See the logs of the other ranks for the cause",
+        rank=rank,
+        lost_peer=True,
+    )

@@ -1,0 +1,320 @@
+"""Train and evaluate a job by a program, on one rank of a world.
+
+    executor = Executor(job, strategy, program, evaluation, world, capture=capture)
+    feed = executor.feed()
+    for share in feed.shares():           # one epoch
+        loss = executor.step(share)       # of the global batch, the same on every rank
+    accuracy = executor.evaluate(job.evaluation_dataset())
+    executor.save("model.safetensors")
+
+Every method but `fetch` is called on every rank, in the same order: they communicate.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from trimaran.errors import InputError
+from trimaran.graph.capture import Capture
+from trimaran.graph.sample import make_model
+from trimaran.job import Job
+from trimaran.program.types import Instruction, Kind, Program, Strategy
+from trimaran.runtime.channels import Channels
+from trimaran.runtime.checkpoint import gather_weights, read_weights, write_weights
+from trimaran.runtime.feed import Feed
+from trimaran.runtime.interpreter import Interpreter
+from trimaran.runtime.loading import Share, Shares, dataset_length
+from trimaran.runtime.pending import InFlight
+from trimaran.runtime.precision import place_model
+from trimaran.runtime.record import Recorder
+from trimaran.runtime.reductions import Reductions
+from trimaran.runtime.seeds import derive_seed, seed_generators
+from trimaran.runtime.setup import check_world, one_segment, share_weights, whole_model
+from trimaran.runtime.shares import cut_batch, microbatch_sizes
+from trimaran.runtime.stages import evaluating
+from trimaran.runtime.state import State
+from trimaran.runtime.streams import open_streams
+from trimaran.runtime.updates import Updater
+from trimaran.runtime.world import World
+from trimaran.timeline import HOST, Timeline
+
+
+class Executor:
+    """One rank's part in a job.
+
+    Args:
+        job: what is trained
+        strategy: what the programs were lowered from
+        program: of a training step
+        evaluation: of the evaluation of one batch
+        world: this process's
+        capture: graph and model; needed where the model is cut
+        model: the model, where there is no capture; None: made under the job's seed
+        record: write down what happens; `recording` switches it later
+
+    Attributes:
+        program: of a training step
+        reads: this rank reads data
+        steps: training steps done
+
+    Raises:
+        InputError: the strategy or the program does not fit the world, or the model cannot be cut
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        strategy: Strategy,
+        program: Program,
+        evaluation: Program,
+        world: World,
+        *,
+        capture: Capture | None = None,
+        model: nn.Module | None = None,
+        record: bool = True,
+    ) -> None:
+        check_world(strategy, (program, evaluation), world)
+        if strategy.pp > 1 and (capture is None or capture.flow is None):
+            raise InputError(
+                f"the model of {job.name!r} could not be captured as a graph, so it cannot be cut into {strategy.pp} "
+                "stages: use data parallelism (pp=1)"
+            )
+        if model is None:
+            model = make_model(job) if capture is None else capture.model
+        self._job, self._strategy, self._world = job, strategy, world
+        self._model = place_model(model, precision=job.precision, device=world.device)
+        self.program = program
+        self._instructions = program.ranks[world.rank]
+        self._evaluation = evaluation.ranks[world.rank]
+        self._buckets = [i for i in self._instructions if i.kind is Kind.ALL_REDUCE and _is_bucket(i)]
+        self._channels = Channels([program, evaluation], world)
+        share_weights(self._model, world, self._channels)
+        if strategy.pp > 1 and capture is not None:
+            part = one_segment(strategy, capture, world, self._reduce_bucket)
+        else:
+            part = whole_model(job, strategy, self._model, world, self._channels, self._reduce_bucket, capture)
+        self._stage = part.stage
+        self.reads = part.reads
+        streams = open_streams(world.device)
+        self._recorder = Recorder(world.rank, streams, self._channels.control, enabled=record)
+        self._in_flight = InFlight(world.rank, streams, self._recorder)
+        self._updater = Updater(job, part.parameters, part.counted)
+        self._reductions = Reductions(
+            world,
+            channels=self._channels,
+            in_flight=self._in_flight,
+            recorder=self._recorder,
+            updater=self._updater,
+            tied=part.tied,
+            buffers=tuple(part.stage.module.buffers()),
+        )
+        self._interpreter = Interpreter(
+            job,
+            world.device,
+            stage=part.stage,
+            channels=self._channels,
+            in_flight=self._in_flight,
+            reductions=self._reductions,
+            recorder=self._recorder,
+            crossing=capture.graph.crossing(strategy.boundaries) if capture is not None else {},
+        )
+        self._interpreter.check((*self._instructions, *self._evaluation))
+        self.steps = 0
+        seed_generators(derive_seed(job.seed, "rank", world.rank // strategy.pp, world.rank % strategy.pp))
+
+    @property
+    def recording(self) -> bool:
+        """Whether what happens is written down; may be set between steps, on all ranks alike."""
+        return self._recorder.enabled
+
+    @recording.setter
+    def recording(self, enabled: bool) -> None:
+        self._recorder.enabled = enabled
+
+    def feed(self, *, workers: int = 0) -> Feed:
+        """This rank's part of the training data.
+
+        Args:
+            workers: processes that load beside the training
+
+        Raises:
+            InputError: the data set is smaller than a global batch
+        """
+        samples = dataset_length(self._job.dataset()) if self._world.rank == 0 else 0
+        return Feed(
+            self._job,
+            replicas=self._strategy.dp,
+            microbatches=self._strategy.microbatches,
+            replica=self._world.rank // self._strategy.pp,
+            reads=self.reads,
+            samples=self._from_rank_0(samples),
+            workers=workers,
+            pin_memory=self._world.device != "cpu",
+        )
+
+    def fetch(self, share: Share) -> Any:
+        """Load a share as one batch, for a loop that wants to see it; an empty tuple where this rank reads nothing.
+
+        Args:
+            share: from `feed`
+        """
+        start = self._recorder.stamp()
+        batch = share.whole()
+        self._recorder.add(f"{Kind.LOAD}0", HOST, start, self._recorder.stamp())
+        return batch
+
+    def step(self, batch: Any, *, samples: int | None = None) -> float:
+        """Forward, backward and update on one global batch.
+
+        Args:
+            batch: a `Share` from `feed`, or this rank's share of the global batch as a batch; ignored on ranks that
+                read nothing
+            samples: of the global batch; None: that of the `Share`, else `Job.global_batch_size`
+
+        Returns:
+            Mean loss of the global batch, the same on every rank.
+
+        Raises:
+            InputError: the share has another size than this rank's, or the loss is no scalar
+            ExecutionError: the loss is not a finite number, on every rank; or another rank is gone
+        """
+        if samples is None:
+            samples = batch.samples if isinstance(batch, Share) else self._job.global_batch_size
+        if samples < self._strategy.dp:
+            raise InputError(
+                f"a global batch of {samples} samples is too small for {self._strategy.dp} replicas: leave it out",
+                samples=samples,
+            )
+        sizes = self._sizes(samples)
+        source = batch.microbatch if isinstance(batch, Share) else self._cut(batch, sizes)
+        state = State(number=self.steps, samples=samples, sizes=sizes, source=source)
+        try:
+            self._interpreter.run(self._instructions, state)
+            loss = self._reductions.check_loss(state)
+        except BaseException:
+            self._in_flight.forget()
+            self._recorder.discard()
+            raise
+        self._recorder.end_step(self.steps)
+        self.steps += 1
+        return loss
+
+    def evaluate(self, dataset: Any) -> float:
+        """The job's metric over a data set, with the weights of now; nothing of it is recorded.
+
+        Args:
+            dataset: map-style; read on the ranks that read data
+
+        Returns:
+            Mean over the samples, the same on every rank.
+
+        Raises:
+            InputError: the job has no metric
+        """
+        if self._job.metric is None:
+            raise InputError(f"the job {self._job.name!r} has no metric to evaluate: give Job.metric")
+        total = torch.zeros(2, dtype=torch.float64)
+        recording, self._recorder.enabled = self._recorder.enabled, False
+        try:
+            with evaluating(self._model):
+                for number, state in enumerate(self._evaluations(dataset)):
+                    if number == 0:
+                        self._reductions.share_buffers(self._instructions, state)
+                    self._interpreter.run(self._evaluation, state)
+                    total += self._reductions.mean_metric(state)
+        finally:
+            self._recorder.enabled = recording
+        return float(total[0] / total[1])
+
+    def timeline(self) -> Timeline:
+        """What happened in the last steps, all ranks together: on rank 0; on the others an empty timeline."""
+        return self._recorder.timeline()
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """The plain `state_dict` of the user's model, in host memory: on rank 0; on the others nothing."""
+        return gather_weights(
+            self._model,
+            self._stage.module,
+            rank=self._world.rank,
+            stages=self._strategy.pp,
+            group=self._channels.control,
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write the plain `state_dict` of the user's model; rank 0 does.
+
+        Args:
+            path: of a safetensors file
+        """
+        weights = self.weights()
+        if self._world.rank == 0:
+            write_weights(weights, path)
+        self._from_rank_0(0)
+
+    def load(self, path: str | Path) -> None:
+        """Read the plain `state_dict` of the user's model; every rank reads the file.
+
+        Args:
+            path: of a safetensors file
+        """
+        read_weights(self._model, path)
+
+    def close(self) -> None:
+        """End the connections that were made for the program."""
+        self._channels.close()
+
+    def _evaluations(self, dataset: Any) -> Iterator[State]:
+        samples, batch = dataset_length(dataset), self._job.global_batch_size
+        shares = Shares(
+            torch.arange(samples),
+            batch=batch,
+            replicas=self._strategy.dp,
+            microbatches=self._strategy.microbatches,
+            replica=self._world.rank // self._strategy.pp,
+        )
+        for share in shares.load(
+            range(-(-samples // batch)),
+            dataset if self.reads else None,
+            self._job,
+            seed=derive_seed(self._job.seed, "evaluation"),
+        ):
+            yield State(number=-1, samples=share.samples, sizes=share.sizes, source=share.microbatch)
+
+    def _sizes(self, samples: int) -> tuple[int, ...]:
+        replicas = microbatch_sizes(samples, replicas=self._strategy.dp, microbatches=self._strategy.microbatches)
+        return replicas[self._world.rank // self._strategy.pp]
+
+    def _cut(self, batch: Any, sizes: tuple[int, ...]) -> Callable[[int], Any]:
+        return cut_batch(batch, sizes).__getitem__ if self.reads else lambda number: None
+
+    def _reduce_bucket(self, number: int, flat: torch.Tensor) -> None:
+        """A bucket is complete; number -1 is the last one, whichever it is."""
+        self._reductions.start_bucket(self._bucket(number), flat)
+
+    def _bucket(self, number: int) -> Instruction:
+        if number < len(self._buckets):
+            return self._buckets[number]
+        last = self._buckets[-1]
+        return Instruction(
+            kind=last.kind,
+            rank=last.rank,
+            segment=last.segment,
+            stream=last.stream,
+            group=last.group,
+            label=f"b{number}",
+        )
+
+    def _from_rank_0(self, number: int) -> int:
+        if self._channels.control is None:
+            return number
+        value = torch.tensor([number])
+        dist.broadcast(value, group_src=0, group=self._channels.control)
+        return int(value)
+
+
+def _is_bucket(instruction: Instruction) -> bool:
+    return instruction.label[:1] == "b" and instruction.label[1:].isdigit()

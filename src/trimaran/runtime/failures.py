@@ -1,0 +1,107 @@
+"""What went wrong on the ranks of one launch, and which of several failures is the cause.
+
+When one rank fails, those that wait for it fail too, and their complaint ("connection closed by peer") may arrive
+first. So a failure says whether it is that of a peer, and the cause is the first one that is not.
+"""
+
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trimaran.errors import ExecutionError, TrimaranError
+
+LINES_OF_LOG = 20
+
+# What torch's back ends say when the other end of a connection is gone or silent.
+_PEER_PHRASES = (
+    "closed by peer",
+    "reset by peer",
+    "broken pipe",
+    "connection refused",
+    "timed out",
+    "nccl",
+    "socket",
+    "remote",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """The end of one rank.
+
+    Attributes:
+        rank: which one
+        error: what it raised, where it raised one of ours
+        text: type and message of any other exception
+        exit_code: of a process that ended without a word; negative: the signal that killed it
+        because_of_peer: another rank is the cause
+    """
+
+    rank: int
+    error: TrimaranError | None = None
+    text: str = ""
+    exit_code: int | None = None
+    because_of_peer: bool = False
+
+
+def is_peer_failure(error: BaseException) -> bool:
+    """Whether an exception only says that another rank is gone.
+
+    Args:
+        error: raised by torch, or by us about a lost peer
+    """
+    if isinstance(error, TrimaranError):
+        return bool(error.figures.get("lost_peer"))
+    return isinstance(error, RuntimeError) and any(phrase in str(error).lower() for phrase in _PEER_PHRASES)
+
+
+def find_cause(failures: Sequence[Failure]) -> Failure:
+    """The failure that explains the others.
+
+    Args:
+        failures: at least one, in order of arrival
+
+    Returns:
+        The first that is not because of a peer; else the first.
+    """
+    return next((failure for failure in failures if not failure.because_of_peer), failures[0])
+
+
+def to_error(failure: Failure, log: Path) -> TrimaranError:
+    """The error that the parent raises for a failure.
+
+    Args:
+        failure: the cause
+        log: log file of its rank
+
+    Returns:
+        What the rank raised, with the rank among its figures; else an `ExecutionError` with the end of the log.
+    """
+    if failure.error is not None:
+        failure.error.figures.setdefault("rank", failure.rank)
+        failure.error.add_note(f"raised on rank {failure.rank}; its log is {log}")
+        return failure.error
+    if failure.exit_code is None:
+        what = f"rank {failure.rank} raised {failure.text}"
+    elif failure.exit_code < 0:
+        what = f"rank {failure.rank} was killed by {_signal_name(-failure.exit_code)}"
+        if failure.exit_code == -signal.SIGKILL:
+            what += " (by hand, or by the system when memory ran out)"
+    else:
+        what = f"rank {failure.rank} ended with exit code {failure.exit_code} before its work was done"
+    return ExecutionError(f"{what}. {_end_of_log(log)}", rank=failure.rank, exit_code=failure.exit_code, log=str(log))
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _end_of_log(log: Path) -> str:
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    if not lines:
+        return f"Its log {log} is empty"
+    return "\n".join([f"The end of its log {log}:", *(f"    {line}" for line in lines[-LINES_OF_LOG:])])

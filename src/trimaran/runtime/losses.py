@@ -1,0 +1,84 @@
+"""The loss of a global batch, from the losses of its microbatches.
+
+The gradient of a step must be that of the mean over the whole global batch, whatever the plan and however uneven the
+shares. Write L for the mean loss of the N samples of a global batch, and L_m for that of the n_m samples of
+microbatch m. Then L = sum over m of (n_m / N) L_m. So each microbatch's loss is multiplied by n_m / N before its
+backward, and gradients are *summed* over microbatches and replicas, never averaged: an average over replicas is right
+only when all have equally many samples.
+
+A loss that returns `(sum, weight)`, such as a mean over tokens that are not padding, has L = (sum of sums) / (sum of
+weights), and the divisor is known only when all ranks have been heard. Its sums are propagated as they are, and
+gradients are divided once, before the update.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from trimaran.errors import InputError
+from trimaran.graph.batches import split_batch
+from trimaran.job import Job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossTerm:
+    """What one microbatch adds to the loss of the global batch.
+
+    Attributes:
+        total: its part of the sum, detached, fp64
+        weight: its part of the divisor of the loss, fp64
+        weighted: gradients are divided by the sum of the weights; False: they are scaled already
+    """
+
+    total: torch.Tensor
+    weight: torch.Tensor
+    weighted: bool
+
+
+def loss_term(job: Job, output: Any, batch: Any, *, samples: int, of: int) -> tuple[torch.Tensor, LossTerm]:
+    """The loss of one microbatch.
+
+    Args:
+        job: the job
+        output: what the model returned
+        batch: the microbatch
+        samples: of the microbatch
+        of: samples of the global batch
+
+    Returns:
+        Where its backward starts, and what it adds to the loss.
+
+    Raises:
+        InputError: the loss is no scalar, or no tensor
+    """
+    if job.loss is None:
+        value = output["loss"] if isinstance(output, dict) else getattr(output, "loss", None)
+        if value is None:
+            raise InputError(
+                f"the job has loss=None, so its model must return an object with .loss; it returned {_describe(output)}"
+            )
+    else:
+        value = job.loss(output, split_batch(batch)[2])
+    if isinstance(value, tuple) and len(value) == 2:
+        total, weight = value
+        total = _scalar(total, "the sum of the loss")
+        weight = torch.as_tensor(weight, dtype=torch.float64, device=total.device).detach().reshape(())
+        return total, LossTerm(total=total.detach().double(), weight=weight, weighted=True)
+    mean = _scalar(value, "the loss")
+    # Filled where the tensor lives: a copy from the host would wait for the device.
+    weight = torch.full((), float(samples), dtype=torch.float64, device=mean.device)
+    return mean * (samples / of), LossTerm(total=mean.detach().double() * samples, weight=weight, weighted=False)
+
+
+def _scalar(value: Any, what: str) -> torch.Tensor:
+    if not isinstance(value, torch.Tensor) or value.numel() != 1:
+        raise InputError(
+            f"{what} must be a scalar tensor, a mean over the samples of the batch, or (sum, weight); it is "
+            f"{_describe(value)}: reduce it, as in loss.mean()"
+        )
+    return value.reshape(())
+
+
+def _describe(value: Any) -> str:
+    return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"

@@ -1,0 +1,138 @@
+"""What happened when, as spans that carry the ids of the program's instructions.
+
+A rank writes its spans into a list, two readings of the clock and one append a span, and nothing is computed before
+the end of a step. Streams of the record, of which the first three are those of a program:
+
+    compute, host      from the call to its end communication      from when it was posted to when it had ended; where
+    gloo does not tell (sends and receives), to when
+                       somebody had waited for it
+    wait               while the rank posted a piece of communication (packed it, handed it over) or waited for it,
+                       and so computed nothing; it carries the id of that piece
+
+The last steps are kept, so that a long run does not fill the memory.
+"""
+
+from collections import deque
+from typing import Any
+
+import torch.distributed as dist
+
+from trimaran.runtime.clocks import compare_clocks, to_clock_of_rank_0
+from trimaran.runtime.streams import Stamp, Streams
+from trimaran.timeline import Span, Timeline
+
+WAIT = "wait"
+STEPS_KEPT = 500
+
+_Row = tuple[str, str, Stamp, Stamp, int]
+
+
+class Recorder:
+    """The record of one rank.
+
+    Args:
+        rank: number of the rank
+        streams: clock of its device
+        group: all ranks, for host memory; None: this process is alone
+        enabled: False: everything is ignored, and the timeline is empty
+    """
+
+    def __init__(self, rank: int, streams: Streams, group: dist.ProcessGroup | None, *, enabled: bool = True) -> None:
+        self.enabled = enabled
+        self._rank = rank
+        self._streams = streams
+        self._group = group
+        self._rows: list[_Row] = []
+        self._steps: deque[tuple[int, list[_Row]]] = deque(maxlen=STEPS_KEPT)
+        self._before = compare_clocks(group)
+
+    def stamp(self) -> Stamp:
+        """This moment; 0 where nothing is recorded."""
+        return self._streams.stamp() if self.enabled else 0
+
+    def add(self, token: str, stream: str, start: Stamp, end: Stamp, nbytes: int = 0) -> None:
+        """Write one span down.
+
+        Args:
+            token: of the instruction, within its rank
+            stream: one of those above
+            start: moment of its start
+            end: moment of its end
+            nbytes: moved [bytes]
+        """
+        if self.enabled:
+            self._rows.append((token, stream, start, end, nbytes))
+
+    def end_step(self, number: int) -> None:
+        """Close a step.
+
+        On a GPU its moments are read one step later, when the device has passed them, so that nothing waits for that.
+
+        Args:
+            number: of the step
+        """
+        if not self.enabled:
+            return
+        if self._steps and not self._streams.host_blocks:
+            self._steps[-1] = self._read(*self._steps[-1])
+        self._steps.append((number, self._rows))
+        self._rows = []
+
+    def discard(self) -> None:
+        """Forget what was written since the last step ended."""
+        self._rows.clear()
+
+    def timeline(self) -> Timeline:
+        """The spans of all ranks; every rank takes part.
+
+        Returns:
+            On rank 0 the timeline, on its clock, from the start of the first step that is kept; on the others an
+            empty one.
+        """
+        self._streams.synchronize()
+        if self._steps and not self._streams.host_blocks:
+            self._steps[-1] = self._read(*self._steps[-1])
+        mine = self._columns()
+        if self._group is None:
+            return _assemble([mine])
+        gathered: list[Any] | None = [None] * dist.get_world_size(self._group) if self._rank == 0 else None
+        dist.gather_object(mine, gathered, group=self._group, group_dst=0)
+        return _assemble(gathered) if gathered is not None else Timeline([])
+
+    def _read(self, number: int, rows: list[_Row]) -> tuple[int, list[_Row]]:
+        ns = self._streams.nanoseconds
+        return number, [(token, stream, ns(start), ns(end), nbytes) for token, stream, start, end, nbytes in rows]
+
+    def _columns(self) -> tuple[int, list[str], list[str], list[int], list[int], list[int], list[int]]:
+        rows = [(number, row) for number, rows in self._steps for row in rows]
+        after = compare_clocks(self._group)
+        times = [[int(row[column]) for _, row in rows] for column in (2, 3)]
+        starts, ends = (to_clock_of_rank_0(column, self._before, after) for column in times)
+        return (
+            self._rank,
+            [row[0] for _, row in rows],
+            [row[1] for _, row in rows],
+            starts,
+            ends,
+            [row[4] for _, row in rows],
+            [number for number, _ in rows],
+        )
+
+
+def _assemble(columns: list[Any]) -> Timeline:
+    origin = min((min(starts) for _, _, _, starts, _, _, _ in columns if starts), default=0)
+    spans = []
+    for rank, tokens, streams, starts, ends, sizes, steps in columns:
+        for token, stream, start, end, nbytes, step in zip(tokens, streams, starts, ends, sizes, steps, strict=True):
+            spans.append(
+                Span(
+                    rank=rank,
+                    stream=stream,
+                    start_s=(start - origin) / 1e9,
+                    end_s=(end - origin) / 1e9,
+                    instruction=f"r{rank}/{token}",
+                    nbytes=nbytes,
+                    step=step,
+                )
+            )
+    return Timeline(spans)

@@ -1,0 +1,272 @@
+"""The collectives of a step, and the update that they lead to.
+
+By label: "b<k>" adds up a bucket of gradients over the replicas, and is started by a mark of the last backward, so
+that here there is nothing left to do; "loss" and "metric" add up sums and weights over all ranks; "tie<k>" adds up
+the gradients of a weight that several stages hold; "norm" adds up squares over the stages; "buffers" copies replica
+0's.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+import torch.distributed as dist
+
+from trimaran.errors import ExecutionError, InputError
+from trimaran.program.types import Instruction, Kind
+from trimaran.runtime.channels import Channels
+from trimaran.runtime.pending import InFlight, Pending
+from trimaran.runtime.record import Recorder
+from trimaran.runtime.state import State
+from trimaran.runtime.streams import Stamp
+from trimaran.runtime.updates import Updater
+from trimaran.runtime.world import World
+from trimaran.timeline import COMPUTE
+
+
+class Reductions:
+    """What a rank adds up with others, and its update.
+
+    Args:
+        world: this process's
+        channels: communicate
+        in_flight: communication under way
+        recorder: writes down what happened
+        updater: optimizer of this rank
+        tied: for each label of a "tie", the parameter
+        buffers: of the stage
+    """
+
+    def __init__(
+        self,
+        world: World,
+        *,
+        channels: Channels,
+        in_flight: InFlight,
+        recorder: Recorder,
+        updater: Updater,
+        tied: Mapping[str, torch.nn.Parameter],
+        buffers: Sequence[torch.Tensor],
+    ) -> None:
+        self._world = world
+        self._channels = channels
+        self._in_flight = in_flight
+        self._recorder = recorder
+        self._updater = updater
+        self._tied = tied
+        self._buffers = list(buffers)
+        self._weighted: bool | None = None
+        self._labels: dict[str, Callable[[Instruction, State], None]] = {
+            "loss": self._mean_loss,
+            "metric": self._mean_metric,
+            "norm": self._norm,
+            "tie": self._tie,
+            "b": lambda instruction, state: None,
+        }
+
+    def all_reduce(self, instruction: Instruction, state: State) -> None:
+        """Run an all-reduce, by its label."""
+        method = self._labels.get(instruction.label.rstrip("0123456789"))
+        if method is None:
+            raise InputError(f'{instruction.id}: the runtime knows no all-reduce "{instruction.label}"')
+        method(instruction, state)
+
+    def start_bucket(self, instruction: Instruction, flat: torch.Tensor) -> None:
+        """Add up a bucket of gradients.
+
+        Args:
+            instruction: of the bucket
+            flat: its gradients; the sum replaces them
+        """
+        start = self._recorder.stamp()
+        work = self._channels.all_reduce(flat, instruction.group)
+        self._launch(instruction, [work], [flat], start=start, within_compute=True)
+
+    def broadcast(self, instruction: Instruction, state: State) -> None:
+        """Copy the buffers of replica 0 to the others."""
+        source = instruction.group[0] == self._world.rank
+        flats, targets = [], []
+        for dtype in dict.fromkeys(buffer.dtype for buffer in self._buffers):
+            alike = [buffer for buffer in self._buffers if buffer.dtype == dtype]
+            flats.append(torch.cat([buffer.reshape(-1) for buffer in alike]))
+            targets.append(alike)
+
+        def unpack() -> None:
+            for flat, alike in zip(flats, targets, strict=True):
+                parts = flat.split([buffer.numel() for buffer in alike])
+                for buffer, part in zip(alike, parts, strict=True):
+                    buffer.copy_(part.view_as(buffer))
+
+        start = self._recorder.stamp()
+        works = [self._channels.broadcast(flat, instruction.group) for flat in flats]
+        pending = self._launch(instruction, works, flats, start=start)
+        if not source:
+            pending.finish = unpack
+
+    def share_buffers(self, instructions: Sequence[Instruction], state: State) -> None:
+        """Copy the buffers of replica 0 to the others, where a program does that.
+
+        Args:
+            instructions: of this rank, in a training step
+            state: of anything
+        """
+        for instruction in instructions:
+            if instruction.kind is Kind.BROADCAST:
+                self.broadcast(instruction, state)
+                self._in_flight.wait(instruction.token)
+
+    def clip(self, instruction: Instruction, state: State) -> None:
+        """Clip the gradients by their global norm."""
+        self._wait(instruction)
+        self._settle_gradients(state)
+        start = self._recorder.stamp()
+        squared = self._updater.square_norm(self._world.device) if state.norm is None else state.norm
+        self._updater.clip(squared.sqrt())
+        self._recorder.add(instruction.token, COMPUTE, start, self._recorder.stamp())
+
+    def update(self, instruction: Instruction, state: State) -> None:
+        """Update the parameters, unless the loss is not a number."""
+        self._wait(instruction)
+        self._settle_gradients(state)
+        if self._world.device == "cpu":
+            # Before the weights are lost. A GPU is not stopped for it: there the end of the step finds out.
+            self.check_loss(state)
+        start = self._recorder.stamp()
+        self._updater.update()
+        self._recorder.add(instruction.token, COMPUTE, start, self._recorder.stamp())
+
+    def check_loss(self, state: State) -> float:
+        """The loss of the global batch, on every rank.
+
+        Args:
+            state: of a step whose loss has been added up
+
+        Raises:
+            ExecutionError: it is not a finite number; on every rank
+        """
+        total, weight = self._mean(state).tolist()
+        loss = total / weight if weight else math.nan
+        if not math.isfinite(loss):
+            rank = self._first_rank(any(not math.isfinite(float(term.total)) for term in state.terms))
+            where = "summed over all ranks" if rank is None else f"first on rank {rank}"
+            raise ExecutionError(
+                f"the loss of step {state.number} is {loss}, {where}: lower the learning rate, clip the gradients "
+                "(Job.clip_norm), or look at the data of this batch",
+                step=state.number,
+                rank=rank,
+                loss=loss,
+            )
+        return float(loss)
+
+    def mean_metric(self, state: State) -> torch.Tensor:
+        """Sum over the samples of the metric of a batch, and their number, over all ranks, fp64, in host memory.
+
+        Args:
+            state: of the evaluation of one batch
+        """
+        return (self._own_metric(state) if state.mean is None else state.mean).cpu()
+
+    def _mean(self, state: State) -> torch.Tensor:
+        if state.mean is None:
+            state.mean = self._own_loss(state)
+        return state.mean
+
+    def _own_loss(self, state: State) -> torch.Tensor:
+        if not state.terms:
+            return torch.zeros(2, dtype=torch.float64, device=self._world.device)
+        return torch.stack(
+            [
+                torch.stack([term.total for term in state.terms]).sum(),
+                torch.stack([term.weight for term in state.terms]).sum(),
+            ]
+        )
+
+    def _mean_loss(self, instruction: Instruction, state: State) -> None:
+        self._add_up(instruction, state, self._own_loss(state))
+
+    def _mean_metric(self, instruction: Instruction, state: State) -> None:
+        self._add_up(instruction, state, self._own_metric(state))
+
+    def _own_metric(self, state: State) -> torch.Tensor:
+        total = math.fsum(value * samples for value, samples in state.metrics)
+        samples = sum(samples for _, samples in state.metrics)
+        return torch.tensor([total, float(samples)], dtype=torch.float64, device=self._world.device)
+
+    def _add_up(self, instruction: Instruction, state: State, own: torch.Tensor) -> None:
+        def store() -> None:
+            state.mean = own
+
+        start = self._recorder.stamp()
+        pending = self._launch(instruction, [self._channels.all_reduce(own, instruction.group)], [own], start=start)
+        pending.finish = store
+
+    def _norm(self, instruction: Instruction, state: State) -> None:
+        self._wait(instruction)
+        self._settle_gradients(state)
+        before = self._recorder.stamp()
+        squared = self._updater.square_norm(self._world.device).reshape(1)
+        # The first half of clipping.
+        self._recorder.add(Kind.CLIP, COMPUTE, before, self._recorder.stamp())
+
+        def store() -> None:
+            state.norm = squared[0]
+
+        start = self._recorder.stamp()
+        work = self._channels.all_reduce(squared, instruction.group)
+        self._launch(instruction, [work], [squared], start=start).finish = store
+
+    def _tie(self, instruction: Instruction, state: State) -> None:
+        self._wait(instruction)
+        parameter = self._tied[instruction.label]
+        gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.contiguous()
+        parameter.grad = gradient
+        start = self._recorder.stamp()
+        self._launch(instruction, [self._channels.all_reduce(gradient, instruction.group)], [gradient], start=start)
+
+    def _settle_gradients(self, state: State) -> None:
+        """Make the gradients those of the global batch."""
+        if state.gradients_ready:
+            return
+        state.gradients_ready = True
+        # Also buckets that the program does not have: DDP makes its own in the first step.
+        self._in_flight.wait_for_all(lambda token: f"{Kind.ALL_REDUCE}#" in token and not token.endswith("#loss"))
+        if self._agree_on_weighted(state):
+            self._in_flight.wait(f"{Kind.ALL_REDUCE}#loss")
+            before = self._recorder.stamp()
+            self._updater.divide(self._mean(state)[1])
+            self._recorder.add(Kind.UPDATE, COMPUTE, before, self._recorder.stamp())
+
+    def _agree_on_weighted(self, state: State) -> bool:
+        """Whether the loss is (sum, weight): only the last stage has seen it, so it is asked, once in a run."""
+        if self._weighted is None:
+            own = any(term.weighted for term in state.terms)
+            self._weighted = self._first_rank(own) is not None
+        return self._weighted
+
+    def _first_rank(self, own: bool) -> int | None:
+        """The first rank on which something is true; every rank takes part."""
+        if self._channels.control is None:
+            return 0 if own else None
+        flags = torch.zeros(self._world.size, dtype=torch.int64)
+        flags[self._world.rank] = int(own)
+        dist.all_reduce(flags, group=self._channels.control)
+        ranks = flags.nonzero().flatten().tolist()
+        return int(ranks[0]) if ranks else None
+
+    def _launch(
+        self,
+        instruction: Instruction,
+        works: Sequence[object],
+        buffers: Sequence[torch.Tensor],
+        *,
+        start: Stamp,
+        within_compute: bool = False,
+    ) -> Pending:
+        nbytes = sum(buffer.nbytes for buffer in buffers)
+        pending = Pending(token=instruction.token, nbytes=nbytes, works=works, buffers=buffers, start=start)
+        self._in_flight.add(pending, f"{instruction.kind} {instruction.group}", within_compute=within_compute)
+        return pending
+
+    def _wait(self, instruction: Instruction) -> None:
+        for token in instruction.after:
+            self._in_flight.wait(token)

@@ -1,0 +1,131 @@
+"""From a strategy to the stage that this rank runs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from trimaran.errors import InputError
+from trimaran.graph.capture import Capture
+from trimaran.graph.segments import build_segment
+from trimaran.job import Job
+from trimaran.program.buckets import gradient_buckets
+from trimaran.program.cut import cut_graph
+from trimaran.program.types import Program, Strategy
+from trimaran.runtime.channels import Channels
+from trimaran.runtime.replica import Replica
+from trimaran.runtime.segments import SegmentStage, parameters_by_name
+from trimaran.runtime.stages import ReduceBucket, Stage
+from trimaran.runtime.world import World
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What one rank has of a job.
+
+    Attributes:
+        stage: computes
+        parameters: trained here
+        counted: those that count in the global norm here
+        tied: for each label of the all-reduce of a shared weight, the weight, where it is held here
+        reads: the stage reads data of the batch
+    """
+
+    stage: Stage
+    parameters: tuple[nn.Parameter, ...]
+    counted: tuple[nn.Parameter, ...]
+    tied: Mapping[str, nn.Parameter]
+    reads: bool
+
+
+def check_world(strategy: Strategy, programs: Sequence[Program], world: World) -> None:
+    """Refuse a world that a strategy and its programs are not for.
+
+    Raises:
+        InputError: the number of ranks differs
+    """
+    for program in programs:
+        if len(program.ranks) != strategy.devices:
+            raise InputError(
+                f"the strategy is for {strategy.devices} ranks, the program for {len(program.ranks)}: lower it again",
+                strategy=strategy.devices,
+                program=len(program.ranks),
+            )
+    if strategy.devices != world.size:
+        raise InputError(
+            f"the strategy is for {strategy.devices} ranks (dp {strategy.dp} x pp {strategy.pp}), this world has "
+            f"{world.size}: start as many, or plan again for this world",
+            strategy=strategy.devices,
+            world=world.size,
+        )
+
+
+def share_weights(model: nn.Module, world: World, channels: Channels) -> None:
+    """Give every rank the parameters and buffers of rank 0.
+
+    The seed has made them equal already, unless the model draws from something that the seed does not reach.
+
+    Args:
+        model: the user's
+        world: this process's
+        channels: communicate
+    """
+    if world.size == 1:
+        return
+    group = channels.control if world.device == "cpu" else None
+    with torch.no_grad():
+        for tensor in (*model.parameters(), *model.buffers()):
+            contiguous = tensor.detach().contiguous()
+            dist.broadcast(contiguous, src=0, group=group)
+            if contiguous.data_ptr() != tensor.data_ptr():
+                tensor.copy_(contiguous)
+
+
+def whole_model(
+    job: Job, strategy: Strategy, model: nn.Module, world: World, channels: Channels, reduce_bucket: ReduceBucket,
+    capture: Capture | None,
+) -> Part:  # fmt: skip
+    """The part of a rank that has the whole model."""
+    replicas = tuple(range(strategy.dp))
+    stage = Replica(
+        model,
+        own_loss=job.loss is None,
+        execution=strategy.execution,
+        group=channels.group(replicas) if strategy.dp > 1 else None,
+        bucket_bytes=strategy.bucket_bytes,
+        reduce_bucket=reduce_bucket,
+        some_unused=capture is not None and capture.flow is not None and _some_unused(capture),
+    )
+    parameters = tuple(parameter for parameter in model.parameters() if parameter.requires_grad)
+    return Part(stage=stage, parameters=parameters, counted=parameters, tied={}, reads=True)
+
+
+def one_segment(strategy: Strategy, capture: Capture, world: World, reduce_bucket: ReduceBucket) -> Part:
+    """The part of a rank that has one segment of a pipeline."""
+    number = world.rank % strategy.pp
+    graph = capture.graph
+    segment = build_segment(capture, strategy.boundaries, number)
+    named = parameters_by_name(graph, segment)
+    cut = cut_graph(graph, strategy.boundaries, microbatch=1)
+    buckets = gradient_buckets(graph, cut.parts[number], strategy.bucket_bytes) if strategy.dp > 1 else ()
+    stage = SegmentStage(
+        segment,
+        execution=strategy.execution,
+        buckets=[[named[name] for name in bucket.parameters] for bucket in buckets],
+        reduce_bucket=reduce_bucket,
+    )
+    trained = {name: parameter for name, parameter in named.items() if parameter.requires_grad}
+    return Part(
+        stage=stage,
+        parameters=tuple(trained.values()),
+        counted=tuple(p for name, p in trained.items() if cut.tied.get(name, (number,))[0] == number),
+        tied={f"tie{k}": trained[name] for k, name in enumerate(cut.tied) if name in trained},
+        reads=bool(cut.data[number]),
+    )
+
+
+def _some_unused(capture: Capture) -> bool:
+    used = {name for op in capture.graph.ops for name in op.parameters}
+    return any(parameter.trainable and parameter.name not in used for parameter in capture.graph.parameters)

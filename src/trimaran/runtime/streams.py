@@ -1,0 +1,132 @@
+"""Time and waiting, the same for a CPU and a GPU.
+
+On a CPU the host computes, so that an instruction has ended when the call returns, and a stamp is a reading of the
+host's clock. On a GPU the host runs ahead, and a stamp is an event on the stream of the device, which becomes a time
+once the device has passed it. Everything else in this room is written once, against `Streams`.
+
+    CPU    host    F0 ████ B0 ██████ wait ▒▒ U ██          stamps: host clock
+           gloo         all-reduce ════════╝               end of a collective: its future
+
+    GPU    host    F0 B0 wait U                            (only issues)
+           device     F0 ████ B0 ██████ ▒▒ U ██            stamps: events on the compute stream
+           NCCL             all-reduce ════╝               end: an event on a stream that only waits for it
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+Stamp = Any
+"""A moment: nanoseconds of the host's clock, or an event of the device."""
+
+
+class Streams(Protocol):
+    """How a rank's device keeps time and waits.
+
+    Attributes:
+        host_blocks: an instruction has ended when the call that issued it returns
+    """
+
+    host_blocks: bool
+
+    def stamp(self) -> Stamp:
+        """This moment, in the order of what the device computes."""
+
+    def watch(self, work: Any, channel: str, done: Callable[[Stamp], None]) -> None:
+        """Find out when a piece of communication has ended, without waiting for it.
+
+        Args:
+            work: what torch.distributed returned
+            channel: communication that runs in order has one channel
+            done: called with the moment, perhaps from another thread; not called where nobody can know
+        """
+
+    def nanoseconds(self, stamp: Stamp) -> int:
+        """A moment on the host's clock [ns]; the device must have passed it."""
+
+    def synchronize(self) -> None:
+        """Wait until the device has done all that was issued."""
+
+
+class HostStreams:
+    """A CPU: the host computes, gloo communicates beside it."""
+
+    host_blocks = True
+
+    def stamp(self) -> int:
+        """This moment [ns]."""
+        return time.perf_counter_ns()
+
+    def watch(self, work: Any, channel: str, done: Callable[[Stamp], None]) -> None:
+        """Collectives of gloo have a future; sends and receives do not say when they end."""
+        try:
+            future = work.get_future()
+        except RuntimeError:
+            return
+        future.then(lambda _: done(time.perf_counter_ns()))
+
+    def nanoseconds(self, stamp: Stamp) -> int:
+        """The stamp itself [ns]."""
+        nanoseconds: int = stamp
+        return nanoseconds
+
+    def synchronize(self) -> None:
+        """Nothing to wait for."""
+
+
+class CudaStreams:
+    """A GPU: events on the current stream, and one stream a channel that waits for communication.
+
+    Args:
+        device: "cuda:<n>"
+    """
+
+    host_blocks = False
+
+    def __init__(self, device: str) -> None:
+        self._device = torch.device(device)
+        self._watchers: dict[str, torch.cuda.Stream] = {}
+        torch.cuda.synchronize(self._device)
+        self._origin = self._event()
+        torch.cuda.synchronize(self._device)
+        self._origin_ns = time.perf_counter_ns()
+
+    def stamp(self) -> torch.cuda.Event:
+        """An event on the current stream."""
+        return self._event()
+
+    def watch(self, work: Any, channel: str, done: Callable[[Stamp], None]) -> None:
+        """An event on a stream that waits for the communication and does nothing else."""
+        stream = self._watchers.get(channel)
+        if stream is None:
+            stream = self._watchers[channel] = torch.cuda.Stream(self._device)
+        with torch.cuda.stream(stream):
+            work.wait()
+            done(self._event())
+
+    def nanoseconds(self, stamp: Stamp) -> int:
+        """The event on the host's clock [ns]."""
+        if isinstance(stamp, int):
+            return stamp
+        elapsed_ms: float = self._origin.elapsed_time(stamp)
+        return self._origin_ns + round(elapsed_ms * 1e6)
+
+    def synchronize(self) -> None:
+        """Wait until the device has done all that was issued."""
+        torch.cuda.synchronize(self._device)
+
+    def _event(self) -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(self._device))
+        return event
+
+
+def open_streams(device: str) -> Streams:
+    """The streams of a device.
+
+    Args:
+        device: "cpu" or "cuda:<n>"
+    """
+    return CudaStreams(device) if device.startswith("cuda") else HostStreams()

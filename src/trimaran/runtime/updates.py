@@ -1,0 +1,70 @@
+"""The update of a rank's parameters: divisor, global norm, optimizer, learning rate."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from trimaran.job import Job
+
+
+class Updater:
+    """Optimizer and schedule of what one rank trains.
+
+    Args:
+        job: makes the optimizer and the schedule
+        parameters: trained on this rank; may be empty
+        counted: those whose gradients count in the global norm here: a weight that several stages share counts once
+    """
+
+    def __init__(self, job: Job, parameters: Sequence[nn.Parameter], counted: Sequence[nn.Parameter]) -> None:
+        self._parameters = list(parameters)
+        self._counted = list(counted)
+        # torch's optimizers refuse an empty list, and a stage may well have nothing to train.
+        self.optimizer = job.optimizer(self._parameters) if self._parameters else None
+        self.schedule = job.lr_schedule(self.optimizer) if job.lr_schedule and self.optimizer else None
+        self._clip_norm = job.clip_norm
+
+    def divide(self, divisor: torch.Tensor) -> None:
+        """Divide all gradients.
+
+        Args:
+            divisor: scalar, on their device
+        """
+        gradients = _gradients(self._parameters)
+        if gradients:
+            torch._foreach_div_(gradients, divisor.to(gradients[0].dtype))
+
+    def square_norm(self, device: str) -> torch.Tensor:
+        """Sum of the squares of the gradients that count here, fp64.
+
+        Args:
+            device: where the result lies
+        """
+        gradients = _gradients(self._counted)
+        if not gradients:
+            return torch.zeros((), dtype=torch.float64, device=device)
+        norms: Sequence[torch.Tensor] = torch._foreach_norm(gradients)
+        return torch.stack(list(norms)).double().square().sum()
+
+    def clip(self, norm: torch.Tensor) -> None:
+        """Shrink the gradients so that their global norm is at most the job's.
+
+        Args:
+            norm: the global norm
+        """
+        if self._clip_norm is not None and self._parameters:
+            nn.utils.clip_grads_with_norm_(self._parameters, self._clip_norm, norm)
+
+    def update(self) -> None:
+        """One step of the optimizer, then one of the schedule; gradients are gone afterwards."""
+        if self.optimizer is None:
+            return
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.schedule is not None:
+            self.schedule.step()
+
+
+def _gradients(parameters: Sequence[nn.Parameter]) -> list[torch.Tensor]:
+    return [parameter.grad for parameter in parameters if parameter.grad is not None]

@@ -1,0 +1,139 @@
+"""The other end of `runtime.ranks.launch`: one rank.
+
+Run as `python -m trimaran.runtime.worker <descriptor>`, where the descriptor is the rank's end of a pipe to its
+parent. The parent sends one `Request` and nothing more, so that the end of the pipe means that the parent is gone, or
+needs this rank no longer.
+"""
+
+import contextlib
+import faulthandler
+import os
+import pickle
+import shutil
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from trimaran.errors import TrimaranError
+from trimaran.runtime.failures import Failure, is_peer_failure
+from trimaran.runtime.places import Place
+from trimaran.runtime.ranks import Request
+from trimaran.runtime.world import World, choose_device, leave_world, open_world
+
+
+class _Parent:
+    """The pipe to the parent; any thread may send."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._lock = threading.Lock()
+        self.gone = threading.Event()
+
+    def report(self, event: Mapping[str, object]) -> None:
+        self.send("event", dict(event))
+
+    def send(self, kind: str, value: object) -> None:
+        message = pickle.dumps((kind, value))
+        with self._lock:
+            self._connection.send_bytes(message)
+
+    def watch(self, finished: threading.Event, folder: str) -> None:
+        """Block until the parent closes its end. Unless this rank has finished, end it, with all that it started."""
+        with contextlib.suppress(EOFError, OSError):
+            self._connection.recv_bytes()
+        self.gone.set()
+        if not finished.is_set():
+            shutil.rmtree(folder, ignore_errors=True)
+            os.killpg(os.getpgid(0), signal.SIGKILL)
+
+
+def main(descriptor: int) -> int:
+    """Do what the parent asks.
+
+    Args:
+        descriptor: number of the open file that is this rank's end of the pipe
+
+    Returns:
+        Exit code of the process.
+    """
+    faulthandler.enable()
+    connection = Connection(descriptor)
+    try:
+        # Written by our own parent, into a pipe that nobody else can open.
+        request: Request = pickle.loads(connection.recv_bytes())  # noqa: S301
+    except EOFError:
+        return 1
+    _restore_python_path(request)
+    parent = _Parent(connection)
+    finished = threading.Event()
+    threading.Thread(target=parent.watch, args=(finished, request.folder), daemon=True).start()
+    try:
+        result = _work(request, parent)
+        finished.set()
+        parent.send("result", result)
+    except Exception as error:  # noqa: BLE001 whatever it is, the parent must hear of it
+        finished.set()
+        traceback.print_exc()
+        with contextlib.suppress(OSError):
+            _send_failure(parent, request.rank, error)
+        sys.stderr.flush()
+        # A collective that another rank never joins may hang in the usual way out.
+        os._exit(1)
+    # The others may still need what this rank holds open.
+    parent.gone.wait()
+    leave_world()
+    return 0
+
+
+def _restore_python_path(request: Request) -> None:
+    os.environ.pop("PYTHONPATH", None)
+    if request.python_path is not None:
+        os.environ["PYTHONPATH"] = request.python_path
+
+
+def _work(request: Request, parent: _Parent) -> Any:
+    import torch
+    from torch.distributed import FileStore  # type: ignore[attr-defined]
+
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    function, arguments = pickle.loads(request.work)  # noqa: S301
+    if request.ranks == 1:
+        world = World(device=choose_device(request.device), report=parent.report)
+    else:
+        place = Place(
+            rank=request.rank,
+            size=request.ranks,
+            local_rank=request.rank,
+            local_size=request.ranks,
+            started_by="trimaran",
+        )
+        store = FileStore(str(Path(request.folder) / "store"), request.ranks)
+        world = open_world(place, store=store, device=request.device, timeout_s=request.timeout_s, report=parent.report)
+    return function(world, *arguments)
+
+
+def _send_failure(parent: _Parent, rank: int, error: Exception) -> None:
+    ours = error if isinstance(error, TrimaranError) else None
+    failure = Failure(
+        rank=rank,
+        error=ours,
+        text=f"{type(error).__name__}: {error}",
+        because_of_peer=is_peer_failure(error),
+    )
+    try:
+        parent.send("failure", failure)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        # A figure of the error cannot be sent; its message can.
+        plain = type(ours)(ours.message) if ours is not None else None
+        parent.send(
+            "failure", Failure(rank=rank, error=plain, text=failure.text, because_of_peer=failure.because_of_peer)
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1])))

@@ -1,0 +1,213 @@
+"""The processes that train together, as each of them sees them.
+
+A world is made in one of two ways. `runtime.ranks.launch` starts the ranks itself, on one machine. Or something else
+has started them, torchrun, Slurm or Ray Train, and `join_world` takes part; it never starts another process.
+
+This module does not import torch when it is imported, so that a parent that only launches stays light.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Literal
+
+from trimaran.errors import EnvironmentProblem
+from trimaran.runtime.places import Place, first_host, number, read_place
+
+if TYPE_CHECKING:
+    from torch.distributed import Store  # type: ignore[attr-defined]
+
+Backend = Literal["none", "gloo", "nccl"]
+DeviceChoice = Literal["auto", "cpu", "cuda"]
+
+# A rank that compiles, or loads a large data set, keeps the others waiting; a rank that is gone closes its
+# connections and is noticed at once. So the time-out only has to catch a rank that hangs.
+TIMEOUT_S = 600.0
+
+
+def ignore_event(event: Mapping[str, object]) -> None:
+    """What `World.report` does where nobody listens: nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """Where this process stands among those that train together.
+
+    Attributes:
+        rank: number of this process
+        size: number of processes
+        local_rank: number of this process on its machine
+        local_size: number of processes on this machine
+        device: "cpu", or "cuda:<n>"
+        backend: what carries tensors of that device; "none" for a process that is alone
+        timeout_s: how long a collective may wait for the others [s]
+        report: sends an event, such as `{"step": 3, "loss": 0.5}`, to the parent; does nothing where nobody listens
+    """
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+    device: str = "cpu"
+    backend: Backend = "none"
+    timeout_s: float = TIMEOUT_S
+    report: Callable[[Mapping[str, object]], None] = ignore_event
+
+
+def join_world(
+    *,
+    device: DeviceChoice = "auto",
+    timeout_s: float = TIMEOUT_S,
+    environment: Mapping[str, str] | None = None,
+) -> World:
+    """Take part in the world that this process was started in; alone where it was started alone.
+
+    A process group that exists already (Ray Train makes one) is used as it is. Otherwise the variables of torchrun
+    (`RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `MASTER_ADDR`, `MASTER_PORT`), then those of a Slurm job step are read.
+
+    Args:
+        device: "cuda" uses the GPU of this process's local rank; "auto" does where there is one
+        timeout_s: how long a collective may wait for the others [s]
+        environment: read in place of the environment variables of the process
+
+    Raises:
+        EnvironmentProblem: variables are missing or contradict each other, or there is no such device
+    """
+    variables = os.environ if environment is None else environment
+    import torch.distributed as dist
+
+    if dist.is_available() and dist.is_initialized():
+        return _initialised(variables, device)
+    place = read_place(variables)
+    if place is None or place.size == 1:
+        return World(device=choose_device(device))
+    return open_world(place, store=_meeting_point(variables, place, timeout_s), device=device, timeout_s=timeout_s)
+
+
+def open_world(
+    place: Place,
+    *,
+    store: "Store | None",
+    device: DeviceChoice,
+    timeout_s: float = TIMEOUT_S,
+    report: Callable[[Mapping[str, object]], None] = ignore_event,
+) -> World:
+    """Make the process group of a world of several ranks.
+
+    Args:
+        place: of this process
+        store: where the ranks find each other; None: where `MASTER_ADDR` and `MASTER_PORT` say
+        device: as for `join_world`
+        timeout_s: as for `join_world` [s]
+        report: as in `World`
+
+    Raises:
+        EnvironmentProblem: there is no such device
+    """
+    import torch
+    import torch.distributed as dist
+
+    name = choose_device(device, local_rank=place.local_rank, local_size=place.local_size, own_gpu=place.own_gpu)
+    on_gpu = name.startswith("cuda")
+    if on_gpu:
+        torch.cuda.set_device(name)
+    dist.init_process_group(
+        # Tensors in host memory travel too: clocks, weights that are gathered to be saved.
+        "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
+        store=store,
+        rank=place.rank,
+        world_size=place.size,
+        timeout=timedelta(seconds=timeout_s),
+        device_id=torch.device(name) if on_gpu else None,
+    )
+    return World(
+        rank=place.rank,
+        size=place.size,
+        local_rank=place.local_rank,
+        local_size=place.local_size,
+        device=name,
+        backend="nccl" if on_gpu else "gloo",
+        timeout_s=timeout_s,
+        report=report,
+    )
+
+
+def leave_world() -> None:
+    """End the process group of this process, where there is one."""
+    import torch.distributed as dist
+
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def choose_device(choice: DeviceChoice, *, local_rank: int = 0, local_size: int = 1, own_gpu: bool = False) -> str:
+    """The device of one rank.
+
+    Args:
+        choice: "auto" takes a GPU where this machine has one for each of its ranks
+        local_rank: number of the rank on its machine
+        local_size: number of ranks on this machine
+        own_gpu: the launcher shows each rank one GPU, its own
+
+    Returns:
+        "cpu" or "cuda:<n>".
+
+    Raises:
+        EnvironmentProblem: "cuda" was asked for, and there are fewer GPUs than ranks
+    """
+    if choice == "cpu":
+        return "cpu"
+    import torch
+
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if own_gpu and gpus == 1:
+        return "cuda:0"
+    if gpus >= local_size:
+        return f"cuda:{local_rank}"
+    if choice == "cuda":
+        raise EnvironmentProblem(
+            f"{local_size} ranks on this machine need {local_size} GPUs, torch sees {gpus}: "
+            "start fewer ranks, or choose the CPU",
+            ranks=local_size,
+            gpus=gpus,
+        )
+    return "cpu"
+
+
+def _initialised(variables: Mapping[str, str], device: DeviceChoice) -> World:
+    import torch.distributed as dist
+
+    rank, size = dist.get_rank(), dist.get_world_size()
+    local_size = number(variables, "LOCAL_WORLD_SIZE", default=size)
+    local_rank = number(variables, "LOCAL_RANK", default=rank % local_size)
+    on_gpu = device != "cpu" and "nccl" in dist.get_backend_config()
+    return World(
+        rank=rank,
+        size=size,
+        local_rank=local_rank,
+        local_size=local_size,
+        device=choose_device("cuda", local_rank=local_rank, local_size=local_size, own_gpu=True) if on_gpu else "cpu",
+        backend="nccl" if on_gpu else "gloo",
+    )
+
+
+def _meeting_point(variables: Mapping[str, str], place: Place, timeout_s: float) -> "Store | None":
+    address, port = variables.get("MASTER_ADDR"), variables.get("MASTER_PORT")
+    if place.started_by == "torchrun":
+        if address is None or port is None:
+            raise EnvironmentProblem(
+                f"RANK says rank {place.rank} of {place.size}, but MASTER_ADDR or MASTER_PORT is not set: start the "
+                "program with torchrun, or set both to an address and a free port of rank 0's machine"
+            )
+        return None
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    return TCPStore(
+        address or first_host(variables.get("SLURM_STEP_NODELIST", "localhost")),
+        # Every task of a step can work it out, and jobs that share a machine get different ones.
+        int(port or 15000 + number(variables, "SLURM_JOB_ID", default=0) % 20000),
+        place.size,
+        is_master=place.rank == 0,
+        timeout=timedelta(seconds=timeout_s),
+    )

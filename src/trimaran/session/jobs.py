@@ -1,0 +1,162 @@
+"""From what a person writes on the command line to a `Job`.
+
+A reference is the name of a built-in job, or `file.py:factory`, where `factory()` returns a `Job`. The file is the
+user's: whatever goes wrong in it is told as the user's error, with the line, never as a traceback of ours.
+"""
+
+import dataclasses
+import difflib
+import functools
+import importlib.util
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+
+from trimaran.errors import InputError, TrimaranError
+from trimaran.job import Job
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltIn:
+    """A job that comes with Trimaran.
+
+    Attributes:
+        summary: one line for people
+        make: makes the job
+    """
+
+    summary: str
+    make: Callable[[], Job]
+
+
+def _digits() -> Job:
+    from trimaran.session.digits import digits
+
+    return digits()
+
+
+BUILT_IN: Mapping[str, BuiltIn] = {
+    "digits": BuiltIn(summary="LeNet on 1,797 handwritten digits at 32 × 32; accuracy, seconds an epoch", make=_digits),
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class JobSource:
+    """Where a job comes from, so that every process can make the same one.
+
+    Attributes:
+        reference: built-in name or `file.py:factory`
+        seed: in place of the job's own
+        epochs: in place of the job's own
+        global_batch_size: in place of the job's own
+        precision: in place of the job's own
+    """
+
+    reference: str
+    seed: int | None = None
+    epochs: int | None = None
+    global_batch_size: int | None = None
+    precision: str | None = None
+
+    def make(self) -> Job:
+        """The job, with what was overridden.
+
+        Raises:
+            InputError: the reference or an override is wrong
+        """
+        overrides = {
+            name: value
+            for name in ("seed", "epochs", "global_batch_size", "precision")
+            if (value := getattr(self, name)) is not None
+        }
+        return dataclasses.replace(resolve(self.reference), **overrides)
+
+
+def resolve(reference: str) -> Job:
+    """The job that a reference names.
+
+    Args:
+        reference: built-in name or `file.py:factory`
+
+    Raises:
+        InputError: no such name, file or factory; the file or the factory raises; what it returns is no `Job`
+    """
+    if reference in BUILT_IN:
+        return BUILT_IN[reference].make()
+    path, colon, name = reference.rpartition(":")
+    if not colon or not path.endswith(".py"):
+        raise InputError(_unknown(reference), reference=reference)
+    return _call(_factory(_load(Path(path)), name, path), f"{path}:{name}")
+
+
+def _unknown(reference: str) -> str:
+    near = difflib.get_close_matches(reference, BUILT_IN, n=1)
+    hint = f'; did you mean "{near[0]}"?' if near else ""
+    if reference.endswith(".py"):
+        hint = f'; name the function that makes the job too, as in "{reference}:make_job"'
+    return (
+        f'unknown job "{reference}"{hint} A job is one of {", ".join(BUILT_IN)}, or "file.py:factory", '
+        "where factory() returns a trimaran.Job"
+    )
+
+
+@functools.cache
+def _load(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise InputError(f"no job file {path}", path=str(path))
+    path = path.resolve()
+    name = f"trimaran_job_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise InputError(f"{path} is not a Python file", path=str(path))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    # The file may import its neighbours, as it could when run as a script.
+    sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    except TrimaranError:
+        raise
+    except SyntaxError as error:
+        text = (error.text or "").rstrip()
+        raise InputError(f"{path}:{error.lineno}: syntax error: {error.msg}\n    {text.strip()}") from None
+    except Exception as error:
+        raise InputError(f"{_place(error, path)}: the job file raised {_describe(error)}") from error
+    finally:
+        sys.path.remove(str(path.parent))
+    return module
+
+
+def _factory(module: ModuleType, name: str, path: str) -> Callable[[], object]:
+    factory = getattr(module, name, None)
+    if callable(factory):
+        return factory  # type: ignore[no-any-return]
+    names = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f'; did you mean "{near[0]}"?' if near else f"; it has {', '.join(names) or 'no functions'}"
+    raise InputError(f'{path} has no function "{name}"{hint}', path=path, factory=name)
+
+
+def _call(factory: Callable[[], object], reference: str) -> Job:
+    try:
+        job = factory()
+    except TrimaranError:
+        raise
+    except Exception as error:
+        path = Path(reference.rpartition(":")[0]).resolve()
+        raise InputError(f"{_place(error, path)}: {reference} raised {_describe(error)}") from error
+    if not isinstance(job, Job):
+        raise InputError(f"{reference} must return a trimaran.Job, it returned {type(job).__name__}")
+    return job
+
+
+def _place(error: Exception, path: Path) -> str:
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path]
+    return f"{path}:{frames[-1].lineno}" if frames else str(path)
+
+
+def _describe(error: Exception) -> str:
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__

@@ -1,0 +1,265 @@
+"""From a job and a number of devices to a plan: capture, measure, search.
+
+What was measured is kept, so that planning the same job again starts no process.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from trimaran.cluster import Cluster
+from trimaran.cluster.detect import detect_cluster
+from trimaran.costs import CostTable
+from trimaran.costs.table_files import encode_table
+from trimaran.errors import InputError
+from trimaran.graph import Graph
+from trimaran.job import Job
+from trimaran.planner import Candidate, Search, enumerate_strategies, score, search
+from trimaran.program import (
+    CandidateRow,
+    Plan,
+    Prediction,
+    Premises,
+    check_plan,
+    plan_program,
+    program_lines,
+    read_plan,
+)
+from trimaran.program.plan import Verdict
+from trimaran.session.jobs import JobSource
+
+Progress = Callable[[str, int, int], None]
+
+# A plan made with other costs is still used; beyond this difference of its step time the user is told.
+RESCORED_TOLERANCE = 0.1
+
+
+def ignore_progress(what: str, done: int, total: int) -> None:
+    """The progress of somebody who does not look."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """A plan with all that it was made from.
+
+    Attributes:
+        source: where the job comes from
+        job: the job
+        graph: its dataflow graph
+        cluster: the devices that may take part
+        table: measured costs
+        plan: what was decided
+        chosen: the simulation of it
+        search: what it was chosen from; None for a plan that was read from a file
+        warnings: what the user should know before running it
+    """
+
+    source: JobSource
+    job: Job
+    graph: Graph
+    cluster: Cluster
+    table: CostTable
+    plan: Plan
+    chosen: Candidate
+    search: Search | None = None
+    warnings: tuple[str, ...] = ()
+
+
+def obtain_plan(
+    source: JobSource,
+    *,
+    path: Path | None = None,
+    devices: int | None = None,
+    memory_bytes: int | None = None,
+    oversubscribe: bool = False,
+    progress: Progress = ignore_progress,
+) -> Planned:
+    """Make a plan, or read it where a file is given; see `plan_job` and `load_plan`."""
+    if path is None:
+        return plan_job(
+            source, devices=devices, memory_bytes=memory_bytes, oversubscribe=oversubscribe, progress=progress
+        )
+    return load_plan(
+        path, source, devices=devices, memory_bytes=memory_bytes, oversubscribe=oversubscribe, progress=progress
+    )
+
+
+def plan_job(
+    source: JobSource,
+    *,
+    devices: int | None = None,
+    memory_bytes: int | None = None,
+    oversubscribe: bool = False,
+    progress: Progress = ignore_progress,
+) -> Planned:
+    """Find the best way to train a job on this machine.
+
+    Args:
+        source: where the job comes from
+        devices: most devices that may take part; None: all of this machine
+        memory_bytes: memory that each device may use [bytes]; None: what it has
+        oversubscribe: allow more ranks than the machine has devices
+        progress: told what is being done
+
+    Raises:
+        InputError: the job is wrong, or more devices than there are
+        InfeasibleError: nothing fits
+    """
+    job, graph, cluster = _prepare(source, devices, memory_bytes, oversubscribe, progress)
+    batch = job.global_batch_size
+    strategies, _ = enumerate_strategies(devices=cluster.size, batch=batch, can_cut=bool(graph.cuts))
+    sizes = {batch // (strategy.dp * strategy.microbatches) for strategy in strategies}
+    table = _measure(source, graph, cluster, sizes, progress)
+    progress("searching", 0, 0)
+    found = search(graph, table, cluster, batch=batch, devices=cluster.size, clip=job.clip_norm is not None)
+    plan = Plan(
+        job=source.reference,
+        strategy=found.chosen.strategy,
+        premises=Premises(
+            graph_digest=graph.digest,
+            global_batch_size=batch,
+            devices=tuple(device.name for device in cluster.devices),
+            memory_bytes=tuple(device.memory_bytes for device in cluster.devices),
+            costs_digest=hashlib.sha256(encode_table(table)).hexdigest()[:16],
+        ),
+        prediction=_prediction(found.chosen),
+        candidates=tuple(_rows(found)),
+        program=program_lines(found.chosen.program),
+    )
+    return Planned(
+        source=source,
+        job=job,
+        graph=graph,
+        cluster=cluster,
+        table=table,
+        plan=plan,
+        chosen=found.chosen,
+        search=found,
+        warnings=graph.notes,
+    )
+
+
+def load_plan(
+    path: Path,
+    source: JobSource,
+    *,
+    devices: int | None = None,
+    memory_bytes: int | None = None,
+    oversubscribe: bool = False,
+    progress: Progress = ignore_progress,
+) -> Planned:
+    """Read a plan, check it against the job and this machine, and score it by what things cost here.
+
+    Args:
+        path: of the plan
+        source: where the job comes from
+        devices: as for `plan_job`; None: as many as the plan was made for
+        memory_bytes: as for `plan_job`
+        oversubscribe: as for `plan_job`
+        progress: told what is being done
+
+    Raises:
+        InputError: the plan is wrong, or was made for something else
+        CorruptDataError: the plan was damaged or edited
+    """
+    plan = read_plan(path)
+    job, graph, cluster = _prepare(source, devices or len(plan.premises.devices), memory_bytes, oversubscribe, progress)
+    check_plan(
+        plan,
+        graph_digest=graph.digest,
+        world_size=cluster.size,
+        memory_bytes=[device.memory_bytes for device in cluster.devices],
+        global_batch_size=job.global_batch_size,
+    )
+    program = plan_program(plan, source=str(path))
+    size = job.global_batch_size // (plan.strategy.dp * plan.strategy.microbatches)
+    table = _measure(source, graph, cluster, {size}, progress)
+    chosen = score(program, plan.strategy, graph, table, cluster, batch=job.global_batch_size)
+    return Planned(
+        source=source,
+        job=job,
+        graph=graph,
+        cluster=cluster,
+        table=table,
+        plan=replace(plan, prediction=_prediction(chosen)),
+        chosen=chosen,
+        warnings=(*graph.notes, *_rescored(plan.prediction, chosen)),
+    )
+
+
+def local_cluster(devices: int | None, *, memory_bytes: int | None = None, oversubscribe: bool = False) -> Cluster:
+    """This machine as a cluster.
+
+    Args:
+        devices: how many; None: all
+        memory_bytes: memory of each [bytes]; None: what it has
+        oversubscribe: allow more than there are
+
+    Raises:
+        InputError: more devices than there are
+    """
+    available = detect_cluster().size
+    if devices is not None and devices > available and not oversubscribe:
+        raise InputError(
+            f"{devices} devices were asked for, this machine has {available}: "
+            f"use --devices {available}, or --oversubscribe to share them",
+            devices=devices,
+            available=available,
+        )
+    cluster = detect_cluster(devices)
+    if memory_bytes is None:
+        return cluster
+    limited = tuple(replace(device, memory_bytes=min(memory_bytes, device.memory_bytes)) for device in cluster.devices)
+    return replace(cluster, devices=limited)
+
+
+def _prepare(
+    source: JobSource, devices: int | None, memory_bytes: int | None, oversubscribe: bool, progress: Progress
+) -> tuple[Job, Graph, Cluster]:
+    from trimaran.graph.capture import capture
+
+    progress("reading the job", 0, 0)
+    job = source.make()
+    cluster = local_cluster(devices, memory_bytes=memory_bytes, oversubscribe=oversubscribe)
+    progress("capturing the graph", 0, 0)
+    return job, capture(job).graph, cluster
+
+
+def _measure(source: JobSource, graph: Graph, cluster: Cluster, sizes: Iterable[int], progress: Progress) -> CostTable:
+    from trimaran.measure import measure_costs
+
+    return measure_costs(source.make, graph, ranks=cluster.size, batches=sorted(sizes), progress=progress)
+
+
+def _prediction(candidate: Candidate) -> Prediction:
+    return Prediction(
+        step_time_s=candidate.step_time_s, interval_s=candidate.interval_s, peak_bytes=candidate.peak_bytes
+    )
+
+
+def _rows(found: Search) -> Iterable[CandidateRow]:
+    for candidate in found.candidates:
+        verdict: Verdict = "runner-up"
+        if candidate is found.chosen:
+            verdict = "chosen"
+        elif candidate is found.baseline:
+            verdict = "baseline"
+        yield CandidateRow(
+            strategy=candidate.strategy,
+            verdict=verdict,
+            prediction=_prediction(candidate),
+            limiter=candidate.limiter,
+        )
+    for rejection in found.rejected:
+        yield CandidateRow(strategy=rejection.strategy, verdict="rejected", reason=rejection.reason)
+
+
+def _rescored(before: Prediction, now: Candidate) -> tuple[str, ...]:
+    change = now.step_time_s / before.step_time_s - 1
+    if abs(change) <= RESCORED_TOLERANCE:
+        return ()
+    return (
+        f"the plan was made with other costs: by those measured here its step takes {change:+.0%} of what it said; "
+        "plan again to see what is best here",
+    )

@@ -1,0 +1,195 @@
+"""Trimaran in a user's own training loop.
+
+    session = trimaran.init(job, plan="plan.json")      # alone, or under torchrun, srun, Ray
+    for batch in session.batches():
+        loss = session.step(batch)
+    accuracy = session.evaluate()
+    session.save("model.safetensors")
+    session.close()
+
+Every rank runs the same script. What the plan says of this rank, the session does; the loop is the user's.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from trimaran.errors import InputError
+from trimaran.graph.capture import Capture, capture
+from trimaran.job import Job
+from trimaran.program import (
+    Plan,
+    Program,
+    Strategy,
+    check_plan,
+    lower,
+    lower_evaluation,
+    plan_program,
+    read_plan,
+)
+from trimaran.runtime.executor import Executor
+from trimaran.runtime.world import World, join_world, leave_world
+from trimaran.timeline import Timeline
+
+
+class Session:
+    """One rank's part in the training of a job; made by `trimaran.init`.
+
+    Attributes:
+        job: what is trained
+        strategy: how
+        program: one training step, all ranks
+        rank: number of this process
+        world_size: number of processes
+
+    Args:
+        job: what is trained
+        strategy: how
+        program: lowered from it
+        captured: graph and model
+        world: this process's
+        owns_world: the process group was made by the session, and ends with it
+        record: note what happened when
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        strategy: Strategy,
+        program: Program,
+        captured: Capture,
+        world: World,
+        *,
+        owns_world: bool,
+        record: bool = True,
+    ) -> None:
+        self.job, self.strategy, self.program = job, strategy, program
+        self.rank, self.world_size = world.rank, world.size
+        self._owns_world = owns_world
+        evaluation = lower_evaluation(captured.graph, strategy, batch=job.global_batch_size)
+        self._executor = Executor(job, strategy, program, evaluation, world, capture=captured, record=record)
+        self._feed = self._executor.feed()
+        self._fetched: tuple[Any, int] | None = None
+
+    def batches(self) -> Iterator[Any]:
+        """This rank's share of each global batch, for the epochs of the job.
+
+        Yields:
+            A batch as the job's collate makes it; an empty tuple on a rank that reads no data.
+        """
+        while self._feed.epoch < self.job.epochs:
+            for share in self._feed.shares():
+                batch = self._executor.fetch(share)
+                self._fetched = (batch, share.samples)
+                yield batch
+
+    @property
+    def epoch(self) -> int:
+        """Number of epochs that have been completed."""
+        return self._feed.epoch
+
+    def step(self, batch: Any) -> float:
+        """Forward, backward and update.
+
+        Args:
+            batch: from `batches`, or this rank's share of a full global batch of one's own
+
+        Returns:
+            Mean loss of the global batch, the same on every rank.
+
+        Raises:
+            InputError: the batch does not fit the plan, or the loss is no scalar
+            ExecutionError: the loss is not a finite number, or another rank is gone
+        """
+        samples = None
+        if self._fetched is not None and batch is self._fetched[0]:
+            samples = self._fetched[1]
+        self._fetched = None
+        return self._executor.step(batch, samples=samples)
+
+    def evaluate(self, dataset: Any = None) -> float:
+        """The job's metric.
+
+        Args:
+            dataset: map-style data; None: the job's evaluation data
+
+        Returns:
+            Mean over the samples, the same on every rank.
+
+        Raises:
+            InputError: the job has no metric, or there is no data
+        """
+        if dataset is None:
+            if self.job.evaluation_dataset is None:
+                raise InputError(
+                    f"the job {self.job.name!r} has no evaluation_dataset: give it one, or session.evaluate(dataset)"
+                )
+            dataset = self.job.evaluation_dataset()
+        return self._executor.evaluate(dataset)
+
+    def save(self, path: str | Path) -> None:
+        """Write the plain `state_dict` of the user's model as safetensors; every rank calls it, rank 0 writes."""
+        self._executor.save(path)
+
+    def load(self, path: str | Path) -> None:
+        """Read the plain `state_dict` of the user's model, under any strategy; every rank calls it."""
+        self._executor.load(path)
+
+    def timeline(self) -> Timeline:
+        """What happened in the last steps: on rank 0; on the others an empty timeline. Every rank calls it."""
+        return self._executor.timeline()
+
+    def close(self) -> None:
+        """End the connections of the session; every rank calls it."""
+        self._executor.close()
+        if self._owns_world:
+            leave_world()
+
+    def __enter__(self) -> "Session":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+
+
+def init(job: Job, plan: Plan | str | Path | None = None, *, record: bool = True) -> Session:
+    """Take part in the training of a job.
+
+    The process joins the world that it was started in (torchrun, Slurm, Ray Train), or is alone. It starts no other
+    process.
+
+    Args:
+        job: what to train
+        plan: a plan, or the file of one; None: plain data parallelism over all processes
+        record: note what happened when
+
+    Raises:
+        InputError: the plan was made for another job, world or batch
+        EnvironmentProblem: the world cannot be joined
+        CorruptDataError: the plan file is damaged
+    """
+    import torch.distributed as dist
+
+    owns_world = not (dist.is_available() and dist.is_initialized())
+    if isinstance(plan, str | Path):
+        plan = read_plan(Path(plan))
+    world = join_world()
+    captured = capture(job)
+    if plan is None:
+        strategy = Strategy(dp=world.size)
+        program = lower(captured.graph, strategy, batch=job.global_batch_size, clip=job.clip_norm is not None)
+    else:
+        check_plan(plan, graph_digest=captured.graph.digest, global_batch_size=job.global_batch_size)
+        if plan.strategy.devices != world.size:
+            raise InputError(
+                f"the plan is for {plan.strategy.devices} processes, and this world has {world.size}: start "
+                f"{plan.strategy.devices}, or plan again with --devices {world.size}",
+                planned=plan.strategy.devices,
+                world_size=world.size,
+            )
+        strategy, program = plan.strategy, plan_program(plan)
+    return Session(job, strategy, program, captured, world, owns_world=owns_world, record=record)

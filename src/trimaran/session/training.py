@@ -1,0 +1,253 @@
+"""Train a job by its plan on local ranks, and set what happened beside what was predicted.
+
+parent                                    each rank
+──────                                    ─────────
+run directory, plan, program
+launch                            ──▶     the same job, its part of the program
+progress, one line an epoch       ◀──     loss of each step, metric of each epoch
+timeline, weights                 ◀──     rank 0 gathers both
+compare, report, trace
+"""
+
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trimaran.errors import TrimaranError
+from trimaran.program import Plan, Program, format_program, lower_evaluation, parse_program, plan_program, write_plan
+from trimaran.report import Comparison, RunReport, compare, write_report, write_timeline, write_trace
+from trimaran.session.jobs import JobSource
+from trimaran.session.planning import Planned, Progress, ignore_progress
+from trimaran.session.runs import RunDirectory, create_run_directory, write_text
+from trimaran.timeline import Timeline
+
+if TYPE_CHECKING:
+    from trimaran.runtime.world import World
+
+# The first steps fill caches, allocate optimizer state and let DDP find its buckets.
+WARM_UP_STEPS = 5
+# A viewer stays quick with these; all recorded steps are in `measured.json`.
+TRACED_STEPS = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Epoch:
+    """Figures of one epoch.
+
+    Attributes:
+        number: from 1
+        loss: mean over its samples
+        accuracy: the job's metric after it; None without evaluation
+        seconds: of training, evaluation not counted [s]
+        samples: trained on
+    """
+
+    number: int
+    loss: float
+    accuracy: float | None
+    seconds: float
+    samples: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """A finished run.
+
+    Attributes:
+        run: its directory
+        planned: what was run
+        epochs: figures of each
+        comparison: predicted against measured; None where no step was run
+        report: what `report.json` holds
+    """
+
+    run: RunDirectory
+    planned: Planned
+    epochs: tuple[Epoch, ...]
+    comparison: Comparison | None
+    report: RunReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Result:
+    """What a rank brings home; only rank 0's is full."""
+
+    epochs: tuple[Epoch, ...] = ()
+    timeline: Timeline = field(default_factory=lambda: Timeline([]))
+
+
+def train_planned(
+    planned: Planned, *, parent: Path | None = None, record: bool = True, progress: Progress = ignore_progress
+) -> Trained:
+    """Run a plan on this machine.
+
+    Args:
+        planned: from `plan_job` or `load_plan`
+        parent: folder of run directories; None: `runs` in the current directory
+        record: note what happened when
+        progress: told of every step
+
+    Raises:
+        ExecutionError: a rank died, or the loss is not a number
+        TrimaranError: what a rank raised
+    """
+    from trimaran.runtime.ranks import launch
+
+    run = create_run_directory(planned.job.name, parent=parent)
+    run.begin(job=planned.source.reference, strategy=planned.plan.strategy.name)
+    try:
+        write_plan(run.plan, planned.plan)
+        write_text(run.program, format_program(planned.chosen.program))
+        evaluation = lower_evaluation(planned.graph, planned.plan.strategy, batch=planned.job.global_batch_size)
+        results = launch(
+            train_rank,
+            (planned.source, planned.plan, format_program(evaluation), run.path, record),
+            ranks=planned.plan.strategy.devices,
+            log_dir=run.logs,
+            on_event=_listener(run, progress),
+        )
+        trained = _conclude(planned, run, results[0])
+    except TrimaranError as error:
+        run.fail(error.message)
+        error.add_note(f"run directory: {run.path}")
+        raise
+    except KeyboardInterrupt:
+        run.fail("interrupted")
+        raise
+    run.finish({"final": dict(trained.report.final), "samples_per_s": trained.report.samples_per_s})
+    return trained
+
+
+def train_rank(world: "World", source: JobSource, plan: Plan, evaluation: str, run: Path, record: bool) -> _Result:
+    """One rank's part of a run; started by `train_planned`.
+
+    Args:
+        world: this rank's
+        source: where the job comes from
+        plan: what is run
+        evaluation: text form of the program of an evaluation
+        run: run directory
+        record: note what happened when
+    """
+    from trimaran.runtime.executor import Executor
+
+    job = source.make()
+    captured = None
+    if plan.strategy.pp > 1:
+        from trimaran.graph.capture import capture
+
+        captured = capture(job)
+    executor = Executor(
+        job, plan.strategy, plan_program(plan), parse_program(evaluation), world, capture=captured, record=record
+    )
+    epochs = tuple(_train_epochs(executor, job, world))
+    timeline = executor.timeline()
+    executor.save(RunDirectory(path=run).model)
+    executor.close()
+    return _Result(epochs=epochs, timeline=timeline) if world.rank == 0 else _Result()
+
+
+def _train_epochs(executor: Any, job: Any, world: "World") -> list[Epoch]:
+    feed = executor.feed()
+    held_out = job.evaluation_dataset() if job.evaluation_dataset is not None and job.metric is not None else None
+    epochs: list[Epoch] = []
+    total = job.epochs * feed.batches
+    for number in range(1, job.epochs + 1):
+        losses, samples, started = 0.0, 0, time.perf_counter()
+        for share in feed.shares():
+            loss = executor.step(share)
+            losses += loss * share.samples
+            samples += share.samples
+            world.report({"step": executor.steps, "of": total, "epoch": number, "loss": loss})
+        seconds = time.perf_counter() - started
+        accuracy = executor.evaluate(held_out) if held_out is not None else None
+        epoch = Epoch(number=number, loss=losses / samples, accuracy=accuracy, seconds=seconds, samples=samples)
+        epochs.append(epoch)
+        world.report({"finished": number, **_row(epoch)})
+        if job.target is not None and accuracy is not None and accuracy >= job.target:
+            break
+    return epochs
+
+
+def _row(epoch: Epoch) -> dict[str, object]:
+    return {
+        "epoch": epoch.number,
+        "loss": epoch.loss,
+        "accuracy": epoch.accuracy,
+        "seconds": epoch.seconds,
+        "samples": epoch.samples,
+    }
+
+
+def _listener(run: RunDirectory, progress: Progress) -> Callable[[int, Mapping[str, object]], None]:
+    def listen(rank: int, event: Mapping[str, object]) -> None:
+        if rank != 0:
+            return
+        if "finished" in event:
+            run.add_metrics({name: event[name] for name in ("epoch", "loss", "accuracy", "seconds", "samples")})
+        else:
+            progress(
+                f"training: epoch {event['epoch']}, loss {event['loss']:.4f}",
+                int(str(event["step"])),
+                int(str(event["of"])),
+            )
+
+    return listen
+
+
+def _conclude(planned: Planned, run: RunDirectory, result: _Result) -> Trained:
+    comparison = None
+    if len(result.timeline):
+        comparison = _compare(planned.chosen.program, planned.chosen.timeline, result.timeline)
+        write_timeline(run.measured, result.timeline)
+        write_trace(
+            run.trace,
+            planned.chosen.program,
+            planned.chosen.timeline,
+            result.timeline,
+            comparison=comparison,
+            steps=result.timeline.steps[comparison.warmup :][:TRACED_STEPS],
+        )
+    write_timeline(run.predicted, planned.chosen.timeline)
+    last = result.epochs[-1] if result.epochs else None
+    final = {} if last is None else {"loss": last.loss}
+    if last is not None and last.accuracy is not None:
+        final["accuracy"] = last.accuracy
+    rates = [epoch.samples / epoch.seconds for epoch in result.epochs]
+    report = RunReport(
+        job=planned.source.reference,
+        strategy=planned.plan.strategy,
+        prediction=planned.plan.prediction,
+        comparison=comparison,
+        samples_per_s=statistics.median(rates) if rates else None,
+        final=final,
+        run_dir=str(run.path),
+        environment=environment(planned),
+    )
+    write_report(run.report, report)
+    return Trained(run=run, planned=planned, epochs=result.epochs, comparison=comparison, report=report)
+
+
+def _compare(program: Program, predicted: Timeline, measured: Timeline) -> Comparison:
+    warmup = min(WARM_UP_STEPS, max(0, len(measured.steps) - 1))
+    return compare(program, predicted, measured, warmup=warmup)
+
+
+def environment(planned: Planned) -> dict[str, str]:
+    """Versions and devices, to be kept with a result.
+
+    Args:
+        planned: says which devices
+    """
+    import torch
+
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "system": platform.platform(terse=True),
+        "devices": f"{planned.cluster.size} × {planned.cluster.devices[0].name}",
+    }

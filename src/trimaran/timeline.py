@@ -1,0 +1,165 @@
+"""What happened when: the one result of every interpreter of a program.
+
+The simulator, the runtime and the emulator all give a `Timeline`, whose spans carry the ids of the instructions of the
+program. A prediction and a measurement of the same program are therefore compared line by line.
+
+A lane is `(rank, stream)`. Within a lane spans do not overlap, except on the communication stream: transfers on
+different channels run side by side, and a measured span starts when it is posted. Times are seconds from the start of
+the first step; the clocks of a measured timeline are aligned across ranks.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+COMPUTE = "compute"
+COMMUNICATION = "communication"
+COPY = "copy"
+HOST = "host"
+WAIT = "wait"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """One interval on one lane.
+
+    Attributes:
+        rank: the rank
+        stream: the stream on that rank
+        start_s: start [s]
+        end_s: end [s]
+        instruction: id of the instruction in its program
+        nbytes: bytes moved, 0 for compute
+        step: number of the training step
+    """
+
+    rank: int
+    stream: str
+    start_s: float
+    end_s: float
+    instruction: str
+    nbytes: int = 0
+    step: int = 0
+
+    @property
+    def seconds(self) -> float:
+        """Length of the interval [s]."""
+        return self.end_s - self.start_s
+
+
+class Columns(NamedTuple):
+    """The spans of a timeline, one list a field of `Span`, all of one length."""
+
+    rank: list[int]
+    stream: list[str]
+    start_s: list[float]
+    end_s: list[float]
+    instruction: list[str]
+    nbytes: list[int]
+    step: list[int]
+
+
+class Timeline:
+    """Spans, kept as columns and ordered by rank, start and instruction.
+
+    Args:
+        spans: the spans, in any order
+        memory: for each rank, `(time [s], live bytes)` at every change; empty where nobody looked
+
+    Example:
+        >>> timeline = Timeline([Span(rank=0, stream="compute", start_s=0.0, end_s=2.0, instruction="r0/0F0")])
+        >>> timeline.makespan_s
+        2.0
+    """
+
+    __slots__ = ("columns", "memory")
+
+    columns: Columns
+    memory: tuple[tuple[tuple[float, int], ...], ...]
+
+    def __init__(self, spans: Iterable[Span], memory: Sequence[Sequence[tuple[float, int]]] = ()) -> None:
+        rows = (
+            (span.rank, span.start_s, span.end_s, span.instruction, span.stream, span.nbytes, span.step)
+            for span in spans
+        )
+        self._keep(rows, memory)
+
+    @classmethod
+    def from_columns(cls, columns: Columns, memory: Sequence[Sequence[tuple[float, int]]] = ()) -> "Timeline":
+        """A timeline of columns in any order, without making a `Span` of each row.
+
+        Args:
+            columns: the fields of the spans, all of one length
+            memory: as for `Timeline`
+
+        Raises:
+            ValueError: columns of different lengths
+        """
+        rank, stream, start_s, end_s, instruction, nbytes, step = columns
+        timeline = cls.__new__(cls)
+        timeline._keep(zip(rank, start_s, end_s, instruction, stream, nbytes, step, strict=True), memory)
+        return timeline
+
+    def _keep(
+        self,
+        rows: Iterable[tuple[int, float, float, str, str, int, int]],
+        memory: Sequence[Sequence[tuple[float, int]]],
+    ) -> None:
+        columns = [list(column) for column in zip(*sorted(rows), strict=True)] or [[] for _ in Columns._fields]
+        rank, start_s, end_s, instruction, stream, nbytes, step = columns
+        self.columns = Columns(rank, stream, start_s, end_s, instruction, nbytes, step)
+        self.memory = tuple(tuple(changes) for changes in memory)
+
+    def __len__(self) -> int:
+        return len(self.columns.rank)
+
+    def __iter__(self) -> Iterator[Span]:
+        for rank, stream, start_s, end_s, instruction, nbytes, step in zip(*self.columns, strict=True):
+            yield Span(
+                rank=rank,
+                stream=stream,
+                start_s=start_s,
+                end_s=end_s,
+                instruction=instruction,
+                nbytes=nbytes,
+                step=step,
+            )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Timeline):
+            return NotImplemented
+        return self.columns == other.columns and self.memory == other.memory
+
+    def __hash__(self) -> int:
+        return hash((len(self), self.makespan_s))
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that have spans, ascending."""
+        return tuple(sorted(set(self.columns.rank)))
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """The steps that have spans, ascending."""
+        return tuple(sorted(set(self.columns.step)))
+
+    @property
+    def makespan_s(self) -> float:
+        """Time from the first start to the last end [s]; 0 when empty."""
+        return max(self.columns.end_s, default=0.0) - min(self.columns.start_s, default=0.0)
+
+    def select(self, *, rank: int | None = None, stream: str | None = None, step: int | None = None) -> "Timeline":
+        """The spans of one rank, stream or step, as a timeline."""
+        return Timeline(
+            span
+            for span in self
+            if (rank is None or span.rank == rank)
+            and (stream is None or span.stream == stream)
+            and (step is None or span.step == step)
+        )
+
+    def peak_bytes(self, rank: int) -> int:
+        """Largest live bytes of a rank [bytes]; 0 where memory was not followed."""
+        if rank >= len(self.memory):
+            return 0
+        return max((nbytes for _, nbytes in self.memory[rank]), default=0)

@@ -1,0 +1,129 @@
+"""Quantities as people write them, and as Trimaran keeps them.
+
+Inside, everything is in SI base units: seconds, bytes, bytes/s, FLOP, FLOP/s. GiB is 2**30 bytes and GB is 10**9; bits
+are `b`, bytes are `B`.
+"""
+
+import math
+import re
+
+from trimaran.errors import InputError
+
+_DECIMAL = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
+_BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
+_PREFIX = _DECIMAL | _BINARY
+_QUANTITY = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([A-Za-z/]+)\s*")
+
+
+def parse_bytes(text: str) -> int:
+    """A size as people write it.
+
+    Args:
+        text: a number with a unit of bytes, such as "12GiB" or "500 MB"
+
+    Returns:
+        Size [bytes].
+
+    Raises:
+        InputError: no unit, an unknown unit, or a unit of bits
+
+    Example:
+        >>> parse_bytes("2 KiB"), parse_bytes("1.5GB")
+        (2048, 1500000000)
+    """
+    number, unit = _split(text, example='a size such as "16 GiB"')
+    prefix = unit.removesuffix("B")
+    if prefix == unit or prefix not in _PREFIX:
+        raise InputError(f'expected a size such as "16 GiB", got "{text}"', text=text)
+    return round(number * _PREFIX[prefix])
+
+
+def parse_rate(text: str) -> float:
+    """A transfer rate as people write it.
+
+    Args:
+        text: a number with a unit of bytes or bits a second, such as "25GB/s" or "1Gb/s"
+
+    Returns:
+        Rate [bytes/s].
+
+    Raises:
+        InputError: no unit, an unknown unit, or a rate that is not positive
+
+    Example:
+        >>> parse_rate("1Gb/s"), parse_rate("25 GB/s")
+        (125000000.0, 25000000000.0)
+    """
+    example = 'a rate such as "25 GB/s" or "1 Gb/s"'
+    number, unit = _split(text, example=example)
+    body = unit.removesuffix("/s")
+    prefix, size = body[:-1], {"B": 1.0, "b": 0.125}.get(body[-1:], 0.0)
+    if body == unit or not size or prefix not in _PREFIX or number <= 0:
+        raise InputError(f'expected {example}, got "{text}"', text=text)
+    return number * _PREFIX[prefix] * size
+
+
+def format_bytes(nbytes: float) -> str:
+    """A size for people, in binary units.
+
+    Args:
+        nbytes: size [bytes]
+
+    Example:
+        >>> format_bytes(0), format_bytes(1536), format_bytes(3 * 2**30)
+        ('0 B', '1.5 KiB', '3.0 GiB')
+    """
+    value = float(nbytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(value) < 1024:
+            return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"
+
+
+def format_seconds(seconds: float) -> str:
+    """A duration for people, with three significant digits.
+
+    Args:
+        seconds: duration [s]
+
+    Example:
+        >>> format_seconds(0.01234), format_seconds(2.5e-6), format_seconds(90)
+        ('12.3 ms', '2.50 µs', '90.0 s')
+    """
+    if seconds == 0:
+        return "0 s"
+    if not math.isfinite(seconds):
+        return str(seconds)
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if abs(seconds) >= size:
+            return f"{_three_digits(seconds / size)} {unit}"
+    return f"{_three_digits(seconds / 1e-9)} ns"
+
+
+def format_rate(bytes_per_s: float) -> str:
+    """A transfer rate for people, in decimal units.
+
+    Args:
+        bytes_per_s: rate [bytes/s]
+
+    Example:
+        >>> format_rate(25e9)
+        '25.0 GB/s'
+    """
+    for unit, size in (("GB/s", 1e9), ("MB/s", 1e6), ("KB/s", 1e3)):
+        if abs(bytes_per_s) >= size:
+            return f"{_three_digits(bytes_per_s / size)} {unit}"
+    return f"{_three_digits(bytes_per_s)} B/s"
+
+
+def _split(text: str, *, example: str) -> tuple[float, str]:
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        raise InputError(f'expected {example}, got "{text}"', text=text)
+    return float(match[1]), match[2]
+
+
+def _three_digits(value: float) -> str:
+    digits = max(0, 2 - math.floor(math.log10(abs(value)))) if value else 0
+    return f"{value:.{min(digits, 2)}f}"

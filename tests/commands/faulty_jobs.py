@@ -1,0 +1,56 @@
+"""Jobs that are wrong in one way each."""
+
+import dataclasses
+import time
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import TensorDataset
+
+from trimaran.job import Job
+
+
+class Slow(nn.Linear):
+    """A layer that gives a test the time to interrupt it; each forward takes longer than its arithmetic."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.02)
+        return super().forward(x)
+
+
+def good() -> Job:
+    return Job(
+        name="good",
+        model=lambda: nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2)),
+        loss=functional.cross_entropy,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+        dataset=lambda: TensorDataset(torch.randn(64, 8), torch.randint(2, (64,))),
+        global_batch_size=16,
+    )
+
+
+def other() -> Job:
+    return dataclasses.replace(good(), model=lambda: nn.Sequential(nn.Linear(8, 2)))
+
+
+def tiny_dataset() -> Job:
+    return dataclasses.replace(good(), dataset=lambda: TensorDataset(torch.randn(4, 8), torch.randint(2, (4,))))
+
+
+def vector_loss() -> Job:
+    return dataclasses.replace(good(), loss=per_sample(functional.cross_entropy))
+
+
+def per_sample(loss):  # type: ignore[no-untyped-def]
+    return lambda output, target: loss(output, target, reduction="none")
+
+
+def nan_loss() -> Job:
+    return dataclasses.replace(good(), loss=lambda output, target: functional.cross_entropy(output, target) / 0 * 0)
+
+
+def never_ends() -> Job:
+    return dataclasses.replace(
+        good(), model=lambda: nn.Sequential(Slow(8, 16), nn.ReLU(), nn.Linear(16, 2)), epochs=100_000
+    )

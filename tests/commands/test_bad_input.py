@@ -1,0 +1,80 @@
+"""What a person gets wrong is told in one message with its exit code; nothing half-written stays, and no traceback."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+JOBS = Path(__file__).with_name("faulty_jobs.py")
+
+
+def trimaran(*arguments: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "trimaran", *arguments],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+
+
+def assert_told(done: "subprocess.CompletedProcess[str]", code: int, *parts: str) -> None:
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    for part in parts:
+        assert part in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "part"),
+    [
+        (["plan", "digit"], 2, 'did you mean "digits"'),
+        (["plan", f"{JOBS}:absent"], 2, 'has no function "absent"'),
+        (["plan", "absent.py:make"], 2, "no job file absent.py"),
+        (["plan", "digits", "--devices", "4096"], 2, "4096 devices were asked for"),
+        (["plan", "digits", "--memory", "12"], 2, 'expected a size such as "16 GiB", got "12"'),
+        (["train", f"{JOBS}:tiny_dataset"], 2, "4"),
+        (["train", f"{JOBS}:vector_loss"], 2, "loss"),
+        (["simulate", "absent.json"], 2, "absent.json"),
+        (["train", "digits", "--devices", "0"], 2, "--devices"),
+    ],
+)
+def test_wrong_input_is_told_and_leaves_nothing(arguments: list[str], code: int, part: str, tmp_path: Path) -> None:
+    assert_told(trimaran(*arguments, cwd=tmp_path), code, part)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_error_is_an_object_with_json(tmp_path: Path) -> None:
+    done = trimaran("plan", "digit", "--json", cwd=tmp_path)
+    error = json.loads(done.stdout)["error"]
+    assert (error["kind"], error["exit_code"], error["reference"]) == ("InputError", 2, "digit")
+
+
+def test_memory_that_nothing_fits_into_is_said_with_the_figures(tmp_path: Path) -> None:
+    done = trimaran("plan", f"{JOBS}:good", "--devices", "1", "--memory", "1KiB", cwd=tmp_path)
+    assert_told(done, 3, "1.0 KiB", "needs")
+
+
+class TestPlanFiles:
+    @pytest.fixture
+    def plan(self, tmp_path: Path) -> Path:
+        path = tmp_path / "plan.json"
+        done = trimaran("plan", f"{JOBS}:good", "--devices", "1", "--output", str(path), cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        return path
+
+    def test_a_plan_is_refused_when_it_is_not_what_was_written(self, plan: Path) -> None:
+        whole = plan.read_text()
+        train = ("train", f"{JOBS}:good", "--plan", str(plan))
+        plan.write_text(whole[: len(whole) // 2])
+        assert_told(trimaran(*train, cwd=plan.parent), 6, "plan.json")
+        plan.write_text(whole.replace('"microbatches": 1', '"microbatches": 2', 1))
+        assert_told(trimaran(*train, cwd=plan.parent), 6, "edited or damaged")
+        plan.write_text(whole)
+        other = ("train", f"{JOBS}:other", "--plan", str(plan))
+        assert_told(trimaran(*other, cwd=plan.parent), 2, "made for something else", "graph")
+        assert_told(trimaran(*train, "--devices", "2", cwd=plan.parent), 2, "the number of ranks: 1 then, 2 now")
+        assert not (plan.parent / "runs").exists()

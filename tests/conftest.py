@@ -1,0 +1,55 @@
+"""What every test shares: one thread, the loopback interface, a cache of its own, examples that repeat."""
+
+import itertools
+import multiprocessing
+import os
+
+# Read by OpenMP and gloo when torch is loaded, so they are set before anything imports it.
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+# A shared machine makes deadlines fail by chance. "ci" draws the same examples every time; "explore" draws new ones.
+hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000, print_blob=True)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+DISTRIBUTED = Path(__file__).parent / "distributed"
+_numbers = itertools.count()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every test in tests/distributed, so that no one has to remember it."""
+    for item in items:
+        if DISTRIBUTED in item.path.parents:
+            item.add_marker("distributed")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _session_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Keep the user's own cache out of the tests, also from fixtures that outlive a test."""
+    with pytest.MonkeyPatch.context() as patch:
+        cache = tmp_path_factory.mktemp("trimaran-cache")
+        patch.setenv("TRIMARAN_CACHE", str(cache / "session"))
+        yield cache
+
+
+@pytest.fixture(autouse=True)
+def _test_cache(_session_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give each test an empty cache of its own, so that no test sees what another one stored."""
+    monkeypatch.setenv("TRIMARAN_CACHE", str(_session_cache / f"test-{next(_numbers)}"))
+
+
+@pytest.fixture(autouse=True)
+def _no_process_left() -> Iterator[None]:
+    """Kill what a test started and left: after a timeout, pytest would wait at its exit for ranks that never end."""
+    before = set(multiprocessing.active_children())
+    yield
+    for process in set(multiprocessing.active_children()) - before:
+        process.kill()
+        process.join()

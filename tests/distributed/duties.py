@@ -1,0 +1,117 @@
+"""What ranks do in the tests of launching: functions that other processes can import."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from trimaran.errors import InputError
+from trimaran.runtime.world import World, join_world
+
+LISTENING = "0A"
+
+
+def describe(world: World, word: str) -> dict[str, object]:
+    return {
+        "rank": world.rank,
+        "size": world.size,
+        "local_rank": world.local_rank,
+        "local_size": world.local_size,
+        "device": world.device,
+        "backend": world.backend,
+        "word": word,
+        "threads": torch.get_num_threads(),
+        "joined": join_world().size,
+        "python_path": os.environ.get("PYTHONPATH"),
+    }
+
+
+def add_ranks(world: World) -> float:
+    total = torch.tensor([float(world.rank)])
+    if world.size > 1:
+        dist.all_reduce(total)
+    return float(total)
+
+
+def count(world: World, numbers: int) -> None:
+    for number in range(numbers):
+        world.report({"number": number})
+
+
+def refuse(world: World, refusing: int) -> None:
+    if world.rank == refusing:
+        raise InputError("this will not do", value=7)
+    dist.barrier()
+
+
+def stumble(world: World, stumbling: int) -> None:
+    sys.stdout.write("so far, so good\n")
+    if world.rank == stumbling:
+        raise ZeroDivisionError("too far")
+    dist.barrier()
+
+
+def leave(world: World, leaving: int) -> None:
+    if world.rank == leaving:
+        dist.barrier()
+        raise SystemExit(3)
+    hang(world)
+
+
+def hang(world: World) -> None:
+    """Never end, with a process of its own beside it."""
+    child = subprocess.Popen(["sleep", "600"])
+    world.report({"pids": [os.getpid(), child.pid]})
+    dist.barrier()
+    threading.Event().wait()
+
+
+def die_in_collective(world: World, dying: int) -> None:
+    world.report({"pids": [os.getpid()]})
+    dist.barrier()
+    if world.rank == dying:
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.barrier()
+
+
+def die_beside_hanging(world: World, dying: int) -> None:
+    if world.rank == dying:
+        dist.barrier()
+        os.kill(os.getpid(), signal.SIGKILL)
+    hang(world)
+
+
+def listening(world: World) -> list[str]:
+    """Addresses on which this process accepts connections, after its ranks have talked."""
+    dist.all_reduce(torch.zeros(1))
+    pair = dist.new_group(backend="gloo")
+    dist.all_reduce(torch.zeros(1), group=pair)
+    own = {
+        link for descriptor in Path("/proc/self/fd").iterdir() if (link := _target(descriptor)).startswith("socket:")
+    }
+    found = []
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/self/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == LISTENING and f"socket:[{fields[9]}]" in own:
+                found.append(_address(fields[1].partition(":")[0]))
+    return found
+
+
+def _target(descriptor: Path) -> str:
+    try:
+        return str(descriptor.readlink())
+    except FileNotFoundError:  # the one that listed the folder
+        return ""
+
+
+def _address(text: str) -> str:
+    """An address of /proc/net: words of 32 bits, each in the byte order of the machine."""
+    words = [bytes.fromhex(text[start : start + 8])[::-1] for start in range(0, len(text), 8)]
+    return socket.inet_ntop(socket.AF_INET if len(words) == 1 else socket.AF_INET6, b"".join(words))

@@ -1,0 +1,137 @@
+"""Variants of the jobs of the zoo, by name, so that every rank can make the same one."""
+
+import dataclasses
+from typing import Any
+
+import torch
+from tests import zoo
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import Dataset, TensorDataset
+
+from trimaran.job import Job
+
+
+def make_job(name: str) -> Job:
+    """A job of the zoo, or a variant that is made here."""
+    return globals()[name]() if name in globals() else getattr(zoo, name)()
+
+
+def cnn_ragged() -> Job:
+    """Batches of 40 from 94 samples: the last one of 14."""
+    return dataclasses.replace(zoo.cnn_fp64(), global_batch_size=40, dataset=lambda: _first(94))
+
+
+def unet_tiny_end() -> Job:
+    """Batches of 31 from 94 samples: the last one of a single sample."""
+    return dataclasses.replace(zoo.unet_fp64(), global_batch_size=31, dataset=lambda: _first(94, zoo.unet))
+
+
+def gpt_clipped() -> Job:
+    """Clipped at every step: the norms are around 1."""
+    return dataclasses.replace(zoo.gpt_fp64(), clip_norm=0.05)
+
+
+def lstm_scheduled() -> Job:
+    """A tenth of the learning rate after every second update."""
+    return dataclasses.replace(
+        zoo.lstm_fp64(), lr_schedule=lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.1)
+    )
+
+
+def gpt_weighted() -> Job:
+    """A mean over the tokens that are even, of which each microbatch has another number; clipped, too."""
+    return dataclasses.replace(zoo.gpt_fp64(), loss=_even_tokens, clip_norm=0.05)
+
+
+def gpt_without_metric() -> Job:
+    return dataclasses.replace(zoo.gpt(), metric=None)
+
+
+def cnn_bf16() -> Job:
+    return dataclasses.replace(zoo.cnn(), precision="bf16")
+
+
+def gpt_bf16() -> Job:
+    return dataclasses.replace(zoo.gpt(), precision="bf16")
+
+
+def lstm_exploding() -> Job:
+    """Its loss is finite twice, and then not a number."""
+    return dataclasses.replace(zoo.lstm_fp64(), optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1e200))
+
+
+def cnn_not_scalar() -> Job:
+    """Its loss has one value a sample."""
+    return dataclasses.replace(zoo.cnn(), loss=nn.CrossEntropyLoss(reduction="none"))
+
+
+def dictionary() -> Job:
+    """A dict batch, of which the last layers read a part, so that a late segment reads the batch too."""
+    return Job(
+        name="dictionary",
+        model=Gated,
+        loss=lambda output, batch: functional.mse_loss(output, batch["wanted"]),
+        optimizer=zoo.sgd,
+        dataset=Dictionaries,
+        evaluation_dataset=Dictionaries,
+        metric=lambda output, batch: -functional.mse_loss(output, batch["wanted"]).item(),
+        global_batch_size=16,
+        precision="fp64",
+    )
+
+
+def dictionary_ragged() -> Job:
+    """Batches of 20 from 96 samples: the last one of 16."""
+    return dataclasses.replace(dictionary(), global_batch_size=20)
+
+
+def half_frozen() -> Job:
+    """The first layers are frozen, so that no gradient flows back to them."""
+    return dataclasses.replace(zoo.lstm_fp64(), model=_frozen_below)
+
+
+class Gated(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(6, 8)
+        self.second = nn.Linear(8, 8)
+        self.third = nn.Linear(8, 8)
+        self.last = nn.Linear(8, 1)
+
+    def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        x = torch.relu(self.first(batch["values"]))
+        x = torch.relu(self.second(x))
+        x = torch.relu(self.third(x)) * batch["gate"]
+        return self.last(x)
+
+
+class Dictionaries(Dataset[Any]):
+    def __init__(self) -> None:
+        generator = torch.Generator().manual_seed(4)
+        self.values = torch.randn(96, 6, generator=generator)
+        self.gate = torch.rand(96, 8, generator=generator)
+
+    def __len__(self) -> int:
+        return 96
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        values = self.values[index]
+        return {"values": values, "gate": self.gate[index], "wanted": values.sum().reshape(1)}
+
+
+def _first(samples: int, base: Any = zoo.cnn) -> TensorDataset:
+    return TensorDataset(*(tensor[:samples] for tensor in base().dataset().tensors))
+
+
+def _even_tokens(output: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    losses = functional.cross_entropy(output.flatten(0, 1), target.flatten(), reduction="none")
+    counted = (target.flatten() % 2 == 0).to(losses.dtype)
+    return (losses * counted).sum(), counted.sum()
+
+
+def _frozen_below() -> nn.Module:
+    model = zoo.CharacterLstm()
+    model.embedding.requires_grad_(False)
+    model.lstm1.requires_grad_(False)
+    return model

@@ -1,0 +1,59 @@
+"""In fp64, any plan equals one process that sees the same samples in the same microbatches.
+
+Losses to 1e-10 over 50 steps. Weights, buffers included, to 1e-9 after them: a difference in the last bit of a loss
+has had 50 steps to grow.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from tests.distributed.jobs import make_job
+from tests.distributed.reference import evaluate_plainly, train_plainly
+from tests.distributed.training import Outcome, Run, train_all
+
+from trimaran.program.types import Strategy
+from trimaran.runtime.ranks import launch
+
+STEPS = 50
+LOSS = 1e-10
+WEIGHTS = 1e-9
+
+JOBS = ("cnn_fp64", "unet_fp64", "lstm_fp64", "gpt_fp64")
+# Small buckets, so that there are several.
+BUCKET = 8192
+PIPELINES = [(schedule, microbatches) for schedule in ("gpipe", "1f1b") for microbatches in (4, 8)]
+TWO_RANKS = [
+    Strategy(dp=2, bucket_bytes=BUCKET),
+    Strategy(dp=2, microbatches=2, bucket_bytes=BUCKET),
+    *(Strategy(pp=2, schedule=schedule, microbatches=count) for schedule, count in PIPELINES),  # type: ignore[arg-type]
+]
+FOUR_RANKS = [
+    *(Strategy(pp=4, schedule=schedule, microbatches=count) for schedule, count in PIPELINES),  # type: ignore[arg-type]
+    Strategy(dp=2, pp=2, schedule="gpipe", microbatches=4, bucket_bytes=BUCKET),
+    Strategy(dp=2, pp=2, schedule="1f1b", microbatches=4, bucket_bytes=BUCKET),
+]
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("job", JOBS)
+@pytest.mark.parametrize("strategies", [TWO_RANKS, FOUR_RANKS], ids=["2 ranks", "4 ranks"])
+def test_losses_of_any_plan_equal_one_process(job: str, strategies: Sequence[Strategy], tmp_path: Path) -> None:
+    runs = [Run(job=job, strategy=strategy, steps=STEPS) for strategy in strategies]
+    ranks = launch(train_all, (runs,), ranks=strategies[0].devices, log_dir=tmp_path, device="cpu")
+    for number, run in enumerate(runs):
+        compare(run, [rank[number] for rank in ranks])
+
+
+def compare(run: Run, outcomes: Sequence[Outcome]) -> None:
+    """Losses on every rank, the metric at the end (computed in fp32: 1e-6), and the weights that rank 0 gathered."""
+    strategy = run.strategy
+    reference = train_plainly(make_job(run.job), run.steps, replicas=strategy.dp, microbatches=strategy.microbatches)
+    for outcome in outcomes:
+        assert outcome.losses == pytest.approx(reference.losses, abs=LOSS), run.name
+    assert outcomes[0].score == pytest.approx(evaluate_plainly(make_job(run.job), reference.model), abs=1e-6), run.name
+    expected = reference.model.state_dict()
+    found = outcomes[0].weights
+    assert found.keys() == expected.keys(), run.name
+    for name, tensor in expected.items():
+        assert (found[name] - tensor).abs().max() <= WEIGHTS, f"{run.name}: {name}"

@@ -1,0 +1,166 @@
+"""Starting ranks, and never leaving one behind."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.distributed import duties
+
+from trimaran.errors import ExecutionError, InputError
+from trimaran.runtime.ranks import launch
+
+ROOT = Path(__file__).parents[2]
+# Long enough for a crowded machine, far shorter than what a rank that is left behind would take.
+SOON_S = 15.0
+
+
+class Pids:
+    """Collects the process ids that ranks report."""
+
+    def __init__(self) -> None:
+        self.files: list[int] = []
+
+    def __call__(self, rank: int, event: Mapping[str, Any]) -> None:
+        self.add(event["pids"])
+
+    def add(self, pids: list[int]) -> None:
+        self.files += [os.pidfd_open(pid) for pid in pids]
+
+    def have_ended(self) -> bool:
+        """Whether all end soon; waits for them, not for the time to pass."""
+        ended = [bool(select.select([file], [], [], SOON_S)[0]) for file in self.files]
+        for file in self.files:
+            os.close(file)
+        return bool(ended) and all(ended)
+
+
+def test_results_come_back_by_rank(tmp_path: Path) -> None:
+    """Each rank adds up 0 + 1 + 2 = 3."""
+    assert launch(duties.add_ranks, ranks=3, log_dir=tmp_path) == [3.0, 3.0, 3.0]
+
+
+def test_a_rank_knows_its_world_and_has_one_thread(tmp_path: Path) -> None:
+    first, second = launch(duties.describe, ("hello",), ranks=2, log_dir=tmp_path, device="cpu")
+    assert (first["rank"], second["rank"], second["size"], second["local_rank"], second["local_size"]) == (
+        0,
+        1,
+        2,
+        1,
+        2,
+    )
+    assert (second["device"], second["backend"], second["word"], second["threads"]) == ("cpu", "gloo", "hello", 1)
+    assert second["joined"] == 2
+    assert second["python_path"] == os.environ.get("PYTHONPATH")
+
+
+def test_one_rank_is_alone_without_a_process_group(tmp_path: Path) -> None:
+    (only,) = launch(duties.describe, ("hello",), ranks=1, log_dir=tmp_path, device="cpu")
+    assert (only["size"], only["backend"], only["joined"]) == (1, "none", 1)
+
+
+def test_variables_are_set_in_the_ranks(tmp_path: Path) -> None:
+    (only,) = launch(duties.describe, ("",), ranks=1, log_dir=tmp_path, environment={"OMP_NUM_THREADS": "2"})
+    assert only["threads"] == 2
+
+
+def test_events_arrive_in_order(tmp_path: Path) -> None:
+    seen: dict[int, list[object]] = {0: [], 1: []}
+    launch(
+        duties.count, (3,), ranks=2, log_dir=tmp_path, on_event=lambda rank, event: seen[rank].append(event["number"])
+    )
+    assert seen == {0: [0, 1, 2], 1: [0, 1, 2]}
+
+
+def test_an_error_of_ours_keeps_its_type_and_figures(tmp_path: Path) -> None:
+    """Rank 0 waits in a collective that rank 1 never joins, and its complaint must not hide the cause."""
+    with pytest.raises(InputError, match="this will not do") as caught:
+        launch(duties.refuse, (1,), ranks=2, log_dir=tmp_path)
+    assert caught.value.figures == {"value": 7, "rank": 1}
+
+
+def test_any_other_exception_comes_with_the_end_of_the_log(tmp_path: Path) -> None:
+    with pytest.raises(ExecutionError, match=r"rank 1 raised ZeroDivisionError: too far") as caught:
+        launch(duties.stumble, (1,), ranks=2, log_dir=tmp_path)
+    assert "so far, so good" in str(caught.value)
+    assert "so far, so good" in (tmp_path / "rank0.log").read_text()
+
+
+def test_a_rank_that_leaves_ends_the_others(tmp_path: Path) -> None:
+    pids = Pids()
+    with pytest.raises(ExecutionError, match="rank 0 ended with exit code 3"):
+        launch(duties.leave, (0,), ranks=2, log_dir=tmp_path, on_event=pids)
+    assert pids.have_ended()
+
+
+@pytest.mark.parametrize("duty", [duties.die_in_collective, duties.die_beside_hanging])
+def test_a_killed_rank_ends_the_others(tmp_path: Path, duty: Any) -> None:
+    pids = Pids()
+    with pytest.raises(ExecutionError, match="rank 1 was killed by SIGKILL") as caught:
+        launch(duty, (1,), ranks=2, log_dir=tmp_path, on_event=pids)
+    assert (caught.value.figures["rank"], caught.value.figures["exit_code"]) == (1, -signal.SIGKILL)
+    assert pids.have_ended()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, -signal.SIGINT), (signal.SIGKILL, -signal.SIGKILL)])
+def test_ranks_end_with_their_parent(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    """Ctrl-C, or killed without a chance to clean up: the ranks end, and so does what they had started."""
+    parent = subprocess.Popen(
+        [sys.executable, "-m", "tests.distributed.parent", str(tmp_path)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    pids = Pids()
+    with parent:
+        for _ in range(2):
+            pids.add([int(pid) for pid in parent.stdout.readline().split()])  # type: ignore[union-attr]
+        parent.send_signal(number)
+        assert parent.wait(SOON_S) == code
+    assert len(pids.files) == 4
+    assert pids.have_ended()
+
+
+def test_launches_at_the_same_time_do_not_collide(tmp_path: Path) -> None:
+    results: dict[int, list[float]] = {}
+
+    def run(number: int) -> None:
+        results[number] = launch(duties.add_ranks, ranks=2, log_dir=tmp_path / str(number))
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == {0: [1.0, 1.0], 1: [1.0, 1.0]}
+
+
+def test_no_port_is_open_outside_the_loopback_interface(tmp_path: Path) -> None:
+    addresses = launch(duties.listening, ranks=2, log_dir=tmp_path, device="cpu")
+    assert all(addresses)
+    assert {address for rank in addresses for address in rank} <= {"127.0.0.1", "::1"}
+
+
+def test_nothing_is_left_in_the_folder_for_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    launch(duties.add_ranks, ranks=2, log_dir=tmp_path)
+    assert list(folder.iterdir()) == []
+
+
+def test_a_function_that_cannot_be_imported_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="top level of a module"):
+        launch(lambda world: None, ranks=1, log_dir=tmp_path)
+
+
+def test_no_rank_at_all_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="at least one rank"):
+        launch(duties.add_ranks, ranks=0, log_dir=tmp_path)

@@ -1,0 +1,157 @@
+"""Measuring with real ranks: what comes back is complete, kept, and enough to predict a step."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tests import zoo
+
+from trimaran.cluster.detect import detect_cluster
+from trimaran.costs import CostTable, price
+from trimaran.costs.compute import operation_costs
+from trimaran.costs.table_files import read_table
+from trimaran.errors import ExecutionError, InputError
+from trimaran.graph import Graph
+from trimaran.graph.capture import capture
+from trimaran.job import Job
+from trimaran.measure import measure_costs
+from trimaran.measure.cache import cache_path
+from trimaran.measure.costs import fingerprint_here
+from trimaran.measure.wanted import wanted_curves
+from trimaran.program.lower import lower, lower_evaluation
+from trimaran.program.types import Strategy
+from trimaran.runtime.ranks import launch
+from trimaran.simulator import simulate
+
+BATCHES = (4, 8, 16)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Makes a job of the zoo in any process."""
+
+    name: str
+
+    def make(self) -> Job:
+        job = getattr(zoo, self.name)()
+        assert isinstance(job, Job)
+        return job
+
+
+class Watcher:
+    """Remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        self.heard.append(what)
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Graph, CostTable, Path]:
+    """The costs of the small CNN for two ranks, and the cache that they are in."""
+    directory = tmp_path_factory.mktemp("costs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRIMARAN_CACHE", str(directory))
+        graph = capture(zoo.cnn()).graph
+        return graph, measure_costs(Source("cnn").make, graph, ranks=2, batches=BATCHES), directory
+
+
+def test_everything_that_plans_for_two_ranks_need_is_measured(measured: tuple[Graph, CostTable, Path]) -> None:
+    """Whatever is priced has a positive time, and its interval around it."""
+    graph, table, _ = measured
+    for strategy in (
+        Strategy(),
+        Strategy(dp=2),
+        Strategy(pp=2, boundaries=graph.cuts[1:2], schedule="1f1b", microbatches=4),
+    ):
+        for program in (lower(graph, strategy, batch=16, clip=True), lower_evaluation(graph, strategy, batch=16)):
+            costs = price(program, graph, strategy, table, detect_cluster(strategy.devices), batch=16)
+            assert all(0 < cost.low <= cost.seconds <= cost.high for cost in costs.compute.values())
+            assert simulate(program, costs).makespan_s > 0
+
+
+def test_the_parts_are_commensurate_with_the_whole(measured: tuple[Graph, CostTable, Path]) -> None:
+    """Operations one by one and the model in one piece take the same time to within a factor of 3.
+
+    The factor is 0.7 to 1.1 for a large batch; for tiny ones on a crowded machine it wanders.
+    """
+    graph, table, _ = measured
+    for batch in BATCHES:
+        costs = operation_costs(graph, table, batch=batch, execution="eager")
+        together = sum(cost.forward.seconds + cost.backward.seconds for cost in costs.values())
+        for points in table.wholes.values():
+            whole = points[batch].forward.seconds + points[batch].backward.seconds
+            assert 1 / 3 < whole / together < 3
+
+
+def test_curves_rise_from_the_smallest_size_to_the_largest(measured: tuple[Graph, CostTable, Path]) -> None:
+    """16 MiB take longer than 16 B, by far more than any noise."""
+    _, table, _ = measured
+    assert set(table.curves) == set(wanted_curves(2))
+    for curve in table.curves.values():
+        assert curve[-1][1].seconds > 5 * curve[0][1].seconds
+
+
+def test_what_is_known_starts_no_process(
+    measured: tuple[Graph, CostTable, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph, table, directory = measured
+    monkeypatch.setenv("TRIMARAN_CACHE", str(directory))
+    watcher = Watcher()
+    again = measure_costs(Source("cnn").make, graph, ranks=2, batches=BATCHES, progress=watcher)
+    assert again == table
+    assert watcher.heard == []
+
+
+def test_another_batch_size_is_all_that_is_measured_of_it(
+    measured: tuple[Graph, CostTable, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The links are known; what was known of other batches stays as it was."""
+    graph, table, directory = measured
+    monkeypatch.setenv("TRIMARAN_CACHE", str(directory))
+    watcher = Watcher()
+    more = measure_costs(Source("cnn").make, graph, ranks=2, batches=[2, *BATCHES], progress=watcher)
+    assert "starting processes" in watcher.heard
+    assert "measuring links" not in watcher.heard
+    assert more.curves == table.curves
+    for key, points in table.operations.items():
+        assert {batch: more.operations[key][batch] for batch in BATCHES} == dict(points)
+        assert 2 in more.operations[key]
+
+
+def test_a_damaged_cache_is_set_aside_and_measured_again() -> None:
+    path = cache_path(fingerprint_here(1))
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b'{"schema_version": 1, "dig')
+    graph = capture(zoo.lstm()).graph
+    table = measure_costs(Source("lstm").make, graph, ranks=1, batches=[4])
+    assert {key.content for key in table.operations} == {op.content for op in graph.ops}
+    assert path.with_suffix(".damaged").exists()
+    assert read_table(path).operations == table.operations
+
+
+def test_a_job_that_is_another_one_in_the_ranks_is_refused() -> None:
+    other = capture(zoo.unet()).graph
+    with pytest.raises(ExecutionError, match="a model must be the same each time"):
+        measure_costs(Source("lstm").make, other, ranks=1, batches=[4])
+
+
+def test_a_job_that_cannot_be_sent_is_refused() -> None:
+    with pytest.raises(InputError, match="must be sent to the processes that measure, and cannot be"):
+        measure_costs(lambda: zoo.lstm(), capture(zoo.lstm()).graph, ranks=1, batches=[4])
+
+
+def test_three_ranks_agree_on_their_curves(tmp_path: Path) -> None:
+    first, *others = launch(_curves, ranks=3, log_dir=tmp_path, device="cpu", timeout_s=60)
+    assert [other == first for other in others] == [True, True]
+    assert [f"{key.kind} {key.ranks}" for key in first] == ["SEND 2", "AR 2", "AR 3", "BC 2", "BC 3"]
+
+
+def _curves(world: object) -> object:
+    from trimaran.measure.links import measure_curves
+    from trimaran.runtime.world import World
+
+    assert isinstance(world, World)
+    return measure_curves(world, wanted_curves(3), sizes=(16, 4096))

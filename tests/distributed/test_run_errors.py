@@ -1,0 +1,104 @@
+"""Runs that cannot go on say why, on every rank."""
+
+from pathlib import Path
+
+import pytest
+from tests.distributed.jobs import make_job
+from tests.distributed.test_equal_losses import BUCKET
+from tests.distributed.training import Run, open_executor, take_steps
+from torch.utils.data import default_collate
+
+from trimaran.errors import ExecutionError, InputError
+from trimaran.graph.capture import capture
+from trimaran.program.types import Strategy
+from trimaran.runtime.ranks import launch
+from trimaran.runtime.world import World
+
+REPLICAS = Strategy(dp=2, bucket_bytes=BUCKET)
+PIPELINE = Strategy(pp=2, schedule="1f1b", microbatches=4)
+
+
+def explode(world: World, runs: list[Run]) -> list[tuple[str, dict[str, object], list[float]]]:
+    """Train until the loss is not a number."""
+    told = []
+    for run in runs:
+        losses: list[float] = []
+        executor = open_executor(world, run, capture(make_job(run.job)))
+        try:
+            take_steps(executor, 10, seen=lambda step, loss, losses=losses: losses.append(loss))
+        except ExecutionError as error:
+            told.append((error.message, error.figures, losses))
+        executor.close()
+    return told
+
+
+@pytest.mark.timeout(120)
+def test_a_loss_that_is_not_a_number_stops_every_rank_and_names_step_and_rank(tmp_path: Path) -> None:
+    """In a pipeline it is the last stage that sees it."""
+    runs = [Run(job="lstm_exploding", strategy=strategy, steps=10) for strategy in (REPLICAS, PIPELINE)]
+    ranks = launch(explode, (runs,), ranks=2, log_dir=tmp_path, device="cpu")
+    for number, rank in enumerate((0, 1)):
+        message, figures, losses = ranks[0][number]
+        assert (message, losses) == (ranks[1][number][0], ranks[1][number][2])
+        assert f"the loss of step {len(losses)} is nan, first on rank {rank}" in message
+        assert (figures["step"], figures["rank"]) == (len(losses), rank)
+        assert 1 <= len(losses) < 10
+
+
+def train(world: World, run: Run) -> None:
+    take_steps(open_executor(world, run, capture(make_job(run.job))), run.steps)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("strategy", [REPLICAS, PIPELINE], ids=["replicas", "pipeline"])
+def test_a_loss_that_is_no_scalar_is_the_users_error(strategy: Strategy, tmp_path: Path) -> None:
+    """In a pipeline only the last stage knows; the others, which wait for it, do not hide it."""
+    with pytest.raises(InputError, match="scalar"):
+        launch(train, (Run(job="cnn_not_scalar", strategy=strategy, steps=1),), ranks=2, log_dir=tmp_path, device="cpu")
+
+
+def refuse_world(world: World) -> list[str]:
+    made = capture(make_job("cnn"))
+    told = []
+    for strategy in (REPLICAS, PIPELINE):
+        try:
+            open_executor(world, Run(job="cnn", strategy=strategy, steps=0), made)
+        except InputError as error:
+            told.append(error.message)
+    return told
+
+
+def test_a_strategy_for_another_world_is_refused(tmp_path: Path) -> None:
+    (told,) = launch(refuse_world, ranks=1, log_dir=tmp_path, device="cpu")
+    assert "the strategy is for 2 ranks (dp 2 x pp 1), this world has 1" in told[0]
+    assert "the strategy is for 2 ranks (dp 1 x pp 2), this world has 1" in told[1]
+
+
+def steps_of_other_sizes(world: World) -> list[str]:
+    made = capture(make_job("cnn"))
+    executor = open_executor(world, Run(job="cnn", strategy=REPLICAS, steps=0), made)
+    job = make_job("cnn")
+    samples = [job.dataset()[index] for index in range(16)]
+    collated = made_batch(samples[:8])
+    told = [f"{executor.step(collated):.3f}", f"{executor.step(made_batch(samples[:4]), samples=8):.3f}"]
+    for batch, count in ((made_batch(samples[:7]), None), (collated, 1)):
+        try:
+            executor.step(batch, samples=count)
+        except InputError as error:
+            told.append(error.message)
+    executor.close()
+    return told
+
+
+def made_batch(samples: list[object]) -> object:
+    return default_collate(samples)
+
+
+@pytest.mark.timeout(120)
+def test_a_batch_of_the_users_own_must_be_this_ranks_share(tmp_path: Path) -> None:
+    """16 samples over 2 replicas: shares of 8; of a global batch of 8, shares of 4."""
+    for told in launch(steps_of_other_sizes, ranks=2, log_dir=tmp_path, device="cpu"):
+        assert float(told[0]) > 0
+        assert float(told[1]) > 0
+        assert "must have 8 samples, the batch has 7" in told[2]
+        assert "a global batch of 1 samples is too small for 2 replicas" in told[3]

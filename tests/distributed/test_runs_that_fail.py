@@ -1,0 +1,115 @@
+"""A run that fails says why with its exit code, notes it in its run directory, and leaves no process."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+JOBS = Path(__file__).parents[1] / "commands" / "faulty_jobs.py"
+DEADLINE_S = 90.0
+
+
+class Run:
+    """`trimaran train` in a process whose descendants can be found by a mark in their environment."""
+
+    def __init__(self, job: str, folder: Path, **environment: str) -> None:
+        self.mark = uuid.uuid4().hex
+        self.folder = folder
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "trimaran", "train", f"{JOBS}:{job}", "--devices", "2"],
+            cwd=folder,
+            env=os.environ | environment | {"TRIMARAN_TEST_MARK": self.mark},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def processes(self) -> list[int]:
+        found = []
+        for entry in Path("/proc").iterdir():
+            try:
+                if entry.name.isdigit() and self.mark.encode() in (entry / "environ").read_bytes():
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+        return found
+
+    def ranks(self) -> list[int]:
+        """Processes of the training, once it has begun."""
+        return [pid for pid in self.processes() if pid != self.process.pid]
+
+    def wait_until_training(self) -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        while time.monotonic() < deadline and self.process.poll() is None:
+            if self.note().get("status") == "running" and len(self.ranks()) >= 2:
+                return
+            os.sched_yield()
+        raise AssertionError(f"no training within {DEADLINE_S:.0f} s: {self.end()}")
+
+    def note(self) -> dict[str, str]:
+        files = list(self.folder.glob("runs/*/run.json"))
+        return json.loads(files[0].read_text()) if files else {}
+
+    def end(self) -> tuple[int, str]:
+        _, errors = self.process.communicate(timeout=DEADLINE_S)
+        return self.process.returncode, errors
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[object]:
+    runs: list[Run] = []
+
+    def begin(job: str, **environment: str) -> Run:
+        runs.append(Run(job, tmp_path, **environment))
+        return runs[-1]
+
+    yield begin
+    for run in runs:
+        for pid in run.processes():
+            os.kill(pid, signal.SIGKILL)
+
+
+def assert_nothing_left(run: Run) -> None:
+    deadline = time.monotonic() + 10
+    while run.processes() and time.monotonic() < deadline:
+        os.sched_yield()
+    assert run.processes() == []
+
+
+def test_a_loss_that_is_not_a_number_ends_the_run(start) -> None:  # type: ignore[no-untyped-def]
+    run = start("nan_loss")
+    code, errors = run.end()
+    assert code == 5, errors
+    assert "not a finite number" in errors
+    assert "Traceback" not in errors
+    assert run.note()["status"] == "failed"
+    assert_nothing_left(run)
+
+
+def test_control_c_ends_all_processes(start) -> None:  # type: ignore[no-untyped-def]
+    run = start("never_ends")
+    run.wait_until_training()
+    run.process.send_signal(signal.SIGINT)
+    code, errors = run.end()
+    assert code == 130, errors
+    assert errors.endswith("trimaran: interrupted\n")
+    assert run.note()["reason"] == "interrupted"
+    assert_nothing_left(run)
+
+
+def test_a_killed_rank_is_named(start) -> None:  # type: ignore[no-untyped-def]
+    run = start("never_ends")
+    run.wait_until_training()
+    os.kill(run.ranks()[-1], signal.SIGKILL)
+    code, errors = run.end()
+    assert code == 5, errors
+    assert "was killed by SIGKILL" in errors
+    assert run.note()["status"] == "failed"
+    assert_nothing_left(run)

@@ -1,0 +1,103 @@
+"""What ranks do in the tests of training: several runs in one world, as starting a world takes longer than a run."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from tests.distributed.jobs import make_job
+
+from trimaran.graph.capture import Capture, capture
+from trimaran.program.lower import lower, lower_evaluation
+from trimaran.program.types import Strategy
+from trimaran.runtime.executor import Executor
+from trimaran.runtime.world import World
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One run.
+
+    Attributes:
+        job: its name, in `jobs` or in the zoo
+        strategy: boundaries are filled in: evenly over the places where the graph may be cut
+        steps: of training
+    """
+
+    job: str
+    strategy: Strategy
+    steps: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.job} {self.strategy.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a rank saw: losses by step, weights at the end (on rank 0), metric of the evaluation at the end."""
+
+    losses: list[float]
+    weights: dict[str, torch.Tensor]
+    score: float
+
+
+def train_all(world: World, runs: list[Run]) -> list[Outcome]:
+    """Do several runs in one world."""
+    captures: dict[str, tuple[Capture, dict[str, torch.Tensor]]] = {}
+    found = []
+    for run in runs:
+        job = make_job(run.job)
+        if run.job not in captures:
+            made = capture(job)
+            captures[run.job] = made, {name: t.clone() for name, t in made.model.state_dict().items()}
+        made, initial = captures[run.job]
+        made.model.load_state_dict(initial)
+        executor = open_executor(world, run, made)
+        losses = take_steps(executor, run.steps)
+        score = executor.evaluate(job.evaluation_dataset()) if job.evaluation_dataset and job.metric else math.nan
+        found.append(Outcome(losses=losses, weights=executor.weights(), score=score))
+        executor.close()
+    return found
+
+
+def open_executor(world: World, run: Run, made: Capture, **options: Any) -> Executor:
+    """The executor of a run."""
+    job = make_job(run.job)
+    strategy = replace(run.strategy, boundaries=even_boundaries(made.graph.cuts, run.strategy.pp))
+    batch = full_batch(job.global_batch_size, strategy)
+    return Executor(
+        job,
+        strategy,
+        lower(made.graph, strategy, batch=batch, clip=job.clip_norm is not None),
+        lower_evaluation(made.graph, strategy, batch=batch),
+        world,
+        capture=made,
+        **options,
+    )
+
+
+def take_steps(
+    executor: Executor, steps: int, seen: Callable[[int, float], None] = lambda step, loss: None
+) -> list[float]:
+    """Train for some steps, epoch after epoch."""
+    feed = executor.feed()
+    losses: list[float] = []
+    while True:
+        for share in feed.shares():
+            losses.append(executor.step(share))
+            seen(len(losses), losses[-1])
+            if len(losses) == steps:
+                return losses
+
+
+def even_boundaries(cuts: tuple[str, ...], stages: int) -> tuple[str, ...]:
+    """Places to cut, evenly over those that there are."""
+    return tuple(cuts[len(cuts) * stage // stages] for stage in range(1, stages))
+
+
+def full_batch(batch: int, strategy: Strategy) -> int:
+    """The batch for which a program is lowered: it must divide; the runtime takes any."""
+    parts = strategy.dp * strategy.microbatches
+    return -(-batch // parts) * parts

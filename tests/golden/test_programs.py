@@ -1,0 +1,45 @@
+"""Programs as text. `TRIMARAN_GOLDEN=write` (as `make golden` sets it) rewrites the files; the diff is reviewed."""
+
+import os
+from pathlib import Path
+
+import pytest
+from tests.graphs import boundaries, chain
+
+from trimaran.program import check_program, format_program, lower, lower_evaluation, lower_order, parse_order
+from trimaran.program.types import Program, Strategy
+
+FOLDER = Path(__file__).parent / "programs"
+INTERLEAVED = "0F0,0F1,2F0,2F1,2B0,2B1,0B0,0B1\n1F0,1F1,3F0,3B0,3F1,3B1,1B0,1B1\n"
+
+
+def programs() -> dict[str, Program]:
+    """Every shape that a program has, as small as shows it."""
+    plain = chain(8)
+    skipping = chain(4, buffers=True, tied=[(0, 3)], skips=[(0, 3)])
+    hybrid = Strategy(dp=2, pp=2, boundaries=("op1",), schedule="1f1b", microbatches=2, bucket_bytes=100)
+    return {
+        "one_device": lower(chain(4), Strategy(microbatches=2), batch=8),
+        "dp2": lower(chain(4, buffers=True), Strategy(dp=2, bucket_bytes=100), batch=8),
+        "pp2_gpipe_m4": lower(plain, Strategy(pp=2, boundaries=("op3",), microbatches=4), batch=16),
+        "pp4_1f1b_m8": lower(
+            plain, Strategy(pp=4, boundaries=boundaries(4), schedule="1f1b", microbatches=8), batch=16
+        ),
+        "dp2_pp2_tied_skips_clipped": lower(skipping, hybrid, batch=16, clip=True),
+        "dp2_pp2_evaluation": lower_evaluation(skipping, hybrid, batch=16),
+        "interleaved_2x2": lower_order(plain, parse_order(INTERLEAVED), boundaries=boundaries(4), batch=4),
+    }
+
+
+@pytest.mark.parametrize("name", programs())
+def test_a_program_is_as_it_was(name: str) -> None:
+    program = programs()[name]
+    check_program(program)
+    path = FOLDER / f"{name}.txt"
+    if os.environ.get("TRIMARAN_GOLDEN") == "write":
+        path.write_text(format_program(program), encoding="utf-8")
+    assert format_program(program) == path.read_text(encoding="utf-8")
+
+
+def test_no_file_is_left_over() -> None:
+    assert {path.stem for path in FOLDER.glob("*.txt")} == set(programs())

@@ -1,0 +1,75 @@
+"""Graphs made by hand: what a program needs of a job, with figures that one can check by head.
+
+Every operation `op<i>` makes the tensor `t<i>` of 4 bytes a sample, and has a weight and a bias of 40 and 8 bytes. The
+last one is the loss, reads the targets and owns nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from trimaran.graph.types import Affine, Graph, Op, Parameter, TensorSpec
+
+TENSOR_BYTES = 4
+WEIGHT_BYTES = 40
+BIAS_BYTES = 8
+BUFFER_BYTES = 16
+
+
+def tensor(name: str, *, requires_grad: bool = True, nbytes: int = TENSOR_BYTES) -> TensorSpec:
+    return TensorSpec(
+        name=name, shape=("B",), dtype="float32", nbytes=Affine(0.0, float(nbytes)), requires_grad=requires_grad
+    )
+
+
+def parameter(name: str, nbytes: int = WEIGHT_BYTES, **changes: object) -> Parameter:
+    figures: dict[str, object] = {"shape": (nbytes // 4,), "dtype": "float32", "trainable": True}
+    return Parameter(name=name, nbytes=nbytes, **(figures | changes))  # type: ignore[arg-type]
+
+
+def chain(
+    length: int, *, buffers: bool = False, tied: Sequence[Sequence[int]] = (), skips: Sequence[tuple[int, int]] = ()
+) -> Graph:
+    """A chain of operations and the loss after them.
+
+    Args:
+        length: operations before the loss
+        buffers: every operation has a buffer
+        tied: groups of operations that share one weight, which is named by the first
+        skips: pairs of operations, the second of which also reads what the first makes; `length` is the loss
+    """
+    owner = {user: group[0] for group in tied for user in group}
+    extra: dict[int, list[str]] = {}
+    for source, target in skips:
+        extra.setdefault(target, []).append(f"t{source}")
+    ops = []
+    for number in range(length):
+        before = "x" if number == 0 else f"t{number - 1}"
+        ops.append(
+            Op(
+                id=f"op{number}",
+                target="Linear",
+                inputs=tuple(dict.fromkeys([before, *extra.get(number, ())])),
+                outputs=(tensor(f"t{number}"),),
+                parameters=(f"op{owner.get(number, number)}.weight", f"op{number}.bias"),
+                buffers=(f"op{number}.mean",) if buffers else (),
+            )
+        )
+    read = dict.fromkeys([f"t{length - 1}", *extra.get(length, ()), "y"])
+    ops.append(Op(id="loss", target="loss", inputs=tuple(read), outputs=(tensor("loss"),)))
+    sizes: Mapping[str, int] = {
+        name: WEIGHT_BYTES if name.endswith("weight") else BIAS_BYTES for op in ops for name in op.parameters
+    }
+    return Graph(
+        name="chain",
+        inputs=(tensor("x", requires_grad=False, nbytes=2), tensor("y", requires_grad=False, nbytes=1)),
+        targets=("y",),
+        ops=tuple(ops),
+        parameters=tuple(parameter(name, nbytes) for name, nbytes in sizes.items()),
+        buffers={f"op{number}.mean": BUFFER_BYTES for number in range(length)} if buffers else {},
+        storages={},
+        cuts=tuple(f"op{number}" for number in range(length - 1)),
+    )
+
+
+def boundaries(segments: int) -> tuple[str, ...]:
+    """Cuts of a chain after each of its first operations."""
+    return tuple(f"op{number}" for number in range(segments - 1))

@@ -1,0 +1,109 @@
+import dataclasses
+
+import pytest
+from tests.unit.costs.tables import network, table_for
+
+from trimaran.cluster.types import Cluster, Device, Link
+from trimaran.costs.transfers import transfer_cost
+from trimaran.errors import InputError
+from trimaran.program.types import Instruction, Kind
+from trimaran.timeline import COMMUNICATION
+
+DEVICE = Device(name="a core", kind="cpu", memory_bytes=2**30)
+BUSY = table_for(network())
+TABLE = dataclasses.replace(BUSY, fingerprint=dataclasses.replace(BUSY.fingerprint, cores=8))
+
+
+def _cluster(hosts: tuple[int, ...], **links: Link) -> Cluster:
+    pairs = {(int(name[1]), int(name[2])): link for name, link in links.items()}
+    return Cluster(name="test", devices=(DEVICE,) * len(hosts), hosts=hosts, links=pairs)
+
+
+def _send(source: int, target: int, nbytes: int) -> Instruction:
+    return Instruction(
+        kind=Kind.SEND_FORWARD,
+        rank=source,
+        segment=0,
+        microbatch=0,
+        stream=COMMUNICATION,
+        peer=target,
+        peer_segment=1,
+        nbytes=nbytes,
+    )
+
+
+def _all_reduce(group: tuple[int, ...], nbytes: int) -> Instruction:
+    return Instruction(kind=Kind.ALL_REDUCE, rank=group[0], stream=COMMUNICATION, group=group, nbytes=nbytes)
+
+
+def test_ranks_of_one_host_talk_at_what_was_measured() -> None:
+    """0.1 ms latency at the smallest size, 1 MB at 1 GB/s: 1 ms more."""
+    transfer = transfer_cost(_send(0, 1, 1_000_000), TABLE, _cluster((0, 0)))
+    assert transfer.latency_s == pytest.approx(1e-4, rel=1e-4)
+    assert transfer.latency_s + transfer.flow_s == pytest.approx(1.1e-3)
+    assert transfer.links == ("loopback",)
+
+
+def test_where_every_core_has_a_rank_latency_is_their_work() -> None:
+    """The same 1.1 ms, all of it shared and slowed down as bytes are; with spare cores 0.1 ms of it is not."""
+    send = _send(0, 1, 1_000_000)
+    busy, spare = (transfer_cost(send, table, _cluster((0, 0))) for table in (BUSY, TABLE))
+    assert busy.latency_s == 0.0
+    assert busy.flow_s == pytest.approx(spare.latency_s + spare.flow_s)
+
+
+def test_both_ends_of_a_message_cost_the_same() -> None:
+    receive = dataclasses.replace(_send(0, 1, 5_000), kind=Kind.RECEIVE_FORWARD, rank=1, peer=0)
+    assert transfer_cost(_send(0, 1, 5_000), TABLE, _cluster((0, 0))) == transfer_cost(receive, TABLE, _cluster((0, 0)))
+
+
+def test_each_host_has_a_loopback_of_its_own() -> None:
+    cluster = _cluster((0, 0, 1, 1))
+    assert transfer_cost(_send(0, 1, 10), TABLE, cluster).links == ("loopback0",)
+    assert transfer_cost(_send(2, 3, 10), TABLE, cluster).links == ("loopback1",)
+
+
+def test_a_group_of_another_size_is_scaled_from_the_nearest_that_was_measured() -> None:
+    """From 2 to 3 ranks: twice the messages (0.2 ms each way), and 4/3 of a buffer in place of 1: (0.4 + 2.667) ms."""
+    transfer = transfer_cost(_all_reduce((0, 1, 2), 1_000_000), TABLE, _cluster((0, 0, 0)))
+    assert transfer.latency_s + transfer.flow_s == pytest.approx(4e-4 + 4 / 3 * 2e-3, rel=1e-4)
+    assert transfer.source == "analytic: from 2 ranks, measured: by hand"
+
+
+def test_a_link_of_the_cluster_is_priced_by_its_closed_form() -> None:
+    """1 ms + 1 MB / (100 MB/s) = 11 ms."""
+    link = Link(bytes_per_s=1e8, latency_s=1e-3, source="datasheet: a switch")
+    transfer = transfer_cost(_send(0, 1, 1_000_000), TABLE, _cluster((0, 1), p01=link))
+    assert (transfer.latency_s, transfer.flow_s) == pytest.approx((1e-3, 1e-2))
+    assert (transfer.links, transfer.source) == (("0-1",), "analytic: datasheet: a switch")
+
+
+def test_a_collective_is_as_slow_as_its_slowest_link_and_occupies_all() -> None:
+    """Ring of 3: 4 messages of 1 ms and 4/3 of 3 MB at 100 MB/s: 4 + 40 = 44 ms."""
+    fast = Link(bytes_per_s=1e9, latency_s=1e-3, source="datasheet: fast")
+    slow = Link(bytes_per_s=1e8, latency_s=1e-3, source="datasheet: slow")
+    cluster = _cluster((0, 1, 2), p01=fast, p12=slow, p02=fast)
+    transfer = transfer_cost(_all_reduce((0, 1, 2), 3_000_000), TABLE, cluster)
+    assert transfer.latency_s + transfer.flow_s == pytest.approx(0.044)
+    assert transfer.links == ("0-1", "1-2", "0-2")
+
+
+def test_a_group_of_one_has_nothing_to_do() -> None:
+    transfer = transfer_cost(_all_reduce((0,), 1_000_000), TABLE, _cluster((0, 0)))
+    assert (transfer.latency_s, transfer.flow_s, transfer.links) == (0.0, 0.0, ())
+
+
+def test_ranks_that_no_link_joins_are_named() -> None:
+    with pytest.raises(InputError, match="no link between ranks 0 and 1, which are on different hosts"):
+        transfer_cost(_send(0, 1, 10), TABLE, _cluster((0, 1)))
+
+
+def test_more_ranks_than_devices_are_refused() -> None:
+    with pytest.raises(InputError, match='has a rank 2, cluster "test" has 2 devices'):
+        transfer_cost(_all_reduce((0, 1, 2), 10), TABLE, _cluster((0, 0)))
+
+
+def test_a_transfer_that_nobody_measured_is_named() -> None:
+    table = dataclasses.replace(TABLE, curves={})
+    with pytest.raises(InputError, match='no measured time of "AR" between 2 ranks'):
+        transfer_cost(_all_reduce((0, 1), 10), table, _cluster((0, 0)))

@@ -1,0 +1,162 @@
+"""The three forms of a batch, and what is refused."""
+
+from collections import namedtuple
+
+import pytest
+import torch
+from tests.unit.graph.networks import OwnLoss, make_job
+from torch import nn
+from torch.nn import functional
+
+from trimaran.errors import InputError
+from trimaran.graph.batches import (
+    call_model,
+    cast_batch,
+    compute_loss,
+    count_samples,
+    move_batch,
+    name_tensors,
+    rebuild_batch,
+    slice_batch,
+    split_batch,
+    split_microbatches,
+)
+
+X, Y = torch.arange(10.0).view(5, 2), torch.arange(5.0)
+
+
+def test_pair_calls_model_with_input_and_loss_with_target() -> None:
+    arguments, keywords, expected = split_batch((X, Y))
+    assert arguments == (X,)
+    assert keywords == {}
+    assert expected is Y
+
+
+def test_tuple_input_is_spread_over_arguments() -> None:
+    assert split_batch(([X, Y], Y))[0] == (X, Y)
+
+
+def test_dict_is_given_to_model_and_loss_as_it_is() -> None:
+    batch = {"x": X, "y": Y}
+    assert split_batch(batch) == ((batch,), {}, batch)
+
+
+def test_dict_without_loss_becomes_keywords() -> None:
+    assert split_batch({"x": X}, own_loss=True)[:2] == ((), {"x": X})
+
+
+@pytest.mark.parametrize("batch", [[X], (X, Y, Y), X, "text"])
+def test_other_forms_are_refused(batch: object) -> None:
+    with pytest.raises(InputError, match=r"a batch is \(input, target\), or a dict"):
+        split_batch(batch)
+
+
+def test_pair_without_loss_is_refused() -> None:
+    with pytest.raises(InputError, match="used as model"):
+        split_batch((X, Y), own_loss=True)
+
+
+def test_tensors_have_names_by_their_place() -> None:
+    assert list(name_tensors(((X, {"mask": X}), Y))) == ["input.0", "input.1.mask", "target"]
+    assert list(name_tensors({"ids": X, "parts": [X, Y]})) == ["ids", "parts.0", "parts.1"]
+
+
+def test_rebuilding_keeps_the_form() -> None:
+    pair = namedtuple("pair", "left right")
+    batch = (pair(X, [Y]), Y)
+    doubled = rebuild_batch(batch, {name: tensor * 2 for name, tensor in name_tensors(batch).items()})
+    assert isinstance(doubled[0], pair)
+    assert torch.equal(doubled[0].right[0], Y * 2)
+
+
+def test_what_is_no_tensor_is_named() -> None:
+    with pytest.raises(InputError, match=r'"x\.name" is a str'):
+        name_tensors({"x": {"name": "a"}})
+
+
+def test_first_dims_that_disagree_are_listed() -> None:
+    with pytest.raises(InputError, match="input: 5, target: 4"):
+        count_samples((X, Y[:4]))
+
+
+def test_tensor_without_dims_is_refused() -> None:
+    with pytest.raises(InputError, match="target: no dim"):
+        count_samples((X, torch.tensor(1.0)))
+
+
+def test_microbatches_have_the_boundaries_of_tensor_split() -> None:
+    """5 samples in 3 parts: 2, 2, 1; in 7 parts the last two are empty."""
+    for parts in (1, 3, 7):
+        sizes = [count_samples(part) for part in split_microbatches((X, Y), parts)]
+        assert sizes == [len(part) for part in torch.tensor_split(X, parts)]
+
+
+def test_slice_cuts_every_tensor() -> None:
+    part = slice_batch({"x": X, "deep": [Y]}, 1, 3)
+    assert torch.equal(part["x"], X[1:3])
+    assert torch.equal(part["deep"][0], Y[1:3])
+
+
+def test_cast_leaves_integers() -> None:
+    batch = cast_batch((X, torch.arange(5)), torch.float64)
+    assert batch[0].dtype == torch.float64
+    assert batch[1].dtype == torch.int64
+
+
+def test_move_keeps_values() -> None:
+    assert torch.equal(move_batch((X, Y), "cpu")[1], Y)
+
+
+def test_mean_loss_is_weighted_by_samples() -> None:
+    """Mean of squares of (1, 3) over 2 samples is 5: the sum is 10, the weight 2."""
+    job = make_job(nn.Identity)
+    output = torch.tensor([1.0, 3.0], requires_grad=True)
+    total, weight = compute_loss(job, output, (torch.zeros(2), torch.zeros(2)))
+    assert (float(total.detach()), weight) == (10.0, 2.0)
+
+
+def test_sum_and_weight_are_taken_as_given() -> None:
+    job = make_job(nn.Identity, loss=lambda output, target: (output.sum(), (target > 0).sum()))
+    output = torch.tensor([1.0, 3.0], requires_grad=True)
+    total, weight = compute_loss(job, output, (torch.zeros(2), torch.tensor([1.0, -1.0])))
+    assert float(total.detach()) == 4.0
+    assert int(weight) == 1
+
+
+def test_own_loss_of_the_model_is_used() -> None:
+    job = make_job(OwnLoss, loss=None)
+    batch = {"x": torch.randn(3, 6), "y": torch.randn(3, 4)}
+    output = call_model(job, OwnLoss(), batch)
+    total, weight = compute_loss(job, output, batch)
+    assert weight == 3.0
+    torch.testing.assert_close(total, output["loss"] * 3)
+
+
+def test_own_loss_that_is_missing_is_refused() -> None:
+    with pytest.raises(InputError, match="give the batch its labels"):
+        compute_loss(make_job(OwnLoss, loss=None), {"loss": None}, {"x": X})
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda output, target: (output - target) ** 2,
+        lambda output, target: 3.0,
+        lambda output, target: (output - target).long().sum(),
+        lambda output, target: ((output - target).sum(), "many"),
+    ],
+    ids=["vector", "float", "integer", "weight"],
+)
+def test_loss_that_is_no_floating_scalar_is_refused(loss: object) -> None:
+    output = torch.zeros(2, requires_grad=True)
+    with pytest.raises(InputError, match="a loss"):
+        compute_loss(make_job(nn.Identity, loss=loss), output, (X[:2], torch.ones(2)))
+
+
+def test_loss_without_gradient_is_refused_in_training() -> None:
+    job = make_job(nn.Identity, loss=functional.mse_loss)
+    batch = (torch.zeros(2), torch.ones(2))
+    with pytest.raises(InputError, match="nothing to train"):
+        compute_loss(job, torch.zeros(2), batch)
+    with torch.no_grad():
+        assert compute_loss(job, torch.zeros(2), batch)[1] == 2.0

@@ -1,0 +1,87 @@
+"""Hooks of the user: those on leaves fire in segments, those on containers are named as lost."""
+
+from typing import Any
+
+import pytest
+from tests.unit.graph.chain import build_chain, evaluate_chain, make_batch, train_chain
+from tests.unit.graph.networks import LeakyLeaf, make_job
+from torch import nn
+
+from trimaran.graph.capture import capture, lost_hooks
+from trimaran.job import Job
+
+
+def nested() -> nn.Module:
+    return nn.Sequential(nn.Sequential(nn.Linear(6, 6), nn.Identity(), nn.ReLU()), nn.Linear(6, 4))
+
+
+def seen_in_training(job: Job, model: nn.Module, register: Any) -> list[str]:
+    found = capture(job, model)
+    seen: list[str] = []
+    register(model, seen)
+    train_chain(job, build_chain(found, ("0.2",)), model, make_batch(job, 4))
+    return seen
+
+
+def test_forward_hooks_on_leaves_fire() -> None:
+    def register(model: Any, seen: list[str]) -> None:
+        model[0][0].register_forward_hook(lambda *_: seen.append("first"))
+        model[1].register_forward_pre_hook(lambda *_: seen.append("last"))
+
+    job = make_job(nested)
+    assert seen_in_training(job, nested(), register) == ["first", "last"]
+
+
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")  # the data wants no gradient
+def test_backward_hooks_on_leaves_fire() -> None:
+    def register(model: Any, seen: list[str]) -> None:
+        model[0][0].register_full_backward_hook(lambda *_: seen.append("first"))
+        model[1].register_full_backward_hook(lambda *_: seen.append("last"))
+
+    job = make_job(nested)
+    assert seen_in_training(job, nested(), register) == ["last", "first"]
+
+
+def test_hooks_do_not_fire_while_the_model_is_captured() -> None:
+    model: Any = nested()
+    seen: list[str] = []
+    model[1].register_forward_hook(lambda *_: seen.append("leaf"))
+    model.register_forward_hook(lambda *_: seen.append("model"))
+    found = capture(make_job(nested), model)
+    assert seen == []
+    evaluate_chain(build_chain(found, ("0.2",)), make_batch(make_job(nested), 2))
+    assert seen == ["leaf"]
+
+
+def test_hooks_on_containers_and_dropped_identities_are_lost() -> None:
+    model: Any = nested()
+    found = capture(make_job(nested), model)
+    assert lost_hooks(found) == []
+    model[1].register_forward_hook(lambda *_: None)
+    assert lost_hooks(found) == []
+    model[0].register_forward_pre_hook(lambda *_: None)
+    model[0][1].register_forward_hook(lambda *_: None)
+    model.register_full_backward_hook(lambda *_: None)
+    assert lost_hooks(found) == ["", "0", "0.1"]
+
+
+def test_hook_on_a_leaf_that_leaves_a_tensor_behind_is_lost() -> None:
+    """The model reads an attribute that the leaf sets, so the leaf is taken apart into its operations."""
+    found = capture(make_job(LeakyLeaf))
+    assert "leaf" not in [op.id for op in found.graph.ops]
+    found.model.get_submodule("leaf").register_forward_hook(lambda *_: None)
+    assert lost_hooks(found) == ["leaf"]
+
+
+def test_hooks_by_which_torch_computes_a_weight_are_not_the_users() -> None:
+    def make() -> nn.Module:
+        return nn.Sequential(
+            nn.utils.parametrizations.weight_norm(nn.Linear(6, 6)),
+            nn.Tanh(),
+            nn.utils.parametrizations.spectral_norm(nn.Linear(6, 4)),
+        )
+
+    job = make_job(make)
+    found = capture(job)
+    assert [op.id for op in found.graph.ops] == ["0", "1", "2", "loss"]
+    assert lost_hooks(found) == []

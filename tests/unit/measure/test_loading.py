@@ -1,0 +1,31 @@
+import dataclasses
+
+import torch
+from tests import zoo
+from torch.utils.data import TensorDataset
+
+from trimaran.measure.loading import Loader
+
+
+def test_a_small_data_set_is_gone_through_again_and_again() -> None:
+    """5 samples in batches of 4: in 5 batches each is there 4 times; 100 batches are more than are made at a time."""
+    data = TensorDataset(torch.arange(5.0).unsqueeze(1), torch.zeros(5))
+    job = dataclasses.replace(zoo.cnn(), dataset=lambda: data)
+    loader = Loader(job, data, 4, "cpu")
+    batches = [loader.load() for _ in range(100)]
+    seen = torch.cat([batch[0] for batch in batches[:5]]).flatten().tolist()
+    assert sorted(seen) == sorted([0.0, 1.0, 2.0, 3.0, 4.0] * 4)
+    assert {len(batch[0]) for batch in batches} == {4}
+
+
+def test_samples_come_in_a_random_order_that_is_the_same_each_time() -> None:
+    data = TensorDataset(torch.arange(50.0).unsqueeze(1), torch.zeros(50))
+    job = dataclasses.replace(zoo.cnn(), dataset=lambda: data)
+    first, again = (Loader(job, data, 50, "cpu").load()[0].flatten().tolist() for _ in range(2))
+    assert first == again
+    assert first != sorted(first)
+
+
+def test_a_batch_has_the_precision_of_the_job() -> None:
+    job = zoo.cnn_fp64()
+    assert Loader(job, job.dataset(), 2, "cpu").load()[0].dtype == torch.float64

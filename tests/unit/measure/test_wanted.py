@@ -1,0 +1,88 @@
+import dataclasses
+
+from tests.unit.costs.tables import about, exact, network, table_for
+
+from trimaran.costs.tables import CostTable, CurveKey, WholeCost, WholeKey
+from trimaran.costs.types import Interference
+from trimaran.graph.types import Graph
+from trimaran.measure.wanted import Wanted, WholeRun, choose_batches, find_missing, forms
+
+GRAPH = network(4)
+
+
+def _known(graph: Graph) -> CostTable:
+    """Everything that 2 ranks need at batches of 4 and 8."""
+    table = table_for(graph)
+    whole = WholeCost(forward=exact(1.0), backward=exact(2.0), evaluation=exact(0.5))
+    step = table.steps[graph.digest]
+    return dataclasses.replace(
+        table,
+        wholes={
+            WholeKey(graph.digest, form, "eager"): {4: whole, 8: whole} for form in ("module", "replicated", "graph")
+        },
+        steps={"job": step},
+        interference={"AR": Interference(), "SEND": Interference()},
+    )
+
+
+def _missing(table: CostTable, *batches: int, graph: Graph = GRAPH, ranks: int = 2, job: str = "job") -> Wanted:
+    return find_missing(table, graph, job=job, ranks=ranks, batches=batches, executions=("eager",))
+
+
+def test_nothing_is_measured_twice() -> None:
+    assert _missing(_known(GRAPH), 4, 8).nothing
+
+
+def test_another_batch_size_wants_passes_runs_and_loads_of_that_size_only() -> None:
+    wanted = _missing(_known(GRAPH), 8, 16)
+    assert wanted.passes == (16,)
+    assert {run.batch for run in wanted.wholes} == {16}
+    assert not wanted.update
+
+
+def test_an_operation_that_another_job_had_is_known() -> None:
+    """The same operations in another graph: only the whole model is new."""
+    other = dataclasses.replace(GRAPH, ops=(*GRAPH.ops[:3], *GRAPH.ops[4:]))
+    wanted = _missing(_known(GRAPH), 4, 8, graph=other)
+    assert wanted.passes == ()
+    assert WholeRun(form="graph", execution="eager", batch=4) in wanted.wholes
+
+
+def test_a_changed_job_wants_its_update_and_loading_again() -> None:
+    """Loading is measured beside runs on all ranks; the module as it is runs on one."""
+    wanted = _missing(_known(GRAPH), 4, 8, job="edited")
+    assert (wanted.update, wanted.passes) == (True, ())
+    assert [(run.form, run.batch) for run in wanted.wholes] == [("replicated", 4), ("replicated", 8)]
+
+
+def test_links_that_are_missing_are_measured_alone() -> None:
+    table = dataclasses.replace(_known(GRAPH), curves={})
+    wanted = _missing(table, 4, 8)
+    assert wanted == Wanted(curves=(CurveKey("SEND", 2), CurveKey("AR", 2), CurveKey("BC", 2)))
+
+
+def test_one_rank_needs_no_links_and_one_form() -> None:
+    wanted = _missing(CostTable(fingerprint=table_for(GRAPH).fingerprint), 8, ranks=1)
+    assert (wanted.curves, wanted.interference) == ((), ())
+    assert wanted.wholes == (WholeRun(form="module", execution="eager", batch=8),)
+
+
+def test_a_model_without_cuts_is_not_measured_in_segments() -> None:
+    assert forms(dataclasses.replace(GRAPH, cuts=()), ranks=2, execution="eager") == ("module", "replicated")
+
+
+def test_of_many_batch_sizes_a_few_are_measured_with_the_ends_among_them() -> None:
+    assert choose_batches(range(1, 101)) == (1, 21, 41, 60, 80, 100)
+    assert choose_batches([32, 64]) == (32, 64)
+
+
+def test_compiled_runs_are_few() -> None:
+    wanted = find_missing(_known(GRAPH), GRAPH, job="job", ranks=2, batches=(4, 8, 16), executions=("compiled",))
+    assert [(run.form, run.batch) for run in wanted.wholes] == [("replicated", 4), ("replicated", 16)]
+
+
+def test_a_batch_size_whose_loading_is_not_known_is_run_again() -> None:
+    table = _known(GRAPH)
+    step = dataclasses.replace(table.steps["job"], load={4: about(1.0, 0.1)})
+    wanted = _missing(dataclasses.replace(table, steps={"job": step}), 4, 8)
+    assert wanted == Wanted(wholes=(WholeRun(form="replicated", execution="eager", batch=8),))

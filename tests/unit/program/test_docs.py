@@ -1,0 +1,66 @@
+"""The page about programs says what the code does."""
+
+import json
+import re
+import runpy
+from pathlib import Path
+
+import jsonschema
+import pytest
+from tests.graphs import chain
+from tests.unit.program.test_rules import edit, on_rank
+
+from trimaran.errors import InputError
+from trimaran.program import check_program, decode_program, lower, parse_program
+from trimaran.program.schema import program_schema
+from trimaran.program.types import Kind, Program, Strategy
+
+PAGE = (Path(__file__).parents[3] / "docs" / "program.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+
+
+def written_programs() -> list[Program]:
+    return [parse_program(text) for text in blocks("text") if text.startswith("program ")]
+
+
+def test_the_annotated_programs_are_what_lower_makes() -> None:
+    clipped = Strategy(pp=2, boundaries=("op0",), microbatches=2)
+    assert written_programs() == [
+        lower(chain(2), clipped, batch=8, clip=True),
+        lower(chain(4, buffers=True), Strategy(dp=2, bucket_bytes=100), batch=8),
+    ]
+
+
+@pytest.mark.parametrize("number", range(2))
+def test_the_annotated_programs_are_legal(number: int) -> None:
+    check_program(written_programs()[number])
+
+
+def test_the_json_fits_the_schema_and_is_legal() -> None:
+    (text,) = blocks("json")
+    check_program(decode_program(text))
+    jsonschema.validate(json.loads(text), program_schema())
+
+
+def test_every_kind_is_in_the_table() -> None:
+    cells = re.findall(r"`([A-Z_]+)`", "".join(line for line in PAGE.splitlines() if line.startswith("| `")))
+    assert set(cells) == set(map(str, Kind))
+
+
+def test_the_python_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (code,) = blocks("python")
+    script = tmp_path / "example.py"
+    script.write_text(code)
+    runpy.run_path(str(script))
+    assert capsys.readouterr().out.startswith("0F0,2F0,2B0,0B0\n")
+
+
+def test_the_drawn_fault_is_the_one_that_is_drawn() -> None:
+    (drawn,) = (text for text in blocks("text") if text.startswith("illegal"))
+    program = lower(chain(2), Strategy(pp=2, boundaries=("op0",)), batch=2)
+    with pytest.raises(InputError) as caught:
+        check_program(on_rank(program, 1, edit("1F0", after=("IN0",))))
+    assert str(caught.value) == drawn.rstrip("\n")

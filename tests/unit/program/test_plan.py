@@ -1,0 +1,187 @@
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from tests.graphs import chain
+
+from trimaran.errors import CorruptDataError, InputError
+from trimaran.program import (
+    CandidateRow,
+    Plan,
+    Prediction,
+    Premises,
+    check_plan,
+    lower,
+    plan_program,
+    program_lines,
+    read_plan,
+    write_plan,
+)
+from trimaran.program.plan import format_plan
+from trimaran.program.types import Strategy
+
+STRATEGY = Strategy(dp=2)
+GRAPH = chain(3)
+PREDICTION = Prediction(step_time_s=0.1, interval_s=(0.09, 0.12), peak_bytes=(600, 600))
+PLAN = Plan(
+    job="digits",
+    strategy=STRATEGY,
+    premises=Premises(
+        graph_digest=GRAPH.digest,
+        global_batch_size=8,
+        devices=("one core", "one core"),
+        memory_bytes=(1000, 1000),
+        costs_digest="abc",
+    ),
+    prediction=PREDICTION,
+    candidates=(
+        CandidateRow(strategy=STRATEGY, verdict="chosen", prediction=PREDICTION, limiter="compute of rank 1"),
+        CandidateRow(strategy=Strategy(), verdict="rejected", reason="needs 2000 bytes of 1000"),
+    ),
+    program=program_lines(lower(GRAPH, STRATEGY, batch=8)),
+)
+
+
+def written(tmp_path: Path) -> Path:
+    path = tmp_path / "plan.json"
+    write_plan(path, PLAN)
+    return path
+
+
+def edited(path: Path, change: dict[str, object], *, by_hand: bool = False) -> Path:
+    plain = json.loads(path.read_text()) | change
+    if by_hand:
+        del plain["digest"]
+    path.write_text(json.dumps(plain))
+    return path
+
+
+def test_a_plan_reads_back(tmp_path: Path) -> None:
+    assert read_plan(written(tmp_path)) == PLAN
+
+
+def test_the_same_plan_is_the_same_file(tmp_path: Path) -> None:
+    first = written(tmp_path).read_bytes()
+    assert written(tmp_path).read_bytes() == first
+    assert format_plan(dataclasses.replace(PLAN)).encode() == first
+
+
+def test_the_schema_version_is_first_and_the_program_is_lines(tmp_path: Path) -> None:
+    plain = json.loads(written(tmp_path).read_text())
+    assert next(iter(plain)) == "schema_version"
+    assert plain["program"][0] == "program segments=1 microbatches=1 ranks=2"
+
+
+def test_nothing_else_is_left_in_the_folder(tmp_path: Path) -> None:
+    written(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
+
+
+def test_a_file_that_cannot_be_replaced_leaves_nothing_behind(tmp_path: Path) -> None:
+    folder = tmp_path / "plan.json"
+    folder.mkdir()
+    with pytest.raises(InputError, match="cannot be written"):
+        write_plan(folder, PLAN)
+    assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
+
+
+def test_writing_into_a_missing_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be written: No such file"):
+        write_plan(tmp_path / "none" / "plan.json", PLAN)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be read: No such file"):
+        read_plan(tmp_path / "plan.json")
+
+
+def test_a_truncated_file_is_corrupt(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(CorruptDataError, match="truncated"):
+        read_plan(path)
+
+
+def test_a_file_of_other_bytes_is_corrupt(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(CorruptDataError, match="not UTF-8"):
+        read_plan(path)
+
+
+def test_an_edited_file_is_corrupt(tmp_path: Path) -> None:
+    with pytest.raises(CorruptDataError, match="was edited or damaged"):
+        read_plan(edited(written(tmp_path), {"job": "other"}))
+
+
+def test_a_plan_made_by_hand_needs_no_digest(tmp_path: Path) -> None:
+    path = edited(written(tmp_path), {"job": "other"}, by_hand=True)
+    assert read_plan(path) == dataclasses.replace(PLAN, job="other")
+
+
+def test_a_wrong_type_in_a_plan_made_by_hand_is_refused_with_its_path(tmp_path: Path) -> None:
+    path = edited(written(tmp_path), {"strategy": {"dp": "two"}}, by_hand=True)
+    with pytest.raises(InputError, match=r"Expected `int`, got `str` - at `\$\.strategy\.dp`"):
+        read_plan(path)
+
+
+def test_an_unknown_key_in_a_plan_made_by_hand_is_refused_with_its_path(tmp_path: Path) -> None:
+    path = edited(written(tmp_path), {"strategy": {"dp": 2, "replicas": 2}}, by_hand=True)
+    with pytest.raises(InputError, match=r"unknown key `\$\.strategy\.replicas`"):
+        read_plan(path)
+
+
+def test_an_illegal_program_in_a_plan_made_by_hand_is_refused(tmp_path: Path) -> None:
+    lines = [line for line in PLAN.program if not line.startswith("U ")]
+    with pytest.raises(InputError, match="illegal program, rule 12"):
+        read_plan(edited(written(tmp_path), {"program": lines}, by_hand=True))
+
+
+def test_an_unreadable_program_is_refused_with_its_line(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"plan\.json, \$\.program, line 1: expected"):
+        read_plan(edited(written(tmp_path), {"program": ["nothing"]}, by_hand=True))
+
+
+def test_a_program_for_other_ranks_than_the_strategy_is_refused(tmp_path: Path) -> None:
+    path = edited(written(tmp_path), {"strategy": {"dp": 4}}, by_hand=True)
+    with pytest.raises(InputError, match="takes 4 ranks, and its program has 2"):
+        read_plan(path)
+
+
+def test_the_program_of_a_plan_is_that_of_its_strategy() -> None:
+    assert plan_program(PLAN) == lower(GRAPH, STRATEGY, batch=8)
+
+
+def test_what_it_was_made_for_is_accepted() -> None:
+    check_plan(PLAN, graph_digest=GRAPH.digest, world_size=2, memory_bytes=(1000, 1000), global_batch_size=8)
+
+
+@pytest.mark.parametrize(
+    ("now", "message"),
+    [
+        ({"graph_digest": "fedc"}, "the model or its data: graph [0-9a-f]+ then, fedc now"),
+        ({"world_size": 4}, "the number of ranks: 2 then, 4 now"),
+        ({"global_batch_size": 16}, "the global batch size: 8 then, 16 now"),
+        ({"memory_bytes": (1000, 500)}, "the memory of rank 1: 1000 B then, 500 B now, and 600 B are needed"),
+    ],
+)
+def test_what_changed_is_said(now: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        check_plan(PLAN, **now)  # type: ignore[arg-type]
+
+
+def test_everything_that_changed_is_said_at_once() -> None:
+    with pytest.raises(InputError) as caught:
+        check_plan(PLAN, graph_digest="fedc", world_size=4)
+    assert len(caught.value.figures["changed"]) == 2  # type: ignore[arg-type]
+
+
+def test_less_memory_than_planned_is_accepted_where_the_prediction_fits() -> None:
+    check_plan(PLAN, memory_bytes=(700, 5000))
+
+
+def test_without_a_prediction_of_memory_less_than_planned_is_refused() -> None:
+    plan = dataclasses.replace(PLAN, prediction=Prediction(step_time_s=0.1, interval_s=(0.09, 0.12)))
+    with pytest.raises(InputError, match="1000 B are needed"):
+        check_plan(plan, memory_bytes=(700, 5000))

@@ -1,0 +1,98 @@
+"""The report of a run as JSON."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.unit.report.runs import PROGRAM, measured, predicted
+
+from trimaran.errors import CorruptDataError, InputError
+from trimaran.program.plan import Prediction
+from trimaran.program.types import Strategy
+from trimaran.report.compare import compare
+from trimaran.report.files import RunReport, read_report, report_document, write_report
+
+REPORT = RunReport(
+    job="digits",
+    strategy=Strategy(pp=2, boundaries=("conv2",), schedule="1f1b", microbatches=4),
+    prediction=Prediction(step_time_s=9.0, interval_s=(8.5, 9.5), peak_bytes=(150, 260)),
+    comparison=compare(PROGRAM, predicted(), measured(6)),
+    samples_per_s=6.4,
+    final={"accuracy": 0.98, "loss": 0.05},
+    run_dir="runs/digits",
+    environment={"torch": "2.13.0"},
+)
+
+
+def test_the_report_has_what_scripts_ask_for() -> None:
+    """9 s predicted, 10 s measured: the error is 9 / 10 - 1 = -0.1."""
+    document = report_document(REPORT)
+    assert next(iter(document)) == "schema_version"
+    assert document["plan"]["strategy"] == "pp2 1f1b m4"
+    assert document["plan"]["details"]["boundaries"] == ["conv2"]
+    assert document["predicted"] == {"step_time_s": 9.0, "interval_s": [8.5, 9.5], "peak_bytes": [150, 260]}
+    assert document["measured"] == {"step_time_s": pytest.approx(10.0), "steps": 5, "warmup": 1}
+    assert document["error"] == pytest.approx(-0.1)
+    assert document["samples_per_s"] == 6.4
+    assert document["final"]["accuracy"] == 0.98
+    assert document["run_dir"] == "runs/digits"
+
+
+def test_figures_of_ranks_are_lists() -> None:
+    """Update of both ranks: 1 s predicted, 0.5 s and 1 s measured."""
+    by_rank = report_document(REPORT)["by_rank"]
+    assert by_rank["rank"] == [0, 1]
+    assert by_rank["update"] == {
+        "predicted_s": [1.0, 1.0],
+        "measured_s": [pytest.approx(0.5), pytest.approx(1.0)],
+        "error": [pytest.approx(1.0), pytest.approx(0.0)],
+    }
+
+
+def test_every_instruction_is_kept() -> None:
+    kept = report_document(REPORT)["by_instruction"]
+    assert kept["instruction"] == [instruction.id for instruction in PROGRAM]
+    assert len(kept["predicted_s"]) == len(kept["measured_s"]) == len(kept["error"]) == len(kept["instruction"])
+
+
+def test_every_kind_is_kept() -> None:
+    kinds = {row["kind"]: row for row in report_document(REPORT)["by_kind"]}
+    assert kinds["RECV_F"] == {
+        "kind": "RECV_F",
+        "count": 1,
+        "observed": 1,
+        "predicted_s": 0.5,
+        "measured_s": pytest.approx(1.0),
+        "error": pytest.approx(-0.5),
+    }
+
+
+def test_a_run_without_a_record_has_no_measured_figures() -> None:
+    document = report_document(RunReport(job="digits", strategy=Strategy(), prediction=REPORT.prediction))
+    assert document["measured"]["step_time_s"] is None
+    assert document["error"] is None
+    assert "by_rank" not in document
+
+
+def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    write_report(path, REPORT)
+    expected = json.loads(json.dumps(report_document(REPORT)))
+    del expected["schema_version"]
+    assert read_report(path) == expected
+    assert [item.name for item in tmp_path.iterdir()] == ["report.json"]
+
+
+def test_a_truncated_report_is_corrupt(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    write_report(path, REPORT)
+    path.write_text(path.read_text()[:-20])
+    with pytest.raises(CorruptDataError, match="may have been truncated"):
+        read_report(path)
+
+
+def test_another_schema_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    path.write_text('{"schema_version": 99}')
+    with pytest.raises(InputError, match="schema_version is 99"):
+        read_report(path)

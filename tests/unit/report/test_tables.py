@@ -1,0 +1,121 @@
+"""Tables are complete at 80 columns and without colour."""
+
+import io
+
+import pytest
+from rich.console import Console, RenderableType
+from tests.unit.report.runs import PROGRAM, measured, predicted
+
+from trimaran.program.types import Kind
+from trimaran.report.compare import Comparison, Figure, KindComparison, RankComparison, compare
+from trimaran.report.tables import CandidateLine, candidate_table, kind_table, rank_table, utilization_table
+from trimaran.report.utilization import utilization
+
+
+def lines(table: RenderableType, width: int = 80) -> list[str]:
+    file = io.StringIO()
+    Console(file=file, width=width, no_color=True).print(table)
+    return file.getvalue().splitlines()
+
+
+def words(line: str) -> list[str]:
+    return line.split()
+
+
+def test_the_rank_table_has_three_lines_a_rank() -> None:
+    """Rank 0 as worked by hand in `test_breakdown`; the longest step, 10 s, makes the unit s."""
+    rows = lines(rank_table(compare(PROGRAM, predicted(), measured(6))))
+    assert words(rows[1]) == ["rank", "FP", "BP", "WU", "load", "comm", "idle", "other", "step", "hidden"]
+    first = next(place for place, row in enumerate(rows) if "predicted" in row and place > 1)
+    assert words(" ".join(rows[first : first + 3])) == [
+        *("0", "predicted", "2.00", "1.50", "1.00", "1.00", "1.00", "2.50", "0.00", "9.00", "0.00"),
+        *("measured", "2.00", "1.50", "0.50", "1.00", "1.50", "2.55", "0.95", "10.0", "0.50"),
+        *("error", "+0.0%", "+0.0%", "+100%", "+0.0%", "-33%", "-2.0%", "-100%", "-10%", "-100%"),
+    ]
+
+
+def test_the_rank_table_says_what_was_left_out() -> None:
+    assert "5 steps measured after 1 of warm-up" in "\n".join(
+        lines(rank_table(compare(PROGRAM, predicted(), measured(6))))
+    )
+
+
+def widest() -> Comparison:
+    """Every number as wide as it gets, with errors beyond a thousand percent."""
+    figure = Figure(predicted_s=9.999, measured_s=0.5)
+    names = ("step", "forward", "backward", "update", "load", "exposed", "hidden", "idle", "unattributed")
+    ranks = tuple(RankComparison(rank=rank, **dict.fromkeys(names, figure)) for rank in (0, 1023))
+    kinds = tuple(KindComparison(kind=kind, count=9999, observed=9999, each=figure) for kind in Kind)
+    return Comparison(step=figure, ranks=ranks, kinds=kinds, instructions={}, steps=500, warmup=10)
+
+
+@pytest.mark.parametrize("table", [rank_table, kind_table])
+def test_nothing_is_cut_off_at_80_columns(table: object) -> None:
+    rows = lines(table(widest()))  # type: ignore[operator]
+    assert max(map(len, rows)) <= 80
+    assert "…" not in "".join(rows)
+
+
+def test_the_kind_table_shows_what_was_not_observed() -> None:
+    kinds = (
+        KindComparison(kind=Kind.ALL_REDUCE, count=3, observed=0, each=Figure(predicted_s=0.002, measured_s=None)),
+    )
+    comparison = Comparison(
+        step=Figure(predicted_s=1.0, measured_s=1.0), ranks=(), kinds=kinds, instructions={}, steps=1, warmup=0
+    )
+    assert words(lines(kind_table(comparison))[-1]) == ["AR", "3", "0", "2.00", "ms", "–", "–"]
+
+
+CANDIDATES = [
+    CandidateLine(
+        strategy="dp2",
+        step_time_s=0.0123,
+        interval_s=(0.0119, 0.0128),
+        peak_bytes=3 * 2**30,
+        limiter="compute of rank 1",
+        chosen=True,
+        baseline=True,
+    ),
+    CandidateLine(
+        strategy="dp2 pp2 1f1b m16 compiled",
+        step_time_s=1.152,
+        interval_s=(1.142, 1.161),
+        peak_bytes=87 * 2**30,
+        limiter="communication of gradients",
+        note="more devices than there are",
+    ),
+    CandidateLine(strategy="pp2 gpipe m4", note="does not fit"),
+]
+
+
+def test_the_candidate_table_marks_the_chosen_and_the_baseline() -> None:
+    rows = lines(candidate_table(CANDIDATES))
+    row = next(row for row in rows if "dp2 " in row)
+    assert words(row)[:7] == ["*=", "dp2", "12.3", "ms", "11.9–12.8", "3.0", "GiB"]
+
+
+def test_the_candidate_table_shows_what_was_not_simulated() -> None:
+    assert any("pp2 gpipe" in row and row.count("–") == 2 for row in lines(candidate_table(CANDIDATES)))
+
+
+def test_the_candidate_table_leaves_out_columns_that_say_nothing() -> None:
+    header = lines(candidate_table([CandidateLine(strategy="one device", step_time_s=1.0, interval_s=(0.9, 1.1))]))[1]
+    assert words(header) == ["strategy", "step", "interval", "peak"]
+
+
+@pytest.mark.parametrize("text", ["more", "devices", "than", "there", "are", "communication", "gradients", "compiled"])
+def test_the_candidate_table_keeps_every_word_at_80_columns(text: str) -> None:
+    assert text in " ".join(lines(candidate_table(CANDIDATES)))
+
+
+def test_the_utilization_table_shows_shares() -> None:
+    """Rank 1 of the prediction: 3.5, 0.5 and 5 of 9 s."""
+    rows = lines(utilization_table(utilization(PROGRAM, predicted())))
+    assert words(rows[-1]) == ["1", "9.00", "s", "38.9", "%", "5.6", "%", "55.6", "%"]
+
+
+def test_tables_are_plain_where_no_color_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    file = io.StringIO()
+    Console(file=file, width=80, force_terminal=True).print(candidate_table(CANDIDATES))
+    assert "\x1b[3" not in file.getvalue().replace("\x1b[3m", "")

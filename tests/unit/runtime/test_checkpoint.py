@@ -1,0 +1,75 @@
+"""Files of weights."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tests import zoo
+from torch import nn
+
+from trimaran.errors import CorruptDataError, ExecutionError, InputError
+from trimaran.runtime.checkpoint import gather_weights, read_weights, write_weights
+
+
+def save(model: nn.Module, path: Path) -> None:
+    write_weights(gather_weights(model, model, rank=0, stages=1, group=None), path)
+
+
+def test_a_file_has_every_name_of_the_state_dict(tmp_path: Path) -> None:
+    """Tied names each, buffers too."""
+    for model in (zoo.Gpt(), zoo.Cnn()):
+        save(model, tmp_path / "folder" / "model.safetensors")
+        stored = load_file(tmp_path / "folder" / "model.safetensors")
+        expected = model.state_dict()
+        assert stored.keys() == expected.keys()
+        assert all(torch.equal(stored[name], tensor) for name, tensor in expected.items())
+    assert [path.name for path in (tmp_path / "folder").iterdir()] == ["model.safetensors"]
+
+
+def test_weights_come_back_into_another_model(tmp_path: Path) -> None:
+    first, second = zoo.Gpt(), zoo.Gpt()
+    save(first, tmp_path / "model.safetensors")
+    read_weights(second, tmp_path / "model.safetensors")
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+    assert second.head.weight is second.token.weight
+
+
+def test_missing_and_unexpected_names_are_listed_and_nothing_is_loaded(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    save_file({"weight": torch.zeros(1, 1), "surplus": torch.zeros(1)}, path)
+    model = nn.Linear(1, 1)
+    before = model.weight.item()
+    with pytest.raises(InputError, match="it lacks bias; it has surplus") as caught:
+        read_weights(model, path)
+    assert (caught.value.figures["missing"], caught.value.figures["unexpected"]) == (("bias",), ("surplus",))
+    assert model.weight.item() == before
+
+
+def test_other_shapes_are_listed(tmp_path: Path) -> None:
+    save(nn.Linear(3, 1), tmp_path / "model.safetensors")
+    with pytest.raises(InputError, match=r"weight \(1, 3\) in the file, \(1, 2\) in the model"):
+        read_weights(nn.Linear(2, 1), tmp_path / "model.safetensors")
+
+
+def test_a_damaged_file_is_told_from_a_wrong_one(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    save(nn.Linear(50, 50), path)
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(CorruptDataError, match="damaged"):
+        read_weights(nn.Linear(50, 50), path)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no file of weights"):
+        read_weights(nn.Linear(1, 1), tmp_path / "model.safetensors")
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "folder").write_text("in the way")
+    with pytest.raises(ExecutionError, match="cannot write"):
+        save(nn.Linear(1, 1), tmp_path / "folder" / "model.safetensors")
+    (tmp_path / "target").mkdir()
+    with pytest.raises(ExecutionError, match="cannot write"):
+        save(nn.Linear(1, 1), tmp_path / "target")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "target"]

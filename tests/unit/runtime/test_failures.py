@@ -1,0 +1,39 @@
+"""Which of several failures is the cause."""
+
+from pathlib import Path
+
+from trimaran.errors import ExecutionError, InputError
+from trimaran.runtime.failures import LINES_OF_LOG, Failure, find_cause, is_peer_failure, to_error
+
+
+def test_the_cause_is_the_first_that_is_not_because_of_a_peer() -> None:
+    complaint = Failure(rank=0, text="closed", because_of_peer=True)
+    killed = Failure(rank=2, exit_code=-9)
+    assert find_cause([complaint, killed]) is killed
+    assert find_cause([complaint]) is complaint
+
+
+def test_complaints_about_a_peer_are_known() -> None:
+    assert is_peer_failure(RuntimeError("[pair.cc:1] Read error: Connection reset by peer"))
+    assert is_peer_failure(ExecutionError("rank 0 lost contact", lost_peer=True))
+    assert not is_peer_failure(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+    assert not is_peer_failure(ExecutionError("the loss is nan"))
+    assert not is_peer_failure(ValueError("timed out"))
+
+
+def test_the_end_of_the_log_is_in_the_message(tmp_path: Path) -> None:
+    log = tmp_path / "rank3.log"
+    log.write_text("\n".join(f"line {number}" for number in range(100)))
+    error = to_error(Failure(rank=3, exit_code=-11), log)
+    assert isinstance(error, ExecutionError)
+    assert "rank 3 was killed by SIGSEGV" in str(error)
+    assert f"line {99 - LINES_OF_LOG + 1}" in str(error)
+    assert f"line {99 - LINES_OF_LOG}\n" not in str(error)
+    assert error.figures["rank"] == 3
+
+
+def test_an_error_of_ours_is_raised_as_it_is(tmp_path: Path) -> None:
+    own = InputError("no", batch=3)
+    error = to_error(Failure(rank=1, error=own), tmp_path / "rank1.log")
+    assert error is own
+    assert error.figures == {"batch": 3, "rank": 1}

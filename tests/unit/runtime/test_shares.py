@@ -1,0 +1,52 @@
+"""Who gets which samples."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trimaran.errors import InputError
+from trimaran.runtime.shares import cut_batch, join_batches, microbatch_sizes, split_evenly
+
+
+@given(st.integers(0, 200), st.integers(1, 20))
+def test_an_even_split_loses_nothing_and_differs_by_one_at_most(count: int, parts: int) -> None:
+    sizes = split_evenly(count, parts)
+    assert sum(sizes) == count
+    assert max(sizes) - min(sizes) <= 1
+    assert list(sizes) == sorted(sizes, reverse=True)
+
+
+@given(st.integers(1, 200), st.integers(1, 8), st.integers(1, 16))
+def test_every_sample_is_in_one_microbatch(samples: int, replicas: int, microbatches: int) -> None:
+    sizes = microbatch_sizes(samples, replicas=replicas, microbatches=microbatches)
+    assert sum(map(sum, sizes)) == samples
+    assert [len(share) for share in sizes] == [microbatches] * replicas
+
+
+@given(st.integers(1, 8), st.integers(1, 16), st.integers(0, 200))
+def test_all_replicas_leave_out_the_same_microbatches(replicas: int, microbatches: int, more: int) -> None:
+    """Otherwise their collectives would not match. It holds wherever each replica has a sample."""
+    sizes = microbatch_sizes(replicas + more, replicas=replicas, microbatches=microbatches)
+    assert len({tuple(size > 0 for size in share) for share in sizes}) == 1
+    assert all(share[0] > 0 for share in sizes)
+
+
+def test_a_cut_batch_joins_to_itself() -> None:
+    batch = ((torch.arange(10.0).view(5, 2), torch.arange(5)), torch.arange(5))
+    parts = cut_batch(batch, (2, 2, 1, 0))
+    assert [part[1].tolist() for part in parts] == [[0, 1], [2, 3], [4], []]
+    joined = join_batches(parts[:3])
+    assert torch.equal(joined[0][0], batch[0][0])
+    assert torch.equal(joined[1], batch[1])
+
+
+def test_a_share_of_another_size_is_refused_with_both_numbers() -> None:
+    with pytest.raises(InputError, match="must have 4 samples, the batch has 5") as caught:
+        cut_batch((torch.zeros(5, 1), torch.zeros(5)), (2, 2))
+    assert caught.value.figures == {"samples": 5, "expected": 4}
+
+
+def test_microbatches_that_were_padded_apart_cannot_be_joined() -> None:
+    with pytest.raises(InputError, match='"ids" has shapes'):
+        join_batches([{"ids": torch.zeros(2, 3)}, {"ids": torch.zeros(2, 4)}])

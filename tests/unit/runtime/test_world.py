@@ -1,0 +1,75 @@
+"""What an environment says of this process."""
+
+import pytest
+
+from trimaran.errors import EnvironmentProblem
+from trimaran.runtime.places import read_place
+from trimaran.runtime.world import World, choose_device, join_world
+
+TORCHRUN = {
+    "RANK": "5",
+    "WORLD_SIZE": "8",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "4",
+    "MASTER_ADDR": "10.0.0.1",
+    "MASTER_PORT": "29500",
+}
+SLURM = {
+    "SLURM_PROCID": "5",
+    "SLURM_STEP_NUM_TASKS": "7",
+    "SLURM_LOCALID": "1",
+    "SLURM_NODEID": "2",
+    "SLURM_STEP_TASKS_PER_NODE": "2(x3),1",
+    "SLURM_JOB_ID": "77",
+}
+
+
+def test_torchrun_says_where_a_process_stands() -> None:
+    place = read_place(TORCHRUN)
+    assert place is not None
+    assert (place.rank, place.size, place.local_rank, place.local_size) == (5, 8, 1, 4)
+
+
+def test_slurm_says_where_a_process_stands() -> None:
+    """Two tasks on each of the nodes 0 to 2, one on node 3."""
+    place = read_place(SLURM)
+    assert place is not None
+    assert (place.rank, place.size, place.local_rank, place.local_size) == (5, 7, 1, 2)
+
+
+def test_a_batch_script_of_slurm_is_alone() -> None:
+    """It has a SLURM_PROCID of its own, and the number of tasks of the job, but no step."""
+    assert read_place({"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_LOCALID": "0"}) is None
+
+
+def test_a_process_started_by_nobody_is_alone() -> None:
+    assert join_world(device="cpu", environment={}) == World()
+
+
+def test_a_world_of_one_needs_no_process_group() -> None:
+    variables = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+    assert join_world(device="cpu", environment=variables) == World()
+
+
+def test_a_rank_without_a_meeting_point_is_told_what_lacks() -> None:
+    variables = {"RANK": "0", "WORLD_SIZE": "2"}
+    with pytest.raises(EnvironmentProblem, match="MASTER_ADDR or MASTER_PORT is not set"):
+        join_world(device="cpu", environment=variables)
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"RANK": "2", "WORLD_SIZE": "2"}, "rank 2 of 2"),
+        ({"RANK": "x", "WORLD_SIZE": "2"}, "RANK must be a whole number"),
+    ],
+)
+def test_variables_that_cannot_be_are_refused(variables: dict[str, str], message: str) -> None:
+    with pytest.raises(EnvironmentProblem, match=message):
+        read_place(variables)
+
+
+def test_more_ranks_than_gpus_run_on_the_cpu_unless_gpus_were_asked_for() -> None:
+    assert choose_device("auto", local_rank=0, local_size=1000) == "cpu"
+    with pytest.raises(EnvironmentProblem, match="1000 ranks on this machine need 1000 GPUs"):
+        choose_device("cuda", local_rank=0, local_size=1000)
