@@ -2,23 +2,12 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.commands.running import trimaran
 
 JOBS = Path(__file__).with_name("faulty_jobs.py")
-
-
-def trimaran(*arguments: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "trimaran", *arguments],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-    )
 
 
 def assert_told(done: "subprocess.CompletedProcess[str]", code: int, *parts: str) -> None:

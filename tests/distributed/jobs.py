@@ -91,6 +91,11 @@ def half_frozen() -> Job:
     return dataclasses.replace(zoo.lstm_fp64(), model=_frozen_below)
 
 
+def lstm_unused() -> Job:
+    """It has a layer that its output does not depend on; its weights must stay, and be saved."""
+    return dataclasses.replace(zoo.lstm_fp64(), model=_with_unused)
+
+
 class Gated(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -128,6 +133,12 @@ def _even_tokens(output: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tens
     losses = functional.cross_entropy(output.flatten(0, 1), target.flatten(), reduction="none")
     counted = (target.flatten() % 2 == 0).to(losses.dtype)
     return (losses * counted).sum(), counted.sum()
+
+
+def _with_unused() -> nn.Module:
+    model = zoo.CharacterLstm()
+    model.unused = nn.Linear(4, 4)
+    return model
 
 
 def _frozen_below() -> nn.Module:

@@ -59,7 +59,7 @@ def evaluate_plainly(job: str, weights: dict[str, torch.Tensor]) -> float:
         return own.metric(model(inputs.double() if inputs.is_floating_point() else inputs), target)  # type: ignore[misc]
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("strategies", [(REPLICAS, PIPELINE), (BOTH,)], ids=["2 ranks", "4 ranks"])
 def test_weights_and_metrics_are_those_of_the_plain_model(strategies: tuple[Strategy, ...], tmp_path: Path) -> None:
     """A CNN, whose running statistics decide its evaluation, and a GPT, whose tied weight is in two stages.

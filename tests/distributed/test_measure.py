@@ -143,6 +143,15 @@ def test_a_job_that_cannot_be_sent_is_refused() -> None:
         measure_costs(lambda: zoo.lstm(), capture(zoo.lstm()).graph, ranks=1, batches=[4])
 
 
+def test_compute_and_communication_never_speed_each_other_up(measured: tuple[Graph, CostTable, Path]) -> None:
+    _, table, _ = measured
+    assert sorted(table.interference) == ["AR", "SEND"]
+    for factors in table.interference.values():
+        assert factors.compute >= 1.0
+        assert factors.communication >= 1.0
+        assert factors.source.startswith("measured")
+
+
 def test_three_ranks_agree_on_their_curves(tmp_path: Path) -> None:
     first, *others = launch(_curves, ranks=3, log_dir=tmp_path, device="cpu", timeout_s=60)
     assert [other == first for other in others] == [True, True]

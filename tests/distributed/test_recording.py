@@ -13,9 +13,8 @@ from trimaran.graph.capture import capture
 from trimaran.program.types import Instruction, Kind, Strategy
 from trimaran.runtime.clocks import Offset, exchange_pings
 from trimaran.runtime.ranks import launch
-from trimaran.runtime.record import WAIT
 from trimaran.runtime.world import World
-from trimaran.timeline import COMPUTE, HOST, Timeline
+from trimaran.timeline import COMPUTE, HOST, WAIT, Timeline
 
 STEPS = 3
 

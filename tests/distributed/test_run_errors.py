@@ -1,5 +1,7 @@
 """Runs that cannot go on say why, on every rank."""
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,48 @@ def test_a_loss_that_is_no_scalar_is_the_users_error(strategy: Strategy, tmp_pat
     """In a pipeline only the last stage knows; the others, which wait for it, do not hide it."""
     with pytest.raises(InputError, match="scalar"):
         launch(train, (Run(job="cnn_not_scalar", strategy=strategy, steps=1),), ranks=2, log_dir=tmp_path, device="cpu")
+
+
+def die_at_step(world: World, run: Run, dying: int, step: int) -> None:
+    def seen(number: int, loss: float) -> None:
+        if world.rank == dying and number == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    take_steps(open_executor(world, run, capture(make_job(run.job))), run.steps, seen)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("strategy", [REPLICAS, PIPELINE], ids=["replicas", "pipeline"])
+def test_a_rank_that_is_killed_in_the_middle_of_training_ends_the_run(strategy: Strategy, tmp_path: Path) -> None:
+    """The others lose contact in a collective or a message, and the one that died is named as the cause."""
+    run = Run(job="lstm", strategy=strategy, steps=1000)
+    with pytest.raises(ExecutionError, match="rank 1 was killed by SIGKILL") as caught:
+        launch(die_at_step, (run, 1, 3), ranks=2, log_dir=tmp_path, device="cpu")
+    assert caught.value.figures["rank"] == 1
+
+
+def lose_peer(world: World, run: Run) -> str:
+    """Rank 1 ends its connections after two steps; what rank 0 is told in the third."""
+    executor = open_executor(world, run, capture(make_job(run.job)))
+    shares = executor.feed().shares()
+    executor.step(next(shares))
+    executor.step(next(shares))
+    if world.rank == 1:
+        executor.close()
+        return ""
+    try:
+        executor.step(next(shares))
+    except ExecutionError as error:
+        return f"{error.message} {error.figures}"
+    return "nothing"
+
+
+@pytest.mark.timeout(120)
+def test_a_rank_that_loses_contact_says_so(tmp_path: Path) -> None:
+    """Under torchrun nobody else would: there it is what a person reads."""
+    told, _ = launch(lose_peer, (Run(job="lstm", strategy=PIPELINE, steps=3),), ranks=2, log_dir=tmp_path, device="cpu")
+    assert "rank 0 lost contact with another rank during" in told
+    assert "'lost_peer': True" in told
 
 
 def refuse_world(world: World) -> list[str]:

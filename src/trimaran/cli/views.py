@@ -18,8 +18,8 @@ def print_plan(out: Console, planned: Planned) -> None:
         out.print(f"[yellow]note:[/] {warning}")
     if planned.search is not None:
         out.print(candidate_table(_lines(planned.search)))
-        for rejection in planned.search.rejected:
-            out.print(f"[dim]rejected {rejection.strategy.name}: {rejection.reason}[/]")
+        for reason, names in _by_reason(planned.search).items():
+            out.print(f"[dim]rejected {', '.join(names)}: {reason}[/]")
     chosen = planned.chosen
     out.print(
         f"\nPlan for [bold]{planned.job.name}[/], global batch {planned.plan.premises.global_batch_size}: "
@@ -113,6 +113,13 @@ def _lines(found: Search) -> list[CandidateLine]:
         )
         for candidate in found.candidates
     ]
+
+
+def _by_reason(found: Search) -> dict[str, list[str]]:
+    reasons: dict[str, list[str]] = {}
+    for rejection in found.rejected:
+        reasons.setdefault(rejection.reason, []).append(rejection.strategy.name)
+    return reasons
 
 
 def _against_baseline(found: Search) -> str:

@@ -71,14 +71,18 @@ def capture(job: Job, model: nn.Module | None = None, *, batch: Any = None) -> C
 
 
 def lost_hooks(capture: Capture) -> list[str]:
-    """Paths of the modules whose hooks would not fire in segments.
+    """Paths of the modules whose hooks would not fire in segments; where there are some, `capture` allows no cut.
 
     Segments call the user's leaf modules, so hooks on those fire. A container has no single call in a segment.
     """
     if capture.flow is None:
         return []
-    called = {str(node.target) for node in capture.flow.graph.nodes if node.op == "call_module"}
-    return modules_with_lost_hooks(capture.model, called)
+    return _lost_hooks(capture.model, capture.flow)
+
+
+def _lost_hooks(model: nn.Module, flow: fx.GraphModule) -> list[str]:
+    called = {str(node.target) for node in flow.graph.nodes if node.op == "call_module"}
+    return modules_with_lost_hooks(model, called)
 
 
 def _capture_flow(job: Job, model: nn.Module, batch: Any) -> Capture:
@@ -91,4 +95,9 @@ def _capture_flow(job: Job, model: nn.Module, batch: Any) -> Capture:
         difference = find_difference(job, model, flow.module, batch, evaluation=flow.one_for_both_modes)
         if difference is not None:
             raise NotExportableError(f"the exported model is not the model: {difference}")
+    lost = _lost_hooks(model, flow.module)
+    if lost:
+        names = ", ".join(path or "the model itself" for path in lost)
+        note = f"no pipeline: hooks on {names} would not fire in parts of the model; hooks on leaf modules would"
+        graph = dataclasses.replace(graph, cuts=(), notes=(*graph.notes, note))
     return Capture(graph=graph, model=model, flow=flow.module, structure=flow.structure)

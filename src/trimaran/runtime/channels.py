@@ -6,7 +6,8 @@ process group. All are made, and used once, before training, in an order that is
 on first use, and two ranks that connect in opposite orders wait for each other.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch.distributed as dist
 
 from trimaran.errors import ExecutionError
 from trimaran.program.types import COLLECTIVES, SENDS, Program
+from trimaran.runtime.failures import is_peer_failure
 from trimaran.runtime.world import World
 
 Group = tuple[int, ...]
@@ -93,6 +95,25 @@ class Channels:
         for group in groups:
             if rank in group:
                 wait_for(self.all_reduce(byte, group), rank, f"first collective of ranks {group}")
+
+
+@contextmanager
+def in_contact(rank: int, what: str) -> Iterator[None]:
+    """Tell a failure because of another rank as what it is; others go on as they are.
+
+    Args:
+        rank: of this process, for the message
+        what: is done, for the message
+
+    Raises:
+        ExecutionError: another rank is gone, or silent for longer than the time-out
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if is_peer_failure(error):
+            raise lost_peer(rank, what, error) from error
+        raise
 
 
 def wait_for(work: Any, rank: int, what: str) -> None:

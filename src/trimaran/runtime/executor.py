@@ -23,7 +23,7 @@ from trimaran.graph.capture import Capture
 from trimaran.graph.sample import make_model
 from trimaran.job import Job
 from trimaran.program.types import Instruction, Kind, Program, Strategy
-from trimaran.runtime.channels import Channels
+from trimaran.runtime.channels import Channels, in_contact
 from trimaran.runtime.checkpoint import gather_weights, read_weights, write_weights
 from trimaran.runtime.feed import Feed
 from trimaran.runtime.interpreter import Interpreter
@@ -32,6 +32,7 @@ from trimaran.runtime.pending import InFlight
 from trimaran.runtime.precision import place_model
 from trimaran.runtime.record import Recorder
 from trimaran.runtime.reductions import Reductions
+from trimaran.runtime.releases import released_sends
 from trimaran.runtime.seeds import derive_seed, seed_generators
 from trimaran.runtime.setup import check_world, one_segment, share_weights, whole_model
 from trimaran.runtime.shares import cut_batch, microbatch_sizes
@@ -96,7 +97,7 @@ class Executor:
         if strategy.pp > 1 and capture is not None:
             part = one_segment(strategy, capture, world, self._reduce_bucket)
         else:
-            part = whole_model(job, strategy, self._model, world, self._channels, self._reduce_bucket, capture)
+            part = whole_model(job, strategy, self._model, self._channels, self._reduce_bucket, self._buckets)
         self._stage = part.stage
         self.reads = part.reads
         streams = open_streams(world.device)
@@ -121,6 +122,7 @@ class Executor:
             reductions=self._reductions,
             recorder=self._recorder,
             crossing=capture.graph.crossing(strategy.boundaries) if capture is not None else {},
+            released=released_sends(program, world.rank),
         )
         self._interpreter.check((*self._instructions, *self._evaluation))
         self.steps = 0
@@ -232,17 +234,19 @@ class Executor:
 
     def timeline(self) -> Timeline:
         """What happened in the last steps, all ranks together: on rank 0; on the others an empty timeline."""
-        return self._recorder.timeline()
+        with in_contact(self._world.rank, "gathering the timeline"):
+            return self._recorder.timeline()
 
     def weights(self) -> dict[str, torch.Tensor]:
         """The plain `state_dict` of the user's model, in host memory: on rank 0; on the others nothing."""
-        return gather_weights(
-            self._model,
-            self._stage.module,
-            rank=self._world.rank,
-            stages=self._strategy.pp,
-            group=self._channels.control,
-        )
+        with in_contact(self._world.rank, "gathering the weights"):
+            return gather_weights(
+                self._model,
+                self._stage.module,
+                rank=self._world.rank,
+                stages=self._strategy.pp,
+                group=self._channels.control,
+            )
 
     def save(self, path: str | Path) -> None:
         """Write the plain `state_dict` of the user's model; rank 0 does.
@@ -264,8 +268,13 @@ class Executor:
         read_weights(self._model, path)
 
     def close(self) -> None:
-        """End the connections that were made for the program."""
+        """End the connections that were made for the program; afterwards there is nothing left to use."""
+        if not vars(self):
+            return
+        self._stage.close()
         self._channels.close()
+        # What refers to a process group keeps its threads alive, and this refers to everything.
+        vars(self).clear()
 
     def _evaluations(self, dataset: Any) -> Iterator[State]:
         samples, batch = dataset_length(dataset), self._job.global_batch_size
@@ -312,7 +321,8 @@ class Executor:
         if self._channels.control is None:
             return number
         value = torch.tensor([number])
-        dist.broadcast(value, group_src=0, group=self._channels.control)
+        with in_contact(self._world.rank, "a word from rank 0"):
+            dist.broadcast(value, group_src=0, group=self._channels.control)
         return int(value)
 
 

@@ -33,6 +33,25 @@ def sample_order(samples: int, *, seed: int, epoch: int) -> torch.Tensor:
     return torch.randperm(samples, generator=generator)
 
 
+def check_length(samples: int, job: Job) -> None:
+    """Refuse training data that do not fill one global batch.
+
+    Args:
+        samples: of the data set
+        job: says how many a global batch has
+
+    Raises:
+        InputError: fewer samples than that
+    """
+    if samples < job.global_batch_size:
+        raise InputError(
+            f"the data set has {samples} samples, fewer than one global batch of {job.global_batch_size}: "
+            "choose a smaller global_batch_size",
+            samples=samples,
+            batch=job.global_batch_size,
+        )
+
+
 class Feed:
     """The training data of one rank.
 
@@ -73,13 +92,7 @@ class Feed:
         dataset = job.dataset() if reads or samples is None else None
         self._dataset = dataset if reads else None
         self.samples = dataset_length(dataset) if samples is None else samples
-        if self.samples < job.global_batch_size:
-            raise InputError(
-                f"the data set has {self.samples} samples, fewer than one global batch of {job.global_batch_size}: "
-                "choose a smaller global_batch_size",
-                samples=self.samples,
-                batch=job.global_batch_size,
-            )
+        check_length(self.samples, job)
         self.epoch = 0
         self.index = 0
 

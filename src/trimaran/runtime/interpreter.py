@@ -14,7 +14,7 @@ from trimaran.errors import InputError
 from trimaran.graph.batches import split_batch
 from trimaran.graph.types import TensorSpec
 from trimaran.job import Job
-from trimaran.program.types import Instruction, Kind
+from trimaran.program.types import SENDS, Instruction, Kind
 from trimaran.runtime.channels import Channels
 from trimaran.runtime.losses import loss_term
 from trimaran.runtime.messages import MessageLayout
@@ -26,8 +26,6 @@ from trimaran.runtime.stages import Stage
 from trimaran.runtime.state import State
 from trimaran.runtime.streams import Stamp
 from trimaran.timeline import COMPUTE, HOST
-
-Method = Callable[[Instruction, State], None]
 
 
 class Interpreter:
@@ -42,6 +40,7 @@ class Interpreter:
         reductions: everything about collectives, and the update
         recorder: writes down what happened
         crossing: for each `(producer, consumer)` pair of segments, the tensors that they exchange
+        released: for each receive, the sends that it shows to have been received, by token
     """
 
     def __init__(
@@ -55,29 +54,18 @@ class Interpreter:
         reductions: Reductions,
         recorder: Recorder,
         crossing: Mapping[tuple[int, int], Sequence[TensorSpec]],
+        released: Mapping[str, Sequence[str]],
     ) -> None:
         self._job = job
         self._device = device
         self._stage = stage
         self._channels = channels
         self._in_flight = in_flight
+        self._reductions = reductions
         self._recorder = recorder
         self._crossing = crossing
+        self._released = released
         self._layouts: dict[tuple[str, int], MessageLayout] = {}
-        self._table: dict[Kind, Method] = {
-            Kind.LOAD: self._load,
-            Kind.FORWARD: self._forward,
-            Kind.BACKWARD: self._backward,
-            Kind.EVALUATE: self._evaluate,
-            Kind.SEND_FORWARD: self._send_forward,
-            Kind.SEND_BACKWARD: self._send_backward,
-            Kind.RECEIVE_FORWARD: self._receive_forward,
-            Kind.RECEIVE_BACKWARD: self._receive_backward,
-            Kind.ALL_REDUCE: reductions.all_reduce,
-            Kind.BROADCAST: reductions.broadcast,
-            Kind.CLIP: reductions.clip,
-            Kind.UPDATE: reductions.update,
-        }
 
     def check(self, instructions: Sequence[Instruction]) -> None:
         """Refuse instructions that cannot be run.
@@ -89,10 +77,10 @@ class Interpreter:
             InputError: a kind that has no method here
         """
         for instruction in instructions:
-            if instruction.kind not in self._table:
+            if instruction.kind not in _METHODS:
                 raise InputError(
                     f'{instruction.id}: the runtime cannot run "{instruction.kind}" yet; it runs '
-                    f"{', '.join(sorted(self._table))}",
+                    f"{', '.join(sorted(_METHODS))}",
                     kind=str(instruction.kind),
                 )
 
@@ -111,8 +99,20 @@ class Interpreter:
         for instruction in instructions:
             if instruction.microbatch is not None and not state.sizes[instruction.microbatch]:
                 continue
-            self._table[instruction.kind](instruction, state)
+            _METHODS[instruction.kind](self, instruction, state)
         self._in_flight.wait_for_all()
+
+    def _all_reduce(self, instruction: Instruction, state: State) -> None:
+        self._reductions.all_reduce(instruction, state)
+
+    def _broadcast(self, instruction: Instruction, state: State) -> None:
+        self._reductions.broadcast(instruction, state)
+
+    def _clip(self, instruction: Instruction, state: State) -> None:
+        self._reductions.clip(instruction, state)
+
+    def _update(self, instruction: Instruction, state: State) -> None:
+        self._reductions.update(instruction, state)
 
     def _load(self, instruction: Instruction, state: State) -> None:
         start = self._recorder.stamp()
@@ -161,9 +161,6 @@ class Interpreter:
         received = state.received.pop(microbatch)
         state.returning[microbatch] = {name: tensor.grad for name, tensor in received.items()}
         self._recorder.add(instruction.token, COMPUTE, start, self._recorder.stamp())
-        # Their gradients are back, so the messages have been received long ago: this only lets go of their buffers.
-        sent = f"{instruction.segment}{Kind.SEND_FORWARD}{microbatch}>"
-        self._in_flight.wait_for_all(lambda token: token.startswith(sent))
 
     def _evaluate(self, instruction: Instruction, state: State) -> None:
         self._wait(instruction)
@@ -230,12 +227,14 @@ class Interpreter:
             buffers=[buffer],
             start=start,
         )
-        self._in_flight.add(pending, f"{instruction.kind} {instruction.peer}")
+        self._in_flight.add(pending, f"{instruction.kind} {instruction.peer}", stood_still=instruction.kind in SENDS)
         return pending
 
     def _wait(self, instruction: Instruction) -> None:
         for token in instruction.after:
             self._in_flight.wait(token)
+            for sent in self._released.get(token, ()):
+                self._in_flight.wait(sent)
 
     def _specs(self, instruction: Instruction) -> Sequence[TensorSpec]:
         ends = (instruction.segment, instruction.peer_segment)
@@ -253,6 +252,23 @@ class Interpreter:
         if layout is None:
             layout = self._layouts[key] = MessageLayout(self._specs(instruction), samples)
         return layout
+
+
+# Functions, not bound methods: an interpreter that held itself would outlive its process groups.
+_METHODS: dict[Kind, Callable[[Interpreter, Instruction, State], None]] = {
+    Kind.LOAD: Interpreter._load,
+    Kind.FORWARD: Interpreter._forward,
+    Kind.BACKWARD: Interpreter._backward,
+    Kind.EVALUATE: Interpreter._evaluate,
+    Kind.SEND_FORWARD: Interpreter._send_forward,
+    Kind.SEND_BACKWARD: Interpreter._send_backward,
+    Kind.RECEIVE_FORWARD: Interpreter._receive_forward,
+    Kind.RECEIVE_BACKWARD: Interpreter._receive_backward,
+    Kind.ALL_REDUCE: Interpreter._all_reduce,
+    Kind.BROADCAST: Interpreter._broadcast,
+    Kind.CLIP: Interpreter._clip,
+    Kind.UPDATE: Interpreter._update,
+}
 
 
 def _last_backward(instructions: Sequence[Instruction], sizes: Sequence[int]) -> int | None:

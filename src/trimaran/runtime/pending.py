@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from trimaran.runtime.channels import wait_for
-from trimaran.runtime.record import WAIT, Recorder
+from trimaran.runtime.record import Recorder
 from trimaran.runtime.streams import Stamp, Streams
-from trimaran.timeline import COMMUNICATION
+from trimaran.timeline import COMMUNICATION, WAIT
 
 
 def _nothing() -> None:
@@ -54,16 +54,16 @@ class InFlight:
         self._recorder = recorder
         self._pending: dict[str, Pending] = {}
 
-    def add(self, pending: Pending, channel: str, *, within_compute: bool = False) -> None:
+    def add(self, pending: Pending, channel: str, *, stood_still: bool) -> None:
         """Keep what was just started.
 
         Args:
             pending: what was started
             channel: communication that runs in order has one
-            within_compute: it was started by a mark; else the rank computed nothing from its start to now
+            stood_still: the rank packed and handed over data from its start to now, and computed nothing
         """
         self._pending[pending.token] = pending
-        if not within_compute:
+        if stood_still:
             self._recorder.add(pending.token, WAIT, pending.start, self._recorder.stamp())
         if self._recorder.enabled:
 

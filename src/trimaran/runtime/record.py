@@ -3,11 +3,11 @@
 A rank writes its spans into a list, two readings of the clock and one append a span, and nothing is computed before
 the end of a step. Streams of the record, of which the first three are those of a program:
 
-    compute, host      from the call to its end communication      from when it was posted to when it had ended; where
-    gloo does not tell (sends and receives), to when
-                       somebody had waited for it
-    wait               while the rank posted a piece of communication (packed it, handed it over) or waited for it,
-                       and so computed nothing; it carries the id of that piece
+    compute, host      from the call to its end
+    communication      from when it was posted to when it had ended; where gloo does not tell (sends and receives), to
+                       when somebody had waited for it
+    wait               while the rank packed and handed over a piece of communication, or waited for it, and so computed
+                       nothing; it carries the id of that piece
 
 The last steps are kept, so that a long run does not fill the memory.
 """
@@ -21,7 +21,6 @@ from trimaran.runtime.clocks import compare_clocks, to_clock_of_rank_0
 from trimaran.runtime.streams import Stamp, Streams
 from trimaran.timeline import Span, Timeline
 
-WAIT = "wait"
 STEPS_KEPT = 500
 
 _Row = tuple[str, str, Stamp, Stamp, int]

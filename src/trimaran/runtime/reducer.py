@@ -29,9 +29,9 @@ class BucketReducer:
         self._missing: list[int] = []
         self._next = 0
         self._armed = False
-        for bucket in buckets:
-            for parameter in bucket:
-                parameter.register_post_accumulate_grad_hook(self._arrived)
+        self._hooks = [
+            parameter.register_post_accumulate_grad_hook(self._arrived) for bucket in buckets for parameter in bucket
+        ]
 
     def arm(self) -> None:
         """The next backward completes the gradients."""
@@ -44,6 +44,12 @@ class BucketReducer:
         while self._next < len(self._buckets):
             self._hand_over()
         self._armed = False
+
+    def close(self) -> None:
+        """Take the hooks off the parameters."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
 
     def _arrived(self, parameter: torch.Tensor) -> None:
         if not self._armed:

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from trimaran.errors import ExecutionError, InputError
 from trimaran.program.types import Instruction, Kind
-from trimaran.runtime.channels import Channels
+from trimaran.runtime.channels import Channels, in_contact
 from trimaran.runtime.pending import InFlight, Pending
 from trimaran.runtime.record import Recorder
 from trimaran.runtime.state import State
@@ -56,20 +56,13 @@ class Reductions:
         self._tied = tied
         self._buffers = list(buffers)
         self._weighted: bool | None = None
-        self._labels: dict[str, Callable[[Instruction, State], None]] = {
-            "loss": self._mean_loss,
-            "metric": self._mean_metric,
-            "norm": self._norm,
-            "tie": self._tie,
-            "b": lambda instruction, state: None,
-        }
 
     def all_reduce(self, instruction: Instruction, state: State) -> None:
         """Run an all-reduce, by its label."""
-        method = self._labels.get(instruction.label.rstrip("0123456789"))
+        method = _METHODS.get(instruction.label.rstrip("0123456789"))
         if method is None:
             raise InputError(f'{instruction.id}: the runtime knows no all-reduce "{instruction.label}"')
-        method(instruction, state)
+        method(self, instruction, state)
 
     def start_bucket(self, instruction: Instruction, flat: torch.Tensor) -> None:
         """Add up a bucket of gradients.
@@ -80,7 +73,7 @@ class Reductions:
         """
         start = self._recorder.stamp()
         work = self._channels.all_reduce(flat, instruction.group)
-        self._launch(instruction, [work], [flat], start=start, within_compute=True)
+        self._launch(instruction, [work], [flat], start=start, stood_still=False)
 
     def broadcast(self, instruction: Instruction, state: State) -> None:
         """Copy the buffers of replica 0 to the others."""
@@ -223,6 +216,9 @@ class Reductions:
         start = self._recorder.stamp()
         self._launch(instruction, [self._channels.all_reduce(gradient, instruction.group)], [gradient], start=start)
 
+    def _bucket(self, instruction: Instruction, state: State) -> None:
+        """Nothing: a mark has started it."""
+
     def _settle_gradients(self, state: State) -> None:
         """Make the gradients those of the global batch."""
         if state.gradients_ready:
@@ -249,7 +245,8 @@ class Reductions:
             return 0 if own else None
         flags = torch.zeros(self._world.size, dtype=torch.int64)
         flags[self._world.rank] = int(own)
-        dist.all_reduce(flags, group=self._channels.control)
+        with in_contact(self._world.rank, "a question to all ranks"):
+            dist.all_reduce(flags, group=self._channels.control)
         ranks = flags.nonzero().flatten().tolist()
         return int(ranks[0]) if ranks else None
 
@@ -260,13 +257,22 @@ class Reductions:
         buffers: Sequence[torch.Tensor],
         *,
         start: Stamp,
-        within_compute: bool = False,
+        stood_still: bool = True,
     ) -> Pending:
         nbytes = sum(buffer.nbytes for buffer in buffers)
         pending = Pending(token=instruction.token, nbytes=nbytes, works=works, buffers=buffers, start=start)
-        self._in_flight.add(pending, f"{instruction.kind} {instruction.group}", within_compute=within_compute)
+        self._in_flight.add(pending, f"{instruction.kind} {instruction.group}", stood_still=stood_still)
         return pending
 
     def _wait(self, instruction: Instruction) -> None:
         for token in instruction.after:
             self._in_flight.wait(token)
+
+
+_METHODS: dict[str, Callable[[Reductions, Instruction, State], None]] = {
+    "loss": Reductions._mean_loss,
+    "metric": Reductions._mean_metric,
+    "norm": Reductions._norm,
+    "tie": Reductions._tie,
+    "b": Reductions._bucket,
+}

@@ -101,6 +101,10 @@ class Replica:
         arguments, keywords, _ = split_batch(batch, own_loss=self._own_loss)
         return {}, self._single(*arguments, **keywords)
 
+    def close(self) -> None:
+        """Let go of DDP, which takes its hooks off; see `stages.Stage`."""
+        self._replicated = None
+
 
 def _bucket_cap_mb(bucket_bytes: int, execution: Execution) -> float | None:
     if bucket_bytes == DEFAULT_BUCKET_BYTES:

@@ -69,6 +69,10 @@ class SegmentStage:
         result: tuple[dict[str, torch.Tensor], Any] = self._segment(self._values(batch, received), samples)
         return result
 
+    def close(self) -> None:
+        """Take the hooks off the parameters; see `stages.Stage`."""
+        self._reducer.close()
+
     def _values(self, batch: Any, received: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         values = dict(received)
         if self._inputs:

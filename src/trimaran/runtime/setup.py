@@ -13,7 +13,7 @@ from trimaran.graph.segments import build_segment
 from trimaran.job import Job
 from trimaran.program.buckets import gradient_buckets
 from trimaran.program.cut import cut_graph
-from trimaran.program.types import Program, Strategy
+from trimaran.program.types import Instruction, Program, Strategy
 from trimaran.runtime.channels import Channels
 from trimaran.runtime.replica import Replica
 from trimaran.runtime.segments import SegmentStage, parameters_by_name
@@ -84,21 +84,34 @@ def share_weights(model: nn.Module, world: World, channels: Channels) -> None:
 
 
 def whole_model(
-    job: Job, strategy: Strategy, model: nn.Module, world: World, channels: Channels, reduce_bucket: ReduceBucket,
-    capture: Capture | None,
-) -> Part:  # fmt: skip
-    """The part of a rank that has the whole model."""
-    replicas = tuple(range(strategy.dp))
+    job: Job,
+    strategy: Strategy,
+    model: nn.Module,
+    channels: Channels,
+    reduce_bucket: ReduceBucket,
+    buckets: Sequence[Instruction],
+) -> Part:
+    """The part of a rank that has the whole model.
+
+    Args:
+        job: the job
+        strategy: how
+        model: the user's, on its device
+        channels: communicate
+        reduce_bucket: starts the all-reduce of a bucket
+        buckets: the all-reduces of the program; together they have every parameter that the captured forward uses
+    """
+    parameters = tuple(parameter for parameter in model.parameters() if parameter.requires_grad)
+    reduced_bytes = sum(bucket.nbytes for bucket in buckets)
     stage = Replica(
         model,
         own_loss=job.loss is None,
         execution=strategy.execution,
-        group=channels.group(replicas) if strategy.dp > 1 else None,
+        group=channels.group(tuple(range(strategy.dp))) if strategy.dp > 1 else None,
         bucket_bytes=strategy.bucket_bytes,
         reduce_bucket=reduce_bucket,
-        some_unused=capture is not None and capture.flow is not None and _some_unused(capture),
+        some_unused=reduced_bytes < sum(parameter.nbytes for parameter in parameters),
     )
-    parameters = tuple(parameter for parameter in model.parameters() if parameter.requires_grad)
     return Part(stage=stage, parameters=parameters, counted=parameters, tied={}, reads=True)
 
 
@@ -124,8 +137,3 @@ def one_segment(strategy: Strategy, capture: Capture, world: World, reduce_bucke
         tied={f"tie{k}": trained[name] for k, name in enumerate(cut.tied) if name in trained},
         reads=bool(cut.data[number]),
     )
-
-
-def _some_unused(capture: Capture) -> bool:
-    used = {name for op in capture.graph.ops for name in op.parameters}
-    return any(parameter.trainable and parameter.name not in used for parameter in capture.graph.parameters)

@@ -57,6 +57,9 @@ class Stage(Protocol):
     ) -> tuple[dict[str, torch.Tensor], Any]:
         """Forward of one microbatch for evaluation; arguments and result as of `forward`."""
 
+    def close(self) -> None:
+        """Take off what was put on the user's model, and let go of process groups."""
+
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:

@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from trimaran.errors import TrimaranError
 from trimaran.runtime.failures import Failure, is_peer_failure
@@ -52,14 +52,11 @@ class _Parent:
             os.killpg(os.getpgid(0), signal.SIGKILL)
 
 
-def main(descriptor: int) -> int:
+def main(descriptor: int) -> NoReturn:
     """Do what the parent asks.
 
     Args:
         descriptor: number of the open file that is this rank's end of the pipe
-
-    Returns:
-        Exit code of the process.
     """
     faulthandler.enable()
     connection = Connection(descriptor)
@@ -67,7 +64,7 @@ def main(descriptor: int) -> int:
         # Written by our own parent, into a pipe that nobody else can open.
         request: Request = pickle.loads(connection.recv_bytes())  # noqa: S301
     except EOFError:
-        return 1
+        os._exit(1)
     _restore_python_path(request)
     parent = _Parent(connection)
     finished = threading.Event()
@@ -87,7 +84,10 @@ def main(descriptor: int) -> int:
     # The others may still need what this rank holds open.
     parent.gone.wait()
     leave_world()
-    return 0
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Threads that libraries left behind can make the usual way out hang or abort, and there is nothing left to do.
+    os._exit(0)
 
 
 def _restore_python_path(request: Request) -> None:
@@ -136,4 +136,4 @@ def _send_failure(parent: _Parent, rank: int, error: Exception) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1])))
+    main(int(sys.argv[1]))

@@ -6,6 +6,8 @@ has started them, torchrun, Slurm or Ray Train, and `join_world` takes part; it 
 This module does not import torch when it is imported, so that a parent that only launches stays light.
 """
 
+import atexit
+import gc
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -63,6 +65,8 @@ def join_world(
 ) -> World:
     """Take part in the world that this process was started in; alone where it was started alone.
 
+    What is joined here is left when the process ends (`leave_world`).
+
     A process group that exists already (Ray Train makes one) is used as it is. Otherwise the variables of torchrun
     (`RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `MASTER_ADDR`, `MASTER_PORT`), then those of a Slurm job step are read.
 
@@ -82,7 +86,9 @@ def join_world(
     place = read_place(variables)
     if place is None or place.size == 1:
         return World(device=choose_device(device))
-    return open_world(place, store=_meeting_point(variables, place, timeout_s), device=device, timeout_s=timeout_s)
+    world = open_world(place, store=_meeting_point(variables, place, timeout_s), device=device, timeout_s=timeout_s)
+    atexit.register(leave_world)
+    return world
 
 
 def open_world(
@@ -134,11 +140,16 @@ def open_world(
 
 
 def leave_world() -> None:
-    """End the process group of this process, where there is one."""
+    """End the process groups of this process, where there are any.
+
+    A thread of a process group that is left when the interpreter is taken down may still want to run a piece of Python,
+    which aborts the process; so also groups that nothing but a reference cycle keeps are ended here.
+    """
     import torch.distributed as dist
 
     if dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()
+        gc.collect()
 
 
 def choose_device(choice: DeviceChoice, *, local_rank: int = 0, local_size: int = 1, own_gpu: bool = False) -> str:

@@ -218,12 +218,16 @@ def _prepare(
     source: JobSource, devices: int | None, memory_bytes: int | None, oversubscribe: bool, progress: Progress
 ) -> tuple[Job, Graph, Cluster]:
     from trimaran.graph.capture import capture
+    from trimaran.runtime.feed import check_length
+    from trimaran.runtime.loading import dataset_length
 
     progress("reading the job", 0, 0)
     job = source.make()
     cluster = local_cluster(devices, memory_bytes=memory_bytes, oversubscribe=oversubscribe)
     progress("capturing the graph", 0, 0)
-    return job, capture(job).graph, cluster
+    graph = capture(job).graph
+    check_length(dataset_length(job.dataset()), job)
+    return job, graph, cluster
 
 
 def _measure(source: JobSource, graph: Graph, cluster: Cluster, sizes: Iterable[int], progress: Progress) -> CostTable:

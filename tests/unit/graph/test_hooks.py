@@ -46,7 +46,6 @@ def test_hooks_do_not_fire_while_the_model_is_captured() -> None:
     model: Any = nested()
     seen: list[str] = []
     model[1].register_forward_hook(lambda *_: seen.append("leaf"))
-    model.register_forward_hook(lambda *_: seen.append("model"))
     found = capture(make_job(nested), model)
     assert seen == []
     evaluate_chain(build_chain(found, ("0.2",)), make_batch(make_job(nested), 2))
@@ -63,6 +62,15 @@ def test_hooks_on_containers_and_dropped_identities_are_lost() -> None:
     model[0][1].register_forward_hook(lambda *_: None)
     model.register_full_backward_hook(lambda *_: None)
     assert lost_hooks(found) == ["", "0", "0.1"]
+
+
+def test_a_model_with_hooks_on_containers_is_not_cut() -> None:
+    model: Any = nested()
+    assert capture(make_job(nested), model).graph.cuts
+    model[0].register_forward_hook(lambda *_: None)
+    graph = capture(make_job(nested), model).graph
+    assert graph.cuts == ()
+    assert "hooks on 0 would not fire" in graph.notes[-1]
 
 
 def test_hook_on_a_leaf_that_leaves_a_tensor_behind_is_lost() -> None:

@@ -1,0 +1,90 @@
+"""From a plan to a trained model by the commands, with everything that a run leaves."""
+
+import json
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+from tests.commands.running import trimaran
+
+from trimaran.networks.lenet import LeNet
+from trimaran.program import parse_program, read_plan
+from trimaran.report import read_timeline
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("commands")
+
+
+@pytest.fixture(scope="module")
+def planned(folder: Path) -> dict[str, object]:
+    done = trimaran("plan", "digits", "--devices", "2", "--json", "--output", "plan.json", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def trained(folder: Path, planned: dict[str, object]) -> dict[str, object]:
+    arguments = ("train", "digits", "--plan", "plan.json", "--epochs", "3", "--json")
+    done = trimaran(*arguments, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_plan_names_what_was_considered(planned: dict) -> None:  # type: ignore[type-arg]
+    assert next(iter(planned)) == "schema_version"
+    names = [candidate["strategy"] for candidate in planned["candidates"]]
+    assert {"one device", "dp2"} <= set(names)
+    assert any(name.startswith("pp2") for name in names)
+    assert planned["chosen"] in planned["candidates"]
+    assert planned["baseline"]["strategy"] == "dp2"
+    for candidate in planned["candidates"]:
+        low, high = candidate["interval_s"]
+        assert 0 < low <= candidate["step_time_s"] <= high
+        assert min(candidate["peak_bytes"]) > 0
+        assert candidate["limiter"]
+
+
+def test_a_plan_file_reads_back(folder: Path, planned: dict) -> None:  # type: ignore[type-arg]
+    assert read_plan(folder / "plan.json").strategy.name == planned["chosen"]["strategy"]
+
+
+def test_a_plan_can_be_simulated(folder: Path, planned: dict) -> None:  # type: ignore[type-arg]
+    done = trimaran("simulate", "plan.json", "--json", "--trace", "step.json", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    simulated = json.loads(done.stdout)
+    assert simulated["step_time_s"] == pytest.approx(planned["chosen"]["step_time_s"], rel=1e-9)
+    assert json.loads((folder / "step.json").read_text())["traceEvents"]
+
+
+def test_a_run_says_what_was_predicted_and_what_was_measured(trained: dict) -> None:  # type: ignore[type-arg]
+    assert next(iter(trained)) == "schema_version"
+    predicted, measured = trained["predicted"]["step_time_s"], trained["measured"]["step_time_s"]
+    assert trained["error"] == pytest.approx(predicted / measured - 1)
+    assert trained["samples_per_s"] > 0
+    assert trained["plan"]["strategy"]
+    # Three of the fifteen epochs: far above the 10 % of guessing, not yet the accuracy of the whole job.
+    assert trained["final"]["accuracy"] > 0.6
+
+
+def test_a_run_directory_has_what_its_page_says(folder: Path, trained: dict) -> None:  # type: ignore[type-arg]
+    run = folder / trained["run_dir"]
+    assert json.loads((run / "run.json").read_text())["status"] == "finished"
+    assert len((run / "metrics.jsonl").read_text().splitlines()) == 3
+    program = parse_program((run / "program.txt").read_text())
+    ids = {instruction.id for instruction in program}
+    assert {span.instruction for span in read_timeline(run / "predicted.json")} == ids
+    assert {span.instruction for span in read_timeline(run / "measured.json")} <= ids
+    assert json.loads((run / "trace.json").read_text())["traceEvents"]
+    assert json.loads((run / "report.json").read_text())["by_rank"]["rank"] == list(range(len(program.ranks)))
+    for rank in range(len(program.ranks)):
+        assert (run / "logs" / f"rank{rank}.log").exists()
+    LeNet().load_state_dict(load_file(run / "model.safetensors"))
+
+
+def test_what_is_here_is_listed(folder: Path) -> None:
+    jobs = json.loads(trimaran("jobs", "--json", cwd=folder).stdout)
+    assert "digits" in [job["name"] for job in jobs["jobs"]]
+    doctor = json.loads(trimaran("doctor", "--json", cwd=folder).stdout)
+    assert doctor["ok"]

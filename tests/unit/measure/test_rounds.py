@@ -1,0 +1,71 @@
+from collections.abc import Mapping
+
+from trimaran.measure.clocks import ThreadStreams, open_clock
+from trimaran.measure.findings import Timed
+from trimaran.measure.rounds import MOST_ROUNDS, Item, measure_in_rounds
+from trimaran.runtime.streams import HostStreams
+from trimaran.runtime.world import World
+
+WHAT = Timed("conv", 8, "forward")
+
+
+class Counted:
+    """Says that it took as many seconds as it was run before."""
+
+    def __init__(self) -> None:
+        self.runs: list[int] = []
+
+    def run(self, repeats: int) -> Mapping[Timed, list[float]]:
+        self.runs.append(repeats)
+        return {WHAT: [float(len(self.runs))] * repeats}
+
+
+def test_short_items_are_repeated_in_every_round_and_the_warm_up_does_not_count() -> None:
+    """Warm-ups run once each; then there is time for all rounds, of 4 repeats each."""
+    item = Counted()
+    rounds = measure_in_rounds(World(), [Item(label="conv", run=item.run)])
+    warm = len(item.runs) - MOST_ROUNDS
+    assert warm >= 3
+    assert item.runs == [1] * warm + [4] * MOST_ROUNDS
+    assert rounds[WHAT] == [[float(warm + number)] * 4 for number in range(1, MOST_ROUNDS + 1)]
+
+
+def test_items_take_turns() -> None:
+    order: list[str] = []
+
+    def run(name: str) -> Mapping[Timed, list[float]]:
+        order.append(name)
+        return {}
+
+    items = [Item(label=name, run=lambda repeats, name=name: run(name)) for name in "ab"]  # type: ignore[misc]
+    measure_in_rounds(World(), items)
+    assert order[-2 * MOST_ROUNDS :] == ["a", "b"] * MOST_ROUNDS
+
+
+def test_nothing_to_measure_takes_no_round() -> None:
+    assert measure_in_rounds(World(), []) == {}
+
+
+def test_the_parent_hears_of_the_progress() -> None:
+    heard: list[Mapping[str, object]] = []
+    measure_in_rounds(World(report=heard.append), [Item(label="conv", run=Counted().run)])
+    assert heard[0] == {"measuring": "warming up: conv", "done": 0, "total": 1}
+    assert heard[-1] == {"measuring": "measuring operations", "done": MOST_ROUNDS - 1, "total": MOST_ROUNDS}
+
+
+def test_what_is_measured_alone_is_measured_where_there_is_one_rank() -> None:
+    item = Counted()
+    assert measure_in_rounds(World(), [Item(label="conv", run=item.run, alone=True)])[WHAT]
+
+
+def test_with_more_ranks_than_cores_waiting_for_a_core_counts() -> None:
+    assert isinstance(open_clock(World()), ThreadStreams)
+    assert isinstance(open_clock(World(size=10**6, local_size=10**6)), HostStreams)
+
+
+def test_the_clock_of_a_thread_runs_while_it_computes() -> None:
+    clock = ThreadStreams()
+    before = clock.nanoseconds(clock.stamp())
+    total = sum(range(100_000))
+    assert total == 4_999_950_000
+    assert clock.nanoseconds(clock.stamp()) > before
