@@ -11,10 +11,8 @@ import platform
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -23,22 +21,19 @@ import torch
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.local.ranks import run_rank  # noqa: E402
+
 from trimaran.cluster.detect import detect_cluster  # noqa: E402
 from trimaran.graph.capture import capture  # noqa: E402
 from trimaran.measure import measure_costs  # noqa: E402
 from trimaran.planner import Candidate, cut, evaluate  # noqa: E402
 from trimaran.program import Strategy, lower_evaluation  # noqa: E402
 from trimaran.report import Comparison, compare  # noqa: E402
-from trimaran.runtime.executor import Executor  # noqa: E402
 from trimaran.runtime.ranks import launch  # noqa: E402
-from trimaran.runtime.world import World  # noqa: E402
 from trimaran.session.jobs import JobSource  # noqa: E402
-from trimaran.timeline import Timeline  # noqa: E402
 
 NETWORKS = ("cnn", "unet", "lstm", "gpt")
 STRATEGIES = (Strategy(dp=2), Strategy(pp=2, schedule="1f1b", microbatches=4))
-WARM_UP_STEPS = 20
-BLOCK_STEPS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,32 +84,6 @@ def run_network(network: str, blocks: int) -> Iterator[Case]:
             timeline, overheads = launch(run_rank, arguments, ranks=2, log_dir=folder)[0]
         comparison = compare(candidate.program, candidate.timeline, timeline, warmup=0)
         yield Case(network=network, candidate=candidate, comparison=comparison, overheads=overheads)
-
-
-def run_rank(
-    world: World, source: JobSource, strategy: Strategy, program: Any, evaluation: Any, blocks: int
-) -> tuple[Timeline, tuple[float, ...]]:
-    """Steps of one rank: warm-up, then blocks with and without recording in turn."""
-    job = source.make()
-    executor = Executor(job, strategy, program, evaluation, world, capture=capture(job))
-    feed = executor.feed()
-    shares = (share for _ in cycle([0]) for share in feed.shares())
-    executor.recording = False
-    for share in islice(shares, WARM_UP_STEPS):
-        executor.step(share)
-    overheads = []
-    for _ in range(blocks):
-        seconds = {}
-        for recording in (True, False):
-            executor.recording = recording
-            start = time.perf_counter()
-            for share in islice(shares, BLOCK_STEPS):
-                executor.step(share)
-            seconds[recording] = time.perf_counter() - start
-        overheads.append(seconds[True] / seconds[False] - 1)
-    timeline = executor.timeline()
-    executor.close()
-    return timeline, tuple(overheads)
 
 
 def format_cases(cases: list[Case]) -> str:

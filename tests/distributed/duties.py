@@ -52,6 +52,7 @@ def refuse(world: World, refusing: int) -> None:
 
 def stumble(world: World, stumbling: int) -> None:
     sys.stdout.write("so far, so good\n")
+    dist.barrier()
     if world.rank == stumbling:
         raise ZeroDivisionError("too far")
     dist.barrier()

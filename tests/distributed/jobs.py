@@ -44,6 +44,39 @@ def gpt_weighted() -> Job:
     return dataclasses.replace(zoo.gpt_fp64(), loss=_even_tokens, clip_norm=0.05)
 
 
+class GradientsForWeights(torch.optim.Optimizer):
+    """An update that puts its gradient in the place of each weight, so that the weights of a run tell the gradients."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for parameter in self.param_groups[0]["params"]:
+            parameter.copy_(parameter.grad)
+
+
+def with_gradients(name: str, precision: str) -> Job:
+    """A job of the zoo whose weights after one step are its gradients."""
+    return dataclasses.replace(make_job(name), optimizer=GradientsForWeights, precision=precision)
+
+
+def cnn_gradients() -> Job:
+    return with_gradients("cnn", "fp32")
+
+
+def unet_gradients() -> Job:
+    return with_gradients("unet", "fp32")
+
+
+def lstm_gradients() -> Job:
+    return with_gradients("lstm", "fp32")
+
+
+def gpt_gradients() -> Job:
+    return with_gradients("gpt", "fp32")
+
+
 def gpt_without_metric() -> Job:
     return dataclasses.replace(zoo.gpt(), metric=None)
 

@@ -36,7 +36,7 @@ def train_plainly(job: Job, steps: int, *, replicas: int = 1, microbatches: int 
     schedule = job.lr_schedule(optimizer) if job.lr_schedule else None
     found = Reference(model=model)
     for indices in _batches(job, steps, replicas):
-        found.losses.append(_gradients(job, model, indices, replicas, microbatches, dtype))
+        found.losses.append(add_gradients(job, model, indices, replicas, microbatches, dtype))
         if job.clip_norm is not None:
             nn.utils.clip_grad_norm_(model.parameters(), job.clip_norm)
         optimizer.step()
@@ -71,9 +71,10 @@ def _batches(job: Job, steps: int, replicas: int) -> Iterator[list[int]]:
         epoch += 1
 
 
-def _gradients(
+def add_gradients(
     job: Job, model: nn.Module, indices: list[int], replicas: int, microbatches: int, dtype: torch.dtype
 ) -> float:
+    """Add the gradients of one global batch to those of the model; the loss."""
     parts = min(microbatches, len(indices) // replicas)
     totals, weights = [], []
     running: list[torch.Tensor] = []

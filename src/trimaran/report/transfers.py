@@ -59,7 +59,8 @@ def under_way(program: Program, timeline: Timeline) -> list[UnderWay]:
     waits: dict[tuple[int, str], Interval] = {}
     for row, key in enumerate(zip(columns.step, columns.instruction, strict=True)):
         if columns.stream[row] == WAIT:
-            waits[key] = (waits[key][0] if key in waits else columns.start_s[row], columns.end_s[row])
+            # The last wait for it; one before that is the time that posting it took.
+            waits[key] = (columns.start_s[row], columns.end_s[row])
         else:
             rows[key] = row
     messages = match_messages(program)

@@ -14,7 +14,7 @@ from trimaran.errors import InputError
 from trimaran.graph.batches import split_batch
 from trimaran.graph.types import TensorSpec
 from trimaran.job import Job
-from trimaran.program.types import SENDS, Instruction, Kind
+from trimaran.program.types import Instruction, Kind
 from trimaran.runtime.channels import Channels
 from trimaran.runtime.losses import loss_term
 from trimaran.runtime.messages import MessageLayout
@@ -227,7 +227,12 @@ class Interpreter:
             buffers=[buffer],
             start=start,
         )
-        self._in_flight.add(pending, f"{instruction.kind} {instruction.peer}", stood_still=instruction.kind in SENDS)
+        self._in_flight.add(
+            pending,
+            f"{instruction.kind} {instruction.peer}",
+            collective=False,
+            stood_still=True,
+        )
         return pending
 
     def _wait(self, instruction: Instruction) -> None:

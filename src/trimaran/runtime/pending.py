@@ -54,18 +54,19 @@ class InFlight:
         self._recorder = recorder
         self._pending: dict[str, Pending] = {}
 
-    def add(self, pending: Pending, channel: str, *, stood_still: bool) -> None:
+    def add(self, pending: Pending, channel: str, *, collective: bool, stood_still: bool) -> None:
         """Keep what was just started.
 
         Args:
             pending: what was started
             channel: communication that runs in order has one
+            collective: it is one; False: it is a message
             stood_still: the rank packed and handed over data from its start to now, and computed nothing
         """
         self._pending[pending.token] = pending
         if stood_still:
             self._recorder.add(pending.token, WAIT, pending.start, self._recorder.stamp())
-        if self._recorder.enabled:
+        if self._recorder.watches(collective=collective):
 
             def done(stamp: Stamp) -> None:
                 pending.end = stamp

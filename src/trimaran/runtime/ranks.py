@@ -63,7 +63,6 @@ class Request:
     Attributes:
         rank: number of the rank
         ranks: number of ranks
-        folder: private folder in which the ranks meet
         device: as for `join_world`
         timeout_s: how long a collective may wait [s]
         python_path: the parent's own PYTHONPATH, None where it has none
@@ -72,7 +71,6 @@ class Request:
 
     rank: int
     ranks: int
-    folder: str
     device: DeviceChoice
     timeout_s: float
     python_path: str | None
@@ -134,12 +132,11 @@ def launch(
     started: list[_Rank] = []
     try:
         # Extended one by one: what has been started must be known when the next one fails.
-        started.extend(_start(number, logs / f"rank{number}.log", environment or {}) for number in range(ranks))
+        started.extend(_start(number, folder, logs / f"rank{number}.log", environment or {}) for number in range(ranks))
         for rank in started:
             _ask(rank, Request(
                 rank=rank.number,
                 ranks=ranks,
-                folder=folder,
                 device=device,
                 timeout_s=timeout_s,
                 python_path=os.environ.get("PYTHONPATH"),
@@ -168,7 +165,7 @@ def _pack(function: Callable[..., Any], arguments: Sequence[Any]) -> bytes:
         ) from error
 
 
-def _start(number: int, log: Path, environment: Mapping[str, str]) -> _Rank:
+def _start(number: int, folder: str, log: Path, environment: Mapping[str, str]) -> _Rank:
     ours, theirs = socket.socketpair()
     variables = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
     # The rank imports what the parent can import; it puts the variable back before it runs anything.
@@ -176,7 +173,7 @@ def _start(number: int, log: Path, environment: Mapping[str, str]) -> _Rank:
     with theirs, log.open("wb") as output:
         process = subprocess.Popen(
             # -P: the folder in which the parent happens to be is not searched unless the parent searches it.
-            [sys.executable, "-P", "-m", "trimaran.runtime.worker", str(theirs.fileno())],
+            [sys.executable, "-P", "-m", "trimaran.runtime.worker", str(theirs.fileno()), folder],
             env={**variables, **_ENVIRONMENT, **environment},
             pass_fds=(theirs.fileno(),),
             stdin=subprocess.DEVNULL,

@@ -4,8 +4,9 @@ A rank writes its spans into a list, two readings of the clock and one append a 
 the end of a step. Streams of the record, of which the first three are those of a program:
 
     compute, host      from the call to its end
-    communication      from when it was posted to when it had ended; where gloo does not tell (sends and receives), to
-                       when somebody had waited for it
+    communication      from when it was posted to when it had ended; where nobody can know, or would have to look too
+                       hard (sends and receives of gloo; its collectives in three of four steps), to when somebody had
+                       waited for it
     wait               while the rank packed and handed over a piece of communication, or waited for it, and so computed
                        nothing; it carries the id of that piece
 
@@ -22,6 +23,7 @@ from trimaran.runtime.streams import Stamp, Streams
 from trimaran.timeline import Span, Timeline
 
 STEPS_KEPT = 500
+WATCH_EVERY = 4
 
 _Row = tuple[str, str, Stamp, Stamp, int]
 
@@ -41,9 +43,23 @@ class Recorder:
         self._rank = rank
         self._streams = streams
         self._group = group
+        self._number = 0
         self._rows: list[_Row] = []
         self._steps: deque[tuple[int, list[_Row]]] = deque(maxlen=STEPS_KEPT)
         self._before = compare_clocks(group)
+
+    def watches(self, *, collective: bool) -> bool:
+        """Whether it is to be found out when a piece of communication ends.
+
+        On a GPU, always. gloo calls Python from a thread of its own to tell, which then contends with the training for
+        the interpreter's lock; so it is asked in some steps only, and never about messages, which it cannot tell.
+
+        Args:
+            collective: it is one; False: it is a message
+        """
+        if not self._streams.host_blocks:
+            return self.enabled
+        return self.enabled and collective and self._number % WATCH_EVERY == 0
 
     def stamp(self) -> Stamp:
         """This moment; 0 where nothing is recorded."""
@@ -70,6 +86,7 @@ class Recorder:
         Args:
             number: of the step
         """
+        self._number = number + 1
         if not self.enabled:
             return
         if self._steps and not self._streams.host_blocks:

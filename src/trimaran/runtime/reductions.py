@@ -261,7 +261,9 @@ class Reductions:
     ) -> Pending:
         nbytes = sum(buffer.nbytes for buffer in buffers)
         pending = Pending(token=instruction.token, nbytes=nbytes, works=works, buffers=buffers, start=start)
-        self._in_flight.add(pending, f"{instruction.kind} {instruction.group}", stood_still=stood_still)
+        self._in_flight.add(
+            pending, f"{instruction.kind} {instruction.group}", collective=True, stood_still=stood_still
+        )
         return pending
 
     def _wait(self, instruction: Instruction) -> None:

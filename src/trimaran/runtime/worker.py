@@ -1,8 +1,8 @@
 """The other end of `runtime.ranks.launch`: one rank.
 
-Run as `python -m trimaran.runtime.worker <descriptor>`, where the descriptor is the rank's end of a pipe to its
-parent. The parent sends one `Request` and nothing more, so that the end of the pipe means that the parent is gone, or
-needs this rank no longer.
+Run as `python -m trimaran.runtime.worker <descriptor> <folder>`, where the descriptor is the rank's end of a pipe to
+its parent, and the ranks meet in the folder. The parent sends one `Request` and nothing more, so that the end of the
+pipe means that the parent is gone, or needs this rank no longer.
 """
 
 import contextlib
@@ -52,11 +52,12 @@ class _Parent:
             os.killpg(os.getpgid(0), signal.SIGKILL)
 
 
-def main(descriptor: int) -> NoReturn:
+def main(descriptor: int, folder: str) -> NoReturn:
     """Do what the parent asks.
 
     Args:
         descriptor: number of the open file that is this rank's end of the pipe
+        folder: in which the ranks meet; a rank that outlives its parent removes it
     """
     faulthandler.enable()
     connection = Connection(descriptor)
@@ -64,13 +65,14 @@ def main(descriptor: int) -> NoReturn:
         # Written by our own parent, into a pipe that nobody else can open.
         request: Request = pickle.loads(connection.recv_bytes())  # noqa: S301
     except EOFError:
+        shutil.rmtree(folder, ignore_errors=True)
         os._exit(1)
     _restore_python_path(request)
     parent = _Parent(connection)
     finished = threading.Event()
-    threading.Thread(target=parent.watch, args=(finished, request.folder), daemon=True).start()
+    threading.Thread(target=parent.watch, args=(finished, folder), daemon=True).start()
     try:
-        result = _work(request, parent)
+        result = _work(request, folder, parent)
         finished.set()
         parent.send("result", result)
     except Exception as error:  # noqa: BLE001 whatever it is, the parent must hear of it
@@ -96,7 +98,7 @@ def _restore_python_path(request: Request) -> None:
         os.environ["PYTHONPATH"] = request.python_path
 
 
-def _work(request: Request, parent: _Parent) -> Any:
+def _work(request: Request, folder: str, parent: _Parent) -> Any:
     import torch
     from torch.distributed import FileStore  # type: ignore[attr-defined]
 
@@ -112,7 +114,7 @@ def _work(request: Request, parent: _Parent) -> Any:
             local_size=request.ranks,
             started_by="trimaran",
         )
-        store = FileStore(str(Path(request.folder) / "store"), request.ranks)
+        store = FileStore(str(Path(folder) / "store"), request.ranks)
         world = open_world(place, store=store, device=request.device, timeout_s=request.timeout_s, report=parent.report)
     return function(world, *arguments)
 
@@ -136,4 +138,4 @@ def _send_failure(parent: _Parent, rank: int, error: Exception) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), sys.argv[2])

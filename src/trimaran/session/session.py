@@ -10,6 +10,7 @@
 Every rank runs the same script. What the plan says of this rank, the session does; the loop is the user's.
 """
 
+import atexit
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -71,6 +72,9 @@ class Session:
         self._executor = Executor(job, strategy, program, evaluation, world, capture=captured, record=record)
         self._feed = self._executor.feed()
         self._fetched: tuple[Any, int] | None = None
+        self._closed = False
+        # A thread of gloo that outlives the interpreter would end the process with an error.
+        atexit.register(self.close)
 
     def batches(self) -> Iterator[Any]:
         """This rank's share of each global batch, for the epochs of the job.
@@ -141,7 +145,11 @@ class Session:
         return self._executor.timeline()
 
     def close(self) -> None:
-        """End the connections of the session; every rank calls it."""
+        """End the connections of the session; every rank calls it. At the exit of the script it is done anyway."""
+        if self._closed:
+            return
+        self._closed = True
+        atexit.unregister(self.close)
         self._executor.close()
         if self._owns_world:
             leave_world()
