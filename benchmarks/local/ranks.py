@@ -6,18 +6,22 @@ from itertools import cycle, islice
 from trimaran.graph.capture import capture
 from trimaran.program import Program, Strategy
 from trimaran.runtime.executor import Executor
+from trimaran.runtime.loading import Share
 from trimaran.runtime.world import World
 from trimaran.session.jobs import JobSource
 from trimaran.timeline import Timeline
 
 WARM_UP_STEPS = 20
-BLOCK_STEPS = 20
+BLOCK_STEPS = 10
+
+StepTimes = dict[bool, list[list[float]]]
+"""Durations of steps by block, with recording and without [s]."""
 
 
 def run_rank(
     world: World, source: JobSource, strategy: Strategy, program: Program, evaluation: Program, blocks: int
-) -> tuple[Timeline, tuple[float, ...]]:
-    """Steps of one rank: warm-up, then blocks with and without recording in turn."""
+) -> tuple[Timeline, StepTimes]:
+    """Steps of one rank: warm-up, then blocks with and without recording in turn, each first as often as second."""
     job = source.make()
     executor = Executor(job, strategy, program, evaluation, world, capture=capture(job))
     feed = executor.feed()
@@ -25,16 +29,17 @@ def run_rank(
     executor.recording = False
     for share in islice(shares, WARM_UP_STEPS):
         executor.step(share)
-    overheads = []
-    for _ in range(blocks):
-        seconds = {}
-        for recording in (True, False):
+    times: StepTimes = {True: [], False: []}
+    for block in range(blocks):
+        for recording in (True, False) if block % 2 else (False, True):
             executor.recording = recording
-            start = time.perf_counter()
-            for share in islice(shares, BLOCK_STEPS):
-                executor.step(share)
-            seconds[recording] = time.perf_counter() - start
-        overheads.append(seconds[True] / seconds[False] - 1)
+            times[recording].append([_timed(executor, share) for share in islice(shares, BLOCK_STEPS)])
     timeline = executor.timeline()
     executor.close()
-    return timeline, tuple(overheads)
+    return timeline, times
+
+
+def _timed(executor: Executor, share: Share) -> float:
+    start = time.perf_counter()
+    executor.step(share)
+    return time.perf_counter() - start

@@ -8,6 +8,7 @@ Prints the tables of the README and writes `benchmarks/results/local.json`.
 import argparse
 import json
 import platform
+import random
 import statistics
 import sys
 import tempfile
@@ -21,7 +22,7 @@ import torch
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.local.ranks import run_rank  # noqa: E402
+from benchmarks.local.ranks import StepTimes, run_rank  # noqa: E402
 
 from trimaran.cluster.detect import detect_cluster  # noqa: E402
 from trimaran.graph.capture import capture  # noqa: E402
@@ -32,6 +33,7 @@ from trimaran.report import Comparison, compare  # noqa: E402
 from trimaran.runtime.ranks import launch  # noqa: E402
 from trimaran.session.jobs import JobSource  # noqa: E402
 
+RESAMPLES = 1000
 NETWORKS = ("cnn", "unet", "lstm", "gpt")
 STRATEGIES = (Strategy(dp=2), Strategy(pp=2, schedule="1f1b", microbatches=4))
 
@@ -43,7 +45,7 @@ class Case:
     network: str
     candidate: Candidate
     comparison: Comparison
-    overheads: tuple[float, ...]
+    times: StepTimes
 
     @property
     def unattributed(self) -> float:
@@ -53,13 +55,32 @@ class Case:
 
     @property
     def overhead(self) -> float:
-        """Time of a step with recording over that without, less 1; median over pairs of blocks [1]."""
-        return statistics.median(self.overheads)
+        """Median step with recording over the median without, less 1 [1]."""
+        return overhead(self.times)
+
+    @property
+    def overhead_interval(self) -> tuple[float, float]:
+        """Its 90 % interval, by drawing pairs of blocks again and again [1]."""
+        generator = random.Random(0)
+        count = len(self.times[True])
+        drawn = sorted(
+            overhead({recording: [blocks[pick] for pick in picks] for recording, blocks in self.times.items()})
+            for picks in ([generator.randrange(count) for _ in range(count)] for _ in range(RESAMPLES))
+        )
+        return drawn[RESAMPLES // 20], drawn[-RESAMPLES // 20 - 1]
+
+
+def overhead(times: StepTimes) -> float:
+    """Median step with recording over the median without, less 1 [1]."""
+    medians = {
+        recording: statistics.median(step for block in blocks for step in block) for recording, blocks in times.items()
+    }
+    return medians[True] / medians[False] - 1
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--blocks", type=int, default=40, help="pairs of blocks of each case")
+    parser.add_argument("--blocks", type=int, default=60, help="pairs of blocks of each case")
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "local.json")
     options = parser.parse_args()
     cases = [case for network in NETWORKS for case in run_network(network, options.blocks)]
@@ -81,19 +102,20 @@ def run_network(network: str, blocks: int) -> Iterator[Case]:
         evaluation = lower_evaluation(graph, candidate.strategy, batch=batch)
         with tempfile.TemporaryDirectory() as folder:
             arguments = (source, candidate.strategy, candidate.program, evaluation, blocks)
-            timeline, overheads = launch(run_rank, arguments, ranks=2, log_dir=folder)[0]
+            timeline, times = launch(run_rank, arguments, ranks=2, log_dir=folder)[0]
         comparison = compare(candidate.program, candidate.timeline, timeline, warmup=0)
-        yield Case(network=network, candidate=candidate, comparison=comparison, overheads=overheads)
+        yield Case(network=network, candidate=candidate, comparison=comparison, times=times)
 
 
 def format_cases(cases: list[Case]) -> str:
     """The first table of the README."""
     rows = ["| network | strategy | predicted | measured | error | unattributed | recording |", "|" + "---|" * 7]
     for case in cases:
-        step = case.comparison.step
+        step, (low, high) = case.comparison.step, case.overhead_interval
         rows.append(
             f"| {case.network} | {case.candidate.strategy.name} | {step.predicted_s * 1e3:.2f} ms "
-            f"| {step.measured_s * 1e3:.2f} ms | {step.error:+.1%} | {case.unattributed:.1%} | {case.overhead:+.1%} |"
+            f"| {step.measured_s * 1e3:.2f} ms | {step.error:+.1%} | {case.unattributed:.1%} "
+            f"| {case.overhead:+.1%} ({low:+.1%} to {high:+.1%}) |"
         )
     return "\n".join(rows) + "\n"
 
@@ -129,7 +151,7 @@ def document(cases: list[Case]) -> dict[str, Any]:
                 "error": case.comparison.step.error,
                 "unattributed": case.unattributed,
                 "recording_overhead": case.overhead,
-                "recording_overheads": sorted(case.overheads),
+                "recording_overhead_interval": list(case.overhead_interval),
                 "kinds": {
                     kind.kind.value: {
                         "predicted_s": kind.each.predicted_s,
