@@ -1,4 +1,4 @@
-"""Jobs that are wrong in one way each."""
+"""Jobs that are wrong, or hard, in one way each."""
 
 import dataclasses
 import time
@@ -21,6 +21,17 @@ class Slow(nn.Linear):
         return super().forward(x)
 
 
+class Undecided(nn.Module):
+    """A network whose path depends on its data, which cannot be exported as a graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = nn.Linear(8, 2), nn.Linear(8, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.left(x) + self.right(x) if x.sum() > 0 else self.left(x) - self.right(x)
+
+
 def good() -> Job:
     return Job(
         name="good",
@@ -34,6 +45,10 @@ def good() -> Job:
 
 def other() -> Job:
     return dataclasses.replace(good(), model=lambda: nn.Sequential(nn.Linear(8, 2)))
+
+
+def cannot_be_exported() -> Job:
+    return dataclasses.replace(good(), model=Undecided)
 
 
 def tiny_dataset() -> Job:

@@ -83,6 +83,16 @@ def test_a_run_directory_has_what_its_page_says(folder: Path, trained: dict) -> 
     LeNet().load_state_dict(load_file(run / "model.safetensors"))
 
 
+def test_a_model_that_cannot_be_exported_is_trained_and_the_reason_is_said(folder: Path) -> None:
+    jobs = Path(__file__).parents[1] / "commands" / "faulty_jobs.py"
+    done = trimaran("train", f"{jobs}:cannot_be_exported", "--devices", "2", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    text = " ".join(done.stdout.split())
+    assert "the model is one operation: no pipeline, no operator placement" in text
+    assert "torch.export could not trace it" in text
+    assert "the network cannot be cut into stages" in text
+
+
 def test_what_is_here_is_listed(folder: Path) -> None:
     jobs = json.loads(trimaran("jobs", "--json", cwd=folder).stdout)
     assert "digits" in [job["name"] for job in jobs["jobs"]]

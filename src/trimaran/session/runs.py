@@ -16,7 +16,6 @@ Files are written whole or not at all: beside their place first, then renamed. `
 """
 
 import json
-import os
 import platform
 import time
 from collections.abc import Mapping
@@ -24,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trimaran.errors import EnvironmentProblem
+from trimaran.report.files import write_whole
 
 SCHEMA_VERSION = 1
 
@@ -108,7 +108,7 @@ class RunDirectory:
         from trimaran import __version__
 
         about = {"schema_version": SCHEMA_VERSION, "trimaran": __version__, "python": platform.python_version()}
-        write_text(self.path / "run.json", json.dumps(about | facts, indent=2) + "\n")
+        write_whole(self.path / "run.json", (json.dumps(about | facts, indent=2) + "\n").encode())
 
 
 def create_run_directory(name: str, *, parent: Path | None = None) -> RunDirectory:
@@ -134,18 +134,6 @@ def create_run_directory(name: str, *, parent: Path | None = None) -> RunDirecto
         (path / "logs").mkdir()
         return RunDirectory(path=path)
     raise EnvironmentProblem(f"cannot find a free name for a run directory like {parent / stem}")
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file whole or not at all.
-
-    Args:
-        path: the file
-        text: its content
-    """
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text(text, encoding="utf-8")
-    beside.replace(path)
 
 
 def _now() -> str:

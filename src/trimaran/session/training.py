@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any
 from trimaran.errors import TrimaranError
 from trimaran.program import Plan, Program, format_program, lower_evaluation, parse_program, plan_program, write_plan
 from trimaran.report import Comparison, RunReport, compare, write_report, write_timeline, write_trace
+from trimaran.report.files import write_whole
 from trimaran.session.jobs import JobSource
 from trimaran.session.planning import Planned, Progress, ignore_progress
-from trimaran.session.runs import RunDirectory, create_run_directory, write_text
+from trimaran.session.runs import RunDirectory, create_run_directory
 from trimaran.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def train_planned(
     run.begin(job=planned.source.reference, strategy=planned.plan.strategy.name)
     try:
         write_plan(run.plan, planned.plan)
-        write_text(run.program, format_program(planned.chosen.program))
+        write_whole(run.program, format_program(planned.chosen.program).encode())
         evaluation = lower_evaluation(planned.graph, planned.plan.strategy, batch=planned.job.global_batch_size)
         results = launch(
             train_rank,
