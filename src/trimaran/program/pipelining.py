@@ -16,14 +16,14 @@ from trimaran.program.types import Kind
 
 _STEP = re.compile(r"(\d+)([FBIW])(\d+)")
 _OVERLAP = re.compile(r"\((.*)\)OVERLAP_F_B")
-_REDUCE = re.compile(r"\d+REDUCE_GRAD")
+_REDUCE = re.compile(r"\d+(WAIT_)?REDUCE_GRAD")
 
 
 def parse_order(text: str, *, source: str = "order") -> Order:
     r"""Read torch's compute-only CSV.
 
-    Empty cells are bubbles and carry no meaning. `REDUCE_GRAD` is left out: gradient reductions follow from the
-    strategy. The two halves of an `OVERLAP_F_B` are taken one after the other.
+    Empty cells are bubbles and carry no meaning. `REDUCE_GRAD` and `WAIT_REDUCE_GRAD` are left out: gradient reductions
+    follow from the strategy. The two halves of an `OVERLAP_F_B` are taken one after the other.
 
     Args:
         text: one row a rank

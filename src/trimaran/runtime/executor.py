@@ -175,7 +175,7 @@ class Executor:
         Args:
             batch: a `Share` from `feed`, or this rank's share of the global batch as a batch; ignored on ranks that
                 read nothing
-            samples: of the global batch; None: that of the `Share`, else `Job.global_batch_size`
+            samples: of the global batch, where `batch` is no `Share`; None: `Job.global_batch_size`
 
         Returns:
             Mean loss of the global batch, the same on every rank.
@@ -184,16 +184,12 @@ class Executor:
             InputError: the share has another size than this rank's, or the loss is no scalar
             ExecutionError: the loss is not a finite number, on every rank; or another rank is gone
         """
-        if samples is None:
-            samples = batch.samples if isinstance(batch, Share) else self._job.global_batch_size
-        if samples < self._strategy.dp:
-            raise InputError(
-                f"a global batch of {samples} samples is too small for {self._strategy.dp} replicas: leave it out",
-                samples=samples,
-            )
-        sizes = self._sizes(samples)
-        source = batch.microbatch if isinstance(batch, Share) else self._cut(batch, sizes)
-        state = State(number=self.steps, samples=samples, sizes=sizes, source=source)
+        if isinstance(batch, Share):
+            state = State(number=self.steps, samples=batch.samples, sizes=batch.sizes, source=batch.microbatch)
+        else:
+            samples = samples or self._job.global_batch_size
+            sizes = self._sizes(samples)
+            state = State(number=self.steps, samples=samples, sizes=sizes, source=self._cut(batch, sizes))
         try:
             self._interpreter.run(self._instructions, state)
             loss = self._reductions.check_loss(state)
@@ -294,6 +290,11 @@ class Executor:
             yield State(number=-1, samples=share.samples, sizes=share.sizes, source=share.microbatch)
 
     def _sizes(self, samples: int) -> tuple[int, ...]:
+        if samples < self._strategy.dp:
+            raise InputError(
+                f"a global batch of {samples} samples is too small for {self._strategy.dp} replicas: leave it out",
+                samples=samples,
+            )
         replicas = microbatch_sizes(samples, replicas=self._strategy.dp, microbatches=self._strategy.microbatches)
         return replicas[self._world.rank // self._strategy.pp]
 
