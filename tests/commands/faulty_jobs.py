@@ -32,13 +32,20 @@ class Undecided(nn.Module):
         return self.left(x) + self.right(x) if x.sum() > 0 else self.left(x) - self.right(x)
 
 
+def make_data(samples: int) -> TensorDataset:
+    generator = torch.Generator().manual_seed(5)
+    return TensorDataset(
+        torch.randn(samples, 8, generator=generator), torch.randint(2, (samples,), generator=generator)
+    )
+
+
 def good() -> Job:
     return Job(
         name="good",
         model=lambda: nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2)),
         loss=functional.cross_entropy,
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
-        dataset=lambda: TensorDataset(torch.randn(64, 8), torch.randint(2, (64,))),
+        dataset=lambda: make_data(64),
         global_batch_size=16,
     )
 
@@ -52,7 +59,7 @@ def cannot_be_exported() -> Job:
 
 
 def tiny_dataset() -> Job:
-    return dataclasses.replace(good(), dataset=lambda: TensorDataset(torch.randn(4, 8), torch.randint(2, (4,))))
+    return dataclasses.replace(good(), dataset=lambda: make_data(4))
 
 
 def vector_loss() -> Job:
