@@ -25,3 +25,17 @@ Oversubscribe = Annotated[
 PlanFile = Annotated[
     Path | None, typer.Option("--plan", help="Run this plan instead of making one.", show_default=False)
 ]
+Link = Annotated[
+    str | None,
+    typer.Option(
+        "--link", help='Hold the links between local ranks to this rate, such as "1Gb/s".', show_default=False
+    ),
+]
+Objective = Annotated[
+    str, typer.Option("--objective", help='What to make best: "throughput", or the time of an "epoch".')
+]
+Execution = Annotated[str, typer.Option("--execution", help='How segments may run: "any", "eager", "compiled".')]
+Calibration = Annotated[
+    Path | None,
+    typer.Option("--calibration", help="Use the figures of this file of `trimaran calibrate`.", show_default=False),
+]

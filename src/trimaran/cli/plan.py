@@ -5,7 +5,19 @@ from typing import Annotated
 
 import typer
 
-from trimaran.cli.options import Batch, Devices, Json, Memory, Oversubscribe, Reference, Seed
+from trimaran.cli.options import (
+    Batch,
+    Calibration,
+    Devices,
+    Execution,
+    Json,
+    Link,
+    Memory,
+    Objective,
+    Oversubscribe,
+    Reference,
+    Seed,
+)
 from trimaran.cli.output import console, errors_reported, print_json
 from trimaran.cli.progress import progress_shown
 
@@ -20,6 +32,10 @@ def plan(
     seed: Seed = None,
     output: Output = None,
     oversubscribe: Oversubscribe = False,
+    link: Link = None,
+    objective: Objective = "throughput",
+    execution: Execution = "any",
+    calibration: Calibration = None,
     as_json: Json = False,
 ) -> None:
     """Find the fastest way to train a job that fits; print what was considered."""
@@ -28,17 +44,20 @@ def plan(
         from trimaran.program import write_plan
         from trimaran.session.jobs import JobSource
         from trimaran.session.planning import plan_job
-        from trimaran.units import parse_bytes
+        from trimaran.session.request import parse_request
 
         source = JobSource(reference=job, global_batch_size=batch, seed=seed)
+        request = parse_request(
+            devices=devices,
+            memory=memory,
+            oversubscribe=oversubscribe,
+            link=link,
+            objective=objective,
+            execution=execution,
+            calibration=calibration,
+        )
         with progress_shown() as progress:
-            planned = plan_job(
-                source,
-                devices=devices,
-                memory_bytes=None if memory is None else parse_bytes(memory),
-                oversubscribe=oversubscribe,
-                progress=progress,
-            )
+            planned = plan_job(source, request, progress=progress)
         if output is not None:
             write_plan(output, planned.plan)
         if as_json:

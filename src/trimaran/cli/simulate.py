@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from trimaran.cli.options import Batch, Devices, Json, Memory, Oversubscribe
+from trimaran.cli.options import Batch, Calibration, Devices, Execution, Json, Link, Memory, Objective, Oversubscribe
 from trimaran.cli.output import console, errors_reported, print_json
 from trimaran.cli.progress import progress_shown
 
@@ -24,6 +24,10 @@ def simulate(
     memory: Memory = None,
     trace: Trace = None,
     oversubscribe: Oversubscribe = False,
+    link: Link = None,
+    objective: Objective = "throughput",
+    execution: Execution = "any",
+    calibration: Calibration = None,
     as_json: Json = False,
 ) -> None:
     """Simulate one step: its time, its memory, and how each device spends it."""
@@ -33,21 +37,22 @@ def simulate(
         from trimaran.report import write_trace
         from trimaran.session.jobs import JobSource
         from trimaran.session.planning import obtain_plan
-        from trimaran.units import parse_bytes
+        from trimaran.session.request import parse_request
 
         plan = Path(subject) if subject.endswith(".json") else None
         reference = subject if plan is None else read_plan(plan).job
         source = JobSource(reference=reference, global_batch_size=batch)
-        memory_bytes = None if memory is None else parse_bytes(memory)
+        request = parse_request(
+            devices=devices,
+            memory=memory,
+            oversubscribe=oversubscribe,
+            link=link,
+            objective=objective,
+            execution=execution,
+            calibration=calibration,
+        )
         with progress_shown() as progress:
-            planned = obtain_plan(
-                source,
-                path=plan,
-                devices=devices,
-                memory_bytes=memory_bytes,
-                oversubscribe=oversubscribe,
-                progress=progress,
-            )
+            planned = obtain_plan(source, request, path=plan, progress=progress)
         if trace is not None:
             write_trace(trace, planned.chosen.program, planned.chosen.timeline)
         if as_json:

@@ -5,7 +5,20 @@ from typing import Annotated
 
 import typer
 
-from trimaran.cli.options import Batch, Devices, Json, Memory, Oversubscribe, PlanFile, Reference, Seed
+from trimaran.cli.options import (
+    Batch,
+    Calibration,
+    Devices,
+    Execution,
+    Json,
+    Link,
+    Memory,
+    Objective,
+    Oversubscribe,
+    PlanFile,
+    Reference,
+    Seed,
+)
 from trimaran.cli.output import console, errors_reported, print_json
 from trimaran.cli.progress import progress_shown
 
@@ -25,6 +38,10 @@ def train(
     memory: Memory = None,
     runs: Runs = None,
     oversubscribe: Oversubscribe = False,
+    link: Link = None,
+    objective: Objective = "throughput",
+    execution: Execution = "any",
+    calibration: Calibration = None,
     as_json: Json = False,
 ) -> None:
     """Train a job by the best plan, or by a given one; report predicted against measured."""
@@ -33,21 +50,22 @@ def train(
         from trimaran.report import report_document
         from trimaran.session.jobs import JobSource
         from trimaran.session.planning import obtain_plan
+        from trimaran.session.request import parse_request
         from trimaran.session.training import train_planned
-        from trimaran.units import parse_bytes
 
         source = JobSource(reference=job, epochs=epochs, global_batch_size=batch, seed=seed)
-        memory_bytes = None if memory is None else parse_bytes(memory)
+        request = parse_request(
+            devices=devices,
+            memory=memory,
+            oversubscribe=oversubscribe,
+            link=link,
+            objective=objective,
+            execution=execution,
+            calibration=calibration,
+        )
         out = console()
         with progress_shown() as progress:
-            planned = obtain_plan(
-                source,
-                path=plan,
-                devices=devices,
-                memory_bytes=memory_bytes,
-                oversubscribe=oversubscribe,
-                progress=progress,
-            )
+            planned = obtain_plan(source, request, path=plan, progress=progress)
         if not as_json:
             print_plan(out, planned)
         with progress_shown() as progress:

@@ -28,8 +28,11 @@ from trimaran.program import (
 )
 from trimaran.program.plan import Verdict
 from trimaran.session.jobs import JobSource
+from trimaran.session.request import PlanRequest
 
 Progress = Callable[[str, int, int], None]
+
+EVERYTHING = PlanRequest()
 
 # A plan made with other costs is still used; beyond this difference of its step time the user is told.
 RESCORED_TOLERANCE = 0.1
@@ -68,45 +71,35 @@ class Planned:
 
 def obtain_plan(
     source: JobSource,
+    request: PlanRequest = EVERYTHING,
     *,
     path: Path | None = None,
-    devices: int | None = None,
-    memory_bytes: int | None = None,
-    oversubscribe: bool = False,
     progress: Progress = ignore_progress,
 ) -> Planned:
     """Make a plan, or read it where a file is given; see `plan_job` and `load_plan`."""
     if path is None:
-        return plan_job(
-            source, devices=devices, memory_bytes=memory_bytes, oversubscribe=oversubscribe, progress=progress
-        )
-    return load_plan(
-        path, source, devices=devices, memory_bytes=memory_bytes, oversubscribe=oversubscribe, progress=progress
-    )
+        return plan_job(source, request, progress=progress)
+    return load_plan(path, source, request, progress=progress)
 
 
 def plan_job(
     source: JobSource,
+    request: PlanRequest = EVERYTHING,
     *,
-    devices: int | None = None,
-    memory_bytes: int | None = None,
-    oversubscribe: bool = False,
     progress: Progress = ignore_progress,
 ) -> Planned:
     """Find the best way to train a job on this machine.
 
     Args:
         source: where the job comes from
-        devices: most devices that may take part; None: all of this machine
-        memory_bytes: memory that each device may use [bytes]; None: what it has
-        oversubscribe: allow more ranks than the machine has devices
+        request: what to look for, within which limits
         progress: told what is being done
 
     Raises:
         InputError: the job is wrong, or more devices than there are
         InfeasibleError: nothing fits
     """
-    job, graph, cluster = _prepare(source, devices, memory_bytes, oversubscribe, progress)
+    job, graph, cluster = _prepare(source, request, progress)
     batch = job.global_batch_size
     strategies, _ = enumerate_strategies(devices=cluster.size, batch=batch, can_cut=bool(graph.cuts))
     sizes = {batch // (strategy.dp * strategy.microbatches) for strategy in strategies}
@@ -143,10 +136,8 @@ def plan_job(
 def load_plan(
     path: Path,
     source: JobSource,
+    request: PlanRequest = EVERYTHING,
     *,
-    devices: int | None = None,
-    memory_bytes: int | None = None,
-    oversubscribe: bool = False,
     progress: Progress = ignore_progress,
 ) -> Planned:
     """Read a plan, check it against the job and this machine, and score it by what things cost here.
@@ -154,9 +145,7 @@ def load_plan(
     Args:
         path: of the plan
         source: where the job comes from
-        devices: as for `plan_job`; None: as many as the plan was made for
-        memory_bytes: as for `plan_job`
-        oversubscribe: as for `plan_job`
+        request: as for `plan_job`; `devices` None: as many as the plan was made for
         progress: told what is being done
 
     Raises:
@@ -164,7 +153,8 @@ def load_plan(
         CorruptDataError: the plan was damaged or edited
     """
     plan = read_plan(path)
-    job, graph, cluster = _prepare(source, devices or len(plan.premises.devices), memory_bytes, oversubscribe, progress)
+    request = replace(request, devices=request.devices or len(plan.premises.devices))
+    job, graph, cluster = _prepare(source, request, progress)
     check_plan(
         plan,
         graph_digest=graph.digest,
@@ -188,19 +178,17 @@ def load_plan(
     )
 
 
-def local_cluster(devices: int | None, *, memory_bytes: int | None = None, oversubscribe: bool = False) -> Cluster:
+def local_cluster(request: PlanRequest = EVERYTHING) -> Cluster:
     """This machine as a cluster.
 
     Args:
-        devices: how many; None: all
-        memory_bytes: memory of each [bytes]; None: what it has
-        oversubscribe: allow more than there are
+        request: how many devices, with how much memory, joined by what
 
     Raises:
         InputError: more devices than there are
     """
-    available = detect_cluster().size
-    if devices is not None and devices > available and not oversubscribe:
+    available, devices = detect_cluster().size, request.devices
+    if devices is not None and devices > available and not request.oversubscribe:
         raise InputError(
             f"{devices} devices were asked for, this machine has {available}: "
             f"use --devices {available}, or --oversubscribe to share them",
@@ -208,22 +196,21 @@ def local_cluster(devices: int | None, *, memory_bytes: int | None = None, overs
             available=available,
         )
     cluster = detect_cluster(devices)
-    if memory_bytes is None:
+    most = request.memory_bytes
+    if most is None:
         return cluster
-    limited = tuple(replace(device, memory_bytes=min(memory_bytes, device.memory_bytes)) for device in cluster.devices)
+    limited = tuple(replace(device, memory_bytes=min(most, device.memory_bytes)) for device in cluster.devices)
     return replace(cluster, devices=limited)
 
 
-def _prepare(
-    source: JobSource, devices: int | None, memory_bytes: int | None, oversubscribe: bool, progress: Progress
-) -> tuple[Job, Graph, Cluster]:
+def _prepare(source: JobSource, request: PlanRequest, progress: Progress) -> tuple[Job, Graph, Cluster]:
     from trimaran.graph.capture import capture
     from trimaran.runtime.feed import check_length
     from trimaran.runtime.loading import dataset_length
 
     progress("reading the job", 0, 0)
     job = source.make()
-    cluster = local_cluster(devices, memory_bytes=memory_bytes, oversubscribe=oversubscribe)
+    cluster = local_cluster(request)
     progress("capturing the graph", 0, 0)
     graph = capture(job).graph
     check_length(dataset_length(job.dataset()), job)

@@ -1,0 +1,84 @@
+"""What a person asks of a plan: how many devices, how much memory, which links, which objective."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from trimaran.cluster import Link
+from trimaran.errors import InputError
+from trimaran.units import parse_bytes, parse_rate
+
+Objective = Literal["throughput", "epoch"]
+"""What is made best: samples a second of the steady state, or the time of an epoch with its evaluation."""
+
+Executions = Literal["any", "eager", "compiled"]
+"""How segments may be run; "any" lets the plan decide."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRequest:
+    """What a plan is to look for, and within which limits.
+
+    Attributes:
+        devices: most devices that may take part; None: all of this machine
+        memory_bytes: memory that each device may use [bytes]; None: what it has
+        oversubscribe: allow more ranks than the machine has devices
+        link: what the links between local ranks are held to; None: nothing
+        objective: what is made best
+        execution: how segments may be run
+        calibration: file of `trimaran calibrate` whose figures are used; None: what is known of this machine
+    """
+
+    devices: int | None = None
+    memory_bytes: int | None = None
+    oversubscribe: bool = False
+    link: Link | None = None
+    objective: Objective = "throughput"
+    execution: Executions = "any"
+    calibration: Path | None = None
+
+
+def parse_request(
+    *,
+    devices: int | None = None,
+    memory: str | None = None,
+    oversubscribe: bool = False,
+    link: str | None = None,
+    objective: str = "throughput",
+    execution: str = "any",
+    calibration: Path | None = None,
+) -> PlanRequest:
+    """A request as it is written on the command line.
+
+    Args:
+        devices: as in `PlanRequest`
+        memory: such as "12GiB"
+        oversubscribe: as in `PlanRequest`
+        link: a rate such as "1Gb/s"
+        objective: "throughput" or "epoch"
+        execution: "any", "eager" or "compiled"
+        calibration: as in `PlanRequest`
+
+    Raises:
+        InputError: a text that means nothing
+
+    Example:
+        >>> request = parse_request(memory="1KiB", link="1Gb/s")
+        >>> request.memory_bytes, request.link.bytes_per_s
+        (1024, 125000000.0)
+    """
+    return PlanRequest(
+        devices=devices,
+        memory_bytes=None if memory is None else parse_bytes(memory),
+        oversubscribe=oversubscribe,
+        link=None if link is None else Link(bytes_per_s=parse_rate(link), latency_s=0.0, source=f"asked: {link}"),
+        objective=_one_of(objective, Objective, "objective"),
+        execution=_one_of(execution, Executions, "execution"),
+        calibration=calibration,
+    )
+
+
+def _one_of(text: str, choices: object, what: str):  # type: ignore[no-untyped-def]  # the literal it was checked against
+    if text not in get_args(choices):
+        raise InputError(f'{what} must be one of {", ".join(get_args(choices))}, got "{text}"', value=text)
+    return text
