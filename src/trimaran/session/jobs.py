@@ -37,8 +37,36 @@ def _digits() -> Job:
     return digits()
 
 
+def _digits_resnet() -> Job:
+    from trimaran.session.digits import digits_resnet
+
+    return digits_resnet()
+
+
+def _wide() -> Job:
+    from trimaran.session.digits import wide
+
+    return wide()
+
+
+def _text_lstm() -> Job:
+    from trimaran.session.text_jobs import text_lstm
+
+    return text_lstm()
+
+
+def _text_gpt() -> Job:
+    from trimaran.session.text_jobs import text_gpt
+
+    return text_gpt()
+
+
 BUILT_IN: Mapping[str, BuiltIn] = {
-    "digits": BuiltIn(summary="LeNet on 1,797 handwritten digits at 32 × 32; accuracy, seconds an epoch", make=_digits),
+    "digits": BuiltIn(summary="LeNet on handwritten digits; a first run of seconds", make=_digits),
+    "digits-resnet": BuiltIn(summary="residual CNN on the digits; much compute, few gradients", make=_digits_resnet),
+    "text-lstm": BuiltIn(summary="LSTM, next character of English text; a recurrent chain", make=_text_lstm),
+    "text-gpt": BuiltIn(summary="transformer on the same text; a tied embedding", make=_text_gpt),
+    "wide": BuiltIn(summary="branches and a large head on the digits; many gradients", make=_wide),
 }
 
 
