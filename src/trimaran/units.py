@@ -117,6 +117,22 @@ def format_rate(bytes_per_s: float) -> str:
     return f"{_three_digits(bytes_per_s)} B/s"
 
 
+def format_bit_rate(bytes_per_s: float) -> str:
+    """The rate of a network link for people, in decimal units of bits.
+
+    Args:
+        bytes_per_s: rate [bytes/s]
+
+    Example:
+        >>> format_bit_rate(125e6), format_bit_rate(25e6), format_bit_rate(312.5e6)
+        ('1 Gb/s', '200 Mb/s', '2.5 Gb/s')
+    """
+    for unit, size in (("Gb/s", 1e9), ("Mb/s", 1e6), ("kb/s", 1e3)):
+        if bytes_per_s * 8 >= size:
+            return f"{bytes_per_s * 8 / size:g} {unit}"
+    return f"{bytes_per_s * 8:g} b/s"
+
+
 def _split(text: str, *, example: str) -> tuple[float, str]:
     match = _QUANTITY.fullmatch(text)
     if match is None:

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import torch
@@ -102,6 +103,54 @@ def listening(world: World) -> list[str]:
             fields = line.split()
             if fields[3] == LISTENING and f"socket:[{fields[9]}]" in own:
                 found.append(_address(fields[1].partition(":")[0]))
+    return found
+
+
+def own_network(world: World) -> str:
+    """The network namespace that this rank is in, after all have talked."""
+    add_ranks(world)
+    return os.readlink("/proc/self/ns/net")  # noqa: PTH115 of a link that is no path
+
+
+def report_network_and_stumble(world: World, stumbling: int) -> None:
+    world.report({"network": own_network(world)})
+    stumble(world, stumbling)
+
+
+def time_transfers(world: World, nbytes: int, times: int) -> dict[str, list[float]]:
+    """Time a message from rank 0 to rank 1 until a short answer is back, and an all-reduce, several times [s]."""
+    tensor, answer = torch.zeros(nbytes // 4), torch.zeros(1)
+    found: dict[str, list[float]] = {"send": [], "all_reduce": []}
+    for _ in range(times):
+        dist.barrier()
+        start = time.perf_counter()
+        if world.rank == 0:
+            dist.send(tensor, 1)
+            dist.recv(answer, 1)
+        else:
+            dist.recv(tensor, 0)
+            dist.send(answer, 0)
+        found["send"].append(time.perf_counter() - start)
+        dist.barrier()
+        start = time.perf_counter()
+        dist.all_reduce(tensor)
+        found["all_reduce"].append(time.perf_counter() - start)
+    return found
+
+
+def time_gathering(world: World, nbytes: int, times: int) -> list[float]:
+    """Time until rank 0 has a message of each other rank, several times [s]."""
+    tensors = [torch.zeros(nbytes // 4) for _ in range(world.size)]
+    found = []
+    for _ in range(times):
+        dist.barrier()
+        start = time.perf_counter()
+        if world.rank == 0:
+            for work in [dist.irecv(tensors[rank], rank) for rank in range(1, world.size)]:
+                work.wait()
+        else:
+            dist.send(tensors[0], 0)
+        found.append(time.perf_counter() - start)
     return found
 
 

@@ -1,4 +1,7 @@
-"""A parent that launches ranks which never end, and prints their process ids; run as a script by the tests."""
+"""A parent that launches ranks which never end, and prints their process ids; run as a script by the tests.
+
+Arguments: a folder for logs; then, or neither, how many ranks (else 2) and what their links are held to.
+"""
 
 import sys
 from collections.abc import Mapping
@@ -7,6 +10,7 @@ from typing import Any
 from tests.distributed.duties import hang
 
 from trimaran.runtime.ranks import launch
+from trimaran.session.request import parse_link
 
 
 def show(rank: int, event: Mapping[str, Any]) -> None:
@@ -15,4 +19,5 @@ def show(rank: int, event: Mapping[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    launch(hang, ranks=2, log_dir=sys.argv[1], on_event=show)
+    logs, ranks, rate = sys.argv[1:] if len(sys.argv) == 4 else (sys.argv[1], "2", "")
+    launch(hang, ranks=int(ranks), log_dir=logs, on_event=show, link=parse_link(rate) if rate else None)

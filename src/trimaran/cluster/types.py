@@ -53,12 +53,14 @@ class Cluster:
         devices: one a rank, in rank order
         hosts: for each device, the number of its host
         links: for each pair of devices `(a, b)` with a < b that is joined, its link; a missing pair has none
+        link: what the links between ranks of this machine are held to; None: nothing
     """
 
     name: str
     devices: tuple[Device, ...]
     hosts: tuple[int, ...]
     links: Mapping[tuple[int, int], Link] = field(default_factory=dict)
+    link: Link | None = None
 
     @property
     def size(self) -> int:

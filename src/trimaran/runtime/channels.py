@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from trimaran.errors import ExecutionError
 from trimaran.program.types import COLLECTIVES, SENDS, Program
+from trimaran.runtime.event_loops import calm_event_loops
 from trimaran.runtime.failures import is_peer_failure
 from trimaran.runtime.world import World
 
@@ -49,6 +50,7 @@ class Channels:
             self._pairs[upward] = dist.new_group(timeout=timeout)
         for group in groups:
             self._groups[group] = dist.new_group(list(group), timeout=timeout)
+        calm_event_loops()
         self._warm_up(pairs, groups)
 
     def send(self, buffer: torch.Tensor, target: int) -> Any:

@@ -138,6 +138,8 @@ class Interpreter:
                 state.roots[microbatch] = root
                 state.terms.append(term)
         self._recorder.add(instruction.token, COMPUTE, start, self._recorder.stamp())
+        if self._stage.is_last:
+            self._reductions.fetch_loss(state)
 
     def _backward(self, instruction: Instruction, state: State) -> None:
         self._wait(instruction)

@@ -6,10 +6,11 @@ inputs, and the last one, which reads the targets, see the same samples.
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from trimaran.errors import InputError
 from trimaran.job import Job
@@ -129,14 +130,22 @@ class _Seeded(Dataset[Any]):
     def __init__(self, dataset: Any, seed: int) -> None:
         self._dataset = dataset
         self._seed = seed
+        self._draws = _may_draw(dataset)
 
     def __getitem__(self, index: int) -> Any:
         return self._dataset[index]
 
     def __getitems__(self, indices: list[int]) -> list[Any]:
-        with seeded(derive_seed(self._seed, *indices)):
+        with seeded(derive_seed(self._seed, *indices)) if self._draws else nullcontext():
             fetch = getattr(self._dataset, "__getitems__", None)
             return list(fetch(indices)) if fetch is not None else [self._dataset[index] for index in indices]
+
+
+def _may_draw(dataset: Any) -> bool:
+    """Whether a data set may draw random numbers; rows of tensors, and choices of them, do not."""
+    while type(dataset) is Subset:
+        dataset = dataset.dataset
+    return type(dataset) is not TensorDataset
 
 
 def dataset_length(dataset: Any) -> int:

@@ -63,12 +63,18 @@ def loss_term(job: Job, output: Any, batch: Any, *, samples: int, of: int) -> tu
     if isinstance(value, tuple) and len(value) == 2:
         total, weight = value
         total = _scalar(total, "the sum of the loss")
-        weight = torch.as_tensor(weight, dtype=torch.float64, device=total.device).detach().reshape(())
+        weight = _on_device(weight, total.device)
         return total, LossTerm(total=total.detach().double(), weight=weight, weighted=True)
     mean = _scalar(value, "the loss")
-    # Filled where the tensor lives: a copy from the host would wait for the device.
-    weight = torch.full((), float(samples), dtype=torch.float64, device=mean.device)
+    weight = _on_device(samples, mean.device)
     return mean * (samples / of), LossTerm(total=mean.detach().double() * samples, weight=weight, weighted=False)
+
+
+def _on_device(weight: Any, device: torch.device) -> torch.Tensor:
+    if isinstance(weight, torch.Tensor):
+        return weight.detach().to(device, torch.float64).reshape(())
+    # Filled where the tensor lives: a copy from the host would wait for the device.
+    return torch.full((), float(weight), dtype=torch.float64, device=device)
 
 
 def _scalar(value: Any, what: str) -> torch.Tensor:

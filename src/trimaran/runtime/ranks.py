@@ -3,14 +3,17 @@
     parent                                        rank k (a process in a session of its own)
     ──────                                        ──────
     private folder for the ranks to meet in
+    with slow links: a network of their own
     start all, send each its request     ──▶      join the others through a file, gloo or NCCL on the loopback interface
+                                                  or on that network
                                          ◀──      events, while `function` runs
                                          ◀──      its result, or what it raised
     all have answered: return
 
 The parent ends all ranks, first asking, then killing, as soon as one fails, or when anything is raised in it, Ctrl-C
 included. A rank whose parent is gone, even killed, ends itself: each watches a pipe that only the parent's death
-closes. No port is opened outside the loopback interface, and nothing has a fixed name, so that runs do not collide.
+closes. No port is opened outside the loopback interface or the ranks' own network, which ends with the last of them,
+and nothing has a fixed name, so that runs do not collide.
 """
 
 import contextlib
@@ -29,8 +32,10 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+from trimaran.cluster.types import Link
 from trimaran.errors import InputError
 from trimaran.runtime.failures import Failure, find_cause, to_error
+from trimaran.runtime.wires import Seat, wired
 from trimaran.runtime.world import TIMEOUT_S, DeviceChoice, World, join_world
 
 __all__ = ["Event", "World", "join_world", "launch"]
@@ -45,6 +50,13 @@ _LEAVE_S = 10.0
 _POLL_S = 0.1
 
 _NOT_INHERITED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_DEFAULTS = {
+    # glibc gives large blocks back to the system when they are freed, and each step then pays for getting them again,
+    # page by page: a tenth of the step of a small CNN. With these, what was once used is kept for the next step.
+    "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20),
+    "MALLOC_TRIM_THRESHOLD_": str(2**40),
+    "MALLOC_TOP_PAD_": str(64 * 2**20),
+}
 _ENVIRONMENT = {
     "GLOO_SOCKET_IFNAME": "lo",
     "NCCL_SOCKET_IFNAME": "lo",
@@ -102,6 +114,7 @@ def launch(
     environment: Mapping[str, str] | None = None,
     device: DeviceChoice = "auto",
     timeout_s: float = TIMEOUT_S,
+    link: Link | None = None,
 ) -> list[Any]:
     """Run `function(world, *arguments)` on each of several local ranks, and wait for all.
 
@@ -114,12 +127,14 @@ def launch(
         environment: variables to set in the ranks, such as `{"OMP_NUM_THREADS": "4"}`; by default a rank has one thread
         device: "auto" takes GPUs where there is one a rank, else the CPU
         timeout_s: how long a collective may wait for the others [s]
+        link: what the links between the ranks are held to, each way; needs root, see `runtime.wires`. None: nothing
 
     Returns:
         What the function returned, by rank.
 
     Raises:
         InputError: the function or its arguments cannot be sent
+        EnvironmentProblem: links cannot be held to a rate here
         TrimaranError: what a rank raised, with the rank among its figures; the others have been ended
         ExecutionError: a rank raised something else or died, with the end of its log; the others have been ended
     """
@@ -128,26 +143,30 @@ def launch(
     work = _pack(function, arguments)
     logs = Path(log_dir)
     logs.mkdir(parents=True, exist_ok=True)
-    folder = tempfile.mkdtemp(prefix="trimaran-")
-    started: list[_Rank] = []
-    try:
-        # Extended one by one: what has been started must be known when the next one fails.
-        started.extend(_start(number, folder, logs / f"rank{number}.log", environment or {}) for number in range(ranks))
-        for rank in started:
-            _ask(rank, Request(
-                rank=rank.number,
-                ranks=ranks,
-                device=device,
-                timeout_s=timeout_s,
-                python_path=os.environ.get("PYTHONPATH"),
-                work=work,
-            ))  # fmt: skip
-        _listen(started, on_event)
-        _let_go(started)
-        return [rank.result for rank in started]
-    finally:
-        _end(started)
-        shutil.rmtree(folder, ignore_errors=True)
+    with wired(link, ranks=ranks) as seats:
+        folder = tempfile.mkdtemp(prefix="trimaran-")
+        started: list[_Rank] = []
+        try:
+            # Extended one by one: what has been started must be known when the next one fails.
+            started.extend(
+                _start(number, folder, logs / f"rank{number}.log", environment or {}, seat)
+                for number, seat in enumerate(seats)
+            )
+            for rank in started:
+                _ask(rank, Request(
+                    rank=rank.number,
+                    ranks=ranks,
+                    device=device,
+                    timeout_s=timeout_s,
+                    python_path=os.environ.get("PYTHONPATH"),
+                    work=work,
+                ))  # fmt: skip
+            _listen(started, on_event)
+            _let_go(started)
+            return [rank.result for rank in started]
+        finally:
+            _end(started)
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _pack(function: Callable[..., Any], arguments: Sequence[Any]) -> bytes:
@@ -165,22 +184,24 @@ def _pack(function: Callable[..., Any], arguments: Sequence[Any]) -> bytes:
         ) from error
 
 
-def _start(number: int, folder: str, log: Path, environment: Mapping[str, str]) -> _Rank:
+def _start(number: int, folder: str, log: Path, environment: Mapping[str, str], seat: Seat) -> _Rank:
     ours, theirs = socket.socketpair()
     variables = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
     # The rank imports what the parent can import; it puts the variable back before it runs anything.
     variables["PYTHONPATH"] = os.pathsep.join(str(Path(entry).resolve()) for entry in sys.path)
     with theirs, log.open("wb") as output:
-        process = subprocess.Popen(
-            # -P: the folder in which the parent happens to be is not searched unless the parent searches it.
-            [sys.executable, "-P", "-m", "trimaran.runtime.worker", str(theirs.fileno()), folder],
-            env={**variables, **_ENVIRONMENT, **environment},
-            pass_fds=(theirs.fileno(),),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            # Ctrl-C reaches the parent alone, and a rank and what it started can be killed together.
-            start_new_session=True,
+        process = seat.start(
+            lambda: subprocess.Popen(
+                # -P: the folder in which the parent happens to be is not searched unless the parent searches it.
+                [sys.executable, "-P", "-m", "trimaran.runtime.worker", str(theirs.fileno()), folder],
+                env={**_DEFAULTS, **variables, **_ENVIRONMENT, **seat.environment, **environment},
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                # Ctrl-C reaches the parent alone, and a rank and what it started can be killed together.
+                start_new_session=True,
+            )
         )
     return _Rank(number=number, process=process, connection=Connection(ours.detach()), log=log)
 

@@ -18,7 +18,7 @@ from trimaran.runtime.channels import Channels, in_contact
 from trimaran.runtime.pending import InFlight, Pending
 from trimaran.runtime.record import Recorder
 from trimaran.runtime.state import State
-from trimaran.runtime.streams import Stamp
+from trimaran.runtime.streams import Stamp, fetch
 from trimaran.runtime.updates import Updater
 from trimaran.runtime.world import World
 from trimaran.timeline import COMPUTE
@@ -118,18 +118,31 @@ class Reductions:
         self._recorder.add(instruction.token, COMPUTE, start, self._recorder.stamp())
 
     def update(self, instruction: Instruction, state: State) -> None:
-        """Update the parameters, unless the loss is not a number."""
+        """Update the parameters, unless the loss is not a finite number."""
         self._wait(instruction)
         self._settle_gradients(state)
-        if self._world.device == "cpu":
-            # Before the weights are lost. A GPU is not stopped for it: there the end of the step finds out.
-            self.check_loss(state)
+        # Before the weights are lost.
+        self._finite_loss(state, self._mean(state).tolist() if state.fetched is None else state.fetched())
         start = self._recorder.stamp()
         self._updater.update()
         self._recorder.add(instruction.token, COMPUTE, start, self._recorder.stamp())
 
+    def fetch_loss(self, state: State) -> None:
+        """Where a GPU trains alone, start to bring the loss to the host as soon as the last forward has been issued.
+
+        So the check before the update waits for the forward only, and not for the backward. With several ranks the
+        loss is known when all have been heard, and the check waits for that.
+
+        Args:
+            state: of a step; does nothing before its last forward
+        """
+        if self._world.device == "cpu" or self._world.size > 1:
+            return
+        if len(state.terms) == sum(size > 0 for size in state.sizes):
+            state.fetched = fetch(self._mean(state))
+
     def check_loss(self, state: State) -> float:
-        """The loss of the global batch, on every rank.
+        """The loss of the global batch, on every rank; also waits for a GPU to have done the step.
 
         Args:
             state: of a step whose loss has been added up
@@ -137,7 +150,10 @@ class Reductions:
         Raises:
             ExecutionError: it is not a finite number; on every rank
         """
-        total, weight = self._mean(state).tolist()
+        return self._finite_loss(state, self._mean(state).tolist())
+
+    def _finite_loss(self, state: State, sums: Sequence[float]) -> float:
+        total, weight = sums
         loss = total / weight if weight else math.nan
         if not math.isfinite(loss):
             rank = self._first_rank(any(not math.isfinite(float(term.total)) for term in state.terms))
@@ -167,6 +183,8 @@ class Reductions:
     def _own_loss(self, state: State) -> torch.Tensor:
         if not state.terms:
             return torch.zeros(2, dtype=torch.float64, device=self._world.device)
+        if len(state.terms) == 1:
+            return torch.stack([state.terms[0].total, state.terms[0].weight])
         return torch.stack(
             [
                 torch.stack([term.total for term in state.terms]).sum(),

@@ -28,6 +28,7 @@ class State:
         terms: what the microbatches add to the loss; on the last stage
         metrics: metric and samples of each microbatch; on the last stage
         mean: sum and weight of losses or metrics over all ranks, when it is known
+        fetched: gives `mean` to the host, where it is on its way there
         norm: global norm of the gradients, squared, when it is known
         gradients_ready: the gradients are those of the global batch
     """
@@ -46,5 +47,6 @@ class State:
     terms: list[LossTerm] = field(default_factory=list)
     metrics: list[tuple[float, int]] = field(default_factory=list)
     mean: torch.Tensor | None = None
+    fetched: Callable[[], list[float]] | None = None
     norm: torch.Tensor | None = None
     gradients_ready: bool = False

@@ -15,6 +15,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 
 from trimaran.errors import EnvironmentProblem
+from trimaran.runtime.event_loops import calm_event_loops
 from trimaran.runtime.places import Place, first_host, number, read_place
 
 if TYPE_CHECKING:
@@ -127,6 +128,7 @@ def open_world(
         timeout=timedelta(seconds=timeout_s),
         device_id=torch.device(name) if on_gpu else None,
     )
+    calm_event_loops()
     return World(
         rank=place.rank,
         size=place.size,

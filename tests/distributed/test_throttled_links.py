@@ -1,0 +1,158 @@
+"""Ranks whose links are held to a rate: how fast they are, that results stay the same, and that nothing is left."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.distributed import duties
+from tests.distributed.test_launch import ROOT, SOON_S, Pids
+from tests.distributed.training import Run, train_all
+
+from trimaran.cluster import Link
+from trimaran.errors import EnvironmentProblem, ExecutionError
+from trimaran.program.types import Strategy
+from trimaran.runtime.ranks import launch
+from trimaran.runtime.wires import wired
+from trimaran.session.request import parse_link
+
+GIGABIT = parse_link("1Gb/s")
+NBYTES = 4 << 20
+
+
+def obstacle() -> str:
+    """Why links cannot be held here; empty where they can."""
+    try:
+        with wired(GIGABIT, ranks=2):
+            return ""
+    except EnvironmentProblem as problem:
+        return problem.message
+
+
+pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle() or "links can be held to a rate")
+
+
+def network(process: int | str = "self") -> str:
+    """The network namespace of a process, as "net:[4026531840]"."""
+    return os.readlink(f"/proc/{process}/ns/net")  # noqa: PTH115 of a link that is no path
+
+
+def networks_in_use() -> set[str]:
+    """Network namespaces that some process is in, or holds open."""
+    found = set()
+    for pattern in ("[0-9]*/task/*/ns/net", "[0-9]*/fd/*"):
+        for entry in Path("/proc").glob(pattern):
+            try:
+                found.add(os.readlink(entry))  # noqa: PTH115
+            except OSError:  # it ended meanwhile
+                continue
+    return {name for name in found if name.startswith("net:")}
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.mark.parametrize("rate", ["200Mb/s", "1Gb/s"])
+def test_what_is_sent_and_reduced_takes_the_time_of_the_rate(rate: str, tmp_path: Path) -> None:
+    """4 MiB: 168 ms at 200 Mb/s, 33.6 ms at 1 Gb/s, 5 % either way.
+
+    Of the times that fit into 2 s the shortest counts, as other processes can only lengthen them. An all-reduce of two
+    ranks sends and receives each byte once on each rank, both at the same time.
+    """
+    link = parse_link(rate)
+    expected = NBYTES / link.bytes_per_s
+    tries = round(2.0 / expected)
+    times, _ = launch(duties.time_transfers, (NBYTES, tries), ranks=2, log_dir=tmp_path, device="cpu", link=link)
+    assert min(times["send"]) == pytest.approx(expected, rel=0.05)
+    assert min(times["all_reduce"]) == pytest.approx(expected, rel=0.05)
+
+
+def test_ranks_on_a_switch_share_the_rate_of_who_receives(tmp_path: Path) -> None:
+    """Ranks 1 and 2 each send 1 MiB to rank 0 at the same time: 2 MiB at 25 MB/s are 84 ms, 10 % either way."""
+    link = parse_link("200Mb/s")
+    times, *_ = launch(duties.time_gathering, (1 << 20, 5), ranks=3, log_dir=tmp_path, device="cpu", link=link)
+    assert min(times) == pytest.approx((2 << 20) / link.bytes_per_s, rel=0.1)
+
+
+def test_losses_are_those_of_a_run_with_free_links(tmp_path: Path) -> None:
+    runs = [
+        Run(job="lstm_fp64", strategy=strategy, steps=4)
+        for strategy in (Strategy(dp=2, bucket_bytes=8192), Strategy(pp=2, schedule="1f1b", microbatches=2))
+    ]
+    free, held = (
+        launch(train_all, (runs,), ranks=2, log_dir=tmp_path, device="cpu", link=link)[0] for link in (None, GIGABIT)
+    )
+    assert [outcome.losses for outcome in held] == [outcome.losses for outcome in free]
+
+
+def test_a_latency_is_added_to_each_way(tmp_path: Path) -> None:
+    """20 ms each way: a byte and its answer take at least 40."""
+    link = Link(bytes_per_s=125e6, latency_s=0.02, source="example")
+    try:
+        times, _ = launch(duties.time_transfers, (4, 3), ranks=2, log_dir=tmp_path, device="cpu", link=link)
+    except EnvironmentProblem as problem:
+        pytest.skip(problem.message)
+    assert 0.04 <= min(times["send"]) < 0.06
+
+
+def test_what_tc_says_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tc = tmp_path / "tc"
+    tc.write_text("#!/bin/sh\necho 'Error: Specified qdisc kind is unknown.' >&2\nexit 1\n")
+    tc.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with pytest.raises(
+        EnvironmentProblem, match=r"tbf rate .* said: Error: Specified qdisc kind is unknown\. It needs .* sch_tbf"
+    ):
+        launch(duties.add_ranks, ranks=2, log_dir=tmp_path, link=GIGABIT)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_nothing_is_left_after_a_run(ranks: int, tmp_path: Path) -> None:
+    interfaces, descriptors = socket.if_nameindex(), open_files()
+    used = launch(duties.own_network, ranks=ranks, log_dir=tmp_path, link=GIGABIT)
+    assert len({network(), *used}) == ranks + 1
+    assert not networks_in_use() & set(used)
+    assert (socket.if_nameindex(), open_files()) == (interfaces, descriptors)
+
+
+def test_nothing_is_left_after_a_rank_has_failed(tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    def note(rank: int, event: object) -> None:
+        seen.append(event["network"])  # type: ignore[index]
+
+    with pytest.raises(ExecutionError, match="rank 1 raised ZeroDivisionError"):
+        launch(duties.report_network_and_stumble, (1,), ranks=2, log_dir=tmp_path, on_event=note, link=GIGABIT)
+    assert len({network(), *seen}) == 3
+    assert not networks_in_use() & set(seen)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_nothing_is_left_when_the_parent_ends(number: signal.Signals, tmp_path: Path) -> None:
+    """Three ranks, whose switch nobody but the parent holds."""
+    interfaces = socket.if_nameindex()
+    parent = subprocess.Popen(
+        [sys.executable, "-m", "tests.distributed.parent", str(tmp_path), "3", "1Gb/s"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    pids, used = Pids(), set()
+    with parent:
+        for _ in range(3):
+            started = [int(pid) for pid in parent.stdout.readline().split()]  # type: ignore[union-attr]
+            pids.add(started)
+            used |= {network(pid) for pid in started}
+        held = {os.readlink(entry) for entry in Path(f"/proc/{parent.pid}/fd").iterdir()}  # noqa: PTH115
+        used |= {name for name in held if name.startswith("net:")}
+        parent.send_signal(number)
+        assert parent.wait(SOON_S) == -number
+    assert len(used - {network()}) == 4
+    assert pids.have_ended()
+    assert not networks_in_use() & (used - {network()})
+    assert socket.if_nameindex() == interfaces
