@@ -13,7 +13,7 @@ from trimaran.costs.curves import at_batch
 from trimaran.costs.memory import memory_changes, segment_memory
 from trimaran.costs.state import RankState, rank_states
 from trimaran.costs.tables import CostTable, StepCosts
-from trimaran.costs.transfers import SEND, transfer_cost
+from trimaran.costs.transfers import SEND, handling_seconds, transfer_cost
 from trimaran.costs.types import Cost, Interference, ProgramCosts, Transfer
 from trimaran.errors import InputError
 from trimaran.graph.types import Graph
@@ -56,15 +56,18 @@ def price(
     step = table.steps.get(graph.digest)
     compute: dict[str, Cost] = {}
     transfers: dict[str, Transfer] = {}
+    handling: dict[str, float] = {}
     for instruction in program:
         if instruction.communicates:
             transfers[instruction.id] = transfer_cost(instruction, table, cluster)
+            handling[instruction.id] = handling_seconds(instruction, table)
         else:
             compute[instruction.id] = _compute_cost(instruction, segments, states[instruction.rank], step, microbatch)
     return ProgramCosts(
         compute=compute,
         transfers=transfers,
         marks=_marks(program, segments),
+        handling=handling,
         interference=_interference(program, table),
         host_blocks=table.fingerprint.kind == "cpu",
         resident_bytes=tuple(

@@ -31,6 +31,7 @@ class Fingerprint:
         threads: threads of one rank
         ranks: ranks that were busy at the same time
         cores: usable processor cores
+        link: what the links between the ranks were held to, such as "1 Gb/s"; empty: nothing
     """
 
     device: str
@@ -39,6 +40,7 @@ class Fingerprint:
     threads: int
     ranks: int
     cores: int
+    link: str = ""
 
 
 class OperationKey(NamedTuple):

@@ -1,7 +1,9 @@
 """What messages and collectives take on the links of a cluster.
 
 Ranks on one host, with no link of their own in the cluster, talk over its loopback: one link, shared by all of them,
-whose costs are the table's measured curves. Other pairs need a link in the cluster, priced by its closed form.
+whose costs are the table's measured curves. Where such links are held to a rate, each rank has a line of its own out
+and one in, so that messages in opposite directions do not share. Other pairs need a link in the cluster, priced by its
+closed form.
 """
 
 from dataclasses import dataclass, replace
@@ -15,6 +17,11 @@ from trimaran.errors import InputError
 from trimaran.program.types import RECEIVES, SENDS, Instruction
 
 SEND = "SEND"
+HOST = " host"
+HOST_SEND = f"SEND{HOST}"
+HOST_RECEIVE = f"RECV{HOST}"
+HOST_COLLECTIVE = f"AR{HOST}"
+"""Kinds of curves: what a rank's own thread spends on a transfer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +47,8 @@ def transfer_cost(instruction: Instruction, table: CostTable, cluster: Cluster) 
         InputError: ranks that no link joins, or a transfer that nobody measured
     """
     if instruction.kind in SENDS or instruction.kind in RECEIVES:
-        ranks = tuple(sorted({instruction.rank, _peer(instruction)}))
+        ends = (instruction.rank, _peer(instruction))
+        ranks = tuple(dict.fromkeys(ends if instruction.kind in SENDS else reversed(ends)))
         kind = SEND
     else:
         ranks, kind = instruction.group, str(instruction.kind)
@@ -50,6 +58,24 @@ def transfer_cost(instruction: Instruction, table: CostTable, cluster: Cluster) 
     if way.slowest is None:
         return _measured(kind, len(ranks), instruction.nbytes, table, way.names)
     return _analytic(kind, len(ranks), instruction.nbytes, way.slowest, way.names)
+
+
+def handling_seconds(instruction: Instruction, table: CostTable) -> float:
+    """Time that the rank's own thread spends on a transfer, and so does not compute [s].
+
+    It counts where the host computes: on a GPU, and where nobody measured it, it is 0.
+
+    Args:
+        instruction: a send, a receive or a collective
+        table: measured curves
+    """
+    if table.fingerprint.kind != "cpu":
+        return 0.0
+    kind = HOST_COLLECTIVE
+    if instruction.kind in SENDS or instruction.kind in RECEIVES:
+        kind = HOST_SEND if instruction.kind in SENDS else HOST_RECEIVE
+    curve = table.curves.get(CurveKey(kind, 2))
+    return at_size(curve, instruction.nbytes).seconds if curve else 0.0
 
 
 def _peer(instruction: Instruction) -> int:
@@ -75,7 +101,7 @@ def _way(ranks: tuple[int, ...], kind: str, cluster: Cluster) -> _Way:
             names[f"{a}-{b}"] = None
             known.append(link)
         elif cluster.hosts[a] == cluster.hosts[b]:
-            names[_loopback(cluster, a)] = None
+            names.update(dict.fromkeys(_local(cluster, cluster.hosts[a], ranks, kind)))
         else:
             raise InputError(
                 f'cluster "{cluster.name}" has no link between ranks {a} and {b}, which are on different hosts',
@@ -86,8 +112,11 @@ def _way(ranks: tuple[int, ...], kind: str, cluster: Cluster) -> _Way:
     return _Way(names=tuple(names), slowest=slowest)
 
 
-def _loopback(cluster: Cluster, rank: int) -> str:
-    return "loopback" if len(set(cluster.hosts)) == 1 else f"loopback{cluster.hosts[rank]}"
+def _local(cluster: Cluster, host: int, ranks: tuple[int, ...], kind: str) -> tuple[str, ...]:
+    """The links within one host: its loopback, or the lines out of the ranks that send."""
+    if cluster.link is None:
+        return ("loopback" if len(set(cluster.hosts)) == 1 else f"loopback{host}",)
+    return tuple(f"out of {rank}" for rank in (ranks[:1] if kind == SEND else ranks))
 
 
 def _measured(kind: str, num_ranks: int, nbytes: int, table: CostTable, links: tuple[str, ...]) -> Transfer:

@@ -91,6 +91,8 @@ class ProgramCosts:
             collective, have equal entries
         marks: for each `(instruction id, mark name)`, the fraction of the instruction after which the mark is reached
             [0..1]
+        handling: for a communication instruction, how long its rank's thread works for it before it starts; counts
+            where `host_blocks` [s]
         interference: slowdown of compute and communication side by side
         host_blocks: an instruction runs on the host that issues the ones after it (a CPU), so nothing later in the
             rank's list is issued before compute ends; False where a host runs ahead of its device (a GPU)
@@ -101,6 +103,7 @@ class ProgramCosts:
     compute: Mapping[str, Cost]
     transfers: Mapping[str, Transfer] = field(default_factory=dict)
     marks: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    handling: Mapping[str, float] = field(default_factory=dict)
     interference: Interference = Interference()
     host_blocks: bool = True
     resident_bytes: tuple[int, ...] = ()

@@ -17,6 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import trimaran
+from trimaran.cluster import Link
 from trimaran.cluster.detect import detect_gpus, detect_processor
 from trimaran.costs.tables import CostTable, Fingerprint, merge
 from trimaran.errors import EnvironmentProblem, InputError
@@ -28,6 +29,7 @@ from trimaran.measure.wanted import Wanted, find_missing
 from trimaran.program.types import Execution
 from trimaran.runtime.ranks import Event, launch
 from trimaran.runtime.world import choose_device
+from trimaran.units import format_bit_rate, format_seconds
 
 Progress = Callable[[str, int, int], None]
 
@@ -45,6 +47,8 @@ def measure_costs(
     ranks: int,
     batches: Iterable[int],
     executions: Sequence[Execution] = ("eager",),
+    link: Link | None = None,
+    known: Sequence[CostTable] = (),
     progress: Progress = ignore_progress,
 ) -> CostTable:
     """What a job costs on this machine.
@@ -55,6 +59,8 @@ def measure_costs(
         ranks: processes that are busy at the same time
         batches: sizes of microbatches that plans may have [samples]
         executions: "eager", "compiled"
+        link: what the links between the ranks are held to; None: nothing
+        known: tables of a calibration; where one is for these ranks or links, it counts before the cache
         progress: told what is measured, and how many of how many rounds are done
 
     Returns:
@@ -68,17 +74,31 @@ def measure_costs(
     if not sizes or sizes[0] < 1 or ranks < 1:
         raise InputError(f"measuring needs batch sizes and ranks of at least 1, got batches {sizes} and {ranks} ranks")
     key = job_digest(make_job, graph)
-    table = load_cached(fingerprint_here(ranks))
+    table = _known(ranks, link, known)
     wanted = find_missing(table, graph, job=key, ranks=ranks, batches=sizes, executions=executions)
     if not wanted.nothing:
-        found = _measure(make_job, graph, wanted, ranks, progress)
+        found = _measure(make_job, graph, wanted, ranks, link, progress)
         new = assemble(found, table.steps.get(key), graph, job=key, fingerprint=table.fingerprint)
-        table = _keep(new, table)
+        _keep(new)
+        table = merge([table, new])
     return select(table, graph, job=key)
 
 
-def fingerprint_here(ranks: int) -> Fingerprint:
-    """Where and how so many ranks would be measured on this machine."""
+def _known(ranks: int, link: Link | None, given: Sequence[CostTable]) -> CostTable:
+    """What is known of compute on this machine, and of these links; what is given counts before the cache."""
+
+    def look_up(fingerprint: Fingerprint) -> CostTable:
+        return merge([load_cached(fingerprint), *(table for table in given if table.fingerprint == fingerprint)])
+
+    table = look_up(fingerprint_here(ranks))
+    if link is None:
+        return table
+    wires = look_up(fingerprint_here(ranks, link))
+    return replace(table, fingerprint=wires.fingerprint, curves=wires.curves, interference=wires.interference)
+
+
+def fingerprint_here(ranks: int, link: Link | None = None) -> Fingerprint:
+    """Where and how so many ranks, joined by such links, would be measured on this machine."""
     processor = detect_processor()
     on_gpu = choose_device("auto", local_size=ranks) != "cpu"
     return Fingerprint(
@@ -88,7 +108,19 @@ def fingerprint_here(ranks: int) -> Fingerprint:
         threads=1,
         ranks=ranks,
         cores=processor.cores,
+        link="" if link is None else name_link(link),
     )
+
+
+def name_link(link: Link) -> str:
+    """A link by its figures, under which costs are kept.
+
+    Example:
+        >>> name_link(Link(bytes_per_s=125e6, latency_s=0.0, source="example"))
+        '1 Gb/s'
+    """
+    rate = format_bit_rate(link.bytes_per_s)
+    return f"{rate}, {format_seconds(link.latency_s)}" if link.latency_s else rate
 
 
 def job_digest(make_job: Callable[[], Job], graph: Graph) -> str:
@@ -130,7 +162,7 @@ def select(table: CostTable, graph: Graph, *, job: str) -> CostTable:
 
 
 def _measure(
-    make_job: Callable[[], Job], graph: Graph, wanted: Wanted, ranks: int, progress: Progress
+    make_job: Callable[[], Job], graph: Graph, wanted: Wanted, ranks: int, link: Link | None, progress: Progress
 ) -> list[Findings]:
     from trimaran.measure.rank import measure_on_rank
 
@@ -140,12 +172,19 @@ def _measure(
 
     progress("starting processes", 0, 0)
     with tempfile.TemporaryDirectory(prefix="trimaran-measure-") as logs:
-        return launch(measure_on_rank, (make_job, graph.digest, wanted), ranks=ranks, log_dir=logs, on_event=on_event)
+        arguments = (make_job, graph.digest, wanted)
+        return launch(measure_on_rank, arguments, ranks=ranks, log_dir=logs, on_event=on_event, link=link)
 
 
-def _keep(found: CostTable, known: CostTable) -> CostTable:
+def _keep(found: CostTable) -> None:
+    """Store what was found: compute under the machine, transfers under its links."""
+    here = replace(found.fingerprint, link="")
+    parts = [replace(found, fingerprint=here)]
+    if found.fingerprint.link:
+        wires = CostTable(fingerprint=found.fingerprint, curves=found.curves, interference=found.interference)
+        parts = [replace(found, fingerprint=here, curves={}, interference={}), wires]
     try:
-        return store(found)
+        for part in parts:
+            store(part)
     except EnvironmentProblem as error:
         _LOG.warning("%s; what was measured is lost when this run ends", error.message)
-        return merge([known, found])

@@ -66,6 +66,7 @@ def assemble(
     """
     how = f"{fingerprint.ranks} {'rank' if fingerprint.ranks == 1 else 'ranks'} busy"
     rounds = pool(finding.rounds for finding in findings)
+    rounds.update(_of_slowest(findings))
     step = _step(rounds, findings[0].state_bytes_per_byte, known, how)
     return CostTable(
         fingerprint=fingerprint,
@@ -75,6 +76,27 @@ def assemble(
         curves=findings[0].curves,
         interference=findings[0].interference,
     )
+
+
+def _of_slowest(findings: Sequence[Findings]) -> dict[Timed, Rounds]:
+    """Backwards of replicas, each with the time that the rank waits for the slowest one.
+
+    Replicas meet in every step, and no two take equally long. So the forward and the backward of all together take
+    what those of the slowest take; the difference to a rank's own is added to its backward, where replicas meet.
+    """
+    found: dict[Timed, Rounds] = {}
+    for timed in findings[0].rounds:
+        if not (isinstance(timed.what, WholeRun) and timed.what.form == "replicated" and timed.phase == "backward"):
+            continue
+        pairs = [(finding.rounds[timed._replace(phase="forward")], finding.rounds[timed]) for finding in findings]
+        for number in range(len(findings[0].rounds[timed])):
+            steps = [list(zip(forwards[number], backwards[number], strict=True)) for forwards, backwards in pairs]
+            slowest = [max(map(sum, together)) for together in zip(*steps, strict=True)]
+            for own in steps:
+                found.setdefault(timed, []).append(
+                    [total - forward for total, (forward, _) in zip(slowest, own, strict=True)]
+                )
+    return found
 
 
 def _operations(rounds: Mapping[Timed, Rounds], graph: Graph, how: str) -> dict[OperationKey, dict[int, OpCost]]:
@@ -130,7 +152,7 @@ def _step(
     for timed, times in rounds.items():
         if timed.phase == "load":
             loads.setdefault(timed.batch, []).extend(times)
-    load = {size: summarize(times, how=how, disturbed=True) for size, times in loads.items()}
+    load = {size: summarize(times, how=how, waits=True) for size, times in loads.items()}
     if state_bytes_per_byte is not None:
         return StepCosts(
             update=fit_rounds(_lists(rounds, "update"), how=how),

@@ -58,9 +58,9 @@ def measure_interference(world: World, kind: str) -> Interference:
         transfer_s = _transfer_alone(post)
         dist.barrier()
         times.append((alone_s, transfer_s, *_together(piece, post, world)))
-    # Ratios of quartiles, not quartiles of ratios: a round is too short for its parts to meet the same neighbours.
+    # Ratios of means, not means of ratios: a round is too short for its parts to meet the same neighbours.
     alone_s, transfer_s, piece_beside_s, transfer_beside_s = (
-        summarize([column], how="", disturbed=True).seconds for column in zip(*times[1:], strict=True)
+        summarize([column], how="", waits=True).seconds for column in zip(*times[1:], strict=True)
     )
     factors = torch.tensor([piece_beside_s / alone_s, transfer_beside_s / transfer_s], dtype=torch.float64)
     factors = factors.to(world.device)

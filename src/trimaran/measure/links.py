@@ -12,15 +12,19 @@ Runs inside the ranks; imports torch.
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import cycle
 
 import torch
 import torch.distributed as dist
 
 from trimaran.costs.tables import Curve, CurveKey
-from trimaran.costs.transfers import SEND
+from trimaran.costs.transfers import HOST, SEND
+from trimaran.measure.handling import SIZES as HANDLING_SIZES
+from trimaran.measure.handling import measure_handling
 from trimaran.measure.samples import Rounds, summarize
 from trimaran.program.types import Kind
+from trimaran.runtime.event_loops import calm_event_loops
 from trimaran.runtime.world import World
 
 SIZES = (16, 1024, 16 * 1024, 128 * 1024, 1024 * 1024, 4 * 1024 * 1024, 16 * 1024 * 1024)
@@ -30,6 +34,9 @@ ROUNDS = 3
 _BOX_S = 0.03
 _MOST_REPEATS = 20
 _WARM_UP = 2
+_LARGE = 4 * 1024 * 1024
+_LONG_S = 0.1
+_COLD_BYTES = 32 * 1024 * 1024
 
 
 def measure_curves(world: World, keys: Sequence[CurveKey], *, sizes: Sequence[int] = SIZES) -> dict[CurveKey, Curve]:
@@ -44,26 +51,33 @@ def measure_curves(world: World, keys: Sequence[CurveKey], *, sizes: Sequence[in
         The curves, on every rank.
     """
     groups = {ranks: dist.new_group(list(range(ranks))) for ranks in sorted({key.ranks for key in keys})}
+    calm_event_loops()
     rounds: dict[tuple[CurveKey, int], Rounds] = {}
     for _ in range(ROUNDS):
         for key in keys:
-            for nbytes in sizes:
+            for nbytes in _sizes(key, sizes):
                 samples = _measure_size(world, key, nbytes, groups[key.ranks])
                 rounds.setdefault((key, nbytes), []).append(samples)
     how = f"{world.backend}, {ROUNDS} rounds"
     return {
-        key: tuple((nbytes, summarize(rounds[key, nbytes], how=how, disturbed=True)) for nbytes in sizes)
+        key: tuple((nbytes, summarize(rounds[key, nbytes], how=how, waits=True)) for nbytes in _sizes(key, sizes))
         for key in keys
     }
+
+
+def _sizes(key: CurveKey, sizes: Sequence[int]) -> Sequence[int]:
+    return [size for size in sizes if size in HANDLING_SIZES] if key.kind.endswith(HOST) else sizes
 
 
 def _measure_size(world: World, key: CurveKey, nbytes: int, group: dist.ProcessGroup) -> list[float]:
     """Durations of a few transfers of one size; the same list on every rank [s]."""
     times: list[tuple[float, float]] = []
-    tensor = torch.zeros(max(1, nbytes // 4), dtype=torch.float32, device=world.device)
-    transfer = _transfer(world, key, tensor, group)
+    if key.kind.endswith(HOST):
+        own = measure_handling(world, key, nbytes, group) if world.rank < key.ranks else []
+        return _of_rank_0(own, world)
+    transfer = _transfer(world, key, _buffers(nbytes, world.device), group)
     if world.rank < key.ranks:
-        times = [_time_once(transfer, world, group) for _ in range(_WARM_UP)]
+        times = [_time_once(transfer, world, group) for _ in range(_WARM_UP if nbytes <= _LARGE else 1)]
         repeats = agree_on_repeats(times[-1][1] - times[-1][0], group, device=world.device)
         times = [_time_once(transfer, world, group) for _ in range(repeats)]
     return _last_to_last(times, world)
@@ -79,15 +93,25 @@ def agree_on_repeats(seconds: float, group: dist.ProcessGroup, *, device: str) -
     """
     slowest = torch.tensor([seconds], dtype=torch.float64, device=device)
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX, group=group)
-    return max(3, min(_MOST_REPEATS, int(_BOX_S / max(float(slowest), 1e-6))))
+    least = 3 if float(slowest) < _LONG_S else 1
+    return max(least, min(_MOST_REPEATS, int(_BOX_S / max(float(slowest), 1e-6))))
 
 
-def _transfer(world: World, key: CurveKey, tensor: torch.Tensor, group: dist.ProcessGroup) -> Callable[[], None]:
+def _buffers(nbytes: int, device: str) -> Iterator[torch.Tensor]:
+    """Buffers of a size, one behind the other in memory that no cache holds, as gradients and activations are."""
+    count = max(1, nbytes // 4)
+    memory = torch.zeros(max(count, _COLD_BYTES // 4), dtype=torch.float32, device=device)
+    return cycle(memory[: len(memory) // count * count].split(count))
+
+
+def _transfer(
+    world: World, key: CurveKey, buffers: Iterator[torch.Tensor], group: dist.ProcessGroup
+) -> Callable[[], None]:
     if key.kind == SEND:
-        return (lambda: _send(tensor)) if world.rank == 0 else (lambda: _receive(tensor))
+        return (lambda: _send(next(buffers))) if world.rank == 0 else (lambda: _receive(next(buffers)))
     if key.kind == Kind.BROADCAST:
-        return lambda: _finish(dist.broadcast(tensor, src=0, group=group, async_op=True))
-    return lambda: _finish(dist.all_reduce(tensor, group=group, async_op=True))
+        return lambda: _finish(dist.broadcast(next(buffers), src=0, group=group, async_op=True))
+    return lambda: _finish(dist.all_reduce(next(buffers), group=group, async_op=True))
 
 
 def _send(tensor: torch.Tensor) -> None:
@@ -116,6 +140,12 @@ def synchronize(world: World) -> None:
     """Wait until the device of this rank has done what it was given; nothing to do on a CPU."""
     if world.device != "cpu":
         torch.cuda.synchronize()
+
+
+def _of_rank_0(values: list[float], world: World) -> list[float]:
+    shared = [values]
+    dist.broadcast_object_list(shared, src=0)
+    return shared[0]
 
 
 def _last_to_last(times: Iterable[tuple[float, float]], world: World) -> list[float]:

@@ -40,6 +40,12 @@ class Loader:
         """The next batch, on the device."""
         share = next(self._loaded, None)
         if share is None:
-            self._loaded = self._batches.load(range(_BATCHES_AHEAD), self._dataset, self._job, seed=self._job.seed)
+            self._loaded = self._batches.load(
+                range(_BATCHES_AHEAD),
+                self._dataset,
+                self._job,
+                seed=self._job.seed,
+                pin_memory=self._device != "cpu",
+            )
             share = next(self._loaded)
         return place_batch(share.microbatch(0), precision=self._job.precision, device=self._device)

@@ -28,6 +28,7 @@ from trimaran.measure.whole import WholeModel, make_stage
 from trimaran.runtime.precision import place_model
 from trimaran.runtime.seeds import derive_seed, seed_generators
 from trimaran.runtime.stages import Stage
+from trimaran.runtime.updates import Updater
 from trimaran.runtime.world import World
 
 _LOG = logging.getLogger(__name__)
@@ -83,11 +84,15 @@ def _measure_job(world: World, job: Job, captured: Capture, wanted: Wanted, find
         if (run.form, run.execution) not in stages:
             stages[run.form, run.execution] = make_stage(job, captured, world, run.form, run.execution)
 
-    def whole(form: str, execution: str, size: int) -> WholeModel:
+    def whole(form: str, execution: str, size: int, updater: Updater | None = None) -> WholeModel:
         loader = Loader(job, dataset, size, world.device)
-        return WholeModel(job, stages[form, execution], loader, size, open_clock(world), world.device)
+        return WholeModel(job, stages[form, execution], loader, size, open_clock(world), world.device, updater)
 
-    items = [_whole_item(world, run, whole(run.form, run.execution, run.batch)) for run in wanted.wholes]
+    updaters = {way: _updater(job, stage) for way, stage in stages.items()}
+    items = [
+        _whole_item(world, run, whole(run.form, run.execution, run.batch, updaters[run.form, run.execution]))
+        for run in wanted.wholes
+    ]
     if wanted.passes:
         passes = OperationPasses(job, captured, stages["module", "eager"], open_clock(world), world.device)
         contents = {op.id: op.content for op in captured.graph.ops}
@@ -101,6 +106,11 @@ def _measure_job(world: World, job: Job, captured: Capture, wanted: Wanted, find
         items.append(Item(label="updates", run=updates.run))
     findings.rounds = measure_in_rounds(world, items)
     findings.state_bytes_per_byte = updates.state_bytes_per_byte() if updates is not None else None
+
+
+def _updater(job: Job, stage: Stage) -> Updater:
+    trained = [parameter for parameter in stage.module.parameters() if parameter.requires_grad]
+    return Updater(job, trained, trained)
 
 
 def _pass_item(passes: OperationPasses, contents: Mapping[str, str], loader: Loader, size: int) -> Item:

@@ -5,8 +5,8 @@ busy neighbour, a warm cache) is constant for milliseconds and would hide in sam
 is the median of all samples. Its interval says where the median of another run may lie: it is the range of the medians
 of the rounds, without the outermost 5 % on either side where there are that many.
 
-By a clock on the wall, other programs on the machine only ever add. There the lower quartile takes the place of the
-median, which stays what it is on an idle machine as long as a quarter of the samples were not disturbed.
+What waits for the scheduler (a transfer, whose threads need a core) takes one of several typical times, and a step
+holds many of them: there the mean takes the place of the median, without the longest 5 %, which are other programs'.
 """
 
 import math
@@ -23,13 +23,13 @@ Rounds = list[list[float]]
 """Durations, in groups that were taken together [s]."""
 
 
-def summarize(rounds: Iterable[Sequence[float]], *, how: str, disturbed: bool = False) -> Cost:
+def summarize(rounds: Iterable[Sequence[float]], *, how: str, waits: bool = False) -> Cost:
     """The median of samples, and where another run's median may lie.
 
     Args:
         rounds: durations, in groups that were taken together [s]; empty groups are passed over
         how: a word on how they were taken
-        disturbed: other programs may have added to them; the lower quartile is then taken in place of the median
+        waits: what is measured waits for the scheduler; the mean without the longest 5 % takes the place of the median
 
     Returns:
         The median, with a 90 % interval that contains it.
@@ -44,7 +44,7 @@ def summarize(rounds: Iterable[Sequence[float]], *, how: str, disturbed: bool = 
     groups = [group for group in rounds if group]
     if not groups:
         raise ExecutionError(f"nothing was measured ({how}): no sample came back")
-    typical = _lower_quartile if disturbed else statistics.median
+    typical = _trimmed_mean if waits else statistics.median
     middle = typical([sample for group in groups for sample in group])
     medians = sorted(typical(group) for group in groups)
     outside = math.floor(0.05 * len(medians))
@@ -52,8 +52,8 @@ def summarize(rounds: Iterable[Sequence[float]], *, how: str, disturbed: bool = 
     return Cost(middle, min(low, middle), max(high, middle), f"measured: {how}")
 
 
-def _lower_quartile(samples: Sequence[float]) -> float:
-    return sorted(samples)[(len(samples) - 1) // 4]
+def _trimmed_mean(samples: Sequence[float]) -> float:
+    return statistics.fmean(sorted(samples)[: math.ceil(0.95 * len(samples))])
 
 
 def pool(ranks: Iterable[Mapping[_Key, Rounds]]) -> dict[_Key, Rounds]:

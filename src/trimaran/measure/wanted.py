@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from trimaran.costs.tables import CostTable, CurveKey, Form, OperationKey, WholeKey
-from trimaran.costs.transfers import SEND
+from trimaran.costs.transfers import HOST_COLLECTIVE, HOST_RECEIVE, HOST_SEND, SEND
 from trimaran.graph.types import Graph
 from trimaran.program.types import Execution, Kind
 
@@ -135,10 +135,11 @@ def wanted_curves(ranks: int) -> tuple[CurveKey, ...]:
         >>> wanted_curves(1)
         ()
         >>> [f"{key.kind} {key.ranks}" for key in wanted_curves(3)]
-        ['SEND 2', 'AR 2', 'AR 3', 'BC 2', 'BC 3']
+        ['SEND 2', 'AR 2', 'AR 3', 'BC 2', 'BC 3', 'SEND host 2', 'RECV host 2', 'AR host 2']
     """
     if ranks < 2:
         return ()
     sizes = [size for size in range(2, ranks + 1) if size <= 4 or ranks % size == 0]
     collectives = [CurveKey(str(kind), size) for kind in (Kind.ALL_REDUCE, Kind.BROADCAST) for size in sizes]
-    return (CurveKey(SEND, 2), *collectives)
+    hosts = (CurveKey(kind, 2) for kind in (HOST_SEND, HOST_RECEIVE, HOST_COLLECTIVE))
+    return (CurveKey(SEND, 2), *collectives, *hosts)

@@ -3,7 +3,8 @@
 The runtime's own stages run here, with nothing to communicate: the user's module as it is, the same under DDP with a
 hook that reduces nothing, and the captured graph as one segment. Between their forwards and backwards lies what no
 single operation shows: Python, autograd's bookkeeping, DDP's hooks. Each forward is on a batch that was just loaded,
-as in a step, so that both find the caches as they do there. Runs inside the ranks; imports torch.
+and after an update of all parameters, as in a step, so that both find the caches as they do there. Runs inside the
+ranks; imports torch.
 """
 
 import copy
@@ -29,6 +30,7 @@ from trimaran.runtime.replica import Replica
 from trimaran.runtime.segments import SegmentStage
 from trimaran.runtime.stages import Stage, evaluating
 from trimaran.runtime.streams import Stamp, Streams
+from trimaran.runtime.updates import Updater
 from trimaran.runtime.world import World
 
 
@@ -66,18 +68,29 @@ class WholeModel:
         samples: of a batch
         clock: by which compute is measured
         device: of the rank
+        updater: of the stage's parameters; None: there are no updates
     """
 
-    def __init__(self, job: Job, stage: Stage, loader: Loader, samples: int, clock: Streams, device: str) -> None:
+    def __init__(
+        self,
+        job: Job,
+        stage: Stage,
+        loader: Loader,
+        samples: int,
+        clock: Streams,
+        device: str,
+        updater: Updater | None = None,
+    ) -> None:
         self._job = job
         self._stage = stage
         self._loader = loader
         self._samples = samples
         self._clock = clock
         self._device = device
+        self._updater = updater
 
     def run(self, repeats: int) -> dict[str, list[float]]:
-        """Load, forward and backward so many times, then evaluation as often.
+        """Load, forward, backward and update so many times, then evaluation as often.
 
         Args:
             repeats: how often
@@ -86,7 +99,11 @@ class WholeModel:
             Durations by phase: "load", "forward", "backward" and "evaluation" [s].
         """
         loads: list[float] = []
-        stamps = [self.step(loads) for _ in range(repeats)]
+        stamps = []
+        for _ in range(repeats):
+            stamps.append(self.step(loads))
+            if self._updater is not None:
+                self._updater.update()
         drop_gradients(self._stage.module)
         evaluations = list(self._evaluations(repeats))
         self._clock.synchronize()
@@ -108,8 +125,11 @@ class WholeModel:
         """
         self._stage.module.train()
         drop_gradients(self._stage.module)
+        # On a GPU a step begins when the one before has ended, and its load has ended when the copy has.
+        self._clock.synchronize()
         start_s = time.perf_counter()
         batch = self._loader.load()
+        self._clock.synchronize()
         loads.append(time.perf_counter() - start_s)
         started = self._clock.stamp()
         with autocast(self._job.precision, self._device):

@@ -9,12 +9,14 @@ start a task when its last prerequisite is met:
 - `after` waits for the end of an instruction, or for a mark inside it;
 - transfers on one channel, or of one group, run one at a time in order;
 - with `host_blocks`, what is not on that lane (a transfer, a copy) is issued when everything on the lane before it in
-  the list has ended. What waits for a mark is issued by that mark instead: a hook inside the instruction does it.
+  the list has ended. What waits for a mark is issued by that mark instead: a hook inside the instruction does it;
+- with `host_blocks`, the handling of a transfer is a task of that lane of its own, between what is before it in the
+  list and the transfer. It belongs to no instruction's span.
 
 How *fast* a task runs depends on what runs beside it; `resources` says that.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 
@@ -45,7 +47,7 @@ class Tasks:
 
     identifiers: Sequence[str]
     number: Sequence[int]
-    members: Sequence[tuple[int, ...]]
+    members: list[tuple[int, ...]]
     latency_s: list[float] = field(default_factory=list)
     work_s: list[float] = field(default_factory=list)
     lane: list[int] = field(default_factory=list)
@@ -176,12 +178,41 @@ def _connect(tasks: Tasks, program: Program, costs: ProgramCosts) -> None:
                 if lane in lanes:
                     _wait(tasks, task, lanes[lane])
                 lanes[lane] = task
-            if costs.host_blocks and not blocks and not issued_by_mark and _BLOCKING_LANE in lanes:
-                _wait(tasks, task, lanes[_BLOCKING_LANE])
+            if costs.host_blocks and not blocks and not issued_by_mark:
+                handling_s = costs.handling.get(instruction.id, 0.0)
+                if handling_s > 0.0:
+                    lanes[_BLOCKING_LANE] = _handle(tasks, position, instruction, handling_s, lanes, position_of)
+                if _BLOCKING_LANE in lanes:
+                    _wait(tasks, task, lanes[_BLOCKING_LANE])
             position += 1
 
 
 _BLOCKING_LANE = "compute and host"
+
+
+def _handle(
+    tasks: Tasks,
+    position: int,
+    instruction: Instruction,
+    seconds: float,
+    lanes: Mapping[str, int],
+    position_of: Mapping[str, int],
+) -> int:
+    """Add the work of a rank's thread for a transfer; it needs what the transfer needs of its own rank."""
+    task = len(tasks.members)
+    tasks.members.append((position,))
+    tasks.waits.append(0)
+    tasks.followers.append([])
+    tasks.latency_s.append(0.0)
+    tasks.work_s.append(seconds)
+    tasks.lane.append(instruction.rank)
+    tasks.flow.append(None)
+    if _BLOCKING_LANE in lanes:
+        _wait(tasks, task, lanes[_BLOCKING_LANE])
+    for name in instruction.after:
+        if "!" not in name:
+            _wait(tasks, task, tasks.number[position_of[f"r{instruction.rank}/{name}"]])
+    return task
 
 
 def _wait_for_named(

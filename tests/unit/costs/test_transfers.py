@@ -57,6 +57,16 @@ def test_both_ends_of_a_message_cost_the_same() -> None:
     assert transfer_cost(_send(0, 1, 5_000), TABLE, _cluster((0, 0))) == transfer_cost(receive, TABLE, _cluster((0, 0)))
 
 
+def test_held_links_are_lines_out_of_each_rank() -> None:
+    """Messages in opposite directions do not share; both ends of one name the sender's; a collective uses all."""
+    cluster = dataclasses.replace(_cluster((0, 0)), link=Link(bytes_per_s=25e6, latency_s=0.0, source="asked"))
+    there, back = _send(0, 1, 10), _send(1, 0, 10)
+    arrival = dataclasses.replace(there, kind=Kind.RECEIVE_FORWARD, rank=1, peer=0)
+    assert transfer_cost(there, TABLE, cluster).links == transfer_cost(arrival, TABLE, cluster).links == ("out of 0",)
+    assert transfer_cost(back, TABLE, cluster).links == ("out of 1",)
+    assert transfer_cost(_all_reduce((0, 1), 10), TABLE, cluster).links == ("out of 0", "out of 1")
+
+
 def test_each_host_has_a_loopback_of_its_own() -> None:
     cluster = _cluster((0, 0, 1, 1))
     assert transfer_cost(_send(0, 1, 10), TABLE, cluster).links == ("loopback0",)

@@ -46,6 +46,19 @@ def test_the_ranks_are_measured_together() -> None:
     assert cost.forward.source == "measured: 2 ranks busy"
 
 
+def test_a_replica_waits_for_the_slowest() -> None:
+    """Forwards of 3 s and 4 s, backwards of 6 s and 2 s: together 9 s. That is 6 s and 5 s after the forwards."""
+    run = WholeRun(form="replicated", execution="eager", batch=8)
+
+    def findings(forward: float, backward: float) -> Findings:
+        times = {"forward": forward, "backward": backward, "evaluation": 1.0}
+        return Findings(rounds={Timed(run, 8, phase): [[seconds]] for phase, seconds in times.items()})
+
+    table = assemble([findings(3.0, 6.0), findings(4.0, 2.0)], None, GRAPH, job="job", fingerprint=HERE)
+    whole = table.wholes[WholeKey(GRAPH.digest, "replicated", "eager")][8]
+    assert (whole.forward.seconds, whole.backward.seconds) == (3.5, 5.5)
+
+
 def test_an_operation_that_no_pass_met_costs_nothing_and_says_so() -> None:
     rounds = _rounds(1.0)
     for phase in ("forward", "backward"):
@@ -72,7 +85,7 @@ def test_update_clipping_and_loading_are_kept_under_the_job() -> None:
     step = assemble(findings, None, GRAPH, job="job", fingerprint=HERE).steps["job"]
     assert step.update.at(tensors=4, nbytes=400).seconds == pytest.approx(2.0)
     assert step.clip.at(tensors=4, nbytes=400).seconds == pytest.approx(1.0)
-    assert (step.load[8].seconds, step.state_bytes_per_byte) == (1.0, 1.0)
+    assert (step.load[8].seconds, step.state_bytes_per_byte) == (2.0, 1.0)
 
 
 def test_new_loads_join_a_step_that_is_known() -> None:

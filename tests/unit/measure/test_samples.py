@@ -23,10 +23,11 @@ def test_the_median_lies_in_the_interval_even_where_rounds_are_lopsided() -> Non
     assert cost.seconds == 10.0
 
 
-def test_where_others_disturb_the_lower_quartile_counts() -> None:
-    """Of 1 2 3 4 5 the lower quartile is 2; two disturbed samples of 100 leave it at 2."""
-    assert summarize([[1.0, 2.0, 3.0, 4.0, 5.0]], how="", disturbed=True).seconds == 2.0
-    assert summarize([[1.0, 2.0, 3.0, 100.0, 100.0]], how="", disturbed=True).seconds == 2.0
+def test_what_waits_counts_by_its_mean_without_the_longest_samples() -> None:
+    """Ten of 1 and nine of 3 have the mean 37 / 19; the one of 100 among twenty is left out."""
+    samples = [1.0] * 10 + [3.0] * 9
+    assert summarize([[*samples, 100.0]], how="", waits=True).seconds == pytest.approx(37 / 19)
+    assert summarize([[*samples, 100.0]], how="").seconds == 2.0
 
 
 def test_empty_rounds_are_passed_over_and_no_sample_at_all_is_an_error() -> None:

@@ -1,11 +1,11 @@
 import dataclasses
 
-from tests.unit.costs.tables import about, exact, network, table_for
+from tests.unit.costs.tables import about, curve, exact, network, table_for
 
 from trimaran.costs.tables import CostTable, CurveKey, WholeCost, WholeKey
 from trimaran.costs.types import Interference
 from trimaran.graph.types import Graph
-from trimaran.measure.wanted import Wanted, WholeRun, choose_batches, find_missing, forms
+from trimaran.measure.wanted import Wanted, WholeRun, choose_batches, find_missing, forms, wanted_curves
 
 GRAPH = network(4)
 
@@ -21,6 +21,7 @@ def _known(graph: Graph) -> CostTable:
             WholeKey(graph.digest, form, "eager"): {4: whole, 8: whole} for form in ("module", "replicated", "graph")
         },
         steps={"job": step},
+        curves={**table.curves, **dict.fromkeys(wanted_curves(2)[3:], curve(1e-5, 1e10))},
         interference={"AR": Interference(), "SEND": Interference()},
     )
 
@@ -58,7 +59,8 @@ def test_a_changed_job_wants_its_update_and_loading_again() -> None:
 def test_links_that_are_missing_are_measured_alone() -> None:
     table = dataclasses.replace(_known(GRAPH), curves={})
     wanted = _missing(table, 4, 8)
-    assert wanted == Wanted(curves=(CurveKey("SEND", 2), CurveKey("AR", 2), CurveKey("BC", 2)))
+    kinds = ("SEND", "AR", "BC", "SEND host", "RECV host", "AR host")
+    assert wanted == Wanted(curves=tuple(CurveKey(kind, 2) for kind in kinds))
 
 
 def test_one_rank_needs_no_links_and_one_form() -> None:

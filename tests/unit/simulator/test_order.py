@@ -32,6 +32,27 @@ def test_a_message_starts_when_the_sender_has_computed_it() -> None:
     assert span_of(timeline, out) == span_of(timeline, arrival) == (2.0, 5.0)
 
 
+def test_a_message_is_handed_over_before_the_rank_computes_on() -> None:
+    """Work until 2, handing over until 3, then the message (3 to 6) beside the next work (3 to 8)."""
+    work, out, more = forward(0), send(0, 1, after=("0F0",)), forward(0, 1)
+    arrival = receive(1, 0)
+    timeline = simulate(
+        program((work, out, more), (arrival,)),
+        costs({work: 2.0, out: transfer(3.0), more: 5.0}, handling={out.id: 1.0}),
+    )
+    assert span_of(timeline, out) == (3.0, 6.0)
+    assert span_of(timeline, more) == (3.0, 8.0)
+
+
+def test_where_the_host_runs_ahead_handing_over_takes_no_time() -> None:
+    work, out, more = forward(0), send(0, 1, after=("0F0",)), forward(0, 1)
+    timeline = simulate(
+        program((work, out, more), (receive(1, 0),)),
+        costs({work: 2.0, out: transfer(3.0), more: 5.0}, handling={out.id: 1.0}, host_blocks=False),
+    )
+    assert span_of(timeline, more) == (2.0, 7.0)
+
+
 def test_a_message_waits_for_its_receiver() -> None:
     """The sender is ready at 2, but the receiver is busy until 7 and posts its receive after that: 7 to 10."""
     work, out = forward(0), send(0, 1, after=("0F0",))
