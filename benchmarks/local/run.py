@@ -7,7 +7,6 @@ Prints the tables of the README and writes `benchmarks/results/local.json`.
 
 import argparse
 import json
-import platform
 import random
 import statistics
 import sys
@@ -17,11 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.environment import describe_environment  # noqa: E402
 from benchmarks.local.ranks import StepTimes, run_rank  # noqa: E402
 
 from trimaran.cluster.detect import detect_cluster  # noqa: E402
@@ -29,8 +27,9 @@ from trimaran.graph.capture import capture  # noqa: E402
 from trimaran.measure import measure_costs  # noqa: E402
 from trimaran.planner import Candidate, cut, evaluate  # noqa: E402
 from trimaran.program import Strategy, lower_evaluation  # noqa: E402
-from trimaran.report import Comparison, compare  # noqa: E402
+from trimaran.report import Comparison, compare, noise_document, noise_line  # noqa: E402
 from trimaran.runtime.ranks import launch  # noqa: E402
+from trimaran.session.calibrated import noise_here  # noqa: E402
 from trimaran.session.jobs import JobSource  # noqa: E402
 
 RESAMPLES = 1000
@@ -85,6 +84,7 @@ def main() -> None:
     cases = [case for network in NETWORKS for case in run_network(network, options.blocks)]
     print(format_cases(cases))
     print(format_kinds(cases))
+    print(noise_line(noise_here(ranks=2)))
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text(json.dumps(document(cases), indent=1) + "\n")
 
@@ -138,12 +138,8 @@ def document(cases: list[Case]) -> dict[str, Any]:
     """The result as it is kept."""
     return {
         "schema_version": 1,
-        "environment": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "system": platform.platform(terse=True),
-            "devices": [device.name for device in detect_cluster(2).devices],
-        },
+        "environment": describe_environment(devices=2),
+        "noise": noise_document(noise_here(ranks=2)),
         "cases": [
             {
                 "network": case.network,

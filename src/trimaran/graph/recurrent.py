@@ -1,6 +1,40 @@
-"""Figures of nn.LSTM on a CPU, where torch hands a whole layer to oneDNN and says nothing about what is inside."""
+"""What torch does not say of nn.LSTM: figures of a layer that it hands to oneDNN, and the shape of its final state."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 from torch import Tensor, nn
+
+
+@contextmanager
+def true_final_states(model: nn.Module) -> Iterator[None]:
+    """Trace the final states of every nn.LSTM with the shape that they have in a run.
+
+    While it traces, torch before 2.13 gives them a dim of size 1 too many, (layers, 1, samples, features), on which
+    what the model then does with them fails.
+    """
+    layers = [module for module in model.modules() if isinstance(module, nn.LSTM)]
+    before = [vars(layer).get("forward") for layer in layers]
+    for layer in layers:
+        vars(layer)["forward"] = _with_true_states(layer.forward)
+    try:
+        yield
+    finally:
+        for layer, own in zip(layers, before, strict=True):
+            vars(layer).pop("forward")
+            if own is not None:
+                vars(layer)["forward"] = own
+
+
+def _with_true_states(forward: Callable[..., Any]) -> Callable[..., Any]:
+    def run(source: Any, *arguments: Any, **keywords: Any) -> Any:
+        output, states = forward(source, *arguments, **keywords)
+        # Packed sequences take another way through torch, and have no dim of their own to compare with.
+        dims = source.dim() if isinstance(source, Tensor) else None
+        return output, tuple(state.squeeze(1) if dims == state.dim() - 1 else state for state in states)
+
+    return run
 
 
 def layer_flops(steps_and_samples: int, weight_input: Tensor, weight_hidden: Tensor) -> int:
