@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from trimaran.cluster.types import Link
 from trimaran.errors import CorruptDataError, InputError
 from trimaran.program.files import check_version, decode_object, digest, from_plain, read_text, to_plain
 from trimaran.program.rules import check_program
@@ -24,6 +25,9 @@ PLAN_VERSION = 1
 
 Verdict = Literal["chosen", "baseline", "runner-up", "rejected"]
 
+Objective = Literal["throughput", "epoch"]
+"""What is made best: samples a second of the steady state, or the time of an epoch with its evaluation."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
@@ -33,11 +37,15 @@ class Prediction:
         step_time_s: time of a step [s]
         interval_s: its 90 % interval [s]
         peak_bytes: for each rank, the most that lives at once [bytes]
+        epoch_s: time of an epoch with its evaluation, where that was made best [s]
+        epoch_interval_s: its 90 % interval [s]
     """
 
     step_time_s: float
     interval_s: tuple[float, float]
     peak_bytes: tuple[int, ...] = ()
+    epoch_s: float | None = None
+    epoch_interval_s: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +58,7 @@ class CandidateRow:
         prediction: what it would cost; None where it was rejected before
         limiter: what limits it, such as "compute of rank 1"
         reason: why it was rejected
+        pareto: no other candidate beats it in both the time of a step and the largest peak of memory
     """
 
     strategy: Strategy
@@ -57,6 +66,7 @@ class CandidateRow:
     prediction: Prediction | None = None
     limiter: str = ""
     reason: str = ""
+    pareto: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +79,7 @@ class Premises:
         devices: name of the device of each rank there was, also of those that the strategy leaves idle
         memory_bytes: memory that the job may use on each of them [bytes]
         costs_digest: digest of the costs by which it was scored
+        link: what the links between local ranks were held to; null: nothing
     """
 
     graph_digest: str
@@ -76,6 +87,7 @@ class Premises:
     devices: tuple[str, ...]
     memory_bytes: tuple[int, ...]
     costs_digest: str = ""
+    link: Link | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +99,8 @@ class Plan:
         strategy: what was chosen
         premises: what it was made for
         prediction: what it should cost
-        candidates: what it was chosen from: itself, the baseline, runners-up and what was rejected
+        objective: what was made best
+        candidates: what it was chosen from: itself, the baselines, runners-up and what was rejected
         program: text form of a training step, line by line
     """
 
@@ -95,6 +108,7 @@ class Plan:
     strategy: Strategy
     premises: Premises
     prediction: Prediction
+    objective: Objective = "throughput"
     candidates: tuple[CandidateRow, ...] = ()
     program: tuple[str, ...]
 

@@ -3,21 +3,21 @@
 `python -m trimaran.program.schema docs/schemas` writes them; a test checks that they are up to date.
 """
 
-import dataclasses
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from trimaran.cluster.types import Link
 from trimaran.program.files import PROGRAM_VERSION
 from trimaran.program.plan import PLAN_VERSION, CandidateRow, Plan, Prediction, Premises
 from trimaran.program.types import Instruction, Mark, Program, Strategy
 
-_TYPES = (CandidateRow, Instruction, Mark, Plan, Prediction, Premises, Program, Strategy)
+_TYPES = (CandidateRow, Instruction, Link, Mark, Plan, Prediction, Premises, Program, Strategy)
 _CONTENT_DIGEST = {
     "type": "string",
     "description": "SHA-256 of everything else in the file but the schema version, as JSON with sorted keys and no "
@@ -27,43 +27,64 @@ _CONTENT_DIGEST = {
 
 def program_schema() -> dict[str, Any]:
     """JSON Schema of the JSON form of a program."""
-    return _schema(Program, title="Trimaran program", version=PROGRAM_VERSION, extra={})
+    return make_schema(Program, _TYPES, title="Trimaran program", version=PROGRAM_VERSION)
 
 
 def plan_schema() -> dict[str, Any]:
     """JSON Schema of a plan file."""
-    return _schema(Plan, title="Trimaran plan", version=PLAN_VERSION, extra={"digest": _CONTENT_DIGEST})
+    return make_schema(Plan, _TYPES, title="Trimaran plan", version=PLAN_VERSION, extra={"digest": _CONTENT_DIGEST})
 
 
 def format_schemas() -> dict[str, str]:
     """The text of each schema, by file name."""
-    schemas = {"program.schema.json": program_schema(), "plan.schema.json": plan_schema()}
+    return format_all({"program.schema.json": program_schema(), "plan.schema.json": plan_schema()})
+
+
+def format_all(schemas: Mapping[str, object]) -> dict[str, str]:
+    """The text of some schemas, by file name."""
     return {name: json.dumps(schema, indent=2, ensure_ascii=False) + "\n" for name, schema in schemas.items()}
 
 
-def write_schemas(folder: Path) -> None:
-    """Write the schemas into a folder."""
+def write_texts(texts: Mapping[str, str], arguments: Sequence[str]) -> int:
+    """Write texts into the folder that is named on the command line; returns the exit code.
+
+    Args:
+        texts: by file name
+        arguments: of the command line
+    """
+    if len(arguments) != 1:
+        sys.stderr.write("usage: python -m MODULE FOLDER\n")
+        return 2
+    folder = Path(arguments[0])
     folder.mkdir(parents=True, exist_ok=True)
-    for name, text in format_schemas().items():
+    for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
+    return 0
 
 
 def main(arguments: Sequence[str]) -> int:
     """Write the schemas into the folder that is named; returns the exit code."""
-    if len(arguments) != 1:
-        sys.stderr.write("usage: python -m trimaran.program.schema FOLDER\n")
-        return 2
-    write_schemas(Path(arguments[0]))
-    return 0
+    return write_texts(format_schemas(), arguments)
 
 
-def _schema(wanted: type, *, title: str, version: int, extra: dict[str, Any]) -> dict[str, Any]:
+def make_schema(
+    wanted: type, types: Collection[type], *, title: str, version: int, extra: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The JSON Schema of a file, described by the docstrings of its types.
+
+    Args:
+        wanted: type of the whole file
+        types: of our own, whose attributes are described; `wanted` among them
+        title: of the schema
+        version: schema version of the file
+        extra: properties that the type does not have
+    """
     (_,), components = msgspec.json.schema_components([wanted], ref_template="#/$defs/{name}")
-    for kind in _TYPES:
+    for kind in types:
         if kind.__name__ in components:
             _describe(components[kind.__name__], kind)
     top = components.pop(wanted.__name__)
-    top["properties"] = {"schema_version": {"const": version}} | extra | top["properties"]
+    top["properties"] = {"schema_version": {"const": version}} | dict(extra or {}) | top["properties"]
     top["required"] = ["schema_version", *top["required"]]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **top, "title": title, "$defs": components}
 
@@ -75,8 +96,8 @@ def _describe(schema: dict[str, Any], kind: type) -> None:
     schema["additionalProperties"] = False
     attributes = text.partition("Attributes:\n")[2].split("\n\n")[0]
     lines = dict(re.findall(r"^ {8}(\w+): (.*(?:\n {12}.*)*)", attributes, re.MULTILINE))
-    for field in dataclasses.fields(kind):
-        schema["properties"][field.name]["description"] = " ".join(lines[field.name].split())
+    for name, entry in schema["properties"].items():
+        entry["description"] = " ".join(lines[name].split())
 
 
 if __name__ == "__main__":

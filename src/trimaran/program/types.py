@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
+from trimaran.program.buckets import DEFAULT_BUCKET_BYTES
 from trimaran.timeline import COMPUTE
 
 
@@ -163,7 +164,7 @@ class Strategy:
     boundaries: tuple[str, ...] = ()
     schedule: Schedule = "gpipe"
     microbatches: int = 1
-    bucket_bytes: int = 25 * 2**20
+    bucket_bytes: int = DEFAULT_BUCKET_BYTES
     execution: Execution = "eager"
 
     @property
@@ -178,6 +179,8 @@ class Strategy:
         Example:
             >>> Strategy(dp=2).name, Strategy(pp=2, boundaries=("conv2",), schedule="1f1b", microbatches=4).name
             ('dp2', 'pp2 1f1b m4')
+            >>> Strategy(dp=2, microbatches=2, bucket_bytes=2**20).name
+            'dp2 m2 b1MiB'
         """
         parts = []
         if self.dp > 1:
@@ -188,6 +191,16 @@ class Strategy:
             parts.append("one device")
         if self.microbatches > 1:
             parts.append(f"m{self.microbatches}")
+        if self.dp > 1 and self.bucket_bytes != DEFAULT_BUCKET_BYTES:
+            parts.append(f"b{_round_size(self.bucket_bytes)}")
         if self.execution != "eager":
             parts.append(self.execution)
         return " ".join(parts)
+
+
+def _round_size(nbytes: int) -> str:
+    """A size in the largest unit that leaves no fraction."""
+    return next(f"{nbytes // size}{unit}" for unit, size in _UNITS if nbytes % size == 0)
+
+
+_UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1))

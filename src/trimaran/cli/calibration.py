@@ -1,0 +1,118 @@
+"""How a calibration looks: for people as tables, for programs as a JSON document."""
+
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from trimaran.measure.calibration import Calibration, DeviceFigures, Estimate, LinkFigures
+from trimaran.program.files import to_plain
+from trimaran.report.noise import noise_line
+from trimaran.units import format_rate, format_seconds
+
+
+def print_calibration(out: Console, calibration: Calibration, *, output: Path | None) -> None:
+    """Print what was measured, and where it is.
+
+    Args:
+        out: where to
+        calibration: what was measured
+        output: the file that it was written to; None: it is only kept
+    """
+    for device in calibration.devices:
+        out.print(_device_table(device))
+        out.print()
+    if calibration.links:
+        out.print(_link_table(calibration))
+        out.print()
+    for noise in calibration.noise:
+        line = noise_line(noise)
+        out.print(line[0].upper() + line[1:])
+    if output is None:
+        out.print("Kept for this machine. In a file: trimaran calibrate -o machine.json")
+    else:
+        out.print(f"Next: trimaran plan JOB --calibration {output}", soft_wrap=True)
+
+
+def calibration_document(calibration: Calibration) -> dict[str, Any]:
+    """What was measured, without the cost tables, which are in the file.
+
+    Args:
+        calibration: what was measured
+    """
+    return {
+        "fingerprint": to_plain(calibration.fingerprint),
+        "date": calibration.date,
+        "devices": to_plain(calibration.devices),
+        "links": to_plain(calibration.links),
+        "noise": to_plain(calibration.noise),
+    }
+
+
+def _device_table(device: DeviceFigures) -> Table:
+    devices = "1 device" if device.count == 1 else f"{device.count} devices"
+    table = _table(f"{devices}, {device.name}, each while all are busy")
+    table.add_column("what")
+    table.add_column("figure", justify="right", no_wrap=True)
+    table.add_column("90 % interval", justify="right", no_wrap=True)
+    for product in device.products:
+        what = f"matrix product, {product.width} × {product.width}, float32"
+        table.add_row(what, *_interval(product.flops_per_s, _flops))
+    table.add_row("memory, copy", *_interval(device.copy_bytes_per_s, format_rate))
+    table.add_row("memory, y += a x", *_interval(device.axpy_bytes_per_s, format_rate))
+    table.add_row("host, one small operator", *_interval(device.operator_s, format_seconds))
+    table.caption = device.operator_s.source
+    return table
+
+
+def _link_table(calibration: Calibration) -> Table:
+    table = _table("Transfers between ranks of this machine")
+    for title in ("link", "kind", "ranks"):
+        table.add_column(title, no_wrap=True)
+    for title in ("smallest", "largest", "90 % interval", "beside compute"):
+        table.add_column(title, justify="right")
+    for link in calibration.links:
+        rate, ends = _interval(link.bytes_per_s, format_rate)
+        table.add_row(
+            link.held_to or "free", link.kind, str(link.ranks), format_seconds(link.small_s.value), rate, ends,
+            _slowdown(link),
+        )  # fmt: skip
+    table.caption = (
+        "largest: its rate and the interval of that   beside compute: how much slower\n"
+        f"the transfer is, and how much slower compute; {calibration.links[0].small_s.source}"
+    )
+    return table
+
+
+def _slowdown(link: LinkFigures) -> str:
+    if link.interference is None:
+        return "–"
+    return f"{link.interference.communication:.2f}×, {link.interference.compute:.2f}×"
+
+
+def _interval(estimate: Estimate, form: Any) -> tuple[str, str]:
+    return form(estimate.value), f"{form(estimate.low)} – {form(estimate.high)}"
+
+
+def _flops(flops_per_s: float) -> str:
+    """A rate of arithmetic for people.
+
+    Example:
+        >>> _flops(95.4e9)
+        '95.4 GFLOP/s'
+    """
+    return format_rate(flops_per_s).replace("B/s", "FLOP/s")
+
+
+def _table(title: str) -> Table:
+    return Table(
+        box=box.SIMPLE_HEAD,
+        title=title,
+        title_justify="left",
+        caption_justify="left",
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
