@@ -65,5 +65,6 @@ def plan(
             return
         out = console()
         print_plan(out, planned)
-        command = "trimaran train " + " ".join([job, *(["--plan", str(output)] if output else [])])
+        held = ["--link", link.replace(" ", "")] if link else []
+        command = "trimaran train " + " ".join([job, *(["--plan", str(output)] if output else []), *held])
         out.print(f"Next: {command}")

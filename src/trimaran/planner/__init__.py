@@ -1,6 +1,22 @@
 """Choose a strategy by simulation, and say why."""
 
-from trimaran.planner.search import Candidate, Search, choose, cut, evaluate, score, search
+from trimaran.planner.candidates import Candidate, cut, evaluate, score
+from trimaran.planner.choice import choose, shown, simplicity
+from trimaran.planner.epoch import EpochData
+from trimaran.planner.search import Search, search
 from trimaran.planner.space import Rejection, enumerate_strategies
 
-__all__ = ["Candidate", "Rejection", "Search", "choose", "cut", "enumerate_strategies", "evaluate", "score", "search"]
+__all__ = [
+    "Candidate",
+    "EpochData",
+    "Rejection",
+    "Search",
+    "choose",
+    "cut",
+    "enumerate_strategies",
+    "evaluate",
+    "score",
+    "search",
+    "shown",
+    "simplicity",
+]

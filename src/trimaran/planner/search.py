@@ -1,56 +1,50 @@
-"""Score strategies by simulation and choose one.
+"""Find the strategy that is best and fits.
 
-    minimise    simulated time of a step of strategy s
+    minimise    simulated time of a step of strategy s, or of an epoch with its evaluation
     subject to  s.dp · s.pp ≤ devices;  s.dp · s.microbatches divides the batch;  stages cut at legal places;
                 live bytes of every rank ≤ memory of its device, at every moment of the simulated step
 
-The space is small enough to be enumerated. Stages are cut by `planner/partition.py`, each strategy is lowered to its
-program, priced and simulated. A strategy that is believed faster only within the uncertainty of the costs loses to a
-simpler one.
+The space is enumerated (`space.py`), the stages of each strategy are cut (`partition.py`), and each gets a lower bound
+of its time and memory (`bounds.py`). Strategies are simulated in the order of their bounds:
 
-Left out so far: placements that are not chains, sharded tensors, memory policies, another local batch.
+    1. until no bound is below the best simulated time: now the fastest is known;
+    2. of the rest, those that the uncertainty may leave as fast as it, those that may use less memory than all that are
+       faster, the best of each family, and what people do without a plan.
+
+What is left out is slower than the fastest by more than the uncertainty and not on the front of time and memory, so
+the choice and the front are those of a search that simulates everything. A strategy that is believed faster only within
+the uncertainty of the costs loses to a simpler one (`choice.py`).
+
+Left out so far: placements that are not chains, sharded tensors, memory policies.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from trimaran.cluster import Cluster
-from trimaran.costs import Cost, CostTable, ProgramCosts, operation_seconds, price
+from trimaran.costs import CostTable
 from trimaran.errors import InfeasibleError
 from trimaran.graph import Graph
-from trimaran.planner.limits import limiter
-from trimaran.planner.partition import partition
-from trimaran.planner.space import Rejection, enumerate_strategies, simplicity
-from trimaran.program import Program, Strategy, lower
-from trimaran.simulator import simulate
-from trimaran.timeline import Timeline
-from trimaran.units import format_bytes
+from trimaran.planner.bounds import Bound, bound
+from trimaran.planner.candidates import Candidate, cut, evaluate, score
+from trimaran.planner.choice import (
+    MODEL_ERROR,
+    choose,
+    fastest,
+    is_plain,
+    is_reference,
+    largest_peak,
+    may_be_as_fast,
+    pareto_front,
+    simplicity,
+)
+from trimaran.planner.epoch import EpochData
+from trimaran.planner.space import Rejection, enumerate_strategies
+from trimaran.program import Strategy
+from trimaran.program.types import Execution
+from trimaran.units import format_bytes, format_seconds
 
-# What the simulator leaves out is worth about this much of a step, also where every cost is known.
-MODEL_ERROR = 0.03
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """A strategy with its simulated step.
-
-    Attributes:
-        strategy: with boundaries
-        program: one step
-        timeline: the simulation of it
-        step_time_s: simulated [s]
-        interval_s: 90 % interval [s]
-        peak_bytes: largest live bytes of each rank [bytes]
-        limiter: what keeps it from being faster
-    """
-
-    strategy: Strategy
-    program: Program
-    timeline: Timeline
-    step_time_s: float
-    interval_s: tuple[float, float]
-    peak_bytes: tuple[int, ...]
-    limiter: str
+__all__ = ["MODEL_ERROR", "Candidate", "Search", "choose", "cut", "evaluate", "score", "search"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,20 +52,56 @@ class Search:
     """What a search found.
 
     Attributes:
-        candidates: fastest first
+        candidates: those that were simulated and fit, best first
         chosen: the one to run
         baseline: plain data parallelism on all devices, or what comes nearest
-        rejected: what was not priced or does not fit
+        rejected: what was not simulated or does not fit
+        references: what people do without a plan, as far as it fits: plain data parallelism, one device, data
+            parallelism with a smaller local batch; the baseline is among them
+        pareto: those that no other one beats in both the time of a step and the largest peak of memory
     """
 
     candidates: tuple[Candidate, ...]
     chosen: Candidate
     baseline: Candidate
     rejected: tuple[Rejection, ...]
+    references: tuple[Candidate, ...] = ()
+    pareto: tuple[Candidate, ...] = ()
 
 
-def search(graph: Graph, table: CostTable, cluster: Cluster, *, batch: int, devices: int, clip: bool = False) -> Search:
-    """Find the strategy with the shortest step that fits.
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Prospect:
+    """A strategy that may fit, with its lower bounds."""
+
+    strategy: Strategy
+    bound: Bound
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Setting:
+    """What all candidates of a search share."""
+
+    graph: Graph
+    table: CostTable
+    cluster: Cluster
+    batch: int
+    devices: int
+    clip: bool
+    epoch: EpochData | None
+
+
+def search(
+    graph: Graph,
+    table: CostTable,
+    cluster: Cluster,
+    *,
+    batch: int,
+    devices: int,
+    clip: bool = False,
+    executions: Sequence[Execution] = ("eager",),
+    epoch: EpochData | None = None,
+) -> Search:
+    """Find the strategy with the shortest step, or epoch, that fits.
 
     Args:
         graph: the job
@@ -80,147 +110,163 @@ def search(graph: Graph, table: CostTable, cluster: Cluster, *, batch: int, devi
         batch: samples of one update, over all ranks
         devices: most ranks that may take part
         clip: the job clips its gradients
+        executions: how segments may run
+        epoch: make the time of one of these best; None: the time of a step
 
     Returns:
-        All candidates, the chosen one among them.
+        The candidates, the chosen one among them. The same arguments give the same result.
 
     Raises:
         InfeasibleError: nothing fits, with what the nearest one needs
     """
-    strategies, rejected = enumerate_strategies(devices=devices, batch=batch, can_cut=bool(graph.cuts))
+    setting = _Setting(graph=graph, table=table, cluster=cluster, batch=batch, devices=devices, clip=clip, epoch=epoch)
+    strategies, rejected = enumerate_strategies(graph, devices=devices, batch=batch, executions=executions)
+    prospects = _prospects(strategies, setting, rejected)
     candidates: list[Candidate] = []
-    for strategy in strategies:
-        try:
-            candidate = evaluate(
-                cut(strategy, graph, table, batch=batch), graph, table, cluster, batch=batch, clip=clip
-            )
-        except InfeasibleError as error:
-            rejected.append(Rejection(strategy=strategy, reason=error.message))
-            continue
-        reason = _does_not_fit(candidate, cluster)
-        if reason:
-            rejected.append(Rejection(strategy=strategy, reason=reason))
-        else:
-            candidates.append(candidate)
+    left = _find_fastest(prospects, setting, candidates, rejected)
     if not candidates:
-        reasons = "; ".join(f"{rejection.strategy.name}: {rejection.reason}" for rejection in rejected)
-        raise InfeasibleError(f"no strategy fits {graph.name} on {devices} devices: {reasons}", devices=devices)
-    candidates.sort(key=lambda candidate: (candidate.step_time_s, simplicity(candidate.strategy)))
+        raise _nothing_fits(setting, rejected)
+    ruled_out = _fill_up(left, setting, candidates, rejected)
+    candidates.sort(key=lambda candidate: (candidate.objective_s, simplicity(candidate.strategy)))
+    chosen = choose(candidates)
+    rejected += [_too_slow(prospect, chosen) for prospect in ruled_out]
+    baseline = _baseline(candidates)
     return Search(
         candidates=tuple(candidates),
-        chosen=choose(candidates),
-        baseline=_baseline(candidates),
-        rejected=tuple(rejected),
+        chosen=chosen,
+        baseline=baseline,
+        rejected=tuple(sorted(rejected, key=lambda rejection: simplicity(rejection.strategy))),
+        references=tuple(
+            candidate
+            for candidate in candidates
+            if candidate is baseline or is_reference(candidate.strategy, devices=devices)
+        ),
+        pareto=pareto_front(candidates),
     )
 
 
-def cut(strategy: Strategy, graph: Graph, table: CostTable, *, batch: int) -> Strategy:
-    """The strategy with its stages cut for the costs of its microbatch.
-
-    Raises:
-        InfeasibleError: the graph has too few legal cuts
-    """
-    microbatch = batch // (strategy.dp * strategy.microbatches)
-    seconds = operation_seconds(graph, table, batch=microbatch, execution=strategy.execution)
-    return dataclasses.replace(strategy, boundaries=partition(graph, seconds, stages=strategy.pp))
-
-
-def evaluate(
-    strategy: Strategy, graph: Graph, table: CostTable, cluster: Cluster, *, batch: int, clip: bool = False
-) -> Candidate:
-    """Lower, price and simulate one strategy.
-
-    Args:
-        strategy: with boundaries
-        graph: the job
-        table: costs of its operations and of the links
-        cluster: the devices
-        batch: samples of one update, over all ranks
-        clip: the job clips its gradients
-    """
-    program = lower(graph, strategy, batch=batch, clip=clip)
-    return score(program, strategy, graph, table, cluster, batch=batch)
+def _prospects(strategies: Iterable[Strategy], setting: _Setting, rejected: list[Rejection]) -> list[_Prospect]:
+    """The strategies that may fit, by their bounds; the others are added to `rejected`."""
+    found = []
+    for uncut in strategies:
+        try:
+            strategy = cut(uncut, setting.graph, setting.table, batch=setting.batch)
+        except InfeasibleError as error:
+            rejected.append(Rejection(strategy=uncut, cause="cut", reason=error.message))
+            continue
+        least = bound(
+            strategy,
+            setting.graph,
+            setting.table,
+            setting.cluster,
+            batch=setting.batch,
+            clip=setting.clip,
+            epoch=setting.epoch,
+        )
+        reason = _does_not_fit(least.peak_bytes, setting.cluster, "at least ")
+        if reason:
+            rejected.append(_too_large(strategy, least.peak_bytes, reason))
+        else:
+            found.append(_Prospect(strategy=strategy, bound=least))
+    return sorted(found, key=lambda prospect: (prospect.bound.objective_s, simplicity(prospect.strategy)))
 
 
-def score(
-    program: Program, strategy: Strategy, graph: Graph, table: CostTable, cluster: Cluster, *, batch: int
-) -> Candidate:
-    """Price and simulate a program.
+def _find_fastest(
+    prospects: Sequence[_Prospect], setting: _Setting, candidates: list[Candidate], rejected: list[Rejection]
+) -> list[_Prospect]:
+    """Simulate until no bound is below the best time; returns what is left."""
+    for position, prospect in enumerate(prospects):
+        if candidates and prospect.bound.objective_s > fastest(candidates).objective_s:
+            return list(prospects[position:])
+        _simulate(prospect, setting, candidates, rejected)
+    return []
 
-    The interval is that of the step with every cost at the low end of its interval, and at the high end: costs measured
-    on one machine err together.
 
-    Args:
-        program: of the strategy
-        strategy: with boundaries
-        graph: the job
-        table: costs of its operations and of the links
-        cluster: the devices
-        batch: samples of one update, over all ranks
-    """
-    costs = price(program, graph, strategy, table, cluster, batch=batch)
-    timeline = simulate(program, costs)
-    low, high = (simulate(program, _at(costs, end)).makespan_s for end in ("low", "high"))
-    return Candidate(
-        strategy=strategy,
-        program=program,
-        timeline=timeline,
-        step_time_s=timeline.makespan_s,
-        interval_s=(min(low, timeline.makespan_s), max(high, timeline.makespan_s)),
-        peak_bytes=tuple(timeline.peak_bytes(rank) for rank in range(strategy.devices)),
-        limiter=limiter(program, timeline),
+def _fill_up(
+    left: Iterable[_Prospect], setting: _Setting, candidates: list[Candidate], rejected: list[Rejection]
+) -> list[_Prospect]:
+    """Simulate what the fastest does not rule out; returns the rest."""
+    best = fastest(candidates)
+    ruled_out = []
+    for prospect in left:
+        if (
+            is_reference(prospect.strategy, devices=setting.devices)
+            or may_be_as_fast(prospect.bound.cases, best.cases)
+            or not any(_beats(candidate, prospect.bound) for candidate in candidates)
+            or all(_family(candidate.strategy) != _family(prospect.strategy) for candidate in candidates)
+        ):
+            _simulate(prospect, setting, candidates, rejected)
+        else:
+            ruled_out.append(prospect)
+    return ruled_out
+
+
+def _too_slow(prospect: _Prospect, chosen: Candidate) -> Rejection:
+    what = "a step" if chosen.epoch_s is None else "an epoch"
+    reason = (
+        f"takes at least {format_seconds(prospect.bound.objective_s)} {what}, "
+        f"{chosen.strategy.name} takes {format_seconds(chosen.objective_s)}"
     )
+    return Rejection(strategy=prospect.strategy, cause="bound", reason=reason)
 
 
-def choose(candidates: Sequence[Candidate]) -> Candidate:
-    """The fastest, unless it is believed faster than a simpler one only within the uncertainty.
-
-    Costs measured on one machine err together, so two candidates are compared where all costs are low, where they are
-    at their median, and where all are high. A simpler candidate wins if in one of the three it is not slower by more
-    than `MODEL_ERROR`.
-
-    Args:
-        candidates: at least one
-    """
-    fastest = min(candidates, key=lambda candidate: candidate.step_time_s)
-    close = [candidate for candidate in candidates if _may_be_as_fast(candidate, fastest)]
-    return min(close, key=lambda candidate: (simplicity(candidate.strategy), candidate.step_time_s))
+def _beats(candidate: Candidate, least: Bound) -> bool:
+    """Whether a candidate needs less time and memory than another one can possibly do with."""
+    return candidate.step_time_s < least.step_time_s and largest_peak(candidate) <= max(least.peak_bytes, default=0)
 
 
-def _may_be_as_fast(candidate: Candidate, fastest: Candidate) -> bool:
-    return any(
-        ours <= theirs * (1 + MODEL_ERROR) for ours, theirs in zip(_cases(candidate), _cases(fastest), strict=True)
+def _simulate(prospect: _Prospect, setting: _Setting, candidates: list[Candidate], rejected: list[Rejection]) -> None:
+    candidate = evaluate(
+        prospect.strategy,
+        setting.graph,
+        setting.table,
+        setting.cluster,
+        batch=setting.batch,
+        clip=setting.clip,
+        epoch=setting.epoch,
     )
+    reason = _does_not_fit(candidate.peak_bytes, setting.cluster)
+    if reason:
+        rejected.append(_too_large(prospect.strategy, candidate.peak_bytes, reason))
+    else:
+        candidates.append(candidate)
 
 
-def _cases(candidate: Candidate) -> tuple[float, float, float]:
-    low, high = candidate.interval_s
-    return low, candidate.step_time_s, high
+def _family(strategy: Strategy) -> tuple[bool, bool, str]:
+    return strategy.dp > 1, strategy.pp > 1, strategy.execution
 
 
 def _baseline(candidates: Sequence[Candidate]) -> Candidate:
-    plain = [candidate for candidate in candidates if candidate.strategy.pp == 1]
-    return max(plain or candidates, key=lambda candidate: candidate.strategy.dp)
+    """Plain data parallelism on as many devices as fit; else replicas in any way; else whatever there is."""
+    plain = [candidate for candidate in candidates if is_plain(candidate.strategy)]
+    replicas = [candidate for candidate in candidates if candidate.strategy.pp == 1]
+    return min(
+        plain or replicas or candidates,
+        key=lambda candidate: (-candidate.strategy.dp, simplicity(candidate.strategy)),
+    )
 
 
-def _does_not_fit(candidate: Candidate, cluster: Cluster) -> str:
-    for rank, nbytes in enumerate(candidate.peak_bytes):
+def _does_not_fit(peak_bytes: Sequence[int], cluster: Cluster, at_least: str = "") -> str:
+    for rank, nbytes in enumerate(peak_bytes):
         memory = cluster.devices[rank].memory_bytes
         if nbytes > memory:
-            return f"rank {rank} needs {format_bytes(nbytes)}, its device has {format_bytes(memory)}"
+            return f"rank {rank} needs {at_least}{format_bytes(nbytes)}, its device has {format_bytes(memory)}"
     return ""
 
 
-def _at(costs: ProgramCosts, end: str) -> ProgramCosts:
-    def bound(cost: Cost) -> Cost:
-        return dataclasses.replace(cost, seconds=getattr(cost, end))
+def _too_large(strategy: Strategy, peak_bytes: tuple[int, ...], reason: str) -> Rejection:
+    return Rejection(strategy=strategy, cause="memory", reason=reason, peak_bytes=peak_bytes)
 
-    transfers = {}
-    for name, transfer in costs.transfers.items():
-        seconds = transfer.latency_s + transfer.flow_s
-        factor = getattr(transfer, end) / seconds if seconds else 1.0
-        transfers[name] = dataclasses.replace(
-            transfer, latency_s=transfer.latency_s * factor, flow_s=transfer.flow_s * factor
-        )
-    compute = {name: bound(cost) for name, cost in costs.compute.items()}
-    return dataclasses.replace(costs, compute=compute, transfers=transfers)
+
+def _nothing_fits(setting: _Setting, rejected: Sequence[Rejection]) -> InfeasibleError:
+    sized = [rejection for rejection in rejected if rejection.peak_bytes]
+    # Without any that was sized, what stands against the simplest one is what to look at.
+    nearest = min(
+        sized, key=lambda rejection: (max(rejection.peak_bytes), simplicity(rejection.strategy)), default=None
+    )
+    named = nearest or min(rejected, key=lambda rejection: simplicity(rejection.strategy))
+    return InfeasibleError(
+        f"no strategy fits {setting.graph.name} on {setting.devices} devices. "
+        f"The nearest of {len(rejected)} is {named.strategy.name}: {named.reason}",
+        devices=setting.devices,
+    )

@@ -2,6 +2,7 @@
 
 from trimaran.report.compare import Comparison, Figure, KindComparison, RankComparison, compare
 from trimaran.report.files import RunReport, read_report, report_document, write_report
+from trimaran.report.noise import noise_document, noise_line
 from trimaran.report.timelines import read_timeline, write_timeline
 from trimaran.report.trace import write_trace
 from trimaran.report.utilization import Utilization, utilization
@@ -14,6 +15,8 @@ __all__ = [
     "RunReport",
     "Utilization",
     "compare",
+    "noise_document",
+    "noise_line",
     "read_report",
     "read_timeline",
     "report_document",

@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trimaran.costs.noise import Noise
 from trimaran.errors import EnvironmentProblem
 from trimaran.program.files import check_version, decode_object, read_text, to_plain
 from trimaran.program.plan import Prediction
 from trimaran.program.types import Strategy
 from trimaran.report.breakdown import PARTS
 from trimaran.report.compare import Comparison, Figure
+from trimaran.report.noise import noise_document
 
 REPORT_VERSION = 1
 
@@ -35,6 +37,7 @@ class RunReport:
         final: figures at the end by name, such as "accuracy" and "loss"
         run_dir: directory of the run
         environment: versions and device by name
+        noise: how far identical runs are apart here; None where that is not known
     """
 
     job: str
@@ -45,6 +48,7 @@ class RunReport:
     final: Mapping[str, float] = field(default_factory=dict)
     run_dir: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
+    noise: Noise | None = None
 
 
 def report_document(report: RunReport) -> dict[str, Any]:
@@ -67,6 +71,7 @@ def report_document(report: RunReport) -> dict[str, Any]:
             "warmup": comparison.warmup if comparison else 0,
         },
         "error": step.error,
+        "noise": noise_document(report.noise),
         "samples_per_s": report.samples_per_s,
         "final": dict(report.final),
         "run_dir": report.run_dir,

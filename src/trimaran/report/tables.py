@@ -37,9 +37,11 @@ class CandidateLine:
         step_time_s: predicted time of a step [s]; None: it was not simulated
         interval_s: 90 % interval of it [s]
         peak_bytes: largest memory of a rank [bytes]
+        epoch_s: predicted time of an epoch with its evaluation [s]; None: not asked for
         limiter: what keeps it from being faster
         note: anything else
-        baseline: what others are measured against
+        baseline: what people do without a plan
+        pareto: no other one beats it in both time and memory
         chosen: the plan
     """
 
@@ -47,9 +49,11 @@ class CandidateLine:
     step_time_s: float | None = None
     interval_s: tuple[float, float] | None = None
     peak_bytes: float | None = None
+    epoch_s: float | None = None
     limiter: str = ""
     note: str = ""
     baseline: bool = False
+    pareto: bool = False
     chosen: bool = False
 
 
@@ -111,25 +115,31 @@ def candidate_table(candidates: Iterable[CandidateLine]) -> Table:
         candidates: what was considered
 
     Returns:
-        One row a candidate; `*` marks the chosen one, `=` the baseline. The last columns are shown where they say
-        something.
+        One row a candidate; `*` marks the chosen one, `=` a baseline, `^` what nothing beats in both time and memory.
+        The last columns are shown where they say something.
     """
     rows = list(candidates)
-    table = _table("Candidates", "* chosen   = baseline\ninterval: 90 %, in the unit of the step")
+    marks = [("*", "chosen", "chosen"), ("=", "baseline", "baseline"), ("^", "Pareto: time, memory", "pareto")]
+    legend = "   ".join(f"{mark} {what}" for mark, what, name in marks if any(getattr(row, name) for row in rows))
+    table = _table("Candidates", f"{legend}\ninterval: 90 %, in the unit of the step".lstrip())
     table.add_column("", no_wrap=True)
     table.add_column("strategy", min_width=12)
     table.add_column("step", justify="right", no_wrap=True)
     table.add_column("interval", justify="right", no_wrap=True)
     table.add_column("peak", justify="right", no_wrap=True)
+    epochs = any(row.epoch_s is not None for row in rows)
+    if epochs:
+        table.add_column("epoch", justify="right", no_wrap=True)
     extra = [name for name in ("limiter", "note") if any(getattr(row, name) for row in rows)]
     for name in extra:
         table.add_column(name, min_width=13)
     for row in rows:
         table.add_row(
-            ("*" if row.chosen else "") + ("=" if row.baseline else ""),
+            "".join(mark for mark, _, name in marks if getattr(row, name)),
             row.strategy,
             *_times(row),
             "–" if row.peak_bytes is None else format_bytes(row.peak_bytes),
+            *(["–" if row.epoch_s is None else format_seconds(row.epoch_s)] if epochs else []),
             *(getattr(row, name) for name in extra),
             style="bold" if row.chosen else None,
         )

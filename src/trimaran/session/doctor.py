@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from trimaran.errors import TrimaranError
+
 Verdict = Literal["ok", "missing", "note"]
 
 SUPPORTED_TORCH = ((2, 11), (2, 15))
@@ -98,12 +100,19 @@ def _network() -> Iterator[Check]:
         verdict="ok",
         detail="local ranks meet through a file and talk over loopback; no port is open to the network",
     )
-    permitted = os.geteuid() == 0 and all(shutil.which(tool) for tool in ("ip", "tc"))
-    yield Check(
-        name="throttled links",
-        verdict="ok" if permitted else "note",
-        detail="network namespaces and tc can be used" if permitted else "need root, ip and tc",
-    )
+    yield _throttled_links()
+
+
+def _throttled_links() -> Check:
+    """Whether links between local ranks can be held to a rate; tried, as what is permitted has many causes."""
+    from trimaran.cluster import Link
+    from trimaran.runtime.wires import wired
+
+    try:
+        with wired(Link(bytes_per_s=125e6, latency_s=0.0, source="to try"), ranks=2):
+            return Check(name="throttled links", verdict="ok", detail="tried: links can be held to a rate")
+    except TrimaranError as error:
+        return Check(name="throttled links", verdict="note", detail="not possible here", advice=error.message)
 
 
 def _files() -> Iterator[Check]:
@@ -117,4 +126,27 @@ def _files() -> Iterator[Check]:
         verdict="ok" if writable else "missing",
         detail=str(cache),
         advice="" if writable else "set TRIMARAN_CACHE to a directory that can be written",
+    )
+    yield _calibration()
+
+
+def _calibration() -> Check:
+    from trimaran.measure.calibration_files import kept_path, read_calibration
+    from trimaran.measure.costs import fingerprint_here
+
+    path = kept_path(fingerprint_here(1))
+    if not path.exists():
+        return Check(
+            name="calibration",
+            verdict="note",
+            detail="this machine is not calibrated",
+            advice="trimaran calibrate: without it the noise of repeated runs is not known",
+        )
+    try:
+        calibration = read_calibration(path)
+    except TrimaranError as error:
+        return Check(name="calibration", verdict="note", detail=error.message, advice="trimaran calibrate")
+    ranks = calibration.fingerprint.ranks
+    return Check(
+        name="calibration", verdict="ok", detail=f"{calibration.date[:10]}, {ranks} {'rank' if ranks == 1 else 'ranks'}"
     )

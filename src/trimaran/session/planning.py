@@ -4,20 +4,20 @@ What was measured is kept, so that planning the same job again starts no process
 """
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from trimaran.cluster import Cluster
+from trimaran.cluster import Cluster, Link
 from trimaran.cluster.detect import detect_cluster
 from trimaran.costs import CostTable
+from trimaran.costs.noise import Noise
 from trimaran.costs.table_files import encode_table
 from trimaran.errors import InputError
 from trimaran.graph import Graph
 from trimaran.job import Job
-from trimaran.planner import Candidate, Search, enumerate_strategies, score, search
+from trimaran.planner import Candidate, EpochData, Search, score
 from trimaran.program import (
-    CandidateRow,
     Plan,
     Prediction,
     Premises,
@@ -26,9 +26,12 @@ from trimaran.program import (
     program_lines,
     read_plan,
 )
-from trimaran.program.plan import Verdict
+from trimaran.program.types import Execution
+from trimaran.session.calibrated import Calibrated, find_calibrated
+from trimaran.session.choosing import find_best
 from trimaran.session.jobs import JobSource
 from trimaran.session.request import PlanRequest
+from trimaran.session.rows import candidate_rows, predict
 
 Progress = Callable[[str, int, int], None]
 
@@ -55,6 +58,7 @@ class Planned:
         plan: what was decided
         chosen: the simulation of it
         search: what it was chosen from; None for a plan that was read from a file
+        noise: how far identical runs of so many ranks are apart here; None where that is not known
         warnings: what the user should know before running it
     """
 
@@ -66,6 +70,7 @@ class Planned:
     plan: Plan
     chosen: Candidate
     search: Search | None = None
+    noise: Noise | None = None
     warnings: tuple[str, ...] = ()
 
 
@@ -99,25 +104,29 @@ def plan_job(
         InputError: the job is wrong, or more devices than there are
         InfeasibleError: nothing fits
     """
-    job, graph, cluster = _prepare(source, request, progress)
-    batch = job.global_batch_size
-    strategies, _ = enumerate_strategies(devices=cluster.size, batch=batch, can_cut=bool(graph.cuts))
-    sizes = {batch // (strategy.dp * strategy.microbatches) for strategy in strategies}
-    table = _measure(source, graph, cluster, sizes, progress)
-    progress("searching", 0, 0)
-    found = search(graph, table, cluster, batch=batch, devices=cluster.size, clip=job.clip_norm is not None)
+    calibrated = find_calibrated(request)
+    job, graph, cluster, data = _prepare(source, request, progress)
+
+    def measure(sizes: Collection[int], executions: Sequence[Execution]) -> CostTable:
+        table = _measure(source, graph, cluster, sizes, executions, calibrated, progress)
+        progress("searching", 0, 0)
+        return table
+
+    found, table = find_best(job, graph, cluster, data, request, measure)
     plan = Plan(
         job=source.reference,
         strategy=found.chosen.strategy,
         premises=Premises(
             graph_digest=graph.digest,
-            global_batch_size=batch,
+            global_batch_size=job.global_batch_size,
             devices=tuple(device.name for device in cluster.devices),
             memory_bytes=tuple(device.memory_bytes for device in cluster.devices),
             costs_digest=hashlib.sha256(encode_table(table)).hexdigest()[:16],
+            link=cluster.link,
         ),
-        prediction=_prediction(found.chosen),
-        candidates=tuple(_rows(found)),
+        prediction=predict(found.chosen),
+        objective=request.objective,
+        candidates=tuple(candidate_rows(found)),
         program=program_lines(found.chosen.program),
     )
     return Planned(
@@ -129,7 +138,8 @@ def plan_job(
         plan=plan,
         chosen=found.chosen,
         search=found,
-        warnings=graph.notes,
+        noise=calibrated.noise_of(found.chosen.strategy),
+        warnings=(*graph.notes, *calibrated.lacks(cluster.size)),
     )
 
 
@@ -154,7 +164,8 @@ def load_plan(
     """
     plan = read_plan(path)
     request = replace(request, devices=request.devices or len(plan.premises.devices))
-    job, graph, cluster = _prepare(source, request, progress)
+    calibrated = find_calibrated(request)
+    job, graph, cluster, data = _prepare(source, request, progress)
     check_plan(
         plan,
         graph_digest=graph.digest,
@@ -164,17 +175,33 @@ def load_plan(
     )
     program = plan_program(plan, source=str(path))
     size = job.global_batch_size // (plan.strategy.dp * plan.strategy.microbatches)
-    table = _measure(source, graph, cluster, {size}, progress)
-    chosen = score(program, plan.strategy, graph, table, cluster, batch=job.global_batch_size)
+    executions = tuple(dict.fromkeys(("eager", plan.strategy.execution)))
+    table = _measure(source, graph, cluster, {size}, executions, calibrated, progress)
+    chosen = score(
+        program,
+        plan.strategy,
+        graph,
+        table,
+        cluster,
+        batch=job.global_batch_size,
+        clip=job.clip_norm is not None,
+        epoch=data if plan.objective == "epoch" else None,
+    )
     return Planned(
         source=source,
         job=job,
         graph=graph,
         cluster=cluster,
         table=table,
-        plan=replace(plan, prediction=_prediction(chosen)),
+        plan=replace(plan, prediction=predict(chosen)),
         chosen=chosen,
-        warnings=(*graph.notes, *_rescored(plan.prediction, chosen)),
+        noise=calibrated.noise_of(plan.strategy),
+        warnings=(
+            *graph.notes,
+            *calibrated.lacks(cluster.size),
+            *_rejoined(plan.premises.link, cluster.link),
+            *_rescored(plan.prediction, chosen),
+        ),
     )
 
 
@@ -195,7 +222,7 @@ def local_cluster(request: PlanRequest = EVERYTHING) -> Cluster:
             devices=devices,
             available=available,
         )
-    cluster = detect_cluster(devices)
+    cluster = replace(detect_cluster(devices), link=request.link)
     most = request.memory_bytes
     if most is None:
         return cluster
@@ -203,47 +230,61 @@ def local_cluster(request: PlanRequest = EVERYTHING) -> Cluster:
     return replace(cluster, devices=limited)
 
 
-def _prepare(source: JobSource, request: PlanRequest, progress: Progress) -> tuple[Job, Graph, Cluster]:
+def _prepare(source: JobSource, request: PlanRequest, progress: Progress) -> tuple[Job, Graph, Cluster, EpochData]:
     from trimaran.graph.capture import capture
-    from trimaran.runtime.feed import check_length
-    from trimaran.runtime.loading import dataset_length
 
     progress("reading the job", 0, 0)
     job = source.make()
     cluster = local_cluster(request)
     progress("capturing the graph", 0, 0)
     graph = capture(job).graph
-    check_length(dataset_length(job.dataset()), job)
-    return job, graph, cluster
+    return job, graph, cluster, epoch_data(job)
 
 
-def _measure(source: JobSource, graph: Graph, cluster: Cluster, sizes: Iterable[int], progress: Progress) -> CostTable:
+def epoch_data(job: Job) -> EpochData:
+    """How many samples an epoch of a job has."""
+    from trimaran.runtime.feed import check_length
+    from trimaran.runtime.loading import dataset_length
+
+    samples = dataset_length(job.dataset())
+    check_length(samples, job)
+    held_out = 0 if job.evaluation_dataset is None or job.metric is None else dataset_length(job.evaluation_dataset())
+    return EpochData(samples=samples, evaluation_samples=held_out, drop_last=job.drop_last)
+
+
+def _measure(
+    source: JobSource,
+    graph: Graph,
+    cluster: Cluster,
+    sizes: Collection[int],
+    executions: Sequence[Execution],
+    calibrated: Calibrated,
+    progress: Progress,
+) -> CostTable:
     from trimaran.measure import measure_costs
 
-    return measure_costs(source.make, graph, ranks=cluster.size, batches=sorted(sizes), progress=progress)
-
-
-def _prediction(candidate: Candidate) -> Prediction:
-    return Prediction(
-        step_time_s=candidate.step_time_s, interval_s=candidate.interval_s, peak_bytes=candidate.peak_bytes
+    return measure_costs(
+        source.make,
+        graph,
+        ranks=cluster.size,
+        batches=sorted(sizes),
+        executions=executions,
+        link=cluster.link,
+        known=calibrated.tables,
+        progress=progress,
     )
 
 
-def _rows(found: Search) -> Iterable[CandidateRow]:
-    for candidate in found.candidates:
-        verdict: Verdict = "runner-up"
-        if candidate is found.chosen:
-            verdict = "chosen"
-        elif candidate is found.baseline:
-            verdict = "baseline"
-        yield CandidateRow(
-            strategy=candidate.strategy,
-            verdict=verdict,
-            prediction=_prediction(candidate),
-            limiter=candidate.limiter,
-        )
-    for rejection in found.rejected:
-        yield CandidateRow(strategy=rejection.strategy, verdict="rejected", reason=rejection.reason)
+def _rejoined(then: Link | None, now: Link | None) -> tuple[str, ...]:
+    from trimaran.measure.costs import name_link
+
+    before, after = ("nothing" if link is None else name_link(link) for link in (then, now))
+    if before == after:
+        return ()
+    return (
+        f"the plan was made for links held to {before}, and here they are held to {after}: it has been scored again, "
+        "and another plan may be better",
+    )
 
 
 def _rescored(before: Prediction, now: Candidate) -> tuple[str, ...]:

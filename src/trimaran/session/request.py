@@ -6,10 +6,8 @@ from typing import Literal, get_args
 
 from trimaran.cluster import Link
 from trimaran.errors import InputError
+from trimaran.program.plan import Objective
 from trimaran.units import parse_bytes, parse_rate
-
-Objective = Literal["throughput", "epoch"]
-"""What is made best: samples a second of the steady state, or the time of an epoch with its evaluation."""
 
 Executions = Literal["any", "eager", "compiled"]
 """How segments may be run; "any" lets the plan decide."""
@@ -71,11 +69,23 @@ def parse_request(
         devices=devices,
         memory_bytes=None if memory is None else parse_bytes(memory),
         oversubscribe=oversubscribe,
-        link=None if link is None else Link(bytes_per_s=parse_rate(link), latency_s=0.0, source=f"asked: {link}"),
+        link=None if link is None else parse_link(link),
         objective=_one_of(objective, Objective, "objective"),
         execution=_one_of(execution, Executions, "execution"),
         calibration=calibration,
     )
+
+
+def parse_link(text: str) -> Link:
+    """A link between local ranks as it is written on the command line.
+
+    Args:
+        text: a rate such as "1Gb/s"
+
+    Raises:
+        InputError: a text that means no rate
+    """
+    return Link(bytes_per_s=parse_rate(text), latency_s=0.0, source=f"asked: {text}")
 
 
 def _one_of(text: str, choices: object, what: str):  # type: ignore[no-untyped-def]  # the literal it was checked against

@@ -94,6 +94,7 @@ def train_planned(
 
     Raises:
         ExecutionError: a rank died, or the loss is not a number
+        EnvironmentProblem: links cannot be held to a rate here
         TrimaranError: what a rank raised
     """
     from trimaran.runtime.ranks import launch
@@ -110,6 +111,7 @@ def train_planned(
             ranks=planned.plan.strategy.devices,
             log_dir=run.logs,
             on_event=_listener(run, progress),
+            link=planned.cluster.link,
         )
         trained = _conclude(planned, run, results[0])
     except TrimaranError as error:
@@ -228,6 +230,7 @@ def _conclude(planned: Planned, run: RunDirectory, result: _Result) -> Trained:
         final=final,
         run_dir=str(run.path),
         environment=environment(planned),
+        noise=planned.noise,
     )
     write_report(run.report, report)
     return Trained(run=run, planned=planned, epochs=result.epochs, comparison=comparison, report=report)
@@ -242,13 +245,17 @@ def environment(planned: Planned) -> dict[str, str]:
     """Versions and devices, to be kept with a result.
 
     Args:
-        planned: says which devices
+        planned: says which devices, and what their links are held to
     """
     import torch
+
+    from trimaran.measure.costs import name_link
+
+    link = planned.cluster.link
 
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
         "system": platform.platform(terse=True),
         "devices": f"{planned.cluster.size} × {planned.cluster.devices[0].name}",
-    }
+    } | ({} if link is None else {"link": name_link(link)})

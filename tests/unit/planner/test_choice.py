@@ -2,23 +2,33 @@
 
 import pytest
 
-from trimaran.planner import Candidate, choose
+from trimaran.planner import Candidate, choose, shown
+from trimaran.planner.choice import is_reference, pareto_front
 from trimaran.program import Program, Strategy
 from trimaran.timeline import Timeline
 
 PIPELINE = Strategy(pp=2, boundaries=("a",), microbatches=4)
+REPLICAS = Strategy(dp=2)
 
 
-def candidate(strategy: Strategy, low: float, median: float, high: float) -> Candidate:
+def candidate(
+    strategy: Strategy, low: float, median: float, high: float, *, peak: int = 0, epoch_s: float | None = None
+) -> Candidate:
     return Candidate(
         strategy=strategy,
         program=Program(ranks=(), segments=1, microbatches=1),
         timeline=Timeline([]),
         step_time_s=median,
         interval_s=(low, high),
-        peak_bytes=(),
+        peak_bytes=(peak,),
         limiter="compute",
+        epoch_s=epoch_s,
+        epoch_interval_s=None if epoch_s is None else (epoch_s, epoch_s),
     )
+
+
+def certain(strategy: Strategy, seconds: float, peak: int = 0) -> Candidate:
+    return candidate(strategy, seconds, seconds, seconds, peak=peak)
 
 
 @pytest.mark.parametrize(
@@ -27,14 +37,87 @@ def candidate(strategy: Strategy, low: float, median: float, high: float) -> Can
         # Half the time in every case: chosen, although its high end lies above the replicas' median.
         ((5.0, 6.0, 12.0), PIPELINE),
         # Slower where all costs are low: not believed.
-        ((10.5, 9.0, 15.0), Strategy(dp=2)),
+        ((10.5, 9.0, 15.0), REPLICAS),
         # 2 % faster everywhere is less than what the model leaves out.
-        ((9.8, 11.76, 19.6), Strategy(dp=2)),
+        ((9.8, 11.76, 19.6), REPLICAS),
     ],
 )
 def test_a_pipeline_displaces_replicas_only_if_faster_in_every_case(
     pipeline: tuple[float, float, float], chosen: Strategy
 ) -> None:
     """The replicas take 10, 12 and 20 s where all costs are low, at their median, and high."""
-    replicas = candidate(Strategy(dp=2), 10.0, 12.0, 20.0)
+    replicas = candidate(REPLICAS, 10.0, 12.0, 20.0)
     assert choose([candidate(PIPELINE, *pipeline), replicas]).strategy == chosen
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Strategy(dp=2, bucket_bytes=2**20),
+        Strategy(dp=2, microbatches=2),
+        Strategy(dp=2, execution="compiled"),
+    ],
+)
+def test_what_is_added_to_plain_replicas_must_pay(other: Strategy) -> None:
+    """2 % faster is not enough, 4 % is."""
+    replicas = certain(REPLICAS, 1.0)
+    assert choose([certain(other, 0.98), replicas]).strategy == REPLICAS
+    assert choose([certain(other, 0.96), replicas]).strategy == other
+
+
+def test_the_time_of_an_epoch_decides_where_it_is_known() -> None:
+    """The pipeline has the shorter step, and the longer epoch."""
+    pipeline = candidate(PIPELINE, 1.0, 1.0, 1.0, epoch_s=30.0)
+    assert choose([pipeline, candidate(REPLICAS, 2.0, 2.0, 2.0, epoch_s=20.0)]).strategy == REPLICAS
+
+
+def test_the_front_has_what_nothing_beats_in_both_time_and_memory() -> None:
+    """(1 s, 9 B) and (3 s, 5 B) are on it; 2 s with 9 B and 4 s with 5 B lose to one of them."""
+    strategies = [Strategy(dp=dp) for dp in (1, 2, 3, 4)]
+    figures = [(3.0, 5), (2.0, 9), (1.0, 9), (4.0, 5)]
+    candidates = [certain(one, seconds, peak) for one, (seconds, peak) in zip(strategies, figures, strict=True)]
+    assert [one.strategy.dp for one in pareto_front(candidates)] == [3, 1]
+
+
+def test_of_equals_the_simplest_is_on_the_front() -> None:
+    assert pareto_front([certain(PIPELINE, 1.0, 5), certain(REPLICAS, 1.0, 5)])[0].strategy == REPLICAS
+
+
+def test_what_people_do_without_a_plan() -> None:
+    strategies = [
+        Strategy(),
+        Strategy(dp=4),
+        Strategy(dp=4, microbatches=2),
+        Strategy(dp=2),
+        Strategy(microbatches=2),
+        Strategy(dp=4, bucket_bytes=2**20),
+        Strategy(dp=4, microbatches=4),
+        PIPELINE,
+    ]
+    assert [is_reference(strategy, devices=4) for strategy in strategies] == [True] * 3 + [False] * 5
+
+
+class TestShown:
+    """40 candidates: replicas with 1 to 20 microbatches, then pipelines with 21 to 40."""
+
+    CANDIDATES = tuple(
+        certain(Strategy(dp=2 if count <= 20 else 1, pp=1 if count <= 20 else 2, microbatches=count), float(count))
+        for count in range(1, 41)
+    )
+
+    def rows(self, *, always: tuple[int, ...] = (), front: tuple[int, ...] = ()) -> list[int]:
+        """Microbatches of those that are shown, with those of the arguments."""
+        numbers = {candidate.strategy.microbatches: candidate for candidate in self.CANDIDATES}
+        rows = shown(
+            self.CANDIDATES, always=[numbers[one] for one in always], front=[numbers[one] for one in front], rows=6
+        )
+        return [candidate.strategy.microbatches for candidate in rows]
+
+    def test_the_best_of_each_family(self) -> None:
+        assert self.rows() == [1, 2, 3, 21, 22, 23]
+
+    def test_the_front_goes_before_the_second_best_of_a_family(self) -> None:
+        assert self.rows(front=(30, 31, 32)) == [1, 2, 21, 30, 31, 32]
+
+    def test_what_must_be_there_is_there_in_any_number(self) -> None:
+        assert self.rows(always=tuple(range(10, 18)), front=(30,)) == [*range(10, 18)]

@@ -1,25 +1,81 @@
 """Which strategies are tried, and why others are not."""
 
-from trimaran.planner.space import enumerate_strategies, simplicity
+import dataclasses
+
+import pytest
+from tests.graphs import chain, parameter
+
+from trimaran.graph import Graph
+from trimaran.planner.choice import simplicity
+from trimaran.planner.space import bucket_sizes, enumerate_strategies
 from trimaran.program import Strategy
+from trimaran.program.buckets import DEFAULT_BUCKET_BYTES
+
+MIB = 2**20
+
+
+def owners(*sizes: int) -> Graph:
+    """A chain whose operations have a weight of so many bytes each, and no bias."""
+    graph = chain(len(sizes))
+    ops = tuple(dataclasses.replace(op, parameters=op.parameters[:1]) for op in graph.ops)
+    parameters = tuple(parameter(f"op{number}.weight", nbytes) for number, nbytes in enumerate(sizes))
+    return dataclasses.replace(graph, ops=ops, parameters=parameters)
 
 
 def test_every_way_to_use_two_devices_or_one() -> None:
-    kept, rejected = enumerate_strategies(devices=2, batch=64, can_cut=True)
+    """All gradients of this network are one bucket, whatever its size."""
+    kept, rejected = enumerate_strategies(chain(3), devices=2, batch=64)
     names = [strategy.name for strategy in kept]
-    assert names[:2] == ["one device", "dp2"]
-    assert set(names[2:]) == {f"pp2 {schedule} m{count}" for schedule in ("gpipe", "1f1b") for count in (2, 4, 8)}
+    assert names[:6] == ["one device", "one device m2", "one device m4", "dp2", "dp2 m2", "dp2 m4"]
+    assert set(names[6:]) == {f"pp2 {schedule} m{count}" for schedule in ("gpipe", "1f1b") for count in (2, 4, 8)}
     assert rejected == []
 
 
+def test_everything_is_tried_in_each_execution() -> None:
+    eager, _ = enumerate_strategies(chain(3), devices=2, batch=64)
+    both, _ = enumerate_strategies(chain(3), devices=2, batch=64, executions=("eager", "compiled"))
+    assert both == eager + [dataclasses.replace(strategy, execution="compiled") for strategy in eager]
+
+
 def test_a_batch_that_does_not_divide_is_rejected_with_the_figures() -> None:
-    _, rejected = enumerate_strategies(devices=2, batch=6, can_cut=True)
+    _, rejected = enumerate_strategies(chain(3), devices=2, batch=6)
     assert "a global batch of 6 does not divide into 1 × 4 shares" in {rejection.reason for rejection in rejected}
+    assert {rejection.cause for rejection in rejected} == {"batch"}
+
+
+def test_a_network_without_cuts_has_no_pipelines() -> None:
+    kept, rejected = enumerate_strategies(dataclasses.replace(chain(3), cuts=()), devices=2, batch=64)
+    assert all(strategy.pp == 1 for strategy in kept)
+    assert {rejection.reason for rejection in rejected} == {"the network cannot be cut into stages"}
 
 
 def test_hybrids_are_tried_on_four_devices() -> None:
-    kept, _ = enumerate_strategies(devices=4, batch=64, can_cut=True)
+    kept, _ = enumerate_strategies(chain(3), devices=4, batch=64)
     assert any(strategy.dp == 2 and strategy.pp == 2 for strategy in kept)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "execution", "expected"),
+    [
+        # 3 × 100 KiB: the default's first bucket, of 1 MiB, holds all; 128 KiB is reached by the second of them.
+        ((100 * 2**10,) * 3, "eager", (DEFAULT_BUCKET_BYTES, 2**17)),
+        # 3 × 2 MiB: the default sends the last layer alone, 1 MiB and 128 KiB send each alone, 8 MiB holds all.
+        ((2 * MIB,) * 3, "eager", (DEFAULT_BUCKET_BYTES, MIB, 8 * MIB)),
+        # 3 × 600 KiB: the default's first and 1 MiB hold two, 128 KiB sends each alone, 2 MiB holds all.
+        ((600 * 2**10,) * 3, "eager", (DEFAULT_BUCKET_BYTES, 2**17, 2 * MIB)),
+        # Torch's compiler refuses buckets below 1 MiB.
+        ((600 * 2**10,) * 3, "compiled", (DEFAULT_BUCKET_BYTES, 2 * MIB)),
+    ],
+)
+def test_sizes_of_buckets_that_make_a_difference(
+    sizes: tuple[int, ...], execution: str, expected: tuple[int, ...]
+) -> None:
+    assert bucket_sizes(owners(*sizes), execution=execution) == expected  # type: ignore[arg-type]
+
+
+def test_replicas_are_tried_with_each_size_of_buckets() -> None:
+    kept, _ = enumerate_strategies(owners(*(2 * MIB,) * 3), devices=2, batch=2)
+    assert [strategy.name for strategy in kept if strategy.dp == 2] == ["dp2", "dp2 b1MiB", "dp2 b8MiB"]
 
 
 def test_simpler_means_fewer_mechanisms_before_fewer_devices() -> None:
@@ -31,3 +87,15 @@ def test_simpler_means_fewer_mechanisms_before_fewer_devices() -> None:
         pipeline,
         hybrid,
     ]
+
+
+def test_simpler_means_eager_then_default_buckets_then_fewer_microbatches() -> None:
+    plain = Strategy(dp=2)
+    in_order = [
+        plain,
+        dataclasses.replace(plain, microbatches=2),
+        dataclasses.replace(plain, bucket_bytes=MIB),
+        dataclasses.replace(plain, bucket_bytes=MIB, microbatches=2),
+        dataclasses.replace(plain, execution="compiled"),
+    ]
+    assert sorted((in_order[place] for place in (3, 1, 4, 0, 2)), key=simplicity) == in_order

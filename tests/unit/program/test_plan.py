@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from tests.graphs import chain
 
+from trimaran.cluster import Link
 from trimaran.errors import CorruptDataError, InputError
 from trimaran.program import (
     CandidateRow,
@@ -59,6 +60,21 @@ def edited(path: Path, change: dict[str, object], *, by_hand: bool = False) -> P
 
 def test_a_plan_reads_back(tmp_path: Path) -> None:
     assert read_plan(written(tmp_path)) == PLAN
+
+
+def test_a_plan_keeps_what_its_links_were_held_to(tmp_path: Path) -> None:
+    link = Link(bytes_per_s=125e6, latency_s=0.0, source="asked: 1Gb/s")
+    plan = dataclasses.replace(PLAN, premises=dataclasses.replace(PLAN.premises, link=link))
+    write_plan(tmp_path / "plan.json", plan)
+    assert read_plan(tmp_path / "plan.json") == plan
+
+
+def test_a_plan_that_says_nothing_of_links_was_made_for_free_ones(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    plain = json.loads(path.read_text())
+    del plain["premises"]["link"], plain["digest"]
+    path.write_text(json.dumps(plain))
+    assert read_plan(path) == PLAN
 
 
 def test_the_same_plan_is_the_same_file(tmp_path: Path) -> None:

@@ -1,0 +1,235 @@
+"""How an explanation looks to people: sentences, and tables readable at 80 columns."""
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from trimaran.planner.binding import binding
+from trimaran.planner.contrast import Anatomy
+from trimaran.planner.critical import Part
+from trimaran.planner.explain import Explanation, Rival
+from trimaran.planner.outcomes import Outcome
+from trimaran.planner.space import Cause, Rejection
+from trimaran.report.remedies import remedy_table
+from trimaran.session.explaining import Explained
+from trimaran.units import format_bytes, format_seconds
+
+# Rivals that a table shows; the JSON document has them all.
+MOST_RIVALS = 8
+
+# Gains below this are not shown as a line of their own.
+NO_DIFFERENCE = 0.001
+
+
+def print_explanation(out: Console, explained: Explained) -> None:
+    """Print why a plan is what it is."""
+    explanation = explained.explanation
+    chosen = explanation.chosen.candidate
+    for note in explained.notes:
+        out.print(f"[yellow]note:[/] {note}")
+    low, high = chosen.interval_s
+    out.print(
+        f"[bold]{chosen.strategy.name}[/] for {explained.planned.job.name}, global batch "
+        f"{explained.planned.job.global_batch_size}: {format_seconds(chosen.step_time_s)} a step "
+        f"(90 %: {format_seconds(low)} to {format_seconds(high)})."
+    )
+    sentence = binding(explanation.chosen)
+    out.print(sentence[:1].upper() + sentence[1:] + "\n")
+    out.print(parts_table(explanation.chosen))
+    _print_rivals(out, explanation)
+    for answer in explanation.contrasts:
+        out.print(f"\n[bold]Why not {answer.asked}?[/] {answer.conclusion}")
+        if answer.other is not None and answer.other is not explanation.chosen:
+            out.print()
+            out.print(contrast_table(explanation.chosen, answer.other))
+    out.print()
+    telling = [outcome for outcome in explanation.outcomes if not _is_nothing(outcome)]
+    if telling:
+        out.print(outcome_table(telling))
+    nothing = [outcome.change.name for outcome in explanation.outcomes if _is_nothing(outcome)]
+    if nothing:
+        out.print(f"[dim]No difference: {', '.join(nothing)}[/]")
+    for outcome in explanation.outcomes:
+        if outcome.obstacle:
+            out.print(f"[dim]{outcome.change.name}: {outcome.obstacle}[/]")
+    _print_remedies(out, explained)
+
+
+def parts_table(anatomy: Anatomy) -> Table:
+    """The critical path of a step by class."""
+    table = _table(
+        "What the step is made of",
+        "the critical path of the simulated step, which its classes sum to",
+    )
+    table.add_column("class")
+    table.add_column("time", justify="right")
+    table.add_column("share", justify="right")
+    table.add_column("what it is")
+    step_s = anatomy.candidate.step_time_s
+    for part, seconds in sorted(anatomy.parts.items(), key=lambda entry: -entry[1]):
+        if seconds > 0.0:
+            table.add_row(str(part), format_seconds(seconds), f"{100 * seconds / step_s:.1f} %", _MEANINGS[part])
+    return table
+
+
+_MEANINGS = {
+    Part.LOAD: "fetching and collating batches",
+    Part.FORWARD: "with nothing beside it",
+    Part.BACKWARD: "with nothing beside it",
+    Part.SLOWED: "what compute loses to transfers beside it",
+    Part.EXCHANGE: "of gradients, that nothing hides",
+    Part.MESSAGES: "between stages, that nothing hides",
+    Part.BUBBLE: "other stages, while the one that binds waits",
+    Part.UPDATE: "optimizer and clipping",
+    Part.WAIT: "nothing runs",
+}
+
+
+def contrast_table(chosen: Anatomy, other: Anatomy) -> Table:
+    """Two plans class by class."""
+    table = _table("Class by class", "the differences of the classes sum to that of the steps")
+    table.add_column("class")
+    for title in (chosen.candidate.strategy.name, other.candidate.strategy.name, "difference"):
+        table.add_column(title, justify="right")
+    for part in Part:
+        mine, theirs = chosen.parts[part], other.parts[part]
+        if mine or theirs:
+            table.add_row(str(part), format_seconds(mine), format_seconds(theirs), _signed(theirs - mine))
+    step = (chosen.candidate.step_time_s, other.candidate.step_time_s)
+    table.add_section()
+    table.add_row("step", format_seconds(step[0]), format_seconds(step[1]), _signed(step[1] - step[0]), style="bold")
+    table.add_row(
+        "devices idle",
+        f"{100 * chosen.idle:.0f} %",
+        f"{100 * other.idle:.0f} %",
+        f"{100 * (other.idle - chosen.idle):+.0f} points",
+    )
+    more = other.peak_bytes - chosen.peak_bytes
+    table.add_row(
+        "peak memory",
+        format_bytes(chosen.peak_bytes),
+        format_bytes(other.peak_bytes),
+        ("+" if more >= 0 else "−") + format_bytes(abs(more)),
+    )
+    return table
+
+
+def rival_table(rivals: tuple[Rival, ...]) -> Table:
+    """The other candidates, fastest first."""
+    table = _table("Runners-up", "slower: than the plan\ninterval: over low, median and high costs")
+    table.add_column("strategy")
+    table.add_column("step", justify="right", no_wrap=True)
+    table.add_column("slower", justify="right", no_wrap=True)
+    table.add_column("interval", justify="right", no_wrap=True)
+    table.add_column("so it is")
+    for rival in rivals:
+        low, high = rival.interval
+        table.add_row(
+            rival.candidate.strategy.name,
+            format_seconds(rival.candidate.step_time_s),
+            f"{100 * rival.slower:+.0f} %",
+            f"{100 * low:+.0f} to {100 * high:+.0f} %",
+            "slower" if rival.is_certain else "within the uncertainty",
+        )
+    return table
+
+
+def outcome_table(outcomes: Sequence[Outcome]) -> Table:
+    """What each change would give."""
+    caption = "gain: share of the time saved; n×: n times as long\nthen chosen: by a new search; =: this plan"
+    if any(outcome.change.what == "devices" for outcome in outcomes):
+        caption += "\ndevices: each like those there are, with a core of its own"
+    table = _table("What a change would give", caption)
+    table.add_column("change", no_wrap=True)
+    table.add_column("this plan", justify="right", no_wrap=True)
+    table.add_column("gain", justify="right", no_wrap=True)
+    table.add_column("interval", justify="right", no_wrap=True)
+    table.add_column("then chosen")
+    table.add_column("its step", justify="right", no_wrap=True)
+    for outcome in outcomes:
+        best = outcome.best
+        table.add_row(
+            outcome.change.name,
+            "–" if outcome.kept is None else format_seconds(outcome.kept.step_time_s),
+            _share(outcome.gain),
+            "" if outcome.gain_interval is None else _range(outcome.gain_interval),
+            "–" if best is None else best.strategy.name if outcome.switches else "=",
+            format_seconds(best.step_time_s) if best is not None and outcome.switches else "",
+        )
+    return table
+
+
+def _print_rivals(out: Console, explanation: Explanation) -> None:
+    if explanation.rivals:
+        out.print()
+        out.print(rival_table(explanation.rivals[:MOST_RIVALS]))
+        more = len(explanation.rivals) - MOST_RIVALS
+        if more > 0:
+            out.print(f"[dim]and {more} more[/]")
+    by_cause: dict[Cause, list[Rejection]] = {}
+    for rejection in explanation.rejected:
+        by_cause.setdefault(rejection.cause, []).append(rejection)
+    for cause, rejections in by_cause.items():
+        out.print(f"[dim]{_rejected(cause, rejections)}[/]")
+
+
+def _rejected(cause: Cause, rejections: Sequence[Rejection]) -> str:
+    """What was rejected for one cause, in one line."""
+    if cause == "compiling":
+        return f"rejected all {len(rejections)} compiled: {rejections[0].reason}"
+    names = ", ".join(rejection.strategy.name for rejection in rejections)
+    if cause == "bound" and len(rejections) > 1:
+        return f"rejected by the bound of their time, without a simulation: {names}"
+    if cause == "batch":
+        return f"rejected, as the batch does not divide: {names}"
+    return f"rejected {names}: {rejections[0].reason}"
+
+
+def _print_remedies(out: Console, explained: Explained) -> None:
+    out.print()
+    if explained.remedies:
+        out.print(remedy_table(explained.remedies))
+    else:
+        out.print("No known remedy would save more than the simulation leaves out.")
+    if explained.not_worth_it:
+        names = ", ".join(f"{remedy.name} ({_share(remedy.predicted_gain)})" for remedy in explained.not_worth_it)
+        out.print(f"[dim]Not worth it here: {names}[/]")
+
+
+def _signed(seconds: float) -> str:
+    if not seconds:
+        return "0"
+    return ("+" if seconds > 0 else "−") + format_seconds(abs(seconds))
+
+
+def _share(share: float | None) -> str:
+    """A share of the time that is saved; where more than as much again is lost, how many times as long it takes."""
+    if share is None:
+        return "–"
+    return f"{1 - share:.3g}×" if share < -1 else f"{100 * share:.0f} %"
+
+
+def _is_nothing(outcome: Outcome) -> bool:
+    """Whether a change makes no difference that the table would show."""
+    return outcome.gain is not None and abs(outcome.gain) < NO_DIFFERENCE and not outcome.switches
+
+
+def _range(ends: tuple[float, float]) -> str:
+    low, high = ends
+    return f"{100 * low:.0f} to {100 * high:.0f} %" if low >= -1 else f"{_share(low)} to {_share(high)}"
+
+
+def _table(title: str, caption: str = "") -> Table:
+    return Table(
+        box=box.SIMPLE_HEAD,
+        title=Text(title, style="bold"),
+        title_justify="left",
+        caption=Text(caption) if caption else None,
+        caption_justify="left",
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )

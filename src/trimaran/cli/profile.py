@@ -1,0 +1,61 @@
+"""`trimaran profile`: where a job's step, compute and memory go on this machine."""
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from trimaran.cli.options import Batch, Calibration, Devices, Json, Link, Oversubscribe, Reference, Seed
+from trimaran.cli.output import console, errors_reported, print_json
+from trimaran.cli.progress import progress_shown
+
+
+class Line(StrEnum):
+    """What one line of the compute stands for."""
+
+    MODULE = "module"
+    OPERATION = "operation"
+    KIND = "kind"
+
+
+By = Annotated[Line, typer.Option("--by", help="What one line of the compute stands for.")]
+Top = Annotated[int, typer.Option("--top", help="Lines of the compute that are shown.", min=1)]
+
+
+def profile(
+    job: Reference,
+    devices: Devices = None,
+    batch: Batch = None,
+    seed: Seed = None,
+    by: By = Line.MODULE,
+    top: Top = 10,
+    oversubscribe: Oversubscribe = False,
+    link: Link = None,
+    calibration: Calibration = None,
+    as_json: Json = False,
+) -> None:
+    """Show forward, backward, update and loading of a job, its memory, and its most expensive parts."""
+    with errors_reported(as_json=as_json):
+        from trimaran.report.profile import memory_table, overhead_lines, profile_document, spot_table, step_table
+        from trimaran.session.jobs import JobSource
+        from trimaran.session.profiling import profile_job
+        from trimaran.session.request import parse_request
+
+        source = JobSource(reference=job, global_batch_size=batch, seed=seed)
+        request = parse_request(devices=devices, oversubscribe=oversubscribe, link=link, calibration=calibration)
+        with progress_shown() as progress:
+            found = profile_job(source, request, by=by.value, progress=progress)
+        if as_json:
+            print_json(profile_document(found, top=top))
+            return
+        out = console()
+        ranks = f"{found.ranks} {'rank' if found.ranks == 1 else 'ranks'} busy"
+        out.print(f"[bold]{found.job}[/], global batch {found.global_batch_size}, on {found.device} with {ranks}\n")
+        for step in found.steps:
+            out.print(step_table(step), "")
+        out.print(memory_table(found.steps), "")
+        out.print(spot_table(found, top=top))
+        if len(found.spots) > top:
+            out.print(f"[dim]and {len(found.spots) - top} more[/]")
+        out.print("", *overhead_lines(found.overhead), sep="\n")
+        out.print("[dim]Not seen: " + "; ".join(found.unseen) + ".[/]")

@@ -1,0 +1,175 @@
+"""A strategy, priced and simulated.
+
+The interval of a figure is that with every cost at the low end of its interval, and at the high end: costs measured on
+one machine err together.
+"""
+
+import dataclasses
+
+from trimaran.cluster import Cluster
+from trimaran.costs import Cost, CostTable, ProgramCosts, operation_seconds, price
+from trimaran.graph import Graph
+from trimaran.planner.epoch import EpochData, extra_parts
+from trimaran.planner.limits import limiter
+from trimaran.planner.partition import partition
+from trimaran.program import Program, Strategy, lower
+from trimaran.simulator import simulate
+from trimaran.timeline import Timeline
+
+Cases = tuple[float, float, float]
+"""A duration where all costs are at the low end of their interval, at the median, and at the high end [s]."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A strategy with its simulated step.
+
+    Attributes:
+        strategy: with boundaries
+        program: one step
+        timeline: the simulation of it
+        step_time_s: simulated [s]
+        interval_s: 90 % interval [s]
+        peak_bytes: largest live bytes of each rank [bytes]
+        limiter: what keeps it from being faster
+        epoch_s: simulated time of an epoch with its evaluation, where that is what is made best [s]
+        epoch_interval_s: 90 % interval of it [s]
+    """
+
+    strategy: Strategy
+    program: Program
+    timeline: Timeline
+    step_time_s: float
+    interval_s: tuple[float, float]
+    peak_bytes: tuple[int, ...]
+    limiter: str
+    epoch_s: float | None = None
+    epoch_interval_s: tuple[float, float] | None = None
+
+    @property
+    def objective_s(self) -> float:
+        """What is made small: the time of an epoch where it is known, else that of a step [s]."""
+        return self.step_time_s if self.epoch_s is None else self.epoch_s
+
+    @property
+    def cases(self) -> Cases:
+        """The objective with all costs low, at their median, and high [s]."""
+        low, high = self.interval_s if self.epoch_interval_s is None else self.epoch_interval_s
+        return low, self.objective_s, high
+
+
+def cut(strategy: Strategy, graph: Graph, table: CostTable, *, batch: int) -> Strategy:
+    """The strategy with its stages cut for the costs of its microbatch.
+
+    Args:
+        strategy: without boundaries
+        graph: the job's
+        table: costs of its operations
+        batch: samples of one update, over all ranks
+
+    Raises:
+        InfeasibleError: the graph has too few legal cuts
+    """
+    if strategy.pp == 1:
+        return strategy
+    microbatch = batch // (strategy.dp * strategy.microbatches)
+    seconds = operation_seconds(graph, table, batch=microbatch, execution=strategy.execution)
+    return dataclasses.replace(strategy, boundaries=partition(graph, seconds, stages=strategy.pp))
+
+
+def evaluate(
+    strategy: Strategy,
+    graph: Graph,
+    table: CostTable,
+    cluster: Cluster,
+    *,
+    batch: int,
+    clip: bool = False,
+    epoch: EpochData | None = None,
+) -> Candidate:
+    """Lower, price and simulate one strategy.
+
+    Args:
+        strategy: with boundaries
+        graph: the job's
+        table: costs of its operations and of the links
+        cluster: the devices
+        batch: samples of one update, over all ranks
+        clip: the job clips its gradients
+        epoch: simulate one of these too
+    """
+    program = lower(graph, strategy, batch=batch, clip=clip)
+    return score(program, strategy, graph, table, cluster, batch=batch, clip=clip, epoch=epoch)
+
+
+def score(
+    program: Program,
+    strategy: Strategy,
+    graph: Graph,
+    table: CostTable,
+    cluster: Cluster,
+    *,
+    batch: int,
+    clip: bool = False,
+    epoch: EpochData | None = None,
+) -> Candidate:
+    """Price and simulate a program.
+
+    Args:
+        program: of the strategy
+        strategy: with boundaries
+        graph: the job's
+        table: costs of its operations and of the links
+        cluster: the devices
+        batch: samples of one update, over all ranks
+        clip: the job clips its gradients; the small last step of an epoch does so too
+        epoch: simulate one of these too
+    """
+    costs = price(program, graph, strategy, table, cluster, batch=batch)
+    timeline = simulate(program, costs)
+    low, median, high = step = _cases(program, costs, timeline.makespan_s)
+    candidate = Candidate(
+        strategy=strategy,
+        program=program,
+        timeline=timeline,
+        step_time_s=median,
+        interval_s=(low, high),
+        peak_bytes=tuple(timeline.peak_bytes(rank) for rank in range(strategy.devices)),
+        limiter=limiter(program, timeline),
+    )
+    if epoch is None:
+        return candidate
+    total = [(epoch.samples // batch) * seconds for seconds in step]
+    for part in extra_parts(strategy, epoch, batch=batch):
+        program = part.lower(graph, clip=clip)
+        costs = price(program, graph, part.strategy, table, cluster, batch=part.batch)
+        each = _cases(program, costs, simulate(program, costs).makespan_s)
+        total = [before + part.count * seconds for before, seconds in zip(total, each, strict=True)]
+    return dataclasses.replace(candidate, epoch_s=total[1], epoch_interval_s=(total[0], total[2]))
+
+
+def _cases(program: Program, costs: ProgramCosts, median_s: float) -> Cases:
+    low_s, high_s = (simulate(program, at_end(costs, end)).makespan_s for end in ("low", "high"))
+    return min(low_s, median_s), median_s, max(high_s, median_s)
+
+
+def at_end(costs: ProgramCosts, end: str) -> ProgramCosts:
+    """The costs with every duration at one end of its interval.
+
+    Args:
+        costs: with intervals
+        end: "low" or "high"
+    """
+
+    def bound(cost: Cost) -> Cost:
+        return dataclasses.replace(cost, seconds=getattr(cost, end))
+
+    transfers = {}
+    for name, transfer in costs.transfers.items():
+        seconds = transfer.latency_s + transfer.flow_s
+        factor = getattr(transfer, end) / seconds if seconds else 1.0
+        transfers[name] = dataclasses.replace(
+            transfer, latency_s=transfer.latency_s * factor, flow_s=transfer.flow_s * factor
+        )
+    compute = {name: bound(cost) for name, cost in costs.compute.items()}
+    return dataclasses.replace(costs, compute=compute, transfers=transfers)

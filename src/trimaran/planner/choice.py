@@ -1,0 +1,148 @@
+"""Which of several simulated candidates to take, and which ones a person should see beside it."""
+
+from collections.abc import Sequence
+
+from trimaran.planner.candidates import Candidate, Cases
+from trimaran.planner.space import SCHEDULES
+from trimaran.program import Strategy
+from trimaran.program.buckets import DEFAULT_BUCKET_BYTES
+
+# What the simulator leaves out is worth about this much of a step, also where every cost is known.
+MODEL_ERROR = 0.03
+
+
+def simplicity(strategy: Strategy) -> tuple[int, ...]:
+    """Sort key by which the simpler of two equally good strategies comes first.
+
+    One process is simpler than replicas, replicas are simpler than a pipeline, a pipeline is simpler than a hybrid;
+    then fewer devices, eager before compiled, the default buckets before others, fewer microbatches, GPipe before 1F1B.
+    """
+    shape = 2 * (strategy.pp > 1) + (strategy.dp > 1)
+    return (
+        shape,
+        strategy.devices,
+        strategy.execution != "eager",
+        strategy.bucket_bytes != DEFAULT_BUCKET_BYTES,
+        strategy.microbatches,
+        SCHEDULES.index(strategy.schedule),
+    )
+
+
+def choose(candidates: Sequence[Candidate]) -> Candidate:
+    """The fastest, unless it is believed faster than a simpler one only within the uncertainty.
+
+    Costs measured on one machine err together, so two candidates are compared where all costs are low, where they are
+    at their median, and where all are high. A simpler candidate wins if in one of the three it is not slower by more
+    than `MODEL_ERROR`.
+
+    Args:
+        candidates: at least one
+    """
+    best = fastest(candidates)
+    close = [candidate for candidate in candidates if may_be_as_fast(candidate.cases, best.cases)]
+    return min(close, key=lambda candidate: (simplicity(candidate.strategy), candidate.objective_s))
+
+
+def fastest(candidates: Sequence[Candidate]) -> Candidate:
+    """The one whose objective is smallest; of equal ones the simplest.
+
+    Args:
+        candidates: at least one
+    """
+    return min(candidates, key=lambda candidate: (candidate.objective_s, simplicity(candidate.strategy)))
+
+
+def may_be_as_fast(ours: Cases, theirs: Cases) -> bool:
+    """Whether the uncertainty leaves room for the first to be as fast as the second.
+
+    Args:
+        ours: objective, or a lower bound of it, with all costs low, at their median, and high [s]
+        theirs: likewise of the fastest [s]
+
+    Example:
+        >>> may_be_as_fast((9.0, 11.0, 20.0), (9.0, 10.0, 11.0)), may_be_as_fast((9.5, 11.0, 20.0), (9.0, 10.0, 11.0))
+        (True, False)
+    """
+    return any(mine <= other * (1 + MODEL_ERROR) for mine, other in zip(ours, theirs, strict=True))
+
+
+def pareto_front(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
+    """Those that no other one beats in both the time of a step and the largest peak of memory.
+
+    Of candidates that are equal in both, the simplest is on the front.
+
+    Args:
+        candidates: in any order
+
+    Returns:
+        Ascending in time, descending in memory.
+    """
+    front: list[Candidate] = []
+    for candidate in sorted(candidates, key=lambda one: (one.step_time_s, largest_peak(one), simplicity(one.strategy))):
+        if not front or largest_peak(candidate) < largest_peak(front[-1]):
+            front.append(candidate)
+    return tuple(front)
+
+
+def largest_peak(candidate: Candidate) -> int:
+    """Most bytes that live at once on any rank [bytes]."""
+    return max(candidate.peak_bytes, default=0)
+
+
+def is_plain(strategy: Strategy) -> bool:
+    """Whether a strategy is one network on each device, with the whole of its share at once and default buckets."""
+    return strategy.pp == 1 and strategy.microbatches == 1 and strategy.bucket_bytes == DEFAULT_BUCKET_BYTES
+
+
+def is_reference(strategy: Strategy, *, devices: int) -> bool:
+    """Whether a strategy is what people do without a plan.
+
+    That is plain data parallelism on all devices, one device, and data parallelism with a smaller local batch.
+
+    Args:
+        strategy: with or without boundaries
+        devices: that there are
+
+    Example:
+        >>> [is_reference(Strategy(dp=2, microbatches=count), devices=2) for count in (1, 2, 4)]
+        [True, True, False]
+    """
+    if strategy.pp > 1 or strategy.bucket_bytes != DEFAULT_BUCKET_BYTES:
+        return False
+    if strategy.microbatches == 1:
+        return strategy.dp in (1, devices)
+    return strategy.dp == devices > 1 and strategy.microbatches == 2
+
+
+def shown(
+    candidates: Sequence[Candidate],
+    *,
+    always: Sequence[Candidate],
+    front: Sequence[Candidate],
+    rows: int = 12,
+    each: int = 3,
+) -> tuple[Candidate, ...]:
+    """The candidates that a person should see.
+
+    Those that must be there, then the front of time and memory, then the best few of each family: one device, replicas,
+    pipelines, hybrids.
+
+    Args:
+        candidates: all, best first
+        always: the chosen one and the baselines
+        front: not beaten in both time and memory
+        rows: that there is room for
+        each: most of a family
+
+    Returns:
+        In the order of `candidates`.
+    """
+    families: dict[tuple[bool, bool], list[Candidate]] = {}
+    for candidate in candidates:
+        families.setdefault((candidate.strategy.dp > 1, candidate.strategy.pp > 1), []).append(candidate)
+    best = [members[place] for place in range(each) for members in families.values() if place < len(members)]
+    kept: dict[int, Candidate] = {}
+    for candidate in (*always, *front, *best):
+        if len(kept) < rows or any(candidate is one for one in always):
+            kept[id(candidate)] = candidate
+    return tuple(candidate for candidate in candidates if id(candidate) in kept)

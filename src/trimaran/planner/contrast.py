@@ -1,0 +1,151 @@
+"""Two plans side by side: where one takes longer than the other, class by class, and what follows in one sentence.
+
+The classes are those of the critical path (`critical.py`), so that their differences sum to the difference of the two
+steps. Costs measured on one machine err together: two plans are compared where all costs are low, at their median and
+high, and one is believed slower only if it is so in all three, by more than the model leaves out.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from statistics import fmean
+
+from trimaran.planner.candidates import Candidate
+from trimaran.planner.choice import may_be_as_fast
+from trimaran.planner.critical import Leg, Part, critical_path, parts_of
+from trimaran.planner.limits import covered
+from trimaran.planner.problem import Problem, costs_of
+from trimaran.timeline import COMMUNICATION
+from trimaran.units import format_bytes, format_seconds
+
+# A difference below this share of the step is not worth a word.
+_NEGLIGIBLE = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Anatomy:
+    """What a candidate's step is made of.
+
+    Attributes:
+        candidate: the candidate
+        legs: its critical path
+        parts: time of each class on it [s]; they sum to the step
+        idle: share of the step in which a device neither computes nor loads, mean over the devices [0..1]
+        peak_bytes: largest memory of a rank [bytes]
+    """
+
+    candidate: Candidate
+    legs: tuple[Leg, ...]
+    parts: Mapping[Part, float]
+    idle: float
+    peak_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contrast:
+    """A plan beside the chosen one.
+
+    Attributes:
+        asked: what was asked about
+        other: the best of that kind; None: there is none that can be simulated
+        obstacle: why it is not to be had; empty where it is
+        conclusion: one sentence
+    """
+
+    asked: str
+    other: Anatomy | None
+    obstacle: str
+    conclusion: str
+
+
+def dissect(candidate: Candidate, problem: Problem) -> Anatomy:
+    """What a candidate's step is made of, by the costs of a problem."""
+    program, timeline = candidate.program, candidate.timeline
+    legs = critical_path(program, costs_of(candidate, problem))
+    busy = [
+        covered(span for span in timeline.select(rank=rank) if span.stream != COMMUNICATION) for rank in timeline.ranks
+    ]
+    step_s = timeline.makespan_s
+    return Anatomy(
+        candidate=candidate,
+        legs=legs,
+        parts=parts_of(program, legs),
+        idle=1.0 - fmean(busy) / step_s if busy and step_s else 0.0,
+        peak_bytes=max(candidate.peak_bytes, default=0),
+    )
+
+
+def ratios(candidate: Candidate, reference: Candidate) -> tuple[float, float, float]:
+    """What is made small over the reference's, where all costs are low, at their median, and high."""
+    pairs = zip(candidate.cases, reference.cases, strict=True)
+    low, median, high = (mine / other if other else 1.0 for mine, other in pairs)
+    return low, median, high
+
+
+def is_believed_slower(candidate: Candidate, reference: Candidate) -> bool:
+    """Whether a candidate is slower than a reference beyond the uncertainty."""
+    return not may_be_as_fast(candidate.cases, reference.cases)
+
+
+def conclude(chosen: Anatomy, other: Anatomy, *, obstacle: str = "") -> str:
+    """Why one plan was preferred to another, in one sentence.
+
+    Args:
+        chosen: the plan
+        other: what it was preferred to
+        obstacle: what keeps the other one from being used at all
+    """
+    mine, theirs = chosen.candidate, other.candidate
+    name, than = theirs.strategy.name, mine.strategy.name
+    ratio = ratios(theirs, mine)[1]
+    what = "" if mine.epoch_s is None else " an epoch"
+    figures = f"{format_seconds(theirs.objective_s)} against {format_seconds(mine.objective_s)}{what}"
+    reasons = _reasons(chosen, other) if mine.epoch_s is None else f"in a step, {_reasons(chosen, other)}"
+    if obstacle:
+        return f"{name} would take {figures}, but is not to be had: {obstacle}."
+    if ratio < 1.0:
+        return (
+            f"{name} is predicted {100 * (1.0 - ratio):.0f} % faster ({figures}), which is within the uncertainty, and "
+            f"{than} is simpler."
+        )
+    if is_believed_slower(theirs, mine):
+        return f"{name} is {_longer(ratio)} slower than {than} ({figures}), beyond the uncertainty: {reasons}."
+    return f"{name} is predicted {_longer(ratio)} slower than {than} ({figures}), within the uncertainty: {reasons}."
+
+
+def _longer(ratio: float) -> str:
+    return f"{ratio:.1f}×" if ratio >= 2.0 else f"{100 * (ratio - 1.0):.0f} %"
+
+
+def _reasons(chosen: Anatomy, other: Anatomy) -> str:
+    """Where the difference lies, largest first."""
+    differences = {part: other.parts[part] - chosen.parts[part] for part in Part}
+    least_s = _NEGLIGIBLE * chosen.candidate.step_time_s
+    costs = sorted((part for part in Part if differences[part] > least_s), key=lambda part: -differences[part])[:3]
+    saves = sorted((part for part in Part if -differences[part] > least_s), key=lambda part: differences[part])[:2]
+    text = _list(f"{format_seconds(differences[part])} more {_WORDS[part]}" for part in costs)
+    saved = _list(f"{format_seconds(-differences[part])} of {_WORDS[part]}" for part in saves)
+    if not text:
+        text = "no class of its time is longer by much"
+    if saved:
+        text += f"; it saves {saved}"
+    if other.peak_bytes < (1.0 - 0.1) * chosen.peak_bytes:
+        text += f"; it needs {format_bytes(other.peak_bytes)} instead of {format_bytes(chosen.peak_bytes)} a device"
+    return text
+
+
+_WORDS = {
+    Part.LOAD: "loading",
+    Part.FORWARD: "forward",
+    Part.BACKWARD: "backward",
+    Part.SLOWED: "compute slowed by communication",
+    Part.EXCHANGE: "exposed gradient exchange",
+    Part.MESSAGES: "messages between stages",
+    Part.BUBBLE: "bubble",
+    Part.UPDATE: "update",
+    Part.WAIT: "waiting",
+}
+
+
+def _list(texts: Iterable[str]) -> str:
+    words = list(texts)
+    return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else "".join(words)

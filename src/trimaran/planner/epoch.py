@@ -1,0 +1,104 @@
+"""What an epoch is made of: its steps, the small last one, and the evaluation after them.
+
+    global batch   ████ ████ ████ ██        ▒▒▒▒ ▒
+                   └ full steps ┘ └ last    └ evaluation, forwards alone
+
+The runtime spreads a small batch as evenly as it can; here its largest shares are priced.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from trimaran.graph import Graph
+from trimaran.program import Program, Strategy, lower, lower_evaluation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochData:
+    """The data of an epoch.
+
+    Attributes:
+        samples: of the training data
+        evaluation_samples: of the data that are evaluated after it; 0: there is no evaluation
+        drop_last: the last, smaller batch is left out
+    """
+
+    samples: int
+    evaluation_samples: int = 0
+    drop_last: bool = False
+
+    def steps(self, *, batch: int, replicas: int = 1) -> int:
+        """Updates of an epoch.
+
+        Args:
+            batch: samples of one update, over all ranks
+            replicas: data-parallel replicas; fewer samples than these are left out
+
+        Example:
+            >>> EpochData(samples=100).steps(batch=32), EpochData(samples=100, drop_last=True).steps(batch=32)
+            (4, 3)
+        """
+        full, left = divmod(self.samples, batch)
+        return full + (0 if self.drop_last or left < replicas else 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Batches of an epoch that are alike.
+
+    Attributes:
+        count: how many
+        strategy: by which they run; a batch of few samples has fewer microbatches
+        batch: samples of one, rounded up so that all shares are as large as the largest
+        training: a training step; else an evaluation
+    """
+
+    count: int
+    strategy: Strategy
+    batch: int
+    training: bool
+
+    def lower(self, graph: Graph, *, clip: bool) -> Program:
+        """What each rank does for one of them.
+
+        Args:
+            graph: the job's
+            clip: the job clips its gradients
+        """
+        if self.training:
+            return lower(graph, self.strategy, batch=self.batch, clip=clip)
+        return lower_evaluation(graph, self.strategy, batch=self.batch)
+
+
+def extra_parts(strategy: Strategy, epoch: EpochData, *, batch: int) -> Iterator[Part]:
+    """The parts of an epoch beside its full training steps.
+
+    Args:
+        strategy: with boundaries
+        epoch: the data
+        batch: samples of one update, over all ranks
+
+    Example:
+        >>> [(part.count, part.batch, part.training) for part in extra_parts(
+        ...     Strategy(dp=2), EpochData(samples=101, evaluation_samples=70), batch=32)]
+        [(1, 6, True), (2, 32, False), (1, 6, False)]
+    """
+    left = epoch.samples % batch
+    if left and not epoch.drop_last and left >= strategy.dp:
+        yield _small(strategy, left, training=True)
+    full, left = divmod(epoch.evaluation_samples, batch)
+    if full:
+        yield Part(count=full, strategy=strategy, batch=batch, training=False)
+    if left:
+        yield _small(strategy, left, training=False)
+
+
+def _small(strategy: Strategy, samples: int, *, training: bool) -> Part:
+    used = max(1, min(strategy.microbatches, samples // strategy.dp))
+    share = -(-samples // strategy.dp)
+    return Part(
+        count=1,
+        strategy=replace(strategy, microbatches=used),
+        batch=strategy.dp * used * -(-share // used),
+        training=training,
+    )

@@ -1,0 +1,113 @@
+"""What a search is given, as one value, so that it can be changed and searched again."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from trimaran.cluster import Cluster
+from trimaran.costs import CostTable, ProgramCosts, price
+from trimaran.costs.tables import Curve, CurveKey
+from trimaran.graph import Graph
+from trimaran.planner.candidates import Candidate, cut, evaluate, score
+from trimaran.planner.epoch import EpochData
+from trimaran.planner.search import Search, search
+from trimaran.program import Strategy
+from trimaran.program.types import Execution
+from trimaran.units import format_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """A job, what it costs, and what it may run on.
+
+    Attributes:
+        graph: the job
+        table: costs of its operations and of the links
+        cluster: the devices
+        batch: samples of one update, over all ranks
+        devices: most ranks that may take part
+        clip: the job clips its gradients
+        executions: how segments may run
+        epoch: make the time of one of these best; None: the time of a step
+        bare_curves: transfers where nothing holds the links back; empty where that is `table` itself, or not known
+    """
+
+    graph: Graph
+    table: CostTable
+    cluster: Cluster
+    batch: int
+    devices: int
+    clip: bool = False
+    executions: tuple[Execution, ...] = ("eager",)
+    epoch: EpochData | None = None
+    bare_curves: Mapping[CurveKey, Curve] = field(default_factory=dict)
+
+
+def solve(problem: Problem) -> Search:
+    """Search the whole space.
+
+    Raises:
+        InfeasibleError: nothing fits
+    """
+    return search(
+        problem.graph,
+        problem.table,
+        problem.cluster,
+        batch=problem.batch,
+        devices=problem.devices,
+        clip=problem.clip,
+        executions=problem.executions,
+        epoch=problem.epoch,
+    )
+
+
+def assess(strategy: Strategy, problem: Problem) -> Candidate:
+    """Cut and simulate one strategy, whether it fits or not.
+
+    Raises:
+        InfeasibleError: the network cannot be cut so often
+        InputError: the batch does not divide, or the table lacks something
+    """
+    return evaluate(
+        cut(strategy, problem.graph, problem.table, batch=problem.batch),
+        problem.graph,
+        problem.table,
+        problem.cluster,
+        batch=problem.batch,
+        clip=problem.clip,
+        epoch=problem.epoch,
+    )
+
+
+def reassess(candidate: Candidate, problem: Problem) -> Candidate:
+    """The same program by the costs of another problem."""
+    return score(
+        candidate.program,
+        candidate.strategy,
+        problem.graph,
+        problem.table,
+        problem.cluster,
+        batch=problem.batch,
+        clip=problem.clip,
+        epoch=problem.epoch,
+    )
+
+
+def costs_of(candidate: Candidate, problem: Problem) -> ProgramCosts:
+    """The costs by which a candidate was simulated."""
+    return price(
+        candidate.program, problem.graph, candidate.strategy, problem.table, problem.cluster, batch=problem.batch
+    )
+
+
+def lack_of_memory(candidate: Candidate, problem: Problem) -> str:
+    """The first rank that needs more memory than its device has, with the figures; empty where all fit."""
+    for rank, nbytes in enumerate(candidate.peak_bytes):
+        memory = problem.cluster.devices[rank].memory_bytes
+        if nbytes > memory:
+            return f"rank {rank} needs {format_bytes(nbytes)}, its device has {format_bytes(memory)}"
+    return ""
+
+
+def is_compiled_known(problem: Problem) -> bool:
+    """Whether compiled segments of the job were measured."""
+    return any(key.graph == problem.graph.digest and key.execution == "compiled" for key in problem.table.wholes)

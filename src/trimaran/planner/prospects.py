@@ -1,0 +1,208 @@
+"""The known remedies for what binds a plan, each tried on the simulator.
+
+A remedy for a class of time is a change of what things cost (bytes halved, loading ahead of need) or another strategy
+(more microbatches, gradients exchanged every other pass). Each is simulated; what it saves is the difference of two
+steps, not an opinion. Where it changes the batch, time is compared per sample, and what the larger batch does to the
+epochs that training needs is left out.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from trimaran.errors import InfeasibleError, InputError
+from trimaran.planner.altered import changed
+from trimaran.planner.candidates import Candidate
+from trimaran.planner.changes import Change
+from trimaran.planner.contrast import Anatomy
+from trimaran.planner.critical import Part
+from trimaran.planner.outcomes import gains
+from trimaran.planner.problem import Problem, assess, is_compiled_known, lack_of_memory, reassess
+from trimaran.planner.space import bucket_sizes
+from trimaran.program import Strategy
+from trimaran.units import format_bytes, format_seconds
+
+# A class of time below this share of the step has no remedies: there is nothing to win.
+_WORTH_TREATING = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prospect:
+    """A remedy that was tried on the simulator.
+
+    Attributes:
+        limiter: class of time that it acts on
+        name: in a few words
+        action: what to do, one sentence
+        gain: share of the time of a step that it saves; of the time per sample where it changes the batch
+        gain_interval: the least and the most of it over low, median and high costs
+        basis: the figures that the gain is made of
+        assumption: what is taken for granted
+    """
+
+    limiter: str
+    name: str
+    action: str
+    gain: float
+    gain_interval: tuple[float, float]
+    basis: str
+    assumption: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Trial:
+    """A remedy before it is tried: a change of costs, or another strategy with perhaps another batch."""
+
+    limiter: str
+    name: str
+    action: str
+    assumption: str
+    change: Change | None = None
+    strategy: Strategy | None = None
+    batch_ratio: int = 1
+
+
+def prospects(anatomy: Anatomy, problem: Problem) -> tuple[Prospect, ...]:
+    """What each known remedy would save a plan.
+
+    Args:
+        anatomy: of the plan
+        problem: that it was chosen for
+
+    Returns:
+        The remedies for the classes of time that its critical path has, most first; those that save nothing too.
+    """
+    chosen = anatomy.candidate
+    found = []
+    for trial in _trials(anatomy, problem):
+        after = _try(trial, chosen, problem)
+        if after is None or (trial.change is None and after.program == chosen.program and trial.batch_ratio == 1):
+            continue
+        # An epoch of twice the batch has half the steps already.
+        spread = gains(chosen, after, per=float(trial.batch_ratio) if problem.epoch is None else 1.0)
+        found.append(
+            Prospect(
+                limiter=trial.limiter,
+                name=trial.name,
+                action=trial.action,
+                gain=spread[1],
+                gain_interval=(min(spread), max(spread)),
+                basis=_basis(trial, chosen, after),
+                assumption=trial.assumption,
+            )
+        )
+    found.sort(key=lambda one: (-one.gain, one.name))
+    return tuple(found)
+
+
+def _trials(anatomy: Anatomy, problem: Problem) -> Iterator[_Trial]:
+    least_s = _WORTH_TREATING * anatomy.candidate.step_time_s
+    bound = {part for part, seconds in anatomy.parts.items() if seconds > least_s}
+    strategy = anatomy.candidate.strategy
+    if Part.LOAD in bound:
+        yield _Trial(
+            limiter=str(Part.LOAD),
+            name="load ahead",
+            action="Load the next batch in another process while this one computes.",
+            assumption="there is a core to spare for it, and it keeps up.",
+            change=Change(what="load", factor=0.0),
+        )
+    if bound & {Part.EXCHANGE, Part.MESSAGES, Part.SLOWED}:
+        part = Part.MESSAGES if strategy.dp == 1 else Part.EXCHANGE
+        yield from _on_the_wire(part, strategy, problem)
+    if Part.BUBBLE in bound or strategy.pp > 1:
+        yield from _in_the_pipeline(strategy, problem)
+    yield from _for_any(strategy, problem)
+
+
+def _on_the_wire(part: Part, strategy: Strategy, problem: Problem) -> Iterator[_Trial]:
+    yield _Trial(
+        limiter=str(part),
+        name="16 bits on the wire",
+        action="Send gradients and activations as bf16.",
+        assumption="converting takes no time, and training bears the rounding.",
+        change=Change(what="wire", factor=0.5),
+    )
+    if strategy.dp == 1:
+        return
+    yield _Trial(
+        limiter=str(part),
+        name="exchange every other pass",
+        action="Add up the gradients of two passes before they are exchanged: twice the global batch.",
+        assumption="twice the batch needs no more epochs.",
+        strategy=replace(strategy, microbatches=2 * strategy.microbatches),
+        batch_ratio=2,
+    )
+    for nbytes in bucket_sizes(problem.graph, execution=strategy.execution):
+        if nbytes != strategy.bucket_bytes:
+            yield _Trial(
+                limiter=str(part),
+                name=f"buckets of {format_bytes(nbytes).replace('.0', '')}",
+                action=f"Exchange gradients in buckets of {format_bytes(nbytes)}.",
+                assumption="nothing more.",
+                strategy=replace(strategy, bucket_bytes=nbytes),
+            )
+
+
+def _in_the_pipeline(strategy: Strategy, problem: Problem) -> Iterator[_Trial]:
+    share = problem.batch // (strategy.dp * strategy.microbatches)
+    if share % 2 == 0:
+        yield _Trial(
+            limiter=str(Part.BUBBLE),
+            name=f"{2 * strategy.microbatches} microbatches",
+            action="Split the batch into twice as many microbatches, so that the pipeline fills sooner.",
+            assumption="nothing more.",
+            strategy=replace(strategy, microbatches=2 * strategy.microbatches),
+        )
+    yield _Trial(
+        limiter=str(Part.BUBBLE),
+        name="a batch of twice the microbatches",
+        action="Train with twice the global batch in twice as many microbatches: fill and drain once for both.",
+        assumption="twice the batch needs no more epochs.",
+        strategy=replace(strategy, microbatches=2 * strategy.microbatches),
+        batch_ratio=2,
+    )
+    yield _Trial(
+        limiter=str(Part.BUBBLE),
+        name="the other schedule",
+        action="Run the other order of forwards and backwards.",
+        assumption="nothing more.",
+        strategy=replace(strategy, schedule="gpipe" if strategy.schedule == "1f1b" else "1f1b"),
+    )
+
+
+def _for_any(strategy: Strategy, problem: Problem) -> Iterator[_Trial]:
+    yield _Trial(
+        limiter="compute",
+        name="twice the batch",
+        action="Train with twice the global batch: what does not grow with the batch is paid half as often.",
+        assumption="twice the batch needs no more epochs.",
+        strategy=strategy,
+        batch_ratio=2,
+    )
+    if strategy.execution == "eager" and is_compiled_known(problem):
+        yield _Trial(
+            limiter="compute",
+            name="compile",
+            action="Run the segments through torch.compile.",
+            assumption="compiling itself is paid for by a long run.",
+            strategy=replace(strategy, execution="compiled"),
+        )
+
+
+def _try(trial: _Trial, chosen: Candidate, problem: Problem) -> Candidate | None:
+    if trial.change is not None:
+        return reassess(chosen, changed(problem, trial.change))
+    larger = replace(problem, batch=problem.batch * trial.batch_ratio)
+    try:
+        after = assess(trial.strategy or chosen.strategy, larger)
+    except (InfeasibleError, InputError):
+        return None
+    return None if lack_of_memory(after, larger) else after
+
+
+def _basis(trial: _Trial, before: Candidate, after: Candidate) -> str:
+    what = "a step" if before.epoch_s is None else "an epoch"
+    figures = f"Simulated: {format_seconds(before.objective_s)} {what} becomes {format_seconds(after.objective_s)}"
+    if trial.batch_ratio != 1 and before.epoch_s is None:
+        figures += f" for {trial.batch_ratio} times the samples"
+    return figures + "."

@@ -1,0 +1,161 @@
+"""What a script was seen to do: the page that `observe` prints, and the same as JSON data."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from io import StringIO
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from trimaran.program.files import to_plain
+from trimaran.report.remedies import Remedy, remedies_document, remedy_table
+from trimaran.units import format_bytes, format_seconds
+
+WIDTH = 80
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedRank:
+    """One rank of a script.
+
+    Attributes:
+        rank: its number
+        samples: mean samples of a step
+        peak_bytes: most memory of the process; of the device, where it trains on one [bytes]
+        parts_s: mean time of a step by what it is spent on [s]
+    """
+
+    rank: int
+    samples: float
+    peak_bytes: int
+    parts_s: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """What a script was seen to do.
+
+    Attributes:
+        model: class of the model
+        device: "cpu" or "cuda"
+        step_s: mean time of a step [s]
+        step_interval_s: 90 % interval of it [s]
+        steps: that the figures are of
+        left_out: steps by the reason why they do not count
+        parts_s: mean time of a step over all ranks, by what it is spent on [s]
+        ranks: each rank
+        memory_bytes: parameters, gradients, optimizer state of the first rank by name [bytes]
+        launch_bound: share of forward and backward that does not depend on the batch, or on a GPU, share of the steps
+            before which the device ran out of work; None: not known
+        limiter: what limits the script
+        remedies: ranked
+        unseen: what could not be seen, one sentence each
+    """
+
+    model: str
+    device: str
+    step_s: float
+    step_interval_s: tuple[float, float]
+    steps: int
+    left_out: Mapping[str, int]
+    parts_s: Mapping[str, float]
+    ranks: Sequence[ObservedRank]
+    memory_bytes: Mapping[str, int]
+    launch_bound: float | None
+    limiter: str
+    remedies: Sequence[Remedy]
+    unseen: Sequence[str]
+
+    def __str__(self) -> str:
+        text = StringIO()
+        Console(file=text, width=WIDTH, no_color=True, highlight=False).print(observation_view(self))
+        return text.getvalue()
+
+
+def observation_document(observation: Observation) -> dict[str, object]:
+    """An observation as JSON data; the first remedy is the best."""
+    plain: dict[str, object] = to_plain(observation)
+    return plain | {"remedies": remedies_document(observation.remedies)}
+
+
+def observation_view(observation: Observation) -> RenderableType:
+    """An observation for people, readable at 80 columns.
+
+    Args:
+        observation: of a script
+    """
+    low, high = observation.step_interval_s
+    ranks = len(observation.ranks)
+    head = Text(f"{observation.model} on {ranks} {'process' if ranks == 1 else 'processes'} ({observation.device}): ")
+    head.append(f"{format_seconds(observation.step_s)} a step", style="bold")
+    head.append(f" (90 %: {format_seconds(low)} to {format_seconds(high)})")
+    limit = Text("Limited by ")
+    limit.append(observation.limiter, style="bold")
+    lines: list[RenderableType] = [head, limit, Text(), *_parts_table(observation)]
+    lines += [Text(), _memory_line(observation)]
+    if observation.launch_bound is not None:
+        lines.append(_launch_line(observation))
+    lines.append(Text())
+    if observation.remedies:
+        lines.append(remedy_table(observation.remedies))
+    else:
+        lines.append(Text("No known remedy would save 1 % of the step."))
+    if observation.unseen:
+        lines += [Text(), Text("Not seen", style="bold")]
+        lines += [_bullet(sentence) for sentence in observation.unseen]
+    return Group(*lines)
+
+
+def _parts_table(observation: Observation) -> list[RenderableType]:
+    left_out = ", ".join(f"{count} {reason}" for reason, count in observation.left_out.items() if count)
+    below = f"mean of {observation.steps} steps" + (f"; left out: {left_out}" if left_out else "")
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        title=Text("What a step is spent on", style="bold"),
+        title_justify="left",
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column("")
+    table.add_column("time", justify="right")
+    table.add_column("share", justify="right")
+    several = len(observation.ranks) > 1
+    for rank in observation.ranks if several else ():
+        table.add_column(f"rank {rank.rank}", justify="right")
+    for name, seconds in observation.parts_s.items():
+        each = [rank.parts_s[name] for rank in observation.ranks]
+        if max(seconds, *each) < 5e-4 * observation.step_s:
+            continue
+        share = f"{100 * seconds / observation.step_s:.1f} %"
+        table.add_row(name, format_seconds(seconds), share, *(map(format_seconds, each) if several else ()))
+    table.add_section()
+    total = [format_seconds(sum(rank.parts_s.values())) for rank in observation.ranks]
+    table.add_row("step", format_seconds(observation.step_s), "100 %", *(total if several else ()))
+    if several:
+        table.add_row("samples", "", "", *(f"{rank.samples:.1f}" for rank in observation.ranks))
+    return [table, Text(below, style="dim")]
+
+
+def _memory_line(observation: Observation) -> Text:
+    parts = [f"{name} {format_bytes(nbytes)}" for name, nbytes in observation.memory_bytes.items()]
+    peak = max(rank.peak_bytes for rank in observation.ranks)
+    return Text(f"Memory: {format_bytes(peak)} at most in a process; {', '.join(parts)}.")
+
+
+def _launch_line(observation: Observation) -> Text:
+    share = observation.launch_bound or 0.0
+    verdict = "Launch-bound" if share > 0.5 else "Not launch-bound"
+    if observation.device == "cuda":
+        return Text(f"{verdict}: before {100 * share:.0f} % of the steps the device had run out of work.")
+    return Text(f"{verdict}: {100 * share:.0f} % of forward and backward do not depend on the batch.")
+
+
+def _bullet(sentence: str) -> RenderableType:
+    row = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0))
+    row.add_column(no_wrap=True)
+    row.add_column()
+    row.add_row("-", Text(sentence))
+    return row

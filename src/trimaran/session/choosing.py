@@ -1,0 +1,105 @@
+"""From a job to the best strategy: which costs are measured, and when it is worth compiling for them.
+
+    eager costs ──▶ search ──▶ does the whole training last long enough? ──no──▶ what is compiled is rejected
+                                        │
+                                       yes ──▶ compiled costs ──▶ search again among both
+
+Compiling a network takes tens of seconds on a CPU, for each size of a microbatch and in each run anew.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+
+from trimaran.cluster import Cluster
+from trimaran.costs import CostTable
+from trimaran.graph import Graph
+from trimaran.job import Job
+from trimaran.planner import EpochData, Rejection, Search, enumerate_strategies, search
+from trimaran.program.types import Execution
+from trimaran.session.request import PlanRequest
+from trimaran.units import format_seconds
+
+# A training that is shorter than this by the best eager plan is over before compiling has paid [s].
+WORTH_COMPILING_S = 600.0
+
+Measure = Callable[[Collection[int], Sequence[Execution]], CostTable]
+"""Measures a job at some sizes of a microbatch [samples], in some executions."""
+
+
+def find_best(
+    job: Job, graph: Graph, cluster: Cluster, data: EpochData, request: PlanRequest, measure: Measure
+) -> tuple[Search, CostTable]:
+    """Find the best strategy for a job.
+
+    Args:
+        job: says how long the training is
+        graph: the job's
+        cluster: the devices
+        data: how many samples an epoch has
+        request: what is made best, and how segments may run
+        measure: gives the costs
+
+    Returns:
+        What was found, and the costs by which.
+
+    Raises:
+        InfeasibleError: nothing fits
+    """
+    batch = job.global_batch_size
+
+    def find(table: CostTable, *executions: Execution) -> Search:
+        return search(
+            graph,
+            table,
+            cluster,
+            batch=batch,
+            devices=cluster.size,
+            clip=job.clip_norm is not None,
+            executions=executions,
+            epoch=data if request.objective == "epoch" else None,
+        )
+
+    sizes = microbatch_sizes(graph, devices=cluster.size, batch=batch)
+    if request.execution == "compiled":
+        table = measure(sizes, ("eager", "compiled"))
+        return find(table, "compiled"), table
+    table = measure(sizes, ("eager",))
+    found = find(table, "eager")
+    if request.execution == "eager":
+        return found, table
+    whole_s = training_seconds(job, data, found)
+    if whole_s > WORTH_COMPILING_S:
+        table = measure(sizes, ("eager", "compiled"))
+        return find(table, "eager", "compiled"), table
+    compiled, _ = enumerate_strategies(graph, devices=cluster.size, batch=batch, executions=("compiled",))
+    reason = (
+        f"the whole training takes {format_seconds(whole_s)} by {found.chosen.strategy.name}; compiling takes tens of "
+        f"seconds and is tried from {format_seconds(WORTH_COMPILING_S)} on, or with --execution compiled"
+    )
+    rejections = [Rejection(strategy=strategy, cause="compiling", reason=reason) for strategy in compiled]
+    return replace(found, rejected=(*found.rejected, *rejections)), table
+
+
+def microbatch_sizes(graph: Graph, *, devices: int, batch: int) -> tuple[int, ...]:
+    """Sizes of the microbatches of all strategies [samples].
+
+    Args:
+        graph: the job's
+        devices: most ranks that may take part
+        batch: samples of one update, over all ranks
+    """
+    strategies, _ = enumerate_strategies(graph, devices=devices, batch=batch)
+    return tuple(sorted({batch // (strategy.dp * strategy.microbatches) for strategy in strategies}))
+
+
+def training_seconds(job: Job, data: EpochData, found: Search) -> float:
+    """What all steps of a training take by the chosen strategy [s].
+
+    Args:
+        job: says how many epochs there are
+        data: says how many steps an epoch has
+        found: the strategy
+    """
+    chosen = found.chosen
+    steps = data.steps(batch=job.global_batch_size, replicas=chosen.strategy.dp)
+    return job.epochs * steps * chosen.step_time_s

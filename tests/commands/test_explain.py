@@ -1,0 +1,48 @@
+"""`profile` and `explain`, as a person runs them on a small job."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.commands.running import trimaran
+
+JOBS = Path(__file__).with_name("faulty_jobs.py")
+
+
+def test_a_job_is_profiled_and_its_plan_explained(tmp_path: Path) -> None:
+    job, plan = f"{JOBS}:good", str(tmp_path / "plan.json")
+    done = trimaran("plan", job, "--devices", "1", "--output", plan, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+    done = trimaran("profile", job, "--devices", "1", "--by", "kind", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    profile = json.loads(done.stdout)
+    assert next(iter(profile)) == "schema_version"
+    step = profile["steps"][0]
+    assert sum(phase["seconds"] for phase in step["phases"]) == pytest.approx(step["step_s"])
+    assert {spot["name"] for spot in profile["spots"]} >= {"Linear", "ReLU", "loss"}
+
+    done = trimaran("explain", plan, "--why-not", "PP", "--what-if", "compute=x2", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    explained = json.loads(done.stdout)
+    assert next(iter(explained)) == "schema_version"
+    assert explained["plan"]["step_time_s"] == pytest.approx(step["step_s"])
+    assert sum(explained["plan"]["parts_s"].values()) == pytest.approx(explained["plan"]["step_time_s"])
+    assert "needs 2 devices" in explained["why_not"][0]["obstacle"]
+    assert 0.0 < explained["what_if"][0]["gain"] < 0.5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["explain", "digits", "--why-not", "ppp"], 'did you mean "pp'),
+        (["explain", "digits", "--what-if", "links=x2"], 'did you mean "link"'),
+        (["explain", "absent.json"], "absent.json"),
+        (["profile", "digits", "--by", "layer"], "layer"),
+    ],
+)
+def test_what_means_nothing_is_told_at_once(arguments: list[str], part: str, tmp_path: Path) -> None:
+    done = trimaran(*arguments, cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert part in done.stderr
+    assert "Traceback" not in done.stderr

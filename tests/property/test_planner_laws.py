@@ -1,0 +1,170 @@
+"""Laws of the planner, on random networks whose costs are drawn at random.
+
+A lower bound is never above what is simulated, and a search that leaves candidates out because of their bounds finds
+what a search finds that simulates all of them.
+"""
+
+import dataclasses
+import random
+from dataclasses import dataclass
+
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.costs.tables import HERE, network
+
+from trimaran.cluster import Cluster, Device, Link
+from trimaran.costs import Cost, CostTable, Interference, OpCost
+from trimaran.costs.tables import CurveKey, OperationKey, StepCosts, TensorFit
+from trimaran.errors import InfeasibleError
+from trimaran.graph import Graph
+from trimaran.planner import Candidate, EpochData, Search, choose, cut, enumerate_strategies, evaluate, search
+from trimaran.planner.bounds import bound
+from trimaran.planner.choice import pareto_front
+from trimaran.program import Strategy
+
+# Sums of tens of floats near 1, in another order than the simulator's.
+TOLERANCE = 1e-9
+BATCHES = (1, 2, 4, 8, 16)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What a problem is made from; small, so that a counterexample can be read."""
+
+    length: int
+    skips: tuple[tuple[int, int], ...]
+    buffers: bool
+    clip: bool
+    devices: int
+    linked: bool
+    kind: str
+    interference: Interference
+    seed: int
+    epoch: EpochData | None
+
+    @property
+    def graph(self) -> Graph:
+        return network(self.length, skips=self.skips, buffers=self.buffers)
+
+    @property
+    def cluster(self) -> Cluster:
+        device = Device(name="a core", kind="cpu", memory_bytes=2**30)
+        numbers = random.Random(self.seed)
+        pairs = [(a, b) for a in range(self.devices) for b in range(a + 1, self.devices)]
+        links = {
+            pair: Link(bytes_per_s=numbers.uniform(50, 5000), latency_s=numbers.random(), source="drawn")
+            for pair in pairs
+        }
+        return Cluster(
+            name="drawn",
+            devices=(device,) * self.devices,
+            hosts=(0,) * self.devices,
+            links=links if self.linked else {},
+        )
+
+    @property
+    def table(self) -> CostTable:
+        numbers = random.Random(self.seed)
+
+        def cost(scale: float = 1.0) -> Cost:
+            seconds = scale * numbers.choice([0.0, 1.0, numbers.uniform(0.0, 2.0)])
+            return Cost(seconds, seconds * numbers.uniform(0.3, 1.0), seconds * numbers.uniform(1.0, 3.0), "drawn")
+
+        def fit() -> TensorFit:
+            fixed, tensor, byte = (numbers.uniform(0.0, size) for size in (1.0, 0.1, 0.01))
+            return TensorFit(fixed_s=fixed, per_tensor_s=tensor, per_byte_s=byte, low=0.5, high=2.0, source="drawn")
+
+        def curve() -> tuple[tuple[int, Cost], ...]:
+            first, each = cost(0.5).seconds, numbers.uniform(0.0, 0.02)
+            points = ((size, first + size * each) for size in (1, 16, 256, 4096))
+            return tuple((size, Cost(seconds, 0.7 * seconds, 1.5 * seconds, "drawn")) for size, seconds in points)
+
+        graph = self.graph
+        keys = [CurveKey("SEND", 2), *(CurveKey(kind, ranks) for kind in ("AR", "BC") for ranks in (2, 3, 4))]
+        return CostTable(
+            fingerprint=dataclasses.replace(HERE, kind=self.kind, cores=numbers.choice([2, 8])),
+            operations={
+                OperationKey(op.content, "eager"): {size: OpCost(forward=cost(), backward=cost()) for size in (1, 8)}
+                for op in graph.ops
+            },
+            steps={graph.digest: StepCosts(update=fit(), clip=fit(), load={1: cost(), 16: cost()})},
+            curves={key: curve() for key in keys},
+            interference={"AR": self.interference, "SEND": self.interference},
+        )
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    length = draw(st.integers(2, 5))
+    ends = st.tuples(st.integers(0, length), st.integers(0, length))
+    factors = st.sampled_from([0.5, 1.0, 1.25, 3.0])
+    epochs = st.builds(
+        EpochData, samples=st.integers(16, 60), evaluation_samples=st.integers(0, 40), drop_last=st.booleans()
+    )
+    return Case(
+        length=length,
+        skips=tuple((source, target) for source, target in draw(st.lists(ends, max_size=2)) if target > source + 1),
+        buffers=draw(st.booleans()),
+        clip=draw(st.booleans()),
+        devices=draw(st.integers(1, 4)),
+        linked=draw(st.booleans()),
+        kind=draw(st.sampled_from(["cpu", "cuda"])),
+        interference=Interference(compute=draw(factors), communication=draw(factors)),
+        seed=draw(st.integers(0, 2**32 - 1)),
+        epoch=draw(st.none() | epochs),
+    )
+
+
+def strategies(case: Case) -> list[Strategy]:
+    kept, _ = enumerate_strategies(case.graph, devices=case.devices, batch=16)
+    # Buckets of a weight and a bias, which networks as small as these would not be given.
+    kept += [dataclasses.replace(one, bucket_bytes=50) for one in kept if one.dp > 1]
+    found = []
+    for strategy in kept:
+        try:
+            found.append(cut(strategy, case.graph, case.table, batch=16))
+        except InfeasibleError:
+            continue
+    return found
+
+
+def simulated(case: Case, strategy: Strategy) -> Candidate:
+    return evaluate(strategy, case.graph, case.table, case.cluster, batch=16, clip=case.clip, epoch=case.epoch)
+
+
+def found(case: Case, cluster: Cluster) -> Search:
+    return search(case.graph, case.table, cluster, batch=16, devices=case.devices, clip=case.clip, epoch=case.epoch)
+
+
+@given(cases())
+def test_a_bound_is_never_above_the_simulation(case: Case) -> None:
+    for strategy in strategies(case):
+        least = bound(strategy, case.graph, case.table, case.cluster, batch=16, clip=case.clip, epoch=case.epoch)
+        candidate = simulated(case, strategy)
+        assert least.step_time_s <= candidate.step_time_s * (1 + TOLERANCE), strategy.name
+        for bounded, taken in zip(least.cases, candidate.cases, strict=True):
+            assert bounded <= taken * (1 + TOLERANCE), strategy.name
+        for bounded_bytes, peak_bytes in zip(least.peak_bytes, candidate.peak_bytes, strict=True):
+            assert bounded_bytes <= peak_bytes, strategy.name
+
+
+@given(cases(), st.sampled_from([1.0, 0.6, 0.3]))
+def test_what_is_left_out_changes_neither_the_choice_nor_the_front(case: Case, memory: float) -> None:
+    """Against a simulation of everything, with all the memory that is needed or only a part of it."""
+    kept, _ = enumerate_strategies(case.graph, devices=case.devices, batch=16)
+    everything = []
+    for strategy in kept:
+        try:
+            everything.append(simulated(case, cut(strategy, case.graph, case.table, batch=16)))
+        except InfeasibleError:
+            continue
+    most = round(memory * max(max(candidate.peak_bytes) for candidate in everything))
+    device = dataclasses.replace(case.cluster.devices[0], memory_bytes=most)
+    cluster = dataclasses.replace(case.cluster, devices=(device,) * case.devices)
+    fitting = [candidate for candidate in everything if max(candidate.peak_bytes) <= most]
+    if not fitting:
+        return
+    result = found(case, cluster)
+    assert result.chosen.strategy == choose(fitting).strategy
+    assert [one.strategy for one in result.pareto] == [one.strategy for one in pareto_front(fitting)]
+    assert len(result.candidates) + len(result.rejected) >= len(kept)

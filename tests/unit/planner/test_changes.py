@@ -1,0 +1,157 @@
+"""What a change would give, worked by hand; the figures are those of `problems.py`, in milliseconds."""
+
+import dataclasses
+
+import pytest
+from tests.unit.costs.tables import exact
+from tests.unit.planner.problems import GRADIENT_BYTES, UPDATE_MS, flat, problem, proportional
+
+from trimaran.cluster import Link
+from trimaran.costs.curves import at_size
+from trimaran.costs.tables import CurveKey
+from trimaran.errors import InputError
+from trimaran.planner.altered import changed
+from trimaran.planner.changes import parse_change
+from trimaran.planner.outcomes import Outcome, default_changes, outcome_of
+from trimaran.planner.problem import Problem, assess, solve
+from trimaran.program import Strategy
+
+# Load, forward, backward, exchange, update of two replicas.
+STEP_MS = 0.5 + 16.0 + 32.0 + 10.0 + UPDATE_MS
+
+
+# The sum of the losses, which is nothing but for its size, may be exposed.
+WITHOUT_LOSS = 1e-3
+
+
+def outcome(text: str, given: Problem, strategy: Strategy | None = None) -> Outcome:
+    chosen = assess(Strategy(dp=2) if strategy is None else strategy, given)
+    return outcome_of(parse_change(text), chosen, given)
+
+
+@pytest.mark.parametrize(
+    ("text", "saved_ms"),
+    [
+        ("compute=x2", (48.0 + UPDATE_MS) / 2),
+        ("load=0", 0.5),
+        ("load=x0.5", 0.25),
+        ("interference=0", 0.0),
+        ("link=x2", 5.0),
+        ("wire=x0.5", 5.0),
+    ],
+)
+def test_a_change_saves_what_it_takes_away(text: str, saved_ms: float) -> None:
+    found = outcome(text, problem(all_reduce=proportional(10e-3)))
+    assert found.gain == pytest.approx(saved_ms / STEP_MS, rel=WITHOUT_LOSS, abs=WITHOUT_LOSS)
+    assert found.kept is not None
+    assert found.kept.step_time_s == pytest.approx((STEP_MS - saved_ms) * 1e-3, rel=WITHOUT_LOSS)
+    assert not found.switches
+
+
+def test_without_latency_messages_of_any_size_cost_nothing() -> None:
+    """A pipeline of 90.248 ms sends one message each way that nothing hides, 2 ms however small."""
+    found = outcome("latency=0", problem(), Strategy(pp=2, microbatches=2))
+    assert found.gain == pytest.approx(4.0 / 90.248, rel=1e-4)
+
+
+def test_a_faster_link_does_not_shorten_latency() -> None:
+    assert outcome("link=x2", problem(), Strategy(pp=2, microbatches=2)).gain == 0.0
+
+
+def test_a_faster_link_makes_another_plan_win() -> None:
+    """An exchange of 100 ms loses to one device (98.5 ms); at a tenth of it, replicas take 60 ms."""
+    given = problem(all_reduce=proportional(100e-3), message=flat(1.0))
+    chosen = solve(given).chosen
+    assert chosen.strategy == Strategy()
+    found = outcome_of(parse_change("link=x10"), chosen, given)
+    assert found.gain == 0.0
+    assert found.switches
+    assert found.best is not None
+    assert found.best.strategy == Strategy(dp=2)
+    assert found.best_gain == pytest.approx(1 - found.best.step_time_s / chosen.step_time_s)
+
+
+def test_a_plan_that_no_longer_fits_is_replaced() -> None:
+    """Two replicas need 368 bytes, stages 288."""
+    found = outcome("memory=300B", problem())
+    assert found.kept is None
+    assert found.obstacle == "rank 0 needs 368 B, its device has 300 B"
+    assert found.best is not None
+    assert found.best.strategy.pp == 2
+
+
+def test_where_nothing_fits_that_is_said() -> None:
+    found = outcome("memory=10B", problem())
+    assert found.best is None
+    assert found.best_gain is None
+    assert "no strategy fits" in found.obstacle
+
+
+def test_fewer_devices_leave_what_runs_on_them() -> None:
+    found = outcome("devices=1", problem())
+    assert found.kept is None
+    assert found.best is not None
+    assert found.best.strategy.devices == 1
+
+
+def test_the_wire_comes_on_top_of_what_a_transfer_takes_without() -> None:
+    """96 bytes take 10 ms here, and 10 ms more at 9,600 bytes a second."""
+    held = changed(problem(all_reduce=proportional(10e-3)), parse_change("link=76.8kb/s"))
+    assert at_size(held.table.curves[CurveKey("AR", 2)], GRADIENT_BYTES).seconds == pytest.approx(20e-3)
+
+
+def test_a_link_that_is_held_is_released_as_far_as_it_is_held() -> None:
+    """Held to 1 kB/s, 1,001 bytes flow for 1 s, at 10 kB/s for 0.1 s. If half of it is there bare: 0.5 s + 0.05 s."""
+    key = CurveKey("AR", 2)
+    given = problem(all_reduce=((1, exact(1e-3)), (1001, exact(1.001))))
+    held = dataclasses.replace(given.cluster, link=Link(bytes_per_s=1e3, latency_s=0.0, source="asked"))
+    given = dataclasses.replace(given, cluster=held)
+    change = parse_change("link=80kb/s")
+    assert at_size(changed(given, change).table.curves[key], 1001).seconds == pytest.approx(0.101)
+    bare = dataclasses.replace(given, bare_curves={key: ((1, exact(1e-3)), (1001, exact(0.501)))})
+    assert at_size(changed(bare, change).table.curves[key], 1001).seconds == pytest.approx(0.551)
+
+
+def test_what_is_asked_of_any_plan() -> None:
+    """A batch of 8 divides among 4 devices, not among 3."""
+    texts = [change.text for change in default_changes(problem())]
+    assert texts[-2:] == ["devices=1", "devices=4"]
+    alone = dataclasses.replace(problem(), devices=1)
+    assert [change.text for change in default_changes(alone)] == ["compute=x2", "load=0", "devices=2"]
+
+
+@pytest.mark.parametrize(
+    "text", ["link=x2", "link=1Gb/s", "latency=0", "wire=x0.5", "load=x0.25", "memory=8.0GiB", "devices=4"]
+)
+def test_a_change_is_written_as_it_is_read(text: str) -> None:
+    assert parse_change(text).text == text
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("lnk=x2", 'did you mean "link"'),
+        ("link", 'such as "link=10Gb/s"'),
+        ("link=fast", "expected a rate"),
+        ("link=0", "means nothing"),
+        ("compute=x0", "means nothing"),
+        ("compute=2", "expected a factor for compute"),
+        ("load=xx", "is not a number"),
+        ("load=x-1", "means nothing"),
+        ("load=xnan", "means nothing"),
+        ("memory=12", "expected a size"),
+        ("devices=0", "means nothing"),
+        ("devices=x2", "expected a number of devices"),
+        ("devices=many", "from 1 to 64"),
+        ("devices=1000", "from 1 to 64"),
+    ],
+)
+def test_what_means_nothing_is_refused(text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        parse_change(text)
+
+
+def test_exact_sizes_keep_their_cost_when_the_wire_halves() -> None:
+    """What 96 bytes took, 192 bytes would take."""
+    curve = changed(problem(all_reduce=((96, exact(1.0)),)), parse_change("wire=x0.5")).table.curves[CurveKey("AR", 2)]
+    assert curve == ((192, exact(1.0)),)

@@ -1,0 +1,80 @@
+"""What binds a simulated step; the figures are those of `problems.py`, in milliseconds."""
+
+import dataclasses
+
+import pytest
+from tests.unit.planner.problems import UPDATE_MS, of_gradients, problem
+
+from trimaran.costs.types import Interference
+from trimaran.planner.binding import binding
+from trimaran.planner.contrast import Anatomy, dissect
+from trimaran.planner.critical import Part
+from trimaran.planner.problem import assess
+from trimaran.program import Strategy
+
+PIPELINE = Strategy(pp=2, microbatches=2)
+
+
+def anatomy(strategy: Strategy) -> Anatomy:
+    given = problem()
+    return dissect(assess(strategy, given), given)
+
+
+def milliseconds(parts: Anatomy) -> dict[Part, float]:
+    return {part: 1e3 * seconds for part, seconds in parts.parts.items() if seconds}
+
+
+def test_one_device_is_its_serial_sum() -> None:
+    """8 samples: forward 8 · (1 + 2 + 1), backward twice that, 1 ms of loading."""
+    assert milliseconds(anatomy(Strategy())) == pytest.approx(
+        {Part.LOAD: 1.0, Part.FORWARD: 32.0, Part.BACKWARD: 64.0, Part.UPDATE: UPDATE_MS}
+    )
+
+
+def test_an_exchange_after_the_backward_is_exposed() -> None:
+    """4 samples a device; the only bucket is complete at the end of the backward, and takes 10 ms."""
+    assert milliseconds(anatomy(Strategy(dp=2))) == pytest.approx(
+        {Part.LOAD: 0.5, Part.FORWARD: 16.0, Part.BACKWARD: 32.0, Part.EXCHANGE: 10.0, Part.UPDATE: UPDATE_MS}
+    )
+
+
+def test_what_the_other_stage_computes_on_the_path_is_the_bubble() -> None:
+    """Stages of 1 and 3 ms a sample, microbatches of 4. The second stage binds: 2 · 12 ms forward, 2 · 24 backward.
+
+    Before it the first forward of the other stage, 4 ms, after it its last backward, 8 ms; a message of 2 ms each way;
+    two loads, of which the second delays the second stage. The first stage updates 48 of the 96 bytes last.
+    """
+    pipeline = anatomy(PIPELINE)
+    assert milliseconds(pipeline) == pytest.approx(
+        {
+            Part.LOAD: 1.0,
+            Part.FORWARD: 24.0,
+            Part.BACKWARD: 48.0,
+            Part.MESSAGES: 4.0,
+            Part.BUBBLE: 12.0,
+            Part.UPDATE: 1.0 + 2 * 0.1 + 48e-3,
+        }
+    )
+    path = [leg.instruction.id for leg in pipeline.legs if leg.instruction is not None]
+    assert path[:4] == ["r0/IN0", "r0/0F0", "r0/0SEND_F0>1", "r1/1F0"]
+
+
+def test_what_transfers_take_from_compute_is_a_class_of_its_own() -> None:
+    """All-reduces of 2 ms; beside one, compute takes 1.5 times as long, and so loses two thirds of a millisecond.
+
+    With a bucket for each parameter, the two of layer 1 run beside the backward, and those of layer 0 are exposed.
+    """
+    given = problem(all_reduce=of_gradients(2e-3))
+    beside = {"AR": Interference(compute=1.5, communication=1.0, source="by hand")}
+    given = dataclasses.replace(given, table=dataclasses.replace(given.table, interference=beside))
+    parts = milliseconds(dissect(assess(Strategy(dp=2, bucket_bytes=1), given), given))
+    assert parts[Part.BACKWARD] == pytest.approx(32.0)
+    assert parts[Part.SLOWED] == pytest.approx(2 * 2.0 / 3)
+    assert parts[Part.EXCHANGE] == pytest.approx(2 * 2.0)
+
+
+def test_the_sentence_names_the_largest_group_and_the_stage() -> None:
+    """73.248 of 90.248 ms of the pipeline are compute of stage 1 and the update."""
+    assert binding(anatomy(PIPELINE)) == (
+        "compute of stage 1 binds: 73.2 ms, 81 % of the step; beside it idle stages 13 %, communication 4 %."
+    )

@@ -1,0 +1,115 @@
+"""Why not another plan, and what would help; the figures are those of `problems.py`, in milliseconds."""
+
+import dataclasses
+
+import pytest
+from tests.unit.planner.problems import UPDATE_MS, flat, problem, proportional
+
+from trimaran.costs.tables import StepCosts
+from trimaran.planner.changes import parse_change
+from trimaran.planner.critical import Part
+from trimaran.planner.explain import Explanation, explain
+from trimaran.planner.families import read_family
+from trimaran.planner.problem import Problem, assess, solve
+from trimaran.program import Strategy
+
+STEP_MS = 0.5 + 16.0 + 32.0 + 10.0 + UPDATE_MS
+
+
+def explained(given: Problem, *why_not: str) -> Explanation:
+    families = [read_family(name) for name in why_not]
+    return explain(given, solve(given), why_not=families, changes=[parse_change("load=0")])
+
+
+def test_why_not_a_pipeline_is_told_by_the_classes_of_its_step() -> None:
+    """60.0 against 90.2 ms (`test_critical.py`): backward 48 − 32, bubble 12, forward 24 − 16; exchange 10 saved."""
+    given = problem()
+    answer = explained(given, "pp2-gpipe-m2").contrasts[0]
+    assert answer.conclusion == (
+        "pp2 gpipe m2 is 50 % slower than dp2 (90.2 ms against 60.0 ms), beyond the uncertainty: "
+        "16.0 ms more backward, 12.0 ms more bubble and 8.00 ms more forward; "
+        "it saves 10.0 ms of exposed gradient exchange; it needs 288 B instead of 368 B a device."
+    )
+    assert answer.other is not None
+    difference = {part: answer.other.parts[part] - explained(given).chosen.parts[part] for part in Part}
+    assert sum(difference.values()) == pytest.approx(answer.other.candidate.step_time_s - STEP_MS * 1e-3)
+
+
+def test_what_does_not_fit_is_simulated_all_the_same() -> None:
+    """Two replicas need at least 308 bytes, the pipeline with 4 microbatches fewer."""
+    given = problem(memory_bytes=300)
+    answer = explained(given, "dp").contrasts[0]
+    assert answer.other is not None
+    assert answer.other.candidate.strategy.dp == 2
+    assert "but is not to be had: rank 0 needs" in answer.conclusion
+
+
+def test_what_needs_more_devices_is_told_how_to_ask() -> None:
+    answer = explained(problem(), "pp4").contrasts[0]
+    assert answer.other is None
+    assert answer.conclusion == (
+        "pp4 is not to be had: pp4 gpipe m4 needs 4 devices, there are 2; "
+        "--what-if devices=4 shows what they would give."
+    )
+
+
+def test_what_was_not_measured_is_not_guessed() -> None:
+    answer = explained(problem(), "compiled").contrasts[0]
+    assert answer.other is None
+    assert "were not measured" in answer.conclusion
+
+
+def test_the_plan_itself_is_said_to_be_it() -> None:
+    assert explained(problem(), "dp2").contrasts[0].conclusion == "dp2 is the plan, and the best of dp2."
+
+
+def test_a_rival_within_the_uncertainty_is_not_called_slower() -> None:
+    """An exchange of 48 ms: replicas take 98.0 ms, one device 98.5, which is within 3 %; it is simpler, so chosen."""
+    given = problem(all_reduce=proportional(48e-3), message=flat(1.0))
+    found = explained(given, "dp")
+    assert found.chosen.candidate.strategy == Strategy()
+    rivals = {rival.candidate.strategy.name: rival for rival in found.rivals}
+    assert not rivals["dp2"].is_certain
+    assert rivals["dp2"].slower == pytest.approx((STEP_MS + 38.0) / (97.0 + UPDATE_MS) - 1, rel=1e-4)
+    assert found.contrasts[0].conclusion.endswith("which is within the uncertainty, and one device is simpler.")
+
+
+def test_a_given_plan_is_explained_against_the_search() -> None:
+    given = problem()
+    plan = assess(Strategy(pp=2, microbatches=2), given)
+    found = explain(given, solve(given), chosen=plan, changes=[])
+    assert found.chosen.candidate is plan
+    assert found.rivals[0].candidate.strategy == Strategy(dp=2)
+    assert found.rivals[0].slower < 0
+
+
+def remedies(given: Problem, strategy: Strategy | None = None) -> dict[str, float]:
+    chosen = None if strategy is None else assess(strategy, given)
+    return {one.name: one.gain for one in explain(given, solve(given), chosen=chosen, changes=[]).remedies}
+
+
+def test_remedies_of_an_exchange_are_simulated() -> None:
+    """Half of 10 ms in 16 bits; exchanging every other pass saves half of it and of the update, and half a load."""
+    found = remedies(problem(all_reduce=proportional(10e-3)))
+    assert found["16 bits on the wire"] == pytest.approx(5.0 / STEP_MS)
+    assert found["exchange every other pass"] == pytest.approx((10.0 + UPDATE_MS) / 2 / STEP_MS)
+
+
+def test_remedies_of_a_bubble_are_simulated() -> None:
+    """Twice the batch in 4 microbatches: fill, drain, messages, update once for both."""
+    found = remedies(problem(), Strategy(pp=2, microbatches=2))
+    step = 90.248
+    twice = step + 2 * (12.0 + 24.0 + 0.5)
+    assert found["a batch of twice the microbatches"] == pytest.approx(1 - twice / (2 * step), abs=1e-3)
+    assert "16 bits on the wire" in found
+
+
+def test_loading_has_a_remedy_where_it_is_on_the_path() -> None:
+    """Loading of 10 ms for 4 samples, before everything else."""
+    given = problem()
+    ((digest, step),) = given.table.steps.items()
+    slow: StepCosts = dataclasses.replace(step, load={size: cost.scaled(20.0) for size, cost in step.load.items()})
+    given = dataclasses.replace(given, table=dataclasses.replace(given.table, steps={digest: slow}))
+    assert remedies(given)["load ahead"] == pytest.approx(10.0 / (STEP_MS + 9.5))
+    # Half a millisecond is less than a hundredth of the step.
+    assert "load ahead" not in remedies(problem())

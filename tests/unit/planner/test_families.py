@@ -1,0 +1,64 @@
+"""What a person calls a strategy."""
+
+import pytest
+
+from trimaran.errors import InputError
+from trimaran.planner.families import imagine, read_family
+from trimaran.program import Strategy
+
+ONE = Strategy()
+REPLICAS = Strategy(dp=2, microbatches=2)
+BUCKETS = Strategy(dp=2, bucket_bytes=2**20)
+PIPELINE = Strategy(pp=2, schedule="1f1b", microbatches=4)
+HYBRID = Strategy(dp=2, pp=2, microbatches=2)
+COMPILED = Strategy(dp=2, execution="compiled")
+ALL = (ONE, REPLICAS, BUCKETS, PIPELINE, HYBRID, COMPILED)
+
+
+@pytest.mark.parametrize(
+    ("name", "members"),
+    [
+        ("one device", [ONE]),
+        ("Single", [ONE]),
+        ("dp", [REPLICAS, BUCKETS, COMPILED]),
+        ("DP2", [REPLICAS, BUCKETS, COMPILED]),
+        ("dp2 eager", [REPLICAS, BUCKETS]),
+        ("dp2 m2", [REPLICAS]),
+        ("dp2-b1MiB", [BUCKETS]),
+        ("pp", [PIPELINE]),
+        ("pp2-1f1b-m4", [PIPELINE]),
+        ("gpipe pp dp", [HYBRID]),
+        ("hybrid", [HYBRID]),
+        ("compiled", [COMPILED]),
+        ("pp3", []),
+        ("pp2 m8", []),
+    ],
+)
+def test_a_name_means_those_that_all_its_words_hold_for(name: str, members: list[Strategy]) -> None:
+    family = read_family(name)
+    assert [strategy for strategy in ALL if strategy in family] == members
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("ppp", 'did you mean .*"pp'),
+        ("compile", 'did you mean "compiled"'),
+        ("gpip", 'did you mean "gpipe"'),
+        ("tensor", "names are made of one device, dp"),
+        ("", "names are made of"),
+    ],
+)
+def test_a_name_of_nothing_is_refused_with_what_comes_near(name: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read_family(name)
+
+
+def test_what_no_search_considered_is_made_from_its_words() -> None:
+    assert [strategy.name for strategy in imagine(read_family("pp4 1f1b"))] == [
+        "pp4 1f1b m4",
+        "pp4 1f1b m8",
+        "pp4 1f1b m16",
+    ]
+    assert imagine(read_family("hybrid-m4")) == (Strategy(dp=2, pp=2, microbatches=4),)
+    assert imagine(read_family("compiled dp3")) == (Strategy(dp=3, execution="compiled"),)

@@ -1,0 +1,110 @@
+"""What a search keeps, what it leaves out and why; costs by hand from `tests/unit/costs/tables.py`."""
+
+import dataclasses
+
+import pytest
+from tests.unit.costs.tables import curve, network, table_for
+
+from trimaran.cluster import Cluster, Device
+from trimaran.costs import CostTable
+from trimaran.errors import InfeasibleError
+from trimaran.planner import EpochData, Search, search
+from trimaran.program import Strategy
+
+GRAPH = network(4)
+TABLE = table_for(GRAPH)
+
+
+def cluster(memory_bytes: int = 2**30) -> Cluster:
+    device = Device(name="a core", kind="cpu", memory_bytes=memory_bytes)
+    return Cluster(name="test", devices=(device,) * 2, hosts=(0, 0))
+
+
+def found(table: CostTable = TABLE, *, memory_bytes: int = 2**30, epoch: EpochData | None = None) -> Search:
+    return search(GRAPH, table, cluster(memory_bytes), batch=16, devices=2, epoch=epoch)
+
+
+def with_links(latency_s: float) -> CostTable:
+    """All-reduces and messages that take so long, however small."""
+    curves = {key: curve(latency_s, 1e9) for key in TABLE.curves}
+    return dataclasses.replace(TABLE, curves=curves)
+
+
+def test_replicas_halve_a_step_of_compute() -> None:
+    """One device: 16 · 33 ms + load and update, 0.53 s; two replicas do 8 samples each."""
+    result = found()
+    assert result.chosen.strategy == Strategy(dp=2)
+    assert result.chosen is result.baseline
+    times = {candidate.strategy.name: candidate.step_time_s for candidate in result.candidates}
+    assert times["one device"] / times["dp2"] == pytest.approx(2.0, rel=0.02)
+
+
+def test_links_that_cost_more_than_they_save_leave_one_device() -> None:
+    """An all-reduce of 2 s against a step of 0.53 s."""
+    assert found(with_links(2.0)).chosen.strategy == Strategy()
+
+
+def test_what_people_do_without_a_plan_is_always_simulated() -> None:
+    """Also where an all-reduce of 100 s leaves no doubt."""
+    result = found(with_links(100.0))
+    assert {candidate.strategy.name for candidate in result.references} == {"one device", "dp2", "dp2 m2"}
+    assert result.baseline.strategy == Strategy(dp=2)
+
+
+def test_what_a_bound_rules_out_is_rejected_with_both_figures() -> None:
+    rejected = [rejection for rejection in found(with_links(100.0)).rejected if rejection.cause == "bound"]
+    assert rejected
+    for rejection in rejected:
+        assert rejection.reason.startswith("takes at least ")
+        assert rejection.reason.endswith(" a step, one device takes 532 ms")
+
+
+def test_every_strategy_is_either_simulated_or_rejected() -> None:
+    result = found(with_links(100.0))
+    names = [one.strategy.name for one in (*result.candidates, *result.rejected)]
+    assert sorted(names) == sorted({*names})
+    assert {"pp2 1f1b m8", "pp2 gpipe m8", "dp2 m4", "one device m4"} <= set(names)
+
+
+def test_nothing_is_on_the_front_that_another_beats_in_both() -> None:
+    front = found().pareto
+    peaks = [max(candidate.peak_bytes) for candidate in front]
+    assert len(front) > 1
+    assert peaks == sorted(set(peaks), reverse=True)
+    assert [candidate.step_time_s for candidate in front] == sorted(candidate.step_time_s for candidate in front)
+
+
+def test_what_does_not_fit_is_rejected_with_both_sizes() -> None:
+    """Parameters, gradients, state: 3 · 192 B; 16 samples keep 20 B each and need 8 B each in the backward: 1024 B."""
+    result = found(memory_bytes=800)
+    assert all(max(candidate.peak_bytes) <= 800 for candidate in result.candidates)
+    reasons = {rejection.strategy.name: rejection.reason for rejection in result.rejected}
+    assert reasons["one device"] == "rank 0 needs at least 1.0 KiB, its device has 800 B"
+
+
+def test_where_nothing_fits_the_nearest_is_named() -> None:
+    with pytest.raises(InfeasibleError, match=r"nearest of \d+ is pp2 1f1b m8: rank . needs at least \d+ B, its"):
+        found(memory_bytes=100)
+
+
+def test_an_evaluation_counts_where_an_epoch_is_made_best() -> None:
+    """Ten steps, and ten evaluations of a third of a step: the forward is one part in three of the compute."""
+    chosen = found(epoch=EpochData(samples=160, evaluation_samples=160)).chosen
+    assert chosen.epoch_s is not None
+    assert chosen.epoch_s / chosen.step_time_s == pytest.approx(10 * 4 / 3, rel=0.05)
+    assert all(candidate.epoch_s is None for candidate in found().candidates)
+
+
+def test_the_objective_changes_the_choice() -> None:
+    """An all-reduce takes 0.1 s: less than replicas save in a step, more than they save in an evaluation.
+
+    One device takes 0.53 s a step and 0.178 s an evaluation. Replicas take 0.27 s and what their all-reduces of losses
+    and gradients leave exposed of 0.2 s; an evaluation 0.089 s, and 0.1 s for the metric.
+    """
+    table = with_links(0.1)
+    assert found(table).chosen.strategy == Strategy(dp=2)
+    assert found(table, epoch=EpochData(samples=16, evaluation_samples=1600)).chosen.strategy == Strategy()
+
+
+def test_equal_arguments_give_equal_searches() -> None:
+    assert found() == found()

@@ -1,0 +1,43 @@
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from trimaran.errors import InputError
+from trimaran.report.remedies import Remedy, rank_remedies, remedies_document, remedy_table
+
+
+def remedy(name: str, gain: float, low: float, high: float) -> Remedy:
+    return Remedy(
+        limiter="loader",
+        name=name,
+        action="Do this.",
+        predicted_gain=gain,
+        gain_interval=(low, high),
+        basis="It was so long.",
+        assumption="nothing else changes.",
+    )
+
+
+def test_the_largest_gain_comes_first_and_of_equal_ones_the_surer() -> None:
+    given = [remedy("small", 0.1, 0.1, 0.1), remedy("unsure", 0.4, 0.0, 0.6), remedy("sure", 0.4, 0.3, 0.5)]
+    assert [one.name for one in rank_remedies(given)] == ["sure", "unsure", "small"]
+
+
+@pytest.mark.parametrize(("gain", "low", "high"), [(0.5, 0.6, 0.7), (0.5, 0.1, 0.4), (1.0, 0.5, 1.0)])
+def test_a_gain_outside_of_its_interval_or_of_everything_is_refused(gain: float, low: float, high: float) -> None:
+    with pytest.raises(InputError, match="low ≤ gain ≤ high < 1"):
+        remedy("wrong", gain, low, high)
+
+
+def test_the_table_says_gain_interval_and_basis_within_80_columns() -> None:
+    text = StringIO()
+    Console(file=text, width=80).print(remedy_table([remedy("load in 2 workers", 0.421, 0.4, 0.45)]))
+    lines = text.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any("load in 2 workers" in line and "42 %" in line and "40 % to 45 %" in line for line in lines)
+    assert any("Do this. It was so long." in line for line in lines)
+
+
+def test_the_document_has_the_same_figures() -> None:
+    assert remedies_document([remedy("one", 0.4, 0.3, 0.5)])[0]["gain_interval"] == [0.3, 0.5]

@@ -1,0 +1,74 @@
+import pytest
+from tests.unit.measure.observe.observed import FACTS, make_record
+
+from trimaran.measure.observe import ProcessRecord, analyse
+from trimaran.report.remedies import Remedy
+from trimaran.session.advice import COMPUTE, advise, name_limiter
+
+LOADER = {"workers": 0, "batch_size": 8, "prefetch_factor": None, "persistent_workers": False, "pin_memory": False}
+
+
+def advised(*records: ProcessRecord) -> dict[str, Remedy]:
+    return {remedy.name: remedy for remedy in advise(analyse(records), handover=lambda nbytes: nbytes * 1e-6)}
+
+
+def limiter(*records: ProcessRecord) -> str:
+    return name_limiter(advise(analyse(records), handover=lambda _: 0.0))
+
+
+def test_workers_take_over_loading_but_not_the_arrival() -> None:
+    """10 ms a step, 6 of them loading: two workers load a batch in 3 ms, so 4 ms of work and 1 ms of arrival remain."""
+    record = make_record([{"load": 6, "forward": 4}] * 40, loader=LOADER)
+    remedy = advised(record)["load in 2 workers"]
+    assert remedy.predicted_gain == pytest.approx(0.5)
+    assert remedy.setting == {"workers": 2}
+    assert limiter(record) == "loader"
+
+
+def test_workers_are_held_by_the_cores_when_loading_computes() -> None:
+    """Loading is all computing: 10 ms of processor time a step are 10 ms on one core, however many workers."""
+    step = {"load": 6, "forward": 4, "load_cpu_ns": 6e6}
+    assert not advised(make_record([step] * 40, loader=LOADER, cores=1))
+
+
+def test_accumulation_saves_exchange_and_update() -> None:
+    """(6 + 2) × 3/4 of 10 ms."""
+    steps = [{"forward": 2, "exposed": 6, "update": 2}] * 40
+    ranks = [make_record(steps, rank=rank, world=2) for rank in range(2)]
+    assert advised(*ranks)["accumulate 4 steps"].predicted_gain == pytest.approx(0.6)
+    assert limiter(*ranks) == "exchange"
+
+
+def test_half_the_bytes_save_half_of_the_whole_exchange_where_some_of_it_is_hidden() -> None:
+    """4 ms of 10 are exposed, the exchange takes 6: halved it takes 3, of which 2 were hidden, so 1 remains of 4."""
+    ddp = {"backend": "gloo", "comm_hook": "", "buckets": "", "exchange_ns": 6e6, "hidden_ns": 2e6}
+    steps = [{"forward": 6, "exposed": 4}] * 40
+    ranks = [make_record(steps, rank=rank, world=2, model=FACTS["model"] | {"ddp": ddp}) for rank in range(2)]
+    assert advised(*ranks)["send bf16 gradients"].predicted_gain == pytest.approx(0.3)
+
+
+def test_logging_seldom_saves_blocked_collectives_and_reads() -> None:
+    """(4 + 1) × 9/10 of 10 ms."""
+    steps = [{"forward": 5, "collective": 4, "sync": 1, "syncs": 1}] * 40
+    ranks = [make_record(steps, rank=rank, world=2) for rank in range(2)]
+    assert advised(*ranks)["log every 10 steps"].predicted_gain == pytest.approx(0.45)
+    assert limiter(*ranks) == "synchronisation"
+
+
+def test_a_larger_batch_by_what_the_copy_took() -> None:
+    """Twice the batch takes 1.2 times as long: 8 ms become 4.8 ms, update and other 2 ms become 1 ms, of 10 ms."""
+    again = {"factors": [1, 2], "durations_s": [[0.01], [0.012]], "operators": 9, "pointwise": 0, "operator_s": 1e-6}
+    record = make_record([{"forward": 8, "update": 1, "other": 1}] * 40, again=again)
+    assert advised(record)["batch ×2"].predicted_gain == pytest.approx(0.42)
+    assert limiter(record) == "small kernels"
+
+
+def test_without_a_remedy_worth_naming_the_script_computes() -> None:
+    assert limiter(make_record([{"forward": 10}] * 40)) == COMPUTE
+
+
+def test_every_interval_holds_its_gain() -> None:
+    steps = [{"load": 1 + number % 7, "forward": 5} for number in range(60)]
+    for remedy in advised(make_record(steps, loader=LOADER)).values():
+        low, high = remedy.gain_interval
+        assert low < remedy.predicted_gain < high

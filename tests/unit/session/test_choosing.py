@@ -1,0 +1,118 @@
+"""Compiled costs are measured only where they may pay."""
+
+import dataclasses
+from collections.abc import Collection, Sequence
+
+from tests.unit.costs.tables import network, table_for
+
+from trimaran.cluster import Cluster, Device
+from trimaran.costs import CostTable
+from trimaran.costs.tables import WholeCost, WholeKey
+from trimaran.job import Job
+from trimaran.planner import EpochData, Search
+from trimaran.program.types import Execution
+from trimaran.session.choosing import WORTH_COMPILING_S, find_best, microbatch_sizes
+from trimaran.session.request import PlanRequest
+
+GRAPH = network(4)
+DEVICE = Device(name="a core", kind="cpu", memory_bytes=2**30)
+CLUSTER = Cluster(name="test", devices=(DEVICE,) * 2, hosts=(0, 0))
+
+
+def table(executions: Sequence[Execution]) -> CostTable:
+    """The whole model takes 11 ms a sample forward; compiled half of that."""
+    known = table_for(GRAPH, whole_s=0.088)
+    wholes = {}
+    for execution in executions:
+        for size in (2, 16):
+            whole = known.wholes[WholeKey(GRAPH.digest, "graph", "eager")][8]
+            factor = size / 8 * (0.5 if execution == "compiled" else 1.0)
+            wholes.setdefault(WholeKey(GRAPH.digest, "graph", execution), {})[size] = WholeCost(
+                forward=whole.forward.scaled(factor),
+                backward=whole.backward.scaled(factor),
+                evaluation=whole.evaluation.scaled(factor),
+            )
+    return dataclasses.replace(known, wholes=wholes)
+
+
+class Measured:
+    """Gives costs by hand and remembers what was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Execution, ...]] = []
+
+    def __call__(self, sizes: Collection[int], executions: Sequence[Execution]) -> CostTable:
+        self.asked.append(tuple(executions))
+        return table(executions)
+
+
+def job(epochs: int) -> Job:
+    return Job(
+        model=dict,  # type: ignore[arg-type]  # never made
+        loss=None,
+        optimizer=dict,  # type: ignore[arg-type]
+        dataset=dict,  # type: ignore[arg-type]
+        global_batch_size=16,
+        epochs=epochs,
+    )
+
+
+def find(epochs: int, **asked: object) -> tuple[Search, list[tuple[Execution, ...]]]:
+    """An epoch is 100 steps of 0.27 s on two replicas."""
+    measured = Measured()
+    request = PlanRequest(**asked)  # type: ignore[arg-type]
+    found, _ = find_best(job(epochs), GRAPH, CLUSTER, EpochData(samples=1600), request, measured)
+    return found, measured.asked
+
+
+def executions(found: Search) -> set[Execution]:
+    return {candidate.strategy.execution for candidate in found.candidates}
+
+
+def test_a_short_training_is_not_compiled_for_and_the_figures_say_why() -> None:
+    """2 epochs: 200 · 0.268 s = 53.5 s."""
+    found, asked = find(2)
+    assert asked == [("eager",)]
+    assert executions(found) == {"eager"}
+    reasons = {one.reason for one in found.rejected if one.strategy.execution == "compiled"}
+    assert len(reasons) == 1
+    assert reasons.pop().startswith("the whole training takes 53.5 s by dp2; compiling")
+
+
+def test_every_compiled_strategy_is_listed_as_rejected() -> None:
+    found, _ = find(2)
+    eager = {one.strategy for one in (*found.candidates, *found.rejected) if one.strategy.execution == "eager"}
+    compiled = [one.strategy for one in found.rejected if one.cause == "compiling"]
+    assert len(compiled) == len(eager)
+
+
+def test_a_long_training_is() -> None:
+    """30 epochs: 3,000 · 0.27 s = 13 min; compiled, half of it."""
+    found, asked = find(30)
+    assert 3000 * found.baseline.step_time_s > WORTH_COMPILING_S
+    assert asked == [("eager",), ("eager", "compiled")]
+    assert executions(found) == {"eager", "compiled"}
+    assert found.chosen.strategy.name == "dp2 compiled"
+    assert found.baseline.strategy.name == "dp2"
+
+
+def test_eager_never_compiles() -> None:
+    found, asked = find(30, execution="eager")
+    assert asked == [("eager",)]
+    assert all(one.strategy.execution == "eager" for one in (*found.candidates, *found.rejected))
+
+
+def test_compiled_is_compiled_however_short_the_training_is() -> None:
+    found, asked = find(1, execution="compiled")
+    assert asked == [("eager", "compiled")]
+    assert executions(found) == {"compiled"}
+
+
+def test_the_objective_of_the_request_is_honoured() -> None:
+    found, _ = find(1, objective="epoch")
+    assert all(candidate.epoch_s is not None for candidate in found.candidates)
+
+
+def test_sizes_that_are_measured_are_those_of_all_strategies() -> None:
+    """16 samples: whole, halves, quarters, eighths; a pipeline of 2 stages has up to 8 microbatches."""
+    assert microbatch_sizes(GRAPH, devices=2, batch=16) == (2, 4, 8, 16)
