@@ -14,6 +14,7 @@ from trimaran.errors import (
 from trimaran.job import Job
 
 if TYPE_CHECKING:
+    from trimaran.session.observing import observe
     from trimaran.session.session import Session, init
 
 __version__ = "0.1.0"
@@ -30,9 +31,14 @@ __all__ = [
     "TrimaranError",
     "__version__",
     "init",
+    "observe",
 ]
 
-_IMPORTED_WHEN_USED = {"Session": "trimaran.session.session", "init": "trimaran.session.session"}
+_IMPORTED_WHEN_USED = {
+    "Session": "trimaran.session.session",
+    "init": "trimaran.session.session",
+    "observe": "trimaran.session.observing",
+}
 
 
 def __getattr__(name: str) -> Any:

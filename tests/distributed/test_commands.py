@@ -39,6 +39,9 @@ def test_a_plan_names_what_was_considered(planned: dict) -> None:  # type: ignor
     assert any(name.startswith("pp2") for name in names)
     assert planned["chosen"] in planned["candidates"]
     assert planned["baseline"]["strategy"] == "dp2"
+    assert set(planned["baselines"]) == {"one device", "dp2", "dp2 m2"}
+    assert any(candidate["pareto"] for candidate in planned["candidates"])
+    assert {entry["cause"] for entry in planned["rejected"]} >= {"compiling"}
     for candidate in planned["candidates"]:
         low, high = candidate["interval_s"]
         assert 0 < low <= candidate["step_time_s"] <= high
@@ -48,6 +51,19 @@ def test_a_plan_names_what_was_considered(planned: dict) -> None:  # type: ignor
 
 def test_a_plan_file_reads_back(folder: Path, planned: dict) -> None:  # type: ignore[type-arg]
     assert read_plan(folder / "plan.json").strategy.name == planned["chosen"]["strategy"]
+
+
+def test_the_same_costs_give_the_same_plan_byte_for_byte(
+    folder: Path,
+    planned: dict,  # type: ignore[type-arg]
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where Python orders its sets in another way."""
+    for seed in ("1", "2"):
+        monkeypatch.setenv("PYTHONHASHSEED", seed)
+        done = trimaran("plan", "digits", "--devices", "2", "--output", f"again{seed}.json", cwd=folder)
+        assert done.returncode == 0, done.stderr
+        assert (folder / f"again{seed}.json").read_bytes() == (folder / "plan.json").read_bytes()
 
 
 def test_a_plan_can_be_simulated(folder: Path, planned: dict) -> None:  # type: ignore[type-arg]

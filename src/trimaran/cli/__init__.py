@@ -2,7 +2,7 @@
 
 import typer
 
-from trimaran.cli import doctor, jobs, plan, simulate, train
+from trimaran.cli import calibrate, doctor, explain, jobs, observe, plan, profile, simulate, train
 
 app = typer.Typer(
     name="trimaran",
@@ -15,6 +15,10 @@ app = typer.Typer(
 app.command()(train.train)
 app.command()(plan.plan)
 app.command()(simulate.simulate)
+app.command()(explain.explain)
+app.command()(profile.profile)
+app.command()(calibrate.calibrate)
+app.command()(observe.observe)
 app.command()(jobs.jobs)
 app.command()(doctor.doctor)
 

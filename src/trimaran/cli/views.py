@@ -1,10 +1,14 @@
 """How results look: for people as tables, for programs as JSON documents."""
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.console import Console
 
-from trimaran.planner import Candidate, Search
+from trimaran.measure.costs import name_link
+from trimaran.planner import Candidate, Rejection, Search, shown
+from trimaran.program import Strategy
+from trimaran.report.noise import noise_line
 from trimaran.report.tables import CandidateLine, candidate_table, kind_table, rank_table, utilization_table
 from trimaran.report.utilization import utilization
 from trimaran.session.planning import Planned
@@ -17,16 +21,31 @@ def print_plan(out: Console, planned: Planned) -> None:
     for warning in planned.warnings:
         out.print(f"[yellow]note:[/] {warning}")
     if planned.search is not None:
-        out.print(candidate_table(_lines(planned.search)))
-        for reason, names in _by_reason(planned.search).items():
-            out.print(f"[dim]rejected {', '.join(names)}: {reason}[/]")
+        print_candidates(out, planned.search)
     chosen = planned.chosen
+    epoch = "" if chosen.epoch_s is None else f"{format_seconds(chosen.epoch_s)} an epoch, "
+    links = "" if planned.cluster.link is None else f" over {name_link(planned.cluster.link)}"
     out.print(
-        f"\nPlan for [bold]{planned.job.name}[/], global batch {planned.plan.premises.global_batch_size}: "
-        f"[bold]{chosen.strategy.name}[/], {format_seconds(chosen.step_time_s)} a step, limited by {chosen.limiter}"
+        f"\nPlan for [bold]{planned.job.name}[/], global batch {planned.plan.premises.global_batch_size}{links}: "
+        f"[bold]{chosen.strategy.name}[/], {epoch}{format_seconds(chosen.step_time_s)} a step, "
+        f"limited by {chosen.limiter}"
     )
     if planned.search is not None:
         out.print(_against_baseline(planned.search))
+
+
+def print_candidates(out: Console, found: Search) -> None:
+    """Print those of the candidates that a person should see, and how many were rejected for what."""
+    rows = shown(found.candidates, always=(found.chosen, *found.references), front=found.pareto)
+    out.print(candidate_table(_lines(found, rows)))
+    more = len(found.candidates) - len(rows)
+    if more:
+        out.print(f"[dim]and {more} more: --json lists all[/]")
+    by_cause: dict[str, list[Rejection]] = {}
+    for rejection in found.rejected:
+        by_cause.setdefault(rejection.cause, []).append(rejection)
+    for rejections in by_cause.values():
+        out.print(f"[dim]{_summary(rejections)}[/]")
 
 
 def print_trained(out: Console, trained: Trained) -> None:
@@ -38,6 +57,7 @@ def print_trained(out: Console, trained: Trained) -> None:
         out.print()
         out.print(rank_table(trained.comparison))
         out.print(kind_table(trained.comparison))
+        out.print(noise_line(trained.report.noise))
     run = trained.run
     rate = trained.report.samples_per_s
     if rate is not None:
@@ -51,11 +71,14 @@ def print_trained(out: Console, trained: Trained) -> None:
 
 
 def print_simulation(out: Console, planned: Planned) -> None:
-    """Print the simulated step of a plan and how each device spends it."""
+    """Print the simulated step of a plan, how each device spends it, and what the user should know."""
+    for warning in planned.warnings:
+        out.print(f"[yellow]note:[/] {warning}")
     chosen = planned.chosen
     low, high = chosen.interval_s
+    links = "" if planned.cluster.link is None else f" over {name_link(planned.cluster.link)}"
     out.print(
-        f"[bold]{chosen.strategy.name}[/]: {format_seconds(chosen.step_time_s)} a step "
+        f"[bold]{chosen.strategy.name}[/]{links}: {format_seconds(chosen.step_time_s)} a step "
         f"(90 %: {format_seconds(low)} to {format_seconds(high)}), limited by {chosen.limiter}"
     )
     out.print(f"peak memory by rank: {', '.join(format_bytes(nbytes) for nbytes in chosen.peak_bytes)}")
@@ -66,15 +89,25 @@ def plan_document(planned: Planned) -> dict[str, Any]:
     """A plan and what it was chosen over, for programs."""
     found = planned.search
     if found is None:
-        return {"job": planned.source.reference, "chosen": _candidate(planned.chosen)}
+        return {
+            "job": planned.source.reference,
+            "objective": planned.plan.objective,
+            "chosen": _candidate(planned.chosen),
+        }
+    front = {id(candidate) for candidate in found.pareto}
     return {
         "job": planned.source.reference,
         "global_batch_size": planned.plan.premises.global_batch_size,
         "devices": planned.cluster.size,
-        "candidates": [_candidate(candidate) for candidate in found.candidates],
-        "chosen": _candidate(found.chosen),
-        "baseline": _candidate(found.baseline),
-        "rejected": [{"strategy": entry.strategy.name, "reason": entry.reason} for entry in found.rejected],
+        "link": None if planned.cluster.link is None else name_link(planned.cluster.link),
+        "objective": planned.plan.objective,
+        "candidates": [_candidate(one) | {"pareto": id(one) in front} for one in found.candidates],
+        "chosen": _candidate(found.chosen) | {"pareto": id(found.chosen) in front},
+        "baseline": _candidate(found.baseline) | {"pareto": id(found.baseline) in front},
+        "baselines": [candidate.strategy.name for candidate in found.references],
+        "rejected": [
+            {"strategy": entry.strategy.name, "cause": entry.cause, "reason": entry.reason} for entry in found.rejected
+        ],
         "notes": list(planned.warnings),
     }
 
@@ -87,6 +120,7 @@ def simulation_document(planned: Planned) -> dict[str, Any]:
         "busy_s": [device.busy_s for device in spent],
         "wait_s": [device.wait_s for device in spent],
         "bubble_s": [device.bubble_s for device in spent],
+        "notes": list(planned.warnings),
     }
 
 
@@ -97,33 +131,46 @@ def _candidate(candidate: Candidate) -> dict[str, Any]:
         "interval_s": list(candidate.interval_s),
         "peak_bytes": list(candidate.peak_bytes),
         "limiter": candidate.limiter,
-    }
+    } | _epoch(candidate)
 
 
-def _lines(found: Search) -> list[CandidateLine]:
+def _epoch(candidate: Candidate) -> dict[str, Any]:
+    if candidate.epoch_s is None or candidate.epoch_interval_s is None:
+        return {}
+    return {"epoch_s": candidate.epoch_s, "epoch_interval_s": list(candidate.epoch_interval_s)}
+
+
+def _summary(rejections: Sequence[Rejection]) -> str:
+    """Rejections of one cause, in a line."""
+    first = rejections[0]
+    if len(rejections) == 1:
+        return f"rejected {first.strategy.name}: {first.reason}"
+    if all(rejection.reason == first.reason for rejection in rejections):
+        return f"rejected {len(rejections)}: {first.reason}"
+    return f"rejected {len(rejections)}, such as {first.strategy.name}: {first.reason}"
+
+
+def _lines(found: Search, rows: Iterable[Candidate]) -> list[CandidateLine]:
+    front, references = ({id(one) for one in some} for some in (found.pareto, found.references))
     return [
         CandidateLine(
             strategy=candidate.strategy.name,
             step_time_s=candidate.step_time_s,
             interval_s=candidate.interval_s,
             peak_bytes=max(candidate.peak_bytes, default=0),
+            epoch_s=candidate.epoch_s,
             limiter=candidate.limiter,
-            baseline=candidate is found.baseline,
+            baseline=id(candidate) in references,
+            pareto=id(candidate) in front,
             chosen=candidate is found.chosen,
         )
-        for candidate in found.candidates
+        for candidate in rows
     ]
-
-
-def _by_reason(found: Search) -> dict[str, list[str]]:
-    reasons: dict[str, list[str]] = {}
-    for rejection in found.rejected:
-        reasons.setdefault(rejection.reason, []).append(rejection.strategy.name)
-    return reasons
 
 
 def _against_baseline(found: Search) -> str:
     if found.chosen is found.baseline:
-        return "It is the baseline itself: plain data parallelism."
-    ratio = found.baseline.step_time_s / found.chosen.step_time_s
+        plain = found.baseline.strategy == Strategy(dp=found.baseline.strategy.dp)
+        return f"It is the baseline itself{': plain data parallelism' if plain else ''}."
+    ratio = found.baseline.objective_s / found.chosen.objective_s
     return f"{ratio:.2f}× the speed of the baseline {found.baseline.strategy.name}, as predicted."

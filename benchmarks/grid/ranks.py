@@ -1,0 +1,89 @@
+"""What each rank of the grid does; in a file of its own, so that the ranks can import it."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch.distributed as dist
+
+from trimaran.graph.capture import capture
+from trimaran.program import Program, Strategy
+from trimaran.runtime.executor import Executor
+from trimaran.runtime.world import World
+from trimaran.session.jobs import JobSource
+
+WARM_UP_STEPS = 4
+LEAST_STEPS = 3
+BLOCK_S = 0.25
+
+Entry = tuple[Strategy, Program, Program]
+"""A strategy, the program of its step, and that of its evaluation."""
+
+
+def time_strategies(world: World, source: JobSource, entries: Sequence[Entry], blocks: int) -> list[list[float]]:
+    """Seconds a step of each strategy, block by block; strategies take turns, each in a block of steps.
+
+    Args:
+        world: this rank's
+        source: of the job
+        entries: what to run; a strategy for one device runs on rank 0, while the others wait
+        blocks: of each strategy
+
+    Returns:
+        For each strategy, the mean step time of each of its blocks, as rank 0 saw it [s].
+    """
+    runners = [_runner(world, source, entry) for entry in entries]
+    counts = [_warm_up(world, run) for run in runners]
+
+    times: list[list[float]] = [[] for _ in entries]
+    for block in range(blocks):
+        # Another order in every round, so that none always follows the same one.
+        for number in sorted(range(len(entries)), key=lambda one: (one * 7 + block * 5) % len(entries)):
+            times[number].append(_block(runners[number], counts[number]))
+    return times
+
+
+def _runner(world: World, source: JobSource, entry: Entry) -> Callable[[int], None]:
+    strategy, program, evaluation = entry
+    if world.rank >= strategy.devices:
+        return lambda steps: None
+    job = source.make()
+    own = world if strategy.devices == world.size else replace(world, size=1, local_size=1, backend="none")
+    executor = Executor(job, strategy, program, evaluation, own, capture=capture(job))
+    shares = _endless(executor)
+
+    def run(steps: int) -> None:
+        for _ in range(steps):
+            executor.step(next(shares))
+
+    return run
+
+
+def _endless(executor: Executor) -> Iterator[Any]:
+    feed = executor.feed()
+    full = feed.batches - 1 if feed.batches > 1 else 1
+    while True:
+        # Not the last batch of an epoch, which may be a small one.
+        for number, share in enumerate(feed.shares()):
+            if number < full:
+                yield share
+
+
+def _warm_up(world: World, run: Callable[[int], None]) -> int:
+    run(WARM_UP_STEPS)
+    seconds = _block(run, 2)
+    counts = [0.0] * world.size
+    dist.all_gather_object(counts, seconds)
+    return max(LEAST_STEPS, round(BLOCK_S / max(counts[0], 1e-6)))
+
+
+def _block(run: Callable[[int], None], steps: int) -> float:
+    dist.barrier()
+    # The first step after others have run finds cold caches.
+    run(1)
+    start_s = time.perf_counter()
+    run(steps)
+    seconds = (time.perf_counter() - start_s) / steps
+    dist.barrier()
+    return seconds

@@ -1,0 +1,27 @@
+"""Watching a training script that knows nothing of Trimaran: what its steps are spent on.
+
+    on-path/     what runs inside the observed process: standard library and torch only
+    injection    how it gets there
+    records      what each process wrote
+    parts        a step by what it was spent on
+    analysis     from records to where the time of the job goes
+
+Importing this room does not import torch.
+"""
+
+from trimaran.measure.observe.analysis import Findings, RankFindings, analyse
+from trimaran.measure.observe.injection import load_watch, watched_environment
+from trimaran.measure.observe.parts import Parts
+from trimaran.measure.observe.records import ProcessRecord, parse_record, read_records
+
+__all__ = [
+    "Findings",
+    "Parts",
+    "ProcessRecord",
+    "RankFindings",
+    "analyse",
+    "load_watch",
+    "parse_record",
+    "read_records",
+    "watched_environment",
+]

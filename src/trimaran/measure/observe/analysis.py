@@ -1,0 +1,261 @@
+"""From the records of processes to where the time of the job goes.
+
+Ranks are laid beside each other step by step. What is blocked in an exchange has two causes, and they have different
+remedies: the shortest block of a step, over the ranks, is the exchange itself, because the last rank to come waits for
+nobody; what another rank is blocked longer, it waits for the slower ones. No common clock is needed for that.
+
+Left out of the figures: the first steps, steps with an evaluation in them, and steps ten times as long as the median.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimaran.errors import TrimaranError
+from trimaran.measure.observe.growth import fixed_share
+from trimaran.measure.observe.parts import Parts, mean_parts
+from trimaran.measure.observe.records import ProcessRecord
+
+Array = NDArray[np.float64]
+
+LEAST_STEPS = 10
+
+_WARMUP_STEPS = 5
+_WARMUP_SHARE = 0.1
+_LONG = 10.0
+_BLOCKS = 10
+_EVEN = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RankFindings:
+    """One rank.
+
+    Attributes:
+        rank: its number
+        record: what its process wrote
+        parts: of its mean step
+        samples: mean samples of a step
+        work_s: mean time of a step in which it is not blocked by others [s]
+        busy_cores: processor time of the process per time of the step
+        load_cpu: share of the waiting for data in which the process computed
+    """
+
+    rank: int
+    record: ProcessRecord
+    parts: Parts
+    samples: float
+    work_s: float
+    busy_cores: float
+    load_cpu: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Findings:
+    """Where the time of a job goes.
+
+    Attributes:
+        ranks: by number
+        mean: parts of the mean step, over all ranks
+        blocks: the same for blocks of consecutive steps
+        steps: that the figures are of
+        taken: steps that the script took
+        left_out: steps by the reason why they do not count
+        uneven_s: what a step would lose if each rank had the same samples [s]
+        uneven_samples: largest mean share of samples of a rank over the mean share
+        slower_s: what a step would lose if equal shares took all ranks equally long; 0 where shares are uneven [s]
+        counts: mean of the counts of a step
+        elsewhere: processes that took steps and belong to another job
+    """
+
+    ranks: Sequence[RankFindings]
+    mean: Parts
+    blocks: Sequence[Parts]
+    steps: int
+    taken: int
+    left_out: Mapping[str, int]
+    uneven_s: float
+    uneven_samples: float
+    slower_s: float
+    counts: Mapping[str, float]
+    elsewhere: int
+
+    @property
+    def first(self) -> RankFindings:
+        """The first rank."""
+        return self.ranks[0]
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """Facts of the first rank."""
+        return self.ranks[0].record.facts
+
+
+def analyse(records: Sequence[ProcessRecord]) -> Findings:
+    """Find where the time goes.
+
+    Args:
+        records: of all processes
+
+    Raises:
+        TrimaranError: no process took enough steps
+    """
+    job, elsewhere = _job(records)
+    common, left_out = _steady(job)
+    if len(common) < LEAST_STEPS:
+        raise _too_few(records, len(common))
+    times = [_Times(record, common) for record in job]
+    exchange = np.min([time.ns["exposed"] for time in times], axis=0)
+    collective = np.min([time.ns["collective"] for time in times], axis=0)
+    parts = [time.parts(exchange, collective) for time in times]
+    ranks = [_rank(record, time, mean_parts(own)) for record, time, own in zip(job, times, parts, strict=True)]
+    each_step = [mean_parts([own[number] for own in parts]) for number in range(len(common))]
+    uneven_s, uneven_samples, slower_s = _uneven(times, fixed_share(job) or 0.0)
+    names = ("forwards", "backwards", "samples", "syncs", "collectives", "collective_nbytes", "dry")
+    return Findings(
+        ranks=ranks,
+        mean=mean_parts(each_step),
+        blocks=[mean_parts(block) for block in _blocks(each_step)],
+        steps=len(common),
+        taken=job[0].steps,
+        left_out=left_out,
+        uneven_s=uneven_s,
+        uneven_samples=uneven_samples,
+        slower_s=slower_s,
+        counts={name: float(times[0].ns[name].mean()) for name in names},
+        elsewhere=elsewhere,
+    )
+
+
+class _Times:
+    """Columns of the steps that count, of one rank."""
+
+    def __init__(self, record: ProcessRecord, common: NDArray[np.int64]) -> None:
+        self.chosen = np.isin(record.column("step"), common)
+        rows = record.rows[self.chosen]
+        self.ns: dict[str, Array] = {
+            name.removesuffix("_ns"): rows[:, number].astype(np.float64) for name, number in record.columns.items()
+        }
+        cpu = np.diff(record.column("cpu_ns"), prepend=record.column("cpu_ns")[:1])
+        self.cpu = cpu[self.chosen].astype(np.float64)
+        kinds = ("load", "start", "copy", "forward", "loss", "backward", "exposed", "update", "sync", "collective")
+        self.step = sum((self.ns[kind] for kind in (*kinds, "other", "own", "evaluation")), np.zeros(len(rows)))
+        self.work = self.step - self.ns["exposed"] - self.ns["collective"]
+
+    def parts(self, exchange: Array, collective: Array) -> list[Parts]:
+        """Parts of each step [s]."""
+        ns = self.ns
+        columns = {
+            "load": ns["load"] + ns["copy"],
+            "start": ns["start"],
+            "forward": ns["forward"] + ns["loss"],
+            "backward": ns["backward"],
+            "exchange": exchange,
+            "wait": ns["exposed"] - exchange,
+            "wait_in_collective": ns["collective"] - collective,
+            "update": ns["update"],
+            "sync": ns["sync"],
+            "collective": collective,
+            "other": ns["other"] + ns["own"],
+        }
+        rows = zip(*(column * 1e-9 for column in columns.values()), strict=True)
+        return [Parts(**dict(zip(columns, map(float, row), strict=True))) for row in rows]
+
+
+def _job(records: Sequence[ProcessRecord]) -> tuple[list[ProcessRecord], int]:
+    """The group of ranks that took most steps, and how many other processes took some."""
+    stepped = [record for record in records if record.steps]
+    if not stepped:
+        raise _too_few(records, 0)
+    longest = max(stepped, key=lambda record: record.steps)
+    job: dict[int, ProcessRecord] = {}
+    for record in stepped:
+        best = job.get(record.rank)
+        if record.world == longest.world and (best is None or record.steps > best.steps):
+            job[record.rank] = record
+    return [job[rank] for rank in sorted(job)], len(stepped) - len(job)
+
+
+def _steady(job: Sequence[ProcessRecord]) -> tuple[NDArray[np.int64], dict[str, int]]:
+    """Numbers of the steps that count on all ranks, and why others do not."""
+    kept = set.intersection(*(set(record.column("step").tolist()) for record in job))
+    first = max(_WARMUP_STEPS, min(50, int(_WARMUP_SHARE * min(record.steps for record in job))))
+    evaluated: set[int] = set()
+    for record in job:
+        number = record.column("step")
+        evaluated |= set(number[(record.column("evaluation_ns") > 0) | (record.column("forwards") == 0)].tolist())
+    steady = np.array(sorted(step for step in kept - evaluated if step >= first), dtype=np.int64)
+    left_out = {"at the start": min(first, len(kept)), "with an evaluation": len(evaluated & kept)}
+    if not len(steady):
+        return steady, left_out
+    long = np.zeros(len(steady), dtype=bool)
+    for record in job:
+        step = _Times(record, steady).step
+        long |= step > _LONG * np.median(step)
+    return steady[~long], left_out | {"far longer than the others": int(long.sum())}
+
+
+def _rank(record: ProcessRecord, times: _Times, parts: Parts) -> RankFindings:
+    load = times.ns["load"].sum()
+    return RankFindings(
+        rank=record.rank,
+        record=record,
+        parts=parts,
+        samples=float(times.ns["samples"].mean()),
+        work_s=float(times.work.mean()) * 1e-9,
+        busy_cores=float(times.cpu.sum() / times.step.sum()),
+        load_cpu=float(times.ns["load_cpu"].sum() / load) if load else 0.0,
+    )
+
+
+def _blocks(steps: Sequence[Parts]) -> list[Sequence[Parts]]:
+    edges = np.linspace(0, len(steps), min(_BLOCKS, len(steps) // 5 or 1) + 1).astype(int)
+    return [steps[low:high] for low, high in pairwise(edges)]
+
+
+def _uneven(times: Sequence[_Times], fixed: float) -> tuple[float, float, float]:
+    """What uneven shares cost [s], how uneven they are, and what a slower rank costs [s].
+
+    Work is a fixed part and a part in proportion to the samples. Its rate is taken from the rank with the fewest: it
+    works while all others do too, as all would with even shares; the others work faster once it waits, where they share
+    cores or memory. What ranks wait for each other by chance, they would wait with even shares as well.
+    """
+    work = np.stack([time.work for time in times]) * 1e-9
+    samples = np.stack([time.ns["samples"] for time in times])
+    mean = samples.mean(axis=0)
+    # Where samples could not be counted they are taken as even.
+    excess = float((samples.max(axis=0) / mean).mean()) - 1.0 if samples.min() > 0 else 0.0
+    if excess < _EVEN:
+        means = work.mean(axis=1)
+        return 0.0, 0.0, float(means.max() - means.mean())
+    least = np.take_along_axis(work, samples.argmin(axis=0)[None], axis=0)[0]
+    most = np.take_along_axis(work, samples.argmax(axis=0)[None], axis=0)[0]
+    # Of the means, because single steps scatter more than samples do.
+    rate = (1.0 - fixed) * least.mean() / samples.min(axis=0).mean()
+    even = least.mean() + rate * (mean - samples.min(axis=0)).mean()
+    saved = float(most.mean() - even - _chance(work, samples))
+    return max(0.0, saved), excess, 0.0
+
+
+def _chance(work: Array, samples: Array) -> float:
+    """What the mean step waits for the slowest rank because of differences that samples do not explain [s]."""
+    rest = work - work.mean(axis=1, keepdims=True)
+    spread = samples - samples.mean(axis=1, keepdims=True)
+    weight = (spread**2).sum(axis=1, keepdims=True)
+    slope = np.divide((spread * rest).sum(axis=1, keepdims=True), weight, out=np.zeros_like(weight), where=weight > 0)
+    return float((rest - slope * spread).max(axis=0).mean())
+
+
+def _too_few(records: Sequence[ProcessRecord], steps: int) -> TrimaranError:
+    if not records:
+        reason = "no process imported torch in a Python that reads PYTHONPATH (the options -I, -E and -S keep it out)"
+    elif not any(record.steps for record in records):
+        reason = "torch was imported, but no optimizer of torch.optim took a step"
+    else:
+        most = max(record.steps for record in records)
+        reason = f"{most} steps were taken, {steps} of them steady; at least {LEAST_STEPS} are needed: run it longer"
+    return TrimaranError(f"nothing was seen: {reason}", steps=steps)

@@ -1,0 +1,126 @@
+"""Reads of single values and collectives write into the ledger.
+
+A read such as `.item()` waits, on a GPU, for everything that the host has issued. A collective blocks, with gloo, until
+all ranks have come; work that was started asynchronously blocks where it is waited for.
+"""
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from trimaran_watch.ledger import (
+    COLLECTIVE,
+    COLLECTIVES,
+    COPY,
+    FORWARD,
+    IN_FORWARD,
+    LEDGER,
+    NBYTES,
+    SYNC,
+    SYNCS,
+    UPDATE,
+)
+
+Function = Callable[..., Any]
+
+_READS = ("item", "tolist", "cpu", "numpy", "__bool__", "__float__", "__int__", "__index__")
+_COLLECTIVES = (
+    "all_reduce",
+    "all_gather",
+    "all_gather_into_tensor",
+    "all_gather_object",
+    "all_to_all",
+    "all_to_all_single",
+    "barrier",
+    "broadcast",
+    "broadcast_object_list",
+    "gather",
+    "gather_object",
+    "monitored_barrier",
+    "recv",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_tensor",
+    "scatter",
+    "send",
+)
+_thread = threading.get_ident
+# Within these a read is not of the script's making.
+_INSIDE = (SYNC, UPDATE, COLLECTIVE)
+
+
+def install_waits() -> None:
+    """Wrap reads of values, collectives, and on a machine with CUDA moves to the device."""
+    for name in _READS:
+        setattr(torch.Tensor, name, _read(getattr(torch.Tensor, name)))
+    if dist.is_available():
+        from torch.distributed import distributed_c10d
+
+        for name in _COLLECTIVES:
+            wrapped = _collective(getattr(distributed_c10d, name))
+            setattr(distributed_c10d, name, wrapped)
+            setattr(dist, name, wrapped)
+        setattr(dist.Work, "wait", _collective(dist.Work.wait))  # noqa: B010  mypy refuses the plain form
+    if torch.cuda.is_available():
+        for name in ("to", "cuda"):
+            setattr(torch.Tensor, name, _move(getattr(torch.Tensor, name)))
+
+
+def _read(original: Function) -> Function:
+    @functools.wraps(original)
+    def read(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        ledger = LEDGER
+        if _thread() != ledger.thread or ledger.stack[-1] in _INSIDE:
+            return original(self, *args, **kwargs)
+        ledger.counts[SYNCS] += 1
+        depth = ledger.enter(SYNC)
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            ledger.leave(depth)
+
+    return read
+
+
+def _collective(original: Function) -> Function:
+    @functools.wraps(original)
+    def collective(*args: Any, **kwargs: Any) -> Any:
+        ledger = LEDGER
+        if _thread() != ledger.thread or COLLECTIVE in ledger.stack:
+            return original(*args, **kwargs)
+        ledger.counts[COLLECTIVES] += 1
+        ledger.counts[NBYTES] += sum(_nbytes(value) for value in args)
+        ledger.counts[IN_FORWARD] += FORWARD in ledger.stack
+        depth = ledger.enter(COLLECTIVE)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            ledger.leave(depth)
+
+    return collective
+
+
+def _nbytes(value: object) -> int:
+    if isinstance(value, torch.Tensor):
+        return value.numel() * value.element_size()
+    if isinstance(value, list | tuple):
+        return sum(_nbytes(item) for item in value)
+    return 0
+
+
+def _move(original: Function) -> Function:
+    @functools.wraps(original)
+    def move(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if self.is_cuda or _thread() != LEDGER.thread:
+            return original(self, *args, **kwargs)
+        depth = LEDGER.enter(COPY)
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            LEDGER.leave(depth)
+
+    return move

@@ -1,0 +1,121 @@
+"""`trimaran observe` around scripts that know nothing of it."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.commands.running import trimaran
+
+SCRIPT = str(Path(__file__).with_name("observed_script.py"))
+
+
+def observe(*arguments: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
+    return trimaran("observe", "--not-again", "--json", "--", sys.executable, *arguments, cwd=cwd)
+
+
+def document(done: "subprocess.CompletedProcess[str]") -> dict[str, Any]:
+    whole: dict[str, Any] = json.loads(done.stdout)
+    return whole
+
+
+def test_planted_delays_land_in_their_parts_and_the_limiter_is_named(tmp_path: Path) -> None:
+    """Each part within 10 % of what the script itself timed, and the parts sum to the step."""
+    delays = {"load": 20, "forward": 4, "backward": 6, "update": 5, "other": 3}
+    done = observe(SCRIPT, *(f"--{kind}={ms}" for kind, ms in delays.items()), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    seen = document(done)
+    parts = {name.split()[0].rstrip(":"): seconds for name, seconds in seen["parts_s"].items() if seconds}
+    found = [parts[name] for name in ("load", "FP", "BP", "WU", "other")]
+    said = re.search(r"^spent (.*)$", done.stderr, re.MULTILINE)
+    assert said
+    spent = json.loads(said[1])
+    assert found == pytest.approx([spent[kind] for kind in delays], rel=0.1)
+    assert sum(seen["parts_s"].values()) == pytest.approx(seen["step_s"])
+    assert seen["limiter"] == "loader"
+    assert seen["schema_version"] == 1
+
+
+def test_a_script_does_the_same_when_it_is_observed(tmp_path: Path) -> None:
+    alone = subprocess.run([sys.executable, SCRIPT], capture_output=True, text=True, check=True, cwd=tmp_path)
+    watched = observe(SCRIPT, cwd=tmp_path)
+    assert alone.stdout in watched.stderr
+
+
+def test_workers_of_a_loader_are_no_ranks(tmp_path: Path) -> None:
+    seen = document(observe(SCRIPT, "--workers=2", cwd=tmp_path))
+    assert len(seen["ranks"]) == 1
+    assert not any("other processes" in sentence for sentence in seen["unseen"])
+
+
+@pytest.mark.parametrize(("end", "said"), [("badly", "exit code 3"), ("terminated", "SIGTERM")])
+def test_a_script_that_fails_is_reported_as_far_as_it_came(end: str, said: str, tmp_path: Path) -> None:
+    done = observe(SCRIPT, "--steps=200", "--forward=4", f"--end={end}", cwd=tmp_path)
+    assert done.returncode == 5
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert document(done)["steps"] > 10
+
+
+def test_the_page_fits_80_columns_and_says_what_was_not_seen(tmp_path: Path) -> None:
+    done = trimaran("observe", "--", sys.executable, SCRIPT, "--load=5", "--other=1", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    for part in ("Limited by loader", "What a step is spent on", "Remedies, by predicted gain", "Not seen"):
+        assert part in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "said"),
+    [
+        ([], 2, "nothing to run"),
+        (["absent-command"], 2, "no such command: absent-command"),
+        ([sys.executable, "-c", "print(1)"], 1, "no process imported torch"),
+        ([sys.executable, "-c", "import torch"], 1, "no optimizer of torch.optim took a step"),
+        ([sys.executable, "-c", "raise SystemExit(7)"], 5, "exit code 7"),
+    ],
+)
+def test_what_cannot_be_observed_is_told(command: list[str], code: int, said: str, tmp_path: Path) -> None:
+    done = trimaran("observe", "--", *command, cwd=tmp_path)
+    assert done.returncode == code
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+IN_SCRIPT = """
+import torch, trimaran
+model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+def train(steps):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(4, 8)).mean().backward()
+        optimizer.step()
+with trimaran.observe(model) as watch:
+    train(40)
+train(5)
+before = torch.get_rng_state(), [parameter.grad.clone() for parameter in model.parameters()]
+seen = watch.report()
+assert torch.equal(before[0], torch.get_rng_state())
+assert all(torch.equal(a, b.grad) for a, b in zip(before[1], model.parameters()))
+print(seen)
+assert any(remedy.name == "fused optimizer" for remedy in seen.remedies), seen.remedies
+assert 25 < seen.steps <= 35 and seen.limiter == "small kernels", (seen.steps, seen.limiter)
+"""
+
+
+def test_a_script_can_observe_itself(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", IN_SCRIPT], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Sequential on 1 process (cpu)" in done.stdout
+
+
+def test_a_sitecustomize_that_stands_behind_ours_still_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.stdout.write('mine ran\\n')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    done = trimaran("observe", "--", sys.executable, "-c", "import torch", cwd=tmp_path)
+    # Once in the command itself, and once in ours.
+    assert done.stdout.count("mine ran") == 2
