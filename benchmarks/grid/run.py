@@ -6,28 +6,32 @@ writes `benchmarks/results/grid.json`.
 """
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.environment import describe_environment, environment_line, write_document  # noqa: E402
 from benchmarks.grid.ranks import time_strategies  # noqa: E402
 
+from trimaran.costs.noise import Noise  # noqa: E402
 from trimaran.planner import Candidate, cut, evaluate  # noqa: E402
 from trimaran.program import Strategy, lower_evaluation  # noqa: E402
+from trimaran.report import noise_document, noise_line  # noqa: E402
 from trimaran.runtime.ranks import launch  # noqa: E402
+from trimaran.session.calibrated import noise_here  # noqa: E402
 from trimaran.session.jobs import JobSource  # noqa: E402
 from trimaran.session.planning import Planned, plan_job  # noqa: E402
 from trimaran.session.request import parse_request  # noqa: E402
 
+COMPILED = (Strategy(execution="compiled"), Strategy(dp=2, execution="compiled"))
 JOBS = ("digits", "digits-resnet", "text-lstm", "text-gpt", "wide")
 LINKS = ("none", "1Gb/s", "200Mb/s")
 STRATEGIES = (
@@ -100,36 +104,45 @@ def main() -> None:
     parser.add_argument("--jobs", nargs="*", default=JOBS)
     parser.add_argument("--links", nargs="*", default=LINKS)
     parser.add_argument("--blocks", type=int, default=5, help="blocks of each strategy")
-    parser.add_argument("--compiled", action="store_true", help="compiled replicas and one compiled device too")
+    parser.add_argument(
+        "--compiled", nargs="*", default=(), help="jobs whose compiled strategies run too, on free links"
+    )
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "grid.json")
     options = parser.parse_args()
+    environment = describe_environment(devices=2)
+    noise = noise_here(ranks=2)
     cells: list[Cell] = []
     for job in options.jobs:
         for link in options.links:
-            cells.append(run_cell(job, link, blocks=options.blocks, compiled=options.compiled))
+            compiled = job in options.compiled and link == "none"
+            cells.append(run_cell(job, link, blocks=options.blocks, compiled=compiled))
             print(format_cell(cells[-1]), flush=True)
-            options.output.parent.mkdir(parents=True, exist_ok=True)
-            options.output.write_text(json.dumps(document(cells), indent=1) + "\n")
+            write_document(document(cells, environment, noise), options.output)
     print(format_summary(cells))
+    print(noise_line(noise))
+    print(environment_line(environment))
 
 
 def run_cell(job: str, link: str, *, blocks: int, compiled: bool) -> Cell:
     """Plan, simulate and run one job on one link."""
     source = JobSource(reference=job)
-    request = parse_request(devices=2, link=None if link == "none" else link, execution="any" if compiled else "eager")
+    request = parse_request(devices=2, link=None if link == "none" else link)
     plan_job(source, request)
     started = time.perf_counter()
     planned = plan_job(source, request)
     plan_s = time.perf_counter() - started
     batch = planned.job.global_batch_size
-    candidates = {one.strategy.name: one for one in _candidates(planned)}
+    strategies = [*STRATEGIES, *(COMPILED if compiled else ())]
+    if compiled:
+        # Its table has the costs of both.
+        planned = replace(planned, table=plan_job(source, replace(request, execution="compiled")).table)
+    candidates = {one.strategy.name: one for one in _candidates(planned, strategies)}
     entries = [
         (one.strategy, one.program, lower_evaluation(planned.graph, one.strategy, batch=batch))
         for one in candidates.values()
     ]
     with tempfile.TemporaryDirectory() as folder:
-        extra = {"link": request.link} if request.link else {}
-        times = launch(time_strategies, (source, entries, blocks), ranks=2, log_dir=folder, **extra)[0]
+        times = launch(time_strategies, (source, entries, blocks), ranks=2, log_dir=folder, link=request.link)[0]
     return Cell(
         job=job,
         link=link,
@@ -143,10 +156,10 @@ def run_cell(job: str, link: str, *, blocks: int, compiled: bool) -> Cell:
     )
 
 
-def _candidates(planned: Planned) -> Iterable[Candidate]:
+def _candidates(planned: Planned, strategies: Iterable[Strategy]) -> Iterable[Candidate]:
     batch = planned.job.global_batch_size
     clip = planned.job.clip_norm is not None
-    for strategy in STRATEGIES:
+    for strategy in strategies:
         if batch % (strategy.dp * strategy.microbatches) == 0:
             whole = cut(strategy, planned.graph, planned.table, batch=batch)
             yield evaluate(whole, planned.graph, planned.table, planned.cluster, batch=batch, clip=clip)
@@ -212,10 +225,12 @@ _RIVALS = {
 }
 
 
-def document(cells: Sequence[Cell]) -> dict[str, Any]:
+def document(cells: Sequence[Cell], environment: dict[str, Any], noise: Noise | None) -> dict[str, Any]:
     """The result as it is kept."""
     return {
         "schema_version": 1,
+        "environment": environment,
+        "noise": noise_document(noise),
         "cells": [
             {
                 "job": cell.job,

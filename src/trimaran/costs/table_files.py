@@ -120,7 +120,7 @@ def decode_table(data: bytes, *, origin: str = "cost table") -> CostTable:
         if _digest(body) != file.digest:
             raise CorruptDataError(f"{origin}: the digest does not match the content, it was edited; measure again")
         table = _table(msgspec.json.decode(body, type=_Table))
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CorruptDataError(f"{origin}: not a cost table ({error}); delete it and measure again") from error
     _check(table, origin)
     return table

@@ -138,7 +138,8 @@ class CurveKey(NamedTuple):
     """Which transfer a size curve belongs to.
 
     Attributes:
-        kind: "SEND" for a message, or the token of a collective, such as "AR"
+        kind: "SEND" for a message, or the token of a collective, such as "AR"; with " host" behind it, the time that a
+            rank's own thread spends on one
         ranks: size of the group; 2 for a message
     """
 

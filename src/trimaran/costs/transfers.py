@@ -113,10 +113,12 @@ def _way(ranks: tuple[int, ...], kind: str, cluster: Cluster) -> _Way:
 
 
 def _local(cluster: Cluster, host: int, ranks: tuple[int, ...], kind: str) -> tuple[str, ...]:
-    """The links within one host: its loopback, or the lines out of the ranks that send."""
+    """The links within one host: its loopback, or the lines out of the ranks that send and into those that receive."""
     if cluster.link is None:
         return ("loopback" if len(set(cluster.hosts)) == 1 else f"loopback{host}",)
-    return tuple(f"out of {rank}" for rank in (ranks[:1] if kind == SEND else ranks))
+    if kind == SEND:
+        return (f"out of {ranks[0]}", f"into {ranks[1]}")
+    return tuple(f"{way} {rank}" for way in ("out of", "into") for rank in ranks)
 
 
 def _measured(kind: str, num_ranks: int, nbytes: int, table: CostTable, links: tuple[str, ...]) -> Transfer:

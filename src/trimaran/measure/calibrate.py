@@ -98,7 +98,7 @@ def find_on_rank(world: World, devices: bool) -> Found:
     if world.size == 1:
         return Found(rounds=rounds)
     report(world, "measuring links")
-    curves = measure_curves(world, wanted_curves(world.size))
+    curves = measure_curves(world, wanted_curves(world.size, on_cpu=world.device == "cpu"))
     interference = {}
     for kind in (str(Kind.ALL_REDUCE), SEND):
         report(world, "measuring interference")

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 
 from trimaran.costs.noise import Noise
 from trimaran.costs.tables import CostTable, Curve, Fingerprint
+from trimaran.costs.transfers import HOST
 from trimaran.costs.types import Cost, Interference
 from trimaran.errors import InputError
 
@@ -147,6 +148,7 @@ def link_figures(tables: Iterable[CostTable]) -> tuple[LinkFigures, ...]:
         )
         for table in tables
         for key, curve in sorted(table.curves.items())
+        if not key.kind.endswith(HOST)
     )
 
 

@@ -77,7 +77,7 @@ def decode_calibration(data: bytes, *, source: str = "calibration") -> Calibrati
         file = msgspec.json.decode(data, type=_File)
     except msgspec.ValidationError as error:
         raise InputError(f"{source} is not a calibration: {error}", source=source) from error
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CorruptDataError(
             f"{source} is not JSON, it may have been truncated ({error}): calibrate again", source=source
         ) from error

@@ -30,7 +30,7 @@ from trimaran.runtime.world import World
 NBYTES = 1024 * 1024
 """Size of the transfers that run beside the compute [bytes]."""
 
-ROUNDS = 16
+ROUNDS = 20
 _TRANSFERS = 4
 _PIECES = 10
 _WIDTH = 192
@@ -46,7 +46,7 @@ def measure_interference(world: World, kind: str) -> Interference:
         kind: "AR": an all-reduce over all ranks; "SEND": messages between pairs of ranks
 
     Returns:
-        The medians over rounds, the same on every rank.
+        Ratios of means over rounds, the same on every rank.
     """
     piece = _piece(world)
     post = _post(world, kind)

@@ -75,8 +75,8 @@ def _measure_size(world: World, key: CurveKey, nbytes: int, group: dist.ProcessG
     if key.kind.endswith(HOST):
         own = measure_handling(world, key, nbytes, group) if world.rank < key.ranks else []
         return _of_rank_0(own, world)
-    transfer = _transfer(world, key, _buffers(nbytes, world.device), group)
     if world.rank < key.ranks:
+        transfer = _transfer(world, key, _buffers(nbytes, world.device), group)
         times = [_time_once(transfer, world, group) for _ in range(_WARM_UP if nbytes <= _LARGE else 1)]
         repeats = agree_on_repeats(times[-1][1] - times[-1][0], group, device=world.device)
         times = [_time_once(transfer, world, group) for _ in range(repeats)]
@@ -98,10 +98,12 @@ def agree_on_repeats(seconds: float, group: dist.ProcessGroup, *, device: str) -
 
 
 def _buffers(nbytes: int, device: str) -> Iterator[torch.Tensor]:
-    """Buffers of a size, one behind the other in memory that no cache holds, as gradients and activations are."""
+    """Buffers of a size, spread over more memory than most caches hold, as gradients and activations are."""
     count = max(1, nbytes // 4)
     memory = torch.zeros(max(count, _COLD_BYTES // 4), dtype=torch.float32, device=device)
-    return cycle(memory[: len(memory) // count * count].split(count))
+    places = min(len(memory) // count, _MOST_REPEATS)
+    step = len(memory) // places
+    return cycle([memory[place * step : place * step + count] for place in range(places)])
 
 
 def _transfer(

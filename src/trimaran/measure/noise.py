@@ -30,12 +30,10 @@ if TYPE_CHECKING:
 REPEATS = 5
 """Runs by default."""
 
-BATCH = 64
-"""Samples of a step, over all ranks."""
-
+_ABOUT = 64
 WARM_UP_STEPS = 20
 STEPS = 120
-_SAMPLES = 16 * BATCH
+_SAMPLES = 1024
 
 Progress = Callable[[str, int, int], None]
 
@@ -65,7 +63,7 @@ def measure_noise(*, ranks: int, repeats: int, steps: int = STEPS, date: str, pr
             medians,
             ranks=strategy.devices,
             date=date,
-            source=f"measured: {repeats} runs of LeNet at batch {BATCH}, {steps} steps each",
+            source=f"measured: {repeats} runs of LeNet at batch {batch_for(ranks)}, {steps} steps each",
         )
         for (strategy, _, _), medians in zip(programs, zip(*runs, strict=True), strict=True)
     )
@@ -89,14 +87,25 @@ def run_on_rank(world: World, programs: Sequence[tuple[Strategy, str, str]], ste
         if world.size > 1:
             dist.barrier()
         if strategy.devices == world.size:
-            medians.append(_median_step(world, strategy, program, evaluation, steps))
+            medians.append(_median_step(world, make_job(world.size), strategy, program, evaluation, steps))
         elif world.rank == 0:
-            medians.append(_median_step(World(device=world.device), strategy, program, evaluation, steps))
+            alone = World(device=world.device)
+            medians.append(_median_step(alone, make_job(world.size), strategy, program, evaluation, steps))
     return medians
 
 
-def make_job() -> Job:
-    """The small job that is run."""
+def batch_for(ranks: int) -> int:
+    """Samples of a step over all ranks: the largest number up to 64 that they share evenly, one each at least.
+
+    Example:
+        >>> batch_for(2), batch_for(3), batch_for(100)
+        (64, 63, 100)
+    """
+    return ranks * max(1, _ABOUT // ranks)
+
+
+def make_job(ranks: int) -> Job:
+    """The small job that is run on so many ranks."""
     import torch
     from torch.nn.functional import cross_entropy
 
@@ -108,7 +117,7 @@ def make_job() -> Job:
         loss=cross_entropy,
         optimizer=functools.partial(torch.optim.AdamW, lr=1e-4),
         dataset=_images,
-        global_batch_size=BATCH,
+        global_batch_size=batch_for(ranks),
     )
 
 
@@ -116,21 +125,21 @@ def _programs(ranks: int) -> list[tuple[Strategy, str, str]]:
     """One device and plain data parallelism, as text: the ranks need no graph."""
     from trimaran.graph.capture import capture
 
-    graph = capture(make_job()).graph
+    graph, batch = capture(make_job(ranks)).graph, batch_for(ranks)
     return [
         (
             strategy,
-            format_program(lower(graph, strategy, batch=BATCH)),
-            format_program(lower_evaluation(graph, strategy, batch=BATCH)),
+            format_program(lower(graph, strategy, batch=batch)),
+            format_program(lower_evaluation(graph, strategy, batch=batch)),
         )
         for strategy in dict.fromkeys((Strategy(), Strategy(dp=ranks)))
     ]
 
 
-def _median_step(world: World, strategy: Strategy, program: str, evaluation: str, steps: int) -> float:
+def _median_step(world: World, job: Job, strategy: Strategy, program: str, evaluation: str, steps: int) -> float:
     from trimaran.runtime.executor import Executor
 
-    executor = Executor(make_job(), strategy, parse_program(program), parse_program(evaluation), world, record=False)
+    executor = Executor(job, strategy, parse_program(program), parse_program(evaluation), world, record=False)
     feed = executor.feed()
     shares = (share for _ in cycle([0]) for share in feed.shares())
     seconds = [_seconds(executor, share) for share in islice(shares, WARM_UP_STEPS + steps)]

@@ -8,6 +8,7 @@ All ranks start each of these together, so that all are busy with the same. Impo
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import torch
 
@@ -110,7 +111,8 @@ def _measure_job(world: World, job: Job, captured: Capture, wanted: Wanted, find
 
 def _updater(job: Job, stage: Stage) -> Updater:
     trained = [parameter for parameter in stage.module.parameters() if parameter.requires_grad]
-    return Updater(job, trained, trained)
+    # A schedule may end, and measuring goes on.
+    return Updater(replace(job, lr_schedule=None), trained, trained)
 
 
 def _pass_item(passes: OperationPasses, contents: Mapping[str, str], loader: Loader, size: int) -> Item:

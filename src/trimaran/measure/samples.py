@@ -6,7 +6,8 @@ is the median of all samples. Its interval says where the median of another run 
 of the rounds, without the outermost 5 % on either side where there are that many.
 
 What waits for the scheduler (a transfer, whose threads need a core) takes one of several typical times, and a step
-holds many of them: there the mean takes the place of the median, without the longest 5 %, which are other programs'.
+holds many of them: there the mean takes the place of the median, without the longest 5 % (of 20 samples or more), which
+are other programs'.
 """
 
 import math
@@ -32,7 +33,7 @@ def summarize(rounds: Iterable[Sequence[float]], *, how: str, waits: bool = Fals
         waits: what is measured waits for the scheduler; the mean without the longest 5 % takes the place of the median
 
     Returns:
-        The median, with a 90 % interval that contains it.
+        The median (the mean where `waits`), with a 90 % interval that contains it.
 
     Raises:
         ExecutionError: no sample

@@ -90,7 +90,9 @@ def find_missing(
             or (run.form == ("replicated" if ranks > 1 else "module") and run.batch in unloaded)
         ),
         update=step is None,
-        curves=tuple(key for key in wanted_curves(ranks) if key not in table.curves),
+        curves=tuple(
+            key for key in wanted_curves(ranks, on_cpu=table.fingerprint.kind == "cpu") if key not in table.curves
+        ),
         interference=tuple(
             kind for kind in (str(Kind.ALL_REDUCE), SEND) if ranks > 1 and kind not in table.interference
         ),
@@ -128,8 +130,12 @@ def forms(graph: Graph, *, ranks: int, execution: Execution) -> tuple[Form, ...]
     return ("module", "replicated", "graph") if graph.cuts else ("module", "replicated")
 
 
-def wanted_curves(ranks: int) -> tuple[CurveKey, ...]:
+def wanted_curves(ranks: int, *, on_cpu: bool = True) -> tuple[CurveKey, ...]:
     """The transfers that programs on so many local ranks use.
+
+    Args:
+        ranks: on this machine
+        on_cpu: a rank's own thread computes, so that what it does for transfers counts
 
     Example:
         >>> wanted_curves(1)
@@ -141,5 +147,5 @@ def wanted_curves(ranks: int) -> tuple[CurveKey, ...]:
         return ()
     sizes = [size for size in range(2, ranks + 1) if size <= 4 or ranks % size == 0]
     collectives = [CurveKey(str(kind), size) for kind in (Kind.ALL_REDUCE, Kind.BROADCAST) for size in sizes]
-    hosts = (CurveKey(kind, 2) for kind in (HOST_SEND, HOST_RECEIVE, HOST_COLLECTIVE))
+    hosts = [CurveKey(kind, 2) for kind in (HOST_SEND, HOST_RECEIVE, HOST_COLLECTIVE) if on_cpu]
     return (CurveKey(SEND, 2), *collectives, *hosts)

@@ -100,11 +100,15 @@ class WholeModel:
         """
         loads: list[float] = []
         stamps = []
+        values = self._values()
         for _ in range(repeats):
             stamps.append(self.step(loads))
             if self._updater is not None:
                 self._updater.update()
         drop_gradients(self._stage.module)
+        with torch.no_grad():
+            for parameter, value in values:
+                parameter.copy_(value)
         evaluations = list(self._evaluations(repeats))
         self._clock.synchronize()
         return {
@@ -113,6 +117,13 @@ class WholeModel:
             "backward": [self.seconds(between, ended) for _, between, ended in stamps],
             "evaluation": [self.seconds(started, ended) for started, ended in evaluations],
         }
+
+    def _values(self) -> list[tuple[nn.Parameter, torch.Tensor]]:
+        """What updates change, so that every round starts from the same weights."""
+        if self._updater is None:
+            return []
+        parameters = [parameter for parameter in self._stage.module.parameters() if parameter.requires_grad]
+        return [(parameter, parameter.detach().clone()) for parameter in parameters]
 
     def step(self, loads: list[float]) -> tuple[Stamp, Stamp, Stamp]:
         """Load a batch, run its forward and its backward.

@@ -21,6 +21,7 @@ their headers are allowed for.
 """
 
 import contextlib
+import math
 import os
 import re
 import shutil
@@ -204,9 +205,9 @@ def _raise(interface: str, link: Link) -> str:
 
 
 def _check(link: Link, ranks: int) -> None:
-    if link.bytes_per_s <= 0 or link.latency_s < 0:
+    if not 0 < link.bytes_per_s < math.inf or not 0 <= link.latency_s < math.inf:
         raise InputError(
-            f"a link needs a positive rate and no negative latency, got {link.bytes_per_s} bytes/s and "
+            f"a link needs a positive, finite rate and no negative latency, got {link.bytes_per_s} bytes/s and "
             f"{link.latency_s} s",
             bytes_per_s=link.bytes_per_s,
             latency_s=link.latency_s,

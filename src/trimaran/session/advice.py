@@ -65,6 +65,10 @@ def name_limiter(remedies: Sequence[Remedy]) -> str:
     return remedies[0].limiter
 
 
+# Of a step that is nearly all saved, something is left.
+_MOST = 0.999
+
+
 class _Gain(TypedDict):
     predicted_gain: float
     gain_interval: tuple[float, float]
@@ -73,7 +77,8 @@ class _Gain(TypedDict):
 def _gain(findings: Findings, saved: Callable[[Parts], float]) -> _Gain:
     """The gain from what is saved of a step [s], with its interval, as arguments of `Remedy`."""
     gain, low, high = figure_interval(lambda parts: saved(parts) / parts.step_s, findings.mean, findings.blocks)
-    return {"predicted_gain": gain, "gain_interval": (min(low, gain), min(max(high, gain), 0.999))}
+    gain = min(gain, _MOST)
+    return {"predicted_gain": gain, "gain_interval": (min(low, gain), min(max(high, gain), _MOST))}
 
 
 def _workers(findings: Findings, *, handover: Callable[[int], float]) -> Iterator[Remedy]:

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from trimaran.cluster import Cluster
 from trimaran.costs import CostTable
+from trimaran.errors import ExecutionError
 from trimaran.graph import Graph
 from trimaran.job import Job
 from trimaran.planner import EpochData, Rejection, Search, enumerate_strategies, search
@@ -68,14 +69,19 @@ def find_best(
     if request.execution == "eager":
         return found, table
     whole_s = training_seconds(job, data, found)
-    if whole_s > WORTH_COMPILING_S:
-        table = measure(sizes, ("eager", "compiled"))
-        return find(table, "eager", "compiled"), table
-    compiled, _ = enumerate_strategies(graph, devices=cluster.size, batch=batch, executions=("compiled",))
     reason = (
         f"the whole training takes {format_seconds(whole_s)} by {found.chosen.strategy.name}; compiling takes tens of "
         f"seconds and is tried from {format_seconds(WORTH_COMPILING_S)} on, or with --execution compiled"
     )
+    if whole_s > WORTH_COMPILING_S:
+        try:
+            both = measure(sizes, ("eager", "compiled"))
+        except ExecutionError as error:
+            # There is a good plan without it: no compiler here, or a model that the compiler refuses.
+            reason = f"it could not be compiled here: {error.message}"
+        else:
+            return find(both, "eager", "compiled"), both
+    compiled, _ = enumerate_strategies(graph, devices=cluster.size, batch=batch, executions=("compiled",))
     rejections = [Rejection(strategy=strategy, cause="compiling", reason=reason) for strategy in compiled]
     return replace(found, rejected=(*found.rejected, *rejections)), table
 

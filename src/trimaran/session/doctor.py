@@ -98,7 +98,8 @@ def _network() -> Iterator[Check]:
     yield Check(
         name="exposure",
         verdict="ok",
-        detail="local ranks meet through a file and talk over loopback; no port is open to the network",
+        detail="local ranks meet through a file and talk over loopback, with --link over wires of their own; "
+        "no port is open to the network",
     )
     yield _throttled_links()
 

@@ -75,14 +75,17 @@ def observe_command(command: Sequence[str], *, again: bool = True, output_to: in
         output_to: file descriptor for what the command writes to standard output; None: where ours goes
 
     Raises:
-        InputError: there is no such command
+        InputError: there is no such command, or it is no program
     """
     program = shutil.which(command[0])
     if program is None:
         raise InputError(f"no such command: {command[0]}", command=command[0])
     with tempfile.TemporaryDirectory(prefix="trimaran-observe-") as folder:
         environment = watched_environment(os.environ, Path(folder), again=again)
-        process = subprocess.Popen([program, *command[1:]], env=environment, stdout=output_to)
+        try:
+            process = subprocess.Popen([program, *command[1:]], env=environment, stdout=output_to)
+        except OSError as error:
+            raise InputError(f"{program} cannot be run: {error.strerror}", command=program) from error
         with _forwarded(process):
             exit_code = process.wait()
         return Observed(exit_code=exit_code, records=read_records(Path(folder)))
@@ -98,7 +101,8 @@ def describe_exit(exit_code: int) -> str | None:
         return None
     if exit_code > 0:
         return f"the command ended with exit code {exit_code}"
-    return f"the command was ended by {signal.Signals(-exit_code).name}"
+    names = {number.value: number.name for number in signal.Signals}
+    return f"the command was ended by {names.get(-exit_code, f'signal {-exit_code}')}"
 
 
 @contextlib.contextmanager

@@ -62,9 +62,10 @@ def test_held_links_are_lines_out_of_each_rank() -> None:
     cluster = dataclasses.replace(_cluster((0, 0)), link=Link(bytes_per_s=25e6, latency_s=0.0, source="asked"))
     there, back = _send(0, 1, 10), _send(1, 0, 10)
     arrival = dataclasses.replace(there, kind=Kind.RECEIVE_FORWARD, rank=1, peer=0)
-    assert transfer_cost(there, TABLE, cluster).links == transfer_cost(arrival, TABLE, cluster).links == ("out of 0",)
-    assert transfer_cost(back, TABLE, cluster).links == ("out of 1",)
-    assert transfer_cost(_all_reduce((0, 1), 10), TABLE, cluster).links == ("out of 0", "out of 1")
+    assert transfer_cost(there, TABLE, cluster).links == transfer_cost(arrival, TABLE, cluster).links
+    assert transfer_cost(there, TABLE, cluster).links == ("out of 0", "into 1")
+    assert transfer_cost(back, TABLE, cluster).links == ("out of 1", "into 0")
+    assert transfer_cost(_all_reduce((0, 1), 10), TABLE, cluster).links == ("out of 0", "out of 1", "into 0", "into 1")
 
 
 def test_each_host_has_a_loopback_of_its_own() -> None:

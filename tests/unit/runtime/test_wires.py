@@ -67,7 +67,7 @@ def test_without_a_link_or_alone_ranks_stay_where_their_parent_is(held: Link | N
 @pytest.mark.parametrize(
     ("held", "ranks", "message"),
     [
-        (link(0.0), 2, "a positive rate"),
+        (link(0.0), 2, "a positive, finite rate"),
         (link(1e6, -1e-3), 2, "no negative latency"),
         (GIGABIT, 251, "up to 250 local ranks, got 251"),
     ],

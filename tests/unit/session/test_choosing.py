@@ -8,6 +8,7 @@ from tests.unit.costs.tables import network, table_for
 from trimaran.cluster import Cluster, Device
 from trimaran.costs import CostTable
 from trimaran.costs.tables import WholeCost, WholeKey
+from trimaran.errors import ExecutionError
 from trimaran.job import Job
 from trimaran.planner import EpochData, Search
 from trimaran.program.types import Execution
@@ -38,11 +39,14 @@ def table(executions: Sequence[Execution]) -> CostTable:
 class Measured:
     """Gives costs by hand and remembers what was asked for."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, compiles: bool = True) -> None:
         self.asked: list[tuple[Execution, ...]] = []
+        self._compiles = compiles
 
     def __call__(self, sizes: Collection[int], executions: Sequence[Execution]) -> CostTable:
         self.asked.append(tuple(executions))
+        if "compiled" in executions and not self._compiles:
+            raise ExecutionError("there is no compiler")
         return table(executions)
 
 
@@ -57,9 +61,9 @@ def job(epochs: int) -> Job:
     )
 
 
-def find(epochs: int, **asked: object) -> tuple[Search, list[tuple[Execution, ...]]]:
+def find(epochs: int, *, compiles: bool = True, **asked: object) -> tuple[Search, list[tuple[Execution, ...]]]:
     """An epoch is 100 steps of 0.27 s on two replicas."""
-    measured = Measured()
+    measured = Measured(compiles=compiles)
     request = PlanRequest(**asked)  # type: ignore[arg-type]
     found, _ = find_best(job(epochs), GRAPH, CLUSTER, EpochData(samples=1600), request, measured)
     return found, measured.asked
@@ -67,6 +71,14 @@ def find(epochs: int, **asked: object) -> tuple[Search, list[tuple[Execution, ..
 
 def executions(found: Search) -> set[Execution]:
     return {candidate.strategy.execution for candidate in found.candidates}
+
+
+def test_a_long_training_that_cannot_be_compiled_is_planned_without() -> None:
+    found, asked = find(100, compiles=False)
+    assert asked == [("eager",), ("eager", "compiled")]
+    assert executions(found) == {"eager"}
+    reasons = {one.reason for one in found.rejected if one.strategy.execution == "compiled"}
+    assert reasons == {"it could not be compiled here: there is no compiler"}
 
 
 def test_a_short_training_is_not_compiled_for_and_the_figures_say_why() -> None:
