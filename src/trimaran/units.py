@@ -35,7 +35,10 @@ def parse_bytes(text: str) -> int:
     prefix = unit.removesuffix("B")
     if prefix == unit or prefix not in _PREFIX:
         raise InputError(f'expected a size such as "16 GiB", got "{text}"', text=text)
-    return round(number * _PREFIX[prefix])
+    size = number * _PREFIX[prefix]
+    if not math.isfinite(size):
+        raise InputError(f'expected a size such as "16 GiB", got "{text}", which is without end', text=text)
+    return round(size)
 
 
 def parse_rate(text: str) -> float:
@@ -60,7 +63,10 @@ def parse_rate(text: str) -> float:
     prefix, size = body[:-1], {"B": 1.0, "b": 0.125}.get(body[-1:], 0.0)
     if body == unit or not size or prefix not in _PREFIX or number <= 0:
         raise InputError(f'expected {example}, got "{text}"', text=text)
-    return number * _PREFIX[prefix] * size
+    rate = number * _PREFIX[prefix] * size
+    if not math.isfinite(rate):
+        raise InputError(f'expected {example}, got "{text}", which is without end', text=text)
+    return rate
 
 
 def format_bytes(nbytes: float) -> str:

@@ -38,7 +38,7 @@ def explain(
     memory: Memory = None,
     oversubscribe: Oversubscribe = False,
     link: Link = None,
-    objective: Objective = "throughput",
+    objective: Objective = None,
     execution: Execution = "any",
     calibration: Calibration = None,
     as_json: Json = False,

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from trimaran.measure.costs import name_link
 from trimaran.planner.binding import binding, groups
 from trimaran.planner.contrast import Anatomy, Contrast
 from trimaran.planner.explain import Rival
@@ -12,11 +13,13 @@ from trimaran.session.explaining import Explained
 
 def explanation_document(explained: Explained) -> dict[str, Any]:
     """An explanation, for programs."""
-    explanation = explained.explanation
+    explanation, link = explained.explanation, explained.planned.cluster.link
     return {
         "job": explained.planned.source.reference,
         "global_batch_size": explained.planned.job.global_batch_size,
         "devices": explained.planned.cluster.size,
+        "link": None if link is None else name_link(link),
+        "objective": explanation.chosen.candidate.objective,
         "plan": _anatomy(explanation.chosen) | {"binding": binding(explanation.chosen)},
         "critical_path": [
             {
@@ -46,6 +49,7 @@ def _anatomy(anatomy: Anatomy) -> dict[str, Any]:
         "strategy": candidate.strategy.name,
         "step_time_s": candidate.step_time_s,
         "interval_s": list(candidate.interval_s),
+        "epoch_s": candidate.epoch_s,
         "parts_s": {str(part): seconds for part, seconds in anatomy.parts.items()},
         "groups_s": groups(anatomy),
         "idle": anatomy.idle,
@@ -58,6 +62,7 @@ def _rival(rival: Rival) -> dict[str, Any]:
         "strategy": rival.candidate.strategy.name,
         "step_time_s": rival.candidate.step_time_s,
         "interval_s": list(rival.candidate.interval_s),
+        "epoch_s": rival.candidate.epoch_s,
         "slower": rival.slower,
         "slower_interval": list(rival.interval),
         "within_uncertainty": not rival.is_certain,
@@ -77,10 +82,12 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
     return {
         "change": outcome.change.text,
         "step_time_s": None if outcome.kept is None else outcome.kept.step_time_s,
+        "epoch_s": None if outcome.kept is None else outcome.kept.epoch_s,
         "gain": outcome.gain,
         "gain_interval": None if outcome.gain_interval is None else list(outcome.gain_interval),
         "then_chosen": None if outcome.best is None else outcome.best.strategy.name,
         "then_step_time_s": None if outcome.best is None else outcome.best.step_time_s,
+        "then_epoch_s": None if outcome.best is None else outcome.best.epoch_s,
         "then_gain": outcome.best_gain,
         "another_plan_wins": outcome.switches,
         "obstacle": outcome.obstacle,

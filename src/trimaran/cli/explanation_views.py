@@ -1,13 +1,16 @@
 """How an explanation looks to people: sentences, and tables readable at 80 columns."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from trimaran.cli.views import over_links, print_notes, rejection_line
 from trimaran.planner.binding import binding
+from trimaran.planner.candidates import Candidate
 from trimaran.planner.contrast import Anatomy
 from trimaran.planner.critical import Part
 from trimaran.planner.explain import Explanation, Rival
@@ -28,20 +31,21 @@ def print_explanation(out: Console, explained: Explained) -> None:
     """Print why a plan is what it is."""
     explanation = explained.explanation
     chosen = explanation.chosen.candidate
-    for note in explained.notes:
-        out.print(f"[yellow]note:[/] {note}")
+    print_notes(out, explained.notes)
     low, high = chosen.interval_s
+    epoch = "" if chosen.epoch_s is None else f"{format_seconds(chosen.epoch_s)} an epoch, "
     out.print(
-        f"[bold]{chosen.strategy.name}[/] for {explained.planned.job.name}, global batch "
-        f"{explained.planned.job.global_batch_size}: {format_seconds(chosen.step_time_s)} a step "
+        f"[bold]{chosen.strategy.name}[/] for {escape(explained.planned.job.name)}, global batch "
+        f"{explained.planned.job.global_batch_size}{over_links(explained.planned)}: "
+        f"{epoch}{format_seconds(chosen.step_time_s)} a step "
         f"(90 %: {format_seconds(low)} to {format_seconds(high)})."
     )
     sentence = binding(explanation.chosen)
-    out.print(sentence[:1].upper() + sentence[1:] + "\n")
+    out.print(escape(sentence[:1].upper() + sentence[1:]) + "\n")
     out.print(parts_table(explanation.chosen))
     _print_rivals(out, explanation)
     for answer in explanation.contrasts:
-        out.print(f"\n[bold]Why not {answer.asked}?[/] {answer.conclusion}")
+        out.print(f"\n[bold]Why not {escape(answer.asked)}?[/] {escape(answer.conclusion)}")
         if answer.other is not None and answer.other is not explanation.chosen:
             out.print()
             out.print(contrast_table(explanation.chosen, answer.other))
@@ -54,7 +58,7 @@ def print_explanation(out: Console, explained: Explained) -> None:
         out.print(f"[dim]No difference: {', '.join(nothing)}[/]")
     for outcome in explanation.outcomes:
         if outcome.obstacle:
-            out.print(f"[dim]{outcome.change.name}: {outcome.obstacle}[/]")
+            out.print(f"[dim]{outcome.change.name}: {escape(outcome.obstacle)}[/]")
     _print_remedies(out, explained)
 
 
@@ -100,6 +104,9 @@ def contrast_table(chosen: Anatomy, other: Anatomy) -> Table:
             table.add_row(str(part), format_seconds(mine), format_seconds(theirs), _signed(theirs - mine))
     step = (chosen.candidate.step_time_s, other.candidate.step_time_s)
     table.add_section()
+    epochs = (chosen.candidate.epoch_s, other.candidate.epoch_s)
+    if epochs[0] is not None and epochs[1] is not None:
+        table.add_row("epoch", format_seconds(epochs[0]), format_seconds(epochs[1]), _signed(epochs[1] - epochs[0]))
     table.add_row("step", format_seconds(step[0]), format_seconds(step[1]), _signed(step[1] - step[0]), style="bold")
     table.add_row(
         "devices idle",
@@ -121,7 +128,7 @@ def rival_table(rivals: tuple[Rival, ...]) -> Table:
     """The other candidates, fastest first."""
     table = _table("Runners-up", "slower: than the plan\ninterval: over low, median and high costs")
     table.add_column("strategy")
-    table.add_column("step", justify="right", no_wrap=True)
+    table.add_column(_measure(rival.candidate for rival in rivals), justify="right", no_wrap=True)
     table.add_column("slower", justify="right", no_wrap=True)
     table.add_column("interval", justify="right", no_wrap=True)
     table.add_column("so it is")
@@ -129,12 +136,23 @@ def rival_table(rivals: tuple[Rival, ...]) -> Table:
         low, high = rival.interval
         table.add_row(
             rival.candidate.strategy.name,
-            format_seconds(rival.candidate.step_time_s),
+            format_seconds(rival.candidate.objective_s),
             f"{100 * rival.slower:+.0f} %",
             f"{100 * low:+.0f} to {100 * high:+.0f} %",
-            "slower" if rival.is_certain else "within the uncertainty",
+            _verdict(rival),
         )
     return table
+
+
+def _verdict(rival: Rival) -> str:
+    if not rival.is_certain:
+        return "within the uncertainty"
+    return "slower" if rival.slower > 0.0 else "faster: plan again"
+
+
+def _measure(candidates: Iterable[Candidate]) -> str:
+    """What is compared: steps or epochs."""
+    return "epoch" if any(candidate.objective == "epoch" for candidate in candidates) else "step"
 
 
 def outcome_table(outcomes: Sequence[Outcome]) -> Table:
@@ -148,16 +166,17 @@ def outcome_table(outcomes: Sequence[Outcome]) -> Table:
     table.add_column("gain", justify="right", no_wrap=True)
     table.add_column("interval", justify="right", no_wrap=True)
     table.add_column("then chosen")
-    table.add_column("its step", justify="right", no_wrap=True)
+    compared = (one for outcome in outcomes for one in (outcome.kept, outcome.best) if one is not None)
+    table.add_column(f"its {_measure(compared)}", justify="right", no_wrap=True)
     for outcome in outcomes:
         best = outcome.best
         table.add_row(
             outcome.change.name,
-            "–" if outcome.kept is None else format_seconds(outcome.kept.step_time_s),
+            "–" if outcome.kept is None else format_seconds(outcome.kept.objective_s),
             _share(outcome.gain),
             "" if outcome.gain_interval is None else _range(outcome.gain_interval),
             "–" if best is None else best.strategy.name if outcome.switches else "=",
-            format_seconds(best.step_time_s) if best is not None and outcome.switches else "",
+            format_seconds(best.objective_s) if best is not None and outcome.switches else "",
         )
     return table
 
@@ -173,19 +192,17 @@ def _print_rivals(out: Console, explanation: Explanation) -> None:
     for rejection in explanation.rejected:
         by_cause.setdefault(rejection.cause, []).append(rejection)
     for cause, rejections in by_cause.items():
-        out.print(f"[dim]{_rejected(cause, rejections)}[/]")
+        out.print(f"[dim]{escape(_rejected(cause, rejections))}[/]")
 
 
 def _rejected(cause: Cause, rejections: Sequence[Rejection]) -> str:
     """What was rejected for one cause, in one line."""
-    if cause == "compiling":
-        return f"rejected all {len(rejections)} compiled: {rejections[0].reason}"
     names = ", ".join(rejection.strategy.name for rejection in rejections)
     if cause == "bound" and len(rejections) > 1:
         return f"rejected by the bound of their time, without a simulation: {names}"
     if cause == "batch":
         return f"rejected, as the batch does not divide: {names}"
-    return f"rejected {names}: {rejections[0].reason}"
+    return rejection_line(rejections)
 
 
 def _print_remedies(out: Console, explained: Explained) -> None:

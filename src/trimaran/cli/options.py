@@ -32,7 +32,12 @@ Link = Annotated[
     ),
 ]
 Objective = Annotated[
-    str, typer.Option("--objective", help='What to make best: "throughput", or the time of an "epoch".')
+    str | None,
+    typer.Option(
+        "--objective",
+        help='What to make best: "throughput", or the time of an "epoch".',
+        show_default="throughput, or that of the plan",
+    ),
 ]
 Execution = Annotated[str, typer.Option("--execution", help='How segments may run: "any", "eager", "compiled".')]
 Calibration = Annotated[

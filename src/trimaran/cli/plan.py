@@ -1,9 +1,11 @@
 """`trimaran plan`: the best way to train a job here, and what it was chosen over."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 
 from trimaran.cli.options import (
     Batch,
@@ -33,7 +35,7 @@ def plan(
     output: Output = None,
     oversubscribe: Oversubscribe = False,
     link: Link = None,
-    objective: Objective = "throughput",
+    objective: Objective = None,
     execution: Execution = "any",
     calibration: Calibration = None,
     as_json: Json = False,
@@ -65,6 +67,41 @@ def plan(
             return
         out = console()
         print_plan(out, planned)
-        held = ["--link", link.replace(" ", "")] if link else []
-        command = "trimaran train " + " ".join([job, *(["--plan", str(output)] if output else []), *held])
-        out.print(f"Next: {command}")
+        command = next_command(
+            job,
+            output,
+            devices=devices,
+            batch=batch,
+            seed=seed,
+            memory=memory,
+            oversubscribe=oversubscribe,
+            link=link,
+            objective=objective,
+            execution=None if execution == "any" else execution,
+            calibration=calibration,
+        )
+        out.print(f"Next: {escape(command)}", soft_wrap=True)
+
+
+# What a plan file says.
+_DECIDED = frozenset({"devices", "objective", "execution"})
+
+
+def next_command(job: str, output: Path | None, **options: str | int | Path | None) -> str:
+    """The command that trains by a plan just made, for a shell.
+
+    Args:
+        job: reference of the job
+        output: file of the plan; None: train will make the same one again
+        options: of `trimaran train`, as they were given; None or False: not given
+
+    Example:
+        >>> next_command("digits", Path("plan.json"), devices=2, link="1 Gb/s", oversubscribe=True)
+        "trimaran train digits --plan plan.json --link '1 Gb/s' --oversubscribe"
+    """
+    words = ["trimaran", "train", job, *(["--plan", str(output)] if output else [])]
+    for name, value in options.items():
+        if value is None or value is False or (output is not None and name in _DECIDED):
+            continue
+        words += [f"--{name}"] if value is True else [f"--{name}", str(value)]
+    return shlex.join(words)

@@ -4,6 +4,7 @@ from enum import StrEnum
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 
 from trimaran.cli.options import Batch, Calibration, Devices, Json, Link, Oversubscribe, Reference, Seed
 from trimaran.cli.output import console, errors_reported, print_json
@@ -50,7 +51,9 @@ def profile(
             return
         out = console()
         ranks = f"{found.ranks} {'rank' if found.ranks == 1 else 'ranks'} busy"
-        out.print(f"[bold]{found.job}[/], global batch {found.global_batch_size}, on {found.device} with {ranks}\n")
+        out.print(
+            f"[bold]{escape(found.job)}[/], global batch {found.global_batch_size}, on {found.device} with {ranks}\n"
+        )
         for step in found.steps:
             out.print(step_table(step), "")
         out.print(memory_table(found.steps), "")

@@ -25,7 +25,7 @@ def simulate(
     trace: Trace = None,
     oversubscribe: Oversubscribe = False,
     link: Link = None,
-    objective: Objective = "throughput",
+    objective: Objective = None,
     execution: Execution = "any",
     calibration: Calibration = None,
     as_json: Json = False,

@@ -39,7 +39,7 @@ def train(
     runs: Runs = None,
     oversubscribe: Oversubscribe = False,
     link: Link = None,
-    objective: Objective = "throughput",
+    objective: Objective = None,
     execution: Execution = "any",
     calibration: Calibration = None,
     as_json: Json = False,

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 
 from trimaran.measure.costs import name_link
 from trimaran.planner import Candidate, Rejection, Search, shown
@@ -18,20 +19,30 @@ from trimaran.units import format_bytes, format_seconds
 
 def print_plan(out: Console, planned: Planned) -> None:
     """Print what was considered, what was chosen, and what the user should know."""
-    for warning in planned.warnings:
-        out.print(f"[yellow]note:[/] {warning}")
+    print_notes(out, planned.warnings)
     if planned.search is not None:
         print_candidates(out, planned.search)
     chosen = planned.chosen
     epoch = "" if chosen.epoch_s is None else f"{format_seconds(chosen.epoch_s)} an epoch, "
-    links = "" if planned.cluster.link is None else f" over {name_link(planned.cluster.link)}"
     out.print(
-        f"\nPlan for [bold]{planned.job.name}[/], global batch {planned.plan.premises.global_batch_size}{links}: "
+        f"\nPlan for [bold]{escape(planned.job.name)}[/], "
+        f"global batch {planned.plan.premises.global_batch_size}{over_links(planned)}: "
         f"[bold]{chosen.strategy.name}[/], {epoch}{format_seconds(chosen.step_time_s)} a step, "
-        f"limited by {chosen.limiter}"
+        f"limited by {escape(chosen.limiter)}"
     )
     if planned.search is not None:
         out.print(_against_baseline(planned.search))
+
+
+def print_notes(out: Console, notes: Iterable[str]) -> None:
+    """Print what the user should know."""
+    for note in notes:
+        out.print(f"[yellow]note:[/] {escape(note)}")
+
+
+def over_links(planned: Planned) -> str:
+    """What links are held to, as the end of a phrase; empty where they are not held."""
+    return "" if planned.cluster.link is None else f" over {name_link(planned.cluster.link)}"
 
 
 def print_candidates(out: Console, found: Search) -> None:
@@ -45,7 +56,7 @@ def print_candidates(out: Console, found: Search) -> None:
     for rejection in found.rejected:
         by_cause.setdefault(rejection.cause, []).append(rejection)
     for rejections in by_cause.values():
-        out.print(f"[dim]{_summary(rejections)}[/]")
+        out.print(f"[dim]{escape(rejection_line(rejections))}[/]")
 
 
 def print_trained(out: Console, trained: Trained) -> None:
@@ -65,21 +76,19 @@ def print_trained(out: Console, trained: Trained) -> None:
     if "accuracy" in trained.report.final:
         out.print(f"accuracy [bold]{trained.report.final['accuracy']:.4f}[/]")
     if trained.comparison is not None:
-        out.print(f"trace    {run.trace}  (open in ui.perfetto.dev or chrome://tracing)", soft_wrap=True)
-    out.print(f"model    {run.model}", soft_wrap=True)
-    out.print(f"run      {run.path}", soft_wrap=True)
+        out.print(f"trace    {escape(str(run.trace))}  (open in ui.perfetto.dev or chrome://tracing)", soft_wrap=True)
+    out.print(f"model    {escape(str(run.model))}", soft_wrap=True)
+    out.print(f"run      {escape(str(run.path))}", soft_wrap=True)
 
 
 def print_simulation(out: Console, planned: Planned) -> None:
     """Print the simulated step of a plan, how each device spends it, and what the user should know."""
-    for warning in planned.warnings:
-        out.print(f"[yellow]note:[/] {warning}")
+    print_notes(out, planned.warnings)
     chosen = planned.chosen
     low, high = chosen.interval_s
-    links = "" if planned.cluster.link is None else f" over {name_link(planned.cluster.link)}"
     out.print(
-        f"[bold]{chosen.strategy.name}[/]{links}: {format_seconds(chosen.step_time_s)} a step "
-        f"(90 %: {format_seconds(low)} to {format_seconds(high)}), limited by {chosen.limiter}"
+        f"[bold]{chosen.strategy.name}[/]{over_links(planned)}: {format_seconds(chosen.step_time_s)} a step "
+        f"(90 %: {format_seconds(low)} to {format_seconds(high)}), limited by {escape(chosen.limiter)}"
     )
     out.print(f"peak memory by rank: {', '.join(format_bytes(nbytes) for nbytes in chosen.peak_bytes)}")
     out.print(utilization_table(utilization(chosen.program, chosen.timeline)))
@@ -115,7 +124,12 @@ def plan_document(planned: Planned) -> dict[str, Any]:
 def simulation_document(planned: Planned) -> dict[str, Any]:
     """A simulated step, for programs."""
     spent = utilization(planned.chosen.program, planned.chosen.timeline)
-    return _candidate(planned.chosen) | {
+    return {
+        "job": planned.source.reference,
+        "global_batch_size": planned.job.global_batch_size,
+        "link": None if planned.cluster.link is None else name_link(planned.cluster.link),
+        "objective": planned.chosen.objective,
+        **_candidate(planned.chosen),
         "rank": [device.rank for device in spent],
         "busy_s": [device.busy_s for device in spent],
         "wait_s": [device.wait_s for device in spent],
@@ -140,7 +154,7 @@ def _epoch(candidate: Candidate) -> dict[str, Any]:
     return {"epoch_s": candidate.epoch_s, "epoch_interval_s": list(candidate.epoch_interval_s)}
 
 
-def _summary(rejections: Sequence[Rejection]) -> str:
+def rejection_line(rejections: Sequence[Rejection]) -> str:
     """Rejections of one cause, in a line."""
     first = rejections[0]
     if len(rejections) == 1:

@@ -13,6 +13,7 @@ from trimaran.planner.epoch import EpochData, extra_parts
 from trimaran.planner.limits import limiter
 from trimaran.planner.partition import partition
 from trimaran.program import Program, Strategy, lower
+from trimaran.program.plan import Objective
 from trimaran.simulator import simulate
 from trimaran.timeline import Timeline
 
@@ -45,6 +46,11 @@ class Candidate:
     limiter: str
     epoch_s: float | None = None
     epoch_interval_s: tuple[float, float] | None = None
+
+    @property
+    def objective(self) -> Objective:
+        """What is made best."""
+        return "throughput" if self.epoch_s is None else "epoch"
 
     @property
     def objective_s(self) -> float:

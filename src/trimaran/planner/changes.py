@@ -85,6 +85,7 @@ _WORDS = {
     "memory": "memory",
     "devices": "devices",
 }
+_LEAST_FACTOR, _MOST_FACTOR = 1e-6, 1e6
 _RATES = frozenset({"link", "compute"})
 _ONLY_FACTORS = frozenset({"latency", "wire", "interference", "compute", "load"})
 
@@ -141,6 +142,10 @@ def _factor(what: str, digits: str, text: str) -> float:
         raise InputError(f'what-if "{text}": a factor of {digits} on {what} means nothing', what_if=text)
     if what == "devices":
         raise InputError(f'what-if "{text}": expected a number of devices, such as "devices=4"', what_if=text)
+    if factor and not _LEAST_FACTOR <= factor <= _MOST_FACTOR:
+        raise InputError(
+            f'what-if "{text}": expected a factor from {_LEAST_FACTOR:g} to {_MOST_FACTOR:g} on {what}', what_if=text
+        )
     return factor
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from trimaran.planner.candidates import Candidate
-from trimaran.planner.choice import may_be_as_fast
+from trimaran.planner.choice import may_be_as_fast, simplicity
 from trimaran.planner.critical import Leg, Part, critical_path, parts_of
 from trimaran.planner.limits import covered
 from trimaran.planner.problem import Problem, costs_of
@@ -102,10 +102,14 @@ def conclude(chosen: Anatomy, other: Anatomy, *, obstacle: str = "") -> str:
     reasons = _reasons(chosen, other) if mine.epoch_s is None else f"in a step, {_reasons(chosen, other)}"
     if obstacle:
         return f"{name} would take {figures}, but is not to be had: {obstacle}."
+    if is_believed_slower(mine, theirs):
+        share = f"{100 * (1.0 - ratio):.0f} %"
+        return f"{name} is {share} faster than {than} ({figures}), beyond the uncertainty: plan again."
     if ratio < 1.0:
+        simpler = simplicity(mine.strategy) < simplicity(theirs.strategy)
         return (
-            f"{name} is predicted {100 * (1.0 - ratio):.0f} % faster ({figures}), which is within the uncertainty, and "
-            f"{than} is simpler."
+            f"{name} is predicted {100 * (1.0 - ratio):.0f} % faster ({figures}), which is within the uncertainty"
+            f"{f', and {than} is simpler' if simpler else ''}."
         )
     if is_believed_slower(theirs, mine):
         return f"{name} is {_longer(ratio)} slower than {than} ({figures}), beyond the uncertainty: {reasons}."

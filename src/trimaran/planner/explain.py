@@ -36,7 +36,7 @@ class Rival:
         candidate: the candidate
         slower: its step, or epoch, over that of the chosen one, minus 1
         interval: the least and the most of that over low, median and high costs
-        is_certain: slower beyond the uncertainty
+        is_certain: slower or faster, as `slower` says, beyond the uncertainty
     """
 
     candidate: Candidate
@@ -142,7 +142,7 @@ def _rival(candidate: Candidate, chosen: Candidate) -> Rival:
         candidate=candidate,
         slower=cases[1] - 1.0,
         interval=(min(cases) - 1.0, max(cases) - 1.0),
-        is_certain=is_believed_slower(candidate, chosen),
+        is_certain=is_believed_slower(candidate, chosen) or is_believed_slower(chosen, candidate),
     )
 
 

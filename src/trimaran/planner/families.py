@@ -13,13 +13,17 @@ from collections.abc import Sequence
 
 from trimaran.errors import InputError
 from trimaran.program import Strategy
+from trimaran.program.buckets import DEFAULT_BUCKET_BYTES
 
 _EXAMPLES = ("one device", "dp", "dp2", "pp", "pp2", "hybrid", "gpipe", "1f1b", "m4", "b1MiB", "eager", "compiled")
 
 _SINGLE = frozenset({"one", "single", "device"})
 _GENERIC = frozenset({"dp", "pp", "hybrid", "eager", "compiled", "gpipe", "1f1b"}) | _SINGLE
 _NUMBERED = re.compile(r"(dp|pp|m)([1-9][0-9]{0,3})")
-_SIZED = re.compile(r"b[1-9][0-9]*([kmg]i)?b")
+_SIZED = re.compile(r"b([1-9][0-9]{0,11})([kmg]i)?b")
+_UNITS = {None: 1, "ki": 2**10, "mi": 2**20, "gi": 2**30}
+# Numbers in names of strategies, by their attributes.
+_NUMBERS = {"dp": "dp", "pp": "pp", "m": "microbatches"}
 # Where a name does not say how many microbatches there are: as many as stages, times these.
 _RATIOS = (1, 2, 4)
 
@@ -87,11 +91,16 @@ def imagine(family: Family) -> Sequence[Strategy]:
         ['pp4 1f1b m8']
         >>> [strategy.name for strategy in imagine(read_family("dp"))]
         ['dp2']
+        >>> [strategy.name for strategy in imagine(read_family("b512KiB"))]
+        ['dp2 b512KiB']
     """
     figures = {match[1]: int(match[2]) for word in family.words if (match := _NUMBERED.fullmatch(word))}
     both = "hybrid" in family.words
-    dp = figures.get("dp", 2 if both or "dp" in family.words else 1)
+    sizes = [_size(match) for word in family.words if (match := _SIZED.fullmatch(word))]
     is_pipeline = both or {"pp", "gpipe", "1f1b"} & set(family.words)
+    # Only replicas have buckets.
+    is_replicated = both or "dp" in family.words or (sizes and not is_pipeline and "pp" not in figures)
+    dp = figures.get("dp", 2 if is_replicated else 1)
     pp = figures.get("pp", 2 if is_pipeline else 1)
     if pp == 1:
         counts: Sequence[int] = (figures.get("m", 1),)
@@ -103,6 +112,7 @@ def imagine(family: Family) -> Sequence[Strategy]:
             pp=pp,
             schedule="1f1b" if "1f1b" in family.words else "gpipe",
             microbatches=count,
+            bucket_bytes=sizes[0] if sizes else DEFAULT_BUCKET_BYTES,
             execution="compiled" if "compiled" in family.words else "eager",
         )
         for count in counts
@@ -126,4 +136,13 @@ def _holds(word: str, strategy: Strategy) -> bool:
         return strategy.dp > 1 and strategy.pp > 1
     if word == "eager":
         return strategy.execution == "eager"
+    if match := _NUMBERED.fullmatch(word):
+        return int(getattr(strategy, _NUMBERS[match[1]])) == int(match[2])
+    if match := _SIZED.fullmatch(word):
+        return strategy.dp > 1 and strategy.bucket_bytes == _size(match)
     return word in _split(strategy.name)
+
+
+def _size(match: re.Match[str]) -> int:
+    """The size that a word such as "b1mib" says [bytes]."""
+    return int(match[1]) * _UNITS[match[2]]

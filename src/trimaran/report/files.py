@@ -38,6 +38,7 @@ class RunReport:
         run_dir: directory of the run
         environment: versions and device by name
         noise: how far identical runs are apart here; None where that is not known
+        notes: what the user should know, such as what the model could not be used for
     """
 
     job: str
@@ -49,6 +50,7 @@ class RunReport:
     run_dir: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
     noise: Noise | None = None
+    notes: tuple[str, ...] = ()
 
 
 def report_document(report: RunReport) -> dict[str, Any]:
@@ -76,6 +78,7 @@ def report_document(report: RunReport) -> dict[str, Any]:
         "final": dict(report.final),
         "run_dir": report.run_dir,
         "environment": dict(report.environment),
+        "notes": list(report.notes),
     }
     return document | (comparison_document(comparison) if comparison else {})
 

@@ -25,8 +25,8 @@ class Remedy:
         limiter: what it acts on, such as "loader" or "exchange"
         name: in a few words, such as "load in 2 workers"
         action: what to do, one sentence
-        predicted_gain: share of the time of a step that it saves, below 1; where it changes the batch, of the time per
-            sample; negative: it would cost
+        predicted_gain: share of the time of a step, or of an epoch where that is made best, that it saves, below 1;
+            where it changes the batch, of the time per sample; negative: it would cost
         gain_interval: 90 % interval of it, (low, high)
         basis: how the gain was computed, with the figures
         assumption: what was taken for granted
@@ -100,7 +100,7 @@ def remedy_table(remedies: Sequence[Remedy]) -> RenderableType:
             Text(_percent(remedy.predicted_gain), style="bold" if number == 1 else ""),
             f"{_percent(low)} to {_percent(high)}",
         )
-    caption = Text("gain: share of the time of a step saved; interval: 90 %", style="dim")
+    caption = Text("gain: share of the time saved; interval: 90 %", style="dim")
     return Group(table, caption, Text(), *(_paragraph(number, remedy) for number, remedy in enumerate(remedies, 1)))
 
 

@@ -14,10 +14,19 @@ from trimaran.planner.families import read_family
 from trimaran.planner.outcomes import is_same
 from trimaran.planner.problem import Problem
 from trimaran.planner.prospects import Prospect
-from trimaran.program import Plan, read_plan
+from trimaran.program import read_plan
 from trimaran.report.remedies import Remedy
 from trimaran.session.jobs import JobSource
-from trimaran.session.planning import EVERYTHING, Planned, Progress, epoch_data, ignore_progress, load_plan, plan_job
+from trimaran.session.planning import (
+    EVERYTHING,
+    Planned,
+    Progress,
+    as_planned,
+    epoch_data,
+    ignore_progress,
+    load_plan,
+    plan_job,
+)
 from trimaran.session.request import PlanRequest
 
 
@@ -71,7 +80,13 @@ def explain_plan(
     given: Planned | None = None
     if path is not None:
         plan = read_plan(path)
-        source, request = _as_planned(plan, source, request)
+        source, request = as_planned(plan, source, request)
+        premises = plan.premises
+        request = replace(
+            request,
+            link=request.link or premises.link,
+            memory_bytes=request.memory_bytes or min(premises.memory_bytes, default=None),
+        )
         given = load_plan(path, source, request, progress=progress)
     planned = plan_job(source, request, progress=progress)
     found = planned.search
@@ -93,20 +108,6 @@ def explain_plan(
         remedies=tuple(_remedy(prospect) for prospect in worth),
         not_worth_it=tuple(_remedy(prospect) for prospect in rest),
         notes=(*(planned if given is None else given).warnings, *_outdated(given, found)),
-    )
-
-
-def _as_planned(plan: Plan, source: JobSource, request: PlanRequest) -> tuple[JobSource, PlanRequest]:
-    """The job and the request as the plan was made for, where the user says nothing else."""
-    premises = plan.premises
-    if source.global_batch_size is None and source.make().global_batch_size != premises.global_batch_size:
-        source = replace(source, global_batch_size=premises.global_batch_size)
-    return source, replace(
-        request,
-        devices=request.devices or len(premises.devices),
-        link=request.link or premises.link,
-        memory_bytes=request.memory_bytes or min(premises.memory_bytes, default=None),
-        objective=plan.objective if request.objective == EVERYTHING.objective else request.objective,
     )
 
 

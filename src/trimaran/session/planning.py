@@ -125,7 +125,7 @@ def plan_job(
             link=cluster.link,
         ),
         prediction=predict(found.chosen),
-        objective=request.objective,
+        objective=request.objective or "throughput",
         candidates=tuple(candidate_rows(found)),
         program=program_lines(found.chosen.program),
     )
@@ -155,7 +155,7 @@ def load_plan(
     Args:
         path: of the plan
         source: where the job comes from
-        request: as for `plan_job`; `devices` None: as many as the plan was made for
+        request: as for `plan_job`; what neither says is as the plan was made for (`as_planned`)
         progress: told what is being done
 
     Raises:
@@ -163,7 +163,7 @@ def load_plan(
         CorruptDataError: the plan was damaged or edited
     """
     plan = read_plan(path)
-    request = replace(request, devices=request.devices or len(plan.premises.devices))
+    source, request = as_planned(plan, source, request)
     calibrated = find_calibrated(request)
     job, graph, cluster, data = _prepare(source, request, progress)
     check_plan(
@@ -185,7 +185,7 @@ def load_plan(
         cluster,
         batch=job.global_batch_size,
         clip=job.clip_norm is not None,
-        epoch=data if plan.objective == "epoch" else None,
+        epoch=data if request.objective == "epoch" else None,
     )
     return Planned(
         source=source,
@@ -202,6 +202,27 @@ def load_plan(
             *_rejoined(plan.premises.link, cluster.link),
             *_rescored(plan.prediction, chosen),
         ),
+    )
+
+
+def as_planned(plan: Plan, source: JobSource, request: PlanRequest) -> tuple[JobSource, PlanRequest]:
+    """The batch, the devices and the objective that a plan was made for, where the user says nothing else.
+
+    Args:
+        plan: says them
+        source: where the job comes from
+        request: what the user asks
+
+    Raises:
+        InputError: the job is wrong
+    """
+    batch = plan.premises.global_batch_size
+    if source.global_batch_size is None and source.make().global_batch_size != batch:
+        source = replace(source, global_batch_size=batch)
+    return source, replace(
+        request,
+        devices=request.devices or len(plan.premises.devices),
+        objective=request.objective or plan.objective,
     )
 
 
@@ -288,6 +309,9 @@ def _rejoined(then: Link | None, now: Link | None) -> tuple[str, ...]:
 
 
 def _rescored(before: Prediction, now: Candidate) -> tuple[str, ...]:
+    if before.step_time_s <= 0.0:
+        # Written by hand, without a prediction.
+        return ()
     change = now.step_time_s / before.step_time_s - 1
     if abs(change) <= RESCORED_TOLERANCE:
         return ()

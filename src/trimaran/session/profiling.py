@@ -5,7 +5,7 @@ the step of data parallelism on all devices are simulated from them, as the plan
 beyond a plan, and its figures are those that plans are made of.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trimaran.costs import Cost, ProgramCosts
 from trimaran.costs.compute import form_of
@@ -62,6 +62,8 @@ def profile_job(
         InputError: the job is wrong, or more devices than there are
         InfeasibleError: nothing fits
     """
+    # Its steps are eager: nothing is compiled for it.
+    request = replace(request, execution="eager")
     planned = plan_job(source, request, progress=progress)
     if planned.search is None:
         raise InputError(f"{source.reference} was planned without a search: there is nothing to profile")

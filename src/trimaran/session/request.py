@@ -22,7 +22,7 @@ class PlanRequest:
         memory_bytes: memory that each device may use [bytes]; None: what it has
         oversubscribe: allow more ranks than the machine has devices
         link: what the links between local ranks are held to; None: nothing
-        objective: what is made best
+        objective: what is made best; None: throughput, or what a given plan was made for
         execution: how segments may be run
         calibration: file of `trimaran calibrate` whose figures are used; None: what is known of this machine
     """
@@ -31,7 +31,7 @@ class PlanRequest:
     memory_bytes: int | None = None
     oversubscribe: bool = False
     link: Link | None = None
-    objective: Objective = "throughput"
+    objective: Objective | None = None
     execution: Executions = "any"
     calibration: Path | None = None
 
@@ -42,7 +42,7 @@ def parse_request(
     memory: str | None = None,
     oversubscribe: bool = False,
     link: str | None = None,
-    objective: str = "throughput",
+    objective: str | None = None,
     execution: str = "any",
     calibration: Path | None = None,
 ) -> PlanRequest:
@@ -53,7 +53,7 @@ def parse_request(
         memory: such as "12GiB"
         oversubscribe: as in `PlanRequest`
         link: a rate such as "1Gb/s"
-        objective: "throughput" or "epoch"
+        objective: "throughput" or "epoch"; None as in `PlanRequest`
         execution: "any", "eager" or "compiled"
         calibration: as in `PlanRequest`
 
@@ -70,7 +70,7 @@ def parse_request(
         memory_bytes=None if memory is None else parse_bytes(memory),
         oversubscribe=oversubscribe,
         link=None if link is None else parse_link(link),
-        objective=_one_of(objective, Objective, "objective"),
+        objective=None if objective is None else _one_of(objective, Objective, "objective"),
         execution=_one_of(execution, Executions, "execution"),
         calibration=calibration,
     )

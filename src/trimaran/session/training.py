@@ -231,6 +231,7 @@ def _conclude(planned: Planned, run: RunDirectory, result: _Result) -> Trained:
         run_dir=str(run.path),
         environment=environment(planned),
         noise=planned.noise,
+        notes=planned.warnings,
     )
     write_report(run.report, report)
     return Trained(run=run, planned=planned, epochs=result.epochs, comparison=comparison, report=report)

@@ -1,15 +1,21 @@
 """An explanation on a terminal of 80 columns; the figures are those of `tests/unit/planner/problems.py`."""
 
+import dataclasses
 import io
 
 from rich.console import Console, RenderableType
 from tests.unit.planner.problems import problem
 
-from trimaran.cli.explanation_views import contrast_table, outcome_table, parts_table, rival_table
+from trimaran.cli.explanation_views import _rejected, contrast_table, outcome_table, parts_table, rival_table
+from trimaran.cli.views import print_notes
 from trimaran.planner.changes import parse_change
+from trimaran.planner.epoch import EpochData
 from trimaran.planner.explain import Explanation, explain
 from trimaran.planner.families import read_family
-from trimaran.planner.problem import solve
+from trimaran.planner.problem import assess, solve
+from trimaran.planner.space import Rejection
+from trimaran.program import Strategy
+from trimaran.units import format_seconds
 
 
 def explanation() -> Explanation:
@@ -56,3 +62,42 @@ def test_changes_are_shown_with_what_would_then_be_chosen() -> None:
     assert row(lines, "compute × 2")[-1] == "="
     assert "pp2" in row(lines, "memory: 300 B")
     assert "one" in row(lines, "links: 1 kb/s")
+
+
+def test_a_faster_rival_of_a_given_plan_is_shown_as_such() -> None:
+    given = problem()
+    plan = assess(Strategy(pp=2, microbatches=2), given)
+    lines = shown(rival_table(explain(given, solve(given), chosen=plan, changes=[]).rivals))
+    assert " ".join(row(lines, "dp2")[-3:]) == "faster: plan again"
+
+
+def test_epochs_are_compared_where_they_are_made_best() -> None:
+    """80 samples: 10 steps of 8, 98.5 ms each on one device."""
+    given = dataclasses.replace(problem(), epoch=EpochData(samples=80, evaluation_samples=0, drop_last=True))
+    found = explain(given, solve(given), changes=[parse_change("compute=x2")])
+    rivals = shown(rival_table(found.rivals))
+    assert "epoch" in row(rivals, "strategy")
+    assert row(rivals, "one device")[2:4] == ["985", "ms"]
+    chosen = found.chosen.candidate
+    outcomes = shown(outcome_table(found.outcomes))
+    assert row(outcomes, "change")[-1] == "epoch"
+    kept = found.outcomes[0].kept
+    assert kept is not None
+    assert kept.epoch_s is not None
+    assert kept.epoch_s < chosen.objective_s
+    assert row(outcomes, "compute × 2")[3:5] == format_seconds(kept.epoch_s).split()
+
+
+def test_a_reason_of_one_is_not_that_of_all() -> None:
+    rejections = [
+        Rejection(strategy=Strategy(dp=2, microbatches=count), cause="memory", reason=f"rank 0 needs {count} B")
+        for count in (1, 2)
+    ]
+    assert _rejected("memory", rejections) == "rejected 2, such as dp2: rank 0 needs 1 B"
+    assert _rejected("memory", rejections[:1]) == "rejected dp2: rank 0 needs 1 B"
+
+
+def test_brackets_of_a_note_are_no_markup() -> None:
+    text = io.StringIO()
+    print_notes(Console(file=text, width=80), ["the file [a]/b[/] is kept"])
+    assert text.getvalue() == "note: the file [a]/b[/] is kept\n"

@@ -31,6 +31,10 @@ ALL = (ONE, REPLICAS, BUCKETS, PIPELINE, HYBRID, COMPILED)
         ("hybrid", [HYBRID]),
         ("compiled", [COMPILED]),
         ("pp3", []),
+        ("dp1", [ONE]),
+        ("dp1 pp2", [PIPELINE]),
+        ("dp2 pp1 m1", [BUCKETS, COMPILED]),
+        ("dp2 b1024KiB", [BUCKETS]),
         ("pp2 m8", []),
     ],
 )
@@ -62,3 +66,10 @@ def test_what_no_search_considered_is_made_from_its_words() -> None:
     ]
     assert imagine(read_family("hybrid-m4")) == (Strategy(dp=2, pp=2, microbatches=4),)
     assert imagine(read_family("compiled dp3")) == (Strategy(dp=3, execution="compiled"),)
+
+
+@pytest.mark.parametrize(("word", "nbytes"), [("b512KiB", 2**19), ("b3GiB", 3 * 2**30), ("b7B", 7)])
+def test_buckets_of_any_size_can_be_asked_for(word: str, nbytes: int) -> None:
+    (strategy,) = imagine(read_family(f"dp2 {word}"))
+    assert strategy == Strategy(dp=2, bucket_bytes=nbytes)
+    assert strategy in read_family(f"dp2 {word}")

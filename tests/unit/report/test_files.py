@@ -21,6 +21,7 @@ REPORT = RunReport(
     final={"accuracy": 0.98, "loss": 0.05},
     run_dir="runs/digits",
     environment={"torch": "2.13.0"},
+    notes=("the model is one operation",),
 )
 
 
@@ -39,6 +40,7 @@ def test_the_report_has_what_scripts_ask_for() -> None:
     assert document["samples_per_s"] == 6.4
     assert document["final"]["accuracy"] == 0.98
     assert document["run_dir"] == "runs/digits"
+    assert document["notes"] == ["the model is one operation"]
 
 
 def test_figures_of_ranks_are_lists() -> None:

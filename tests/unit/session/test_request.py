@@ -1,12 +1,27 @@
 """What is asked of a plan, as it is written on the command line, and what comes of the link."""
 
+import dataclasses
+
 import pytest
+from tests.unit.planner.problems import problem
 
 from trimaran.cluster import Link
 from trimaran.errors import InputError
-from trimaran.session.planning import _rejoined, local_cluster
+from trimaran.planner.candidates import Candidate
+from trimaran.planner.problem import assess
+from trimaran.program import Plan, Prediction, Premises, Strategy
+from trimaran.session.jobs import JobSource
+from trimaran.session.planning import _rejoined, _rescored, as_planned, local_cluster
 from trimaran.session.request import PlanRequest, parse_request
 
+PLAN = Plan(
+    job="digits",
+    strategy=Strategy(dp=2),
+    premises=Premises(graph_digest="", global_batch_size=24, devices=("core", "core"), memory_bytes=(1000, 1000)),
+    prediction=Prediction(step_time_s=0.0, interval_s=(0.0, 0.0), peak_bytes=()),
+    objective="epoch",
+    program=(),
+)
 GIGABIT = Link(bytes_per_s=125e6, latency_s=0.0, source="asked: 1Gb/s")
 
 
@@ -38,3 +53,33 @@ def test_a_plan_for_other_links_is_told() -> None:
 
 def test_the_same_rate_written_otherwise_is_the_same_link() -> None:
     assert _rejoined(GIGABIT, parse_request(link="125MB/s").link) == ()
+
+
+def test_what_is_not_asked_is_as_the_plan_was_made_for() -> None:
+    source, request = as_planned(PLAN, JobSource(reference="digits"), PlanRequest())
+    assert source == JobSource(reference="digits", global_batch_size=24)
+    assert request == PlanRequest(devices=2, objective="epoch")
+
+
+def test_what_is_asked_goes_before_the_plan() -> None:
+    asked = JobSource(reference="digits", global_batch_size=48), PlanRequest(devices=1, objective="throughput")
+    assert as_planned(PLAN, *asked) == asked
+
+
+def test_a_batch_that_is_the_job_s_own_overrides_nothing() -> None:
+    """What was measured is kept under the whole source."""
+    own = JobSource(reference="digits")
+    plan = dataclasses.replace(
+        PLAN, premises=dataclasses.replace(PLAN.premises, global_batch_size=own.make().global_batch_size)
+    )
+    assert as_planned(plan, own, PlanRequest())[0] == own
+
+
+def rescored(step_time_s: float, now: Candidate) -> tuple[str, ...]:
+    return _rescored(dataclasses.replace(PLAN.prediction, step_time_s=step_time_s), now)
+
+
+def test_a_prediction_that_no_longer_holds_is_told_where_there_is_one() -> None:
+    now = assess(Strategy(), problem())
+    assert "+100%" in rescored(now.step_time_s / 2, now)[0]
+    assert rescored(now.step_time_s, now) == rescored(0.0, now) == ()

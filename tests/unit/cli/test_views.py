@@ -1,0 +1,105 @@
+"""What commands say in JSON and in words, of plans by the costs of `tests/unit/planner/problems.py`."""
+
+import dataclasses
+import io
+
+import pytest
+from rich.console import Console
+from tests.unit.planner.problems import problem
+
+from trimaran.cli.explanation_document import explanation_document
+from trimaran.cli.explanation_views import print_explanation
+from trimaran.cli.views import simulation_document
+from trimaran.cluster import Link
+from trimaran.job import Job
+from trimaran.planner.changes import parse_change
+from trimaran.planner.epoch import EpochData
+from trimaran.planner.explain import explain
+from trimaran.planner.families import read_family
+from trimaran.planner.problem import Problem, solve
+from trimaran.program import Plan, Premises, program_lines
+from trimaran.session.explaining import Explained
+from trimaran.session.jobs import JobSource
+from trimaran.session.planning import Planned
+from trimaran.session.rows import predict
+
+GIGABIT = Link(bytes_per_s=125e6, latency_s=0.0, source="asked: 1Gb/s")
+
+
+def epochs() -> Problem:
+    """An epoch is 10 steps of 60.0 ms on two replicas; links are said to be held."""
+    given = problem()
+    cluster = dataclasses.replace(given.cluster, link=GIGABIT)
+    return dataclasses.replace(given, cluster=cluster, epoch=EpochData(samples=80, drop_last=True))
+
+
+def planned(given: Problem) -> Planned:
+    search = solve(given)
+    chosen = search.chosen
+    job = Job(
+        model=dict,  # type: ignore[arg-type]  # never made
+        loss=None,
+        optimizer=dict,  # type: ignore[arg-type]
+        dataset=dict,  # type: ignore[arg-type]
+        global_batch_size=given.batch,
+        name="a [red] job",
+    )
+    premises = Premises(graph_digest="", global_batch_size=given.batch, devices=("core",), memory_bytes=(1,))
+    return Planned(
+        source=JobSource(reference="file.py:make"),
+        job=job,
+        graph=given.graph,
+        cluster=given.cluster,
+        table=given.table,
+        plan=Plan(
+            job="file.py:make",
+            strategy=chosen.strategy,
+            premises=premises,
+            prediction=predict(chosen),
+            program=program_lines(chosen.program),
+        ),
+        chosen=chosen,
+        search=search,
+    )
+
+
+def explained(given: Problem) -> Explained:
+    made = planned(given)
+    found = made.search
+    assert found is not None
+    changes = [parse_change("compute=x2")]
+    explanation = explain(given, found, why_not=[read_family("[pp]")], changes=changes)
+    return Explained(planned=made, found=found, explanation=explanation, remedies=(), not_worth_it=())
+
+
+def test_a_simulation_says_of_what_it_is() -> None:
+    document = simulation_document(planned(epochs()))
+    assert {name: document[name] for name in ("job", "global_batch_size", "link", "objective", "strategy")} == {
+        "job": "file.py:make",
+        "global_batch_size": 8,
+        "link": "1 Gb/s",
+        "objective": "epoch",
+        "strategy": "dp2",
+    }
+    plain = simulation_document(planned(problem()))
+    assert (plain["link"], plain["objective"]) == (None, "throughput")
+
+
+def test_an_explanation_says_by_what_it_compares() -> None:
+    document = explanation_document(explained(epochs()))
+    assert (document["link"], document["objective"]) == ("1 Gb/s", "epoch")
+    plan, rival, change = document["plan"], document["rivals"][0], document["what_if"][0]
+    assert plan["epoch_s"] > plan["step_time_s"]
+    assert rival["slower"] == pytest.approx(rival["epoch_s"] / plan["epoch_s"] - 1)
+    assert change["gain"] == pytest.approx(1 - change["epoch_s"] / plan["epoch_s"])
+    plain = explanation_document(explained(problem()))
+    assert (plain["link"], plain["objective"], plain["plan"]["epoch_s"]) == (None, "throughput", None)
+
+
+def test_an_explanation_names_links_and_keeps_brackets_as_they_are() -> None:
+    text = io.StringIO()
+    print_explanation(Console(file=text, width=80), explained(epochs()))
+    words = " ".join(text.getvalue().split())
+    assert "dp2 for a [red] job, global batch 8 over 1 Gb/s: 60" in words
+    assert "an epoch, 60.0 ms a step" in words
+    assert "Why not [pp]?" in words
