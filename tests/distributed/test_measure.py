@@ -87,11 +87,14 @@ def test_the_parts_are_commensurate_with_the_whole(measured: tuple[Graph, CostTa
 
 
 def test_curves_rise_from_the_smallest_size_to_the_largest(measured: tuple[Graph, CostTable, Path]) -> None:
-    """16 MiB take longer than 16 B, by far more than any noise."""
+    """16 MiB take longer than 16 B, by far more than any noise; what the thread does for them only takes some time."""
     _, table, _ = measured
     assert set(table.curves) == set(wanted_curves(2))
-    for curve in table.curves.values():
-        assert curve[-1][1].seconds > 5 * curve[0][1].seconds
+    for key, curve in table.curves.items():
+        if key.kind.endswith(HOST):
+            assert all(0.0 < cost.seconds < 0.1 for _, cost in curve)
+        else:
+            assert curve[-1][1].seconds > 5 * curve[0][1].seconds
 
 
 def test_what_is_known_starts_no_process(
@@ -155,7 +158,10 @@ def test_compute_and_communication_never_speed_each_other_up(measured: tuple[Gra
 def test_three_ranks_agree_on_their_curves(tmp_path: Path) -> None:
     first, *others = launch(_curves, ranks=3, log_dir=tmp_path, device="cpu", timeout_s=60)
     assert [other == first for other in others] == [True, True]
-    assert [f"{key.kind} {key.ranks}" for key in first] == ["SEND 2", "AR 2", "AR 3", "BC 2", "BC 3"]
+    assert [f"{key.kind} {key.ranks}" for key in first] == [
+        *("SEND 2", "AR 2", "AR 3", "BC 2", "BC 3"),
+        *("SEND host 2", "RECV host 2", "AR host 2"),
+    ]
 
 
 def _curves(world: object) -> object:
