@@ -10,6 +10,7 @@ from trimaran.cluster.detect import detect_cluster
 from trimaran.costs import CostTable, price
 from trimaran.costs.compute import operation_costs
 from trimaran.costs.table_files import read_table
+from trimaran.costs.transfers import HOST
 from trimaran.errors import ExecutionError, InputError
 from trimaran.graph import Graph
 from trimaran.graph.capture import capture
