@@ -113,6 +113,55 @@ def test_a_script_can_observe_itself(tmp_path: Path) -> None:
     assert "Sequential on 1 process (cpu)" in done.stdout
 
 
+AGAIN_IN_SCRIPT = """
+import torch, trimaran
+def train(model, steps):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    def compute():
+        optimizer.zero_grad()
+        loss = model({"x": torch.randn(4, 8)}).mean()
+        loss.backward()
+        return loss
+    for _ in range(steps):
+        optimizer.step(compute)
+class First(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.LazyLinear(8)
+    def forward(self, batch):
+        return self.layer(batch["x"])
+class Second(First):
+    pass
+with trimaran.observe() as watch:
+    train(First(), 30)
+assert watch.report(again=False).model == "First"
+with trimaran.observe(Second()) as watch:
+    pass
+with trimaran.observe() as watch:
+    train(First(), 20)
+    # The first fifty are another optimizer's.
+    train(Second(), 120)
+seen = watch.report(again=False)
+assert seen.model == "Second" and 60 < seen.steps < 90, (seen.model, seen.steps)
+assert seen.ranks[0].samples == 4
+parts = {name.split()[0]: seconds for name, seconds in seen.parts_s.items()}
+assert min(parts["FP"], parts["BP"], parts["WU"]) > 0, parts
+"""
+
+
+def test_later_models_and_optimizers_are_observed_and_closures_are_no_update(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", AGAIN_IN_SCRIPT]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "watched no longer" not in done.stderr
+
+
+def test_looking_torch_up_does_not_end_the_watch(tmp_path: Path) -> None:
+    looks = "import importlib.util as u; u.find_spec('torch'); import torch"
+    done = trimaran("observe", "--", sys.executable, "-c", looks, cwd=tmp_path)
+    assert "no optimizer of torch.optim took a step" in done.stderr
+
+
 def test_a_sitecustomize_that_stands_behind_ours_still_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.stdout.write('mine ran\\n')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

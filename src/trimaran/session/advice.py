@@ -41,12 +41,12 @@ _ENOUGH = 0.8
 _WORTH = 0.02
 
 
-def advise(findings: Findings, *, handover: Callable[[int], float]) -> list[Remedy]:
+def advise(findings: Findings, *, handover: Callable[[int], float | None]) -> list[Remedy]:
     """Remedies worth naming, the best first.
 
     Args:
         findings: of an observed script
-        handover: time that a batch of so many bytes takes to arrive from a worker [s]
+        handover: time that a batch of so many bytes takes to arrive from a worker [s]; None where it is not known
     """
     workers = partial(_workers, handover=handover)
     makers = (workers, _persistent, _accumulate, _halve, _seldom, _even, _weighted, _larger, _fused, _compiled)
@@ -81,14 +81,16 @@ def _gain(findings: Findings, saved: Callable[[Parts], float]) -> _Gain:
     return {"predicted_gain": gain, "gain_interval": (min(low, gain), min(max(high, gain), _MOST))}
 
 
-def _workers(findings: Findings, *, handover: Callable[[int], float]) -> Iterator[Remedy]:
+def _workers(findings: Findings, *, handover: Callable[[int], float | None]) -> Iterator[Remedy]:
     loader = findings.facts["loader"]
     mean = findings.mean
     if loader is None or mean.load < _WORTH * mean.step_s:
         return
     first, cores = findings.first, findings.facts["cores"]
     now = loader["workers"]
-    arrives = 0.0 if now else handover(findings.facts["batch_nbytes"])
+    handed_over = 0.0 if now else handover(findings.facts["batch_nbytes"])
+    # A step may load several batches, to accumulate over them.
+    arrives = (handed_over or 0.0) * max(1.0, findings.counts["batches_loaded"])
     # With workers that are waited for, all of them are busy all the time.
     one_batch = mean.load if not now else now * mean.step_s
     rest = mean.step_s - mean.load
@@ -113,14 +115,23 @@ def _workers(findings: Findings, *, handover: Callable[[int], float]) -> Iterato
         name=f"load in {wanted} {text}",
         action=f"Give the DataLoader num_workers={wanted} (now {now}) and persistent_workers=True.",
         basis=(
-            f"A batch takes {format_seconds(one_batch)} to load and {format_seconds(arrives)} to arrive from a worker, "
-            f"the rest of a step {format_seconds(rest)}; the step becomes the longer of the rest with the arrival and "
-            f"{format_seconds(one_batch)}/{wanted}, and no less than its processor time on {cores} cores."
+            f"A step's data takes {format_seconds(one_batch)} to load and {format_seconds(arrives)} to arrive from "
+            f"workers, the rest of a step {format_seconds(rest)}; the step becomes the longer of the rest with the "
+            f"arrival and {format_seconds(one_batch)}/{wanted}, and no less than its processor time on {cores} cores."
         ),
-        assumption="loading spreads over workers and does not slow the training process down.",
+        assumption=_of_workers(iterable=loader.get("iterable", False), known=handed_over is not None),
         setting={"workers": wanted},
         **_gain(findings, lambda parts: parts.step_s - after(parts, wanted)),
     )
+
+
+def _of_workers(*, iterable: bool, known: bool) -> str:
+    text = "loading spreads over workers and does not slow the training process down"
+    if iterable:
+        text += "; an IterableDataset must give each worker its own share (get_worker_info)"
+    if not known:
+        text += "; handing a batch over is free, because it could not be measured"
+    return text + "."
 
 
 def _persistent(findings: Findings) -> Iterator[Remedy]:
@@ -200,7 +211,12 @@ def _seldom(findings: Findings) -> Iterator[Remedy]:
     def chance(parts: Parts) -> float:
         return max(0.0, parts.wait_in_collective - lasting)
 
-    blocked = f"{format_seconds(mean.collective + chance(mean))} are blocked in collectives of the script"
+    metrics = not _trains_by_collectives(findings)
+
+    def saved(parts: Parts) -> float:
+        return share * ((parts.collective + chance(parts) if metrics else 0.0) + parts.sync)
+
+    blocked = f"{format_seconds(mean.collective + chance(mean))} are blocked in collectives of the script and "
     reads = f"{format_seconds(mean.sync)} in {findings.counts['syncs']:.0f} reads of values"
     about = partial(
         Remedy,
@@ -213,9 +229,9 @@ def _seldom(findings: Findings) -> Iterator[Remedy]:
     )
     if not on_gpu:
         yield about(
-            basis=f"Of a step, {blocked} and {reads}; all but one in {_EVERY} go.",
+            basis=f"Of a step, {blocked if metrics else ''}{reads}; all but one in {_EVERY} go.",
             assumption="they serve metrics, which training does not wait for.",
-            **_gain(findings, lambda parts: share * (parts.collective + chance(parts) + parts.sync)),
+            **_gain(findings, saved),
         )
         return
     # A read waits for what the host has issued. Without it the device works through the host's next issuing.
@@ -230,6 +246,13 @@ def _seldom(findings: Findings) -> Iterator[Remedy]:
         predicted_gain=most / 2,
         gain_interval=(0.0, most),
     )
+
+
+def _trains_by_collectives(findings: Findings) -> bool:
+    """Whether the collectives of the script are its exchange of parameters or gradients, and not of metrics."""
+    model = findings.facts["model"] or {}
+    gradients = model.get("gradient_nbytes", 0)
+    return bool(model.get("fsdp")) or 0 < gradients <= 2 * findings.counts["collective_nbytes"]
 
 
 def _even(findings: Findings) -> Iterator[Remedy]:

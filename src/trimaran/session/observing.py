@@ -80,7 +80,7 @@ def observe_command(command: Sequence[str], *, again: bool = True, output_to: in
     program = shutil.which(command[0])
     if program is None:
         raise InputError(f"no such command: {command[0]}", command=command[0])
-    with tempfile.TemporaryDirectory(prefix="trimaran-observe-") as folder:
+    with tempfile.TemporaryDirectory(prefix="trimaran-observe-", ignore_cleanup_errors=True) as folder:
         environment = watched_environment(os.environ, Path(folder), again=again)
         try:
             process = subprocess.Popen([program, *command[1:]], env=environment, stdout=output_to)
@@ -193,12 +193,16 @@ def _unseen(findings: Findings) -> Iterator[str]:
         yield "FSDP: its exchanges overlap with the work and are not told apart from it."
     elif findings.first.record.world > 1 and model["ddp"] is None:
         yield "Several ranks without DistributedDataParallel: only collectives that Python calls were timed."
+    if model is not None and model["device"] == "cuda":
+        yield "On a GPU the time is the host's, which issues work and goes on: kernels are not looked at."
+        if findings.first.record.world > 1:
+            yield "NCCL does not block the host either: of an exchange only what the host waits for is seen."
     if len(findings.ranks) < findings.first.record.world:
         yield f"{len(findings.ranks)} of {findings.first.record.world} ranks left a record: waiting is judged by those."
     if facts["compiled"]:
         yield "Compiled regions are timed as a whole; their kernels are not looked at."
     if facts["other_optimizers"]:
-        yield "Several optimizers: a step ends with that of the first one seen."
+        yield "Several optimizers: a step ends with that of the first one seen, until another takes 50 alone."
     again = findings.first.record.again
     if again is None:
         yield "The model was not timed again after the script, so larger batches could not be judged."
@@ -218,9 +222,9 @@ class Watch:
 
     def __init__(self, model: "nn.Module | None" = None) -> None:
         self._output = load_watch()
-        self._output.install(model)
+        self._output.install_all()
         if os.environ.get("TRIMARAN_OBSERVE") is None:
-            self._output.OUTPUT.renew()
+            self._output.OUTPUT.renew(model)
 
     def __enter__(self) -> "Watch":
         return self
@@ -248,7 +252,12 @@ class Watch:
         plain = self._output.record()
         if again:
             plain |= {"again": self._output.measure_again()}
-        return conclude([parse_record(plain, source="this process")])
+        ledger = self._output.LEDGER
+        watched, ledger.thread = ledger.thread, 0
+        try:
+            return conclude([parse_record(plain, source="this process")])
+        finally:
+            ledger.thread = watched
 
 
 def observe(model: "nn.Module | None" = None) -> Watch:

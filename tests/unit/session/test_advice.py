@@ -55,6 +55,28 @@ def test_logging_seldom_saves_blocked_collectives_and_reads() -> None:
     assert limiter(*ranks) == "synchronisation"
 
 
+@pytest.mark.parametrize("model", [{"gradient_nbytes": 2000}, {"fsdp": True}])
+def test_collectives_that_carry_the_gradients_are_no_metrics(model: dict[str, object]) -> None:
+    """1000 bytes a step are half of the gradients': only the read of 1 ms of 10 can wait."""
+    steps = [{"forward": 5, "collective": 4, "sync": 1, "syncs": 1, "collective_nbytes": 1000}] * 40
+    ranks = [make_record(steps, rank=rank, world=2, model=FACTS["model"] | model) for rank in range(2)]
+    assert advised(*ranks)["log every 10 steps"].predicted_gain == pytest.approx(0.09)
+
+
+def test_every_batch_of_a_step_has_to_arrive() -> None:
+    """6 of 10 ms load two batches; each takes 1 ms to arrive, so 4 + 2 ms remain. Shards are the dataset's to make."""
+    record = make_record([{"load": 6, "forward": 4, "batches_loaded": 2}] * 40, loader=LOADER | {"iterable": True})
+    remedy = advised(record)["load in 2 workers"]
+    assert remedy.predicted_gain == pytest.approx(0.4)
+    assert "IterableDataset" in (remedy.assumption or "")
+
+
+def test_an_arrival_that_could_not_be_measured_is_told() -> None:
+    record = make_record([{"load": 6, "forward": 4}] * 40, loader=LOADER)
+    remedies = advise(analyse([record]), handover=lambda _: None)
+    assert "could not be measured" in (remedies[0].assumption or "")
+
+
 def test_a_larger_batch_by_what_the_copy_took() -> None:
     """Twice the batch takes 1.2 times as long: 8 ms become 4.8 ms, update and other 2 ms become 1 ms, of 10 ms."""
     again = {"factors": [1, 2], "durations_s": [[0.01], [0.012]], "operators": 9, "pointwise": 0, "operator_s": 1e-6}

@@ -5,6 +5,7 @@ remedies: the shortest block of a step, over the ranks, is the exchange itself, 
 nobody; what another rank is blocked longer, it waits for the slower ones. No common clock is needed for that.
 
 Left out of the figures: the first steps, steps with an evaluation in them, and steps ten times as long as the median.
+Where half of the steps have a forward without gradients, it belongs to them (a teacher, a target network).
 """
 
 from collections.abc import Mapping, Sequence
@@ -107,7 +108,7 @@ def analyse(records: Sequence[ProcessRecord]) -> Findings:
     job, elsewhere = _job(records)
     common, left_out = _steady(job)
     if len(common) < LEAST_STEPS:
-        raise _too_few(records, len(common))
+        raise _too_few(records, len(common), left_out)
     times = [_Times(record, common) for record in job]
     exchange = np.min([time.ns["exposed"] for time in times], axis=0)
     collective = np.min([time.ns["collective"] for time in times], axis=0)
@@ -115,7 +116,7 @@ def analyse(records: Sequence[ProcessRecord]) -> Findings:
     ranks = [_rank(record, time, mean_parts(own)) for record, time, own in zip(job, times, parts, strict=True)]
     each_step = [mean_parts([own[number] for own in parts]) for number in range(len(common))]
     uneven_s, uneven_samples, slower_s = _uneven(times, fixed_share(job) or 0.0)
-    names = ("forwards", "backwards", "samples", "syncs", "collectives", "collective_nbytes", "dry")
+    names = ("forwards", "backwards", "samples", "syncs", "collectives", "collective_nbytes", "dry", "batches_loaded")
     return Findings(
         ranks=ranks,
         mean=mean_parts(each_step),
@@ -152,7 +153,7 @@ class _Times:
         columns = {
             "load": ns["load"] + ns["copy"],
             "start": ns["start"],
-            "forward": ns["forward"] + ns["loss"],
+            "forward": ns["forward"] + ns["loss"] + ns["evaluation"],
             "backward": ns["backward"],
             "exchange": exchange,
             "wait": ns["exposed"] - exchange,
@@ -170,7 +171,7 @@ def _job(records: Sequence[ProcessRecord]) -> tuple[list[ProcessRecord], int]:
     """The group of ranks that took most steps, and how many other processes took some."""
     stepped = [record for record in records if record.steps]
     if not stepped:
-        raise _too_few(records, 0)
+        raise _too_few(records, 0, {})
     longest = max(stepped, key=lambda record: record.steps)
     job: dict[int, ProcessRecord] = {}
     for record in stepped:
@@ -186,10 +187,12 @@ def _steady(job: Sequence[ProcessRecord]) -> tuple[NDArray[np.int64], dict[str, 
     first = max(_WARMUP_STEPS, min(50, int(_WARMUP_SHARE * min(record.steps for record in job))))
     evaluated: set[int] = set()
     for record in job:
-        number = record.column("step")
-        evaluated |= set(number[(record.column("evaluation_ns") > 0) | (record.column("forwards") == 0)].tolist())
+        evaluated |= set(record.column("step")[_evaluated(record)].tolist())
     steady = np.array(sorted(step for step in kept - evaluated if step >= first), dtype=np.int64)
     left_out = {"at the start": min(first, len(kept)), "with an evaluation": len(evaluated & kept)}
+    apart = max(len(record.rows) for record in job) - len(kept)
+    if apart:
+        left_out["not in the records of all ranks"] = apart
     if not len(steady):
         return steady, left_out
     long = np.zeros(len(steady), dtype=bool)
@@ -197,6 +200,16 @@ def _steady(job: Sequence[ProcessRecord]) -> tuple[NDArray[np.int64], dict[str, 
         step = _Times(record, steady).step
         long |= step > _LONG * np.median(step)
     return steady[~long], left_out | {"far longer than the others": int(long.sum())}
+
+
+def _evaluated(record: ProcessRecord) -> NDArray[np.bool_]:
+    """Which rows have an evaluation in them, or no forward that trains."""
+    without_gradients = record.column("evaluation_ns") > 0
+    if 2 * without_gradients.sum() >= len(without_gradients):
+        without_gradients[:] = False
+    forwards = record.column("forwards")
+    # None at all: the forwards of this script cannot be counted.
+    return without_gradients | (forwards == 0) if forwards.any() else without_gradients
 
 
 def _rank(record: ProcessRecord, times: _Times, parts: Parts) -> RankFindings:
@@ -250,12 +263,21 @@ def _chance(work: Array, samples: Array) -> float:
     return float((rest - slope * spread).max(axis=0).mean())
 
 
-def _too_few(records: Sequence[ProcessRecord], steps: int) -> TrimaranError:
+def _too_few(records: Sequence[ProcessRecord], steps: int, left_out: Mapping[str, int]) -> TrimaranError:
     if not records:
-        reason = "no process imported torch in a Python that reads PYTHONPATH (the options -I, -E and -S keep it out)"
+        reason = (
+            "no process imported torch in a Python that reads PYTHONPATH (the options -I, -E and -S keep it out), or "
+            "all were ended by a signal before their first record, which comes after 20 steps and half a second"
+        )
     elif not any(record.steps for record in records):
         reason = "torch was imported, but no optimizer of torch.optim took a step"
     else:
         most = max(record.steps for record in records)
-        reason = f"{most} steps were taken, {steps} of them steady; at least {LEAST_STEPS} are needed: run it longer"
+        reason = f"{most} steps were taken, {steps} of them steady; at least {LEAST_STEPS} are needed"
+        # More of the same would be left out as well.
+        others = {name: count for name, count in left_out.items() if count and name != "at the start"}
+        if 2 * sum(others.values()) > most:
+            reason += "; left out: " + ", ".join(f"{count} {name}" for name, count in others.items())
+        else:
+            reason += ": run it longer"
     return TrimaranError(f"nothing was seen: {reason}", steps=steps)

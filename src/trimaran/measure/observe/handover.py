@@ -8,12 +8,20 @@ _BATCHES = 40
 _APART_S = 3e-3
 
 
-def measure_handover(nbytes: int) -> float:
-    """Time that a ready batch takes to arrive from a worker [s].
+def measure_handover(nbytes: int) -> float | None:
+    """Time that a ready batch takes to arrive from a worker [s]; None where no worker can be had.
 
     Args:
         nbytes: of the batch [bytes]
     """
+    try:
+        return _measured(nbytes)
+    except (OSError, RuntimeError, ValueError):
+        # No shared memory, no fork: the report is worth more than this figure.
+        return None
+
+
+def _measured(nbytes: int) -> float:
     import torch
     from torch.utils.data import DataLoader, IterableDataset
 
@@ -22,7 +30,7 @@ def measure_handover(nbytes: int) -> float:
             return (torch.ones(max(1, nbytes // 4)) for _ in range(_BATCHES))
 
     durations = []
-    iterator = iter(DataLoader(Ready(), batch_size=None, num_workers=1))
+    iterator = iter(DataLoader(Ready(), batch_size=None, num_workers=1, multiprocessing_context="fork"))
     for _ in range(_BATCHES):
         # Busy meanwhile, as a script is, so that the worker is ahead.
         until = time.perf_counter() + _APART_S

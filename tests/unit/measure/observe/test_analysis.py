@@ -48,6 +48,23 @@ def test_steps_with_an_evaluation_and_far_longer_ones_do_not_count() -> None:
     assert found.left_out == {"at the start": 5, "with an evaluation": 1, "far longer than the others": 1}
 
 
+def test_a_teacher_in_every_step_is_a_part_of_the_step() -> None:
+    """2 + 1 ms of forward and loss, and 3 ms of a forward without gradients."""
+    found = analyse([make_record([STEP | {"evaluation": 3}] * 40)])
+    assert found.mean.forward == pytest.approx(0.006)
+    assert found.left_out["with an evaluation"] == 0
+
+
+def test_a_script_whose_forwards_cannot_be_counted_is_judged() -> None:
+    assert analyse([make_record([STEP | {"forwards": 0}] * 40)]).steps == 35
+
+
+def test_steps_without_a_forward_that_trains_do_not_count() -> None:
+    steps = [STEP] * 40
+    steps[20] = STEP | {"forwards": 0}
+    assert analyse([make_record(steps)]).left_out["with an evaluation"] == 1
+
+
 def test_processes_of_another_job_are_counted_and_left_out() -> None:
     found = analyse([make_record([STEP] * 40), make_record([STEP] * 20), make_record([])])
     assert (found.taken, found.elsewhere) == (40, 1)
@@ -58,7 +75,15 @@ def test_processes_of_another_job_are_counted_and_left_out() -> None:
     [
         ([], "no process imported torch"),
         ([make_record([])], "no optimizer of torch.optim took a step"),
-        ([make_record([STEP] * 6)], "6 steps were taken, 1 of them steady"),
+        ([make_record([STEP] * 6)], "6 steps were taken, 1 of them steady.*: run it longer"),
+        (
+            [make_record([STEP | {"forwards": number % 9 == 0} for number in range(60)])],
+            "60 steps were taken, 6 of them steady.*; left out: 53 with an evaluation$",
+        ),
+        (
+            [make_record([STEP] * 60), make_record([STEP] * 12, rank=1)],
+            "60 steps were taken, 7 of them steady.*; left out: 48 not in the records of all ranks$",
+        ),
     ],
 )
 def test_nothing_seen_says_why(records: list[object], part: str) -> None:

@@ -2,7 +2,8 @@
 
     arrival   waits for `import torch`, then installs the watch
     ledger    the time of a step, by what it is spent on
-    hooks     torch's modules, autograd, optimizers and loaders write into the ledger
+    roots     modules that the script calls itself write into the ledger
+    hooks     so do autograd, optimizers and loaders
     waits     so do reads of single values and collectives
     facts     what the process is: versions, ranks, model, memory
     output    the record of the process, written as it goes and at its end

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from trimaran_watch.hooks import SEEN
+from trimaran_watch.roots import SEEN
 
 FACTORS = (1, 2, 4, 8)
 
@@ -27,6 +27,7 @@ _BUDGET_S = 2.0
 _MOST_ROUNDS = 30
 _LEAST_ROUNDS = 3
 _MOST_COPIED_NBYTES = 2 * 2**30
+_MOST_COUNTING_S = 0.3
 _FUSED = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad)
 
 
@@ -38,32 +39,59 @@ def time_again(samples: int) -> dict[str, Any]:
 
     Returns:
         `factors` and for each the durations of a forward with its backward [s]; `operators`, `pointwise` and the cost
-        of an empty one, `operator_s`; `updates`, durations [s] by form. Only `why_not` where it could not be done.
+        of an empty one, `operator_s`; `updates`, durations [s] by form. `why_not` where larger batches were not timed.
     """
-    with _quiet():
-        try:
+    try:
+        with _quiet():
             return _all(samples)
-        except Exception as error:  # noqa: BLE001  whatever a model may raise: the script is over and must end well
-            return {"why_not": f"{type(error).__name__}: {error}"[:200]}
+    except Exception as error:  # noqa: BLE001  whatever a model may raise: the script is over and must end well
+        return {"why_not": f"{type(error).__name__}: {error}"[:200]}
 
 
 def _all(samples: int) -> dict[str, Any]:
     root, inputs = SEEN.main, SEEN.inputs
     if root is None or inputs is None:
         return {"why_not": "no batch was kept"}
-    if any(True for _ in root.parameters()) and _nbytes(root) * 3 > _MOST_COPIED_NBYTES:
-        return {"why_not": "the model is too large to be copied"}
+    obstacle = _obstacle(root)
+    if obstacle is not None:
+        return {"why_not": obstacle}
     model = copy.deepcopy(root.module if isinstance(root, DistributedDataParallel) else root)
     model.train(root.training)
     step = _once(model)
-    batches = {factor: _enlarge(inputs, samples, factor) for factor in FACTORS}
-    found: dict[str, Any] = {"operators": None}
+    own = _enlarge(inputs, samples, 1)
     counting = _Counting()
     with counting:
-        step(batches[1])
+        took_s = _duration(lambda: step(own))
     found = {"operators": counting.operators, "pointwise": counting.pointwise, "operator_s": _empty_operator_s()}
+    if took_s > _MOST_COUNTING_S:
+        return found | {"why_not": f"one step of a copy took over {_MOST_COUNTING_S} s"}
+    if not is_batched(inputs, samples):
+        return found | {"why_not": "the batch dimension was not found", "updates": _updates(model)}
+    batches = {factor: _enlarge(inputs, samples, factor) for factor in FACTORS}
     found |= _in_rounds({factor: _bound(step, batch) for factor, batch in batches.items()})
     return found | {"updates": _updates(model)}
+
+
+def _obstacle(root: torch.nn.Module) -> str | None:
+    """Why no copy of the model can be timed."""
+    parameters = list(root.parameters())
+    if _nbytes(root) * 3 > _MOST_COPIED_NBYTES:
+        return "the model is too large to be copied"
+    if any(hasattr(parameter, "device_mesh") for parameter in parameters):
+        return "its parameters are spread over ranks"
+    others = {parameter.device.type for parameter in parameters} - {"cpu", "cuda"}
+    return f"the device is {others.pop()}" if others else None
+
+
+def is_batched(inputs: Any, samples: int) -> bool:
+    """Whether some input has the samples as its first dimension, so that it can be made larger.
+
+    Args:
+        inputs: of the main root
+        samples: first dimension of the batch; 0: not known
+    """
+    leaves = (leaf for leaf in tree_leaves(inputs) if isinstance(leaf, torch.Tensor) and leaf.dim())
+    return samples > 0 and any(leaf.size(0) == samples for leaf in leaves)
 
 
 def _nbytes(model: torch.nn.Module) -> int:
@@ -82,8 +110,6 @@ def _once(model: torch.nn.Module) -> Callable[[Any], None]:
         total = sum(leaf.float().mean() for leaf in leaves if leaf.requires_grad)
         if isinstance(total, torch.Tensor):
             total.backward()
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
 
     return step
 
@@ -97,7 +123,7 @@ def _enlarge(inputs: tuple[tuple[Any, ...], dict[str, Any]], samples: int, facto
         if not isinstance(value, torch.Tensor):
             return value
         value = value.detach()
-        return torch.cat([value] * factor) if value.dim() and value.shape[0] == samples else value
+        return torch.cat([value] * factor) if value.dim() and value.size(0) == samples else value
 
     return tree_map(grown, inputs)
 
@@ -119,9 +145,11 @@ def _in_rounds(steps: dict[int, Callable[[], None]]) -> dict[str, Any]:
     return {"factors": list(taken), "durations_s": list(taken.values())}
 
 
-def _duration(step: Callable[[], None]) -> float:
+def _duration(step: Callable[[], Any]) -> float:
     start = time.perf_counter()
     step()
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
     return time.perf_counter() - start
 
 
@@ -179,5 +207,8 @@ def _updates(model: torch.nn.Module) -> dict[str, list[float]]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    with contextlib.redirect_stdout(io.StringIO()), torch.random.fork_rng(), torch.enable_grad():
+    # A GPU that the model does not use is not asked for its random state: that would initialise it.
+    parameters = SEEN.main.parameters() if SEEN.main is not None else ()
+    gpus = sorted({parameter.device.index for parameter in parameters if parameter.is_cuda})
+    with contextlib.redirect_stdout(io.StringIO()), torch.random.fork_rng(devices=gpus), torch.enable_grad():
         yield

@@ -16,24 +16,33 @@ class Arrival:
 
     def __init__(self, then: Callable[[], None]) -> None:
         self._then = then
+        self._looking = False
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The module's spec where it is torch, with our step after its execution."""
-        if name != "torch" or self not in sys.meta_path:
+        """The module's spec where it is torch, with our step after its execution.
+
+        It may be looked up without being imported, so we stay until it is.
+        """
+        if name != "torch" or self._looking:
             return None
-        sys.meta_path.remove(self)
-        spec = find_spec("torch")
+        self._looking = True
+        try:
+            spec = find_spec("torch")
+        finally:
+            self._looking = False
         if spec is None or spec.loader is None:
             return spec
         execute = spec.loader.exec_module
 
         def execute_and_tell(module: ModuleType) -> None:
             execute(module)
-            self._then()
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+                self._then()
 
-        # On this one loader object, which serves this one import.
+        # On this one loader object, which serves this one look-up.
         object.__setattr__(spec.loader, "exec_module", execute_and_tell)
         return spec
 

@@ -10,8 +10,12 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_leaves
+from torch.utils.data import IterableDataset
 
-from trimaran_watch.hooks import SEEN
+from trimaran_watch.roots import SEEN
+
+# How the classes are named that shard: those of the first form, and those that the second one makes.
+_FSDP = ("FullyShardedDataParallel", "FSDP")
 
 
 def describe_process() -> dict[str, Any]:
@@ -70,7 +74,7 @@ def _model() -> dict[str, Any] | None:
         "gradient_dtypes": sorted({str(parameter.dtype).removeprefix("torch.") for parameter in trained}),
         "tensors": len(trained),
         "ddp": _ddp(model) if isinstance(model, DistributedDataParallel) else None,
-        "fsdp": any(type(module).__name__.startswith("FSDP") for module in model.modules()),
+        "fsdp": any(type(module).__name__.startswith(_FSDP) for module in model.modules()),
         "roots": len(SEEN.roots),
     }
 
@@ -106,6 +110,7 @@ def _loader() -> dict[str, Any] | None:
         return None
     return {
         "workers": loader.num_workers,
+        "iterable": isinstance(loader.dataset, IterableDataset),
         "batch_size": loader.batch_size,
         "prefetch_factor": loader.prefetch_factor,
         "persistent_workers": bool(loader.persistent_workers),
@@ -119,7 +124,7 @@ def _batch_nbytes() -> int:
 
 
 def _memory() -> dict[str, int | None]:
-    cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
+    cuda = torch.cuda.is_initialized()
     return {
         "peak_nbytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "device_peak_nbytes": torch.cuda.max_memory_allocated() if cuda else None,

@@ -1,9 +1,8 @@
 """torch's modules, autograd, optimizers and loaders write into the ledger.
 
 Functions and classes of torch are wrapped, objects of the script are not touched: hooks on a model would travel with
-its copies and its pickles. Which modules the script calls itself (the roots) is learned in the first steps by a wrapper
-around `Module.__call__`, which is away while a root runs and gone afterwards; then only the roots' classes are wrapped.
-Inside torch.compile every wrapper steps aside.
+its copies and its pickles. Inside torch.compile every wrapper steps aside. An error of the watch is said once and ends
+the watching, never the step.
 """
 
 import functools
@@ -22,53 +21,22 @@ from trimaran_watch.ledger import (
     BACKWARD,
     BACKWARDS,
     BATCHES,
-    EVALUATION,
     EXPOSED,
-    FORWARD,
-    FORWARDS,
     LEDGER,
     LOAD,
     LOAD_CPU,
-    LOSS,
     OTHER,
-    SAMPLES,
     START,
     UPDATE,
 )
+from trimaran_watch.roots import SEEN, give_up, learn_again
 
 Function = Callable[..., Any]
 
-_LEARN_STEPS = 3
+# Steps of another optimizer, with none of ours between them, after which that one counts.
+_ADOPT_STEPS = 50
 _thread = threading.get_ident
 _compiling = torch.compiler.is_compiling
-
-
-class Seen:
-    """What the hooks met.
-
-    Attributes:
-        roots: modules that the script calls itself, by their class
-        main: the root with most parameters, once a step was taken
-        optimizer: the one whose steps count
-        others: whether other optimizers took steps
-        loader: the loader that feeds the steps
-        inputs: what the main root was called with in one step, for timing it again afterwards
-        each_step: called at the end of each step
-        each_forward: called before each forward of the main root
-    """
-
-    def __init__(self) -> None:
-        self.roots: dict[type, torch.nn.Module] = {}
-        self.main: torch.nn.Module | None = None
-        self.optimizer: torch.optim.Optimizer | None = None
-        self.others = False
-        self.loader: DataLoader[Any] | None = None
-        self.inputs: tuple[tuple[Any, ...], dict[str, Any]] | None = None
-        self.each_step: Callable[[], None] | None = None
-        self.each_forward: Callable[[], None] | None = None
-
-
-SEEN = Seen()
 
 
 def timed(original: Function, kind: int) -> Function:
@@ -87,17 +55,8 @@ def timed(original: Function, kind: int) -> Function:
     return wrapper
 
 
-def install_hooks(model: torch.nn.Module | None = None) -> None:
-    """Wrap what trains.
-
-    Args:
-        model: the root, where it is known
-    """
-    if model is None:
-        _learn_roots()
-    else:
-        SEEN.main = model
-        _watch_class(type(model), model)
+def install_hooks() -> None:
+    """Wrap what trains, but for the roots."""
     torch.autograd.backward = _backward(torch.autograd.backward)
     torch.autograd.grad = timed(torch.autograd.grad, BACKWARD)
     optimizers = torch.optim.Optimizer
@@ -111,78 +70,6 @@ def install_hooks(model: torch.nn.Module | None = None) -> None:
     setattr(DataLoader, "__iter__", _new_iterator(DataLoader.__iter__))  # noqa: B010
 
 
-def _learn_roots() -> None:
-    original = torch.nn.Module.__call__
-
-    @functools.wraps(original)
-    def call(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if _compiling() or _thread() != LEDGER.thread or len(LEDGER.stack) > 1:
-            return original(self, *args, **kwargs)
-        torch.nn.Module.__call__ = original  # type: ignore[method-assign]
-        try:
-            if torch.is_grad_enabled():
-                SEEN.roots.setdefault(type(self), self)
-                _note_main(self)
-            return _forward(original, self, args, kwargs)
-        finally:
-            if LEDGER.steps < _LEARN_STEPS:
-                torch.nn.Module.__call__ = call  # type: ignore[method-assign]
-            else:
-                for kind, module in SEEN.roots.items():
-                    _watch_class(kind, module)
-
-    torch.nn.Module.__call__ = call  # type: ignore[method-assign]
-
-
-def _note_main(module: torch.nn.Module) -> None:
-    if module is not SEEN.main and (SEEN.main is None or _size(module) > _size(SEEN.main)):
-        SEEN.main = module
-
-
-def _size(module: torch.nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
-
-
-def _watch_class(kind: type, module: torch.nn.Module) -> None:
-    original = kind.__call__
-    SEEN.roots[kind] = module
-
-    @functools.wraps(original)
-    def call(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if _compiling() or _thread() != LEDGER.thread or len(LEDGER.stack) > 1:
-            return original(self, *args, **kwargs)
-        return _forward(original, self, args, kwargs)
-
-    kind.__call__ = call  # type: ignore[method-assign]
-
-
-def _forward(original: Function, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    ledger = LEDGER
-    learning = torch.is_grad_enabled()
-    if learning and module is SEEN.main:
-        ledger.counts[FORWARDS] += 1
-        ledger.counts[SAMPLES] += count_samples(args, kwargs)
-        if SEEN.each_forward is not None:
-            SEEN.each_forward()
-        if SEEN.inputs is None and ledger.steps == _LEARN_STEPS + 1:
-            SEEN.inputs = (args, kwargs)
-    depth = ledger.enter(FORWARD if learning else EVALUATION)
-    try:
-        return original(module, *args, **kwargs)
-    finally:
-        ledger.leave(depth)
-        if learning:
-            ledger.stack[0] = LOSS
-
-
-def count_samples(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    """Samples of a batch: the first dimension of the first tensor in it."""
-    for value in (*args, *kwargs.values()):
-        if isinstance(value, torch.Tensor) and value.dim():
-            return int(value.shape[0])
-    return 0
-
-
 def _backward(original: Function) -> Function:
     @functools.wraps(original)
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
@@ -190,7 +77,7 @@ def _backward(original: Function) -> Function:
         if _thread() != ledger.thread:
             return original(tensors, *args, **kwargs)
         ledger.counts[BACKWARDS] += 1
-        handle = _tell_when_computed(tensors) if isinstance(SEEN.main, DistributedDataParallel) else None
+        handle = _tell_when_computed(tensors)
         depth = ledger.enter(BACKWARD)
         try:
             return original(tensors, *args, **kwargs)
@@ -210,10 +97,14 @@ def _tell_when_computed(tensors: Any) -> Any:
     queues its own, which waits for the exchange, when the last bucket is full. So the time from ours to the end of the
     backward is what the exchange is exposed.
     """
-    first = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
-    if first is None or first.grad_fn is None or not SEEN.main.require_backward_grad_sync:  # type: ignore[union-attr]
-        return None
-    return first.register_hook(_queue)
+    try:
+        main = SEEN.main
+        if not isinstance(main, DistributedDataParallel) or not main.require_backward_grad_sync:
+            return None
+        first: Any = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
+        return None if getattr(first, "grad_fn", None) is None else first.register_hook(_queue)
+    except Exception as error:  # noqa: BLE001  the script must go on whatever it differentiates
+        return give_up(error)
 
 
 def _queue(_gradient: torch.Tensor) -> None:
@@ -225,9 +116,34 @@ def _computed() -> None:
         LEDGER.turn(EXPOSED)
 
 
-def _before_update(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    if _thread() == LEDGER.thread:
-        LEDGER.enter(UPDATE)
+def _before_update(
+    optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    if _thread() != LEDGER.thread:
+        return None
+    LEDGER.enter(UPDATE)
+    # The optimizer itself is the first argument, its closure the second.
+    if len(args) > 1 and callable(args[1]):
+        return (args[0], outside_update(args[1]), *args[2:]), kwargs
+    if callable(kwargs.get("closure")):
+        return args, kwargs | {"closure": outside_update(kwargs["closure"])}
+    return None
+
+
+def outside_update(closure: Function) -> Function:
+    """A closure whose time is not the update's: an optimizer calls it to compute the loss and the gradients."""
+
+    @functools.wraps(closure)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        ledger = LEDGER
+        if _thread() != ledger.thread or UPDATE not in ledger.stack:
+            return closure(*args, **kwargs)
+        ledger.leave(ledger.stack.index(UPDATE))
+        result = closure(*args, **kwargs)
+        ledger.enter(UPDATE)
+        return result
+
+    return wrapper
 
 
 def _after_update(optimizer: torch.optim.Optimizer, *_: Any) -> None:
@@ -235,15 +151,31 @@ def _after_update(optimizer: torch.optim.Optimizer, *_: Any) -> None:
     if _thread() != ledger.thread:
         return
     ledger.leave(ledger.stack.index(UPDATE) if UPDATE in ledger.stack else 1)
+    try:
+        if _counts(optimizer):
+            ledger.stack[0] = OTHER
+            ledger.end_step()
+            if SEEN.each_step is not None:
+                SEEN.each_step()
+    except Exception as error:  # noqa: BLE001  the script must go on whatever was to be written
+        give_up(error)
+
+
+def _counts(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether a step ends with this optimizer's."""
     if SEEN.optimizer is None:
         SEEN.optimizer = optimizer
-    if optimizer is not SEEN.optimizer:
-        SEEN.others = True
-        return
-    ledger.stack[0] = OTHER
-    ledger.end_step()
-    if SEEN.each_step is not None:
-        SEEN.each_step()
+    if optimizer is SEEN.optimizer:
+        SEEN.strange.clear()
+        return True
+    SEEN.others = True
+    steps = SEEN.strange[id(optimizer)] = SEEN.strange.get(id(optimizer), 0) + 1
+    if steps < _ADOPT_STEPS:
+        return False
+    SEEN.optimizer = optimizer
+    SEEN.strange.clear()
+    learn_again()
+    return True
 
 
 def _next_batch(original: Function) -> Function:

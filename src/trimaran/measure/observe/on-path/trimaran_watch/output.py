@@ -10,6 +10,8 @@ import multiprocessing.util
 import os
 import sys
 import time
+from collections.abc import Callable
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,10 @@ from torch.utils.data import get_worker_info
 from trimaran_watch import device
 from trimaran_watch.after import time_again
 from trimaran_watch.facts import describe_process, device_type
-from trimaran_watch.hooks import SEEN, count_samples, install_hooks
+from trimaran_watch.hooks import install_hooks
 from trimaran_watch.ledger import COLUMNS, COUNTS, IN_FORWARD, LEDGER, OWN
-from trimaran_watch.waits import install_waits
+from trimaran_watch.roots import SEEN, count_samples, give_up, watch_roots
+from trimaran_watch.waits import install_moves, install_waits
 
 RECORD_VERSION = 1
 
@@ -53,10 +56,16 @@ class Output:
         self.again = os.environ.get("TRIMARAN_OBSERVE_AGAIN", "1") == "1"
         self.renew()
 
-    def renew(self) -> None:
-        """Begin anew: also in a process that was forked from a watched one."""
+    def renew(self, model: torch.nn.Module | None = None) -> None:
+        """Begin anew: also in a process that was forked from a watched one.
+
+        Args:
+            model: the root, where it is known
+        """
         self._began, self._done, self._due = time.time_ns(), False, time.monotonic() + _FIRST_S
+        self._cuda = False
         LEDGER.reset()
+        watch_roots(model)
         LEDGER.begin()
         SEEN.each_step = self.after_step
 
@@ -67,6 +76,8 @@ class Output:
         if LEDGER.steps == 1:
             self._cuda = device_type() == "cuda"
             SEEN.each_forward = device.look_whether_dry if self._cuda else None
+            if self._cuda:
+                install("moves", install_moves)
         start = time.monotonic()
         if self.folder is None or start < self._due or LEDGER.steps < _FIRST_STEPS:
             return
@@ -82,10 +93,13 @@ class Output:
             return
         self._done = True
         LEDGER.thread = 0
-        whole = record()
-        self._write(whole)
-        if self.again and LEDGER.steps and not hasattr(sys, "last_type"):
-            self._write(whole | {"again": measure_again()})
+        try:
+            whole = record()
+            self._write(whole)
+            if self.again and LEDGER.steps and not hasattr(sys, "last_type"):
+                self._write(whole | {"again": measure_again()})
+        except Exception as error:  # noqa: BLE001  the process must end as it would have
+            give_up(error)
 
     def _write(self, content: dict[str, Any]) -> None:
         if self.folder is None:
@@ -93,11 +107,16 @@ class Output:
         path = self.folder / f"{os.getpid()}-{self._began}.json"
         unfinished = path.with_suffix(".part")
         try:
-            unfinished.write_text(json.dumps(content), encoding="utf-8")
+            unfinished.write_text(json.dumps(content, default=_plain), encoding="utf-8")
             unfinished.replace(path)
         except OSError as error:
             self.folder = None
             sys.stderr.write(f"trimaran observe: the record cannot be written: {error}\n")
+
+
+def _plain(value: Any) -> int | str:
+    """A number of another library as an int, and anything else as its text."""
+    return int(value) if isinstance(value, Integral) else str(value)
 
 
 OUTPUT = Output()
@@ -134,7 +153,7 @@ def measure_again() -> dict[str, Any]:
 
 def watch_process() -> None:
     """Watch this process, and those that it forks, until they end."""
-    install(None)
+    install_all()
     OUTPUT.start()
     atexit.register(OUTPUT.finish)
     os.register_at_fork(after_in_child=OUTPUT.renew)
@@ -142,19 +161,25 @@ def watch_process() -> None:
     multiprocessing.util.register_after_fork(OUTPUT, _finish_with_multiprocessing)
 
 
-_installed: list[bool] = []
+_installed: set[str] = set()
 
 
-def install(model: torch.nn.Module | None) -> None:
-    """Install the hooks, once in a process.
+def install(name: str, how: Callable[[], None]) -> None:
+    """Install some of the hooks, once in a process.
 
     Args:
-        model: the root, where it is known
+        name: of these hooks
+        how: installs them
     """
-    if not _installed:
-        _installed.append(True)
-        install_hooks(model)
-        install_waits()
+    if name not in _installed:
+        _installed.add(name)
+        how()
+
+
+def install_all() -> None:
+    """Install all hooks but the roots', which `renew` looks for, and those that need CUDA."""
+    install("hooks", install_hooks)
+    install("waits", install_waits)
 
 
 def _finish_with_multiprocessing(output: Output) -> None:

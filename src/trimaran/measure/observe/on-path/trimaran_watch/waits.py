@@ -19,11 +19,14 @@ from trimaran_watch.ledger import (
     FORWARD,
     IN_FORWARD,
     LEDGER,
+    LOAD,
     NBYTES,
+    START,
     SYNC,
     SYNCS,
     UPDATE,
 )
+from trimaran_watch.roots import give_up
 
 Function = Callable[..., Any]
 
@@ -50,11 +53,11 @@ _COLLECTIVES = (
 )
 _thread = threading.get_ident
 # Within these a read is not of the script's making.
-_INSIDE = (SYNC, UPDATE, COLLECTIVE)
+_INSIDE = (SYNC, UPDATE, COLLECTIVE, LOAD, START)
 
 
 def install_waits() -> None:
-    """Wrap reads of values, collectives, and on a machine with CUDA moves to the device."""
+    """Wrap reads of values and collectives."""
     for name in _READS:
         setattr(torch.Tensor, name, _read(getattr(torch.Tensor, name)))
     if dist.is_available():
@@ -65,9 +68,12 @@ def install_waits() -> None:
             setattr(distributed_c10d, name, wrapped)
             setattr(dist, name, wrapped)
         setattr(dist.Work, "wait", _collective(dist.Work.wait))  # noqa: B010  mypy refuses the plain form
-    if torch.cuda.is_available():
-        for name in ("to", "cuda"):
-            setattr(torch.Tensor, name, _move(getattr(torch.Tensor, name)))
+
+
+def install_moves() -> None:
+    """Wrap moves to the device, once a script has been seen to use CUDA: to ask earlier would initialise it."""
+    for name in ("to", "cuda"):
+        setattr(torch.Tensor, name, _move(getattr(torch.Tensor, name)))
 
 
 def _read(original: Function) -> Function:
@@ -93,7 +99,7 @@ def _collective(original: Function) -> Function:
         if _thread() != ledger.thread or COLLECTIVE in ledger.stack:
             return original(*args, **kwargs)
         ledger.counts[COLLECTIVES] += 1
-        ledger.counts[NBYTES] += sum(_nbytes(value) for value in args)
+        ledger.counts[NBYTES] += _all_nbytes(args)
         ledger.counts[IN_FORWARD] += FORWARD in ledger.stack
         depth = ledger.enter(COLLECTIVE)
         try:
@@ -102,6 +108,14 @@ def _collective(original: Function) -> Function:
             ledger.leave(depth)
 
     return collective
+
+
+def _all_nbytes(args: tuple[Any, ...]) -> int:
+    try:
+        return sum(_nbytes(value) for value in args)
+    except Exception as error:  # noqa: BLE001  the script must go on whatever it sends
+        give_up(error)
+        return 0
 
 
 def _nbytes(value: object) -> int:
