@@ -11,7 +11,7 @@ from tests.unit.costs.tables import network, table_for
 
 from trimaran.cli.views import print_candidates
 from trimaran.cluster import Cluster, Device
-from trimaran.planner import EpochData, Rejection, Search, enumerate_strategies, search
+from trimaran.planner import EpochData, Problem, Rejection, Search, enumerate_strategies, search
 
 FOLDER = Path(__file__).parent / "plans"
 
@@ -25,7 +25,7 @@ def searches() -> dict[str, Search]:
     def find(devices: int, *, memory_bytes: int = 2**30, epoch: EpochData | None = None) -> Search:
         having = dataclasses.replace(device, memory_bytes=memory_bytes)
         cluster = Cluster(name="test", devices=(having,) * devices, hosts=(0,) * devices)
-        return search(graph, table, cluster, batch=16, devices=devices, epoch=epoch)
+        return search(Problem(graph=graph, table=table, cluster=cluster, batch=16, devices=devices, epoch=epoch))
 
     compiled, _ = enumerate_strategies(graph, devices=2, batch=16, executions=("compiled",))
     rejections = [

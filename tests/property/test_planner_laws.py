@@ -17,7 +17,7 @@ from trimaran.costs import Cost, CostTable, Interference, OpCost
 from trimaran.costs.tables import CurveKey, OperationKey, StepCosts, TensorFit
 from trimaran.errors import InfeasibleError
 from trimaran.graph import Graph
-from trimaran.planner import Candidate, EpochData, Search, choose, cut, enumerate_strategies, evaluate, search
+from trimaran.planner import Candidate, EpochData, Problem, Search, choose, cut, enumerate_strategies, evaluate, search
 from trimaran.planner.bounds import bound
 from trimaran.planner.choice import pareto_front
 from trimaran.program import Strategy
@@ -133,7 +133,17 @@ def simulated(case: Case, strategy: Strategy) -> Candidate:
 
 
 def found(case: Case, cluster: Cluster) -> Search:
-    return search(case.graph, case.table, cluster, batch=16, devices=case.devices, clip=case.clip, epoch=case.epoch)
+    return search(
+        Problem(
+            graph=case.graph,
+            table=case.table,
+            cluster=cluster,
+            batch=16,
+            devices=case.devices,
+            clip=case.clip,
+            epoch=case.epoch,
+        )
+    )
 
 
 @given(cases())

@@ -159,4 +159,4 @@ def _attempt(strategy: Strategy, reason: str, problem: Problem) -> tuple[Candida
         candidate = assess(strategy, problem)
     except (InfeasibleError, InputError) as error:
         return None, reason or error.message
-    return candidate, reason or lack_of_memory(candidate, problem)
+    return candidate, reason or lack_of_memory(candidate.peak_bytes, problem)

@@ -7,7 +7,8 @@ from trimaran.errors import InfeasibleError, InputError
 from trimaran.planner.altered import changed
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.changes import Change
-from trimaran.planner.problem import Problem, lack_of_memory, reassess, solve
+from trimaran.planner.problem import Problem, lack_of_memory, reassess
+from trimaran.planner.search import search
 from trimaran.program import Strategy
 
 
@@ -70,7 +71,7 @@ def outcome_of(change: Change, chosen: Candidate, problem: Problem) -> Outcome:
     after = changed(problem, change)
     kept, obstacle = _keep(chosen, after)
     try:
-        best = solve(after).chosen
+        best = search(after).chosen
     except (InfeasibleError, InputError) as error:
         best, obstacle = None, f"{obstacle}; {error.message}" if obstacle else error.message
     spread = () if kept is None else gains(chosen, kept)
@@ -113,7 +114,7 @@ def _keep(chosen: Candidate, after: Problem) -> tuple[Candidate | None, str]:
     if needed > after.devices:
         return None, f"{chosen.strategy.name} needs {needed} devices"
     kept = reassess(chosen, after)
-    lack = lack_of_memory(kept, after)
+    lack = lack_of_memory(kept.peak_bytes, after)
     return (None, lack) if lack else (kept, "")
 
 

@@ -1,15 +1,15 @@
 """What a search is given, as one value, so that it can be changed and searched again."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from trimaran.cluster import Cluster
 from trimaran.costs import CostTable, ProgramCosts, price
 from trimaran.costs.tables import Curve, CurveKey
 from trimaran.graph import Graph
+from trimaran.planner.bounds import Bound, bound
 from trimaran.planner.candidates import Candidate, cut, evaluate, score
 from trimaran.planner.epoch import EpochData
-from trimaran.planner.search import Search, search
 from trimaran.program import Strategy
 from trimaran.program.types import Execution
 from trimaran.units import format_bytes
@@ -42,22 +42,31 @@ class Problem:
     bare_curves: Mapping[CurveKey, Curve] = field(default_factory=dict)
 
 
-def solve(problem: Problem) -> Search:
-    """Search the whole space.
+def least(strategy: Strategy, problem: Problem) -> Bound:
+    """What a strategy takes at least.
 
-    Raises:
-        InfeasibleError: nothing fits
+    Args:
+        strategy: with boundaries
+        problem: what it is for
     """
-    return search(
+    return bound(
+        strategy,
         problem.graph,
         problem.table,
         problem.cluster,
         batch=problem.batch,
-        devices=problem.devices,
         clip=problem.clip,
-        executions=problem.executions,
         epoch=problem.epoch,
     )
+
+
+def cut_for(strategy: Strategy, problem: Problem) -> Strategy:
+    """The strategy with its stages cut for the costs of its microbatch.
+
+    Raises:
+        InfeasibleError: the network cannot be cut so often
+    """
+    return cut(strategy, problem.graph, problem.table, batch=problem.batch)
 
 
 def assess(strategy: Strategy, problem: Problem) -> Candidate:
@@ -67,8 +76,17 @@ def assess(strategy: Strategy, problem: Problem) -> Candidate:
         InfeasibleError: the network cannot be cut so often
         InputError: the batch does not divide, or the table lacks something
     """
+    return assess_cut(cut_for(strategy, problem), problem)
+
+
+def assess_cut(strategy: Strategy, problem: Problem) -> Candidate:
+    """Simulate one strategy that has its boundaries, whether it fits or not.
+
+    Raises:
+        InputError: the batch does not divide, or the table lacks something
+    """
     return evaluate(
-        cut(strategy, problem.graph, problem.table, batch=problem.batch),
+        strategy,
         problem.graph,
         problem.table,
         problem.cluster,
@@ -99,12 +117,19 @@ def costs_of(candidate: Candidate, problem: Problem) -> ProgramCosts:
     )
 
 
-def lack_of_memory(candidate: Candidate, problem: Problem) -> str:
-    """The first rank that needs more memory than its device has, with the figures; empty where all fit."""
-    for rank, nbytes in enumerate(candidate.peak_bytes):
+def lack_of_memory(peak_bytes: Sequence[int], problem: Problem, *, at_least: bool = False) -> str:
+    """The first rank that needs more memory than its device has, with the figures; empty where all fit.
+
+    Args:
+        peak_bytes: largest live bytes of each rank [bytes]
+        problem: has the devices
+        at_least: they are lower bounds
+    """
+    for rank, nbytes in enumerate(peak_bytes):
         memory = problem.cluster.devices[rank].memory_bytes
         if nbytes > memory:
-            return f"rank {rank} needs {format_bytes(nbytes)}, its device has {format_bytes(memory)}"
+            needs = f"{'at least ' if at_least else ''}{format_bytes(nbytes)}"
+            return f"rank {rank} needs {needs}, its device has {format_bytes(memory)}"
     return ""
 
 

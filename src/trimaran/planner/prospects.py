@@ -197,7 +197,7 @@ def _try(trial: _Trial, chosen: Candidate, problem: Problem) -> Candidate | None
         after = assess(trial.strategy or chosen.strategy, larger)
     except (InfeasibleError, InputError):
         return None
-    return None if lack_of_memory(after, larger) else after
+    return None if lack_of_memory(after.peak_bytes, larger) else after
 
 
 def _basis(trial: _Trial, before: Candidate, after: Candidate) -> str:

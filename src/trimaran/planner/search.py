@@ -21,14 +21,10 @@ Left out so far: placements that are not chains, sharded tensors, memory policie
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-from trimaran.cluster import Cluster
-from trimaran.costs import CostTable
 from trimaran.errors import InfeasibleError
-from trimaran.graph import Graph
-from trimaran.planner.bounds import Bound, bound
-from trimaran.planner.candidates import Candidate, cut, evaluate, score
+from trimaran.planner.bounds import Bound
+from trimaran.planner.candidates import Candidate
 from trimaran.planner.choice import (
-    MODEL_ERROR,
     choose,
     fastest,
     is_plain,
@@ -38,13 +34,10 @@ from trimaran.planner.choice import (
     pareto_front,
     simplicity,
 )
-from trimaran.planner.epoch import EpochData
+from trimaran.planner.problem import Problem, assess_cut, cut_for, lack_of_memory, least
 from trimaran.planner.space import Rejection, enumerate_strategies
 from trimaran.program import Strategy
-from trimaran.program.types import Execution
-from trimaran.units import format_bytes, format_seconds
-
-__all__ = ["MODEL_ERROR", "Candidate", "Search", "choose", "cut", "evaluate", "score", "search"]
+from trimaran.units import format_seconds
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,56 +70,27 @@ class _Prospect:
     bound: Bound
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _Setting:
-    """What all candidates of a search share."""
-
-    graph: Graph
-    table: CostTable
-    cluster: Cluster
-    batch: int
-    devices: int
-    clip: bool
-    epoch: EpochData | None
-
-
-def search(
-    graph: Graph,
-    table: CostTable,
-    cluster: Cluster,
-    *,
-    batch: int,
-    devices: int,
-    clip: bool = False,
-    executions: Sequence[Execution] = ("eager",),
-    epoch: EpochData | None = None,
-) -> Search:
+def search(problem: Problem) -> Search:
     """Find the strategy with the shortest step, or epoch, that fits.
 
     Args:
-        graph: the job
-        table: costs of its operations and of the links
-        cluster: at least `devices` devices
-        batch: samples of one update, over all ranks
-        devices: most ranks that may take part
-        clip: the job clips its gradients
-        executions: how segments may run
-        epoch: make the time of one of these best; None: the time of a step
+        problem: the job, its costs and its devices
 
     Returns:
-        The candidates, the chosen one among them. The same arguments give the same result.
+        The candidates, the chosen one among them. The same problem gives the same result.
 
     Raises:
         InfeasibleError: nothing fits, with what the nearest one needs
     """
-    setting = _Setting(graph=graph, table=table, cluster=cluster, batch=batch, devices=devices, clip=clip, epoch=epoch)
-    strategies, rejected = enumerate_strategies(graph, devices=devices, batch=batch, executions=executions)
-    prospects = _prospects(strategies, setting, rejected)
+    strategies, rejected = enumerate_strategies(
+        problem.graph, devices=problem.devices, batch=problem.batch, executions=problem.executions
+    )
+    prospects = _prospects(strategies, problem, rejected)
     candidates: list[Candidate] = []
-    left = _find_fastest(prospects, setting, candidates, rejected)
+    left = _find_fastest(prospects, problem, candidates, rejected)
     if not candidates:
-        raise _nothing_fits(setting, rejected)
-    ruled_out = _fill_up(left, setting, candidates, rejected)
+        raise _nothing_fits(problem, rejected)
+    ruled_out = _fill_up(left, problem, candidates, rejected)
     candidates.sort(key=lambda candidate: (candidate.objective_s, simplicity(candidate.strategy)))
     chosen = choose(candidates)
     rejected += [_too_slow(prospect, chosen) for prospect in ruled_out]
@@ -139,63 +103,55 @@ def search(
         references=tuple(
             candidate
             for candidate in candidates
-            if candidate is baseline or is_reference(candidate.strategy, devices=devices)
+            if candidate is baseline or is_reference(candidate.strategy, devices=problem.devices)
         ),
         pareto=pareto_front(candidates),
     )
 
 
-def _prospects(strategies: Iterable[Strategy], setting: _Setting, rejected: list[Rejection]) -> list[_Prospect]:
+def _prospects(strategies: Iterable[Strategy], problem: Problem, rejected: list[Rejection]) -> list[_Prospect]:
     """The strategies that may fit, by their bounds; the others are added to `rejected`."""
     found = []
     for uncut in strategies:
         try:
-            strategy = cut(uncut, setting.graph, setting.table, batch=setting.batch)
+            strategy = cut_for(uncut, problem)
         except InfeasibleError as error:
             rejected.append(Rejection(strategy=uncut, cause="cut", reason=error.message))
             continue
-        least = bound(
-            strategy,
-            setting.graph,
-            setting.table,
-            setting.cluster,
-            batch=setting.batch,
-            clip=setting.clip,
-            epoch=setting.epoch,
-        )
-        reason = _does_not_fit(least.peak_bytes, setting.cluster, "at least ")
+        lower = least(strategy, problem)
+        reason = lack_of_memory(lower.peak_bytes, problem, at_least=True)
         if reason:
-            rejected.append(_too_large(strategy, least.peak_bytes, reason))
+            rejected.append(_too_large(strategy, lower.peak_bytes, reason))
         else:
-            found.append(_Prospect(strategy=strategy, bound=least))
+            found.append(_Prospect(strategy=strategy, bound=lower))
     return sorted(found, key=lambda prospect: (prospect.bound.objective_s, simplicity(prospect.strategy)))
 
 
 def _find_fastest(
-    prospects: Sequence[_Prospect], setting: _Setting, candidates: list[Candidate], rejected: list[Rejection]
+    prospects: Sequence[_Prospect], problem: Problem, candidates: list[Candidate], rejected: list[Rejection]
 ) -> list[_Prospect]:
     """Simulate until no bound is below the best time; returns what is left."""
     for position, prospect in enumerate(prospects):
         if candidates and prospect.bound.objective_s > fastest(candidates).objective_s:
             return list(prospects[position:])
-        _simulate(prospect, setting, candidates, rejected)
+        _simulate(prospect, problem, candidates, rejected)
     return []
 
 
 def _fill_up(
-    left: Iterable[_Prospect], setting: _Setting, candidates: list[Candidate], rejected: list[Rejection]
+    left: Iterable[_Prospect], problem: Problem, candidates: list[Candidate], rejected: list[Rejection]
 ) -> list[_Prospect]:
     """Simulate what the fastest does not rule out; returns the rest."""
     best = fastest(candidates)
     ruled_out = []
     for prospect in left:
         if (
-            is_reference(prospect.strategy, devices=setting.devices)
+            is_reference(prospect.strategy, devices=problem.devices)
             or may_be_as_fast(prospect.bound.cases, best.cases)
             or not any(_beats(candidate, prospect.bound) for candidate in candidates)
             or all(_family(candidate.strategy) != _family(prospect.strategy) for candidate in candidates)
         ):
-            _simulate(prospect, setting, candidates, rejected)
+            _simulate(prospect, problem, candidates, rejected)
         else:
             ruled_out.append(prospect)
     return ruled_out
@@ -210,22 +166,14 @@ def _too_slow(prospect: _Prospect, chosen: Candidate) -> Rejection:
     return Rejection(strategy=prospect.strategy, cause="bound", reason=reason)
 
 
-def _beats(candidate: Candidate, least: Bound) -> bool:
+def _beats(candidate: Candidate, lower: Bound) -> bool:
     """Whether a candidate needs less time and memory than another one can possibly do with."""
-    return candidate.step_time_s < least.step_time_s and largest_peak(candidate) <= max(least.peak_bytes, default=0)
+    return candidate.step_time_s < lower.step_time_s and largest_peak(candidate) <= max(lower.peak_bytes, default=0)
 
 
-def _simulate(prospect: _Prospect, setting: _Setting, candidates: list[Candidate], rejected: list[Rejection]) -> None:
-    candidate = evaluate(
-        prospect.strategy,
-        setting.graph,
-        setting.table,
-        setting.cluster,
-        batch=setting.batch,
-        clip=setting.clip,
-        epoch=setting.epoch,
-    )
-    reason = _does_not_fit(candidate.peak_bytes, setting.cluster)
+def _simulate(prospect: _Prospect, problem: Problem, candidates: list[Candidate], rejected: list[Rejection]) -> None:
+    candidate = assess_cut(prospect.strategy, problem)
+    reason = lack_of_memory(candidate.peak_bytes, problem)
     if reason:
         rejected.append(_too_large(prospect.strategy, candidate.peak_bytes, reason))
     else:
@@ -246,19 +194,11 @@ def _baseline(candidates: Sequence[Candidate]) -> Candidate:
     )
 
 
-def _does_not_fit(peak_bytes: Sequence[int], cluster: Cluster, at_least: str = "") -> str:
-    for rank, nbytes in enumerate(peak_bytes):
-        memory = cluster.devices[rank].memory_bytes
-        if nbytes > memory:
-            return f"rank {rank} needs {at_least}{format_bytes(nbytes)}, its device has {format_bytes(memory)}"
-    return ""
-
-
 def _too_large(strategy: Strategy, peak_bytes: tuple[int, ...], reason: str) -> Rejection:
     return Rejection(strategy=strategy, cause="memory", reason=reason, peak_bytes=peak_bytes)
 
 
-def _nothing_fits(setting: _Setting, rejected: Sequence[Rejection]) -> InfeasibleError:
+def _nothing_fits(problem: Problem, rejected: Sequence[Rejection]) -> InfeasibleError:
     sized = [rejection for rejection in rejected if rejection.peak_bytes]
     # Without any that was sized, what stands against the simplest one is what to look at.
     nearest = min(
@@ -266,7 +206,7 @@ def _nothing_fits(setting: _Setting, rejected: Sequence[Rejection]) -> Infeasibl
     )
     named = nearest or min(rejected, key=lambda rejection: simplicity(rejection.strategy))
     return InfeasibleError(
-        f"no strategy fits {setting.graph.name} on {setting.devices} devices. "
+        f"no strategy fits {problem.graph.name} on {problem.devices} devices. "
         f"The nearest of {len(rejected)} is {named.strategy.name}: {named.reason}",
-        devices=setting.devices,
+        devices=problem.devices,
     )

@@ -15,7 +15,7 @@ from trimaran.costs import CostTable
 from trimaran.errors import ExecutionError
 from trimaran.graph import Graph
 from trimaran.job import Job
-from trimaran.planner import EpochData, Rejection, Search, enumerate_strategies, search
+from trimaran.planner import EpochData, Problem, Rejection, Search, enumerate_strategies, search
 from trimaran.program.types import Execution
 from trimaran.session.request import PlanRequest
 from trimaran.units import format_seconds
@@ -50,14 +50,16 @@ def find_best(
 
     def find(table: CostTable, *executions: Execution) -> Search:
         return search(
-            graph,
-            table,
-            cluster,
-            batch=batch,
-            devices=cluster.size,
-            clip=job.clip_norm is not None,
-            executions=executions,
-            epoch=data if request.objective == "epoch" else None,
+            Problem(
+                graph=graph,
+                table=table,
+                cluster=cluster,
+                batch=batch,
+                devices=cluster.size,
+                clip=job.clip_norm is not None,
+                executions=executions,
+                epoch=data if request.objective == "epoch" else None,
+            )
         )
 
     sizes = microbatch_sizes(graph, devices=cluster.size, batch=batch)

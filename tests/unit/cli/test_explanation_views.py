@@ -12,7 +12,8 @@ from trimaran.planner.changes import parse_change
 from trimaran.planner.epoch import EpochData
 from trimaran.planner.explain import Explanation, explain
 from trimaran.planner.families import read_family
-from trimaran.planner.problem import assess, solve
+from trimaran.planner.problem import assess
+from trimaran.planner.search import search
 from trimaran.planner.space import Rejection
 from trimaran.program import Strategy
 from trimaran.units import format_seconds
@@ -21,7 +22,7 @@ from trimaran.units import format_seconds
 def explanation() -> Explanation:
     given = problem()
     changes = [parse_change(text) for text in ("compute=x2", "memory=300B", "link=1kb/s")]
-    return explain(given, solve(given), why_not=[read_family("pp2-gpipe-m2")], changes=changes)
+    return explain(given, search(given), why_not=[read_family("pp2-gpipe-m2")], changes=changes)
 
 
 def shown(*what: RenderableType) -> list[str]:
@@ -67,14 +68,14 @@ def test_changes_are_shown_with_what_would_then_be_chosen() -> None:
 def test_a_faster_rival_of_a_given_plan_is_shown_as_such() -> None:
     given = problem()
     plan = assess(Strategy(pp=2, microbatches=2), given)
-    lines = shown(rival_table(explain(given, solve(given), chosen=plan, changes=[]).rivals))
+    lines = shown(rival_table(explain(given, search(given), chosen=plan, changes=[]).rivals))
     assert " ".join(row(lines, "dp2")[-3:]) == "faster: plan again"
 
 
 def test_epochs_are_compared_where_they_are_made_best() -> None:
     """80 samples: 10 steps of 8, 98.5 ms each on one device."""
     given = dataclasses.replace(problem(), epoch=EpochData(samples=80, evaluation_samples=0, drop_last=True))
-    found = explain(given, solve(given), changes=[parse_change("compute=x2")])
+    found = explain(given, search(given), changes=[parse_change("compute=x2")])
     rivals = shown(rival_table(found.rivals))
     assert "epoch" in row(rivals, "strategy")
     assert row(rivals, "one device")[2:4] == ["985", "ms"]

@@ -16,7 +16,8 @@ from trimaran.planner.changes import parse_change
 from trimaran.planner.epoch import EpochData
 from trimaran.planner.explain import explain
 from trimaran.planner.families import read_family
-from trimaran.planner.problem import Problem, solve
+from trimaran.planner.problem import Problem
+from trimaran.planner.search import search
 from trimaran.program import Plan, Premises, program_lines
 from trimaran.session.explaining import Explained
 from trimaran.session.jobs import JobSource
@@ -34,8 +35,8 @@ def epochs() -> Problem:
 
 
 def planned(given: Problem) -> Planned:
-    search = solve(given)
-    chosen = search.chosen
+    found = search(given)
+    chosen = found.chosen
     job = Job(
         model=dict,  # type: ignore[arg-type]  # never made
         loss=None,
@@ -59,7 +60,7 @@ def planned(given: Problem) -> Planned:
             program=program_lines(chosen.program),
         ),
         chosen=chosen,
-        search=search,
+        search=found,
     )
 
 

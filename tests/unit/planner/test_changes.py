@@ -13,7 +13,8 @@ from trimaran.errors import InputError
 from trimaran.planner.altered import changed
 from trimaran.planner.changes import parse_change
 from trimaran.planner.outcomes import Outcome, default_changes, outcome_of
-from trimaran.planner.problem import Problem, assess, solve
+from trimaran.planner.problem import Problem, assess
+from trimaran.planner.search import search
 from trimaran.program import Strategy
 
 # Load, forward, backward, exchange, update of two replicas.
@@ -61,7 +62,7 @@ def test_a_faster_link_does_not_shorten_latency() -> None:
 def test_a_faster_link_makes_another_plan_win() -> None:
     """An exchange of 100 ms loses to one device (98.5 ms); at a tenth of it, replicas take 60 ms."""
     given = problem(all_reduce=proportional(100e-3), message=flat(1.0))
-    chosen = solve(given).chosen
+    chosen = search(given).chosen
     assert chosen.strategy == Strategy()
     found = outcome_of(parse_change("link=x10"), chosen, given)
     assert found.gain == 0.0

@@ -10,7 +10,8 @@ from trimaran.planner.changes import parse_change
 from trimaran.planner.critical import Part
 from trimaran.planner.explain import Explanation, explain
 from trimaran.planner.families import read_family
-from trimaran.planner.problem import Problem, assess, solve
+from trimaran.planner.problem import Problem, assess
+from trimaran.planner.search import search
 from trimaran.program import Strategy
 
 STEP_MS = 0.5 + 16.0 + 32.0 + 10.0 + UPDATE_MS
@@ -18,7 +19,7 @@ STEP_MS = 0.5 + 16.0 + 32.0 + 10.0 + UPDATE_MS
 
 def explained(given: Problem, *why_not: str) -> Explanation:
     families = [read_family(name) for name in why_not]
-    return explain(given, solve(given), why_not=families, changes=[parse_change("load=0")])
+    return explain(given, search(given), why_not=families, changes=[parse_change("load=0")])
 
 
 def test_why_not_a_pipeline_is_told_by_the_classes_of_its_step() -> None:
@@ -77,7 +78,7 @@ def test_a_rival_within_the_uncertainty_is_not_called_slower() -> None:
 def test_a_given_plan_is_explained_against_the_search() -> None:
     given = problem()
     plan = assess(Strategy(pp=2, microbatches=2), given)
-    found = explain(given, solve(given), chosen=plan, changes=[])
+    found = explain(given, search(given), chosen=plan, changes=[])
     assert found.chosen.candidate is plan
     assert found.rivals[0].candidate.strategy == Strategy(dp=2)
     assert found.rivals[0].slower < 0
@@ -87,7 +88,7 @@ def test_a_rival_that_is_certainly_faster_than_a_given_plan_is_said_to_be() -> N
     """60.0 against 90.2 ms; the other way around in `test_why_not_a_pipeline_is_told_by_the_classes_of_its_step`."""
     given = problem()
     plan = assess(Strategy(pp=2, microbatches=2), given)
-    found = explain(given, solve(given), chosen=plan, why_not=[read_family("dp2")], changes=[])
+    found = explain(given, search(given), chosen=plan, why_not=[read_family("dp2")], changes=[])
     assert found.rivals[0].is_certain
     assert found.contrasts[0].conclusion == (
         "dp2 is 34 % faster than pp2 gpipe m2 (60.0 ms against 90.2 ms), beyond the uncertainty: plan again."
@@ -98,7 +99,7 @@ def test_what_is_not_simpler_is_not_called_so() -> None:
     """Replicas take 98.0 ms, one device 98.5; beside given replicas, one device is simpler, and the other way not."""
     given = problem(all_reduce=proportional(50e-3), message=flat(1.0))
     replicas = assess(Strategy(dp=2), given)
-    found = explain(given, solve(given), chosen=replicas, why_not=[read_family("one device")], changes=[])
+    found = explain(given, search(given), chosen=replicas, why_not=[read_family("one device")], changes=[])
     rival = found.contrasts[0]
     assert rival.other is not None
     assert rival.other.candidate.step_time_s < replicas.step_time_s
@@ -107,7 +108,7 @@ def test_what_is_not_simpler_is_not_called_so() -> None:
 
 def remedies(given: Problem, strategy: Strategy | None = None) -> dict[str, float]:
     chosen = None if strategy is None else assess(strategy, given)
-    return {one.name: one.gain for one in explain(given, solve(given), chosen=chosen, changes=[]).remedies}
+    return {one.name: one.gain for one in explain(given, search(given), chosen=chosen, changes=[]).remedies}
 
 
 def test_remedies_of_an_exchange_are_simulated() -> None:

@@ -8,7 +8,7 @@ from tests.unit.costs.tables import curve, network, table_for
 from trimaran.cluster import Cluster, Device
 from trimaran.costs import CostTable
 from trimaran.errors import InfeasibleError
-from trimaran.planner import EpochData, Search, search
+from trimaran.planner import EpochData, Problem, Search, search
 from trimaran.program import Strategy
 
 GRAPH = network(4)
@@ -21,7 +21,7 @@ def cluster(memory_bytes: int = 2**30) -> Cluster:
 
 
 def found(table: CostTable = TABLE, *, memory_bytes: int = 2**30, epoch: EpochData | None = None) -> Search:
-    return search(GRAPH, table, cluster(memory_bytes), batch=16, devices=2, epoch=epoch)
+    return search(Problem(graph=GRAPH, table=table, cluster=cluster(memory_bytes), batch=16, devices=2, epoch=epoch))
 
 
 def with_links(latency_s: float) -> CostTable:
