@@ -1,0 +1,108 @@
+"""The memory plan: for each storage that autograd packs, keep, offload or recompute, and at which tick what happens.
+
+A plan is a list of steps keyed to the ticks of a `StepTrace`. At a tick its steps are done first, in order; then the
+tick itself (the tensor is packed or given back). The tokens are those of a program:
+
+    OFF s    start to copy storage s to the host; the copy runs behind the operations issued so far
+    DEL s    wait, in the stream of the operations, until the copy has ended; then let go of the device's memory
+    PRE s    take device memory for s and start to copy it back
+    RE s     recompute s by its recipe; what the recipe reads is on the device by then (earlier steps see to it)
+
+Reading s at an unpack waits for its PRE, in the stream of the operations. A storage is let go for good when its last
+unpack has been served and the last recipe that reads it has run. So how much memory is used at a moment follows from
+the plan alone, whatever the clocks say; a late copy costs time, never memory.
+
+    DEL s of a storage to recompute has no copy to wait for. A storage with no steps is kept, as autograd does.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from trimaran.program.types import Kind
+
+MEMORY_KINDS = frozenset({Kind.OFFLOAD, Kind.RELEASE, Kind.PREFETCH, Kind.RECOMPUTE})
+
+
+class Decision(StrEnum):
+    """What becomes of a storage between its last use in the forward and its first in the backward."""
+
+    KEEP = "keep"
+    OFFLOAD = "offload"
+    RECOMPUTE = "recompute"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """How to make a storage again.
+
+    Attributes:
+        storage: what is made
+        ops: moments of the operations to run again, in order
+        sources: storages that they read and do not make; packed ones must be on the device, parameters and buffers are
+        duration_s: time of the operations [s]
+    """
+
+    storage: int
+    ops: tuple[int, ...]
+    sources: tuple[int, ...]
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryStep:
+    """One thing that happens at a tick.
+
+    Attributes:
+        moment: of the tick, in the trace
+        kind: `OFF`, `DEL`, `PRE` or `RE`
+        storage: which
+    """
+
+    moment: int
+    kind: Kind
+    storage: int
+
+    @property
+    def token(self) -> str:
+        """Short form.
+
+        Example:
+            >>> MemoryStep(moment=12, kind=Kind.OFFLOAD, storage=7).token
+            '12:OFF7'
+        """
+        return f"{self.moment}:{self.kind}{self.storage}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryPlan:
+    """What happens to the storages of one step.
+
+    Attributes:
+        policy: who decided, such as "trimaran", "vdnn_all"
+        budget_bytes: peak that it must keep [bytes]; None: as much as there is
+        decisions: by storage; what is missing is kept
+        steps: ordered by moment, then as they are done
+        recipes: by storage, for those that are recomputed
+        reasons: by storage, why, in a few words
+    """
+
+    policy: str
+    budget_bytes: int | None
+    decisions: Mapping[int, Decision]
+    steps: tuple[MemoryStep, ...]
+    recipes: Mapping[int, Recipe]
+    reasons: Mapping[int, str]
+
+    def of(self, storage: int) -> Decision:
+        """What becomes of a storage."""
+        return self.decisions.get(storage, Decision.KEEP)
+
+    @property
+    def moved(self) -> tuple[int, ...]:
+        """Storages that are offloaded or recomputed, ascending."""
+        return tuple(sorted(number for number, decision in self.decisions.items() if decision != Decision.KEEP))
+
+
+KEEP_ALL = MemoryPlan(policy="none", budget_bytes=None, decisions={}, steps=(), recipes={}, reasons={})
+"""Ordinary autograd."""
