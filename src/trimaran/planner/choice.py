@@ -15,12 +15,14 @@ def simplicity(strategy: Strategy) -> tuple[int, ...]:
     """Sort key by which the simpler of two equally good strategies comes first.
 
     One process is simpler than replicas, replicas are simpler than a pipeline, a pipeline is simpler than a hybrid;
-    then fewer devices, eager before compiled, the default buckets before others, fewer microbatches, GPipe before 1F1B.
+    then fewer devices, what autograd saves kept before moved, eager before compiled, the default buckets before others,
+    fewer microbatches, GPipe before 1F1B.
     """
     shape = 2 * (strategy.pp > 1) + (strategy.dp > 1)
     return (
         shape,
         strategy.devices,
+        strategy.memory_bytes is not None,
         strategy.execution != "eager",
         strategy.bucket_bytes != DEFAULT_BUCKET_BYTES,
         strategy.microbatches,
@@ -91,7 +93,8 @@ def largest_peak(candidate: Candidate) -> int:
 
 def is_plain(strategy: Strategy) -> bool:
     """Whether a strategy is one network on each device, with the whole of its share at once and default buckets."""
-    return strategy.pp == 1 and strategy.microbatches == 1 and strategy.bucket_bytes == DEFAULT_BUCKET_BYTES
+    default = strategy.bucket_bytes == DEFAULT_BUCKET_BYTES and strategy.memory_bytes is None
+    return strategy.pp == 1 and strategy.microbatches == 1 and default
 
 
 def is_reference(strategy: Strategy, *, devices: int) -> bool:
@@ -107,7 +110,7 @@ def is_reference(strategy: Strategy, *, devices: int) -> bool:
         >>> [is_reference(Strategy(dp=2, microbatches=count), devices=2) for count in (1, 2, 4)]
         [True, True, False]
     """
-    if strategy.pp > 1 or strategy.bucket_bytes != DEFAULT_BUCKET_BYTES:
+    if strategy.pp > 1 or strategy.bucket_bytes != DEFAULT_BUCKET_BYTES or strategy.memory_bytes is not None:
         return False
     if strategy.microbatches == 1:
         return strategy.dp in (1, devices)

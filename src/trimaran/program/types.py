@@ -16,6 +16,7 @@ from typing import Literal
 
 from trimaran.program.buckets import DEFAULT_BUCKET_BYTES
 from trimaran.timeline import COMPUTE
+from trimaran.units import format_bytes
 
 
 class Kind(StrEnum):
@@ -157,6 +158,8 @@ class Strategy:
         microbatches: microbatches of a replica's share of the global batch; with one stage: gradient accumulation
         bucket_bytes: size at which a bucket of gradients is sent [bytes]
         execution: segments as they are, or each through torch.compile
+        memory_bytes: memory in which a rank's step is made to fit by offloading and recomputing [bytes]; None: everything
+            that autograd saves is kept
     """
 
     dp: int = 1
@@ -166,6 +169,7 @@ class Strategy:
     microbatches: int = 1
     bucket_bytes: int = DEFAULT_BUCKET_BYTES
     execution: Execution = "eager"
+    memory_bytes: int | None = None
 
     @property
     def devices(self) -> int:
@@ -181,6 +185,8 @@ class Strategy:
             ('dp2', 'pp2 1f1b m4')
             >>> Strategy(dp=2, microbatches=2, bucket_bytes=2**20).name
             'dp2 m2 b1MiB'
+            >>> Strategy(memory_bytes=12 * 2**30).name
+            'one device in 12.0 GiB'
         """
         parts = []
         if self.dp > 1:
@@ -195,6 +201,8 @@ class Strategy:
             parts.append(f"b{_round_size(self.bucket_bytes)}")
         if self.execution != "eager":
             parts.append(self.execution)
+        if self.memory_bytes is not None:
+            parts.append(f"in {format_bytes(self.memory_bytes)}")
         return " ".join(parts)
 
 
