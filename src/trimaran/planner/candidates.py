@@ -12,6 +12,7 @@ from trimaran.graph import Graph
 from trimaran.planner.epoch import EpochData, extra_parts
 from trimaran.planner.limits import limiter
 from trimaran.planner.partition import partition
+from trimaran.planner.virtual import Squeeze, squeezed
 from trimaran.program import Program, Strategy, lower
 from trimaran.program.plan import Objective
 from trimaran.simulator import simulate
@@ -92,6 +93,7 @@ def evaluate(
     batch: int,
     clip: bool = False,
     epoch: EpochData | None = None,
+    effect: Squeeze | None = None,
 ) -> Candidate:
     """Lower, price and simulate one strategy.
 
@@ -103,9 +105,10 @@ def evaluate(
         batch: samples of one update, over all ranks
         clip: the job clips its gradients
         epoch: simulate one of these too
+        effect: of the strategy's memory budget; None: it has none
     """
     program = lower(graph, strategy, batch=batch, clip=clip)
-    return score(program, strategy, graph, table, cluster, batch=batch, clip=clip, epoch=epoch)
+    return score(program, strategy, graph, table, cluster, batch=batch, clip=clip, epoch=epoch, effect=effect)
 
 
 def score(
@@ -118,6 +121,7 @@ def score(
     batch: int,
     clip: bool = False,
     epoch: EpochData | None = None,
+    effect: Squeeze | None = None,
 ) -> Candidate:
     """Price and simulate a program.
 
@@ -130,8 +134,14 @@ def score(
         batch: samples of one update, over all ranks
         clip: the job clips its gradients; the small last step of an epoch does so too
         epoch: simulate one of these too
+        effect: of the strategy's memory budget; None: it has none
     """
-    costs = price(program, graph, strategy, table, cluster, batch=batch)
+
+    def costs_of(program: Program, strategy: Strategy, batch: int) -> ProgramCosts:
+        costs = price(program, graph, strategy, table, cluster, batch=batch)
+        return costs if effect is None else squeezed(costs, program, effect)
+
+    costs = costs_of(program, strategy, batch)
     timeline = simulate(program, costs)
     low, median, high = step = _cases(program, costs, timeline.makespan_s)
     candidate = Candidate(
@@ -148,7 +158,7 @@ def score(
     total = [(epoch.samples // batch) * seconds for seconds in step]
     for part in extra_parts(strategy, epoch, batch=batch):
         program = part.lower(graph, clip=clip)
-        costs = price(program, graph, part.strategy, table, cluster, batch=part.batch)
+        costs = costs_of(program, part.strategy, part.batch)
         each = _cases(program, costs, simulate(program, costs).makespan_s)
         total = [before + part.count * seconds for before, seconds in zip(total, each, strict=True)]
     return dataclasses.replace(candidate, epoch_s=total[1], epoch_interval_s=(total[0], total[2]))

@@ -6,10 +6,13 @@ from dataclasses import dataclass, field
 from trimaran.cluster import Cluster
 from trimaran.costs import CostTable, ProgramCosts, price
 from trimaran.costs.tables import Curve, CurveKey
+from trimaran.costs.traced import TracedStep
+from trimaran.errors import InputError
 from trimaran.graph import Graph
 from trimaran.planner.bounds import Bound, bound
 from trimaran.planner.candidates import Candidate, cut, evaluate, score
 from trimaran.planner.epoch import EpochData
+from trimaran.planner.virtual import Squeeze, squeeze, squeezed
 from trimaran.program import Strategy
 from trimaran.program.types import Execution
 from trimaran.units import format_bytes
@@ -28,6 +31,7 @@ class Problem:
         clip: the job clips its gradients
         executions: how segments may run
         epoch: make the time of one of these best; None: the time of a step
+        traces: step of a microbatch of the whole network, by its samples; a strategy with a memory budget needs one
         bare_curves: transfers where nothing holds the links back; empty where that is `table` itself, or not known
     """
 
@@ -39,6 +43,7 @@ class Problem:
     clip: bool = False
     executions: tuple[Execution, ...] = ("eager",)
     epoch: EpochData | None = None
+    traces: Mapping[int, TracedStep] = field(default_factory=dict)
     bare_curves: Mapping[CurveKey, Curve] = field(default_factory=dict)
 
 
@@ -83,7 +88,8 @@ def assess_cut(strategy: Strategy, problem: Problem) -> Candidate:
     """Simulate one strategy that has its boundaries, whether it fits or not.
 
     Raises:
-        InputError: the batch does not divide, or the table lacks something
+        InfeasibleError: its memory budget is below what a step needs
+        InputError: the batch does not divide, or the table or a trace lacks something
     """
     return evaluate(
         strategy,
@@ -93,6 +99,7 @@ def assess_cut(strategy: Strategy, problem: Problem) -> Candidate:
         batch=problem.batch,
         clip=problem.clip,
         epoch=problem.epoch,
+        effect=effect_of_memory(strategy, problem),
     )
 
 
@@ -107,14 +114,37 @@ def reassess(candidate: Candidate, problem: Problem) -> Candidate:
         batch=problem.batch,
         clip=problem.clip,
         epoch=problem.epoch,
+        effect=effect_of_memory(candidate.strategy, problem),
     )
+
+
+def effect_of_memory(strategy: Strategy, problem: Problem) -> Squeeze | None:
+    """What a strategy's memory budget does to its step; None where it has none.
+
+    Raises:
+        InfeasibleError: the budget is below what a step needs
+        InputError: no step with its microbatch was traced
+    """
+    if strategy.memory_bytes is None:
+        return None
+    size = problem.batch // (strategy.dp * strategy.microbatches)
+    traced = problem.traces.get(size)
+    if traced is None:
+        raise InputError(
+            f"{strategy.name} has a memory budget, and no step with a microbatch of {size} was traced; "
+            f"there are traces of {', '.join(map(str, sorted(problem.traces))) or 'none'}",
+            microbatch=size,
+        )
+    return squeeze(strategy, traced)
 
 
 def costs_of(candidate: Candidate, problem: Problem) -> ProgramCosts:
     """The costs by which a candidate was simulated."""
-    return price(
+    costs = price(
         candidate.program, problem.graph, candidate.strategy, problem.table, problem.cluster, batch=problem.batch
     )
+    effect = effect_of_memory(candidate.strategy, problem)
+    return costs if effect is None else squeezed(costs, candidate.program, effect)
 
 
 def lack_of_memory(peak_bytes: Sequence[int], problem: Problem, *, at_least: bool = False) -> str:

@@ -15,7 +15,10 @@ What is left out is slower than the fastest by more than the uncertainty and not
 the choice and the front are those of a search that simulates everything. A strategy that is believed faster only within
 the uncertainty of the costs loses to a simpler one (`choice.py`).
 
-Left out so far: placements that are not chains, sharded tensors, memory policies.
+A whole network that memory alone stands against is tried once more in the memory that there is, with a plan of what is
+kept, offloaded and recomputed (`virtual.py`), where its step was traced.
+
+Left out so far: placements that are not chains, sharded tensors, memory plans of pipeline stages.
 """
 
 import dataclasses
@@ -88,9 +91,10 @@ def search(problem: Problem) -> Search:
     prospects = _prospects(strategies, problem, rejected)
     candidates: list[Candidate] = []
     left = _find_fastest(prospects, problem, candidates, rejected)
+    ruled_out = _fill_up(left, problem, candidates, rejected) if candidates else []
+    candidates += _virtualized(problem, rejected)
     if not candidates:
         raise _nothing_fits(problem, rejected)
-    ruled_out = _fill_up(left, problem, candidates, rejected)
     candidates.sort(key=lambda candidate: (candidate.objective_s, simplicity(candidate.strategy)))
     chosen = choose(candidates)
     rejected += [_too_slow(prospect, chosen) for prospect in ruled_out]
@@ -178,6 +182,31 @@ def _simulate(prospect: _Prospect, problem: Problem, candidates: list[Candidate]
         rejected.append(_too_large(prospect.strategy, candidate.peak_bytes, reason))
     else:
         candidates.append(candidate)
+
+
+def _virtualized(problem: Problem, rejected: list[Rejection]) -> list[Candidate]:
+    """Whole networks that memory alone stands against, made to fit by offloading and recomputing.
+
+    What cannot be made to fit is added to `rejected`.
+    """
+    found = []
+    for plain in [rejection.strategy for rejection in rejected if may_be_virtualized(rejection)]:
+        if problem.batch // (plain.dp * plain.microbatches) not in problem.traces:
+            continue
+        memory_bytes = min(device.memory_bytes for device in problem.cluster.devices[: plain.devices])
+        strategy = dataclasses.replace(plain, memory_bytes=memory_bytes)
+        try:
+            found.append(assess_cut(strategy, problem))
+        except InfeasibleError as error:
+            rejected.append(Rejection(strategy=strategy, cause="memory", reason=error.message))
+    return found
+
+
+def may_be_virtualized(rejection: Rejection) -> bool:
+    """Whether only memory stands against a strategy that a memory budget can be put on."""
+    strategy = rejection.strategy
+    whole = strategy.pp == 1 and strategy.execution == "eager" and strategy.memory_bytes is None
+    return whole and rejection.cause == "memory"
 
 
 def _family(strategy: Strategy) -> tuple[bool, bool, str]:

@@ -7,15 +7,17 @@
 Compiling a network takes tens of seconds on a CPU, for each size of a microbatch and in each run anew.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from trimaran.cluster import Cluster
 from trimaran.costs import CostTable
-from trimaran.errors import ExecutionError
+from trimaran.costs.traced import TracedStep
+from trimaran.errors import ExecutionError, InfeasibleError
 from trimaran.graph import Graph
 from trimaran.job import Job
 from trimaran.planner import EpochData, Problem, Rejection, Search, enumerate_strategies, search
+from trimaran.planner.search import may_be_virtualized
 from trimaran.program.types import Execution
 from trimaran.session.request import PlanRequest
 from trimaran.units import format_seconds
@@ -23,12 +25,21 @@ from trimaran.units import format_seconds
 # A training that is shorter than this by the best eager plan is over before compiling has paid [s].
 WORTH_COMPILING_S = 600.0
 
+Trace = Callable[[Collection[int]], Mapping[int, TracedStep]]
+"""Traces steps of a job at some sizes of a microbatch [samples]."""
+
 Measure = Callable[[Collection[int], Sequence[Execution]], CostTable]
 """Measures a job at some sizes of a microbatch [samples], in some executions."""
 
 
 def find_best(
-    job: Job, graph: Graph, cluster: Cluster, data: EpochData, request: PlanRequest, measure: Measure
+    job: Job,
+    graph: Graph,
+    cluster: Cluster,
+    data: EpochData,
+    request: PlanRequest,
+    measure: Measure,
+    trace: Trace,
 ) -> tuple[Search, CostTable]:
     """Find the best strategy for a job.
 
@@ -39,6 +50,7 @@ def find_best(
         data: how many samples an epoch has
         request: what is made best, and how segments may run
         measure: gives the costs
+        trace: gives the steps of strategies that memory alone stands against
 
     Returns:
         What was found, and the costs by which.
@@ -49,18 +61,17 @@ def find_best(
     batch = job.global_batch_size
 
     def find(table: CostTable, *executions: Execution) -> Search:
-        return search(
-            Problem(
-                graph=graph,
-                table=table,
-                cluster=cluster,
-                batch=batch,
-                devices=cluster.size,
-                clip=job.clip_norm is not None,
-                executions=executions,
-                epoch=data if request.objective == "epoch" else None,
-            )
+        problem = Problem(
+            graph=graph,
+            table=table,
+            cluster=cluster,
+            batch=batch,
+            devices=cluster.size,
+            clip=job.clip_norm is not None,
+            executions=executions,
+            epoch=data if request.objective == "epoch" else None,
         )
+        return _search_with_traces(problem, trace)
 
     sizes = microbatch_sizes(graph, devices=cluster.size, batch=batch)
     if request.execution == "compiled":
@@ -88,16 +99,35 @@ def find_best(
     return replace(found, rejected=(*found.rejected, *rejections)), table
 
 
-def microbatch_sizes(graph: Graph, *, devices: int, batch: int) -> tuple[int, ...]:
+def _search_with_traces(problem: Problem, trace: Trace) -> Search:
+    """Search; where memory stands against whole networks, trace them and search again."""
+    try:
+        found = search(problem)
+    except InfeasibleError:
+        sizes = microbatch_sizes(problem.graph, devices=problem.devices, batch=problem.batch, stages=1)
+        traces = trace(sizes) if "eager" in problem.executions else {}
+        if not traces:
+            raise
+        return search(replace(problem, traces=traces))
+    lacking = [rejection.strategy for rejection in found.rejected if may_be_virtualized(rejection)]
+    if not lacking:
+        return found
+    traces = trace({problem.batch // (strategy.dp * strategy.microbatches) for strategy in lacking})
+    return search(replace(problem, traces=traces)) if traces else found
+
+
+def microbatch_sizes(graph: Graph, *, devices: int, batch: int, stages: int | None = None) -> tuple[int, ...]:
     """Sizes of the microbatches of all strategies [samples].
 
     Args:
         graph: the job's
         devices: most ranks that may take part
         batch: samples of one update, over all ranks
+        stages: only of strategies with so many pipeline stages; None: of all
     """
     strategies, _ = enumerate_strategies(graph, devices=devices, batch=batch)
-    return tuple(sorted({batch // (strategy.dp * strategy.microbatches) for strategy in strategies}))
+    of_interest = [strategy for strategy in strategies if stages in (None, strategy.pp)]
+    return tuple(sorted({batch // (strategy.dp * strategy.microbatches) for strategy in of_interest}))
 
 
 def training_seconds(job: Job, data: EpochData, found: Search) -> float:

@@ -4,7 +4,7 @@ What was measured is kept, so that planning the same job again starts no process
 """
 
 import hashlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,10 +13,12 @@ from trimaran.cluster.detect import detect_cluster
 from trimaran.costs import CostTable
 from trimaran.costs.noise import Noise
 from trimaran.costs.table_files import encode_table
+from trimaran.costs.traced import TracedStep
 from trimaran.errors import InputError
 from trimaran.graph import Graph
 from trimaran.job import Job
 from trimaran.planner import Candidate, EpochData, Search, score
+from trimaran.planner.virtual import squeeze
 from trimaran.program import (
     Plan,
     Prediction,
@@ -112,7 +114,10 @@ def plan_job(
         progress("searching", 0, 0)
         return table
 
-    found, table = find_best(job, graph, cluster, data, request, measure)
+    def trace(sizes: Collection[int]) -> Mapping[int, TracedStep]:
+        return _trace(source, sizes, progress)
+
+    found, table = find_best(job, graph, cluster, data, request, measure, trace)
     plan = Plan(
         job=source.reference,
         strategy=found.chosen.strategy,
@@ -173,7 +178,7 @@ def load_plan(
         memory_bytes=[device.memory_bytes for device in cluster.devices],
         global_batch_size=job.global_batch_size,
     )
-    program = plan_program(plan, source=str(path))
+    program, strategy = plan_program(plan, source=str(path)), plan.strategy
     size = job.global_batch_size // (plan.strategy.dp * plan.strategy.microbatches)
     executions = tuple(dict.fromkeys(("eager", plan.strategy.execution)))
     table = _measure(source, graph, cluster, {size}, executions, calibrated, progress)
@@ -186,6 +191,7 @@ def load_plan(
         batch=job.global_batch_size,
         clip=job.clip_norm is not None,
         epoch=data if request.objective == "epoch" else None,
+        effect=None if strategy.memory_bytes is None else squeeze(strategy, _trace(source, {size}, progress)[size]),
     )
     return Planned(
         source=source,
@@ -294,6 +300,12 @@ def _measure(
         known=calibrated.tables,
         progress=progress,
     )
+
+
+def _trace(source: JobSource, sizes: Collection[int], progress: Progress) -> Mapping[int, TracedStep]:
+    from trimaran.measure.tracing import trace_steps
+
+    return trace_steps(source.make, sorted(sizes), progress=progress)
 
 
 def _rejoined(then: Link | None, now: Link | None) -> tuple[str, ...]:

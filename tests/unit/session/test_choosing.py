@@ -8,6 +8,7 @@ from tests.unit.costs.tables import network, table_for
 from trimaran.cluster import Cluster, Device
 from trimaran.costs import CostTable
 from trimaran.costs.tables import WholeCost, WholeKey
+from trimaran.costs.traced import TracedStep
 from trimaran.errors import ExecutionError
 from trimaran.job import Job
 from trimaran.planner import EpochData, Search
@@ -61,11 +62,16 @@ def job(epochs: int) -> Job:
     )
 
 
+def trace_nothing(sizes: Collection[int]) -> dict[int, TracedStep]:
+    """There is memory enough, so that nobody asks."""
+    raise AssertionError(f"microbatches of {sizes} were to be traced")
+
+
 def find(epochs: int, *, compiles: bool = True, **asked: object) -> tuple[Search, list[tuple[Execution, ...]]]:
     """An epoch is 100 steps of 0.27 s on two replicas."""
     measured = Measured(compiles=compiles)
     request = PlanRequest(**asked)  # type: ignore[arg-type]
-    found, _ = find_best(job(epochs), GRAPH, CLUSTER, EpochData(samples=1600), request, measured)
+    found, _ = find_best(job(epochs), GRAPH, CLUSTER, EpochData(samples=1600), request, measured, trace_nothing)
     return found, measured.asked
 
 
