@@ -1,0 +1,96 @@
+"""Modules that run on a part of the batch at a time: what they compute, and what is never there."""
+
+import pytest
+import torch
+from torch import nn
+
+from trimaran.errors import InputError
+from trimaran.runtime.split import Split, splitting
+
+
+class _Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            nn.Conv2d(3, 4, 3, padding=1),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(4, 4, 3, padding=1),
+            nn.ReLU(inplace=True),
+            nn.MaxPool2d(2),
+            nn.Conv2d(4, 5, 3),
+        )
+        self.classifier = nn.Linear(5, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.classifier(self.features(x).mean((2, 3)))
+
+
+def gradients(model: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+    model.zero_grad()
+    if x.requires_grad:
+        x.grad = None
+    model(x).square().sum().backward()
+    inputs = [x] if x.requires_grad else []
+    return [tensor.grad.clone() for tensor in (*model.parameters(), *inputs)]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("wants_input_gradient", [False, True])
+@pytest.mark.parametrize("parts", [2, 3, 16])
+def test_the_gradients_are_those_of_the_whole_batch_but_for_rounding(
+    first: int, wants_input_gradient: bool, parts: int
+) -> None:
+    """Summed in fp64, so that what is left of a difference would be an error; 7 samples do not divide."""
+    torch.manual_seed(0)
+    model = _Net().double()
+    x = torch.randn(7, 3, 8, 8, dtype=torch.float64, requires_grad=wants_input_gradient)
+    plain = gradients(model, x)
+    with splitting(model, [Split(parent="features", first=first, last=4, parts=parts)]):
+        split = gradients(model, x)
+    for ours, theirs in zip(split, plain, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+def test_what_is_inside_is_never_saved_for_the_whole_batch() -> None:
+    model, saved = _Net(), []
+    x = torch.randn(8, 3, 8, 8)
+    hooks = torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(tuple(t.shape)) or t, lambda t: t)
+    with splitting(model, [Split(parent="features", first=0, last=4, parts=4)]), hooks:
+        model(x).sum()
+    assert (8, 3, 8, 8) in saved
+    assert (8, 4, 8, 8) not in saved
+
+
+def test_the_model_is_as_it_was_afterwards() -> None:
+    model = _Net()
+    with pytest.raises(ZeroDivisionError), splitting(model, [Split(parent="features", first=0, last=4, parts=2)]):
+        raise ZeroDivisionError
+    assert "forward" not in vars(model.features)
+
+
+@pytest.mark.parametrize(
+    ("parent", "first", "last", "parts", "says"),
+    [
+        ("nowhere", 0, 1, 2, "no module 'nowhere'"),
+        ("", 0, 1, 2, "only children of a plain nn.Sequential"),
+        ("features", 0, 6, 2, "children 0 to 5"),
+        ("features", 0, 4, 1, "at least 2"),
+    ],
+)
+def test_a_place_that_cannot_be_split_is_refused(parent: str, first: int, last: int, parts: int, says: str) -> None:
+    with (
+        pytest.raises(InputError, match=says),
+        splitting(_Net(), [Split(parent=parent, first=first, last=last, parts=parts)]),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("module", [nn.BatchNorm2d(4), nn.Dropout2d()])
+def test_what_mixes_samples_or_draws_is_refused(module: nn.Module) -> None:
+    model = _Net()
+    model.features[1] = module
+    with (
+        pytest.raises(InputError, match=type(module).__name__),
+        splitting(model, [Split(parent="features", first=0, last=4, parts=2)]),
+    ):
+        pass
