@@ -52,7 +52,7 @@ def explain(
         from trimaran.session.jobs import JobSource
         from trimaran.session.request import parse_request
 
-        path = Path(subject) if subject.endswith(".json") else None
+        path = Path(subject) if subject.endswith(".json") and not subject.startswith("hf:") else None
         reference = subject if path is None else read_plan(path).job
         request = parse_request(
             devices=devices,

@@ -39,7 +39,7 @@ def simulate(
         from trimaran.session.planning import obtain_plan
         from trimaran.session.request import parse_request
 
-        plan = Path(subject) if subject.endswith(".json") else None
+        plan = Path(subject) if subject.endswith(".json") and not subject.startswith("hf:") else None
         reference = subject if plan is None else read_plan(plan).job
         source = JobSource(reference=reference, global_batch_size=batch)
         request = parse_request(

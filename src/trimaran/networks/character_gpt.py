@@ -19,11 +19,13 @@ class CausalAttention(nn.Module):
     Args:
         width: size of a character's state
         heads: number of heads, a divisor of the width
+        dropout: probability that a weight of the attention is left out while it trains
     """
 
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, width: int, heads: int, dropout: float = 0.0) -> None:
         super().__init__()
         self.heads = heads
+        self.dropout = dropout
         self.inner = nn.Linear(width, 3 * width)
         self.outer = nn.Linear(width, width)
 
@@ -34,7 +36,8 @@ class CausalAttention(nn.Module):
             part.view(batch, length, self.heads, width // self.heads).transpose(1, 2)
             for part in self.inner(states).split(width, dim=2)
         )
-        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        dropout = self.dropout if self.training else 0.0
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True, dropout_p=dropout)
         result: torch.Tensor = self.outer(mixed.transpose(1, 2).reshape(batch, length, width))
         return result
 

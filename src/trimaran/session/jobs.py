@@ -1,7 +1,8 @@
 """From what a person writes on the command line to a `Job`.
 
-A reference is the name of a built-in job, or `file.py:factory`, where `factory()` returns a `Job`. The file is the
-user's: whatever goes wrong in it is told as the user's error, with the line, never as a traceback of ours.
+A reference is the name of a built-in job or of a published network, `file.py:factory`, where `factory()` returns a
+`Job`, or a Hugging Face configuration (`configured.py`). The file is the user's: whatever goes wrong in it is told as
+the user's error, with the line, never as a traceback of ours.
 """
 
 import dataclasses
@@ -16,6 +17,8 @@ from types import ModuleType
 
 from trimaran.errors import InputError, TrimaranError
 from trimaran.job import Job
+from trimaran.session.configured import configured_job, is_configuration
+from trimaran.session.network_summaries import NETWORK_SUMMARIES
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,12 +73,25 @@ BUILT_IN: Mapping[str, BuiltIn] = {
 }
 
 
+def _network(name: str) -> Job:
+    from trimaran.session.network_jobs import network_job
+
+    return network_job(name)
+
+
+NETWORKS: Mapping[str, BuiltIn] = {
+    name: BuiltIn(summary=summary, make=functools.partial(_network, name))
+    for name, summary in NETWORK_SUMMARIES.items()
+}
+"""Published networks on synthetic data: for what they need and cost, not to learn anything."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class JobSource:
     """Where a job comes from, so that every process can make the same one.
 
     Attributes:
-        reference: built-in name or `file.py:factory`
+        reference: as for `resolve`
         seed: in place of the job's own
         epochs: in place of the job's own
         global_batch_size: in place of the job's own
@@ -106,13 +122,18 @@ def resolve(reference: str) -> Job:
     """The job that a reference names.
 
     Args:
-        reference: built-in name or `file.py:factory`
+        reference: built-in name, name of a published network, `file.py:factory`, or a Hugging Face configuration
 
     Raises:
-        InputError: no such name, file or factory; the file or the factory raises; what it returns is no `Job`
+        InputError: no such name, file or factory; the file or the factory raises; what it returns is no `Job`; a wrong
+            configuration
+        EnvironmentProblem: a configuration, and transformers is not installed
     """
-    if reference in BUILT_IN:
-        return BUILT_IN[reference].make()
+    for known in (BUILT_IN, NETWORKS):
+        if reference in known:
+            return known[reference].make()
+    if is_configuration(reference):
+        return configured_job(reference)
     path, colon, name = reference.rpartition(":")
     if not colon or not path.endswith(".py"):
         raise InputError(_unknown(reference), reference=reference)
@@ -120,13 +141,14 @@ def resolve(reference: str) -> Job:
 
 
 def _unknown(reference: str) -> str:
-    near = difflib.get_close_matches(reference, BUILT_IN, n=1)
+    near = difflib.get_close_matches(reference, [*BUILT_IN, *NETWORKS], n=1)
     hint = f'; did you mean "{near[0]}"?' if near else ""
     if reference.endswith(".py"):
         hint = f'; name the function that makes the job too, as in "{reference}:make_job"'
     return (
-        f'unknown job "{reference}"{hint} A job is one of {", ".join(BUILT_IN)}, or "file.py:factory", '
-        "where factory() returns a trimaran.Job"
+        f'unknown job "{reference}"{hint} A job is one of {", ".join(BUILT_IN)}, a network such as vgg16 '
+        '(`trimaran jobs` lists them), "file.py:factory", where factory() returns a trimaran.Job, or a Hugging Face '
+        "config.json"
     )
 
 

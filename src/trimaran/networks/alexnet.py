@@ -1,0 +1,68 @@
+"""AlexNet in the form for one device.
+
+Source:
+    Krizhevsky, "One weird trick for parallelizing convolutional neural networks", arXiv:1404.5997, 2014. Parameter
+    names and sizes as in torchvision's `alexnet`: 61,100,840 parameters.
+"""
+
+import torch
+from torch import nn
+
+from trimaran.networks.scaling import scaled
+
+
+class AlexNet(nn.Module):
+    """Five convolutions and three dense layers, without batch norm.
+
+    Args:
+        classes: number of classes
+        channels: channels of the image
+        width: multiplies the feature maps and the dense layers
+        dropout: probability in front of the first two dense layers
+
+    Example:
+        >>> AlexNet(classes=10, width=0.125)(torch.zeros(2, 3, 64, 64)).shape
+        torch.Size([2, 10])
+    """
+
+    def __init__(self, classes: int = 1000, channels: int = 3, width: float = 1.0, dropout: float = 0.5) -> None:
+        super().__init__()
+        one, two, three, four, five = (scaled(maps, width) for maps in (64, 192, 384, 256, 256))
+        dense = scaled(4096, width)
+        self.features = nn.Sequential(
+            nn.Conv2d(channels, one, 11, stride=4, padding=2),
+            nn.ReLU(inplace=True),
+            nn.MaxPool2d(3, 2),
+            nn.Conv2d(one, two, 5, padding=2),
+            nn.ReLU(inplace=True),
+            nn.MaxPool2d(3, 2),
+            nn.Conv2d(two, three, 3, padding=1),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(three, four, 3, padding=1),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(four, five, 3, padding=1),
+            nn.ReLU(inplace=True),
+            nn.MaxPool2d(3, 2),
+        )
+        self.avgpool = nn.AdaptiveAvgPool2d((6, 6))
+        self.classifier = nn.Sequential(
+            nn.Dropout(dropout),
+            nn.Linear(five * 6 * 6, dense),
+            nn.ReLU(inplace=True),
+            nn.Dropout(dropout),
+            nn.Linear(dense, dense),
+            nn.ReLU(inplace=True),
+            nn.Linear(dense, classes),
+        )
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Class scores.
+
+        Args:
+            images: [batch, channels, height, width]; at least 63 × 63, published for 224 × 224
+
+        Returns:
+            Scores [batch, classes].
+        """
+        scores: torch.Tensor = self.classifier(torch.flatten(self.avgpool(self.features(images)), 1))
+        return scores

@@ -1,0 +1,124 @@
+"""GPT-2: learned positions, pre-norm blocks with dropout, and the embedding used again as the head.
+
+It computes as the character model does (`character_gpt.py`), with the dropout of the published one and its GELU by
+tanh. Its parameters are those of Hugging Face's `GPT2LMHeadModel`: 124,439,808 for the small one, 354,823,168 for the
+medium one.
+
+Source:
+    Radford et al., "Language Models are Unsupervised Multitask Learners", 2019.
+"""
+
+import torch
+from torch import nn
+
+from trimaran.networks.character_gpt import CausalAttention
+
+GPT2_SIZES: dict[str, tuple[int, int, int]] = {
+    # width, heads, blocks
+    "small": (768, 12, 12),
+    "medium": (1024, 16, 24),
+    "large": (1280, 20, 36),
+    "xl": (1600, 25, 48),
+}
+"""Width of a token's state, heads and blocks, by the name of the size."""
+
+VOCABULARY = 50257
+LENGTH = 1024
+_DEVIATION = 0.02
+
+
+class Gpt2Block(nn.Module):
+    """Attention, then two dense layers; each is dropped out and added to what came in.
+
+    Args:
+        width: size of a token's state
+        heads: number of heads, a divisor of the width
+        dropout: probability, of the attention's weights and behind each half
+    """
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.ln_1 = nn.LayerNorm(width)
+        self.attn = CausalAttention(width, heads, dropout)
+        self.attn_dropout = nn.Dropout(dropout)
+        self.ln_2 = nn.LayerNorm(width)
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(approximate="tanh"), nn.Linear(4 * width, width), nn.Dropout(dropout)
+        )
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """States [batch, length, width] to the same shape."""
+        states = states + self.attn_dropout(self.attn(self.ln_1(states)))
+        result: torch.Tensor = states + self.mlp(self.ln_2(states))
+        return result
+
+
+class Gpt2(nn.Module):
+    """Embeddings of tokens and positions, blocks, and the scores of the next token.
+
+    Args:
+        width: size of a token's state
+        heads: heads of each attention
+        blocks: number of blocks
+        vocabulary: number of different tokens
+        length: most tokens of a window
+        dropout: probability
+
+    Example:
+        >>> Gpt2(width=32, heads=4, blocks=2, vocabulary=50, length=16)(torch.zeros(2, 12, dtype=torch.long)).shape
+        torch.Size([2, 12, 50])
+    """
+
+    def __init__(
+        self,
+        width: int = 768,
+        heads: int = 12,
+        blocks: int = 12,
+        *,
+        vocabulary: int = VOCABULARY,
+        length: int = LENGTH,
+        dropout: float = 0.1,
+    ) -> None:
+        super().__init__()
+        self.wte = nn.Embedding(vocabulary, width)
+        self.wpe = nn.Parameter(torch.empty(length, width))
+        self.drop = nn.Dropout(dropout)
+        self.h = nn.ModuleList(Gpt2Block(width, heads, dropout) for _ in range(blocks))
+        self.ln_f = nn.LayerNorm(width)
+        self.lm_head = nn.Linear(width, vocabulary, bias=False)
+        self.lm_head.weight = self.wte.weight
+        self._draw_weights()
+
+    def _draw_weights(self) -> None:
+        nn.init.normal_(self.wpe, std=_DEVIATION)
+        nn.init.normal_(self.wte.weight, std=_DEVIATION)
+        for module in self.h.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=_DEVIATION)
+                nn.init.zeros_(module.bias)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Scores of the token after each one.
+
+        Args:
+            tokens: indices in the vocabulary [batch, length]
+
+        Returns:
+            Scores [batch, length, vocabulary].
+        """
+        states = self.drop(self.wte(tokens) + self.wpe[: tokens.shape[1]])
+        for block in self.h:
+            states = block(states)
+        scores: torch.Tensor = self.lm_head(self.ln_f(states))
+        return scores
+
+
+def gpt2(size: str = "small", *, dropout: float = 0.1) -> Gpt2:
+    """GPT-2 of a published size.
+
+    Args:
+        size: one of `GPT2_SIZES`
+        dropout: probability
+    """
+    width, heads, blocks = GPT2_SIZES[size]
+    return Gpt2(width, heads, blocks, dropout=dropout)

@@ -1,0 +1,19 @@
+"""`trimaran jobs` lists what can be trained."""
+
+import json
+from pathlib import Path
+
+from tests.commands.running import trimaran
+
+
+def test_networks_are_listed_beside_the_jobs_with_data(tmp_path: Path) -> None:
+    done = trimaran("jobs", "--json", cwd=tmp_path)
+    summaries = {job["name"]: job["summary"] for job in json.loads(done.stdout)["jobs"]}
+    assert "synthetic" not in summaries["digits"]
+    assert "synthetic" in summaries["vgg16"]
+
+
+def test_the_list_says_how_to_name_what_is_not_in_it(tmp_path: Path) -> None:
+    printed = trimaran("jobs", cwd=tmp_path).stdout
+    assert "file.py:factory" in printed
+    assert "config.json:sequence=2048" in printed

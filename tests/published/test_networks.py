@@ -1,0 +1,120 @@
+"""Sizes of the built-in networks against published ones."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import nn
+
+from trimaran.networks.alexnet import AlexNet
+from trimaran.networks.densenet import DENSENET_BLOCKS, DenseNet
+from trimaran.networks.googlenet import GoogLeNet
+from trimaran.networks.gpt2 import gpt2
+from trimaran.networks.inception_v3 import InceptionV3
+from trimaran.networks.overfeat import OverFeat
+from trimaran.networks.resnet import ResNet
+from trimaran.networks.unet import UNet
+from trimaran.networks.vgg import VGG_GROUPS, Vgg
+from trimaran.networks.vit import VIT_L_16, VisionTransformer
+
+pytestmark = pytest.mark.published
+
+TORCHVISION = "torchvision's table of classification models, num_params"
+TRANSFORMERS = "transformers, GPT2LMHeadModel of the published configuration, tied weights once"
+OVERFEAT = "Sermanet et al., ICLR 2014, table 1: its layers added up by hand, with biases"
+MEGABYTE = 1e6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """A published size.
+
+    Attributes:
+        make: makes the network
+        parameters: number of them, exactly
+        source: where it stands
+    """
+
+    make: Callable[[], nn.Module]
+    parameters: int
+    source: str
+
+
+SIZES = {
+    "alexnet": Published(make=AlexNet, parameters=61_100_840, source=TORCHVISION),
+    "overfeat": Published(
+        make=OverFeat,
+        parameters=sum(
+            [
+                *(96 * (3 * 121 + 1), 256 * (96 * 25 + 1), 512 * (256 * 9 + 1)),
+                *(1024 * (512 * 9 + 1), 1024 * (1024 * 9 + 1)),
+                *(3072 * (1024 * 36 + 1), 4096 * (3072 + 1), 1000 * (4096 + 1)),
+            ]
+        ),
+        source=OVERFEAT,
+    ),
+    "vgg11": Published(make=lambda: Vgg(VGG_GROUPS[11]), parameters=132_863_336, source=TORCHVISION),
+    "vgg11_bn": Published(make=lambda: Vgg(VGG_GROUPS[11], norm=True), parameters=132_868_840, source=TORCHVISION),
+    "vgg13": Published(make=lambda: Vgg(VGG_GROUPS[13]), parameters=133_047_848, source=TORCHVISION),
+    "vgg16": Published(make=lambda: Vgg(VGG_GROUPS[16]), parameters=138_357_544, source=TORCHVISION),
+    "vgg16_bn": Published(make=lambda: Vgg(VGG_GROUPS[16], norm=True), parameters=138_365_992, source=TORCHVISION),
+    "vgg19": Published(make=lambda: Vgg(VGG_GROUPS[19]), parameters=143_667_240, source=TORCHVISION),
+    "resnet18": Published(make=lambda: ResNet(18), parameters=11_689_512, source=TORCHVISION),
+    "resnet34": Published(make=lambda: ResNet(34), parameters=21_797_672, source=TORCHVISION),
+    "resnet50": Published(make=lambda: ResNet(50), parameters=25_557_032, source=TORCHVISION),
+    "resnet101": Published(make=lambda: ResNet(101), parameters=44_549_160, source=TORCHVISION),
+    "resnet152": Published(make=lambda: ResNet(152), parameters=60_192_808, source=TORCHVISION),
+    "googlenet": Published(make=GoogLeNet, parameters=6_624_904, source=TORCHVISION),
+    "googlenet with auxiliary heads": Published(
+        make=lambda: GoogLeNet(auxiliary=True),
+        parameters=13_004_888,
+        source="torchvision's googlenet with aux_logits=True",
+    ),
+    "googlenet-2014": Published(
+        make=lambda: GoogLeNet(norm=False),
+        parameters=6_998_552,
+        source="Szegedy et al., CVPR 2015, table 1, with biases: Caffe's bvlc_googlenet without its side heads",
+    ),
+    "inception-v3": Published(
+        make=InceptionV3, parameters=23_834_568, source="torchvision's inception_v3 with aux_logits=False"
+    ),
+    "inception-v3 with auxiliary head": Published(
+        make=lambda: InceptionV3(auxiliary=True), parameters=27_161_264, source=TORCHVISION
+    ),
+    "densenet121": Published(make=DenseNet, parameters=7_978_856, source=TORCHVISION),
+    "densenet169": Published(make=lambda: DenseNet(DENSENET_BLOCKS[169]), parameters=14_149_480, source=TORCHVISION),
+    "densenet201": Published(make=lambda: DenseNet(DENSENET_BLOCKS[201]), parameters=20_013_928, source=TORCHVISION),
+    "vit-b-16": Published(make=VisionTransformer, parameters=86_567_656, source=TORCHVISION),
+    "vit-l-16": Published(make=lambda: VisionTransformer(VIT_L_16), parameters=304_326_632, source=TORCHVISION),
+    "gpt2": Published(make=gpt2, parameters=124_439_808, source=TRANSFORMERS),
+    "gpt2-medium": Published(make=lambda: gpt2("medium"), parameters=354_823_168, source=TRANSFORMERS),
+    "gpt2-large": Published(make=lambda: gpt2("large"), parameters=774_030_080, source=TRANSFORMERS),
+    "gpt2-xl": Published(make=lambda: gpt2("xl"), parameters=1_557_611_200, source=TRANSFORMERS),
+    "unet": Published(
+        make=UNet,
+        parameters=31_037_698,
+        source="the widely used padded U-Net with batch norm and transposed convolutions, 3 channels, 2 classes",
+    ),
+}
+
+
+def parameters(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_the_number_of_parameters_is_exact(name: str) -> None:
+    with torch.device("meta"):
+        model = SIZES[name].make()
+    assert parameters(model) == SIZES[name].parameters
+
+
+def test_gradients_of_inception_v3() -> None:
+    """95.2 MB is 23.8 million of four bytes; ours are 23,834,568 of them, so 0.15 % more.
+
+    Source: 23.8 million parameters, as its descriptions round them. Tolerance: 0.2 %, the rounding.
+    """
+    with torch.device("meta"):
+        nbytes = sum(parameter.nbytes for parameter in InceptionV3().parameters())
+    assert nbytes == pytest.approx(95.2 * MEGABYTE, rel=0.002)

@@ -1,0 +1,103 @@
+"""The vDNN paper's figures against ours, on Titan X in simulation.
+
+Published figures are data of `report/reproduction.py`. What is compared, and how near it must be, stands here. Source
+of all: Rhu et al., MICRO 2016, arXiv:1602.08124; totals of the deepest networks are by hand from their layers.
+"""
+
+from functools import cache
+
+import numpy
+import pytest
+
+from trimaran.planner.memory.vdnn_buffers import baseline
+from trimaran.planner.memory.vdnn_convolution import Algorithm, Convolution
+from trimaran.planner.memory.vdnn_network import network_of
+from trimaran.report.reproduction import PAPER_FIGURES, ReproducedPolicy
+from trimaran.session.memory_tracing import JobTracer
+from trimaran.session.network_jobs import network_job
+from trimaran.session.reproduce import reproduce_vdnn
+
+pytestmark = pytest.mark.published
+
+
+@cache
+def lines(network: str, batch: int) -> dict[tuple[str, str], ReproducedPolicy]:
+    found = reproduce_vdnn(networks=f"{network}:{batch}").networks[0]
+    return {(line.accounting, line.policy): line for line in found.policies}
+
+
+def published(network: str, quantity: str) -> float:
+    (found,) = {
+        figure.value
+        for figure in PAPER_FIGURES
+        if (figure.network, figure.quantity, figure.grade) == (network, quantity, "published")
+    }
+    return found
+
+
+def test_vgg16_at_256_needs_the_published_28_gb():
+    """Within 10 %. The workspace of tiled FFT was settled on this figure; maps and weights alone are 23.3 GB."""
+    assert lines("vgg16", 256)["paper", "none (p)"].peak_bytes == pytest.approx(published("vgg16", "total"), rel=0.10)
+    assert lines("vgg16", 256)["paper", "none (m)"].peak_bytes == pytest.approx(23.3e9, rel=0.01)
+
+
+@pytest.mark.parametrize(("network", "least"), [("alexnet", 0.82), ("overfeat", 0.81)])
+def test_offloading_everything_saves_most_of_the_mean_in_the_papers_accounting(network: str, least: float):
+    """The paper says 89 % and 91 %: we come out lower, by 6 and 7 points, and state both."""
+    saved = lines(network, 128)["paper", "all (m)"].saved
+    assert least <= saved <= published(network, "saved")
+
+
+def test_offloading_everything_saves_what_the_paper_says_of_googlenet():
+    """95 % published; PyTorch's step, mean over operations without weights: 94 % ± 2."""
+    assert lines("googlenet", 128)["trace", "all"].saved == pytest.approx(0.94, abs=0.02)
+    assert lines("googlenet", 128)["trace", "on demand"].saved == pytest.approx(
+        published("googlenet", "saved"), abs=0.02
+    )
+
+
+def test_offloading_everything_on_vgg16_at_256():
+    """PyTorch's step, mean over operations without weights: 87 % ± 2."""
+    assert lines("vgg16", 256)["trace", "all"].saved == pytest.approx(0.87, abs=0.02)
+
+
+@pytest.mark.parametrize(("accounting", "policy"), [("trace", "all"), ("paper", "all (p)")])
+def test_the_papers_policy_loses_about_what_it_says_on_vgg16_at_256(accounting: str, policy: str):
+    """18 % published (of its dynamic policy); between 10 and 25 % for offloading everything."""
+    slowdown = lines("vgg16", 256)[accounting, policy].slowdown
+    assert 0.10 <= slowdown <= 0.25
+    assert slowdown == pytest.approx(published("vgg16", "slower"), abs=0.03)
+
+
+def test_the_dynamic_policy_fits_the_card_where_the_baseline_needs_more_than_twice_as_much():
+    found = lines("vgg16", 256)
+    assert found["paper", "dyn"].fits
+    assert not found["paper", "none (m)"].fits
+    assert found["paper", "none (p)"].peak_bytes > 2 * 12 * 2**30
+
+
+def test_our_plan_loses_at_most_2_percent_in_the_same_card():
+    ours = lines("vgg16", 256)["trace", "trimaran"]
+    assert ours.fits
+    assert ours.slowdown <= 0.02
+
+
+@pytest.mark.parametrize(
+    ("network", "gigabytes"), [("vgg116", 20.4), ("vgg216", 37.0), ("vgg316", 53.5), ("vgg416", 70.1)]
+)
+def test_totals_of_the_deepest_networks(network: str, gigabytes: float):
+    """Batch 32, without workspaces, weights and their gradients included; by hand, within 0.5 %.
+
+    VGG-16 at 32: maps 1.949 GB, two gradient maps of 0.411, weights 0.553. Each 100 layers: maps 15.67, weights 0.439.
+    VGG-116: 1.949 + 15.67 + 0.822 + 2 · 0.993 = 20.43.
+    """
+    trace = JobTracer(network_job(network)).trace(32)
+    paper = network_of(trace, numpy.zeros(trace.length))
+    frugal = {n: Algorithm.MEMORY for n, layer in enumerate(paper.layers) if layer.convolution}
+    assert baseline(paper, frugal).peak_bytes / 1e9 == pytest.approx(gigabytes, rel=0.005)
+
+
+def test_workspace_of_an_fft_of_one_tile():
+    """conv2 of the two-part AlexNet at 256: 213 MiB (recalled, Oyama et al., µ-cuDNN, 2018); within 1 %."""
+    conv2 = Convolution(batch=256, inputs=48, outputs=128, height=27, width=27, window=5)
+    assert conv2.workspace_bytes / 2**20 == pytest.approx(213, rel=0.01)
