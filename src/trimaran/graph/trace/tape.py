@@ -1,0 +1,87 @@
+"""The events of a step while it runs."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+
+from trimaran.graph.trace.calls import Call
+from trimaran.graph.trace.storages import StorageBook
+from trimaran.graph.trace.types import View
+from trimaran.graph.types import Phase
+
+
+@dataclass(slots=True)
+class OpDraft:
+    """An operation; see `TraceOp`."""
+
+    name: str
+    phase: Phase
+    module: str
+    reads: tuple[tuple[int, int], ...]
+    writes: tuple[tuple[int, int], ...]
+    flops: float
+    nbytes: int
+    dtype: str
+    call: Call | None
+    duration_s: float | None = None
+    interval: tuple[torch.cuda.Event, torch.cuda.Event] | None = None
+
+
+@dataclass(slots=True)
+class TickDraft:
+    """A tick; see `Tick`."""
+
+    kind: Literal["pack", "unpack"]
+    index: int
+    pack: int
+    storage: int
+    version: int
+    view: View
+    node: str
+    end: int | None = None
+
+
+@dataclass
+class Tape:
+    """What has happened so far in the step.
+
+    Attributes:
+        events: operations and ticks in order
+        packs: number of packs
+        unpacks: number of unpacks
+        running: whether an operation runs now, whose event comes when it has ended
+        busy: whether operations now are our own, and are no events
+        stopped: whether nothing is noted any more
+        updating: whether an optimizer steps now
+        device: of the first tensor that is not a scalar on the host
+    """
+
+    events: list[OpDraft | TickDraft] = field(default_factory=list)
+    packs: int = 0
+    unpacks: int = 0
+    running: bool = False
+    busy: bool = False
+    stopped: bool = False
+    updating: bool = False
+    device: str = ""
+    book: StorageBook = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.book = StorageBook(self.now)
+
+    def now(self) -> int:
+        """First moment at which what goes now is no more there: the operation that runs still has it."""
+        return len(self.events) + self.running
+
+    def phase(self) -> Phase:
+        """Part of the step that runs.
+
+        What runs without gradients between the backward and the optimizer, as the clipping of gradients does, is part
+        of the update.
+        """
+        if torch._C._current_graph_task_id() != -1:
+            return Phase.BACKWARD
+        if self.updating or (self.unpacks and not torch.is_grad_enabled()):
+            return Phase.UPDATE
+        return Phase.FORWARD

@@ -1,0 +1,106 @@
+"""Live bytes of a trace that was written by hand.
+
+moment     0       1        2       3        4          5
+event      exp     pack 0   sin     cos      unpack 0   mul
+x          [parameter, 10 bytes: always ............................)
+y = exp x  [0 ...................... 3)     [4 ......... 6)            100 bytes; autograd holds it [0, 6)
+z = sin y                   [2 ............ 4)                         1000 bytes
+"""
+
+import numpy as np
+
+from trimaran.graph.trace.liveness import live_dropped, live_kept, mean, peak, without_weights, writers
+from trimaran.graph.trace.text import event_lines, storage_lines, summary
+from trimaran.graph.trace.types import Role, StepTrace, Tick, TraceOp, TraceStorage, View
+from trimaran.graph.types import Phase
+
+VIEW = View(shape=(25,), stride=(1,), offset=0, dtype="float32")
+
+
+def op(moment: int, name: str, reads: tuple[tuple[int, int], ...], writes: tuple[tuple[int, int], ...]) -> TraceOp:
+    return TraceOp(
+        moment=moment,
+        name=name,
+        phase=Phase.FORWARD if moment < 4 else Phase.BACKWARD,
+        module="",
+        reads=reads,
+        writes=writes,
+        flops=0.0,
+        nbytes=0,
+        dtype="float32",
+        repeatable=True,
+    )
+
+
+def tick(moment: int, kind: str, end: int) -> Tick:
+    return Tick(
+        moment=moment, kind=kind, index=0, pack=0, storage=1, version=0, view=VIEW, node="ExpBackward0", end=end
+    )  # type: ignore[arg-type]
+
+
+def storage(number: int, nbytes: int, role: Role, life: tuple[int, int, int], packed: bool = False) -> TraceStorage:
+    birth, outside_end, keep_end = life
+    return TraceStorage(
+        number=number,
+        nbytes=nbytes,
+        role=role,
+        birth=birth,
+        outside_end=outside_end,
+        keep_end=keep_end,
+        copy_bytes=nbytes if packed else 0,
+        packs=(1,) if packed else (),
+        unpacks=(4,) if packed else (),
+        version=0 if packed else None,
+        module="",
+    )
+
+
+TRACE = StepTrace(
+    events=(
+        op(0, "exp", ((0, 0),), ((1, 0),)),
+        tick(1, "pack", 6),
+        op(2, "sin", ((1, 0),), ((2, 0),)),
+        op(3, "cos", ((2, 0),), ((2, 1),)),
+        tick(4, "unpack", 6),
+        op(5, "mul", ((1, 0),), ()),
+    ),
+    storages=(
+        storage(0, 10, Role.PARAMETER, (-1, 6, 6)),
+        storage(1, 100, Role.ACTIVATION, (0, 3, 6), packed=True),
+        storage(2, 1000, Role.ACTIVATION, (2, 4, 4)),
+    ),
+    names={0: "x"},
+    device="meta",
+)
+
+
+def test_what_autograd_holds_is_there_until_it_lets_go() -> None:
+    assert live_kept(TRACE).tolist() == [110, 110, 1110, 1110, 110, 110]
+
+
+def test_what_is_dropped_is_there_again_while_a_node_uses_it() -> None:
+    assert live_dropped(TRACE).tolist() == [110, 110, 1110, 1010, 110, 110]
+
+
+def test_without_weights() -> None:
+    assert live_kept(TRACE, without_weights()).tolist() == [100, 100, 1100, 1100, 100, 100]
+
+
+def test_peak_and_mean() -> None:
+    """(110 · 4 + 1110 · 2) / 6 = 443.3."""
+    assert peak(live_kept(TRACE)) == 1110
+    assert mean(live_kept(TRACE)) == 2660 / 6
+    assert (peak(np.zeros(0, dtype=np.int64)), mean(np.zeros(0, dtype=np.int64))) == (0, 0.0)
+
+
+def test_who_makes_each_value() -> None:
+    assert writers(TRACE) == {(1, 0): 0, (2, 0): 2, (2, 1): 3}
+
+
+def test_a_table_has_a_line_for_each_event_and_each_storage() -> None:
+    events, storages = list(event_lines(TRACE)), list(storage_lines(TRACE))
+    assert "sin" in events[2]
+    assert "s1.0 -> s2.0" in events[2]
+    assert "pack 0" in events[1]
+    assert storages[0].split() == ["s0", "10", "B", "parameter", "[-1,", "6)", "keep", "6", "x"]
+    assert "4 operations, 1 packs, 1 unpacks on meta" in summary(TRACE)

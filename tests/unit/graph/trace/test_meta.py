@@ -1,0 +1,185 @@
+"""Tracing without data: the same as a real step wherever the kernels are the same."""
+
+import pytest
+import torch
+from tests.unit.graph.trace.steps import NETWORKS, Step, loss_of
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.optim import Adam
+
+from trimaran.errors import InputError
+from trimaran.graph.trace.liveness import live_dropped, live_kept, without_weights
+from trimaran.graph.trace.meta import trace_on_meta
+from trimaran.graph.trace.record import Recorder
+from trimaran.graph.trace.text import digest
+from trimaran.graph.trace.types import Role, StepTrace
+
+SAME_KERNELS = sorted(NETWORKS.keys() - {"lstm"})
+
+
+def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    return loss_of(model(batch[0]), batch[1])
+
+
+@pytest.mark.parametrize("name", SAME_KERNELS)
+def test_meta_and_cpu_give_the_same_events_and_storages(name: str) -> None:
+    step = Step(name)
+    with Recorder(step.model) as recorder:
+        step.run()
+    reduced = NETWORKS[name]
+    traced = trace_on_meta(reduced.model, reduced.batch, loss, attention="cpu")
+    real = recorder.recording.trace
+    assert [tick.view for tick in traced.packs] == [tick.view for tick in real.packs]
+    assert _without_inputs(traced) == _without_inputs(real)
+
+
+def _without_inputs(trace: StepTrace) -> list[object]:
+    return [storage for storage in trace.storages if storage.role is not Role.INPUT]
+
+
+def test_a_recurrent_layer_runs_step_by_step() -> None:
+    """The CPU runs one kernel for each of two layers; on meta, a product for each of 7 times and both layers."""
+    reduced = NETWORKS["lstm"]
+    names = [operation.name for operation in trace_on_meta(reduced.model, reduced.batch, loss).ops]
+    assert not any("rnn_layer" in name for name in names)
+    assert sum(name == "aten.addmm.default" for name in names) >= 14
+
+
+def test_nothing_is_measured_on_meta() -> None:
+    reduced = NETWORKS["alexnet"]
+    trace = trace_on_meta(reduced.model, reduced.batch, loss)
+    assert trace.device == "meta"
+    assert {operation.duration_s for operation in trace.ops} == {None}
+
+
+def test_the_state_of_the_optimizer_is_there_from_the_beginning() -> None:
+    reduced = NETWORKS["alexnet"]
+    trace = trace_on_meta(reduced.model, reduced.batch, loss, make_optimizer=lambda values: Adam(values))
+    state = [storage for storage in trace.storages if storage.role is Role.OPTIMIZER]
+    parameters = sum(storage.nbytes for storage in trace.storages if storage.role is Role.PARAMETER)
+    assert {storage.birth for storage in state} == {-1}
+    assert parameters * 2 <= sum(storage.nbytes for storage in state) <= parameters * 2 + 4 * 16
+
+
+@pytest.mark.parametrize(
+    ("form", "dtype", "kernel"),
+    [
+        ("flash", torch.bfloat16, "_scaled_dot_product_flash_attention"),
+        ("flash", torch.float32, "_scaled_dot_product_efficient_attention"),
+        ("efficient", torch.bfloat16, "_scaled_dot_product_efficient_attention"),
+        ("cpu", torch.float32, "_scaled_dot_product_flash_attention_for_cpu"),
+        ("math", torch.float32, "_safe_softmax"),
+    ],
+)
+@pytest.mark.parametrize("masked", [False, True])
+def test_forms_of_attention(form: str, dtype: torch.dtype, kernel: str, masked: bool) -> None:
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(2, 4, 16, 8, dtype=dtype))
+
+        def forward(self, mask: Tensor | None) -> Tensor:
+            return functional.scaled_dot_product_attention(self.weight, self.weight, self.weight, mask)
+
+    def batch() -> Tensor | None:
+        return torch.ones(16, 16, dtype=torch.bool) if masked else None
+
+    trace = trace_on_meta(Attention, batch, lambda model, mask: model(mask).sum(), attention=form)  # type: ignore[arg-type]
+    expected = "_scaled_dot_product_efficient_attention" if masked and kernel.endswith("flash_attention") else kernel
+    assert f"aten.{expected}.default" in {operation.name for operation in trace.ops}
+
+
+def test_attention_inside_torchs_own_functions_takes_the_form_too() -> None:
+    def model() -> nn.Module:
+        return nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+
+    trace = trace_on_meta(
+        model, lambda: torch.ones(2, 8, 16), lambda layer, batch: layer(batch).sum(), autocast=torch.bfloat16
+    )
+    assert "aten._scaled_dot_product_flash_attention.default" in {operation.name for operation in trace.ops}
+
+
+def test_autocast_computes_products_in_the_lower_precision_and_casts_each_weight_once() -> None:
+    """One weight used twice is cast once; layer norm and the loss stay in float32."""
+
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = nn.Linear(16, 16, bias=False)
+            self.norm = nn.LayerNorm(16)
+
+        def forward(self, value: Tensor) -> Tensor:
+            return self.norm(self.dense(self.dense(value)))
+
+    trace = trace_on_meta(
+        Twice,
+        lambda: torch.ones(4, 16),
+        lambda model, batch: functional.mse_loss(model(batch), batch),
+        autocast=torch.bfloat16,
+    )
+    dtypes = {operation.name: operation.dtype for operation in trace.ops}
+    assert dtypes["aten.mm.default"] == "bfloat16"
+    assert dtypes["aten.native_layer_norm.default"] == "float32"
+    assert dtypes["aten.mse_loss.default"] == "float32"
+    weight = next(number for number, name in trace.names.items() if name == "dense.weight")
+    casts = [operation for operation in trace.ops if operation.name.startswith("aten._to_copy")]
+    assert sum((weight, 0) in operation.reads for operation in casts) == 1
+
+
+def test_a_model_that_decides_by_values_is_refused_with_a_way_out() -> None:
+    class Deciding(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = nn.Linear(4, 4)
+
+        def forward(self, value: Tensor) -> Tensor:
+            return self.dense(value) if value.sum().item() > 0 else value
+
+    with pytest.raises(InputError, match="real step"):
+        trace_on_meta(Deciding, lambda: torch.ones(2, 4), lambda model, batch: model(batch).sum())
+
+
+def test_a_model_that_reads_values_while_it_is_made_is_made_for_real() -> None:
+    class Reading(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            widths = [int(width.item()) for width in torch.linspace(4, 8, 2)]
+            self.dense = nn.Linear(*widths)
+
+        def forward(self, value: Tensor) -> Tensor:
+            return self.dense(value)
+
+    trace = trace_on_meta(Reading, lambda: torch.ones(2, 4), lambda model, batch: model(batch).sum())
+    assert trace.device == "meta"
+
+
+def test_batches_of_dicts() -> None:
+    trace = trace_on_meta(
+        lambda: nn.Linear(4, 4), lambda: {"x": torch.ones(2, 4)}, lambda model, batch: model(batch["x"]).sum()
+    )
+    assert [storage.nbytes for storage in trace.storages if storage.role is Role.INPUT] == [32]
+
+
+def test_activations_grow_with_the_batch_and_weights_do_not() -> None:
+    reduced = NETWORKS["vgg16"]
+
+    def held(count: int) -> tuple[int, int]:
+        trace = trace_on_meta(
+            reduced.model, lambda: (torch.ones(count, 3, 32, 32), torch.zeros(count, dtype=torch.long)), loss
+        )
+        weights = frozenset(Role) - without_weights()
+        return int(live_kept(trace, without_weights()).max()), int(live_kept(trace, weights).max())
+
+    (few, weights), (many, same) = held(4), held(8)
+    assert weights == same
+    assert many == pytest.approx(2 * few, rel=0.01)
+
+
+def test_the_digest_is_that_of_the_step() -> None:
+    reduced = NETWORKS["vgg16"]
+    first = trace_on_meta(reduced.model, reduced.batch, loss)
+    assert digest(first) == digest(trace_on_meta(reduced.model, reduced.batch, loss))
+    assert digest(first) != digest(
+        trace_on_meta(reduced.model, lambda: (torch.ones(3, 3, 32, 32), torch.zeros(3).long()), loss)
+    )
+    assert (live_dropped(first) <= live_kept(first)).all()
