@@ -1,12 +1,8 @@
 """A step of a whole network as it ran on one rank, with what its operations and copies cost there."""
 
-from __future__ import annotations  # TEMPORARY
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from trimaran.costs.memory_costs import MemoryCosts
+from trimaran.costs.memory_costs import MemoryCosts
 from trimaran.graph.trace.types import StepTrace
 
 

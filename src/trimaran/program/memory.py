@@ -16,7 +16,7 @@ the plan alone, whatever the clocks say; a late copy costs time, never memory.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from trimaran.program.types import Kind
@@ -85,6 +85,8 @@ class MemoryPlan:
         steps: ordered by moment, then as they are done
         recipes: by storage, for those that are recomputed
         reasons: by storage, why, in a few words
+        waits: by storage, a tick between its PRE and its first unpack at which the operations already wait for the end
+            of the copy. Only policies that synchronise at ends of layers have it; it changes times, not memory
     """
 
     policy: str
@@ -93,6 +95,7 @@ class MemoryPlan:
     steps: tuple[MemoryStep, ...]
     recipes: Mapping[int, Recipe]
     reasons: Mapping[int, str]
+    waits: Mapping[int, int] = field(default_factory=dict)
 
     def of(self, storage: int) -> Decision:
         """What becomes of a storage."""

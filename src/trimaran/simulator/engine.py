@@ -14,7 +14,7 @@ from heapq import heappop, heappush
 from trimaran.costs.types import ProgramCosts
 from trimaran.program.types import Program
 from trimaran.simulator.deadlock import deadlock
-from trimaran.simulator.memory import live_bytes
+from trimaran.simulator.memory_curves import live_bytes
 from trimaran.simulator.resources import Resources
 from trimaran.simulator.tasks import Tasks, build_tasks
 from trimaran.timeline import Columns, Timeline
