@@ -1,0 +1,103 @@
+import tomllib
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from trimaran.cluster.catalog import CatalogDevice, catalog, find_device
+from trimaran.errors import InputError
+
+GIB = 2**30
+FOLDER = resources.files("trimaran.cluster") / "devices"
+
+
+def test_the_devices_people_ask_for_are_there() -> None:
+    asked = ("titan-x", "v100", "v100-32gb", "a100", "a100-40gb", "h100", "h200", "rtx-3090", "rtx-4090")
+    assert {find_device(name).name for name in asked} == set(catalog())
+
+
+def test_names_are_read_as_people_write_them() -> None:
+    assert find_device(" TITAN_X ").name == find_device("Titan X").name == "titan-x"
+
+
+def test_no_two_devices_share_a_name() -> None:
+    names = [name for entry in catalog().values() for name in (entry.name, *entry.aliases)]
+    assert len(names) == len(set(names))
+
+
+def test_a_near_miss_is_suggested_and_the_rest_is_listed() -> None:
+    with pytest.raises(InputError, match=r'did you mean "titan-x"\? The catalog has .*h200') as caught:
+        find_device("titan-y")
+    assert caught.value.figures["device"] == "titan-y"
+
+
+@pytest.mark.parametrize("file", sorted(file.name for file in FOLDER.iterdir()))
+def test_every_group_of_figures_has_a_source(file: str) -> None:
+    document = tomllib.loads((FOLDER / file).read_text())
+    groups = [document["memory"], document["bandwidth"], document["copies"], document["launch"]]
+    for group in (*groups, *document["compute"].values()):
+        assert group["source"].strip()
+    assert document["name"] == Path(file).stem
+
+
+@pytest.mark.parametrize("entry", catalog().values(), ids=lambda entry: entry.name)
+def test_figures_are_in_range(entry: CatalogDevice) -> None:
+    assert 0 < entry.memory.context_bytes < entry.memory.reported_bytes <= entry.memory.nbytes
+    assert all(0 < group.fraction <= 1 for group in (entry.bandwidth, *entry.compute.values()))
+    assert 1e9 < entry.copies.to_host_bytes_per_s < entry.sustained_bytes_per_s
+    assert 1e9 < entry.copies.to_device_bytes_per_s < entry.sustained_bytes_per_s
+    assert "float32" in entry.compute
+
+
+def test_the_constants_that_were_fixed_before_the_comparison() -> None:
+    """Titan X: 6.1 TFLOP/s × 0.7 and 12.8 GB/s.
+
+    H200: 67 × 0.7, 495 × 0.55 and 989 × 0.55 TFLOP/s, 4.8 TB/s × 0.75, and 53 GB/s.
+    """
+    titan, h200 = find_device("titan-x"), find_device("h200")
+    assert titan.sustained_flops_per_s("float32") == pytest.approx(4.27e12)
+    assert (titan.copies.to_host_bytes_per_s, titan.copies.to_device_bytes_per_s) == (12.8e9, 12.8e9)
+    assert h200.sustained_flops_per_s("float32") == pytest.approx(46.9e12)
+    assert h200.sustained_flops_per_s("tf32") == pytest.approx(272.25e12)
+    assert h200.sustained_flops_per_s("bfloat16") == pytest.approx(543.95e12)
+    assert h200.sustained_bytes_per_s == pytest.approx(3.6e12)
+    assert (h200.copies.to_host_bytes_per_s, h200.copies.to_device_bytes_per_s) == (53e9, 53e9)
+
+
+def test_a_card_of_12_gib_leaves_11_6() -> None:
+    """12 GiB less the 0.4 GiB of a context, on the card that has as much and on a larger one."""
+    for name in ("titan-x", "h200"):
+        assert find_device(name).budget_bytes(12 * GIB) / GIB == pytest.approx(11.6, abs=1e-6)
+
+
+def test_a_budget_of_the_whole_card_is_what_is_usable() -> None:
+    """The driver of an H200 reports less than what is on the card; that is not a job's either."""
+    device = find_device("h200")
+    assert device.budget_bytes(device.memory.nbytes) == device.usable_bytes
+
+
+def test_more_than_the_card_has_is_refused() -> None:
+    with pytest.raises(InputError, match=r"has 12\.0 GiB, less than the 16\.0 GiB"):
+        find_device("titan-x").budget_bytes(16 * GIB)
+
+
+def test_less_than_the_context_is_refused() -> None:
+    with pytest.raises(InputError, match=r"nothing is left to a job"):
+        find_device("titan-x").budget_bytes(GIB // 4)
+
+
+def test_a_dtype_that_a_device_lacks_is_told_with_those_it_has() -> None:
+    with pytest.raises(InputError, match="does not compute in tf32; it has float32, float16"):
+        find_device("v100").sustained_flops_per_s("tf32")
+
+
+def test_an_entry_is_a_device_of_a_cluster() -> None:
+    device = find_device("titan-x").as_device()
+    assert (device.kind, device.flops_per_s["float32"], device.bytes_per_s) == ("cuda", 6.1e12, 336.6e9)
+    assert device.memory_bytes == find_device("titan-x").usable_bytes
+    assert device.source.startswith("datasheet: ")
+
+
+def test_links_to_and_from_the_host_differ_where_they_were_measured() -> None:
+    to_host, to_device = find_device("v100").host_links()
+    assert (to_host.bytes_per_s, to_device.bytes_per_s) == (13.2e9, 12.4e9)
