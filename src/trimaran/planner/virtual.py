@@ -15,8 +15,10 @@ from trimaran.costs.types import Cost, ProgramCosts
 from trimaran.errors import InfeasibleError
 from trimaran.graph.trace.types import Role
 from trimaran.graph.types import Phase
+from trimaran.planner.memory import plan_memory
 from trimaran.program import Kind, Program, Strategy
 from trimaran.program.memory import KEEP_ALL
+from trimaran.simulator.memory import simulate_memory
 
 _COMPUTES = frozenset({Kind.FORWARD, Kind.BACKWARD})
 
@@ -44,16 +46,13 @@ def squeeze(strategy: Strategy, traced: TracedStep) -> Squeeze:
     Raises:
         InfeasibleError: the budget is below what the step needs at its fullest operation
     """
-    from trimaran.planner.memory import plan_memory  # TEMPORARY
-    from trimaran.simulator.memory_plans import simulate_memory  # TEMPORARY
-
     if strategy.memory_bytes is None:
         raise InfeasibleError(f"the strategy {strategy.name} has no memory budget to hold")
     trace, costs = traced.trace, traced.costs
     staying = _gradient_bytes(traced) if strategy.dp > 1 or strategy.microbatches > 1 else 0
     outcome = plan_memory(trace, costs, budget_bytes=strategy.memory_bytes - staying)
     kept_s = simulate_memory(trace, KEEP_ALL, costs).step_time_s
-    update_s = sum(costs.durations_s[op.moment] for op in trace.ops if op.phase is Phase.UPDATE)
+    update_s = sum(float(costs.durations_s[op.moment]) for op in trace.ops if op.phase is Phase.UPDATE)
     added_s = max(0.0, outcome.run.step_time_s - kept_s)
     return Squeeze(
         factor=1.0 + added_s / (kept_s - update_s) if kept_s > update_s else 1.0,
