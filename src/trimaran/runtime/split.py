@@ -72,7 +72,7 @@ def splitting(model: nn.Module, splits: Sequence[Split]) -> Iterator[None]:
             if parent in patched:
                 raise InputError(f"{split.parent!r} is split in two places: give one split for it")
             # An attribute of the instance hides the method of its class.
-            parent.forward = _Patched(parent, split)  # type: ignore[assignment]
+            parent.forward = _Patched(parent, split)  # type: ignore[method-assign]
             patched.append(parent)
         yield
     finally:

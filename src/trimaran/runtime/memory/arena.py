@@ -1,0 +1,221 @@
+"""Host memory for what was offloaded: one mapping of an exact size, cut into slots.
+
+A mapping of its own has the size that was asked for, is page-locked once for a GPU, and goes back to the system when it
+is closed. Slots are taken best-fit and start at multiples of 64 bytes, large ones of a page. What does not fit is put
+into memory of its own, which is not page-locked and therefore slow to copy: it is counted, so that it can be seen.
+"""
+
+import bisect
+import ctypes
+import mmap
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+
+from trimaran.errors import EnvironmentProblem, InputError
+
+LINE_BYTES = 64
+PAGE_BYTES = 4096
+_LARGE_BYTES = 1 << 20
+
+PageLock = Callable[[int, int], Callable[[], None]]
+"""Page-locks `(address, nbytes)` and returns what undoes it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArenaUse:
+    """How full an arena is.
+
+    Attributes:
+        cap_bytes: size of the mapping [bytes]
+        used_bytes: in slots now [bytes]
+        peak_bytes: in slots at most so far [bytes]
+        pageable_bytes: outside the mapping now, for want of room [bytes]
+        pageable_peak_bytes: outside the mapping at most so far [bytes]
+    """
+
+    cap_bytes: int
+    used_bytes: int
+    peak_bytes: int
+    pageable_bytes: int
+    pageable_peak_bytes: int
+
+
+class Slot:
+    """A piece of host memory. Giving it back twice is allowed.
+
+    Attributes:
+        nbytes: size [bytes]
+        address: of its first byte
+        offset: in the arena [bytes]; None: outside it
+    """
+
+    __slots__ = ("__weakref__", "_arena", "_memory", "address", "nbytes", "offset")
+
+    def __init__(self, arena: "HostArena", memory: mmap.mmap, address: int, nbytes: int, offset: int | None) -> None:
+        self._arena: HostArena | None = arena
+        self._memory = memory
+        self.address = address
+        self.nbytes = nbytes
+        self.offset = offset
+
+    def tensor(self) -> torch.Tensor:
+        """The bytes, as a tensor that shares them: uint8 of shape [nbytes]."""
+        return torch.frombuffer(self._memory, dtype=torch.uint8, count=self.nbytes, offset=self.offset or 0)
+
+    def free(self) -> None:
+        """Give the memory back. No copy from or to it may be under way."""
+        arena, self._arena = self._arena, None
+        if arena is not None:
+            arena._take_back(self)
+
+
+class HostArena:
+    """The mapping and its slots. Threads may share it.
+
+    Args:
+        cap_bytes: size of the mapping [bytes]; it is mapped at once and used as it is touched
+        lock: page-locks it; None: it stays pageable
+
+    Raises:
+        InputError: a negative size
+        EnvironmentProblem: the system refuses a mapping of this size
+
+    Example:
+        >>> with HostArena(1 << 20) as arena:
+        ...     slot = arena.allocate(100)
+        ...     arena.use().used_bytes
+        128
+    """
+
+    def __init__(self, cap_bytes: int, *, lock: PageLock | None = None) -> None:
+        if cap_bytes < 0:
+            raise InputError(f"An arena cannot have {cap_bytes} bytes.", cap_bytes=cap_bytes)
+        self._cap = cap_bytes
+        self._guard = threading.RLock()
+        self._holes: list[tuple[int, int]] = [(0, cap_bytes)] if cap_bytes else []
+        self._used = self._peak = self._paged = self._paged_peak = 0
+        self._memory: mmap.mmap | None = _map(cap_bytes) if cap_bytes else None
+        self._address = _address(self._memory) if self._memory is not None else 0
+        unlock = lock(self._address, cap_bytes) if lock is not None and self._memory is not None else None
+        # Also when nobody closes it: what is page-locked must not be unmapped before it is unlocked.
+        self._end = weakref.finalize(self, _end, self._memory, unlock)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def allocate(self, nbytes: int) -> Slot:
+        """A piece of at least one byte; from outside the mapping where no hole is large enough.
+
+        Raises:
+            EnvironmentProblem: the system has no memory outside it either
+        """
+        size = _rounded(nbytes)
+        with self._guard:
+            place = self._best(size, PAGE_BYTES if size >= _LARGE_BYTES else LINE_BYTES)
+            if place is not None and self._memory is not None:
+                self._used += size
+                self._peak = max(self._peak, self._used)
+                return Slot(self, self._memory, self._address + place, nbytes, place)
+            self._paged += size
+            self._paged_peak = max(self._paged_peak, self._paged)
+        memory = _map(size)
+        return Slot(self, memory, _address(memory), nbytes, None)
+
+    def use(self) -> ArenaUse:
+        """How full it is."""
+        with self._guard:
+            return ArenaUse(
+                cap_bytes=self._cap,
+                used_bytes=self._used,
+                peak_bytes=self._peak,
+                pageable_bytes=self._paged,
+                pageable_peak_bytes=self._paged_peak,
+            )
+
+    def start_peak(self) -> None:
+        """Forget the peaks so far."""
+        with self._guard:
+            self._peak, self._paged_peak = self._used, self._paged
+
+    def close(self) -> None:
+        """Return the memory to the system; slots must not be used any more. Closing twice is allowed."""
+        with self._guard:
+            self._holes = []
+            self._memory = None
+        self._end()
+
+    def _best(self, size: int, alignment: int) -> int | None:
+        """Where in the smallest hole that has room the piece starts; the hole is cut."""
+        best: tuple[int, int, int] | None = None
+        for index, (start, length) in enumerate(self._holes):
+            waste = -start % alignment
+            if length >= size + waste and (best is None or length < best[0]):
+                best = length, index, start + waste
+        if best is None:
+            return None
+        length, index, place = best
+        start = self._holes[index][0]
+        rest = [(start, place - start), (place + size, start + length - place - size)]
+        self._holes[index : index + 1] = [hole for hole in rest if hole[1]]
+        return place
+
+    def _take_back(self, slot: Slot) -> None:
+        size = _rounded(slot.nbytes)
+        with self._guard:
+            if slot.offset is None:
+                self._paged -= size
+                return
+            self._used -= size
+            if self._memory is not None:
+                self._join(slot.offset, size)
+
+    def _join(self, start: int, size: int) -> None:
+        """A new hole, one with those that it touches."""
+        index = bisect.bisect(self._holes, (start, size))
+        if index < len(self._holes) and self._holes[index][0] == start + size:
+            size += self._holes.pop(index)[1]
+        if index and sum(self._holes[index - 1]) == start:
+            index -= 1
+            start, before = self._holes.pop(index)
+            size += before
+        self._holes.insert(index, (start, size))
+
+
+def _rounded(nbytes: int) -> int:
+    unit = PAGE_BYTES if nbytes >= _LARGE_BYTES else LINE_BYTES
+    return max(-(-nbytes // unit) * unit, LINE_BYTES)
+
+
+def _map(nbytes: int) -> mmap.mmap:
+    try:
+        return mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        message = (
+            f"The system refuses {nbytes:,} bytes of host memory for what is offloaded ({error}). Ask for less host "
+            "memory, or raise the limit (ulimit -v, the container's memory)."
+        )
+        raise EnvironmentProblem(message, nbytes=nbytes) from error
+
+
+def _address(memory: mmap.mmap) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(memory))
+
+
+def _end(memory: mmap.mmap | None, unlock: Callable[[], None] | None) -> None:
+    if unlock is not None:
+        unlock()
+    if memory is None:
+        return
+    try:
+        memory.close()
+    except BufferError:
+        # A tensor still looks at it; the mapping goes when that does.
+        return

@@ -1,0 +1,230 @@
+"""Copies on a GPU: a stream for each direction, and events.
+
+    compute   conv ████ relu ███ ●─┐ ready          DEL ▒ waits for `saved`, in the stream; then the memory is let go
+    d2h                            └▶ copy ═════● saved
+    compute   empty ●─┐ free         unpack ▒ waits for `loaded`, in the stream
+    h2d               └▶ copy ═════● loaded
+
+Points that matter:
+
+1. `ready` is recorded on the compute stream, which is read before a copy stream is made current. Inside the block of a
+   copy stream the current stream is that one, and an event on it would wait for nothing.
+2. Only events are waited for. A tensor is never recorded on a stream: memory that is let go after the compute stream
+   waits for its copy may be used again by that stream at once.
+3. Memory for what comes back is taken from the compute stream's pool, not from one of the copy streams, so that no pool
+   grows beside it. It may still be in use by operations before it: the copy waits for `free`.
+4. The two streams live as long as the engine. New streams would each bring a pool of their own.
+5. The stream that waits is the current one of the thread that asks, which in a backward is the one of the forward.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+import torch
+
+from trimaran.errors import EnvironmentProblem, ExecutionError
+from trimaran.runtime.memory.arena import PageLock, Slot
+from trimaran.runtime.memory.engine import TO_DEVICE, TO_HOST
+from trimaran.timeline import WAIT, Span
+
+
+class CudaCopy:
+    """A copy on one of the streams."""
+
+    __slots__ = ("_ended", "_engine", "_lane", "_stream")
+
+    def __init__(self, engine: "CudaEngine", lane: str, ended: torch.cuda.Event, stream: torch.cuda.Stream) -> None:
+        self._engine = engine
+        self._lane = lane
+        self._ended = ended
+        self._stream = stream
+
+    def wait(self) -> float:
+        """The current stream waits; the host does not."""
+        current = torch.cuda.current_stream(self._engine.device)
+        with self._engine.watch(f"{WAIT}/{self._lane}", current, 0):
+            current.wait_event(self._ended)
+        return 0.0
+
+    def order(self) -> None:
+        """The stream that asked for the copy waits: what the copy reads or fills is that stream's to use again."""
+        self._stream.wait_event(self._ended)
+
+    def done(self) -> bool:
+        """Whether it has ended."""
+        return bool(self._ended.query())
+
+    def then(self, action: Callable[[], None]) -> None:
+        """At once, or when the engine is next asked for something."""
+        if self.done():
+            action()
+        else:
+            self._engine.later(self._ended, action)
+
+
+class CudaEngine:
+    """The copy engines of a GPU.
+
+    Args:
+        device: "cuda" or "cuda:<n>"
+        record: whether spans are kept, which costs two events a copy
+
+    Attributes:
+        device: with its number
+
+    Raises:
+        EnvironmentProblem: torch sees no such device
+    """
+
+    def __init__(self, device: str | torch.device = "cuda", *, record: bool = False) -> None:
+        if not torch.cuda.is_available():
+            raise EnvironmentProblem("torch sees no CUDA device here. Use HostEngine on a CPU.")
+        wanted = torch.device(device)
+        index = torch.cuda.current_device() if wanted.index is None else wanted.index
+        self.device = torch.device("cuda", index)
+        self._streams = {name: torch.cuda.Stream(self.device) for name in (TO_HOST, TO_DEVICE)}
+        self._later: deque[tuple[torch.cuda.Event, Callable[[], None]]] = deque()
+        self._record = record
+        self._spans: list[tuple[str, torch.cuda.Event, torch.cuda.Event, int]] = []
+        self._open = True
+        self._origin = torch.cuda.Event(enable_timing=True)
+        self._origin.record(torch.cuda.current_stream(self.device))
+        self._origin.synchronize()
+        self._origin_ns = time.perf_counter_ns()
+
+    def allocate(self, nbytes: int) -> torch.UntypedStorage:
+        """From the pool of the current stream (point 3)."""
+        return torch.empty(nbytes, dtype=torch.uint8, device=self.device).untyped_storage()
+
+    def save(self, storage: torch.UntypedStorage, slot: Slot, offset: int = 0) -> CudaCopy:
+        """Start to copy to the host, behind what the current stream has been given."""
+        return self._copy(TO_HOST, storage, slot, offset)
+
+    def load(self, slot: Slot, storage: torch.UntypedStorage, offset: int = 0) -> CudaCopy:
+        """Start to copy to the device, behind what the current stream has been given."""
+        return self._copy(TO_DEVICE, storage, slot, offset)
+
+    def later(self, ended: torch.cuda.Event, action: Callable[[], None]) -> None:
+        """Do something once an event has passed, when the engine is next asked for something."""
+        self._later.append((ended, action))
+
+    def watch(self, stream_name: str, stream: torch.cuda.Stream, nbytes: int) -> "_Watch":
+        """Keep the span of what a stream does in a block, if spans are kept."""
+        return _Watch(self._spans if self._record else None, stream_name, stream, nbytes)
+
+    def capturing(self) -> bool:
+        """Whether the current stream is being captured into a CUDA graph."""
+        return bool(torch.cuda.is_current_stream_capturing())
+
+    def take_spans(self, origin_ns: int) -> list[Span]:
+        """What was copied and waited for since the last call; waits until it has happened."""
+        taken, self._spans = self._spans, []
+        spans = []
+        for number, (stream, start, end, nbytes) in enumerate(taken):
+            end.synchronize()
+            start_ns = self._origin_ns + self._origin.elapsed_time(start) * 1e6
+            end_ns = self._origin_ns + self._origin.elapsed_time(end) * 1e6
+            spans.append(
+                Span(
+                    rank=0,
+                    stream=stream,
+                    start_s=(start_ns - origin_ns) * 1e-9,
+                    end_s=(end_ns - origin_ns) * 1e-9,
+                    instruction=f"{stream}/{number}",
+                    nbytes=nbytes,
+                )
+            )
+        return spans
+
+    def close(self) -> None:
+        """Wait for the copies, and do what was to be done after them."""
+        if not self._open:
+            return
+        self._open = False
+        for stream in self._streams.values():
+            stream.synchronize()
+        self._sweep()
+
+    def _copy(self, lane: str, storage: torch.UntypedStorage, slot: Slot, offset: int) -> CudaCopy:
+        if not self._open:
+            raise ExecutionError(f"The copy engine is closed, and was asked to copy ({lane}).", lane=lane)
+        self._sweep()
+        # Point 1: before the copy stream is made current.
+        compute = torch.cuda.current_stream(self.device)
+        ready = torch.cuda.Event()
+        ready.record(compute)
+        stream = self._streams[lane]
+        stream.wait_event(ready)
+        host = slot.tensor()
+        device = torch.empty(0, dtype=torch.uint8, device=self.device).set_(storage, offset, (slot.nbytes,), (1,))
+        with torch.cuda.stream(stream), self.watch(lane, stream, slot.nbytes):
+            target, source = (host, device) if lane == TO_HOST else (device, host)
+            target.copy_(source, non_blocking=True)
+        ended = torch.cuda.Event()
+        ended.record(stream)
+        return CudaCopy(self, lane, ended, compute)
+
+    def _sweep(self) -> None:
+        """What was to be done after copies that have ended. They end in order on each stream, not on both."""
+        for _ in range(len(self._later)):
+            ended, action = self._later.popleft()
+            if ended.query():
+                action()
+            else:
+                self._later.append((ended, action))
+
+
+class _Watch:
+    """Events before and after a block."""
+
+    __slots__ = ("_name", "_nbytes", "_spans", "_start", "_stream")
+
+    def __init__(
+        self,
+        spans: list[tuple[str, torch.cuda.Event, torch.cuda.Event, int]] | None,
+        name: str,
+        stream: torch.cuda.Stream,
+        nbytes: int,
+    ) -> None:
+        self._spans = spans
+        self._name = name
+        self._stream = stream
+        self._nbytes = nbytes
+
+    def __enter__(self) -> None:
+        if self._spans is not None:
+            self._start = torch.cuda.Event(enable_timing=True)
+            self._start.record(self._stream)
+
+    def __exit__(self, *_: object) -> None:
+        if self._spans is not None:
+            end = torch.cuda.Event(enable_timing=True)
+            end.record(self._stream)
+            self._spans.append((self._name, self._start, end, self._nbytes))
+
+
+def page_lock(device: str | torch.device = "cuda") -> PageLock:
+    """Page-locks the mapping of an arena for a GPU, in one call and at its exact size.
+
+    Returns:
+        What `HostArena(lock=...)` takes.
+    """
+
+    def lock(address: int, nbytes: int) -> Callable[[], None]:
+        with torch.cuda.device(device):
+            runtime = torch.cuda.cudart()
+            code = int(runtime.cudaHostRegister(address, nbytes, 0))
+        if code:
+            message = (
+                f"CUDA refuses to page-lock {nbytes:,} bytes of host memory (error {code}). Ask for less host memory, "
+                "or raise the limit of locked memory (ulimit -l)."
+            )
+            raise EnvironmentProblem(message, nbytes=nbytes, code=code)
+
+        def unlock() -> None:
+            runtime.cudaHostUnregister(address)
+
+        return unlock
+
+    return lock

@@ -1,0 +1,86 @@
+"""What moves bytes between the device and the host, beside the computation.
+
+Two lanes, one for each direction; the copies of a lane run in the order in which they were asked for. Everything above
+this protocol is written once. On a GPU the lanes are streams and a wait is an event in the stream of the operations; on
+a CPU the lanes are threads, and the thread that waits stands still.
+
+    compute   conv ████ relu ███  OFF         conv ████ ... DEL ▒▒ (waits for the copy's end, then lets go)
+                                   │                         ▲
+    d2h                            └─▶ copy ═════════════════╝
+
+A copy reads its source as the operations issued so far leave it. It holds both ends until it has ended.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+
+from trimaran.runtime.memory.arena import Slot
+from trimaran.timeline import Span
+
+TO_HOST = "d2h"
+TO_DEVICE = "h2d"
+
+
+class Copy(Protocol):
+    """A copy on its way."""
+
+    def wait(self) -> float:
+        """Operations issued by this thread from now on come after the copy.
+
+        Returns:
+            Time that this thread stood still [s]; on a GPU it does not.
+
+        Raises:
+            ExecutionError: the copy failed
+        """
+
+    def order(self) -> None:
+        """Operations issued from now on come after the copy, without standing still and without raising."""
+
+    def done(self) -> bool:
+        """Whether it has ended."""
+
+    def then(self, action: Callable[[], None]) -> None:
+        """Do something once it has ended: at once if it has, perhaps in another thread, or at a later copy."""
+
+
+class CopyEngine(Protocol):
+    """The two lanes of a device.
+
+    Attributes:
+        device: whose memory it copies from and to
+    """
+
+    device: torch.device
+
+    def allocate(self, nbytes: int) -> torch.UntypedStorage:
+        """Device memory for the operations issued from now on, such as a copy back may fill."""
+
+    def save(self, storage: torch.UntypedStorage, slot: Slot, offset: int = 0) -> Copy:
+        """Start to copy to the host.
+
+        Args:
+            storage: on the device
+            slot: on the host; as many bytes as it has are copied
+            offset: first byte of the storage that is copied [bytes]
+        """
+
+    def load(self, slot: Slot, storage: torch.UntypedStorage, offset: int = 0) -> Copy:
+        """Start to copy to the device.
+
+        Args:
+            slot: on the host
+            storage: on the device
+            offset: first byte of the storage that is filled [bytes]
+        """
+
+    def capturing(self) -> bool:
+        """Whether operations are being captured into a CUDA graph, in which nothing here can be."""
+
+    def take_spans(self, origin_ns: int) -> list[Span]:
+        """What was copied and waited for since the last call, with times from an origin on the host's clock [ns]."""
+
+    def close(self) -> None:
+        """End the lanes after what was asked for has been copied. Closing twice is allowed."""

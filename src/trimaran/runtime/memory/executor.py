@@ -1,0 +1,247 @@
+"""Executes a memory plan from inside autograd: one pair of hooks, called at every pack and every unpack.
+
+    forward    pack 0   pack 1: OFF 3   pack 2: DEL 3, OFF 5   ...
+    backward   unpack 0: PRE 5   unpack 1   unpack 2: PRE 3, RE 4   ...
+
+The n-th pack and the n-th unpack are the program counter: what a step packs is the same each time, so a tick is known
+by its number, and its tensor's shape, stride, offset and dtype say whether it really is the one that was planned for.
+If not, the flight goes on without its plan, right but slow, and whoever owns the executor is told.
+
+What is outside of the plan is as autograd has it: what a checkpoint packs while it recomputes inside a backward,
+wrapper subclasses, sparse tensors, views with a conjugation or sign to be applied.
+"""
+
+import functools
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from trimaran.errors import ExecutionError
+from trimaran.graph.trace.calls import Recording
+from trimaran.graph.trace.geometry import has_storage, view_of
+from trimaran.graph.trace.repeat import repeat
+from trimaran.graph.trace.types import Role
+from trimaran.program.memory import KEEP_ALL, MemoryPlan
+from trimaran.runtime.memory.arena import HostArena
+from trimaran.runtime.memory.engine import CopyEngine
+from trimaran.runtime.memory.flights import Flight
+from trimaran.runtime.memory.handles import Handle, Kept
+from trimaran.runtime.memory.hooks import Hooks
+from trimaran.runtime.memory.planned import Planned
+from trimaran.runtime.memory.reactive import Reactive
+from trimaran.runtime.memory.residence import Repeat, Residence
+from trimaran.runtime.memory.schedule import PackTick, make_schedule
+from trimaran.runtime.memory.statistics import MemoryStatistics, Tally
+from trimaran.runtime.memory.witness import Witness
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_task: Callable[[], int] = torch._C._current_graph_task_id
+is_wrapper: Callable[[Any], bool] = is_traceable_wrapper_subclass
+
+Mismatch = Callable[[int, str], None]
+"""Told of the first pack of a flight that is not the planned one: its number, and what differs."""
+
+
+class MemoryExecutor:
+    """The pair of hooks, and the flights that are under way.
+
+    Args:
+        recording: of the step; None: there is no plan, and each large storage is offloaded as it is packed
+        plan: made from the recording's trace
+        engine: copies; stays the caller's, as the arena does
+        arena: memory on the host
+        keep: tensors that must stay when there is no plan, beside those that the recording names: parameters, buffers
+        smallest_bytes: storages below it stay when there is no plan [bytes]
+        on_mismatch: told once for each flight that has left its plan
+        observe: called at each tick of the plan with its moment, after its steps
+        predicted_peak_bytes: for the statistics [bytes]
+        repeat_recipe: runs recipes; None: with the calls of the recording
+
+    Raises:
+        InputError: the plan does not belong to the recording
+    """
+
+    def __init__(
+        self,
+        recording: Recording | None,
+        plan: MemoryPlan,
+        engine: CopyEngine,
+        arena: HostArena,
+        *,
+        keep: Iterable[torch.Tensor] = (),
+        smallest_bytes: int = 1 << 20,
+        on_mismatch: Mismatch | None = None,
+        observe: Callable[[int], None] | None = None,
+        predicted_peak_bytes: int | None = None,
+        repeat_recipe: Repeat | None = None,
+    ) -> None:
+        self._schedule = None if recording is None else make_schedule(recording.trace, plan)
+        self._tally = Tally()
+        if repeat_recipe is None:
+            repeat_recipe = _no_recipes if recording is None else functools.partial(repeat, recording)
+        self._residence = Residence(engine, arena, repeat_recipe, self._tally)
+        self._planned = Planned(self._residence, observe)
+        self._reactive = Reactive(self._residence, smallest_bytes)
+        self._kept = weakref.WeakSet(tensor.untyped_storage() for tensor in keep)
+        if recording is not None:
+            self._kept.update(_staying(recording))
+        self._on_mismatch = on_mismatch
+        self._observe = observe
+        self._predicted = predicted_peak_bytes
+        self._verify = False
+        self._turning: Flight | None = None
+        self._current = self._begin(0)
+        self._tally.flights = 0
+
+    @classmethod
+    def without_plan(cls, engine: CopyEngine, arena: HostArena, **options: Any) -> "MemoryExecutor":
+        """An executor that offloads each large storage as it is packed."""
+        return cls(None, KEEP_ALL, engine, arena, **options)
+
+    def hooks(self) -> Hooks:
+        """A block in which autograd's packs and unpacks come here; put the forward and the backward inside."""
+        return Hooks(self.pack, self.unpack, self._residence.engine)
+
+    def flight(self, microbatch: int = 0, *, verify: bool | None = None) -> Flight:
+        """Begin a new forward. One begins by itself when packs follow on unpacks, or when all were packed.
+
+        Args:
+            microbatch: number of the forward within the step
+            verify: whether recipes are compared with the real bytes; None: as before
+        """
+        if verify is not None:
+            self._verify = verify
+        self._current = self._begin(microbatch)
+        return self._current
+
+    def finish_step(self, accounted_peak_bytes: int | None = None) -> MemoryStatistics:
+        """What happened since the last call.
+
+        Args:
+            accounted_peak_bytes: peak of the device as it was seen [bytes]
+        """
+        arena = self._residence.arena
+        result = self._tally.result(arena.use(), self._predicted, accounted_peak_bytes)
+        arena.start_peak()
+        self._tally.clear()
+        return result
+
+    def pack(self, tensor: torch.Tensor) -> Any:
+        """Autograd saves a tensor for the backward."""
+        if (type(tensor) not in _PLAIN and is_wrapper(tensor)) or not has_storage(tensor):
+            return self._kept_handle(tensor, None, -1)
+        inside = _task() != -1
+        flight = self._turning if inside else self._current
+        if flight is None:
+            return self._kept_handle(tensor, None, -1)
+        index = flight.packs
+        if flight.schedule is None or index >= len(flight.schedule.packs) or flight.reactive:
+            return self._pack_beyond(tensor, flight, inside)
+        tick = flight.schedule.packs[index]
+        if flight.position != tick.before or not tick.matches(tensor):
+            return self._pack_beyond(tensor, flight, inside)
+        flight.packs = index + 1
+        if tick.unit is None and not tick.steps and self._observe is None:
+            return Kept(tensor.detach(), tensor._version, flight, index, weakref.ref(tensor), tensor.output_nr)
+        return self._pack_planned(tensor, flight, tick, index)
+
+    def unpack(self, packed: Any) -> torch.Tensor:
+        """Autograd needs a saved tensor."""
+        flight, index = packed.flight, packed.pack
+        if flight is None:
+            kept: torch.Tensor = packed.give("")
+            return kept
+        if _task() != -1:
+            self._turning = flight
+            flight.turned = True
+            schedule = flight.schedule
+            if schedule is not None and not flight.reactive:
+                position = flight.position
+                if position < len(schedule.order) and schedule.order[position] == index:
+                    flight.position = position + 1
+                    self._tally.moment = schedule.moments[position]
+                    if schedule.steps[position] or self._observe is not None:
+                        self._planned.run(flight, schedule.steps[position], schedule.moments[position])
+                else:
+                    self._planned.jump(flight, schedule, index)
+            elif flight.pending:
+                self._reactive.sweep(flight)
+        tensor: torch.Tensor
+        if type(packed) is Kept:
+            schedule = flight.schedule
+            planned = schedule is not None and index < len(schedule.packs)
+            tensor = packed.give(schedule.packs[index].node if planned and schedule is not None else "")
+        else:
+            tensor = packed.give()
+        self._tally.moment = -1
+        return tensor
+
+    def _pack_planned(self, tensor: torch.Tensor, flight: Flight, tick: PackTick, index: int) -> Any:
+        handle = None
+        if tick.unit is not None:
+            unit = self._planned.bind(tensor, flight, tick.unit, tick.node)
+            if unit is None:
+                flight.packs = index
+                return self._leave(tensor, flight, f"pack {index} is of another storage")
+            handle = Handle(unit, tick.view, Witness(tensor, tick.node), flight, index, self._residence)
+            if flight.deferred:
+                self._planned.release_late(flight)
+        self._planned.run(flight, tick.steps, tick.moment)
+        self._tally.moment = -1
+        return handle or self._kept_handle(tensor, flight, index)
+
+    def _pack_beyond(self, tensor: torch.Tensor, flight: Flight, inside: bool) -> Any:
+        """A pack that is not the next one of its flight."""
+        if inside:
+            return self._kept_handle(tensor, None, -1)
+        schedule = flight.schedule
+        if flight.turned or (schedule is not None and not flight.reactive and flight.packs >= len(schedule.packs)):
+            self._current = self._begin(flight.microbatch)
+            return self.pack(tensor) if self._current.schedule is not None else self._pack_free(tensor, self._current)
+        if flight.reactive:
+            return self._pack_free(tensor, flight)
+        return self._leave(tensor, flight, f"pack {flight.packs} is {view_of(tensor)}")
+
+    def _leave(self, tensor: torch.Tensor, flight: Flight, what: str) -> Any:
+        """This flight has left its plan: perhaps because a new one has begun after a forward that was given up."""
+        schedule = flight.schedule
+        if schedule is not None and flight.packs and schedule.packs[0].matches(tensor) and not flight.restarted:
+            self._current = self._begin(flight.microbatch)
+            self._current.restarted = True
+            return self.pack(tensor)
+        self._tally.mismatches += 1
+        self._reactive.give_up(flight)
+        if self._on_mismatch is not None:
+            self._on_mismatch(flight.packs, what)
+        return self._pack_free(tensor, flight)
+
+    def _pack_free(self, tensor: torch.Tensor, flight: Flight) -> Any:
+        index = flight.packs
+        flight.packs += 1
+        storage = tensor.untyped_storage()
+        if storage in self._kept or isinstance(tensor, torch.nn.Parameter) or not self._reactive.wants(storage):
+            return self._kept_handle(tensor, flight, index)
+        return self._reactive.pack(flight, tensor, index)
+
+    def _kept_handle(self, tensor: torch.Tensor, flight: Flight | None, index: int) -> Kept:
+        return Kept(tensor.detach(), tensor._version, flight, index, weakref.ref(tensor), tensor.output_nr)
+
+    def _begin(self, microbatch: int) -> Flight:
+        self._tally.flights += 1
+        return Flight(self._schedule, microbatch=microbatch, verify=self._verify)
+
+
+def _staying(recording: Recording) -> Iterable[torch.UntypedStorage]:
+    """Parameters, buffers and the optimizer's state."""
+    for number, reference in recording.externals.items():
+        storage = reference()
+        role = recording.trace.storages[number].role
+        if storage is not None and role in (Role.PARAMETER, Role.BUFFER, Role.OPTIMIZER):
+            yield storage
+
+
+def _no_recipes(*_: Any) -> Any:
+    raise ExecutionError("There is no recording whose recipes could be run.")

@@ -1,0 +1,100 @@
+"""Does what a plan says at a tick, and finds the units that its steps name."""
+
+from collections.abc import Callable
+
+import torch
+
+from trimaran.program.types import Kind
+from trimaran.runtime.memory.flights import Flight
+from trimaran.runtime.memory.residence import Residence
+from trimaran.runtime.memory.schedule import Schedule, Steps, UnitPlan
+from trimaran.runtime.memory.units import Unit
+from trimaran.runtime.memory.witness import Witness
+
+
+class Planned:
+    """The steps of a plan.
+
+    Args:
+        residence: moves units
+        observe: called at each tick with its moment, after its steps
+    """
+
+    def __init__(self, residence: Residence, observe: Callable[[int], None] | None) -> None:
+        self._residence = residence
+        self._observe = observe
+
+    def bind(self, tensor: torch.Tensor, flight: Flight, plan: UnitPlan, node: str) -> Unit | None:
+        """The unit of a planned storage, made at its first pack; None: it is another storage than planned."""
+        storage = tensor.untyped_storage()
+        unit = flight.units.get(plan.number)
+        if unit is not None and unit.alive:
+            return unit if unit.weak() is storage else None
+        if storage.nbytes() != plan.nbytes:
+            return None
+        unit = Unit(
+            storage,
+            Witness(tensor, node),
+            number=plan.number,
+            start=plan.start,
+            stop=plan.stop,
+            left=plan.unpacks,
+            outside=plan.outside,
+            name=plan.name,
+            recipe=plan.recipe,
+        )
+        unit.planned_reads = plan.reads
+        unit.views = plan.views
+        unit.checking = flight.verify and plan.recipe is not None
+        flight.units[plan.number] = unit
+        return unit
+
+    def release_late(self, flight: Flight) -> None:
+        """Let go of what had to stay until all that its recipe reads was packed."""
+        flight.deferred = [
+            unit
+            for unit in flight.deferred
+            if unit.alive and not self._residence.release(unit, flight.sources_of(unit.planned_reads))
+        ]
+
+    def run(self, flight: Flight, steps: Steps, moment: int) -> None:
+        """Do the steps of a tick, in order.
+
+        Args:
+            flight: whose
+            steps: which
+            moment: of the tick
+        """
+        residence = self._residence
+        residence.tally.moment = moment
+        made = []
+        for kind, number in steps:
+            unit = flight.units.get(number)
+            if unit is None or not unit.alive:
+                continue
+            if kind is Kind.OFFLOAD:
+                residence.save(unit)
+            elif kind is Kind.RELEASE:
+                if not residence.release(unit, flight.sources_of(unit.planned_reads)):
+                    flight.deferred.append(unit)
+                    residence.tally.kept += 1
+            elif kind is Kind.PREFETCH:
+                residence.fetch(unit)
+            else:
+                residence.remake(unit)
+                made.append(unit)
+        if self._observe is not None:
+            self._observe(moment)
+        for unit in made:
+            residence.read(unit)
+
+    def jump(self, flight: Flight, schedule: Schedule, index: int) -> None:
+        """Unpacks come in another order: go on behind this one, and let go of what the skipped ticks let go of."""
+        place = next((place for place in schedule.places[index] if place >= flight.position), None)
+        if place is None:
+            return
+        for position in range(flight.position, place):
+            steps = tuple(step for step in schedule.steps[position] if step[0] in (Kind.OFFLOAD, Kind.RELEASE))
+            self.run(flight, steps, schedule.moments[position])
+        flight.position = place + 1
+        self.run(flight, schedule.steps[place], schedule.moments[place])

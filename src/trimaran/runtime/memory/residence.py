@@ -1,0 +1,218 @@
+"""Lets units go from the device and brings them back.
+
+    save      OFF   start to copy to the host
+    release   DEL   wait for that copy, then let go
+    fetch     PRE   take device memory, start to copy back
+    remake    RE    run the recipe
+    require         whatever it takes, now: what is asked for before or without its step comes back all the same
+    settle          let go again once the planned uses are used up
+    forget          autograd holds no handle any more: give everything back
+
+A unit that is let go must be able to return. One that a recipe makes holds a claim on what the recipe reads, so that
+this is not given back before.
+"""
+
+import weakref
+from collections.abc import Callable, Mapping
+
+import torch
+
+from trimaran.errors import ExecutionError
+from trimaran.program.memory import Recipe
+from trimaran.runtime.memory.arena import HostArena
+from trimaran.runtime.memory.engine import CopyEngine
+from trimaran.runtime.memory.statistics import Tally
+from trimaran.runtime.memory.units import Unit
+from trimaran.runtime.memory.verify import differs
+
+Repeat = Callable[[Recipe, Mapping[int, torch.UntypedStorage]], Mapping[int, torch.UntypedStorage]]
+"""Runs a recipe on its sources, and gives what it makes."""
+
+
+class Residence:
+    """Moves units.
+
+    Args:
+        engine: copies
+        arena: memory on the host
+        repeat: runs recipes
+        tally: counts
+    """
+
+    def __init__(self, engine: CopyEngine, arena: HostArena, repeat: Repeat, tally: Tally) -> None:
+        self.engine = engine
+        self.arena = arena
+        self.tally = tally
+        self._repeat = repeat
+
+    def save(self, unit: Unit) -> None:
+        """Start to copy a unit to the host, once."""
+        if unit.storage is None or unit.saving is not None:
+            return
+        unit.slot = self.arena.allocate(unit.stop - unit.start)
+        unit.saving = self.engine.save(unit.storage, unit.slot, unit.start)
+        self.tally.to_host_bytes += unit.slot.nbytes
+
+    def release(self, unit: Unit, sources: tuple[Unit, ...] | None = ()) -> bool:
+        """Let go of the device's memory after the first life.
+
+        Args:
+            unit: which
+            sources: what its recipe reads; None: not all of it was packed so far
+
+        Returns:
+            Whether it is let go; what could not return is not.
+        """
+        if unit.second or unit.storage is None:
+            return True
+        if unit.recipe is not None:
+            unit.sources = sources
+            if sources is None:
+                return False
+            if unit.checking:
+                self.save(unit)
+        if not unit.returns:
+            return False
+        if unit.recipe is not None and sources:
+            self._claim(unit)
+            unit.reads = sources
+            for source in sources:
+                source.readers += 1
+        if unit.saving is not None:
+            self.tally.stall(unit.saving.wait())
+        unit.second = True
+        unit.storage = None
+        return True
+
+    def fetch(self, unit: Unit) -> None:
+        """Start to bring a unit back from the host."""
+        if unit.storage is not None or unit.slot is None or self._adopt(unit):
+            return
+        storage = self.engine.allocate(unit.nbytes)
+        unit.loading = self.engine.load(unit.slot, storage, unit.start)
+        self.tally.to_device_bytes += unit.slot.nbytes
+        self._have(unit, storage)
+
+    def remake(self, unit: Unit) -> None:
+        """Make a unit again by its recipe."""
+        recipe, sources = unit.recipe, unit.sources
+        if unit.storage is not None or recipe is None or sources is None or self._adopt(unit):
+            return
+        if unit.busy:
+            raise ExecutionError(f"The recipe of storage {unit.number} needs itself.", storage=unit.number)
+        unit.busy = True
+        for source in sources:
+            source.claims += 1
+        try:
+            storages = {source.number: self.require(source) for source in sources}
+            made = self._repeat(recipe, storages)[recipe.storage]
+            del storages
+        finally:
+            unit.busy = False
+            for source in sources:
+                self._drop_claim(source)
+        self.tally.recomputations += 1
+        if unit.checking and unit.slot is not None and differs(made, unit.slot, unit.start, unit.views):
+            self.tally.failed_recipes.add(unit.number)
+            unit.recipe = None
+            del made
+            self.fetch(unit)
+            return
+        self._have(unit, made)
+
+    def require(self, unit: Unit) -> torch.UntypedStorage:
+        """The storage of a unit, with its bytes for the operations issued from now on."""
+        if unit.storage is None and not self._adopt(unit):
+            self.tally.on_demand += 1
+            self.bring(unit)
+        if unit.loading is not None:
+            self.tally.stall(unit.loading.wait())
+            unit.loading = None
+        storage = unit.storage
+        if storage is None:
+            raise ExecutionError(f"Storage {unit.number} is gone and cannot be made again.", storage=unit.number)
+        for given in unit.given:
+            given.check()
+        return storage
+
+    def bring(self, unit: Unit) -> None:
+        """Remake or fetch, as the unit is one for the one or the other."""
+        if unit.recipe is not None:
+            self.remake(unit)
+            for source in unit.sources or ():
+                self.settle(source)
+        else:
+            self.fetch(unit)
+
+    def read(self, unit: Unit) -> None:
+        """The planned recomputation of a unit is done: let go of what was there for it."""
+        self._stop_reading(unit)
+        self._unclaim(unit)
+        for source in unit.sources or ():
+            self.settle(source)
+
+    def settle(self, unit: Unit) -> None:
+        """Let go if nothing that is planned needs the unit on the device any more."""
+        if not unit.second or unit.storage is None or unit.left > 0 or unit.readers > 0 or unit.busy:
+            return
+        if not unit.returns:
+            return
+        if unit.recipe is not None:
+            self._claim(unit)
+        if unit.loading is not None:
+            self.tally.stall(unit.loading.wait())
+            unit.loading = None
+        unit.storage = None
+
+    def forget(self, unit: Unit) -> None:
+        """Give everything back, after the copies that are under way."""
+        if unit.alive:
+            return
+        for copy in (unit.saving, unit.loading):
+            if copy is not None and not copy.done():
+                copy.order()
+        slot, unit.slot = unit.slot, None
+        last = unit.loading or unit.saving
+        if slot is not None and last is not None:
+            last.then(slot.free)
+        unit.storage = None
+        self._stop_reading(unit)
+        self._unclaim(unit)
+
+    def _have(self, unit: Unit, storage: torch.UntypedStorage) -> None:
+        unit.storage = storage
+        unit.weak = weakref.ref(storage)
+        unit.given = []
+        unit.returned = True
+
+    def _adopt(self, unit: Unit) -> bool:
+        """Hold what someone else still holds, if nothing has changed it."""
+        storage = unit.weak()
+        if storage is None or storage.nbytes() != unit.nbytes or unit.witness.changed:
+            return False
+        if not unit.returned and not unit.outside:
+            self.tally.ineffective.add(unit.name)
+        unit.storage = storage
+        return True
+
+    def _claim(self, unit: Unit) -> None:
+        if not unit.claimed:
+            unit.claimed = True
+            for source in unit.sources or ():
+                source.claims += 1
+
+    def _unclaim(self, unit: Unit) -> None:
+        if unit.claimed:
+            unit.claimed = False
+            for source in unit.sources or ():
+                self._drop_claim(source)
+
+    def _stop_reading(self, unit: Unit) -> None:
+        reads, unit.reads = unit.reads, ()
+        for source in reads:
+            source.readers -= 1
+
+    def _drop_claim(self, source: Unit) -> None:
+        source.claims -= 1
+        if not source.alive:
+            self.forget(source)

@@ -1,0 +1,217 @@
+"""A plan and its trace, turned into what the hooks look up at each tick.
+
+A tick with nothing to do costs the look-up and no more: what is kept, and read by no recipe, needs no unit.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from trimaran.errors import InputError
+from trimaran.graph.trace.geometry import dtype_of, extent
+from trimaran.graph.trace.types import StepTrace, TraceStorage, View
+from trimaran.program.memory import MEMORY_KINDS, Decision, MemoryPlan, Recipe
+from trimaran.program.types import Kind
+
+Steps = tuple[tuple[Kind, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitPlan:
+    """What is known of a storage beforehand.
+
+    Attributes:
+        number: of the storage
+        nbytes: size [bytes]
+        unpacks: planned unpacks
+        start: first byte to copy [bytes]
+        stop: the one after the last byte to copy [bytes]
+        recipe: how to make it again
+        reads: storages that the recipe reads and autograd packs
+        outside: whether someone outside still holds it when it comes back
+        views: of the packed tensors
+        name: for a person
+    """
+
+    number: int
+    nbytes: int
+    unpacks: int
+    start: int
+    stop: int
+    recipe: Recipe | None
+    reads: tuple[int, ...]
+    outside: bool
+    views: tuple[View, ...]
+    name: str
+
+
+@dataclass(slots=True, kw_only=True)
+class PackTick:
+    """One pack.
+
+    Attributes:
+        moment: of the tick
+        shape: expected
+        stride: expected [elements]
+        offset: expected [elements]
+        dtype: expected
+        node: name of the node that made the tensor
+        before: unpacks that come before it
+        unit: what the storage is to the plan; None: the tensor is simply kept
+        view: of the tensor
+        steps: to do first
+    """
+
+    moment: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    dtype: torch.dtype
+    node: str
+    before: int
+    unit: UnitPlan | None
+    view: View
+    steps: Steps = ()
+
+    def matches(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor looks like the one that was planned for."""
+        return (
+            tensor.shape == self.shape
+            and tensor.dtype is self.dtype
+            and tensor.stride() == self.stride
+            and tensor.storage_offset() == self.offset
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """What the hooks look up.
+
+    Attributes:
+        packs: by the number of the pack
+        order: for each unpack, the number of the pack that it undoes
+        steps: for each unpack, what to do first
+        moments: of the unpacks
+        places: for each pack, the numbers of its unpacks, ascending
+    """
+
+    packs: tuple[PackTick, ...]
+    order: tuple[int, ...]
+    steps: tuple[Steps, ...]
+    moments: tuple[int, ...]
+    places: tuple[tuple[int, ...], ...]
+
+
+def make_schedule(trace: StepTrace, plan: MemoryPlan) -> Schedule:
+    """Look-up tables of a plan.
+
+    Raises:
+        InputError: the plan is not one of this trace
+    """
+    steps = _steps_by_moment(trace, plan)
+    units = _units(trace, plan)
+    places: list[list[int]] = [[] for _ in trace.packs]
+    for tick in trace.unpacks:
+        places[tick.pack].append(tick.index)
+    packs: list[PackTick] = []
+    before = 0
+    for event in trace.events:
+        kind = getattr(event, "kind", "")
+        if kind == "unpack":
+            before += 1
+        elif kind == "pack":
+            tick = trace.packs[len(packs)]
+            packs.append(
+                PackTick(
+                    moment=tick.moment,
+                    shape=tick.view.shape,
+                    stride=tick.view.stride,
+                    offset=tick.view.offset,
+                    dtype=dtype_of(tick.view.dtype),
+                    node=tick.node,
+                    before=before,
+                    unit=units.get(tick.storage),
+                    view=tick.view,
+                    steps=steps.get(tick.moment, ()),
+                )
+            )
+    return Schedule(
+        packs=tuple(packs),
+        order=tuple(tick.pack for tick in trace.unpacks),
+        steps=tuple(steps.get(tick.moment, ()) for tick in trace.unpacks),
+        moments=tuple(tick.moment for tick in trace.unpacks),
+        places=tuple(map(tuple, places)),
+    )
+
+
+def _steps_by_moment(trace: StepTrace, plan: MemoryPlan) -> dict[int, Steps]:
+    ticks = {tick.moment for tick in (*trace.packs, *trace.unpacks)}
+    steps: dict[int, list[tuple[Kind, int]]] = {}
+    released = set()
+    for step in plan.steps:
+        if step.moment not in ticks or step.kind not in MEMORY_KINDS or not 0 <= step.storage < len(trace.storages):
+            raise InputError(
+                f"Step {step.token} of the memory plan has no place in this trace: moment {step.moment} is no tick of "
+                f"it, or it has no storage {step.storage}. Make the plan from the trace that is executed.",
+                step=step.token,
+            )
+        if step.kind == Kind.RELEASE:
+            released.add(step.storage)
+        steps.setdefault(step.moment, []).append((step.kind, step.storage))
+    for number, decision in plan.decisions.items():
+        storage = trace.storages[number]
+        if decision == Decision.KEEP:
+            continue
+        if not storage.movable:
+            raise InputError(
+                f"The memory plan moves storage {number} ({storage.role}, {storage.nbytes:,} bytes), which must stay: "
+                "only activations and inputs that were packed at one version can be moved.",
+                storage=number,
+            )
+        if decision == Decision.RECOMPUTE and number not in released:
+            steps.setdefault(storage.packs[-1], []).append((Kind.RELEASE, number))
+    return {moment: tuple(todo) for moment, todo in steps.items()}
+
+
+def _units(trace: StepTrace, plan: MemoryPlan) -> dict[int, UnitPlan]:
+    sources = {number for recipe in plan.recipes.values() for number in recipe.sources}
+    returns: dict[int, int] = {}
+    for step in plan.steps:
+        if step.kind in (Kind.PREFETCH, Kind.RECOMPUTE):
+            returns.setdefault(step.storage, step.moment)
+    views: dict[int, list[View]] = {}
+    for tick in trace.packs:
+        views.setdefault(tick.storage, []).append(tick.view)
+    wanted = {number for number in sources if trace.storages[number].packs} | set(plan.moved)
+    units = {}
+    for number in wanted:
+        storage = trace.storages[number]
+        start, stop = _extent(storage, views[number], whole=number in sources)
+        recipe = plan.recipes.get(number) if plan.of(number) == Decision.RECOMPUTE else None
+        units[number] = UnitPlan(
+            number=number,
+            nbytes=storage.nbytes,
+            unpacks=len(storage.unpacks),
+            start=start,
+            stop=stop,
+            recipe=recipe,
+            reads=() if recipe is None else tuple(n for n in recipe.sources if trace.storages[n].packs),
+            outside=storage.outside_end > returns.get(number, next(iter(storage.unpacks), trace.length)),
+            views=tuple(dict.fromkeys(views[number])),
+            name=_name(trace.names, storage),
+        )
+    return units
+
+
+def _extent(storage: TraceStorage, views: list[View], *, whole: bool) -> tuple[int, int]:
+    """Which bytes must be copied: those under the packed views, or all if a recipe may look elsewhere."""
+    if whole:
+        return 0, storage.nbytes
+    ranges = [extent(view) for view in views]
+    return min(start for start, _ in ranges), max(stop for _, stop in ranges)
+
+
+def _name(names: Mapping[int, str], storage: TraceStorage) -> str:
+    where = names.get(storage.number) or storage.module
+    return f"storage {storage.number} of {where}" if where else f"storage {storage.number}"
