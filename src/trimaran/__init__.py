@@ -16,6 +16,7 @@ from trimaran.job import Job
 if TYPE_CHECKING:
     from trimaran.session.observing import observe
     from trimaran.session.session import Session, init
+    from trimaran.session.virtual_memory import virtual_memory
 
 __version__ = "0.1.0"
 
@@ -32,12 +33,14 @@ __all__ = [
     "__version__",
     "init",
     "observe",
+    "virtual_memory",
 ]
 
 _IMPORTED_WHEN_USED = {
     "Session": "trimaran.session.session",
     "init": "trimaran.session.session",
     "observe": "trimaran.session.observing",
+    "virtual_memory": "trimaran.session.virtual_memory",
 }
 
 

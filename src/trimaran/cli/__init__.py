@@ -2,7 +2,7 @@
 
 import typer
 
-from trimaran.cli import calibrate, doctor, explain, jobs, observe, plan, profile, simulate, train
+from trimaran.cli import calibrate, doctor, explain, jobs, memory, observe, plan, profile, reproduce, simulate, train
 
 app = typer.Typer(
     name="trimaran",
@@ -16,9 +16,11 @@ app.command()(train.train)
 app.command()(plan.plan)
 app.command()(simulate.simulate)
 app.command()(explain.explain)
+app.command()(memory.memory)
 app.command()(profile.profile)
 app.command()(calibrate.calibrate)
 app.command()(observe.observe)
+app.command()(reproduce.reproduce)
 app.command()(jobs.jobs)
 app.command()(doctor.doctor)
 

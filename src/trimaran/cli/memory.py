@@ -1,0 +1,98 @@
+"""`trimaran memory`: what a job's step needs on a device, and what a memory plan makes of it, before any run."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trimaran.cli.options import Json
+from trimaran.cli.output import console, errors_reported, print_json
+from trimaran.cli.progress import progress_shown
+
+
+class Policy(StrEnum):
+    """Who decides what is kept, offloaded and recomputed."""
+
+    OURS = "ours"
+    NONE = "none"
+    ALL = "all"
+    CONV = "conv"
+    DYN = "dyn"
+
+
+Reference = Annotated[
+    str,
+    typer.Argument(
+        metavar="JOB", help="A built-in job, file.py:factory, or a Hugging Face config.json.", show_default=False
+    ),
+]
+DeviceName = Annotated[
+    str, typer.Option("--device", help='Of the catalog, such as "titan-x" or "h200".', show_default=False)
+]
+Batch = Annotated[int | None, typer.Option("--batch", help="Samples of a step.  [default: the job's]", min=1)]
+Budget = Annotated[
+    str | None,
+    typer.Option(
+        "--budget",
+        help='Memory of the card, such as "12GiB", or a share such as "50%" of what autograd alone needs.  '
+        "[default: the whole card]",
+        show_default=False,
+    ),
+]
+PrecisionName = Annotated[
+    str | None,
+    typer.Option("--precision", help='"float32", "tf32" or "bfloat16".  [default: the job\'s]', show_default=False),
+]
+PolicyName = Annotated[Policy, typer.Option("--policy", help="Whose plan is shown; all are in the table.")]
+Slowdown = Annotated[
+    float, typer.Option("--slowdown", help="Most that a plan may cost for the largest batch, in percent.", min=0.0)
+]
+Search = Annotated[bool, typer.Option("--largest-batch/--no-largest-batch", help="Look for the largest batch.")]
+Storages = Annotated[bool, typer.Option("--storages", help="Show what becomes of each storage, and why.")]
+Chart = Annotated[bool, typer.Option("--chart", help="Draw live bytes over the step.")]
+Trace = Annotated[
+    Path | None, typer.Option("--trace", help="Write the plan's step for a trace viewer.", show_default=False)
+]
+
+
+def memory(
+    job: Reference,
+    device: DeviceName,
+    batch: Batch = None,
+    budget: Budget = None,
+    precision: PrecisionName = None,
+    policy: PolicyName = Policy.OURS,
+    slowdown: Slowdown = 10.0,
+    largest_batch: Search = True,
+    storages: Storages = False,
+    chart: Chart = False,
+    trace: Trace = None,
+    as_json: Json = False,
+) -> None:
+    """Say whether a step fits a device, what a plan of its memory costs, and how near that is to the limit."""
+    with errors_reported(as_json=as_json):
+        from trimaran.report.memory import memory_document, storage_documents
+        from trimaran.report.memory_trace import write_memory_trace
+        from trimaran.session.jobs import JobSource
+        from trimaran.session.memory import MemoryRequest, estimate_memory
+
+        request = MemoryRequest(
+            device=device,
+            budget=budget,
+            precision=precision,
+            policy=policy.value,
+            slowdown_limit=slowdown / 100,
+            largest_batch=largest_batch,
+        )
+        with progress_shown() as progress:
+            study = estimate_memory(JobSource(reference=job, global_batch_size=batch), request, progress=progress)
+        found = study.estimate
+        if trace is not None:
+            write_memory_trace(trace, study.step)
+        if as_json:
+            print_json(memory_document(found) | ({"storages": storage_documents(found)} if storages else {}))
+        else:
+            from trimaran.cli.memory_views import print_estimate
+
+            print_estimate(console(), found, chart=chart, storages=storages)

@@ -1,0 +1,85 @@
+"""`trimaran reproduce`: published results again, with the published figures beside them."""
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from trimaran.cli.options import Json
+from trimaran.cli.output import console, errors_reported, print_json
+from trimaran.cli.progress import progress_shown
+
+
+class Paper(StrEnum):
+    """What can be reproduced."""
+
+    VDNN = "vdnn"
+
+
+Which = Annotated[Paper, typer.Argument(help="vdnn: Rhu et al., MICRO 2016.", show_default=False)]
+DeviceName = Annotated[
+    str, typer.Option("--device", help='Device of the catalog that is simulated, such as "titan-x".')
+]
+Networks = Annotated[
+    str | None,
+    typer.Option(
+        "--networks",
+        help='Some of its networks, such as "alexnet,vgg16:256".  [default: all, with its batches]',
+        show_default=False,
+    ),
+]
+Real = Annotated[bool, typer.Option("--real", help="Run networks on this machine instead, small ones without a GPU.")]
+
+
+def reproduce(
+    paper: Which,
+    device: DeviceName = "titan-x",
+    networks: Networks = None,
+    real: Real = False,
+    as_json: Json = False,
+) -> None:
+    """Run a paper's networks under its policies and ours, and show what it says beside."""
+    with errors_reported(as_json=as_json):
+        if real:
+            _run(networks, as_json=as_json)
+        else:
+            _simulate(device, networks, as_json=as_json)
+
+
+def _simulate(device: str, networks: str | None, *, as_json: bool) -> None:
+    from trimaran.report.reproduction import SOURCE, reproduction_document
+    from trimaran.report.reproduction_views import accounting_lines, network_table
+    from trimaran.session.reproduce import reproduce_vdnn
+
+    with progress_shown() as progress:
+        found = reproduce_vdnn(device=device, networks=networks, progress=progress)
+    if as_json:
+        print_json(reproduction_document(found))
+        return
+    out = console()
+    out.print(f"[bold]vDNN[/] on {escape(found.device)}, simulated\n[dim]{SOURCE}[/]\n")
+    for network in found.networks:
+        out.print(network_table(network))
+        for note in network.notes:
+            out.print(f"[dim]{escape(note)}[/]")
+        out.print()
+    for line in accounting_lines(found):
+        out.print(f"[dim]{escape(line)}[/]")
+
+
+def _run(networks: str | None, *, as_json: bool) -> None:
+    from trimaran.report.reproduction_real import real_document, real_lines, real_table
+    from trimaran.session.reproduce_real import run_vdnn
+
+    with progress_shown() as progress:
+        runs = run_vdnn(networks, progress=progress)
+    if as_json:
+        print_json(real_document(runs))
+        return
+    out = console()
+    out.print("[bold]vDNN[/] on this machine, for real\n")
+    for run in runs:
+        out.print(real_table(run), "")
+    for line in real_lines():
+        out.print(f"[dim]{line}[/]")

@@ -1,0 +1,100 @@
+"""The step of a job on meta tensors, at any batch: shapes without values, so it costs no memory and little time.
+
+The model and a few samples of the data are made once. Clipping of gradients is left out: it moves nothing and holds no
+more than the update does.
+
+Models of transformers look at the positions of tokens to find out whether several texts were packed into one window.
+Positions without values say nothing, so they are answered for: the windows of a job hold one text each.
+"""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from trimaran.errors import InputError, TrimaranError
+from trimaran.graph.batches import call_model, compute_loss
+from trimaran.graph.sample import cast_model, sample_batch
+from trimaran.graph.trace.meta import trace_on_meta
+from trimaran.graph.trace.types import StepTrace
+from trimaran.job import Job
+from trimaran.session.memory_batch import meta_batch
+
+_MASKS = "transformers.masking_utils"
+
+
+class JobTracer:
+    """Traces steps of one job.
+
+    Args:
+        job: whose model, loss, optimizer and data are used
+
+    Raises:
+        InputError: its data cannot be made
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._sample = sample_batch(job)
+        self._model: nn.Module | None = None
+        self._traces: dict[int, StepTrace] = {}
+
+    def trace(self, samples: int) -> StepTrace:
+        """The step with so many samples.
+
+        Raises:
+            InputError: it cannot run on meta tensors
+        """
+        if samples not in self._traces:
+            self._traces[samples] = self._traced(samples)
+        return self._traces[samples]
+
+    def _traced(self, samples: int) -> StepTrace:
+        job = self._job
+        try:
+            return trace_on_meta(
+                self._make_model,
+                lambda: meta_batch(job, samples, like=self._sample),
+                self._loss,
+                make_optimizer=job.optimizer,
+                autocast=torch.bfloat16 if job.precision == "bf16" else None,
+            )
+        except TrimaranError:
+            raise
+        except Exception as error:
+            lines = str(error).strip().splitlines()
+            raise InputError(
+                f"tracing the step of {job.name} failed: {type(error).__name__}: {lines[0] if lines else ''}",
+                job=job.name,
+            ) from error
+
+    def _make_model(self) -> nn.Module:
+        # Once: drawing weights takes longer than a step, even where they have no values.
+        if self._model is None:
+            self._model = cast_model(self._job, self._job.model()).train()
+        return self._model
+
+    def _loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        with _no_packing():
+            output = call_model(self._job, model, batch)
+        total, weight = compute_loss(self._job, output, batch)
+        return total / weight
+
+
+@contextmanager
+def _no_packing() -> Iterator[None]:
+    """Windows hold one text each, for models of transformers."""
+    masks = sys.modules.get(_MASKS)
+    name = "find_packed_sequence_indices"
+    if masks is None or not hasattr(masks, name):
+        yield
+        return
+    asked = getattr(masks, name)
+    setattr(masks, name, lambda position_ids: None)
+    try:
+        yield
+    finally:
+        setattr(masks, name, asked)

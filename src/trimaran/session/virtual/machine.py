@@ -1,0 +1,253 @@
+"""What happens when, around a loop that knows nothing of it: record, plan, verify, run.
+
+A **flight** is one forward with its backward; a **step** is the flights up to the optimizer's step, with its update. A
+plan is for one flight: a look of the batch, and whether it is the first of its step or a later one, which finds
+gradients there.
+
+    loop      forward  backward  update │ forward  backward  update │ forward  backward  update │ ...
+    phase     record ──────────────────▶│ record ──────────────────▶│ verify ──────────────────▶│ run
+                                      (1)                        (2)                         (3)
+
+(1) The first step makes the optimizer's state, and often leaves gradients to the next one. Plans are made once a step
+    ends with what it began with: usually the second.
+(2) Plans of all flights of the step. Where everything fits, the hooks go, and only the pre-hooks of the outermost
+    modules remain, which notice a batch that is larger.
+(3) Recipes that did not give the same bits are banned, and the flight is planned again.
+
+A flight begins with the call of an outermost module, or with the first pack where that comes earlier. It ends where the
+next begins, or with the optimizer's step. Where nothing was seen of an optimizer, each flight is a step.
+"""
+
+import dataclasses
+import threading
+import weakref
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from trimaran.graph.trace.types import StepTrace
+from trimaran.session.virtual.batches import WITHOUT_MODULE, Signature, look_at_tensor
+from trimaran.session.virtual.flights import Flight, Key
+from trimaran.session.virtual.gauge import Gauge
+from trimaran.session.virtual.hooks import HookPair, Pack, keep_pack, keep_unpack
+from trimaran.session.virtual.options import SETTLING_STEPS, Options
+from trimaran.session.virtual.plans import Plans
+from trimaran.session.virtual.recording import Recorded, StepRecorder
+from trimaran.session.virtual.report import MemoryReport
+from trimaran.session.virtual.roots import Roots
+from trimaran.session.virtual.stability import is_steady
+from trimaran.session.virtual.summary import summarize
+from trimaran.session.virtual.tally import Tally
+from trimaran.units import format_bytes
+
+
+class Machine:
+    """The phases of one loop in one thread.
+
+    Args:
+        options: what the user chose
+
+    Attributes:
+        tally: what happened, for the report
+        plans: by key
+    """
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.tally = Tally()
+        self.plans = Plans(options)
+        self._hooks = HookPair()
+        self._roots = Roots(self._called)
+        self._recorder = StepRecorder()
+        self._gauge = Gauge(account=options.account)
+        self._recorded: dict[Key, Recorded] = {}
+        self._flight: Flight | None = None
+        self._flights = 0
+        self._unsettled = SETTLING_STEPS
+        self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._thread = threading.get_ident()
+        self._handles: list[Any] = []
+        self._last_report: MemoryReport | None = None
+        self._work: Pack = keep_pack
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Life
+
+    def open(self) -> None:
+        """Begin: the first step is recorded."""
+        self._hooks.push()
+        self._handles = [register_optimizer_step_pre_hook(self._before_update)]
+        self._record()
+
+    def close(self) -> None:
+        """Leave nothing behind, wherever the loop stopped."""
+        self._last_report = self.report()
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._roots.close()
+        self._recorder.abandon()
+        self._gauge.stop()
+        self._hooks.remove()
+        self.plans.close()
+
+    @property
+    def phase(self) -> str:
+        """What the next step is for."""
+        if self._unsettled:
+            return "record"
+        if not self._hooks.pushed:
+            return "keep"
+        return self.plans.phase
+
+    def report(self) -> MemoryReport:
+        """What happened so far, or until the end."""
+        return self._last_report or summarize(self.phase, self.tally, self.plans)
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # What the loop does, as it is noticed
+
+    def _called(self, signature: Signature) -> None:
+        """An outermost module is called."""
+        if threading.get_ident() != self._thread:
+            return
+        if not self._hooks.pushed:
+            if self.plans.covers(signature) or not self._hooks.push():
+                return
+            self.tally.note("a batch larger than those before was recorded")
+        elif self._flight is not None and not self._hooks.unpacked:
+            self._flight.seen.add(signature)
+            return
+        self._begin(signature)
+
+    def _pack(self, tensor: torch.Tensor) -> Any:
+        """A tensor is packed between flights, or while no outermost module is known."""
+        if self._is_new_flight():
+            self._begin(self._roots.find() or look_at_tensor(tensor))
+        elif self._recorder.is_recording:
+            found = self._roots.find()
+            if found is not None and self._flight is not None:
+                self._flight.seen.add(found)
+        return self._work(tensor)
+
+    def _is_new_flight(self) -> bool:
+        if torch._C._current_graph_task_id() != -1:
+            return False
+        return self._flight is None or self._hooks.unpacked
+
+    def _before_update(self, _optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+        """An optimizer is about to step. The hook for its end goes to the end of the list: it takes others away."""
+        if threading.get_ident() != self._thread:
+            return
+        while len(self._handles) > 1:
+            self._handles.pop().remove()
+        self._handles.append(register_optimizer_step_post_hook(self._after_update))
+
+    def _after_update(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+        if threading.get_ident() != self._thread:
+            return
+        first = not self._optimizers
+        self._optimizers.add(optimizer)
+        if first and self.tally.steps:
+            self._start_over()
+        elif not self._hooks.pushed:
+            self._end_tally(recorded=False)
+            self._gauge.start(self.plans.device)
+        elif self._flights:
+            self._end_step()
+
+    def _start_over(self) -> None:
+        """Flights were taken for steps, until an optimizer was seen: their plans know nothing of its state."""
+        self._end_flight()
+        self._gauge.stop()
+        self._flights = 0
+        self._recorded.clear()
+        self.plans.forget()
+        self.tally = Tally()
+        self.tally.end_step(recorded=True)
+        self._unsettled = SETTLING_STEPS
+        self._hooks.push()
+        self._record()
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Flights and steps
+
+    def _begin(self, signature: Signature) -> None:
+        if self._flight is not None:
+            self._end_flight()
+            if not self._optimizers:
+                self._end_step()
+        key = Key(signature=signature, later=self._flights > 0)
+        self._flights += 1
+        self._hooks.unpacked = False
+        planned = None if self._unsettled else self.plans.find(key)
+        self._flight = Flight(key=key, planned=planned, seen={signature})
+        if planned is None:
+            self._record()
+            return
+        self._recorder.abandon()
+        self._work, unpack = planned.begin()
+        self._hooks.work(self._pack if signature[0] == WITHOUT_MODULE else self._work, unpack)
+
+    def _end_flight(self) -> None:
+        flight, self._flight = self._flight, None
+        if flight is None:
+            return
+        if flight.planned is not None:
+            self.tally.add(flight.planned.end())
+        recorded = self._recorder.stop()
+        if recorded is not None:
+            self._recorded[flight.key] = dataclasses.replace(recorded, seen=frozenset(flight.seen))
+        self._rest()
+
+    def _end_step(self) -> None:
+        self._end_flight()
+        self._flights = 0
+        recorded, self._recorded = self._recorded, {}
+        self._end_tally(recorded=bool(recorded))
+        if recorded:
+            self._settle(recorded)
+        self.tally.resume()
+        if self._unsettled:
+            self._record()
+            return
+        self._gauge.start(self.plans.device)
+        if self.plans.all_fit and self._roots.known:
+            self._hooks.park()
+
+    def _end_tally(self, *, recorded: bool) -> None:
+        """A step has ended: note it, and look whether it kept the budget."""
+        peak_bytes = self._gauge.stop()
+        self.tally.end_step(recorded=recorded, peak_bytes=peak_bytes)
+        over_bytes = 0 if peak_bytes is None or recorded else peak_bytes - (self.plans.budget_bytes or peak_bytes)
+        if over_bytes > 0:
+            self.tally.note(f"a step held more than the budget, by {format_bytes(over_bytes)}")
+            if self.options.on_violation == "replan":
+                self.tally.note(self.plans.tighten(over_bytes))
+
+    def _settle(self, recorded: dict[Key, Recorded]) -> None:
+        """Plan what was recorded, once a step ends with what it began with."""
+        if self._unsettled:
+            self._unsettled -= 1
+            if self._unsettled and not self._is_typical([one.recording.trace for one in recorded.values()]):
+                return
+        self._unsettled = 0
+        self.plans.resolve(recorded.values())
+        for key, one in recorded.items():
+            self.plans.make(key, one)
+
+    def _is_typical(self, traces: list[StepTrace]) -> bool:
+        """Whether the next step will be like the one that was recorded, and its modules are known."""
+        known = self._recorder.knows(self._roots.first)
+        return known and is_steady(traces[0], traces[-1])
+
+    def _record(self) -> None:
+        self._recorder.start(self._roots.first, list(self._optimizers))
+        self._rest()
+
+    def _rest(self) -> None:
+        """Record, or between flights keep: the first pack begins a flight, where no module has."""
+        self._work, unpack = self._recorder.hooks or (keep_pack, keep_unpack)
+        self._hooks.work(self._pack, unpack)

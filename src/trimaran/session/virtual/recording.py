@@ -1,0 +1,104 @@
+"""The recorder, behind our own pair of hooks: it may be started and stopped at any end of a flight."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from trimaran.graph.trace.calls import Recording
+from trimaran.graph.trace.operations import Operations
+from trimaran.graph.trace.record import Recorder
+from trimaran.session.virtual.batches import Signature
+from trimaran.session.virtual.hooks import Pack, Unpack
+from trimaran.session.virtual.modes import lifted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """A flight that was recorded.
+
+    Attributes:
+        recording: what happened
+        outside_bytes: on the device all the time, and no part of it [bytes]; a GPU's allocator knows
+        seen: looks of the batches in it
+    """
+
+    recording: Recording
+    outside_bytes: int = 0
+    seen: frozenset[Signature] = frozenset()
+
+
+class StepRecorder:
+    """At most one recording at a time.
+
+    Modules are followed once their root is known, and unless parts of it are compiled: torch.compile would compile them
+    again when the hooks of the recording come, and again when they go.
+    """
+
+    def __init__(self) -> None:
+        self._root: nn.Module | None = None
+        self._allocated_bytes = 0
+        self._recorder: Recorder | None = None
+
+    def knows(self, root: nn.Module | None) -> bool:
+        """Whether the last recording knew the outermost module that is known now."""
+        return root is self._root
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether a recording runs."""
+        return self._recorder is not None
+
+    @property
+    def hooks(self) -> tuple[Pack, Unpack] | None:
+        """How to pack and unpack in the recording that runs; None where none does."""
+        return None if self._recorder is None else (self._recorder.pack, self._recorder.unpack)
+
+    def start(self, root: nn.Module | None, optimizers: Iterable[Optimizer]) -> None:
+        """Record from now on; nothing happens if it does already.
+
+        Args:
+            root: outermost module, whose parameters get names; None: not known yet
+            optimizers: whose state is there
+        """
+        if self._recorder is not None:
+            return
+        opaque = root is not None and has_compiled(root)
+        self._root = root
+        self._allocated_bytes = torch.cuda.memory_allocated() if torch.cuda.is_initialized() else 0
+        recorder = Recorder(root, hooks=False, follow=root is not None and not opaque, opaque=opaque)
+        recorder.start()
+        for optimizer in optimizers:
+            recorder.count(optimizer)
+        self._recorder = recorder
+
+    def stop(self) -> "Recorded | None":
+        """End the recording, if one runs, and take it."""
+        recorder, self._recorder = self._recorder, None
+        if recorder is None:
+            return None
+        with lifted(Operations):
+            recording = recorder.stop()
+        outside_bytes = 0
+        if recording.trace.device == "cuda":
+            seen = sum(one.nbytes for one in recording.trace.storages if one.birth < 0)
+            outside_bytes = max(0, self._allocated_bytes - seen)
+        return Recorded(recording=recording, outside_bytes=outside_bytes)
+
+    def abandon(self) -> None:
+        """End the recording, if one runs, and forget it."""
+        recorder, self._recorder = self._recorder, None
+        self._root = None
+        if recorder is not None:
+            with lifted(Operations):
+                recorder.abandon()
+
+
+def has_compiled(root: nn.Module) -> bool:
+    """Whether a module, or one inside it, is compiled."""
+    return any(
+        module._compiled_call_impl is not None or hasattr(module, "_torchdynamo_orig_callable")
+        for module in root.modules()
+    )

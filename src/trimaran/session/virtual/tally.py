@@ -1,0 +1,64 @@
+"""What has happened so far: steps, their times, what was copied."""
+
+import statistics
+import time
+from collections import deque
+
+from trimaran.session.virtual.flights import FlightStats
+
+_KEPT = 200
+
+
+class Tally:
+    """Counts steps and keeps the figures of the last one.
+
+    Attributes:
+        steps: ended so far
+        recorded: of these, recorded
+        fell_back: of these, not as planned
+        peak_bytes: of the last step that was measured [bytes]
+        last: figures of the last step's flights
+        notes: what a person should know, in order
+    """
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.recorded = 0
+        self.fell_back = 0
+        self.peak_bytes: int | None = None
+        self.last: tuple[FlightStats, ...] = ()
+        self.notes: list[str] = []
+        self._current: list[FlightStats] = []
+        self._times_s: deque[float] = deque(maxlen=_KEPT)
+        self._since_s: float | None = None
+
+    @property
+    def step_time_s(self) -> float | None:
+        """Median of the steps that ran neither recorded nor on demand [s]."""
+        return statistics.median(self._times_s) if self._times_s else None
+
+    def add(self, stats: FlightStats) -> None:
+        """A flight has ended."""
+        self._current.append(stats)
+
+    def note(self, text: str) -> None:
+        """Keep a note, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def end_step(self, *, recorded: bool, peak_bytes: int | None = None) -> None:
+        """A step has ended; its time is that since the step before."""
+        now_s = time.perf_counter()
+        self.peak_bytes = peak_bytes if peak_bytes is not None else self.peak_bytes
+        self.last, self._current = tuple(self._current), []
+        fell_back = any(flight.fell_back for flight in self.last)
+        self.steps += 1
+        self.recorded += recorded
+        self.fell_back += fell_back
+        if self._since_s is not None and not recorded and not fell_back:
+            self._times_s.append(now_s - self._since_s)
+        self._since_s = now_s
+
+    def resume(self) -> None:
+        """What came since the step ended, such as planning, belongs to no step."""
+        self._since_s = time.perf_counter()

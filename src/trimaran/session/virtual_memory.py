@@ -1,0 +1,123 @@
+"""Memory virtualization around a training loop that knows nothing of it.
+
+    with trimaran.virtual_memory(budget="12GiB") as memory:
+        for batch, target in data:
+            optimizer.zero_grad()
+            loss(model(batch), target).backward()
+            optimizer.step()
+    print(memory.report())
+
+The first steps are recorded, then each step runs under a plan that keeps the peak within the budget: what autograd
+saves is kept, offloaded to the host, or recomputed. Gradients are those of the plain loop, bit for bit.
+"""
+
+import threading
+from types import TracebackType
+from typing import Self
+
+from trimaran.errors import ExecutionError, InputError
+from trimaran.session.virtual.machine import Machine
+from trimaran.session.virtual.options import Options, make_options
+from trimaran.session.virtual.report import MemoryReport
+
+_entered = threading.Lock()
+
+
+def virtual_memory(
+    budget: str | int,
+    *,
+    host: str | int | None = None,
+    smallest: str | int = "256KiB",
+    limit_s: float = 30.0,
+    on_violation: str = "replan",
+    enforce: bool = False,
+    account: bool = False,
+) -> "VirtualMemory":
+    """Keep the memory of a training loop within a budget.
+
+    Use it as a context around the loop, in the thread that trains.
+
+    Args:
+        budget: what a step may hold on the device at once, parameters, gradients and optimizer state included: a size
+            such as "12GiB", a number of bytes, or a share such as "50%" of the peak without help
+        host: most that may lie on the host at once; None: what it has to spare
+        smallest: smaller storages are kept
+        limit_s: most time for planning [s]
+        on_violation: "replan": plan again with less when a GPU held more than the budget; "note": only say so in the
+            report
+        enforce: hold the allocator of a GPU to the budget, so that more is an out-of-memory error
+        account: count live bytes on a CPU, operation by operation; slow, for tests
+
+    Returns:
+        A context; `report()` tells what it does.
+
+    Raises:
+        InputError: a value that is none of these
+
+    Example:
+        >>> import torch
+        >>> model = torch.nn.Linear(4, 2)
+        >>> with virtual_memory(budget="1GiB") as memory:
+        ...     for _ in range(3):
+        ...         model(torch.ones(8, 4)).sum().backward()
+        >>> memory.report().fits
+        True
+    """
+    return VirtualMemory(
+        make_options(
+            budget=budget,
+            host=host,
+            smallest=smallest,
+            limit_s=limit_s,
+            on_violation=on_violation,
+            enforce=enforce,
+            account=account,
+        )
+    )
+
+
+class VirtualMemory:
+    """The context that `virtual_memory` gives."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._machine: Machine | None = None
+        self._thread = 0
+
+    def report(self) -> MemoryReport:
+        """What happened so far, also after the end.
+
+        Raises:
+            ExecutionError: it was not entered yet
+        """
+        if self._machine is None:
+            raise ExecutionError("nothing to report yet: enter the context first, as in `with virtual_memory(...):`")
+        return self._machine.report()
+
+    def __enter__(self) -> Self:
+        if self._machine is not None:
+            raise InputError("this context was entered before: make a new one with virtual_memory(...)")
+        if not _entered.acquire(blocking=False):
+            raise InputError(
+                "virtual_memory is entered already in this process: one context spans all that trains, so leave the "
+                "outer one first"
+            )
+        try:
+            self._thread = threading.get_ident()
+            self._machine = Machine(self._options)
+            self._machine.open()
+        except BaseException:
+            _entered.release()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if threading.get_ident() != self._thread:
+            raise ExecutionError("leave virtual_memory in the thread that entered it: its hooks belong to that thread")
+        try:
+            if self._machine is not None:
+                self._machine.close()
+        finally:
+            _entered.release()

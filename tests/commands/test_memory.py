@@ -1,0 +1,107 @@
+"""`trimaran memory` as a person runs it, on a small network of the test's own."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.commands.running import trimaran
+
+JOB = """
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import TensorDataset
+
+from trimaran import Job
+
+
+def make():
+    return Job(
+        name="small",
+        model=lambda: nn.Sequential(
+            *(layer for n in range(8) for layer in (nn.Conv2d(3 if n == 0 else 16, 16, 3, padding=1), nn.ReLU())),
+            nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 4),
+        ),
+        loss=functional.cross_entropy,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
+        dataset=lambda: TensorDataset(torch.zeros(8, 3, 64, 64), torch.zeros(8, dtype=torch.long)),
+        global_batch_size=4,
+    )
+"""
+KEYS = {
+    "schema_version",
+    "fits",
+    "keep_peak_bytes",
+    "keep_mean_bytes",
+    "floor_bytes",
+    "plan",
+    "ratio_to_limit",
+    "policies",
+    "largest_batch",
+}
+POLICIES = ["none", "all", "conv", "dyn", "ours"]
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> str:
+    (tmp_path / "small.py").write_text(JOB)
+    return "small.py:make"
+
+
+def test_the_figures_are_there_for_programs_and_a_viewer(job: str, tmp_path: Path) -> None:
+    """The batch is larger than the data: only its shape counts."""
+    arguments = ("--device", "titan-x", "--batch", "256", "--budget", "60%", "--storages", "--trace", "step.json")
+    done = trimaran("memory", job, *arguments, "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found.keys() >= KEYS
+    assert (found["batch"], found["fits"], found["fits_without_help"]) == (256, True, False)
+    assert found["plan"].keys() >= {"peak_bytes", "mean_bytes", "slowdown"}
+    assert found["floor_bytes"] <= found["plan"]["peak_bytes"] <= found["budget_bytes"] < found["keep_peak_bytes"]
+    assert found["ratio_to_limit"] >= 1
+    assert list(found["policies"]) == POLICIES
+    assert all(one.keys() >= {"peak_bytes", "mean_bytes", "slowdown", "fits"} for one in found["policies"].values())
+    assert found["policies"]["none"]["peak_bytes"] == found["keep_peak_bytes"]
+    assert found["largest_batch_without_help"] < 256 < found["largest_batch_at_floor"]
+    assert found["largest_batch_without_help"] <= found["largest_batch"] <= found["largest_batch_at_floor"]
+    assert {line["decision"] for line in found["storages"]} <= {"keep", "offload", "recompute"}
+    lanes = [
+        one["args"]["name"]
+        for one in json.loads((tmp_path / "step.json").read_text())["traceEvents"]
+        if one["ph"] == "M"
+    ]
+    assert lanes[1:] == ["compute", "d2h", "h2d"]
+
+
+def test_the_tables_and_the_chart_fit_80_columns(job: str, tmp_path: Path) -> None:
+    arguments = ("--device", "titan-x", "--batch", "256", "--budget", "60%", "--chart", "--no-largest-batch")
+    done = trimaran("memory", job, *arguments, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    for part in ("everything kept", "the plan", "the limit", "the floor", "vDNN dyn", "What decides", "backward"):
+        assert part in done.stdout
+
+
+def test_below_the_floor_is_a_code_of_its_own_with_the_ways_out(job: str, tmp_path: Path) -> None:
+    done = trimaran("memory", job, "--device", "titan-x", "--batch", "256", "--budget", "5%", "--json", cwd=tmp_path)
+    assert done.returncode == 3
+    assert "What would help: a batch of at most" in done.stderr
+    error = json.loads(done.stdout)["error"]
+    assert error["floor_bytes"] > error["budget_bytes"]
+    assert 0 < error["largest_batch"] < 256
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["--device", "titan-y"], 'did you mean "titan-x"'),
+        (["--device", "titan-x", "--budget", "12"], 'got "12"'),
+        (["--device", "titan-x", "--policy", "some"], "--policy"),
+        ([], "--device"),
+    ],
+)
+def test_wrong_options_are_told(arguments: list[str], part: str, job: str, tmp_path: Path) -> None:
+    done = trimaran("memory", job, *arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert part in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,44 @@
+from dataclasses import replace
+
+import pytest
+from tests.unit.report.memory_steps import TRACE
+
+from trimaran.errors import InputError
+from trimaran.graph.trace.types import Role, StepTrace, TraceOp
+from trimaran.session.memory_line import BatchLine
+
+
+def _sized(samples: int) -> StepTrace:
+    """The example with activations and work `samples` times as large; the parameter and its gradient stay."""
+    storages = tuple(
+        replace(one, nbytes=one.nbytes * samples, copy_bytes=one.copy_bytes * samples)
+        if one.role == Role.ACTIVATION
+        else one
+        for one in TRACE.storages
+    )
+    events = tuple(
+        replace(one, nbytes=1000 * samples, flops=10.0 * samples) if isinstance(one, TraceOp) else one
+        for one in TRACE.events
+    )
+    return replace(TRACE, storages=storages, events=events)
+
+
+@pytest.mark.parametrize("samples", [1, 3, 7, 1000])
+def test_two_traces_give_the_step_at_any_batch(samples: int) -> None:
+    found = BatchLine(_sized(2), _sized(4), (2, 4)).at(samples)
+    assert found.storages == _sized(samples).storages
+    assert found.events == _sized(samples).events
+
+
+def test_a_step_of_another_length_is_no_line() -> None:
+    other = replace(TRACE, events=TRACE.events[:-1])
+    with pytest.raises(InputError, match="runs other operations with 4 samples than with 2"):
+        BatchLine(TRACE, other, (2, 4))
+
+
+def test_storages_that_live_otherwise_are_no_line() -> None:
+    """A storage that is packed with one batch and not with another cannot be drawn between the two."""
+    first, *rest = TRACE.storages
+    other = replace(TRACE, storages=(replace(first, packs=()), *rest))
+    with pytest.raises(InputError, match="runs other operations"):
+        BatchLine(TRACE, other, (2, 4))
