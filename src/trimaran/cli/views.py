@@ -69,6 +69,8 @@ def print_trained(out: Console, trained: Trained) -> None:
         out.print(rank_table(trained.comparison))
         out.print(kind_table(trained.comparison))
         out.print(noise_line(trained.report.noise))
+    if trained.memory is not None:
+        out.print(f"\n{escape(str(trained.memory))}")
     run = trained.run
     rate = trained.report.samples_per_s
     if rate is not None:

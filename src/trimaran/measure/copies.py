@@ -14,7 +14,9 @@ from statistics import median
 import torch
 
 from trimaran.runtime.memory.arena import HostArena
+from trimaran.runtime.memory.cuda import CudaEngine, page_lock
 from trimaran.runtime.memory.engine import Copy, CopyEngine
+from trimaran.runtime.memory.host import HostEngine
 
 _LARGE_BYTES = 2**24
 _SMALL_BYTES = 2**12
@@ -34,6 +36,24 @@ class CopyRates:
     to_host_bytes_per_s: float
     to_device_bytes_per_s: float
     latency_s: float
+
+
+def copy_rates(device: str) -> CopyRates:
+    """Measure the copies of a device that nobody uses yet.
+
+    Args:
+        device: "cpu" or "cuda:<n>"
+
+    Raises:
+        ExecutionError: a copy failed
+    """
+    on_gpu = device.startswith("cuda")
+    engine: CopyEngine = CudaEngine(device) if on_gpu else HostEngine()
+    try:
+        with HostArena(2 * _LARGE_BYTES, lock=page_lock() if on_gpu else None) as arena:
+            return measure_copies(engine, arena)
+    finally:
+        engine.close()
 
 
 def measure_copies(engine: CopyEngine, arena: HostArena) -> CopyRates:

@@ -51,9 +51,8 @@ def trace_on_rank(world: World, make_job: Callable[[], Job], size: int) -> Trace
     """
     from trimaran.graph.capture import capture
     from trimaran.graph.trace.record import Recorder
-    from trimaran.measure.copies import measure_copies
+    from trimaran.measure.copies import copy_rates
     from trimaran.runtime.executor import Executor
-    from trimaran.runtime.memory.open import open_engine
 
     job = replace(make_job(), global_batch_size=size)
     captured = capture(job)
@@ -69,8 +68,7 @@ def trace_on_rank(world: World, make_job: Callable[[], Job], size: int) -> Trace
     with recorder:
         executor.step(next(shares))
     executor.close()
-    with open_engine(world.device) as (engine, arena):
-        rates = measure_copies(engine, arena)
+    rates = copy_rates(world.device)
     trace = recorder.recording.trace
     costs = measured_costs(
         trace,

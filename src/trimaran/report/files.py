@@ -38,6 +38,7 @@ class RunReport:
         run_dir: directory of the run
         environment: versions and device by name
         noise: how far identical runs are apart here; None where that is not known
+        memory: what the memory plan of rank 0 did, by name; None where everything was kept
         notes: what the user should know, such as what the model could not be used for
     """
 
@@ -50,6 +51,7 @@ class RunReport:
     run_dir: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
     noise: Noise | None = None
+    memory: Mapping[str, Any] | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -74,6 +76,7 @@ def report_document(report: RunReport) -> dict[str, Any]:
         },
         "error": step.error,
         "noise": noise_document(report.noise),
+        "memory": None if report.memory is None else dict(report.memory),
         "samples_per_s": report.samples_per_s,
         "final": dict(report.final),
         "run_dir": report.run_dir,

@@ -31,6 +31,7 @@ from trimaran.program import (
 )
 from trimaran.runtime.executor import Executor
 from trimaran.runtime.world import World, join_world, leave_world
+from trimaran.session.training import held_to
 from trimaran.timeline import Timeline
 
 
@@ -70,6 +71,8 @@ class Session:
         self._owns_world = owns_world
         evaluation = lower_evaluation(captured.graph, strategy, batch=job.global_batch_size)
         self._executor = Executor(job, strategy, program, evaluation, world, capture=captured, record=record)
+        self._memory = held_to(strategy)
+        self._memory.__enter__()
         self._feed = self._executor.feed()
         self._fetched: tuple[Any, int] | None = None
         self._closed = False
@@ -150,6 +153,7 @@ class Session:
             return
         self._closed = True
         atexit.unregister(self.close)
+        self._memory.__exit__(None, None, None)
         self._executor.close()
         if self._owns_world:
             leave_world()

@@ -13,12 +13,23 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trimaran.errors import TrimaranError
-from trimaran.program import Plan, Program, format_program, lower_evaluation, parse_program, plan_program, write_plan
+from trimaran.program import (
+    Plan,
+    Program,
+    Strategy,
+    format_program,
+    lower_evaluation,
+    parse_program,
+    plan_program,
+    write_plan,
+)
+from trimaran.program.files import to_plain
 from trimaran.report import Comparison, RunReport, compare, write_report, write_timeline, write_trace
 from trimaran.report.files import write_whole
 from trimaran.session.jobs import JobSource
@@ -28,6 +39,8 @@ from trimaran.timeline import Timeline
 
 if TYPE_CHECKING:
     from trimaran.runtime.world import World
+    from trimaran.session.virtual.report import MemoryReport
+    from trimaran.session.virtual_memory import VirtualMemory
 
 # The first steps fill caches, allocate optimizer state and let DDP find its buckets.
 WARM_UP_STEPS = 5
@@ -64,6 +77,7 @@ class Trained:
         epochs: figures of each
         comparison: predicted against measured; None where no step was run
         report: what `report.json` holds
+        memory: what rank 0's memory plan did; None where everything was kept
     """
 
     run: RunDirectory
@@ -71,6 +85,7 @@ class Trained:
     epochs: tuple[Epoch, ...]
     comparison: Comparison | None
     report: RunReport
+    memory: "MemoryReport | None" = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +94,7 @@ class _Result:
 
     epochs: tuple[Epoch, ...] = ()
     timeline: Timeline = field(default_factory=lambda: Timeline([]))
+    memory: "MemoryReport | None" = None
 
 
 def train_planned(
@@ -147,11 +163,27 @@ def train_rank(world: "World", source: JobSource, plan: Plan, evaluation: str, r
     executor = Executor(
         job, plan.strategy, plan_program(plan), parse_program(evaluation), world, capture=captured, record=record
     )
-    epochs = tuple(_train_epochs(executor, job, world))
+    with held_to(plan.strategy) as memory:
+        epochs = tuple(_train_epochs(executor, job, world))
     timeline = executor.timeline()
     executor.save(RunDirectory(path=run).model)
     executor.close()
-    return _Result(epochs=epochs, timeline=timeline) if world.rank == 0 else _Result()
+    if world.rank != 0:
+        return _Result()
+    return _Result(epochs=epochs, timeline=timeline, memory=None if memory is None else memory.report())
+
+
+def held_to(strategy: Strategy) -> AbstractContextManager["VirtualMemory | None"]:
+    """Around the training of one rank: holds it to the strategy's memory budget, where it has one.
+
+    Args:
+        strategy: what is run
+    """
+    if strategy.memory_bytes is None:
+        return nullcontext()
+    from trimaran.session.virtual_memory import virtual_memory
+
+    return virtual_memory(strategy.memory_bytes)
 
 
 def _train_epochs(executor: Any, job: Any, world: "World") -> list[Epoch]:
@@ -231,10 +263,13 @@ def _conclude(planned: Planned, run: RunDirectory, result: _Result) -> Trained:
         run_dir=str(run.path),
         environment=environment(planned),
         noise=planned.noise,
+        memory=None if result.memory is None else to_plain(result.memory),
         notes=planned.warnings,
     )
     write_report(run.report, report)
-    return Trained(run=run, planned=planned, epochs=result.epochs, comparison=comparison, report=report)
+    return Trained(
+        run=run, planned=planned, epochs=result.epochs, comparison=comparison, report=report, memory=result.memory
+    )
 
 
 def _compare(program: Program, predicted: Timeline, measured: Timeline) -> Comparison:
