@@ -1,0 +1,111 @@
+"""Whole networks in less memory than they would take: what it adds to a step, and when a search tries it."""
+
+import dataclasses
+
+import pytest
+from tests.memory_chains import KIB, Unit, chain_trace
+from tests.unit.planner.test_search import GRAPH, TABLE, cluster
+
+from trimaran.costs.memory_costs import measured_costs
+from trimaran.costs.traced import TracedStep
+from trimaran.errors import InfeasibleError, InputError
+from trimaran.planner import Problem, Search, search
+from trimaran.planner.memory import floor
+from trimaran.planner.virtual import squeeze
+from trimaran.program import Kind, Strategy
+from trimaran.program.memory import KEEP_ALL
+from trimaran.simulator.memory import live_bytes
+
+MIB = KIB * KIB
+
+
+def traced(*, nbytes: int = MIB, bytes_per_s: float = 1e12, repeatable: bool = True) -> TracedStep:
+    """Eight operations of 10 ms that make 1 MiB each."""
+    unit = Unit(nbytes=nbytes, forward_s=0.01, backward_s=0.01, repeatable=repeatable)
+    trace = chain_trace([unit] * 8)
+    costs = measured_costs(trace, to_host_bytes_per_s=bytes_per_s, to_device_bytes_per_s=bytes_per_s)
+    return TracedStep(trace=trace, costs=costs)
+
+
+def peak(step: TracedStep) -> int:
+    return live_bytes(step.trace, KEEP_ALL).peak
+
+
+def test_a_budget_above_the_peak_adds_nothing() -> None:
+    step = traced()
+    effect = squeeze(Strategy(memory_bytes=peak(step)), step)
+    assert effect.factor == 1.0
+    assert effect.peak_bytes == peak(step)
+
+
+def test_copies_that_hide_cost_nothing_and_hold_the_budget() -> None:
+    step = traced()
+    budget = peak(step) - 2 * MIB
+    effect = squeeze(Strategy(memory_bytes=budget), step)
+    assert effect.factor == pytest.approx(1.0, abs=0.01)
+    assert effect.peak_bytes <= budget
+
+
+def test_copies_that_do_not_hide_make_the_step_longer() -> None:
+    """1 MiB at 1 MiB/s takes 1 s each way, a step takes 0.16 s."""
+    step = traced(bytes_per_s=MIB, repeatable=False)
+    assert squeeze(Strategy(memory_bytes=peak(step) - 2 * MIB), step).factor > 2.0
+
+
+def test_gradients_that_stay_leave_less_for_the_rest() -> None:
+    unit = Unit(nbytes=MIB, forward_s=0.01, backward_s=0.01, weight_bytes=MIB)
+    trace = chain_trace([unit] * 8)
+    step = TracedStep(trace=trace, costs=measured_costs(trace, to_host_bytes_per_s=1e12, to_device_bytes_per_s=1e12))
+    least = floor(trace).nbytes
+    assert squeeze(Strategy(memory_bytes=least), step).peak_bytes == least
+    with pytest.raises(InfeasibleError, match="floor"):
+        squeeze(Strategy(dp=2, memory_bytes=least), step)
+
+
+def searched(memory_bytes: int, traces: dict[int, TracedStep]) -> Search:
+    problem = Problem(graph=GRAPH, table=TABLE, cluster=cluster(memory_bytes), batch=16, devices=2, traces=traces)
+    return search(problem)
+
+
+def test_a_network_that_does_not_fit_is_tried_under_a_memory_plan() -> None:
+    """The network of the search's other tests needs 1 KiB; the trace beside it can do with less than its input."""
+    plain = search(Problem(graph=GRAPH, table=TABLE, cluster=cluster(), batch=16, devices=2))
+    needs = max(next(one for one in plain.candidates if one.strategy == Strategy()).peak_bytes)
+    trace = chain_trace([Unit(nbytes=64, forward_s=0.01, backward_s=0.01)] * 12, batch_bytes=64)
+    costs = measured_costs(trace, to_host_bytes_per_s=1e12, to_device_bytes_per_s=1e12)
+    step = TracedStep(trace=trace, costs=costs)
+    budget = needs - 1
+    assert floor(trace).nbytes <= budget
+    result = searched(budget, {16: step})
+    virtual = {one.strategy: one for one in result.candidates if one.strategy.memory_bytes is not None}
+    assert list(virtual) == [Strategy(memory_bytes=budget)]
+    assert max(virtual[Strategy(memory_bytes=budget)].peak_bytes) <= budget
+
+
+def test_without_traces_nothing_is_virtualized() -> None:
+    plain = search(Problem(graph=GRAPH, table=TABLE, cluster=cluster(), batch=16, devices=2))
+    needs = max(next(one for one in plain.candidates if one.strategy == Strategy()).peak_bytes)
+    assert all(one.strategy.memory_bytes is None for one in searched(needs - 1, {}).candidates)
+
+
+def test_a_budget_without_a_trace_is_refused() -> None:
+    from trimaran.planner.problem import assess
+
+    problem = Problem(graph=GRAPH, table=TABLE, cluster=cluster(), batch=16, devices=2)
+    with pytest.raises(InputError, match="no step with a microbatch of 16 was traced"):
+        assess(Strategy(memory_bytes=MIB), problem)
+
+
+def test_forwards_and_backwards_take_longer_by_the_factor() -> None:
+    from trimaran.planner.problem import assess, costs_of
+
+    step = traced(bytes_per_s=MIB, repeatable=False)
+    problem = Problem(graph=GRAPH, table=TABLE, cluster=cluster(), batch=16, devices=2, traces={16: step})
+    plain = assess(Strategy(), problem)
+    strategy = Strategy(memory_bytes=peak(step) - 2 * MIB)
+    held = dataclasses.replace(plain, strategy=strategy)
+    factor = squeeze(strategy, step).factor
+    for instruction in plain.program:
+        before, after = (costs_of(one, problem).compute[instruction.id].seconds for one in (plain, held))
+        longer = instruction.kind in (Kind.FORWARD, Kind.BACKWARD)
+        assert after == pytest.approx(before * factor if longer else before)
