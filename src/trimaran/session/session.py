@@ -12,6 +12,7 @@ Every rank runs the same script. What the plan says of this rank, the session do
 
 import atexit
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -32,6 +33,7 @@ from trimaran.program import (
 from trimaran.runtime.executor import Executor
 from trimaran.runtime.world import World, join_world, leave_world
 from trimaran.session.training import held_to
+from trimaran.session.virtual.report import MemoryReport
 from trimaran.timeline import Timeline
 
 
@@ -71,8 +73,8 @@ class Session:
         self._owns_world = owns_world
         evaluation = lower_evaluation(captured.graph, strategy, batch=job.global_batch_size)
         self._executor = Executor(job, strategy, program, evaluation, world, capture=captured, record=record)
-        self._memory = held_to(strategy)
-        self._memory.__enter__()
+        self._memory = ExitStack()
+        self._virtual = self._memory.enter_context(held_to(strategy))
         self._feed = self._executor.feed()
         self._fetched: tuple[Any, int] | None = None
         self._closed = False
@@ -95,6 +97,11 @@ class Session:
     def epoch(self) -> int:
         """Number of epochs that have been completed."""
         return self._feed.epoch
+
+    @property
+    def memory(self) -> MemoryReport | None:
+        """What the memory plan of this rank did so far; None where the strategy keeps everything."""
+        return None if self._virtual is None else self._virtual.report()
 
     def step(self, batch: Any) -> float:
         """Forward, backward and update.
@@ -153,7 +160,7 @@ class Session:
             return
         self._closed = True
         atexit.unregister(self.close)
-        self._memory.__exit__(None, None, None)
+        self._memory.close()
         self._executor.close()
         if self._owns_world:
             leave_world()
@@ -164,6 +171,7 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._memory.close()
         if error is None:
             self.close()
 
