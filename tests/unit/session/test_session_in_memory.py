@@ -73,5 +73,5 @@ def test_losses_are_those_without_a_budget_bit_for_bit() -> None:
 
 def test_accumulated_microbatches_too() -> None:
     strategy = Strategy(microbatches=2)
-    held = Strategy(microbatches=2, memory_bytes=1_500_000)
+    held = Strategy(microbatches=2, memory_bytes=1_200_000)
     assert losses(held) == losses(strategy)
