@@ -91,7 +91,7 @@ def reduce(case: Case) -> Case:
     Args:
         case: a full one
     """
-    return replace(case, batch=32, card_bytes=None, share=0.9, reduced=True)
+    return replace(case, batch=16, card_bytes=None, share=0.9, reduced=True)
 
 
 def cells(cases: Sequence[Case], arms: Sequence[Arm]) -> Iterator[tuple[Case, Arm]]:

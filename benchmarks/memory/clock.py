@@ -11,7 +11,7 @@ import torch
 LEAST_STEPS = 5
 MOST_STEPS = 30
 WARM_UP = 3
-ENOUGH_S = 5.0
+ENOUGH_S = 3.0
 SLOW_S = 3.0
 """Steps that take longer are run fewer times [s]."""
 

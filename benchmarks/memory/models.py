@@ -28,7 +28,8 @@ class Training:
         targets: of a step
         autocast: makes the context of the forward
         device: "cuda" or "cpu"
-        blocks: stretches of the network that checkpointing may recompute whole
+        blocks: makes the network recompute its blocks whole
+        run: the network, or what an arm has made of it
     """
 
     model: nn.Module
@@ -142,7 +143,7 @@ def _each(blocks: Sequence[nn.Module]) -> None:
 
 
 def _images(case: Case, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    side, classes = (32, 10) if case.reduced else (224, 1000)
+    side, classes = (64, 10) if case.reduced else (224, 1000)
     images = torch.randn(case.batch, 3, side, side, generator=generator)
     return images, torch.randint(classes, (case.batch,), generator=generator)
 

@@ -23,8 +23,8 @@ HEADER = " ".join(f"{name:{width}}" for name, width in _COLUMNS)
 LEGEND = """
 slower: step / the oracle's - 1. limit: step / the least that physics allows in this budget.
 peak, budget: of the allocator [GiB, MiB]; held: whether peak <= budget. out, in: copied to the host and back.
-stall: the host waits for copies, a step. equal: gradients, weights and running statistics equal the oracle's bit for
-bit; stats: all but the statistics do."""
+stall: the host waits for copies, a step. equal: gradients and running statistics equal the oracle's bit for bit;
+stats: the gradients do."""
 
 
 def line(row: dict[str, Any]) -> str:
@@ -73,7 +73,7 @@ def _equal(row: dict[str, Any]) -> str:
         return "-"
     if found["equal"]:
         return "yes"
-    return "stats" if not found.get("gradients", 1) and not found.get("parameters", 1) else "NO"
+    return "NO" if found.get("gradients", 1) else "stats"
 
 
 def _size(nbytes: int | None) -> str:

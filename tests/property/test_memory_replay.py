@@ -13,7 +13,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.independent_replay import Rates, Replay, replay
-from tests.memory_chains import random_chain, recipe_from
+from tests.memory_draws import random_chain, recipe_from
 from torch import nn
 from torch.nn import functional as F
 

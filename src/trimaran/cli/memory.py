@@ -49,6 +49,16 @@ Slowdown = Annotated[
     float, typer.Option("--slowdown", help="Most that a plan may cost for the largest batch, in percent.", min=0.0)
 ]
 Search = Annotated[bool, typer.Option("--largest-batch/--no-largest-batch", help="Look for the largest batch.")]
+SplitName = Annotated[
+    str | None,
+    typer.Option(
+        "--split",
+        help='Modules that run in parts of the batch, such as "features:0-4:2" (children 0 to 4 of features, in 2 '
+        'parts), or "auto": what brings the floor below the budget.',
+        show_default=False,
+    ),
+]
+Sharing = Annotated[int, typer.Option("--sharing", help="Devices that share one link to the host.", min=1)]
 Storages = Annotated[bool, typer.Option("--storages", help="Show what becomes of each storage, and why.")]
 Chart = Annotated[bool, typer.Option("--chart", help="Draw live bytes over the step.")]
 Trace = Annotated[
@@ -65,6 +75,8 @@ def memory(
     policy: PolicyName = Policy.OURS,
     slowdown: Slowdown = 10.0,
     largest_batch: Search = True,
+    split: SplitName = None,
+    sharing: Sharing = 1,
     storages: Storages = False,
     chart: Chart = False,
     trace: Trace = None,
@@ -72,7 +84,7 @@ def memory(
 ) -> None:
     """Say whether a step fits a device, what a plan of its memory costs, and how near that is to the limit."""
     with errors_reported(as_json=as_json):
-        from trimaran.report.memory import memory_document, storage_documents
+        from trimaran.report.memory_document import memory_document, storage_documents
         from trimaran.report.memory_trace import write_memory_trace
         from trimaran.session.jobs import JobSource
         from trimaran.session.memory import MemoryRequest, estimate_memory
@@ -84,6 +96,8 @@ def memory(
             policy=policy.value,
             slowdown_limit=slowdown / 100,
             largest_batch=largest_batch,
+            split=split,
+            sharing=sharing,
         )
         with progress_shown() as progress:
             study = estimate_memory(JobSource(reference=job, global_batch_size=batch), request, progress=progress)

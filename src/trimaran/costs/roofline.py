@@ -38,10 +38,7 @@ def memory_costs(
     Source:
         Williams, Waterman, Patterson, "Roofline", Communications of the ACM 52(4), 2009.
     """
-    if precision not in get_args(RooflinePrecision):
-        raise InputError(
-            f'precision must be one of {", ".join(get_args(RooflinePrecision))}, got "{precision}"', precision=precision
-        )
+    check_precision(precision, device)
     if precision == "bfloat16" and not any(op.flops and op.dtype == "bfloat16" for op in trace.ops):
         raise InputError("no product of this trace is in bfloat16: record the step under autocast in bfloat16")
     durations_s = numpy.zeros(trace.length)
@@ -55,6 +52,19 @@ def memory_costs(
         copy_latency_s=copies.latency_s,
         source=f"modelled: roofline of {device.name} in {precision}",
     )
+
+
+def check_precision(precision: str, device: CatalogDevice) -> None:
+    """Refuse a precision that there is not, or in which a device does not compute.
+
+    Raises:
+        InputError: it is one of these
+    """
+    if precision not in get_args(RooflinePrecision):
+        raise InputError(
+            f'precision must be one of {", ".join(get_args(RooflinePrecision))}, got "{precision}"', precision=precision
+        )
+    device.sustained_flops_per_s(precision)
 
 
 def operation_seconds(op: TraceOp, device: CatalogDevice, *, precision: str, launches: bool = False) -> float:

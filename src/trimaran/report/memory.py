@@ -9,8 +9,8 @@ Times are modelled; what a figure rests on is in `source`.
 """
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +120,25 @@ class LargestBatch:
     slowdown: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitFigures:
+    """Modules that run on a part of the batch at a time, and the step as it is without that.
+
+    Attributes:
+        name: which modules in how many parts, for people
+        written: the same as the command takes it
+        keep_peak_bytes: peak of the whole step as autograd keeps everything [bytes]
+        floor_bytes: least memory of the whole step [bytes]
+        kept_s: the whole step with memory without end [s]
+    """
+
+    name: str
+    written: str
+    keep_peak_bytes: int
+    floor_bytes: int
+    kept_s: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class LiveCurve:
     """Live bytes over the step, at each moment.
@@ -168,6 +187,7 @@ class MemoryEstimate:
         storages: what becomes of each, largest first
         curve: live bytes over the step
         largest_batch: None: it was not looked for
+        split: modules that run in parts, which all figures but those in here have; None: none do
         trace_s: time that tracing took here [s]
         planning_s: time that planning took here [s]
     """
@@ -177,8 +197,6 @@ class MemoryEstimate:
     device: str
     precision: str
     source: str
-    card_bytes: int | None
-    context_bytes: int
     budget_bytes: int
     weight_bytes: int
     optimizer_bytes: int
@@ -195,9 +213,12 @@ class MemoryEstimate:
     policies: tuple[PolicyFigures, ...]
     storages: tuple[StorageLine, ...]
     curve: LiveCurve
-    largest_batch: LargestBatch | None
-    trace_s: float
-    planning_s: float
+    card_bytes: int | None = None
+    context_bytes: int = 0
+    largest_batch: LargestBatch | None = None
+    split: SplitFigures | None = None
+    trace_s: float = 0.0
+    planning_s: float = 0.0
 
     @property
     def fits_without_help(self) -> bool:
@@ -215,67 +236,20 @@ class MemoryEstimate:
         return self.plan.step_time_s / self.bound_s if self.bound_s else math.inf
 
     @property
+    def whole_keep_peak_bytes(self) -> int:
+        """Peak as autograd keeps everything and nothing is split [bytes]."""
+        return self.keep.peak_bytes if self.split is None else self.split.keep_peak_bytes
+
+    @property
+    def whole_slowdown(self) -> float:
+        """How much longer the plan takes than the step with memory without end and nothing split; 0.02 is 2 %."""
+        kept_s = self.kept_s if self.split is None else self.split.kept_s
+        return self.plan.step_time_s / kept_s - 1 if kept_s else 0.0
+
+    @property
     def kept_bytes(self) -> int:
         """Of what a plan may move, what this one keeps [bytes]."""
         return self._decided("keep")
 
     def _decided(self, decision: Literal["keep", "offload", "recompute"]) -> int:
         return sum(line.nbytes for line in self.storages if line.decision == decision)
-
-
-def memory_document(estimate: MemoryEstimate) -> dict[str, Any]:
-    """The figures for programs; storages and curve are left to `storage_documents` and the trace file."""
-    plan, batches = estimate.plan, estimate.largest_batch
-    return {
-        "job": estimate.job,
-        "batch": estimate.batch,
-        "device": estimate.device,
-        "precision": estimate.precision,
-        "source": estimate.source,
-        "card_bytes": estimate.card_bytes,
-        "context_bytes": estimate.context_bytes,
-        "budget_bytes": estimate.budget_bytes,
-        "fits": plan.fits,
-        "fits_without_help": estimate.fits_without_help,
-        "keep_peak_bytes": estimate.keep.peak_bytes,
-        "keep_mean_bytes": estimate.keep.mean_bytes,
-        "keep": asdict(estimate.keep),
-        "weight_bytes": estimate.weight_bytes,
-        "optimizer_bytes": estimate.optimizer_bytes,
-        "gradient_bytes": estimate.gradient_bytes,
-        "floor_bytes": estimate.floor_bytes,
-        "floor": {"at": estimate.floor_at, "held_by": [asdict(holder) for holder in estimate.floor_held_by]},
-        "kept_s": estimate.kept_s,
-        "plan": {"policy": estimate.policy, "kept_bytes": estimate.kept_bytes} | _policy_document(plan),
-        "bound_s": estimate.bound_s,
-        "offload_bound_s": estimate.offload_bound_s,
-        "ratio_to_limit": estimate.ratio_to_limit,
-        "decides": estimate.decides,
-        "policies": {line.name: _policy_document(line) for line in estimate.policies},
-        "largest_batch": None if batches is None else batches.with_plan,
-        "largest_batch_without_help": None if batches is None else batches.without_help,
-        "largest_batch_at_floor": None if batches is None else batches.at_floor,
-        "largest_batch_slowdown_limit": None if batches is None else batches.slowdown_limit,
-        "trace_s": estimate.trace_s,
-        "planning_s": estimate.planning_s,
-    }
-
-
-def storage_documents(estimate: MemoryEstimate) -> list[dict[str, Any]]:
-    """What becomes of each storage, for programs."""
-    return [asdict(line) for line in estimate.storages]
-
-
-def _policy_document(line: PolicyFigures) -> dict[str, Any]:
-    return {
-        "fits": line.fits,
-        **asdict(line.usage),
-        "step_time_s": line.step_time_s,
-        "slowdown": line.slowdown,
-        "to_host_bytes": line.to_host_bytes,
-        "to_device_bytes": line.to_device_bytes,
-        "recomputed_bytes": line.recomputed_bytes,
-        "recompute_s": line.recompute_s,
-        "stall_s": line.stall_s,
-        "note": line.note,
-    }

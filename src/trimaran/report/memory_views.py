@@ -6,7 +6,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from trimaran.report.memory import LargestBatch, MemoryEstimate, PolicyFigures, StorageLine, Usage
+from trimaran.report.memory import LargestBatch, MemoryEstimate, PolicyFigures, SplitFigures, StorageLine, Usage
 from trimaran.units import format_bytes, format_seconds
 
 _NAMES = {"ours": "trimaran", "none": "none", "all": "vDNN all", "conv": "vDNN conv", "dyn": "vDNN dyn"}
@@ -16,7 +16,8 @@ def budget_line(estimate: MemoryEstimate) -> str:
     """Where the budget comes from."""
     budget = format_bytes(estimate.budget_bytes)
     if estimate.card_bytes is None:
-        share = estimate.budget_bytes / estimate.keep.peak_bytes if estimate.keep.peak_bytes else 0.0
+        peak_bytes = estimate.whole_keep_peak_bytes
+        share = estimate.budget_bytes / peak_bytes if peak_bytes else 0.0
         return f"budget {budget}, {100 * share:.0f} % of what autograd alone needs"
     context = format_bytes(estimate.context_bytes)
     return f"budget {budget}: a card of {format_bytes(estimate.card_bytes)} less {context} for its context"
@@ -34,7 +35,7 @@ def summary_table(estimate: MemoryEstimate) -> Table:
     table.add_row("everything kept", *_sizes(estimate.keep), format_seconds(estimate.kept_s), "", keep)
     fits = f"{estimate.ratio_to_limit:.3f} × the limit" if plan.fits else "does not fit"
     table.add_row("the plan", *_sizes(plan.usage), format_seconds(plan.step_time_s), slower(plan.slowdown), fits)
-    limit = estimate.bound_s / estimate.kept_s - 1 if estimate.kept_s else 0.0
+    limit = max(0.0, estimate.bound_s / estimate.kept_s - 1) if estimate.kept_s else 0.0
     table.add_row("the limit", "", "", format_seconds(estimate.bound_s), slower(limit), "no plan is faster")
     table.add_row("the floor", format_bytes(estimate.floor_bytes), "", "", "", "no plan needs less")
     return table
@@ -48,6 +49,7 @@ def explanation_lines(estimate: MemoryEstimate) -> list[str]:
         for one in estimate.floor_held_by[:4]
     )
     lines = [
+        "" if estimate.split is None else split_line(estimate, estimate.split),
         f"The floor is at {estimate.floor_at}: {held}." if held else "",
         f"The plan keeps {format_bytes(estimate.kept_bytes)} of what it could move, offloads "
         f"{format_bytes(plan.to_host_bytes)} and makes {format_bytes(plan.recomputed_bytes)} again "
@@ -56,6 +58,15 @@ def explanation_lines(estimate: MemoryEstimate) -> list[str]:
         "" if estimate.largest_batch is None else batch_line(estimate.largest_batch),
     ]
     return [line for line in lines if line]
+
+
+def split_line(estimate: MemoryEstimate, split: SplitFigures) -> str:
+    """What a split brings, and what it costs."""
+    return (
+        f"Split: {split.name}; without it the floor is {format_bytes(split.floor_bytes)}. Against the whole step with "
+        f"everything kept ({format_bytes(split.keep_peak_bytes)}, {format_seconds(split.kept_s)}), the plan takes "
+        f"{100 * estimate.whole_slowdown:.1f} % longer."
+    )
 
 
 def _waiting(seconds: float) -> str:

@@ -5,10 +5,12 @@ on the straight line through two traces is what a trace would say, without one. 
 (other operations, other lives), there is no line.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from trimaran.errors import InputError
 from trimaran.graph.trace.types import StepTrace, TraceOp, TraceStorage
+from trimaran.planner.memory import floor
 
 
 class BatchLine:
@@ -45,6 +47,21 @@ class BatchLine:
             for one, other in zip(self._small.storages, self._large.storages, strict=True)
         )
         return replace(self._small, events=events, storages=storages)
+
+
+def at_any_batch(trace: Callable[[int], StepTrace], samples: int) -> Callable[[int], StepTrace]:
+    """The step as a function of its batch: on a line where it keeps to one, traced each time where it does not.
+
+    Args:
+        trace: traces the step with so many samples
+        samples: a batch that is traced, with twice and three times as many; the last one is to see that the line holds
+    """
+    try:
+        line = BatchLine(trace(samples), trace(2 * samples), (samples, 2 * samples))
+    except InputError:
+        return trace
+    far = 3 * samples
+    return line.at if floor(line.at(far)).nbytes == floor(trace(far)).nbytes else trace
 
 
 def _same_step(one: StepTrace, other: StepTrace) -> bool:

@@ -8,8 +8,8 @@ Positions without values say nothing, so they are answered for: the windows of a
 """
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -21,7 +21,9 @@ from trimaran.graph.sample import cast_model, sample_batch
 from trimaran.graph.trace.meta import trace_on_meta
 from trimaran.graph.trace.types import StepTrace
 from trimaran.job import Job
+from trimaran.runtime.split import Split
 from trimaran.session.memory_batch import meta_batch
+from trimaran.session.memory_split import split_maker
 
 _MASKS = "transformers.masking_utils"
 
@@ -31,16 +33,31 @@ class JobTracer:
 
     Args:
         job: whose model, loss, optimizer and data are used
+        splits: modules that run in parts of the batch
+        like: a tracer of the same job, whose model and data are used again
+
+    Attributes:
+        splits: as given
 
     Raises:
         InputError: its data cannot be made
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, *, splits: Sequence[Split] = (), like: "JobTracer | None" = None) -> None:
         self._job = job
-        self._sample = sample_batch(job)
-        self._model: nn.Module | None = None
+        self.splits = tuple(splits)
+        self._sample = sample_batch(job) if like is None else like._sample
+        self._model: nn.Module | None = None if like is None else like._model
         self._traces: dict[int, StepTrace] = {}
+
+    def split(self, *splits: Split) -> "JobTracer":
+        """A tracer of the same job with some modules in parts of the batch."""
+        return JobTracer(self._job, splits=splits, like=self)
+
+    @property
+    def model(self) -> nn.Module:
+        """The model, without values once a step was traced."""
+        return self._make_model()
 
     def trace(self, samples: int) -> StepTrace:
         """The step with so many samples.
@@ -55,13 +72,14 @@ class JobTracer:
     def _traced(self, samples: int) -> StepTrace:
         job = self._job
         try:
-            return trace_on_meta(
-                self._make_model,
-                lambda: meta_batch(job, samples, like=self._sample),
-                self._loss,
-                make_optimizer=job.optimizer,
-                autocast=torch.bfloat16 if job.precision == "bf16" else None,
-            )
+            with ExitStack() as stack:
+                return trace_on_meta(
+                    split_maker(self._make_model, self.splits, stack),
+                    lambda: meta_batch(job, samples, like=self._sample),
+                    self._loss,
+                    make_optimizer=job.optimizer,
+                    autocast=torch.bfloat16 if job.precision == "bf16" else None,
+                )
         except TrimaranError:
             raise
         except Exception as error:

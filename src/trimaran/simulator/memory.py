@@ -115,7 +115,7 @@ class _Clock:
     def run(self) -> MemoryRun:
         """What came of it."""
         end_s = self.elapsed[-1] + self.shift_s
-        recompute_s = sum(end - start for _, start, end in self.recomputes)
+        recompute_s = sum((end - start for _, start, end in self.recomputes), 0.0)
         moved = {
             kind: sum(copy.nbytes for copy in self.copies if copy.step.kind == kind)
             for kind in (Kind.OFFLOAD, Kind.PREFETCH)

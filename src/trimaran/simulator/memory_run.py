@@ -65,7 +65,7 @@ class MemoryRun:
     @property
     def stall_s(self) -> float:
         """Time in which the operations waited for copies [s]."""
-        return sum(self.stalls.values())
+        return sum(self.stalls.values(), 0.0)
 
     @property
     def slowdown(self) -> float:

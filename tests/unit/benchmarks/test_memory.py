@@ -97,7 +97,7 @@ def test_a_broken_budget_and_unlike_gradients_are_seen() -> None:
     text = line(row(case="c", arm="a", slowdown=0.0, held=False, likeness={"equal": False, "gradients": 3}))
     assert "NO" in text.split()[7]
     assert text.split()[-1] == "NO"
-    statistics = {"equal": False, "gradients": 0, "parameters": 0, "buffers": 5}
+    statistics = {"equal": False, "gradients": 0, "buffers": 5}
     assert line(row(case="c", arm="a", slowdown=0.0, likeness=statistics)).split()[-1] == "stats"
 
 

@@ -1,4 +1,5 @@
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def test_spans_of_a_lane_do_not_overlap(step: PlannedStep) -> None:
     document = memory_trace(step)
     for lane in (1, 2, 3):
         spans = _spans(document, lane)
-        for (_, start, length), (_, following, _) in zip(spans, spans[1:], strict=False):
+        for (_, start, length), (_, following, _) in pairwise(spans):
             assert start + length <= following + 1e-3
 
 

@@ -5,7 +5,7 @@ from tests.unit.report.memory_steps import TRACE
 
 from trimaran.errors import InputError
 from trimaran.graph.trace.types import Role, StepTrace, TraceOp
-from trimaran.session.memory_line import BatchLine
+from trimaran.session.memory_line import BatchLine, at_any_batch
 
 
 def _sized(samples: int) -> StepTrace:
@@ -42,3 +42,27 @@ def test_storages_that_live_otherwise_are_no_line() -> None:
     other = replace(TRACE, storages=(replace(first, packs=()), *rest))
     with pytest.raises(InputError, match="runs other operations"):
         BatchLine(TRACE, other, (2, 4))
+
+
+def test_a_line_spares_traces_where_it_holds() -> None:
+    asked = []
+
+    def trace(samples: int) -> StepTrace:
+        asked.append(samples)
+        return _sized(samples)
+
+    step = at_any_batch(trace, 2)
+    assert step(100).storages == _sized(100).storages
+    assert asked == [2, 4, 6]
+
+
+def test_each_batch_is_traced_where_sizes_do_not_lie_on_a_line() -> None:
+    """Storages grow with the square of the batch: at 6 the line through 2 and 4 is below it."""
+    step = at_any_batch(lambda samples: _sized(samples**2), 2)
+    assert step(5).storages == _sized(25).storages
+
+
+def test_each_batch_is_traced_where_the_step_is_another_one() -> None:
+    shorter = replace(TRACE, events=TRACE.events[:-1])
+    step = at_any_batch(lambda samples: shorter if samples == 4 else TRACE, 2)
+    assert step(4) is shorter

@@ -1,7 +1,9 @@
 """Loops as users write them: with `virtual_memory` around them, every bit is as without, and the peak is planned."""
 
+import contextlib
 import shutil
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -9,6 +11,8 @@ from tests.reduced import Reduced
 from tests.unit.session.virtual_loops import Loop, Trained, accumulating, assert_equal, autocast, plain, train
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+
+import trimaran
 
 NETWORKS = {"lstm": "75%", "resnet50": "75%", "gpt2": "60%", "googlenet": "75%", "densenet121": "60%"}
 
@@ -28,6 +32,17 @@ def assert_planned(trained: Trained, *, phase: str = "run") -> None:
 def test_an_unmodified_loop_trains_alike(name: str) -> None:
     trained = train(name, plain(), budget=NETWORKS[name])
     assert_planned(trained)
+    assert_equal(trained, train(name, plain()))
+
+
+@pytest.mark.parametrize(("name", "budget"), [("resnet50", "85%"), ("gpt2", "85%"), ("densenet121", "70%")])
+def test_recomputing_alone_trains_alike(name: str, budget: str) -> None:
+    """Without room on the host nothing can be offloaded; what recipes make is compared once, then used."""
+    trained = train(name, plain(), budget=budget, host=0, limit_s=5.0)
+    assert_planned(trained)
+    assert trained.report is not None
+    assert {one.decision for one in trained.report.decisions} == {"recompute"}
+    assert trained.report.to_host_bytes == 0
     assert_equal(trained, train(name, plain()))
 
 
@@ -127,6 +142,81 @@ def test_a_graph_that_is_walked_twice_trains_alike() -> None:
     assert_equal(trained, train("gpt2", two_losses))
 
 
+def train_two(budget: str | None) -> tuple[list[float], Any]:
+    """A generator and its critic take turns; both steps begin with the generator."""
+    torch.manual_seed(0)
+    generator = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 32))
+    critic = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 1))
+    one = torch.optim.Adam(critic.parameters(), lr=1e-3)
+    other = torch.optim.Adam(generator.parameters(), lr=1e-3)
+    losses = []
+    context: Any = contextlib.nullcontext() if budget is None else trimaran.virtual_memory(budget, smallest=0)
+    with context as memory:
+        for _ in range(8):
+            made = generator(torch.randn(512, 16))
+            loss = critic(made.detach()).mean() - critic(torch.randn(512, 32)).mean()
+            one.zero_grad()
+            loss.backward()
+            one.step()
+            losses.append(loss.item())
+            loss = -critic(generator(torch.randn(512, 16))).mean()
+            other.zero_grad()
+            loss.backward()
+            other.step()
+            losses.append(loss.item())
+        report = None if memory is None else memory.report()
+    return losses, report
+
+
+def test_two_optimizers_that_take_turns_train_alike() -> None:
+    losses, report = train_two("80%")
+    assert losses == train_two(None)[0]
+    assert report.fallback_steps == 0
+    assert report.plans >= 1
+
+
+def updating_in_the_backward(
+    model: nn.Module, _: torch.optim.Optimizer, network: Reduced, losses: list[Tensor]
+) -> None:
+    """Each parameter has an optimizer, which steps as soon as its gradient is there."""
+    steppers = {parameter: torch.optim.SGD([parameter], lr=1e-2) for parameter in model.parameters()}
+
+    def step(parameter: Tensor) -> None:
+        steppers[parameter].step()  # type: ignore[index]
+        steppers[parameter].zero_grad()  # type: ignore[index]
+
+    handles = [parameter.register_post_accumulate_grad_hook(step) for parameter in model.parameters()]
+    for seed in range(6):
+        inputs, target = network.batch(seed)
+        loss = network.loss(model(inputs), target)
+        loss.backward()  # type: ignore[no-untyped-call]
+        losses.append(loss.detach())
+    for handle in handles:
+        handle.remove()
+
+
+def searching_along_a_line(model: nn.Module, _: torch.optim.Optimizer, network: Reduced, losses: list[Tensor]) -> None:
+    """An optimizer that calls for forwards and backwards itself."""
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=3)
+    inputs, target = network.batch(0)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = network.loss(model(inputs), target)
+        loss.backward()  # type: ignore[no-untyped-call]
+        losses.append(loss.detach())
+        return loss
+
+    for _step in range(4):
+        optimizer.step(closure)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("loop", [updating_in_the_backward, searching_along_a_line])
+def test_unusual_updates_train_alike(loop: Loop) -> None:
+    trained = train("gpt2", loop, budget="85%")
+    assert_equal(trained, train("gpt2", loop))
+
+
 def skipping(model: nn.Module, optimizer: torch.optim.Optimizer, network: Reduced, losses: list[Tensor]) -> None:
     """Every third graph is dropped."""
     for seed in range(9):
@@ -164,7 +254,9 @@ def test_compiled_blocks_train_alike(backend: str) -> None:
     assert_equal(trained, compiled)
 
 
-def changed_in_place(model: nn.Module, optimizer: torch.optim.Optimizer, network: Reduced, losses: list[Tensor]) -> None:
+def changed_in_place(
+    model: nn.Module, optimizer: torch.optim.Optimizer, network: Reduced, losses: list[Tensor]
+) -> None:
     for seed in range(5):
         inputs, target = network.batch(seed)
         scores = model(inputs)

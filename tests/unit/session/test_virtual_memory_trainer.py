@@ -12,7 +12,10 @@ import trimaran
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
-pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.filterwarnings("ignore::FutureWarning")]
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
 
 
 class Sentences(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
@@ -32,7 +35,14 @@ def train(folder: Path, budget: str | None, **arguments: Any) -> tuple[list[floa
     transformers.set_seed(0)
     model = transformers.GPT2LMHeadModel(
         transformers.GPT2Config(
-            vocab_size=64, n_positions=32, n_embd=32, n_layer=3, n_head=4, bos_token_id=0, eos_token_id=1, use_cache=False
+            vocab_size=64,
+            n_positions=32,
+            n_embd=32,
+            n_layer=3,
+            n_head=4,
+            bos_token_id=0,
+            eos_token_id=1,
+            use_cache=False,
         )
     )
     trainer = transformers.Trainer(
@@ -61,14 +71,21 @@ def train(folder: Path, budget: str | None, **arguments: Any) -> tuple[list[floa
 
 @pytest.mark.parametrize(
     "arguments",
-    [{}, {"gradient_accumulation_steps": 2}, {"eval_strategy": "epoch"}, {"gradient_checkpointing": True}, {"bf16": True}],
+    [
+        {},
+        {"gradient_accumulation_steps": 2},
+        {"eval_strategy": "epoch"},
+        {"gradient_checkpointing": True},
+        {"bf16": True},
+    ],
     ids=lambda arguments: next(iter(arguments), "plain"),
 )
 def test_a_trainer_trains_alike(tmp_path: Path, arguments: dict[str, Any]) -> None:
     losses, state, _ = train(tmp_path, None, **arguments)
-    with_memory = train(tmp_path, "97%" if "gradient_checkpointing" in arguments else "75%", **arguments)
+    checkpoints = "gradient_checkpointing" in arguments  # which leaves nothing to move
+    with_memory = train(tmp_path, "1GiB" if checkpoints else "75%", **arguments)
     assert len(losses) >= 3
     assert with_memory[0] == losses
     for name, value in with_memory[1].items():
         assert torch.equal(value, state[name]), name
-    assert with_memory[2].plans >= 1
+    assert checkpoints or with_memory[2].plans >= 1

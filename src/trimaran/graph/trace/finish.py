@@ -36,9 +36,9 @@ def finished(tape: Tape) -> Recording:
 
 
 def _settle(record: Record) -> None:
-    """What no operation made, and what stays without being a gradient, was there before the step after all."""
+    """What no operation made, and what stays, was there before the step: a bucket of gradients, met as it is filled."""
     if record.unseen and record.end is None and record.role is Role.ACTIVATION:
-        record.role, record.birth = Role.INPUT, -1
+        record.role, record.birth = Role.GRADIENT, -1
 
 
 def _storage(number: int, record: Record, ticks: list[tuple[int, TickDraft]], length: int) -> TraceStorage:

@@ -35,6 +35,9 @@ Template = tuple[tuple[Any, ...], dict[str, Any]]
 """Arguments with references in the place of tensors."""
 
 ACCUMULATION = "torch::autograd::AccumulateGrad"
+_ACCUMULATING = frozenset({"aten::detach", "aten::clone", "aten::add", "aten::add_"})
+"""What autograd does with a gradient that has arrived: takes it, copies it, or adds it."""
+
 _NORMS = frozenset(RUNNING_STATISTICS) | frozenset(UPDATING_STATISTICS)
 """Run again without their running statistics."""
 
@@ -114,7 +117,8 @@ class Operations(TorchDispatchMode):
         outputs = [tensor for tensor in tensors_in(out) if has_storage(tensor)]
         module = self._module()
         made, changed = self._made(outputs, module), self._changed(func, args, kwargs)
-        self._mark_gradients(outputs)
+        if func._schema.name in _ACCUMULATING:
+            self._mark_gradients(outputs)
         if not made and not changed and (outputs or not inputs or torch.Tag.inplace_view in func.tags):
             return out  # a view
         draft = OpDraft(

@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
 
 import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from trimaran.errors import ExecutionError
 from trimaran.graph.trace.calls import (
@@ -24,6 +25,7 @@ from trimaran.graph.trace.calls import (
     tensors_in,
 )
 from trimaran.graph.trace.geometry import has_storage, look
+from trimaran.graph.trace.operations import Operations
 
 Storages = Mapping[int, torch.UntypedStorage]
 
@@ -86,7 +88,7 @@ class _Sources:
         return look(self._storage(ref.value[0]), ref.view)
 
     def _storage(self, number: int) -> torch.UntypedStorage:
-        storage = self.made.get(number) or self.sources.get(number)
+        storage = self.made.get(number, self.sources.get(number))
         if storage is None and number in self.recording.externals:
             storage = self.recording.externals[number]()
         if storage is None:
@@ -157,11 +159,19 @@ def _read(call: Call) -> set[int]:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Below autograd, so that nothing is packed; no autocast."""
+    """Below autograd, so that nothing is packed; no autocast; and no recording notes it as part of its step."""
+    tapes = [mode.tape for mode in _get_current_dispatch_mode_stack() if isinstance(mode, Operations)]
+    before = [tape.busy for tape in tapes]
     with ExitStack() as stack:
         stack.enter_context(torch.set_grad_enabled(torch.is_grad_enabled()))  # puts it back as it was
         stack.enter_context(torch._C._AutoDispatchBelowAutograd())
         for device in ("cpu", "cuda"):
             if torch.is_autocast_enabled(device):
                 stack.enter_context(torch.autocast(device, enabled=False))
-        yield
+        for tape in tapes:
+            tape.busy = True
+        try:
+            yield
+        finally:
+            for tape, busy in zip(tapes, before, strict=True):
+                tape.busy = busy

@@ -7,7 +7,8 @@ walks the same steps on the drawn-together axis, and gives what the simulator gi
 from collections.abc import Sequence
 
 from trimaran.planner.memory.problem import MemoryProblem, Unit
-from trimaran.planner.memory.schedule import KEEP, Schedule
+from trimaran.planner.memory.remaking import KEEP
+from trimaran.planner.memory.schedule import Schedule
 from trimaran.program.memory import Decision, MemoryPlan, MemoryStep, Recipe
 from trimaran.program.types import Kind
 from trimaran.units import format_bytes, format_seconds

@@ -5,11 +5,12 @@ from collections.abc import Iterator
 from itertools import combinations
 
 from trimaran.planner.memory.groups import groups
+from trimaran.planner.memory.remaking import KEEP, OFFLOAD, RECOMPUTE
 from trimaran.planner.memory.rounding import repair
-from trimaran.planner.memory.schedule import KEEP, OFFLOAD, RECOMPUTE
 from trimaran.planner.memory.scoring import Choice, Score, Scores
 
 _LARGEST = 14
+_SMALL = 40
 _KICKS = 200
 _SEED = 0
 
@@ -72,12 +73,14 @@ class Improvement:
             return True
         return False
 
-    def _options(self, unit: int) -> list[int]:
+    def _options(self, unit: int, *, near: bool = False) -> list[int]:
+        """What else may become of a unit; where asked, and in large problems, with no ways far from the present."""
         here, ways = self.choice[unit], len(self.units[unit].ways)
-        if here < RECOMPUTE:
-            options = [KEEP, RECOMPUTE, OFFLOAD] if ways else [KEEP, OFFLOAD]
-            return [option for option in options if option != here]
-        return [KEEP, OFFLOAD, *(here + by for by in (-1, 1) if RECOMPUTE <= here + by < RECOMPUTE + ways)]
+        among = range(ways)
+        if near or len(self.units) > _SMALL:
+            among = range(max(0, here - RECOMPUTE - 1), min(ways, max(0, here - RECOMPUTE) + 2))
+        options = [KEEP, *(RECOMPUTE + way for way in among), OFFLOAD]
+        return [option for option in options if option != here]
 
     def _with(self, *flips: tuple[int, int]) -> Choice:
         changed = list(self.choice)
@@ -95,8 +98,8 @@ class Improvement:
 
     def _pair_flips(self) -> Iterator[Choice]:
         for one, other in combinations(self._by_size()[:_LARGEST], 2):
-            for first in self._options(one):
-                for second in self._options(other):
+            for first in self._options(one, near=True):
+                for second in self._options(other, near=True):
                     yield self._with((one, first), (other, second))
 
     def _group_flips(self) -> Iterator[Choice]:

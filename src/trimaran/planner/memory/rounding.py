@@ -4,12 +4,13 @@ from collections.abc import Collection, Iterator, Sequence
 
 from trimaran.planner.memory.bound import Relaxation
 from trimaran.planner.memory.problem import MemoryProblem
-from trimaran.planner.memory.schedule import KEEP, OFFLOAD, RECOMPUTE
+from trimaran.planner.memory.remaking import KEEP, OFFLOAD, RECOMPUTE
 from trimaran.planner.memory.scoring import Choice, Score, Scores
 
 # A unit is moved where the linear program moves at least so much of it.
 _THRESHOLDS = (0.5, 0.2, 0.01)
 _TRIED = 6
+_MOST_IN_A_REPAIR = 200
 
 
 def starts(problem: MemoryProblem, relaxation: Relaxation) -> Iterator[Choice]:
@@ -28,20 +29,24 @@ def everything(problem: MemoryProblem, *, recompute: bool) -> Choice:
     return tuple(RECOMPUTE if recompute and one.recompute_s < one.copies_s else OFFLOAD for one in problem.units)
 
 
-def repair(scores: Scores, choice: Sequence[int], fixed: Collection[int] = ()) -> tuple[Choice, Score]:
-    """Move more until it fits, or until nothing helps.
+def repair(
+    scores: Scores, choice: Sequence[int], fixed: Collection[int] = (), *, most: int = _MOST_IN_A_REPAIR
+) -> tuple[Choice, Score]:
+    """Move more until it fits, or until nothing helps, or so many choices were scored.
 
     Args:
         scores: scores choices
         choice: what to start from
         fixed: units to leave as they are
+        most: choices to score
 
     Returns:
         The choice and its score; an excess above 0 says that it does not fit.
     """
     current = tuple(choice)
     best = scores.score(current)
-    while best.excess > 0:
+    last = scores.evaluations + most
+    while best.excess > 0 and scores.evaluations < last and not scores.late():
         step = _best_step(scores, current, best, fixed) or _all_offloaded(scores, current, best, fixed)
         if step is None:
             break
@@ -110,10 +115,10 @@ def _instead(problem: MemoryProblem, unit: int, place: int, way: int, worst: int
     sources = [problem.units[source] for source in one.ways[way].sources]
     freed = sum(one.nbytes for one in sources if place <= worst < one.use or one.over <= worst <= place)
     if freed:
-        # Its sources are back early, or stay longer, for its recipe: a longer recipe drops them.
-        if way + 1 < len(one.ways):
-            longer_s = one.ways[way + 1].recipe.duration_s - one.ways[way].recipe.duration_s
-            found.append((longer_s / freed, unit, RECOMPUTE + way + 1))
+        # Its sources are back early, or stay longer, for its recipe: longer recipes drop them.
+        for longer in range(way + 1, len(one.ways)):
+            longer_s = one.ways[longer].recipe.duration_s - one.ways[way].recipe.duration_s
+            found.append((longer_s / freed, unit, RECOMPUTE + longer))
         found.append((one.copies_s / freed, unit, OFFLOAD))
     return found
 

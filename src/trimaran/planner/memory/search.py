@@ -9,8 +9,9 @@ T is what the simulator says of the plan. The way there:
   1. Below the floor there is no plan: refused, with what holds the floor. At the peak of keeping all, nothing moves.
   2. The linear program of `bound` says what to offload and recompute, in fractions. Rounded at several thresholds and
      repaired where they do not fit, these are the starts.
-  3. Local search on the simulator: flips of one unit, of two of the largest, of all units alike in repeated blocks.
-     A flip stays if the step gets shorter.
+  3. Local search on the simulator from the best starts: flips of one unit, of two of the largest, of all units alike in
+     repeated blocks, and of what is moved while others make place. A flip stays if the step gets shorter.
+  4. The best is changed in a few units at random and improved again, until it is near the bound or the work is done.
 
 How long it searches is a number of evaluations, not a time: the same inputs give the same plan byte for byte.
 """
@@ -27,8 +28,8 @@ from trimaran.planner.memory.floor import Floor, floor
 from trimaran.planner.memory.improving import Improvement
 from trimaran.planner.memory.problem import MemoryProblem, memory_problem
 from trimaran.planner.memory.refusing import below_floor, none_found
+from trimaran.planner.memory.remaking import KEEP
 from trimaran.planner.memory.rounding import everything, repair, starts
-from trimaran.planner.memory.schedule import KEEP
 from trimaran.planner.memory.scoring import Choice, Scores
 from trimaran.program.memory import KEEP_ALL, MemoryPlan
 from trimaran.simulator.memory import LiveBytes, MemoryRun, live_bytes, simulate_memory
@@ -121,13 +122,15 @@ def _choose(problem: MemoryProblem, scores: Scores) -> Choice | None:
         return nothing
     relaxation = relax(problem, scores.budget_bytes)
     enough_s = relaxation.step_time_s * _ENOUGH
-    tried = [*starts(problem, relaxation)]
+    sparing = relax(problem, scores.budget_bytes, sparing=True)
+    tried = [*starts(problem, relaxation), *starts(problem, sparing)]
     tried += [everything(problem, recompute=False), everything(problem, recompute=True)]
-    repaired = {found[0] for start in tried if (found := repair(scores, start))[1].excess == 0}
+    work = min(_MOST_EVALUATIONS, max(_LEAST_EVALUATIONS, _WORK // len(problem.places)))
+    repaired = {found[0] for start in tried if (found := repair(scores, start, most=work // len(tried)))[1].excess == 0}
     fitting = sorted(repaired, key=lambda choice: (scores.score(choice), choice))
     if not fitting:
         return None
-    share = min(_MOST_EVALUATIONS, max(_LEAST_EVALUATIONS, _WORK // len(problem.places))) // (_STARTS + 1)
+    share = work // (_STARTS + 1)
     best = fitting[0]
     for start in fitting[:_STARTS]:
         improved = Improvement(scores, start, most=scores.evaluations + share, enough_s=enough_s).run()

@@ -31,6 +31,9 @@ from trimaran.runtime.memory.engine import Copy, CopyEngine
 Key = tuple[torch.Tensor, Any]
 """A parameter and the name of a tensor of its state."""
 
+Leaving = tuple[torch.Tensor, Copy]
+"""A tensor on the device, and its copy to the host: it must stay until the operations come after the copy."""
+
 
 def stream_optimizer_state(
     optimizer: Optimizer, *, engine: CopyEngine, arena: HostArena, bucket_bytes: int = 64 * 2**20
@@ -112,8 +115,8 @@ class HostState:
             with torch.enable_grad():
                 loss = closure()
         buckets = fill_buckets(self._optimizer.param_groups, self._parameter_bytes)
-        older: list[Copy] = []
-        leaving: list[Copy] = []
+        older: list[Leaving] = []
+        leaving: list[Leaving] = []
         coming = self._load(buckets[0]) if buckets else []
         try:
             for number, bucket in enumerate(buckets):
@@ -130,8 +133,10 @@ class HostState:
                 finally:
                     older, leaving = leaving, self._stow(bucket.parameters)
         finally:
-            _wait([copy for _, _, copy in coming])
-            _wait(older + leaving)
+            for _, _, copy in coming:
+                copy.wait()
+            _wait(older)
+            _wait(leaving)
         return loss
 
     def close(self) -> None:
@@ -176,7 +181,7 @@ class HostState:
             copy.wait()
             self._optimizer.state[parameter][name] = tensor
 
-    def _stow(self, parameters: list[torch.Tensor]) -> list[Copy]:
+    def _stow(self, parameters: list[torch.Tensor]) -> list[Leaving]:
         """Start to take the state of some parameters to the host."""
         copies = []
         for parameter in parameters:
@@ -186,7 +191,7 @@ class HostState:
                 on_host = place is not None and value is place.host
                 if can_leave(value, self._engine.device) and not on_host:
                     place = self._place((parameter, name), value)
-                    copies.append(place.save(value, self._engine))
+                    copies.append((value, place.save(value, self._engine)))
                     state[name] = place.host
         return copies
 
@@ -231,6 +236,8 @@ def _as_method(optimizer: Optimizer, handle: HostState) -> Any:
     return types.MethodType(Optimizer.profile_hook_step(step), optimizer)
 
 
-def _wait(copies: list[Copy]) -> None:
-    for copy in copies:
+def _wait(leaving: list[Leaving]) -> None:
+    """What is issued from now on comes after the copies; then the memory that they read may be used again."""
+    for _, copy in leaving:
         copy.wait()
+    leaving.clear()

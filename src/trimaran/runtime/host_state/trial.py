@@ -66,15 +66,17 @@ def state_per_parameter_byte(optimizer: Optimizer) -> float:
     """
     _check_holds_nothing_else(optimizer)
     try:
-        with torch.random.fork_rng(devices=[]):
-            together = _run(optimizer, split=False)
-            apart = _run(optimizer, split=True)
-    except Exception as error:
-        raise InputError(
-            f"{_name(optimizer)} cannot update some of its parameters alone ({type(error).__name__}: {error}): its "
-            f"state must stay where it is. Streaming works for optimizers such as SGD, Adam, AdamW and RMSprop",
-            optimizer=_name(optimizer),
-        ) from error
+        together, apart = _try(optimizer, _copy)
+    except Exception as error:  # noqa: BLE001 whatever it is, it is reported below
+        try:
+            # Some make their state when they are made, not in their first step.
+            together, apart = _try(optimizer, _make)
+        except Exception:  # noqa: BLE001 the first error is the one that says what is wrong
+            raise InputError(
+                f"{_name(optimizer)} cannot update some of its parameters alone ({type(error).__name__}: {error}): its "
+                f"state must stay where it is. Streaming works for optimizers such as SGD, Adam, AdamW and RMSprop",
+                optimizer=_name(optimizer),
+            ) from error
     for one, other in zip(together, apart, strict=True):
         if not _equal(_contents(one), _contents(other)):
             raise InputError(
@@ -114,7 +116,29 @@ def _flat(value: object) -> Iterator[object]:
         yield value
 
 
-def _run(optimizer: Optimizer, *, split: bool) -> list[Optimizer]:
+_Small = Callable[[Optimizer, dict[str, Any]], Optimizer]
+"""Makes an optimizer like another one, of one group with small parameters."""
+
+
+def _copy(optimizer: Optimizer, group: dict[str, Any]) -> Optimizer:
+    small = copy.copy(optimizer)
+    small.param_groups = [group]
+    small.state = defaultdict(dict)
+    return small
+
+
+def _make(optimizer: Optimizer, group: dict[str, Any]) -> Optimizer:
+    kind: Any = type(optimizer)
+    small: Optimizer = kind([group], **optimizer.defaults)
+    return small
+
+
+def _try(optimizer: Optimizer, small: _Small) -> tuple[list[Optimizer], list[Optimizer]]:
+    with torch.random.fork_rng(devices=[]):
+        return _run(optimizer, small, split=False), _run(optimizer, small, split=True)
+
+
+def _run(optimizer: Optimizer, make: _Small, *, split: bool) -> list[Optimizer]:
     """One optimizer for each group, after some steps over small parameters."""
     done = []
     for group in optimizer.param_groups:
@@ -124,12 +148,8 @@ def _run(optimizer: Optimizer, *, split: bool) -> list[Optimizer]:
         torch.manual_seed(0)
         like = group["params"][0]
         parameters = [_draw(like, generator).requires_grad_() for _ in range(_PARAMETERS)]
-        small = copy.copy(optimizer)
-        small.param_groups = [
-            {name: copy.deepcopy(value) for name, value in group.items() if name not in ("params", "param_names")}
-            | {"params": parameters}
-        ]
-        small.state = defaultdict(dict)
+        options = {name: copy.deepcopy(value) for name, value in group.items() if name not in ("params", "param_names")}
+        small = make(optimizer, {**options, "params": parameters})
         for _ in range(_STEPS):
             for parameter in parameters:
                 parameter.grad = _draw(like, generator)

@@ -17,6 +17,8 @@ from typing import Self
 import torch
 
 from trimaran.errors import EnvironmentProblem, InputError
+from trimaran.graph.trace.types import View
+from trimaran.runtime.memory.codecs import Coding
 
 LINE_BYTES = 64
 PAGE_BYTES = 4096
@@ -52,9 +54,11 @@ class Slot:
         nbytes: size [bytes]
         address: of its first byte
         offset: in the arena [bytes]; None: outside it
+        views: how packed tensors look at what is put here; None: it must lie here as it is
+        coding: how it is coded; None: it is not
     """
 
-    __slots__ = ("__weakref__", "_arena", "_memory", "address", "nbytes", "offset")
+    __slots__ = ("__weakref__", "_arena", "_memory", "address", "coding", "nbytes", "offset", "views")
 
     def __init__(self, arena: "HostArena", memory: mmap.mmap, address: int, nbytes: int, offset: int | None) -> None:
         self._arena: HostArena | None = arena
@@ -62,6 +66,8 @@ class Slot:
         self.address = address
         self.nbytes = nbytes
         self.offset = offset
+        self.views: tuple[View, ...] | None = None
+        self.coding: Coding | None = None
 
     def tensor(self) -> torch.Tensor:
         """The bytes, as a tensor that shares them: uint8 of shape [nbytes]."""

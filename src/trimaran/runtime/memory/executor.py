@@ -23,7 +23,6 @@ from trimaran.errors import ExecutionError
 from trimaran.graph.trace.calls import Recording
 from trimaran.graph.trace.geometry import has_storage, view_of
 from trimaran.graph.trace.repeat import repeat
-from trimaran.graph.trace.types import Role
 from trimaran.program.memory import KEEP_ALL, MemoryPlan
 from trimaran.runtime.memory.arena import HostArena
 from trimaran.runtime.memory.engine import CopyEngine
@@ -33,7 +32,7 @@ from trimaran.runtime.memory.hooks import Hooks
 from trimaran.runtime.memory.planned import Planned
 from trimaran.runtime.memory.reactive import Reactive
 from trimaran.runtime.memory.residence import Repeat, Residence
-from trimaran.runtime.memory.schedule import PackTick, make_schedule
+from trimaran.runtime.memory.schedule import PackTick, Schedule, make_schedule, staying
 from trimaran.runtime.memory.statistics import MemoryStatistics, Tally
 from trimaran.runtime.memory.witness import Witness
 
@@ -87,7 +86,7 @@ class MemoryExecutor:
         self._reactive = Reactive(self._residence, smallest_bytes)
         self._kept = weakref.WeakSet(tensor.untyped_storage() for tensor in keep)
         if recording is not None:
-            self._kept.update(_staying(recording))
+            self._kept.update(staying(recording))
         self._on_mismatch = on_mismatch
         self._observe = observe
         self._predicted = predicted_peak_bytes
@@ -137,6 +136,8 @@ class MemoryExecutor:
         flight = self._turning if inside else self._current
         if flight is None:
             return self._kept_handle(tensor, None, -1)
+        if not flight.handles and flight.given_up(tensor) and not inside:
+            flight = self._current = self._begin(flight.microbatch)
         index = flight.packs
         if flight.schedule is None or index >= len(flight.schedule.packs) or flight.reactive:
             return self._pack_beyond(tensor, flight, inside)
@@ -198,19 +199,27 @@ class MemoryExecutor:
         if inside:
             return self._kept_handle(tensor, None, -1)
         schedule = flight.schedule
-        if flight.turned or (schedule is not None and not flight.reactive and flight.packs >= len(schedule.packs)):
+        done = schedule is not None and not flight.reactive and flight.packs >= len(schedule.packs)
+        if schedule is not None and done and self._is_extra(tensor, schedule):
+            return self._kept_handle(tensor, None, -1)
+        if flight.turned or done:
             self._current = self._begin(flight.microbatch)
             return self.pack(tensor) if self._current.schedule is not None else self._pack_free(tensor, self._current)
         if flight.reactive:
             return self._pack_free(tensor, flight)
         return self._leave(tensor, flight, f"pack {flight.packs} is {view_of(tensor)}")
 
+    def _is_extra(self, tensor: torch.Tensor, schedule: Schedule) -> bool:
+        """Whether a pack behind the last planned one is no new forward: something small, such as a metric of a loss."""
+        begins = bool(schedule.packs) and schedule.packs[0].matches(tensor)
+        return not begins and not self._reactive.wants(tensor.untyped_storage())
+
     def _leave(self, tensor: torch.Tensor, flight: Flight, what: str) -> Any:
         """This flight has left its plan: perhaps because a new one has begun after a forward that was given up."""
         schedule = flight.schedule
-        if schedule is not None and flight.packs and schedule.packs[0].matches(tensor) and not flight.restarted:
+        if schedule is not None and flight.packs and flight.may_restart and schedule.packs[0].matches(tensor):
             self._current = self._begin(flight.microbatch)
-            self._current.restarted = True
+            self._current.restarts = flight.restarts + 1
             return self.pack(tensor)
         self._tally.mismatches += 1
         self._reactive.give_up(flight)
@@ -232,15 +241,6 @@ class MemoryExecutor:
     def _begin(self, microbatch: int) -> Flight:
         self._tally.flights += 1
         return Flight(self._schedule, microbatch=microbatch, verify=self._verify)
-
-
-def _staying(recording: Recording) -> Iterable[torch.UntypedStorage]:
-    """Parameters, buffers and the optimizer's state."""
-    for number, reference in recording.externals.items():
-        storage = reference()
-        role = recording.trace.storages[number].role
-        if storage is not None and role in (Role.PARAMETER, Role.BUFFER, Role.OPTIMIZER):
-            yield storage
 
 
 def _no_recipes(*_: Any) -> Any:

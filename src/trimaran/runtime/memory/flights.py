@@ -5,6 +5,8 @@ import torch
 from trimaran.runtime.memory.schedule import Schedule
 from trimaran.runtime.memory.units import Unit
 
+_SOME_WAY = 4
+
 
 class Flight:
     """One forward and its backward, on its way through a schedule.
@@ -17,9 +19,10 @@ class Flight:
     Attributes:
         packs: packs so far
         position: next planned unpack
+        handles: on units, that autograd holds
         turned: whether something was unpacked
         reactive: whether it goes without its plan
-        restarted: whether it began because the one before had left its plan
+        restarts: flights before it that were left half-way, one after the other
         units: by number in the trace
         found: units that are in no plan, by the storage's identity and version
         deferred: units that are to be let go once all that their recipes read was packed
@@ -30,12 +33,13 @@ class Flight:
         "__weakref__",
         "deferred",
         "found",
+        "handles",
         "microbatch",
         "packs",
         "pending",
         "position",
         "reactive",
-        "restarted",
+        "restarts",
         "schedule",
         "turned",
         "units",
@@ -48,8 +52,9 @@ class Flight:
         self.verify = verify
         self.packs = 0
         self.position = 0
+        self.handles = 0
         self.turned = False
-        self.restarted = False
+        self.restarts = 0
         self.reactive = schedule is None
         self.units: dict[int, Unit] = {}
         self.found: dict[tuple[int, int], Unit] = {}
@@ -62,6 +67,20 @@ class Flight:
         if any(unit is None or not unit.alive for unit in units):
             return None
         return tuple(unit for unit in units if unit is not None)
+
+    @property
+    def may_restart(self) -> bool:
+        """Whether what does not match may be the first of a new forward, after one that was left half-way.
+
+        A flight that began so must have come some way; else it is this forward that is not the planned one.
+        """
+        return self.packs > 0 and (not self.restarts or self.packs >= _SOME_WAY)
+
+    def given_up(self, tensor: torch.Tensor) -> bool:
+        """Whether autograd has dropped the graph so far, and a tensor looks like the first of a new one."""
+        if self.handles or self.turned or not (self.units or self.found) or self.schedule is None:
+            return False
+        return self.schedule.packs[0].matches(tensor)
 
     def find(self, storage: torch.UntypedStorage, version: int) -> Unit | None:
         """The unit of a storage that is in no plan."""

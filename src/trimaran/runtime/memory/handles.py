@@ -76,6 +76,7 @@ class Handle:
         self.pack = pack
         self._residence = residence
         unit.handles += 1
+        flight.handles += 1
 
     def give(self) -> torch.Tensor:
         """The tensor, brought back if need be.
@@ -95,5 +96,6 @@ class Handle:
     def __del__(self) -> None:
         unit = self.unit
         unit.handles -= 1
+        self.flight.handles -= 1
         if not unit.handles and not unit.claims:
             self._residence.forget(unit)

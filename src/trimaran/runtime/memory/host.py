@@ -15,6 +15,7 @@ import torch
 
 from trimaran.errors import ExecutionError
 from trimaran.runtime.memory.arena import Slot
+from trimaran.runtime.memory.codecs import Codec, Coding, bytes_at
 from trimaran.runtime.memory.engine import TO_DEVICE, TO_HOST
 from trimaran.timeline import WAIT, Span
 
@@ -84,11 +85,12 @@ class _Job(NamedTuple):
 class _Lane:
     """One thread and what it has to do."""
 
-    def __init__(self, name: str, delay: Delay | None, record: bool) -> None:
+    def __init__(self, name: str, delay: Delay | None, record: bool, codec: Codec | None) -> None:
         self.name = name
         self.spans: list[tuple[str, int, int, int]] = []
         self._delay = delay
         self._record = record
+        self._codec = codec
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=f"trimaran-{name}", daemon=True)
         self._open = True
@@ -131,14 +133,29 @@ class _Lane:
                     f"{job.slot.nbytes:,} bytes from byte {job.offset:,} are not in a storage of "
                     f"{job.storage.nbytes():,} bytes: it was resized"
                 )
-            target, source = (job.slot.address, device) if job.to_host else (device, job.slot.address)
-            ctypes.memmove(target, source, job.slot.nbytes)
-            self.note(self.name, start_ns, time.perf_counter_ns(), job.slot.nbytes)
+            nbytes = self._transfer(job, device)
+            self.note(self.name, start_ns, time.perf_counter_ns(), nbytes)
             if self._delay is not None:
                 self._delay(self.name)
         except Exception as error:  # noqa: BLE001 - whatever it is, who waits for the copy must hear of it
             return error.with_traceback(None)
         return None
+
+    def _transfer(self, job: _Job, device: int) -> int:
+        """Move the bytes; how many crossed."""
+        slot = job.slot
+        if job.to_host and self._codec is not None and slot.views and self._codec.takes(slot.views, job.offset):
+            slot.coding = Coding(self._codec)
+        if slot.coding is None:
+            target, source = (slot.address, device) if job.to_host else (device, slot.address)
+            ctypes.memmove(target, source, slot.nbytes)
+            return slot.nbytes
+        ours, theirs = bytes_at(device, slot.nbytes), bytes_at(slot.address, slot.nbytes)
+        if job.to_host:
+            slot.coding.save(ours, theirs)
+        else:
+            slot.coding.load(theirs, ours)
+        return slot.coding.nbytes
 
 
 class HostEngine:
@@ -147,6 +164,7 @@ class HostEngine:
     Args:
         delay: called around each copy; tests stretch copies with it, to find what does not wait for them
         record: whether spans are kept
+        codec: codes what is offloaded, in the copy threads; None: bytes go as they are
 
     Attributes:
         device: the CPU
@@ -163,9 +181,9 @@ class HostEngine:
         >>> engine.close()
     """
 
-    def __init__(self, *, delay: Delay | None = None, record: bool = False) -> None:
+    def __init__(self, *, delay: Delay | None = None, record: bool = False, codec: Codec | None = None) -> None:
         self.device = torch.device("cpu")
-        self._lanes = {name: _Lane(name, delay, record) for name in (TO_HOST, TO_DEVICE)}
+        self._lanes = {name: _Lane(name, delay, record, codec) for name in (TO_HOST, TO_DEVICE)}
 
     def allocate(self, nbytes: int) -> torch.UntypedStorage:
         """Memory that a dispatch mode sees, as it sees that of operations."""

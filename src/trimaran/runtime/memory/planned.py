@@ -1,6 +1,14 @@
-"""Does what a plan says at a tick, and finds the units that its steps name."""
+"""Does what a plan says at a tick, and finds the units that its steps name.
 
+A recipe repeats the operations that were recorded. Were others to run in a later step, on tensors of the same look, the
+recipe would make something else. So the names of the autograd nodes behind a recomputed tensor are compared with those
+of the first flight, whose recipes are compared bit for bit if it is a verified one. Plain numbers among the arguments
+of operations show in no name: who changes such a number verifies again.
+"""
+
+from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -10,6 +18,9 @@ from trimaran.runtime.memory.residence import Residence
 from trimaran.runtime.memory.schedule import Schedule, Steps, UnitPlan
 from trimaran.runtime.memory.units import Unit
 from trimaran.runtime.memory.witness import Witness
+
+_FARTHEST = 24
+"""Most nodes that are looked at: a look costs about a microsecond."""
 
 
 class Planned:
@@ -23,6 +34,7 @@ class Planned:
     def __init__(self, residence: Residence, observe: Callable[[int], None] | None) -> None:
         self._residence = residence
         self._observe = observe
+        self._ancestries: dict[int, tuple[str, ...]] = {}
 
     def bind(self, tensor: torch.Tensor, flight: Flight, plan: UnitPlan, node: str) -> Unit | None:
         """The unit of a planned storage, made at its first pack; None: it is another storage than planned."""
@@ -30,8 +42,13 @@ class Planned:
         unit = flight.units.get(plan.number)
         if unit is not None and unit.alive:
             return unit if unit.weak() is storage else None
-        if storage.nbytes() != plan.nbytes:
+        made_by = tensor.grad_fn.name() if tensor.grad_fn is not None else ""
+        if storage.nbytes() != plan.nbytes or made_by != node:
             return None
+        if plan.recipe is not None:
+            names = ancestry(tensor, len(plan.recipe.ops))
+            if self._ancestries.setdefault(plan.number, names) != names:
+                return None
         unit = Unit(
             storage,
             Witness(tensor, node),
@@ -98,3 +115,24 @@ class Planned:
             self.run(flight, steps, schedule.moments[position])
         flight.position = place + 1
         self.run(flight, schedule.steps[place], schedule.moments[place])
+
+
+def ancestry(tensor: torch.Tensor, operations: int) -> tuple[str, ...]:
+    """Names of the autograd nodes behind a tensor, the nearest first, until so many operations are among them.
+
+    Example:
+        >>> import torch
+        >>> ancestry(torch.zeros(2, requires_grad=True).sin().exp(), 2)
+        ('ExpBackward0', 'SinBackward0')
+    """
+    names: list[str] = []
+    nodes: deque[Any] = deque([tensor.grad_fn])
+    left = min(operations, _FARTHEST)
+    while nodes and left:
+        node = nodes.popleft()
+        if node is None:
+            continue
+        names.append(node.name())
+        left -= 1
+        nodes.extend(following for following, _ in node.next_functions)
+    return tuple(names)

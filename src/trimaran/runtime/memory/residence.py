@@ -50,6 +50,8 @@ class Residence:
         if unit.storage is None or unit.saving is not None:
             return
         unit.slot = self.arena.allocate(unit.stop - unit.start)
+        if unit.recipe is None:  # what a recipe makes is compared with the slot, byte for byte
+            unit.slot.views = unit.views
         unit.saving = self.engine.save(unit.storage, unit.slot, unit.start)
         self.tally.to_host_bytes += unit.slot.nbytes
 

@@ -3,14 +3,15 @@
 A tick with nothing to do costs the look-up and no more: what is kept, and read by no recipe, needs no unit.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
 
 from trimaran.errors import InputError
+from trimaran.graph.trace.calls import Recording
 from trimaran.graph.trace.geometry import dtype_of, extent
-from trimaran.graph.trace.types import StepTrace, TraceStorage, View
+from trimaran.graph.trace.types import Role, StepTrace, TraceStorage, View
 from trimaran.program.memory import MEMORY_KINDS, Decision, MemoryPlan, Recipe
 from trimaran.program.types import Kind
 
@@ -215,3 +216,12 @@ def _extent(storage: TraceStorage, views: list[View], *, whole: bool) -> tuple[i
 def _name(names: Mapping[int, str], storage: TraceStorage) -> str:
     where = names.get(storage.number) or storage.module
     return f"storage {storage.number} of {where}" if where else f"storage {storage.number}"
+
+
+def staying(recording: Recording) -> Iterable[torch.UntypedStorage]:
+    """Parameters, buffers and the optimizer's state."""
+    for number, reference in recording.externals.items():
+        storage = reference()
+        role = recording.trace.storages[number].role
+        if storage is not None and role in (Role.PARAMETER, Role.BUFFER, Role.OPTIMIZER):
+            yield storage

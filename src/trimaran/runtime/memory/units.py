@@ -130,9 +130,11 @@ class Unit:
 
     @property
     def returns(self) -> bool:
-        """Whether its bytes can be had again after the device's memory was let go."""
+        """Whether its bytes can be had again after the device's memory was let go.
+
+        A unit that is alive is on the device or returns: by its slot, or because what its recipe reads is claimed and
+        so alive as well. Hence one look at the sources is enough, however long the chain behind them.
+        """
         if self.slot is not None:
             return True
-        if self.recipe is None or self.sources is None:
-            return False
-        return all(source.alive and (source.storage is not None or source.returns) for source in self.sources)
+        return self.recipe is not None and self.sources is not None and all(source.alive for source in self.sources)

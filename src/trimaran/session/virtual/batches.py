@@ -34,7 +34,7 @@ def look_at_tensor(tensor: torch.Tensor) -> Signature:
     return (WITHOUT_MODULE, True, _autocast(), _look(tensor, 1), ())
 
 
-def is_within(small: Signature, large: Signature) -> bool:
+def is_within(small: Any, large: Any) -> bool:
     """Whether a batch looks like another one, with no dimension larger: then it needs no more memory.
 
     Example:

@@ -14,10 +14,13 @@ class Key(NamedTuple):
     Attributes:
         signature: look of the batch
         later: whether it is not the first flight of its step, and finds gradients there
+        after: number of the optimizer that stepped last; two that take turns, as for a generator and its critic, make
+            steps that differ although they may begin alike
     """
 
     signature: Signature
     later: bool
+    after: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +32,7 @@ class FlightStats:
         to_device_bytes: copied back [bytes]
         stall_s: waiting for copies [s]
         fell_back: whether it did not go as planned
+        verified: whether recipes were compared, which takes memory of its own
         ineffective: names of storages that were let go, but that someone else still held
     """
 
@@ -36,6 +40,7 @@ class FlightStats:
     to_device_bytes: int = 0
     stall_s: float = 0.0
     fell_back: bool = False
+    verified: bool = False
     ineffective: tuple[str, ...] = ()
 
 

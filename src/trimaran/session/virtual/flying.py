@@ -5,8 +5,8 @@ give the same bits is banned, and the flight planned again; the flight itself we
 """
 
 from collections.abc import Collection
-from typing import Literal
 
+from trimaran.errors import InputError
 from trimaran.graph.trace.calls import Recording
 from trimaran.planner.memory.search import MemoryOutcome, plan_memory
 from trimaran.program.memory import Decision
@@ -51,24 +51,35 @@ class PlanFlyer:
         self._options = options
         self._budget_bytes = budget_bytes
         self._banned: frozenset[int] = frozenset()
+        self.phase = "verify"
         self._plan()
 
     def begin(self) -> tuple[Pack, Unpack]:
-        """A flight begins."""
+        """A flight begins.
+
+        Raises:
+            InputError: it is being captured into a CUDA graph
+        """
+        if self._device.engine.capturing():
+            raise InputError(
+                "a forward under a memory plan is being captured into a CUDA graph, whose replays use fixed addresses: "
+                "capture outside of virtual_memory, or train without CUDA graphs"
+            )
         self._executor.flight(verify=self.phase == "verify")
         return self._executor.pack, self._executor.unpack
 
     def end(self) -> FlightStats:
         """It has ended; where a recipe failed, the next one has another plan."""
         seen = self._executor.finish_step()
-        fell_back = seen.mismatches > 0
-        if self.phase == "verify" and not fell_back:
+        fell_back, verified = seen.mismatches > 0, self.phase == "verify"
+        if verified and not fell_back:
             self._judge(seen.failed_recipes)
         return FlightStats(
             to_host_bytes=seen.to_host_bytes,
             to_device_bytes=seen.to_device_bytes,
             stall_s=sum(seen.stalls_s.values()),
             fell_back=fell_back,
+            verified=verified,
             ineffective=seen.ineffective,
         )
 
@@ -115,4 +126,4 @@ class PlanFlyer:
             smallest_bytes=max(options.smallest_bytes, 1),
             predicted_peak_bytes=outcome.live.peak,
         )
-        self.phase: Literal["verify", "run"] = "verify" if outcome.plan.recipes else "run"
+        self.phase = "verify" if outcome.plan.recipes else "run"

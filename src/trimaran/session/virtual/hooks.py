@@ -101,7 +101,7 @@ def keep_unpack(packed: tuple[torch.Tensor, int]) -> torch.Tensor:
 def _same(one: Any, other: Any) -> bool:
     if one is None or other is None:
         return one is other
-    return one[0] == other[0] and one[1] == other[1]
+    return bool(one[0] == other[0] and one[1] == other[1])
 
 
 def _refuse(_value: Any) -> Any:

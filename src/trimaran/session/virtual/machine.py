@@ -18,20 +18,21 @@ A flight begins with the call of an outermost module, or with the first pack whe
 next begins, or with the optimizer's step. Where nothing was seen of an optimizer, each flight is a step.
 """
 
+import contextlib
 import dataclasses
 import threading
-import weakref
 from typing import Any
 
 import torch
-from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from trimaran.graph.trace.operations import Operations
 from trimaran.graph.trace.types import StepTrace
+from trimaran.runtime.memory.accountant import Accountant
 from trimaran.session.virtual.batches import WITHOUT_MODULE, Signature, look_at_tensor
 from trimaran.session.virtual.flights import Flight, Key
-from trimaran.session.virtual.gauge import Gauge
+from trimaran.session.virtual.gauge import AllocatorLimit, Gauge
 from trimaran.session.virtual.hooks import HookPair, Pack, keep_pack, keep_unpack
+from trimaran.session.virtual.modes import ModePlace
 from trimaran.session.virtual.options import SETTLING_STEPS, Options
 from trimaran.session.virtual.plans import Plans
 from trimaran.session.virtual.recording import Recorded, StepRecorder
@@ -40,6 +41,7 @@ from trimaran.session.virtual.roots import Roots
 from trimaran.session.virtual.stability import is_steady
 from trimaran.session.virtual.summary import summarize
 from trimaran.session.virtual.tally import Tally
+from trimaran.session.virtual.updates import Updates
 from trimaran.units import format_bytes
 
 
@@ -60,37 +62,42 @@ class Machine:
         self.plans = Plans(options)
         self._hooks = HookPair()
         self._roots = Roots(self._called)
-        self._recorder = StepRecorder()
-        self._gauge = Gauge(account=options.account)
+        place = ModePlace((Operations, Accountant))
+        self._recorder = StepRecorder(place)
+        self._gauge = Gauge(place, account=options.account)
+        self._limit = AllocatorLimit()
         self._recorded: dict[Key, Recorded] = {}
         self._flight: Flight | None = None
         self._flights = 0
         self._unsettled = SETTLING_STEPS
-        self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._updates = Updates(self._updated)
         self._thread = threading.get_ident()
-        self._handles: list[Any] = []
         self._last_report: MemoryReport | None = None
         self._work: Pack = keep_pack
-
-    # -----------------------------------------------------------------------------------------------------------------
-    # Life
 
     def open(self) -> None:
         """Begin: the first step is recorded."""
         self._hooks.push()
-        self._handles = [register_optimizer_step_pre_hook(self._before_update)]
+        self._updates.open()
         self._record()
 
     def close(self) -> None:
         """Leave nothing behind, wherever the loop stopped."""
-        self._last_report = self.report()
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
-        self._roots.close()
-        self._recorder.abandon()
-        self._gauge.stop()
-        self._hooks.remove()
+        with contextlib.ExitStack() as last_first:  # each of these, also when one of them fails
+            last_first.callback(self._let_go)
+            last_first.callback(self._hooks.remove)
+            last_first.callback(self._limit.release)
+            last_first.callback(self._gauge.stop)
+            last_first.callback(self._recorder.abandon)
+            last_first.callback(self._roots.close)
+            last_first.callback(self._updates.close)
+            self._last_report = self.report()
+
+    def _let_go(self) -> None:
+        self._hooks.work(keep_pack, keep_unpack)
+        self._work = keep_pack
+        self._flight = None
+        self._recorded.clear()
         self.plans.close()
 
     @property
@@ -105,9 +112,6 @@ class Machine:
     def report(self) -> MemoryReport:
         """What happened so far, or until the end."""
         return self._last_report or summarize(self.phase, self.tally, self.plans)
-
-    # -----------------------------------------------------------------------------------------------------------------
-    # What the loop does, as it is noticed
 
     def _called(self, signature: Signature) -> None:
         """An outermost module is called."""
@@ -137,19 +141,8 @@ class Machine:
             return False
         return self._flight is None or self._hooks.unpacked
 
-    def _before_update(self, _optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-        """An optimizer is about to step. The hook for its end goes to the end of the list: it takes others away."""
-        if threading.get_ident() != self._thread:
-            return
-        while len(self._handles) > 1:
-            self._handles.pop().remove()
-        self._handles.append(register_optimizer_step_post_hook(self._after_update))
-
-    def _after_update(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-        if threading.get_ident() != self._thread:
-            return
-        first = not self._optimizers
-        self._optimizers.add(optimizer)
+    def _updated(self, first: bool) -> None:
+        """An optimizer has stepped."""
         if first and self.tally.steps:
             self._start_over()
         elif not self._hooks.pushed:
@@ -171,15 +164,12 @@ class Machine:
         self._hooks.push()
         self._record()
 
-    # -----------------------------------------------------------------------------------------------------------------
-    # Flights and steps
-
     def _begin(self, signature: Signature) -> None:
         if self._flight is not None:
             self._end_flight()
-            if not self._optimizers:
+            if not self._updates.optimizers:
                 self._end_step()
-        key = Key(signature=signature, later=self._flights > 0)
+        key = Key(signature=signature, later=self._flights > 0, after=self._updates.after)
         self._flights += 1
         self._hooks.unpacked = False
         planned = None if self._unsettled else self.plans.find(key)
@@ -196,7 +186,11 @@ class Machine:
         if flight is None:
             return
         if flight.planned is not None:
-            self.tally.add(flight.planned.end())
+            stats = flight.planned.end()
+            self.tally.add(stats)
+            self.plans.judge(flight.key, stats)
+            if stats.ineffective:
+                self.tally.note("storages that were let go are still held by the loop, as when it keeps an output")
         recorded = self._recorder.stop()
         if recorded is not None:
             self._recorded[flight.key] = dataclasses.replace(recorded, seen=frozenset(flight.seen))
@@ -221,10 +215,10 @@ class Machine:
         """A step has ended: note it, and look whether it kept the budget."""
         peak_bytes = self._gauge.stop()
         self.tally.end_step(recorded=recorded, peak_bytes=peak_bytes)
-        over_bytes = 0 if peak_bytes is None or recorded else peak_bytes - (self.plans.budget_bytes or peak_bytes)
-        if over_bytes > 0:
+        over_bytes = 0 if peak_bytes is None else peak_bytes - (self.plans.budget_bytes or peak_bytes)
+        if over_bytes > 0 and self.tally.as_planned:
             self.tally.note(f"a step held more than the budget, by {format_bytes(over_bytes)}")
-            if self.options.on_violation == "replan":
+            if self.options.on_violation == "replan" and len(self.plans):
                 self.tally.note(self.plans.tighten(over_bytes))
 
     def _settle(self, recorded: dict[Key, Recorded]) -> None:
@@ -234,9 +228,13 @@ class Machine:
             if self._unsettled and not self._is_typical([one.recording.trace for one in recorded.values()]):
                 return
         self._unsettled = 0
-        self.plans.resolve(recorded.values())
+        budget_bytes = self.plans.resolve(recorded.values())
         for key, one in recorded.items():
             self.plans.make(key, one)
+        if self.options.enforce and self.plans.device == "cuda":
+            self._limit.hold(budget_bytes)
+        elif self.options.enforce:
+            self.tally.note("enforce: only the allocator of a GPU can be held to the budget")
 
     def _is_typical(self, traces: list[StepTrace]) -> bool:
         """Whether the next step will be like the one that was recorded, and its modules are known."""
@@ -244,7 +242,8 @@ class Machine:
         return known and is_steady(traces[0], traces[-1])
 
     def _record(self) -> None:
-        self._recorder.start(self._roots.first, list(self._optimizers))
+        self._recorder.start(self._roots.first, self._updates.optimizers)
+        self._updates.come_last()
         self._rest()
 
     def _rest(self) -> None:

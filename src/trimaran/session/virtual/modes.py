@@ -1,26 +1,39 @@
-"""Modes are a stack; ours may have to go while one of the loop lies above."""
+"""Modes are a stack, and a loop may enter and leave its own at any time: ours lie below them.
+
+    what was there before the context │ ours │ those that the loop has entered since
+
+A mode is left by taking the top of the stack: one of ours on top of the loop's would be taken in its place.
+"""
 
 import contextlib
 from collections.abc import Iterator
 
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack, _pop_mode, _push_mode
 
+Kinds = tuple[type[TorchDispatchMode], ...]
 
-@contextlib.contextmanager
-def lifted(kind: type[TorchDispatchMode]) -> Iterator[None]:
-    """Take what lies above a mode off the stack, and put it back in its order.
+
+class ModePlace:
+    """The place of our modes: above what is on the stack now.
 
     Args:
-        kind: of the mode that is to be on top; without one of this kind nothing happens
+        kinds: of our modes
     """
-    stack = _get_current_dispatch_mode_stack()
-    above = 0
-    if any(isinstance(mode, kind) for mode in stack):
-        while not isinstance(stack[-1 - above], kind):
-            above += 1
-    others = [_pop_mode() for _ in range(above)]
-    try:
-        yield
-    finally:
-        for mode in reversed(others):
-            _push_mode(mode)
+
+    def __init__(self, kinds: Kinds) -> None:
+        self._kinds = kinds
+        self._depth = len(_get_current_dispatch_mode_stack())
+
+    @contextlib.contextmanager
+    def on_top(self) -> Iterator[None]:
+        """Take what the loop has entered off the stack, and put it back afterwards."""
+        others: list[TorchDispatchMode] = []
+        stack = _get_current_dispatch_mode_stack()
+        while len(stack) > self._depth and not isinstance(stack[-1], self._kinds):
+            others.append(_pop_mode())
+            stack = stack[:-1]
+        try:
+            yield
+        finally:
+            for mode in reversed(others):
+                _push_mode(mode)

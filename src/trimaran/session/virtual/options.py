@@ -10,6 +10,7 @@ from trimaran.units import parse_bytes
 OnViolation = Literal["replan", "note"]
 
 MOST_PLANS = 8
+MOST_TIGHTENED = 4
 SETTLING_STEPS = 3
 
 

@@ -11,12 +11,16 @@ from trimaran.planner.memory.floor import floor
 from trimaran.program.memory import KEEP_ALL
 from trimaran.session.virtual.batches import Signature, is_within
 from trimaran.session.virtual.device import Device
-from trimaran.session.virtual.flights import Flyer, Key
+from trimaran.session.virtual.flights import FlightStats, Flyer, Key
 from trimaran.session.virtual.flying import KeepFlyer, PlanFlyer
-from trimaran.session.virtual.options import MOST_PLANS, Options
+from trimaran.session.virtual.options import MOST_PLANS, MOST_TIGHTENED, Options
 from trimaran.session.virtual.recording import Recorded
 from trimaran.simulator.memory import live_bytes
 from trimaran.units import format_bytes
+
+_MOST_MET = 256
+_LEFT_TOO_OFTEN = 2
+_MOST_RENEWED = 2
 
 
 @dataclass(slots=True, kw_only=True)
@@ -27,11 +31,13 @@ class Planned:
         recorded: the flight
         keep_peak_bytes: peak without help [bytes]
         flyer: who runs it, under a plan or without
+        left: how often in a row a flight has left the plan
     """
 
     recorded: Recorded
     keep_peak_bytes: int
     flyer: Flyer
+    left: int = 0
 
     @property
     def trace(self) -> StepTrace:
@@ -70,6 +76,9 @@ class Plans:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._planned: OrderedDict[Key, Planned] = OrderedDict()
+        self._met: OrderedDict[Key, int] = OrderedDict()
+        self._renewed: dict[Key, int] = {}
+        self._tightened = 0
         self._device: Device | None = None
         self.budget_bytes = options.budget.nbytes
         self.margin_bytes = 0
@@ -106,12 +115,34 @@ class Plans:
         )
 
     def find(self, key: Key) -> Flyer | None:
-        """Who runs a flight; None: it is not known, and must be recorded."""
+        """Who runs a flight; None: it is not known, and must be recorded.
+
+        A batch that is no larger than one that fits, fits too. One that is no larger than one with a plan is run with
+        that plan the first time: it leaves it at once, and goes on with storages moved on demand. The next one of its
+        look is recorded, unless there are as many plans as may be.
+        """
         planned = self._planned.get(key)
-        if planned is None:
+        if planned is not None:
+            self._planned.move_to_end(key)
+            return planned.flyer
+        larger = next((one for known, one in self._planned.items() if _is_smaller(key, known)), None)
+        if larger is None:
             return None
-        self._planned.move_to_end(key)
-        return planned.flyer
+        often = self._met.get(key, 0) + 1
+        self._met[key] = often
+        while len(self._met) > _MOST_MET:
+            self._met.popitem(last=False)
+        return larger.flyer if larger.fits or often == 1 or len(self._planned) >= MOST_PLANS else None
+
+    def judge(self, key: Key, stats: FlightStats) -> None:
+        """Drop a plan that its own batches leave again and again: it is recorded anew, a few times."""
+        planned = self._planned.get(key)
+        if planned is None or planned.fits:
+            return
+        planned.left = planned.left + 1 if stats.fell_back else 0
+        if planned.left >= _LEFT_TOO_OFTEN and self._renewed.get(key, 0) < _MOST_RENEWED:
+            self._renewed[key] = self._renewed.get(key, 0) + 1
+            del self._planned[key]
 
     def resolve(self, recorded: Iterable[Recorded]) -> int:
         """The budget in bytes; a share is of the peak of the largest flight in the first step that is planned."""
@@ -148,6 +179,9 @@ class Plans:
         Returns:
             What was done, for a person.
         """
+        if self._tightened >= MOST_TIGHTENED:
+            return f"no more than {MOST_TIGHTENED} times planned again"
+        self._tightened += 1
         self.margin_bytes += over_bytes
         budget_bytes = (self.budget_bytes or 0) - self.margin_bytes
         for planned in self._planned.values():
@@ -179,6 +213,10 @@ class Plans:
         if self._device is None:
             self._device = Device(recording.trace.device, self._options.host_bytes)
         return self._device
+
+
+def _is_smaller(key: Key, known: Key) -> bool:
+    return key[1:] == known[1:] and is_within(key.signature, known.signature)
 
 
 def _keep_peak_bytes(recorded: Recorded) -> int:

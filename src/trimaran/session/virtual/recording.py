@@ -8,11 +8,10 @@ from torch import nn
 from torch.optim import Optimizer
 
 from trimaran.graph.trace.calls import Recording
-from trimaran.graph.trace.operations import Operations
 from trimaran.graph.trace.record import Recorder
 from trimaran.session.virtual.batches import Signature
 from trimaran.session.virtual.hooks import Pack, Unpack
-from trimaran.session.virtual.modes import lifted
+from trimaran.session.virtual.modes import ModePlace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +34,13 @@ class StepRecorder:
 
     Modules are followed once their root is known, and unless parts of it are compiled: torch.compile would compile them
     again when the hooks of the recording come, and again when they go.
+
+    Args:
+        place: of our modes
     """
 
-    def __init__(self) -> None:
+    def __init__(self, place: ModePlace) -> None:
+        self._place = place
         self._root: nn.Module | None = None
         self._allocated_bytes = 0
         self._recorder: Recorder | None = None
@@ -69,7 +72,8 @@ class StepRecorder:
         self._root = root
         self._allocated_bytes = torch.cuda.memory_allocated() if torch.cuda.is_initialized() else 0
         recorder = Recorder(root, hooks=False, follow=root is not None and not opaque, opaque=opaque)
-        recorder.start()
+        with self._place.on_top():
+            recorder.start()
         for optimizer in optimizers:
             recorder.count(optimizer)
         self._recorder = recorder
@@ -79,7 +83,7 @@ class StepRecorder:
         recorder, self._recorder = self._recorder, None
         if recorder is None:
             return None
-        with lifted(Operations):
+        with self._place.on_top():
             recording = recorder.stop()
         outside_bytes = 0
         if recording.trace.device == "cuda":
@@ -92,7 +96,7 @@ class StepRecorder:
         recorder, self._recorder = self._recorder, None
         self._root = None
         if recorder is not None:
-            with lifted(Operations):
+            with self._place.on_top():
                 recorder.abandon()
 
 

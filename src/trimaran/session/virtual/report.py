@@ -1,5 +1,6 @@
 """What a loop under `virtual_memory` did, as figures, and as text of 80 columns."""
 
+import textwrap
 from dataclasses import dataclass
 
 from trimaran.units import format_bytes, format_seconds
@@ -108,7 +109,8 @@ def _lines(report: MemoryReport) -> list[str]:
     lines.append(f"  {'to the host':<18} {format_bytes(report.to_host_bytes):>10}  a step")
     lines.append(f"  {'back':<18} {format_bytes(report.to_device_bytes):>10}  a step")
     lines.extend(_decisions(report))
-    lines.extend(f"  {note}" for note in report.notes)
+    for note in report.notes:
+        lines.extend(textwrap.wrap(note, width=80, initial_indent="  ", subsequent_indent="  "))
     return lines
 
 
@@ -130,10 +132,11 @@ def _ratio(ratio: float | None) -> str:
 def _decisions(report: MemoryReport, most: int = 8) -> list[str]:
     if not report.decisions:
         return ["  nothing moves: it fits"] if report.fits else []
-    lines = ["", f"  {'decision':<10} {'size':>10}  {'module':<24} why"]
+    lines = ["", f"  {'decision':<9} {'size':>9}  {'module':<16} why"]
     for one in report.decisions[:most]:
-        module = one.module if len(one.module) <= 24 else "…" + one.module[-23:]
-        line = f"  {one.decision:<10} {format_bytes(one.nbytes):>10}  {module:<24} {one.reason}"
+        size = format_bytes(one.nbytes)
+        module = one.module if len(one.module) <= 16 else "…" + one.module[-15:]
+        line = f"  {one.decision:<9} {size:>9}  {module:<16} {one.reason.removeprefix(f'{size}: ')}"
         lines.append(line if len(line) <= 80 else line[:79] + "…")
     rest = report.decisions[most:]
     if rest:

@@ -8,6 +8,7 @@ module, and it goes when the context is left. A copy of the module carries a pre
 import sys
 import weakref
 from collections.abc import Callable, Mapping
+from types import FrameType
 from typing import Any
 
 import torch
@@ -50,11 +51,12 @@ class Roots:
         Returns:
             Look of the batch of a root that had no pre-hook yet; None where there is no module call or it is known.
         """
-        frame, outermost = sys._getframe(1), None
+        frame: FrameType | None = sys._getframe(1)
+        outermost: FrameType | None = None
         while frame is not None:
             if frame.f_code is _CALL:
                 outermost = frame
-            frame = frame.f_back  # type: ignore[assignment]
+            frame = frame.f_back
         if outermost is None:
             return None
         call = outermost.f_locals

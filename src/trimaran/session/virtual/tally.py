@@ -28,6 +28,7 @@ class Tally:
         self.peak_bytes: int | None = None
         self.last: tuple[FlightStats, ...] = ()
         self.notes: list[str] = []
+        self._last_recorded = False
         self._current: list[FlightStats] = []
         self._times_s: deque[float] = deque(maxlen=_KEPT)
         self._since_s: float | None = None
@@ -46,6 +47,11 @@ class Tally:
         if text not in self.notes:
             self.notes.append(text)
 
+    @property
+    def as_planned(self) -> bool:
+        """Whether the last step was neither recorded nor verified nor on demand."""
+        return not self._last_recorded and not any(one.fell_back or one.verified for one in self.last)
+
     def end_step(self, *, recorded: bool, peak_bytes: int | None = None) -> None:
         """A step has ended; its time is that since the step before."""
         now_s = time.perf_counter()
@@ -53,6 +59,7 @@ class Tally:
         self.last, self._current = tuple(self._current), []
         fell_back = any(flight.fell_back for flight in self.last)
         self.steps += 1
+        self._last_recorded = recorded
         self.recorded += recorded
         self.fell_back += fell_back
         if self._since_s is not None and not recorded and not fell_back:

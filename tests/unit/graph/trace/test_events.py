@@ -261,7 +261,7 @@ def test_what_stays_and_was_first_met_in_the_backward_was_there_before() -> None
     leaf.register_post_accumulate_grad_hook(keep)
     with Recorder() as recorder:
         leaf.exp().sum().backward()
-    assert [storage.birth for storage in of_role(recorder.recording.trace, Role.INPUT)] == [-1, -1]
+    assert [storage.birth for storage in of_role(recorder.recording.trace, Role.GRADIENT)] == [5, -1]
 
 
 def test_gradients_that_accumulate_were_there_before() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from tests.unit.graph.trace.steps import NETWORKS, Step, loss_of
+from torch import nn
 from torch.optim import SGD
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves

@@ -2,11 +2,13 @@
 
 import copy
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from tests.unit.graph.trace.steps import NETWORKS, Step
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from trimaran.errors import ExecutionError
 from trimaran.graph.trace.calls import Recording
@@ -150,3 +152,22 @@ def test_repeating_packs_nothing_and_ignores_autocast() -> None:
         assert torch.is_grad_enabled()
     assert packed == []
     assert torch.equal(content(storage), content(saved[recipe.storage]))
+
+
+def test_who_counts_memory_sees_a_repetition_and_a_recording_does_not() -> None:
+    class Counting(TorchDispatchMode):
+        seen: ClassVar[list[str]] = []
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.seen.append(func._opname)
+            return func(*args, **(kwargs or {}))
+
+    step = small()
+    with Counting(), Recorder() as recorder:
+        repeat(
+            step.recording,
+            OneLevel(step.made_by("sin"), (step.moment("sin"),)),
+            {0: torch.ones(8).untyped_storage()},
+        )
+    assert "sin" in Counting.seen
+    assert "aten.sin.default" not in {operation.name for operation in recorder.recording.trace.ops}

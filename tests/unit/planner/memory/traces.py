@@ -21,6 +21,8 @@ class TraceMaker:
         number = len(self.storages)
         birth = -1 if before else len(self.events)
         self.storages.append({"number": number, "nbytes": nbytes, "role": role, "birth": birth, "outside_end": None})
+        if before:
+            self.storages[number]["version"] = 0
         return number
 
     def op(
@@ -164,6 +166,52 @@ def chain(
         after = maker.make(sizes[layer])
         source = maker.events[-1].storage
         maker.op([gradient, source], [after], back * seconds[layer], phase=Phase.BACKWARD, module=f"layer{layer}")
+        maker.drop(gradient)
+        gradient = after
+    maker.drop(gradient)
+    return maker.trace()
+
+
+def residual(
+    sizes: Sequence[int], seconds: Sequence[float], skips: Sequence[tuple[int, int]], *, in_place: Sequence[bool] = ()
+) -> StepTrace:
+    """A chain with additions: after layer k its output is added to that of an earlier layer, and may change in place.
+
+    Each layer packs what it reads; a change in place (as of a rectifier) packs what it makes. Additions pack nothing.
+
+    Args:
+        sizes: of the input and of each layer's output [bytes]
+        seconds: of each layer's forward [s]
+        skips: (from, to): the output of layer `to` is added to the input of layer `from`
+        in_place: for each layer, whether its output is changed in place
+    """
+    maker = TraceMaker()
+    here = maker.make(sizes[0], Role.INPUT, before=True)
+    outputs, packs = [here], []
+    for layer, duration in enumerate(seconds):
+        packs.append((maker.pack(here), duration))
+        after = maker.make(sizes[layer + 1])
+        maker.op([here], [after], duration)
+        for start, end in skips:
+            if end == layer:
+                total = maker.make(sizes[layer + 1])
+                maker.op([after, outputs[start]], [total], duration / 10)
+                maker.drop(after)
+                after = total
+        if layer < len(in_place) and in_place[layer]:
+            maker.op([after], [after], duration / 10)
+            packs.append((maker.pack(after), duration / 10))
+        outputs.append(after)
+        here = after
+    for number in outputs[1:]:
+        maker.drop(number)
+    gradient = maker.make(sizes[-1])
+    maker.op([here], [gradient], 0.0, phase=Phase.BACKWARD, name="loss")
+    for pack, duration in reversed(packs):
+        maker.unpack(pack)
+        source = maker.events[-1].storage
+        after = maker.make(maker.storages[source]["nbytes"])
+        maker.op([gradient, source], [after], 2 * duration, phase=Phase.BACKWARD)
         maker.drop(gradient)
         gradient = after
     maker.drop(gradient)

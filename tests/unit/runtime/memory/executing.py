@@ -38,16 +38,18 @@ def executing(
     delay: Delay | None = None,
     cap_bytes: int = 16 << 20,
     rule: str = OFFLOAD,
+    held: bool = False,
+    smallest_bytes: int = 1,
     **options: object,
 ) -> Iterator[MemoryExecutor]:
     """An executor; after the block nothing may be left in the arena."""
     engine, arena = HostEngine(delay=delay), HostArena(cap_bytes)
-    if recording is None:
-        executor = MemoryExecutor.without_plan(engine, arena, **options)
-    else:
-        plan = plan or plan_by_rule(recording.trace, rule)
-        executor = MemoryExecutor(recording, plan, engine, arena, **options)  # type: ignore[arg-type]
     try:
+        if recording is None:
+            executor = MemoryExecutor.without_plan(engine, arena, smallest_bytes=smallest_bytes, **options)
+        else:
+            plan = plan or plan_by_rule(recording.trace, rule, smallest_bytes=smallest_bytes, held=held)
+            executor = MemoryExecutor(recording, plan, engine, arena, smallest_bytes=smallest_bytes, **options)  # type: ignore[arg-type]
         yield executor
     finally:
         engine.close()

@@ -11,15 +11,15 @@ from trimaran.program.types import Kind
 OFFLOAD, RECOMPUTE, MIXED = "offload", "recompute", "mixed"
 
 
-def plan_by_rule(trace: StepTrace, rule: str, *, smallest_bytes: int = 1) -> MemoryPlan:
+def plan_by_rule(trace: StepTrace, rule: str, *, smallest_bytes: int = 1, held: bool = False) -> MemoryPlan:
     """Everything that can be moved is offloaded, or recomputed where it has a recipe, or each in turn.
 
-    What someone outside of autograd still holds in the backward is kept: moving it would free nothing.
+    What someone outside of autograd holds in the backward is kept, as moving it would free nothing, unless `held`.
     """
     recipes = recipes_of(trace)
     decisions: dict[int, Decision] = {}
     for turn, storage in enumerate(trace.movable):
-        early = storage.unpacks[0] < storage.packs[-1] or storage.outside_end > storage.unpacks[0]
+        early = storage.unpacks[0] < storage.packs[-1] or (storage.outside_end > storage.unpacks[0] and not held)
         if early or storage.nbytes < smallest_bytes:
             continue
         if rule == OFFLOAD or (rule == MIXED and turn % 3 == 0):
@@ -48,6 +48,7 @@ def plan_of(trace: StepTrace, decisions: dict[int, Decision], recipes: dict[int,
         for number in made:
             for source in recipes[number].sources:
                 back[source] = min(back.get(source, back[number]), back[number])
+    depths: dict[int, int] = {}
     rows = []
     for number, decision in decisions.items():
         storage = trace.storages[number]
@@ -56,10 +57,12 @@ def plan_of(trace: StepTrace, decisions: dict[int, Decision], recipes: dict[int,
             rows.append((min(_next_tick(trace, storage), back[number]), 1, 0, Kind.RELEASE, number))
             rows.append((back[number], 2, 0, Kind.PREFETCH, number))
         else:
-            packed = [trace.storages[source].packs[0] for source in recipes[number].sources if source in back]
+            packed = [
+                trace.storages[source].packs[0] for source in recipes[number].sources if trace.storages[source].packs
+            ]
             away = max([storage.packs[-1], *(moment for moment in packed if moment < back[number])])
             rows.append((away, 1, 0, Kind.RELEASE, number))
-            rows.append((back[number], 3, _depth(number, decisions, recipes), Kind.RECOMPUTE, number))
+            rows.append((back[number], 3, _depth(number, decisions, recipes, depths), Kind.RECOMPUTE, number))
     return MemoryPlan(
         policy="rule",
         budget_bytes=None,
@@ -75,7 +78,10 @@ def _next_tick(trace: StepTrace, storage: TraceStorage) -> int:
     return min(later, default=trace.unpacks[0].moment)
 
 
-def _depth(number: int, decisions: dict[int, Decision], recipes: dict[int, Recipe]) -> int:
+def _depth(number: int, decisions: dict[int, Decision], recipes: dict[int, Recipe], depths: dict[int, int]) -> int:
     if decisions.get(number) != Decision.RECOMPUTE:
         return 0
-    return 1 + max((_depth(source, decisions, recipes) for source in recipes[number].sources), default=0)
+    if number not in depths:
+        below = (_depth(source, decisions, recipes, depths) for source in recipes[number].sources)
+        depths[number] = 1 + max(below, default=0)
+    return depths[number]

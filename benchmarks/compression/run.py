@@ -1,0 +1,169 @@
+"""How many times fewer bytes an exact code of zeros leaves of what comes after a ReLU, before and after training.
+
+Networks are trained for real on handwritten digits. Prints the tables of the README and writes
+`benchmarks/results/compression.json`.
+"""
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.environment import describe_environment, environment_line, write_document  # noqa: E402
+
+from trimaran.costs.compression import GPU_PASSES, least_codec_rate, saved_s  # noqa: E402
+from trimaran.measure.compression import measure_coding, total  # noqa: E402
+from trimaran.networks.lenet import LeNet  # noqa: E402
+from trimaran.networks.residual import ResidualNetwork  # noqa: E402
+from trimaran.networks.vgg import VGG_GROUPS, Vgg  # noqa: E402
+from trimaran.runtime.memory.codecs import Coding, SparseCodec  # noqa: E402
+from trimaran.session.digits import accuracy, load_images  # noqa: E402
+
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], int, float]] = {
+    "LeNet": (LeNet, 32, 4e-3),
+    "residual, 14 convolutions": (ResidualNetwork, 16, 2e-3),
+    "VGG-11, an eighth as wide": (
+        lambda: Vgg(VGG_GROUPS[11], classes=10, channels=1, width=0.125, dropout=0.0, norm=True),
+        32,
+        2e-3,
+    ),
+}
+BATCH = 64
+PUBLISHED_RATIO = 2.6
+_ROUNDS = 7
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "compression.json")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    environment = describe_environment(devices=1)
+    rows = [row(name, options.epochs) for name in NETWORKS]
+    print("| network | accuracy | after ReLU | ratio untrained | ratio trained | least | most |\n" + "|" + "---|" * 7)
+    for one in rows:
+        print(
+            f"| {one['network']} | {one['accuracy']:.3f} | {one['raw_bytes'] / 2**20:.1f} MiB | "
+            f"{one['untrained']:.2f} | {one['trained']:.2f} | {one['least']:.2f} | {one['most']:.2f} |"
+        )
+    rates = codec_rates()
+    print(f"\ncode {rates['encode_bytes_per_s'] / 1e9:.2f}, undo {rates['decode_bytes_per_s'] / 1e9:.2f}, ", end="")
+    print(f"plain copy {rates['copy_bytes_per_s'] / 1e9:.1f} GB/s at 60 % zeros; {environment_line(environment)}\n")
+    document: dict[str, Any] = {
+        "schema_version": 1,
+        "environment": environment,
+        "published_ratio": PUBLISHED_RATIO,
+        "networks": rows,
+        "rates": rates,
+        "worth": worth(rates, rows),
+    }
+    write_document(document, options.output)
+    for where, one in document["worth"].items():
+        print(f"{where}: {one['saved_s'] * 1e3:+.1f} ms for each GB and direction")
+
+
+def row(name: str, epochs: int) -> dict[str, Any]:
+    """A network untrained and trained."""
+    make, size, rate = NETWORKS[name]
+    torch.manual_seed(0)
+    model = make()
+    untrained = ratios(model, size)
+    reached = train(model, size, rate, epochs)
+    trained = ratios(model, size)
+    each = [one.ratio for one in trained.values()]
+    return {
+        "network": name,
+        "accuracy": reached,
+        "raw_bytes": total(trained).raw_bytes,
+        "untrained": total(untrained).ratio,
+        "trained": total(trained).ratio,
+        "least": min(each),
+        "most": max(each),
+    }
+
+
+def ratios(model: nn.Module, size: int) -> Any:
+    """What is coded in a step on images that were not trained on."""
+    images, classes = load_images(train=False, size=size)[:BATCH]
+
+    def step() -> None:
+        model.zero_grad()
+        functional.cross_entropy(model(images), classes).backward()
+
+    return measure_coding(step, model)[1]
+
+
+def train(model: nn.Module, size: int, rate: float, epochs: int) -> float:
+    """Train on the digits; the accuracy on those that were kept."""
+    images, classes = load_images(train=True, size=size)[:]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.05)
+    for _ in range(epochs):
+        for chosen in torch.randperm(len(images)).split(BATCH):
+            optimizer.zero_grad()
+            functional.cross_entropy(model(images[chosen]), classes[chosen]).backward()
+            optimizer.step()
+    model.eval()
+    kept, truth = load_images(train=False, size=size)[:]
+    with torch.no_grad():
+        reached = accuracy(model(kept), truth)
+    model.train()
+    return reached
+
+
+def codec_rates() -> dict[str, float]:
+    """Rates on this machine, by bytes that go in, of 16 MiB with three words of five zero; medians."""
+    values = np.random.default_rng(0).standard_normal(4 << 20).astype(np.float32)
+    values[np.random.default_rng(1).random(len(values)) < 0.6] = 0.0
+    device = values.view(np.uint8)
+    host, back = np.zeros_like(device), np.zeros_like(device)
+    coding = Coding(SparseCodec())
+    works: dict[str, Callable[[], object]] = {
+        "encode": lambda: coding.save(device, host),
+        "decode": lambda: coding.load(host, back),
+        "copy": lambda: np.copyto(back, device),
+    }
+    return {f"{name}_bytes_per_s": len(device) / median_s(work) for name, work in works.items()}
+
+
+def median_s(work: Callable[[], object]) -> float:
+    times_s = []
+    for _ in range(_ROUNDS):
+        begin_s = time.perf_counter()
+        work()
+        times_s.append(time.perf_counter() - begin_s)
+    return statistics.median(times_s)
+
+
+def worth(rates: dict[str, float], rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Time saved for each GB and direction: here, and modelled for a GPU that codes with ordinary operations."""
+    ratio = min(one["trained"] for one in rows)
+    places = {
+        "this CPU": (rates["copy_bytes_per_s"], rates["encode_bytes_per_s"]),
+        "titan-x, PCIe 3.0 (modelled)": (12.8e9, 252e9 / GPU_PASSES),
+        "h200, PCIe 5.0 (modelled)": (53e9, 3.6e12 / GPU_PASSES),
+        "NVLink-C2C (modelled)": (350e9, 3.6e12 / GPU_PASSES),
+    }
+    return {
+        name: {
+            "saved_s": saved_s(10**9, link_bytes_per_s=link, codec_bytes_per_s=codec, ratio=ratio),
+            "codec_bytes_per_s": codec,
+            "least_codec_bytes_per_s": least_codec_rate(link, ratio),
+        }
+        for name, (link, codec) in places.items()
+    }
+
+
+if __name__ == "__main__":
+    main()

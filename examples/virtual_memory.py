@@ -1,0 +1,33 @@
+"""A plain training loop whose activations do not all fit: the context keeps the peak within a budget.
+
+python examples/virtual_memory.py          # 60 % of what it needs without help
+python examples/virtual_memory.py 12GiB
+"""
+
+import sys
+
+import torch
+from torch.nn import functional
+
+import trimaran
+from trimaran.networks.gpt2 import Gpt2
+
+
+def main(budget: str = "60%") -> None:
+    torch.manual_seed(0)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = Gpt2(128, 4, 4, vocabulary=500, length=64).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    with trimaran.virtual_memory(budget) as memory:
+        for _ in range(8):
+            words = torch.randint(500, (16, 65), device=device)
+            scores = model(words[:, :-1])
+            loss = functional.cross_entropy(scores.flatten(0, 1), words[:, 1:].flatten())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    print(memory.report())
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

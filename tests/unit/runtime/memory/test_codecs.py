@@ -1,0 +1,167 @@
+"""Coded copies: exact to the bit where they say so, smaller where they can be, and gradients as without them."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.runtime.memory.executing import gradients, random_delays, record, same_bits
+from tests.unit.runtime.memory.plans import OFFLOAD, plan_by_rule
+from torch import nn
+
+from trimaran.errors import ExecutionError, InputError
+from trimaran.graph.trace.calls import Recording
+from trimaran.graph.trace.types import View
+from trimaran.runtime.memory.arena import HostArena
+from trimaran.runtime.memory.codecs import CHUNK_BYTES, Bf16Codec, Codec, Coding, SparseCodec, find_codec
+from trimaran.runtime.memory.executor import MemoryExecutor
+from trimaran.runtime.memory.host import HostEngine
+
+
+def there_and_back(codec: Codec, device: np.ndarray) -> tuple[np.ndarray, int]:
+    host, back = np.full_like(device, 0xAA), np.full_like(device, 0x55)
+    coding = Coding(codec)
+    coding.save(device, host)
+    coding.load(host, back)
+    return back, coding.nbytes
+
+
+@given(
+    zeros=st.floats(0, 1),
+    nbytes=st.integers(0, 300),
+    word_bytes=st.sampled_from([1, 2, 4, 8]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_any_bytes_come_back_as_they_were(zeros: float, nbytes: int, word_bytes: int, seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    device = generator.integers(0, 256, nbytes, dtype=np.uint8)
+    device[generator.random(nbytes) < zeros] = 0
+    back, coded = there_and_back(SparseCodec(word_bytes), device)
+    assert np.array_equal(back, device)
+    assert coded <= nbytes
+
+
+@pytest.mark.parametrize("size", [CHUNK_BYTES - 3, CHUNK_BYTES, CHUNK_BYTES + 5, 2 * CHUNK_BYTES + 1])
+def test_chunks_of_zeros_and_of_noise_lie_side_by_side(size: int) -> None:
+    device = np.zeros(size, np.uint8)
+    device[: size // 2] = np.random.default_rng(0).integers(1, 256, size // 2, dtype=np.uint8)
+    back, coded = there_and_back(SparseCodec(), device)
+    assert np.array_equal(back, device)
+    assert size / 2 < coded < 0.8 * size if size > CHUNK_BYTES + 5 else coded <= size
+
+
+def test_negative_zeros_and_nans_keep_their_bits() -> None:
+    """-0.0 == 0.0, so a code by values would lose the sign; no NaN equals itself, and this one carries a payload."""
+    words = np.zeros(64, np.uint32)
+    words[:4] = 0x80000000, 0x7FC01234, 0xFFC00001, 0x00000001
+    back, coded = there_and_back(SparseCodec(), words.view(np.uint8))
+    assert np.array_equal(back.view(np.uint32), words)
+    assert coded == 64 // 8 + 4 * 4
+
+
+def test_what_has_no_zeros_stays_as_it_is() -> None:
+    device = np.random.default_rng(0).standard_normal(1024).astype(np.float32).view(np.uint8)
+    back, coded = there_and_back(SparseCodec(), device)
+    assert coded == len(device)
+    assert np.array_equal(back, device)
+
+
+def test_bf16_is_torchs_rounding_and_half_the_bytes() -> None:
+    values = torch.tensor([1.0, 3.14159, -0.0, 1e-40, 65504.0, float("inf"), float("nan"), 1 + 2**-8])
+    back, coded = there_and_back(Bf16Codec(), values.numpy().view(np.uint8))
+    expected = values.to(torch.bfloat16).float()
+    assert torch.equal(torch.from_numpy(back.view(np.int32)), expected.view(torch.int32))
+    assert coded == values.nbytes // 2
+
+
+def test_bf16_takes_float32_and_nothing_else() -> None:
+    def view(dtype: str) -> View:
+        return View(shape=(4,), stride=(1,), offset=0, dtype=dtype)
+
+    codec = find_codec("bf16")
+    assert codec.takes((view("float32"),), 8)
+    for views, start in (
+        ((view("int64"),), 0),
+        ((view("float32"), view("int32")), 0),
+        ((), 0),
+        ((view("float32"),), 2),
+    ):
+        assert not codec.takes(views, start)
+
+
+@pytest.mark.parametrize("wrong", [lambda: find_codec("zip"), lambda: SparseCodec(3)])
+def test_what_is_not_there_is_told(wrong: object) -> None:
+    with pytest.raises(InputError):
+        wrong()  # type: ignore[operator]
+
+
+class _Net(nn.Module):
+    """ReLUs in place and not, pool indices (int64) and a sigmoid without zeros."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(
+            nn.Conv2d(3, 8, 3, padding=1),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(8, 8, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(8, 8, 3, padding=1),
+            nn.Sigmoid(),
+            nn.Flatten(),
+            nn.Linear(8 * 64, 4),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        loss: torch.Tensor = self.layers(x).logsumexp(1).sum()
+        return loss
+
+
+def _run(codec: Codec | None, recording: Recording, model: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+    engine, arena = HostEngine(delay=random_delays(1), codec=codec), HostArena(16 << 20)
+    executor = MemoryExecutor(recording, plan_by_rule(recording.trace, OFFLOAD), engine, arena, smallest_bytes=1)
+    try:
+        for _ in range(2):
+            model.zero_grad()
+            with executor.hooks():
+                model(x).backward()
+            assert executor.finish_step().to_host_bytes > 0
+    finally:
+        engine.close()
+        arena.close()
+    return gradients(model)
+
+
+def test_gradients_under_an_exact_codec_are_bit_for_bit_those_of_autograd() -> None:
+    model, x = _Net(), torch.randn(4, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    recording = record(lambda: model(x).backward(), model)
+    model.zero_grad()
+    model(x).backward()
+    expected, codec = gradients(model), SparseCodec()
+    assert same_bits(_run(codec, recording, model, x), expected)
+    assert codec.traffic.coded_bytes < 0.9 * codec.traffic.raw_bytes
+
+
+def test_gradients_under_bf16_are_near_but_others() -> None:
+    """Eight bits of a significand: relative errors of at most 2**-8 an element, a few of them summed."""
+    model, x = _Net(), torch.randn(4, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    recording = record(lambda: model(x).backward(), model)
+    model.zero_grad()
+    model(x).backward()
+    expected = gradients(model)
+    found = _run(Bf16Codec(), recording, model, x)
+    assert not same_bits(found, expected)
+    for one, other in zip(found, expected, strict=True):
+        assert float((one - other).norm()) <= 0.02 * float(other.norm())
+
+
+def test_an_error_of_the_codec_reaches_who_waits() -> None:
+    class Broken(SparseCodec):
+        def encode(self, source: np.ndarray, target: np.ndarray) -> int:
+            raise ValueError("no code today")
+
+    model, x = _Net(), torch.randn(4, 3, 16, 16)
+    recording = record(lambda: model(x).backward(), model)
+    with pytest.raises(ExecutionError, match="no code today"):
+        _run(Broken(), recording, model, x)

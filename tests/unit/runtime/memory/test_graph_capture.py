@@ -1,0 +1,24 @@
+"""Seen in the wild: a CUDA graph replays the addresses that were captured, while memory has moved on."""
+
+import pytest
+
+from trimaran.errors import InputError
+from trimaran.runtime.memory.arena import HostArena
+from trimaran.runtime.memory.executor import MemoryExecutor
+from trimaran.runtime.memory.host import HostEngine
+
+
+class CapturingEngine(HostEngine):
+    """An engine whose operations are being captured."""
+
+    def capturing(self) -> bool:
+        return True
+
+
+def test_the_block_is_refused_while_operations_are_captured() -> None:
+    engine = CapturingEngine()
+    with HostArena(0) as arena:
+        executor = MemoryExecutor.without_plan(engine, arena)
+        with pytest.raises(InputError, match="CUDA graph"):
+            executor.hooks().__enter__()
+    engine.close()
