@@ -89,7 +89,8 @@ def replay(trace: StepTrace, plan: MemoryPlan, rates: Rates) -> Replay:
                 most = max(most, device.take(step, plan.recipes.get(step.storage)))
             clock.take(step, plan.recipes.get(step.storage))
         device.bear(moment)
-        peaks.append(max(most, device.bytes))
+        scratch_bytes = event.scratch_bytes if isinstance(event, TraceOp) else 0
+        peaks.append(max(most, device.bytes + scratch_bytes))
         clock.pass_event(event)
     return Replay(
         peaks=tuple(peaks),
@@ -179,7 +180,7 @@ class _Device:
             for number, _ in op.writes:
                 if self._trace.storages[number].role != Role.BUFFER:
                     made[number] = self._trace.storages[number].nbytes
-            most = max(most, sum(made.values()))
+            most = max(most, sum(made.values()) + op.scratch_bytes)
             needed = {number for later in ops[position + 1 :] for number, _ in (*later.reads, *later.writes)}
             made = {number: nbytes for number, nbytes in made.items() if number in needed or number == target}
         return most

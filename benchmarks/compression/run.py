@@ -27,7 +27,8 @@ from trimaran.measure.compression import measure_coding, total  # noqa: E402
 from trimaran.networks.lenet import LeNet  # noqa: E402
 from trimaran.networks.residual import ResidualNetwork  # noqa: E402
 from trimaran.networks.vgg import VGG_GROUPS, Vgg  # noqa: E402
-from trimaran.runtime.memory.codecs import Coding, SparseCodec  # noqa: E402
+from trimaran.runtime.memory.codecs import SparseCodec  # noqa: E402
+from trimaran.runtime.memory.coding import Coding  # noqa: E402
 from trimaran.session.digits import accuracy, load_images  # noqa: E402
 
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], int, float]] = {
@@ -46,7 +47,7 @@ _ROUNDS = 7
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "compression.json")
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -24,8 +24,8 @@ from trimaran.errors import InputError
 from trimaran.graph.trace.types import StepTrace, Value
 
 GPU_PASSES = 7.0
-"""Bytes that ordinary operations of a GPU read and write to code one: compare (1.25), number what is there (0.25 and 2),
-pick it (1 and 2, and what comes out)."""
+"""Bytes that ordinary operations of a GPU read and write to code one: compare (1.25), number what is there (0.25 and
+2), pick it (1 and 2, and what comes out)."""
 
 _MAKES_ZEROS = ("aten.relu", "aten.threshold", "aten.clamp_min", "aten.hardtanh")
 _PASSES_ZEROS = ("aten.max_pool", "aten.native_dropout", "aten._adaptive_avg_pool", "aten.avg_pool")

@@ -14,7 +14,8 @@ from trimaran.costs.compression import after_relu
 from trimaran.errors import ExecutionError
 from trimaran.graph.trace.record import Recorder
 from trimaran.graph.trace.types import StepTrace
-from trimaran.runtime.memory.codecs import Codec, Coding, SparseCodec, Traffic, bytes_at
+from trimaran.runtime.memory.codecs import SparseCodec
+from trimaran.runtime.memory.coding import Codec, Coding, Traffic, bytes_at
 
 MakeCodec = Callable[[], Codec]
 

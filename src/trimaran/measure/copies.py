@@ -50,7 +50,7 @@ def copy_rates(device: str) -> CopyRates:
     on_gpu = device.startswith("cuda")
     engine: CopyEngine = CudaEngine(device) if on_gpu else HostEngine()
     try:
-        with HostArena(2 * _LARGE_BYTES, lock=page_lock() if on_gpu else None) as arena:
+        with HostArena(2 * _LARGE_BYTES, lock=page_lock(device) if on_gpu else None) as arena:
             return measure_copies(engine, arena)
     finally:
         engine.close()

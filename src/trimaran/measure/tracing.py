@@ -65,8 +65,9 @@ def trace_on_rank(world: World, make_job: Callable[[], Job], size: int) -> Trace
     for share in islice(shares, _WARM_UP_STEPS):
         executor.step(share)
     recorder = Recorder(captured.model)
+    share = next(shares)  # what a loader does on the host is no part of the step
     with recorder:
-        executor.step(next(shares))
+        executor.step(share)
     executor.close()
     rates = copy_rates(world.device)
     trace = recorder.recording.trace

@@ -12,7 +12,7 @@ from trimaran.planner.memory import MemoryOutcome, floor, plan_memory
 from trimaran.planner.memory.vdnn import vdnn_all, vdnn_conv
 from trimaran.planner.memory.vdnn_dynamic import vdnn_dyn
 from trimaran.program.memory import KEEP_ALL
-from trimaran.report.memory import SplitFigures
+from trimaran.report.memory_split import SplitFigures
 from trimaran.runtime.split import Split
 from trimaran.session.memory_batches import most_samples
 from trimaran.session.memory_figures import Simulated, simulated

@@ -196,10 +196,12 @@ def _ranges(model: nn.Module, trace: StepTrace, budget_bytes: int) -> Iterator[t
             continue
         low, high = (choose(place for place in places if place is not None) for choose in (min, max))
         barred = [place for path in drawn if (place := _child(children, path)) is not None]
-        for first in range(low + 1):
-            for last in range(high, len(children)):
-                if not any(first <= place <= last for place in barred):
-                    found.append((last - first, -len(parent), first, last, parent))
+        found += [
+            (last - first, -len(parent), first, last, parent)
+            for first in range(low + 1)
+            for last in range(high, len(children))
+            if not any(first <= place <= last for place in barred)
+        ]
     # Of the same range seen from two modules, one inside the other, the inner.
     for _, _, first, last, parent in sorted(found):
         yield parent, first, last

@@ -46,7 +46,7 @@ class JobTracer:
     def __init__(self, job: Job, *, splits: Sequence[Split] = (), like: "JobTracer | None" = None) -> None:
         self._job = job
         self.splits = tuple(splits)
-        self._sample = sample_batch(job) if like is None else like._sample
+        self._sample: Any = sample_batch(job) if like is None else like._sample
         self._model: nn.Module | None = None if like is None else like._model
         self._traces: dict[int, StepTrace] = {}
 

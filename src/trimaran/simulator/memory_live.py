@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from trimaran.graph.trace.liveness import scratch_bytes
 from trimaran.graph.trace.types import Role, StepTrace, TraceOp
 from trimaran.program.memory import MemoryPlan, MemoryStep, Recipe
 from trimaran.program.types import Kind
@@ -64,7 +65,7 @@ def live_bytes(trace: StepTrace, plan: MemoryPlan) -> LiveBytes:
     """
     changed = lives(trace, plan)
     after = _settled(trace, changed)
-    at = after.copy()
+    at = after + scratch_bytes(trace)  # of operations; what happens within a tick comes next
     for moment, steps in _by_moment(plan).items():
         at[moment] = max(at[moment], _within_tick(trace, plan, changed, steps, int(after[moment])))
     operations = np.fromiter((isinstance(event, TraceOp) for event in trace.events), dtype=np.bool_, count=trace.length)
@@ -87,11 +88,12 @@ def recipe_peak(trace: StepTrace, recipe: Recipe) -> int:
     there: set[int] = set()
     live = peak = 0
     for moment in recipe.ops:
+        op = trace.events[moment]
         for number in writes[moment]:
             if number not in there:
                 there.add(number)
                 live += trace.storages[number].nbytes
-        peak = max(peak, live)
+        peak = max(peak, live + (op.scratch_bytes if isinstance(op, TraceOp) else 0))
         over = [number for number in there if touched[number] == moment and number != recipe.storage]
         for number in over:
             there.discard(number)

@@ -8,11 +8,13 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from trimaran.cluster.catalog import find_device
+from trimaran.costs.roofline import memory_costs
 from trimaran.errors import InfeasibleError, InputError
 from trimaran.graph.trace.meta import trace_on_meta
 from trimaran.graph.trace.record import Recorder
 from trimaran.networks.vgg import VGG_GROUPS, Vgg
-from trimaran.planner.memory import floor
+from trimaran.planner.memory import floor, plan_memory
 from trimaran.planner.memory.floor import kept_bytes
 from trimaran.runtime.split import Split, splitting
 from trimaran.session.jobs import JobSource
@@ -56,6 +58,10 @@ def _find(budget_bytes: int, model: nn.Module | None = None) -> FoundSplit | Non
     return find_split(lambda: made, batch, loss, make_optimizer=_SGD, budget_bytes=budget_bytes, limit_s=60.0)
 
 
+def _same(model: nn.Module) -> nn.Module:
+    return model
+
+
 @pytest.fixture(scope="module")
 def plain_floor() -> int:
     return floor(trace_on_meta(vgg, batch, loss, make_optimizer=_SGD)).nbytes
@@ -80,6 +86,11 @@ def test_vgg16_at_the_papers_squeeze_is_below_the_floor_and_fits_with_two_parts(
     assert found.split == Split(parent="features", first=0, last=4, parts=2)
     assert found.floor.nbytes <= budget
     assert found.floor.nbytes / 2**30 == pytest.approx(7.4, abs=0.1)
+    # Against the whole step with memory without end; vDNN is 18 % slower at this squeeze, on this card.
+    device = find_device("titan-x")
+    plan = plan_memory(found.trace, memory_costs(found.trace, device), budget_bytes=budget)
+    assert plan.live.peak <= budget
+    assert plan.run.step_time_s / memory_costs(trace, device).compute_s - 1 < 0.08
 
 
 def test_the_floor_that_is_promised_is_that_of_the_step_that_is_traced(plain_floor: int) -> None:
@@ -125,7 +136,7 @@ def test_what_draws_random_numbers_without_a_module_of_its_own_is_not_split() ->
 
     for middle, possible in ((nn.ReLU(), True), (Noisy(), False)):
         made = model(middle)
-        least = floor(trace_on_meta(lambda made=made: made, batch, loss, make_optimizer=_SGD)).nbytes
+        least = floor(trace_on_meta(functools.partial(_same, made), batch, loss, make_optimizer=_SGD)).nbytes
         assert (_find(int(0.8 * least), made) is not None) == possible
 
 

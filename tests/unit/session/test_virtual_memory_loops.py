@@ -35,10 +35,10 @@ def test_an_unmodified_loop_trains_alike(name: str) -> None:
     assert_equal(trained, train(name, plain()))
 
 
-@pytest.mark.parametrize(("name", "budget"), [("resnet50", "85%"), ("gpt2", "85%"), ("densenet121", "70%")])
+@pytest.mark.parametrize(("name", "budget"), [("gpt2", "85%"), ("densenet121", "70%")])
 def test_recomputing_alone_trains_alike(name: str, budget: str) -> None:
     """Without room on the host nothing can be offloaded; what recipes make is compared once, then used."""
-    trained = train(name, plain(), budget=budget, host=0, limit_s=5.0)
+    trained = train(name, plain(), budget=budget, host=0, limit_s=2.0)
     assert_planned(trained)
     assert trained.report is not None
     assert {one.decision for one in trained.report.decisions} == {"recompute"}

@@ -19,7 +19,7 @@ def test_the_predicted_peak_is_that_of_a_real_run(name: str) -> None:
     assert fitting.measured_peak_bytes == pytest.approx(keep, rel=TOLERANCE)
     for share in SHARES:
         budget = max(int(keep * share), int(floor * 1.02))
-        report = train(name, accumulating(1, 5), budget=budget, account=True, limit_s=2.0).report
+        report = train(name, accumulating(1, 4), budget=budget, account=True, limit_s=1.0).report
         assert report is not None
         assert report.measured_peak_bytes is not None
         assert report.measured_peak_bytes <= budget

@@ -48,12 +48,13 @@ def _attend(
 ) -> Any:
     if form == "math" or query.dim() != 4:
         return func(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
-    if enable_gqa:
+    flash = form == "flash" and attn_mask is None and query.dtype in _HALVES and query.shape[-1] <= _LARGEST_HEAD
+    if enable_gqa and not flash:  # flash reads fewer heads of keys and values as they are
         groups = query.shape[1] // key.shape[1]
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
     if form == "cpu":
         return _on_cpu(func, query, key, value, attn_mask, dropout_p, is_causal, scale)
-    if form == "flash" and attn_mask is None and query.dtype in _HALVES and query.shape[-1] <= _LARGEST_HEAD:
+    if flash:
         return torch.ops.aten._scaled_dot_product_flash_attention(
             query, key, value, dropout_p, is_causal, False, scale=scale
         )[0]

@@ -35,6 +35,15 @@ UPDATING_STATISTICS = {"aten::_batch_norm_with_update": (3, 4)}
 INEXACT = frozenset({"aten::mkldnn_rnn_layer", "aten::_cudnn_rnn", "aten::miopen_rnn"})
 """Leave bytes of their workspace unset, so that no two runs give the same bits."""
 
+CONVOLUTIONS = frozenset(
+    f"aten::{name}"
+    for name in (
+        "_convolution", "convolution", "convolution_backward", "convolution_overrideable", "cudnn_convolution",
+        "cudnn_convolution_add_relu", "cudnn_convolution_relu", "cudnn_convolution_transpose",
+    )
+)  # fmt: skip
+"""Try several algorithms on a GPU where `torch.backends.cudnn.benchmark` is set, and may take another one next time."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ref:
@@ -124,6 +133,9 @@ def is_repeatable(op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, An
     """Whether running a call again gives the same and changes nothing else: nothing random, no communication."""
     if op.namespace not in REPEATABLE_NAMESPACES or op._schema.name in INEXACT:
         return False
+    if torch.backends.cudnn.benchmark and op._schema.name in CONVOLUTIONS:
+        # Meta tensors stand for those of a GPU.
+        return all(tensor.device.type == "cpu" for tensor in tensors_in((args, dict(kwargs))))
     if torch.Tag.nondeterministic_seeded in op.tags and not _without_dropout(op, args, kwargs):
         return False
     return all(map(is_plain, args)) and all(map(is_plain, kwargs.values()))

@@ -92,6 +92,7 @@ class Census:
         book = self._tape.book
         for plain in _plain(tensor):
             storage = plain.untyped_storage()
+            self._tape.see(storage.device)
             number = book.find(storage)
             if number is None:
                 number = book.add(storage, role, -1)

@@ -16,9 +16,12 @@ def finished(tape: Tape) -> Recording:
     for moment, event in enumerate(tape.events):
         if isinstance(event, TickDraft):
             ticks[event.storage].append((moment, event))
-    storages = tuple(_storage(number, record, ticks[number], length) for number, record in enumerate(tape.book.records))
+    storages = tuple(
+        _storage(number, record, ticks[number], length, on_device=tape.place in (None, record.device))
+        for number, record in enumerate(tape.book.records)
+    )
     events = tuple(
-        _op(moment, event) if isinstance(event, OpDraft) else _tick(moment, event, length)
+        _op(moment, event, _duration_s(tape, event)) if isinstance(event, OpDraft) else _tick(moment, event, length)
         for moment, event in enumerate(tape.events)
     )
     calls = {
@@ -41,7 +44,10 @@ def _settle(record: Record) -> None:
         record.role, record.birth = Role.GRADIENT, -1
 
 
-def _storage(number: int, record: Record, ticks: list[tuple[int, TickDraft]], length: int) -> TraceStorage:
+def _storage(
+    number: int, record: Record, ticks: list[tuple[int, TickDraft]], length: int, *, on_device: bool
+) -> TraceStorage:
+    """The storage of a record. What is on another device takes no memory of this one, and no plan can move it."""
     outside_end = length if record.end is None else min(record.end, length)
     ends = [length if tick.end is None else min(tick.end, length) for _, tick in ticks]
     packs = [(moment, tick) for moment, tick in ticks if tick.kind == "pack"]
@@ -49,12 +55,12 @@ def _storage(number: int, record: Record, ticks: list[tuple[int, TickDraft]], le
     single = len(record.packed_at) == 1 and not record.changed
     return TraceStorage(
         number=number,
-        nbytes=record.nbytes,
+        nbytes=record.nbytes if on_device else 0,
         role=record.role,
         birth=record.birth,
         outside_end=outside_end,
         keep_end=max(outside_end, *ends) if ends else outside_end,
-        copy_bytes=covered_bytes(views),
+        copy_bytes=covered_bytes(views) if on_device else 0,
         packs=tuple(moment for moment, _ in packs),
         unpacks=tuple(moment for moment, tick in ticks if tick.kind == "unpack"),
         version=next(iter(record.packed_at)) if single else None,
@@ -62,12 +68,21 @@ def _storage(number: int, record: Record, ticks: list[tuple[int, TickDraft]], le
     )
 
 
-def _op(moment: int, draft: OpDraft) -> TraceOp:
-    duration_s = draft.duration_s
-    if draft.interval is not None:
-        start, end = draft.interval
-        end.synchronize()
-        duration_s = start.elapsed_time(end) / 1000.0  # milliseconds
+def _duration_s(tape: Tape, draft: OpDraft) -> float | None:
+    """How long an operation took; none of the device's time where all that it touches is on the host [s]."""
+    if tape.device == "meta":
+        return None
+    numbers = {number for number, _ in (*draft.reads, *draft.writes)}
+    if tape.device != "cpu" and numbers and all(tape.book.records[n].device.type == "cpu" for n in numbers):
+        return 0.0
+    if draft.interval is None:
+        return draft.duration_s
+    start, end = draft.interval
+    end.synchronize()
+    return start.elapsed_time(end) / 1000.0  # milliseconds
+
+
+def _op(moment: int, draft: OpDraft, duration_s: float | None) -> TraceOp:
     return TraceOp(
         moment=moment,
         name=draft.name,
@@ -80,6 +95,7 @@ def _op(moment: int, draft: OpDraft) -> TraceOp:
         dtype=draft.dtype,
         repeatable=draft.call is not None,
         duration_s=duration_s,
+        scratch_bytes=draft.scratch_bytes,
     )
 
 

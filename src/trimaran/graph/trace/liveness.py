@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from trimaran.graph.trace.types import Role, StepTrace, TraceStorage, Value
+from trimaran.graph.trace.types import Role, StepTrace, TraceOp, TraceStorage, Value
 
 Live = NDArray[np.int64]
 """Bytes at each moment [bytes]."""
@@ -29,7 +29,7 @@ def live_kept(trace: StepTrace, roles: Iterable[Role] = EVERY) -> Live:
         roles: which storages count
     """
     lives = ((storage.birth, storage.keep_end, storage.nbytes) for storage in _of(trace, roles))
-    return _sum(trace, lives)
+    return _sum(trace, lives) + _scratch(trace, roles)
 
 
 def live_dropped(trace: StepTrace, roles: Iterable[Role] = EVERY) -> Live:
@@ -42,7 +42,7 @@ def live_dropped(trace: StepTrace, roles: Iterable[Role] = EVERY) -> Live:
     windows: dict[int, list[tuple[int, int]]] = {}
     for tick in trace.unpacks:
         windows.setdefault(tick.storage, []).append((tick.moment, tick.end))
-    return _sum(trace, _dropped_lives(trace, roles, windows))
+    return _sum(trace, _dropped_lives(trace, roles, windows)) + _scratch(trace, roles)
 
 
 def peak(live: Live) -> int:
@@ -63,6 +63,17 @@ def without_weights() -> frozenset[Role]:
 def writers(trace: StepTrace) -> dict[Value, int]:
     """The moment of the operation that makes each value."""
     return {value: operation.moment for operation in trace.ops for value in operation.writes}
+
+
+def scratch_bytes(trace: StepTrace) -> Live:
+    """What is on the device at each moment only while an operation runs there [bytes]."""
+    sizes = (event.scratch_bytes if isinstance(event, TraceOp) else 0 for event in trace.events)
+    return np.fromiter(sizes, dtype=np.int64, count=trace.length)
+
+
+def _scratch(trace: StepTrace, roles: Iterable[Role]) -> Live:
+    """It grows with the batch, as activations do."""
+    return scratch_bytes(trace) if Role.ACTIVATION in roles else np.zeros(trace.length, dtype=np.int64)
 
 
 def _of(trace: StepTrace, roles: Iterable[Role]) -> Iterator[TraceStorage]:

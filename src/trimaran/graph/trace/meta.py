@@ -1,8 +1,8 @@
 """Traces a step on meta tensors, which have shapes and no bytes: no device, no memory and no data are needed.
 
 The shapes, and so the lives and sizes of everything, are those of a real step. Where meta tensors would take another
-kernel than a device does, the device's is asked for: attention (`attention`) and autocast (`autocast`). What still
-differs: recurrent layers run step by step, so that a real kernel keeps its intermediate states in one storage of its
+kernel than a device does, the device's is asked for: attention (`attention`), dropout (`dropout`) and autocast
+(`autocast`). What still differs: recurrent layers run step by step, so that a real kernel keeps its intermediate states in one storage of its
 own; the fused forms of optimizers may need scratch memory that is not seen; convolutions have no workspace.
 """
 
@@ -17,6 +17,7 @@ from trimaran.errors import InputError, TrimaranError
 from trimaran.graph.trace.attention import AttentionForm, attend
 from trimaran.graph.trace.autocast import Autocast
 from trimaran.graph.trace.calls import replaced
+from trimaran.graph.trace.dropout import drop_out
 from trimaran.graph.trace.overrides import Overrides, Replacement
 from trimaran.graph.trace.record import Recorder
 from trimaran.graph.trace.types import StepTrace
@@ -46,7 +47,7 @@ def trace_on_meta(
         loss: `(model, batch)` to the scalar loss
         make_optimizer: makes the optimizer from parameters; None: no update, and no state
         autocast: lower precision, such as `torch.bfloat16`; None: none
-        attention: form of attention; "flash" is that of a GPU
+        attention: form of attention; "flash" is that of a GPU. With "cpu" dropout is that of a CPU too
 
     Returns:
         The trace, with no durations.
@@ -97,6 +98,8 @@ def _rules(casting: Autocast | None, attention: AttentionForm) -> Callable[[str]
     def rule(name: str) -> Replacement | None:
         if name == "scaled_dot_product_attention":
             return attend_in_form
+        if name == "dropout" and attention != "cpu":
+            return drop_out
         return casting.replacement(name) if casting is not None else None
 
     return rule

@@ -5,7 +5,6 @@ does before and after is not in it.
 """
 
 import functools
-import time
 from typing import Any
 
 import torch
@@ -27,6 +26,7 @@ from trimaran.graph.trace.geometry import dtype_name, has_storage, view_of
 from trimaran.graph.trace.modules import ModulePaths
 from trimaran.graph.trace.saved import SavedTensors
 from trimaran.graph.trace.tape import OpDraft, Tape
+from trimaran.graph.trace.timing import run_timed
 from trimaran.graph.trace.types import Role, Value
 from trimaran.graph.trace.work import bytes_of, flops_of
 from trimaran.graph.types import Phase
@@ -111,9 +111,10 @@ class Operations(TorchDispatchMode):
         template = self._template(args, kwargs) if is_repeatable(func, args, kwargs) else None
         tape.running = True
         try:
-            out, duration_s, interval = self._run(func, args, kwargs)
+            ran = run_timed(tape, func, args, kwargs)
         finally:
             tape.running = False
+        out = ran.out
         outputs = [tensor for tensor in tensors_in(out) if has_storage(tensor)]
         module = self._module()
         made, changed = self._made(outputs, module), self._changed(func, args, kwargs)
@@ -131,8 +132,9 @@ class Operations(TorchDispatchMode):
             nbytes=bytes_of(inputs, outputs),
             dtype=dtype_name((outputs or inputs)[0].dtype) if outputs or inputs else "",
             call=None if template is None else self._call(func, template, made, changed),
-            duration_s=duration_s,
-            interval=interval,
+            duration_s=ran.duration_s,
+            interval=ran.interval,
+            scratch_bytes=ran.scratch_bytes,
         )
         tape.events.append(draft)
         return out
@@ -145,27 +147,6 @@ class Operations(TorchDispatchMode):
         if func._schema.name not in _NORMS and any(records[number].birth == -1 for number in changed):
             return None
         return Call(op=func, args=template[0], kwargs=template[1], made=made, grad=torch.is_grad_enabled())
-
-    def _run(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, float | None, Any]:
-        device = self.tape.device
-        if device == "cuda":
-            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            start.record()
-            out = func(*args, **kwargs)
-            end.record()
-            return out, None, (start, end)
-        started = time.perf_counter()
-        out = func(*args, **kwargs)
-        duration_s = time.perf_counter() - started
-        if not device:
-            self._settle_device(out)
-        return out, None if self.tape.device == "meta" else duration_s, None
-
-    def _settle_device(self, out: Any) -> None:
-        for tensor in tensors_in(out):
-            if tensor.dim():
-                self.tape.device = tensor.device.type
-                return
 
     def _template(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Template | None:
         if not all(map(has_storage, tensors_in((args, kwargs)))):

@@ -24,6 +24,7 @@ class Record:
 
     Attributes:
         nbytes: largest size seen [bytes]
+        device: where it is
         role: what it is to the step, as far as known
         birth: moment of the operation that made it; -1: it was there before
         module: that made it
@@ -36,6 +37,7 @@ class Record:
     """
 
     nbytes: int
+    device: torch.device
     role: Role
     birth: int
     module: str
@@ -74,7 +76,15 @@ class StorageBook:
 
         reference = self._watch(storage, number, gone)
         self.records.append(
-            Record(nbytes=storage.nbytes(), role=role, birth=birth, module=module, unseen=unseen, reference=reference)
+            Record(
+                nbytes=storage.nbytes(),
+                device=storage.device,
+                role=role,
+                birth=birth,
+                module=module,
+                unseen=unseen,
+                reference=reference,
+            )
         )
         return number
 

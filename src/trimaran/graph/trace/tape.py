@@ -10,6 +10,9 @@ from trimaran.graph.trace.storages import StorageBook
 from trimaran.graph.trace.types import View
 from trimaran.graph.types import Phase
 
+_RANKS = {"cpu": 0, "meta": 1}
+"""Which device a step is on that has tensors on several; not named: above these."""
+
 
 @dataclass(slots=True)
 class OpDraft:
@@ -26,6 +29,7 @@ class OpDraft:
     call: Call | None
     duration_s: float | None = None
     interval: tuple[torch.cuda.Event, torch.cuda.Event] | None = None
+    scratch_bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -54,7 +58,7 @@ class Tape:
         busy: whether operations now are our own, and are no events
         stopped: whether nothing is noted any more
         updating: whether an optimizer steps now
-        device: of the first tensor that is not a scalar on the host
+        place: device of the step, as far as known; None: no tensor was seen
     """
 
     events: list[OpDraft | TickDraft] = field(default_factory=list)
@@ -64,11 +68,21 @@ class Tape:
     busy: bool = False
     stopped: bool = False
     updating: bool = False
-    device: str = ""
+    place: torch.device | None = None
     book: StorageBook = field(init=False)
 
     def __post_init__(self) -> None:
         self.book = StorageBook(self.now)
+
+    @property
+    def device(self) -> str:
+        """Kind of the device: "cpu", "meta" or "cuda"; "" before any tensor was seen."""
+        return "" if self.place is None else self.place.type
+
+    def see(self, device: torch.device) -> None:
+        """A tensor is on a device. Batches are made on the host: any other device that is seen is the step's."""
+        if self.place is None or _RANKS.get(device.type, 2) > _RANKS.get(self.place.type, 2):
+            self.place = device
 
     def now(self) -> int:
         """First moment at which what goes now is no more there: the operation that runs still has it."""

@@ -73,6 +73,7 @@ class TraceOp:
         repeatable: whether running it again gives the same bits and changes nothing else: no random numbers, no
             communication. Running statistics of a batch norm are not "else": a repetition leaves them out
         duration_s: measured [s]; None where it was not (meta tensors)
+        scratch_bytes: on the device only while it runs, such as the workspace of a library [bytes]; measured on a GPU
     """
 
     moment: int
@@ -86,6 +87,7 @@ class TraceOp:
     dtype: str
     repeatable: bool
     duration_s: float | None = None
+    scratch_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +124,7 @@ class TraceStorage:
 
     Attributes:
         number: its place in `StepTrace.storages`
-        nbytes: whole size [bytes]
+        nbytes: whole size [bytes]; 0 where it is on another device than the step, as a batch still on the host
         role: what it is to the step
         birth: moment of the operation that made it; -1: it was there before the step
         outside_end: first moment at which it is no more there if autograd holds nothing; `StepTrace.length`: it stays

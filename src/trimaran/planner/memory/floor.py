@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from trimaran.graph.trace.liveness import scratch_bytes
 from trimaran.graph.trace.types import Role, StepTrace, Tick, TraceOp, TraceStorage
 from trimaran.units import format_bytes
 
@@ -87,7 +88,7 @@ def kept_bytes(trace: StepTrace) -> NDArray[np.int64]:
         if storage.keep_end > storage.birth:
             change[max(storage.birth, 0)] += storage.nbytes
             change[min(storage.keep_end, trace.length)] -= storage.nbytes
-    return np.cumsum(change[:-1])
+    return np.cumsum(change[:-1]) + scratch_bytes(trace)
 
 
 def needed_bytes(trace: StepTrace, smallest_bytes: int = 0) -> NDArray[np.int64]:

@@ -18,7 +18,7 @@ import torch
 
 from trimaran.errors import EnvironmentProblem, InputError
 from trimaran.graph.trace.types import View
-from trimaran.runtime.memory.codecs import Coding
+from trimaran.runtime.memory.coding import Coding
 
 LINE_BYTES = 64
 PAGE_BYTES = 4096

@@ -15,7 +15,7 @@ import torch
 
 from trimaran.errors import ExecutionError
 from trimaran.runtime.memory.arena import Slot
-from trimaran.runtime.memory.codecs import Codec, Coding, bytes_at
+from trimaran.runtime.memory.coding import Codec, Coding, bytes_at
 from trimaran.runtime.memory.engine import TO_DEVICE, TO_HOST
 from trimaran.timeline import WAIT, Span
 

@@ -137,9 +137,7 @@ class Machine:
         return self._work(tensor)
 
     def _is_new_flight(self) -> bool:
-        if torch._C._current_graph_task_id() != -1:
-            return False
-        return self._flight is None or self._hooks.unpacked
+        return torch._C._current_graph_task_id() == -1 and (self._flight is None or self._hooks.unpacked)
 
     def _updated(self, first: bool) -> None:
         """An optimizer has stepped."""

@@ -35,6 +35,7 @@ class TraceMaker:
         name: str = "aten.op.default",
         module: str = "",
         repeatable: bool = True,
+        scratch_bytes: int = 0,
     ) -> int:
         """An operation that makes new storages or changes old ones."""
         moment = len(self.events)
@@ -57,6 +58,7 @@ class TraceMaker:
                 dtype="float32",
                 repeatable=repeatable,
                 duration_s=seconds,
+                scratch_bytes=scratch_bytes,
             )
         )
         return moment

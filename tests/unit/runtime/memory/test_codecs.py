@@ -13,7 +13,8 @@ from trimaran.errors import ExecutionError, InputError
 from trimaran.graph.trace.calls import Recording
 from trimaran.graph.trace.types import View
 from trimaran.runtime.memory.arena import HostArena
-from trimaran.runtime.memory.codecs import CHUNK_BYTES, Bf16Codec, Codec, Coding, SparseCodec, find_codec
+from trimaran.runtime.memory.codecs import Bf16Codec, SparseCodec, find_codec
+from trimaran.runtime.memory.coding import CHUNK_BYTES, Codec, Coding
 from trimaran.runtime.memory.executor import MemoryExecutor
 from trimaran.runtime.memory.host import HostEngine
 
@@ -80,13 +81,9 @@ def test_bf16_takes_float32_and_nothing_else() -> None:
 
     codec = find_codec("bf16")
     assert codec.takes((view("float32"),), 8)
-    for views, start in (
-        ((view("int64"),), 0),
-        ((view("float32"), view("int32")), 0),
-        ((), 0),
-        ((view("float32"),), 2),
-    ):
-        assert not codec.takes(views, start)
+    assert not codec.takes((view("float32"),), 2)
+    for views in ((view("int64"),), (view("float32"), view("int32")), ()):
+        assert not codec.takes(views, 0)
 
 
 @pytest.mark.parametrize("wrong", [lambda: find_codec("zip"), lambda: SparseCodec(3)])
