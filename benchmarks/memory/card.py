@@ -84,7 +84,10 @@ def memory(device: str, step: Callable[[], object] | None) -> dict[str, int]:
     """
     if device == "cuda":
         free_bytes, total_bytes = torch.cuda.mem_get_info()
+        counts = torch.cuda.memory_stats()
         return {
+            "num_alloc_retries": counts["num_alloc_retries"],
+            "num_ooms": counts["num_ooms"],
             "peak_bytes": torch.cuda.max_memory_allocated(),
             "reserved_bytes": torch.cuda.max_memory_reserved(),
             "used_bytes": total_bytes - free_bytes,

@@ -27,6 +27,7 @@ class Runner:
         figures: what it knows of the last step
         close: gives everything back
         settle: steps before it runs as it will
+        settled: tells, after each further one, whether it does
         counted: whether the bytes that it copies can be counted from outside
         compared: whether its gradients are compared with the oracle's
     """
@@ -35,6 +36,7 @@ class Runner:
     figures: Callable[[], dict[str, Any]] = dict
     close: Callable[[], object] = lambda: None
     settle: int = 2
+    settled: Callable[[], bool] = lambda: True
     counted: bool = True
     compared: bool = True
 

@@ -38,11 +38,11 @@ def digests(
             if isinstance(value, torch.Tensor):
                 value.zero_()
     torch.manual_seed(SEED)
-    _deterministic(True)
+    _deterministic(True, strict=training.repeatable)
     try:
         losses = [float(step()) for _ in range(STEPS)]
     finally:
-        _deterministic(False)
+        _deterministic(False, strict=False)
     return losses, {name: _digest(tensor) for name, tensor in _tensors(training)}
 
 
@@ -80,8 +80,8 @@ def _digest(tensor: torch.Tensor) -> list[Any]:
     return [hashlib.blake2b(flat.view(torch.uint8).numpy().data, digest_size=8).hexdigest(), norm]
 
 
-def _deterministic(wanted: bool) -> None:
-    # Poolings warn although each of their sums has one term only.
-    torch.use_deterministic_algorithms(wanted, warn_only=True)
+def _deterministic(wanted: bool, *, strict: bool) -> None:
+    # Poolings warn although each of their sums has one term only. Where all kernels can be deterministic, all must be.
+    torch.use_deterministic_algorithms(wanted, warn_only=not strict)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cudnn.deterministic = wanted

@@ -30,6 +30,7 @@ class Training:
         device: "cuda" or "cpu"
         blocks: makes the network recompute its blocks whole
         run: the network, or what an arm has made of it
+        repeatable: whether every kernel has a form that gives the same bits each time; some poolings have none
     """
 
     model: nn.Module
@@ -40,6 +41,7 @@ class Training:
     device: str
     blocks: "Blocks"
     run: Callable[[torch.Tensor], torch.Tensor]
+    repeatable: bool = False
 
     def forward(self) -> torch.Tensor:
         """The loss."""
@@ -72,11 +74,11 @@ def prepare(model: nn.Module, blocks: Blocks, case: Case, device: str) -> Traini
     """Bring a network to its device, with a batch and an optimizer."""
     model = model.to(device)
     generator = torch.Generator().manual_seed(SEED)
-    inputs, targets = _language(case, generator) if case.network.startswith("gpt") else _images(case, generator)
-    adam = case.network.startswith("gpt")
+    language = case.network.startswith("gpt")
+    inputs, targets = _language(case, generator) if language else _images(case, generator)
     optimizer: torch.optim.Optimizer = (
         torch.optim.AdamW(model.parameters(), lr=1e-5)
-        if adam
+        if language
         else torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
     )
     return Training(
@@ -88,11 +90,13 @@ def prepare(model: nn.Module, blocks: Blocks, case: Case, device: str) -> Traini
         device=device,
         blocks=blocks,
         run=model,
+        repeatable=language,
     )
 
 
 def set_precision(precision: str) -> None:
-    """Whether products of fp32 matrices and convolutions may use TF32."""
+    """Whether products of fp32 matrices and convolutions may use TF32; and one kernel of attention for all arms."""
+    torch.backends.cuda.enable_cudnn_sdp(False)  # its backward does not give the same bits each time
     torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
     torch.backends.cudnn.allow_tf32 = precision == "tf32"
 

@@ -22,10 +22,14 @@ from trimaran.program.memory import Decision, MemoryPlan
 from trimaran.runtime.memory.executor import MemoryExecutor
 from trimaran.runtime.memory.statistics import MemoryStatistics
 from trimaran.session.virtual.device import Device
+from trimaran.session.virtual_memory import VirtualMemory
 from trimaran.simulator.memory import live_bytes, simulate_memory
 
 SETTLE = 5
 """Steps until a plan runs: two are recorded, one is verified, and once it may be planned again."""
+
+STEADY = 2
+"""Steps in which nothing was planned, before steps are timed."""
 
 PLANNING_S = 15.0
 
@@ -34,12 +38,15 @@ def product(training: Training, limit: Limit) -> Runner:
     """`trimaran.virtual_memory` around the loop, with nothing but the budget."""
     memory = trimaran.virtual_memory(budget=limit.asked_bytes, limit_s=PLANNING_S, smallest=_smallest(training))
     memory.__enter__()
+    steady = _Steady(memory)
 
     def figures() -> dict[str, Any]:
         report = memory.report()
+        # The context sets the allocator's peak back at each step, and keeps the largest itself.
+        measured = {} if report.measured_peak_bytes is None else {"peak_bytes": report.measured_peak_bytes}
         keep_s, limit_s, planned_s = report.keep_time_s, report.limit_time_s, report.planned_time_s
         bytes_of = {what: sum(one.nbytes for one in report.decisions if one.decision == what) for what in Decision}
-        return {
+        return measured | {
             "to_host_bytes": report.to_host_bytes,
             "to_device_bytes": report.to_device_bytes,
             "stall_s": report.stall_s,
@@ -61,8 +68,26 @@ def product(training: Training, limit: Limit) -> Runner:
         figures=figures,
         close=lambda: memory.__exit__(None, None, None),
         settle=SETTLE,
+        settled=steady,
         counted=False,
     )
+
+
+class _Steady:
+    """Whether the plans have run unchanged for some steps."""
+
+    def __init__(self, memory: VirtualMemory) -> None:
+        self._memory = memory
+        self._last: object = None
+        self._same = 0
+
+    def __call__(self) -> bool:
+        """Ask after a step."""
+        report = self._memory.report()
+        plans = report.phase, report.plans, report.recorded_steps, report.predicted_peak_bytes, report.decisions
+        self._same = self._same + 1 if plans == self._last else 0
+        self._last = plans
+        return report.phase in ("run", "keep") and self._same >= STEADY
 
 
 def policy(training: Training, name: str, limit: Limit) -> Runner:
@@ -96,7 +121,14 @@ class _Run:
         self._plan_again()
 
     def runner(self) -> Runner:
-        return Runner(step=self.step, figures=self.figures, close=self._device.close, settle=SETTLE - 2, counted=False)
+        return Runner(
+            step=self.step,
+            figures=self.figures,
+            close=self._device.close,
+            settle=SETTLE - 2,
+            settled=lambda: not self._verify,
+            counted=False,
+        )
 
     def step(self) -> Any:
         training = self._training

@@ -9,9 +9,10 @@ from torch import nn
 
 from trimaran.runtime.host_state import stream_optimizer_state
 from trimaran.runtime.memory.arena import HostArena
-from trimaran.runtime.memory.cuda import CudaEngine, page_lock
+from trimaran.runtime.memory.cuda import CudaEngine
 from trimaran.runtime.memory.engine import CopyEngine
 from trimaran.runtime.memory.host import HostEngine
+from trimaran.runtime.memory.locking import page_lock
 
 BUCKET_BYTES = 8 << 20
 DEVICE = "cuda" if ON_GPU else "cpu"

@@ -1,7 +1,10 @@
 """Memory virtualization on a GPU: copy streams, page-locked memory, gradients and peaks under a plan."""
 
+import contextlib
 import copy
+import os
 import time
+import warnings
 
 import pytest
 import torch
@@ -9,13 +12,17 @@ from tests.gpu.running import DEVICE
 from tests.unit.runtime.memory.plans import MIXED, OFFLOAD, RECOMPUTE, plan_by_rule
 from torch import nn
 
+import trimaran
 from trimaran.errors import InputError
 from trimaran.graph.trace.record import Recorder
+from trimaran.graph.trace.types import View
 from trimaran.runtime.memory.accountant import Accountant
 from trimaran.runtime.memory.arena import HostArena
-from trimaran.runtime.memory.cuda import CudaEngine, page_lock
+from trimaran.runtime.memory.cuda import CudaEngine
 from trimaran.runtime.memory.executor import MemoryExecutor
+from trimaran.runtime.memory.locking import page_lock
 from trimaran.runtime.memory.store import ArenaStore
+from trimaran.runtime.memory.verify import differs
 
 pytestmark = pytest.mark.cuda_only
 
@@ -180,3 +187,125 @@ def test_page_locked_memory_is_of_the_exact_size() -> None:
         assert slot.tensor().is_pinned()
         assert arena.use().cap_bytes == (10 << 20) + 4096
         slot.free()
+
+
+class Shuffled(torch.utils.data.Dataset):
+    """Samples that are made on the host, by processes of a loader."""
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.full((3, 64, 64), float(index))
+
+
+def loader(workers: int) -> torch.utils.data.DataLoader:
+    return torch.utils.data.DataLoader(Shuffled(), batch_size=16, num_workers=workers)
+
+
+def train(model: nn.Module, workers: int, epochs: int) -> list[float]:
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+    losses = []
+    for _ in range(epochs):
+        for batch in loader(workers):
+            optimizer.zero_grad()
+            loss = model(batch.to(DEVICE)).square().mean()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loop_with_a_loader_has_its_losses_and_keeps_its_budget(workers: int) -> None:
+    """Batches are put together on the host, in this process or in forked ones, the last of which come after the
+    arena was page-locked.
+    """
+    expected = train(network(), workers, 3)
+    model = network()
+    with trimaran.virtual_memory(budget="70%", smallest="16KiB", limit_s=5.0) as memory:
+        losses = train(model, workers, 3)
+        report = memory.report()
+    assert losses == expected
+    assert report.device == "cuda"
+    assert report.phase == "run"
+    assert report.measured_peak_bytes is not None
+    assert report.budget_bytes is not None
+    assert report.measured_peak_bytes <= report.budget_bytes
+
+
+def test_random_numbers_are_those_of_the_plain_loop() -> None:
+    """Dropout draws on the device; recording, planning and recomputing draw nothing."""
+
+    def run(around: contextlib.AbstractContextManager[object]) -> tuple[torch.Tensor, torch.Tensor]:
+        torch.manual_seed(1)
+        model = nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(512, 512), nn.GELU(), nn.Dropout(0.1))))
+        model.to(DEVICE)
+        x = torch.randn(512, 512, device=DEVICE)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        with around:
+            for _ in range(8):
+                optimizer.zero_grad()
+                model(x).square().mean().backward()
+                optimizer.step()
+        return torch.cuda.get_rng_state(), next(model.parameters()).detach().clone()
+
+    expected = run(contextlib.nullcontext())
+    found = run(trimaran.virtual_memory(budget="70%", smallest="16KiB", limit_s=5.0))
+    assert torch.equal(found[0], expected[0])
+    assert torch.equal(found[1], expected[1])
+
+
+def test_the_workspace_of_an_operation_is_in_the_trace_and_a_batch_on_the_host_is_not() -> None:
+    model = network()
+    with Recorder(model) as recorder:
+        batch = torch.stack([torch.ones(3, 64, 64) for _ in range(16)])
+        model(batch.to(DEVICE)).square().mean().backward()
+    trace = recorder.recording.trace
+    assert trace.device == "cuda"
+    on_host = [op for op in trace.ops if op.name == "aten.stack.default"]
+    assert [op.duration_s for op in on_host] == [0.0]
+    assert all(trace.storages[number].nbytes == 0 for op in on_host for number, _ in op.writes)
+    assert all(op.scratch_bytes >= 0 for op in trace.ops)
+
+
+def test_a_comparison_takes_chunks_of_the_device_and_no_more() -> None:
+    """256 MiB that differ everywhere between the views, in chunks of 4 MiB."""
+    nbytes = 256 << 20
+    engine = CudaEngine(DEVICE)
+    real = torch.zeros(nbytes // 4, device=DEVICE)
+    with HostArena(nbytes) as arena:
+        slot = arena.allocate(nbytes)
+        engine.save(real.untyped_storage(), slot).wait()
+        torch.cuda.synchronize()
+        real[1::2] = 1.0
+        view = View(shape=(nbytes // 8,), stride=(2,), offset=0, dtype="float32")
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        assert not differs(real.untyped_storage(), slot, 0, [view])
+        assert torch.cuda.max_memory_allocated() - before <= 4 * (4 << 20)
+        slot.free()
+    engine.close()
+
+
+def test_a_forked_process_leaves_page_locked_memory_alone() -> None:
+    """Pages that were copied on write would no more be those that the GPU reads."""
+    engine = CudaEngine(DEVICE)
+    value = torch.full((1 << 20,), 3.0, device=DEVICE)
+    with HostArena(8 << 20, lock=page_lock(DEVICE)) as arena:
+        slot = arena.allocate(4 << 20)
+        engine.save(value.untyped_storage(), slot).wait()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            child = os.fork()
+        if not child:
+            arena.close()
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        torch.cuda.synchronize()
+        slot.tensor().view(torch.float32).fill_(5.0)
+        back = engine.allocate(4 << 20)
+        engine.load(slot, back).wait()
+        assert bool((torch.empty(0, device=DEVICE).set_(back, 0, (1 << 20,)) == 5.0).all())
+        slot.free()
+    engine.close()

@@ -50,12 +50,11 @@ Slowdown = Annotated[
 ]
 Search = Annotated[bool, typer.Option("--largest-batch/--no-largest-batch", help="Look for the largest batch.")]
 SplitName = Annotated[
-    str | None,
+    str,
     typer.Option(
         "--split",
         help='Modules that run in parts of the batch, such as "features:0-4:2" (children 0 to 4 of features, in 2 '
-        'parts), or "auto": what brings the floor below the budget.',
-        show_default=False,
+        'parts); "auto": the fastest with which the plan of a budget below the floor fits; "none": none.',
     ),
 ]
 Sharing = Annotated[int, typer.Option("--sharing", help="Devices that share one link to the host.", min=1)]
@@ -75,7 +74,7 @@ def memory(
     policy: PolicyName = Policy.OURS,
     slowdown: Slowdown = 10.0,
     largest_batch: Search = True,
-    split: SplitName = None,
+    split: SplitName = "auto",
     sharing: Sharing = 1,
     storages: Storages = False,
     chart: Chart = False,

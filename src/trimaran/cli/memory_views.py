@@ -28,7 +28,8 @@ def print_estimate(out: Console, found: MemoryEstimate, *, chart: bool, storages
     for line in explanation_lines(found):
         out.print(escape(line))
     if chart:
-        out.print(f"\n[bold]Live bytes over the step[/]   [dim]{chart_legend(found.curve)}[/]")
+        legend = chart_legend(found.curve, split=found.split is not None)
+        out.print("\n[bold]Live bytes over the step[/]", f"[dim]{legend}[/]", sep="\n" if found.split else "   ")
         width = min(out.width, _WIDEST)
         out.print(escape(memory_chart(found.curve, budget_bytes=found.budget_bytes, width=width)), soft_wrap=True)
     out.print("", policy_table(found))

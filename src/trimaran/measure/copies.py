@@ -14,13 +14,16 @@ from statistics import median
 import torch
 
 from trimaran.runtime.memory.arena import HostArena
-from trimaran.runtime.memory.cuda import CudaEngine, page_lock
+from trimaran.runtime.memory.cuda import CudaEngine
 from trimaran.runtime.memory.engine import Copy, CopyEngine
 from trimaran.runtime.memory.host import HostEngine
+from trimaran.runtime.memory.locking import page_lock
 
 _LARGE_BYTES = 2**24
 _SMALL_BYTES = 2**12
 _TIMES = 9
+MEASURED_BYTES = 2 * _LARGE_BYTES
+"""Room on the host that measuring takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +53,7 @@ def copy_rates(device: str) -> CopyRates:
     on_gpu = device.startswith("cuda")
     engine: CopyEngine = CudaEngine(device) if on_gpu else HostEngine()
     try:
-        with HostArena(2 * _LARGE_BYTES, lock=page_lock(device) if on_gpu else None) as arena:
+        with HostArena(MEASURED_BYTES, lock=page_lock(device) if on_gpu else None) as arena:
             return measure_copies(engine, arena)
     finally:
         engine.close()
@@ -77,9 +80,7 @@ def measure_copies(engine: CopyEngine, arena: HostArena) -> CopyRates:
     def rate(lane: str) -> float:
         return _LARGE_BYTES / max(times[lane, _LARGE_BYTES] - latency_s, 1e-9)
 
-    return CopyRates(
-        to_host_bytes_per_s=rate("to host"), to_device_bytes_per_s=rate("to device"), latency_s=latency_s
-    )
+    return CopyRates(to_host_bytes_per_s=rate("to host"), to_device_bytes_per_s=rate("to device"), latency_s=latency_s)
 
 
 def _median_s(engine: CopyEngine, start: Callable[[], Copy]) -> float:

@@ -3,7 +3,8 @@
 Every size is of live bytes: what tensors hold, not what an allocator has set aside around them. Peak and mean are given
 with and without weights (parameters, buffers, gradients and the optimizer's state), as figures of others leave those
 out. A mean is over the operations of forward and backward, each counted once, as the vDNN paper counts layers; the mean
-over time is beside it. The slowdown of a plan is against the same step with memory without end.
+over time is beside it. The slowdown of a plan is against the same step with memory without end. Where the plan runs
+modules in parts of the batch, it is against the whole step, and only plan, floor and limit are of the step in parts.
 
 Times are modelled; what a figure rests on is in `source`.
 """
@@ -60,7 +61,7 @@ class PolicyFigures:
         fits: whether its peak is within the budget
         usage: memory over the step
         step_time_s: of the step under the plan [s]
-        slowdown: against the same step with memory without end; 0.02 is 2 % slower
+        slowdown: against the whole step with memory without end; 0.02 is 2 % slower
         to_host_bytes: offloaded [bytes]
         to_device_bytes: brought back [bytes]
         recomputed_bytes: made again [bytes]
@@ -157,7 +158,7 @@ class MemoryEstimate:
         weight_bytes: parameters and buffers [bytes]
         optimizer_bytes: state of the optimizer [bytes]
         gradient_bytes: gradients of the parameters [bytes]
-        kept_s: the step with memory without end [s]
+        kept_s: the whole step with memory without end [s]
         keep: memory of that step
         floor_bytes: no plan of whole operations needs less [bytes]
         floor_at: operation that needs it
@@ -170,7 +171,8 @@ class MemoryEstimate:
         storages: what becomes of each, largest first
         curve: live bytes over the step
         largest_batch: None: it was not looked for
-        split: modules that run in parts, which all figures but those in here have; None: none do
+        split: modules that run in parts under the plan; plan, floor, bounds, storages and curve are then of the step in
+            parts; None: none do
         trace_s: time that tracing took here [s]
         planning_s: time that planning took here [s]
     """
@@ -217,17 +219,6 @@ class MemoryEstimate:
     def ratio_to_limit(self) -> float:
         """How much longer the step takes under the plan than the bound; at least 1."""
         return self.plan.step_time_s / self.bound_s if self.bound_s else math.inf
-
-    @property
-    def whole_keep_peak_bytes(self) -> int:
-        """Peak as autograd keeps everything and nothing is split [bytes]."""
-        return self.keep.peak_bytes if self.split is None else self.split.keep_peak_bytes
-
-    @property
-    def whole_slowdown(self) -> float:
-        """How much longer the plan takes than the step with memory without end and nothing split; 0.02 is 2 %."""
-        kept_s = self.kept_s if self.split is None else self.split.kept_s
-        return self.plan.step_time_s / kept_s - 1 if kept_s else 0.0
 
     @property
     def kept_bytes(self) -> int:

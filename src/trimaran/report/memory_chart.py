@@ -58,9 +58,16 @@ def memory_chart(curve: LiveCurve, *, budget_bytes: int, width: int = 80, height
     return "\n".join(row.rstrip() for row in text)
 
 
-def chart_legend(curve: LiveCurve) -> str:
-    """What the signs of the chart mean."""
-    return "█ under the plan   · with everything kept   ─ budget" if curve.plan_bytes else "█ live bytes   ─ budget"
+def chart_legend(curve: LiveCurve, *, split: bool = False) -> str:
+    """What the signs of the chart mean.
+
+    Args:
+        curve: that is drawn
+        split: whether it is of a step with modules in parts
+    """
+    if not curve.plan_bytes:
+        return "█ live bytes   ─ budget"
+    return f"█ under the plan   · with everything kept{', in parts' if split else ''}   ─ budget"
 
 
 def _row(kept: Sequence[float], plan: Sequence[float], *, size: float, level: int, line: bool) -> str:

@@ -39,7 +39,7 @@ def memory_document(estimate: MemoryEstimate) -> dict[str, Any]:
         "largest_batch_without_help": None if batches is None else batches.without_help,
         "largest_batch_at_floor": None if batches is None else batches.at_floor,
         "largest_batch_slowdown_limit": None if batches is None else batches.slowdown_limit,
-        "split": None if estimate.split is None else asdict(estimate.split) | {"slowdown": estimate.whole_slowdown},
+        "split": None if estimate.split is None else asdict(estimate.split),
         "trace_s": estimate.trace_s,
         "planning_s": estimate.planning_s,
     }

@@ -17,7 +17,7 @@ def budget_line(estimate: MemoryEstimate) -> str:
     """Where the budget comes from."""
     budget = format_bytes(estimate.budget_bytes)
     if estimate.card_bytes is None:
-        peak_bytes = estimate.whole_keep_peak_bytes
+        peak_bytes = estimate.keep.peak_bytes
         share = estimate.budget_bytes / peak_bytes if peak_bytes else 0.0
         return f"budget {budget}, {100 * share:.0f} % of what autograd alone needs"
     context = format_bytes(estimate.context_bytes)
@@ -27,7 +27,8 @@ def budget_line(estimate: MemoryEstimate) -> str:
 def summary_table(estimate: MemoryEstimate) -> Table:
     """Peak, mean and time: without help, at the floor, under the plan, at the limit."""
     table = _table("")
-    table.add_column("", no_wrap=True)
+    split = estimate.split
+    table.add_column("", no_wrap=split is None)
     for title in ("peak", "mean", "step", "slower"):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
@@ -35,10 +36,14 @@ def summary_table(estimate: MemoryEstimate) -> Table:
     keep = "fits as it is" if estimate.fits_without_help else "does not fit"
     table.add_row("everything kept", *_sizes(estimate.keep), format_seconds(estimate.kept_s), "", keep)
     fits = f"{estimate.ratio_to_limit:.3f} × the limit" if plan.fits else "does not fit"
-    table.add_row("the plan", *_sizes(plan.usage), format_seconds(plan.step_time_s), slower(plan.slowdown), fits)
+    name = Text("the plan" if split is None else f"the plan, {split.name}")
+    table.add_row(name, *_sizes(plan.usage), format_seconds(plan.step_time_s), slower(plan.slowdown), fits)
     limit = max(0.0, estimate.bound_s / estimate.kept_s - 1) if estimate.kept_s else 0.0
-    table.add_row("the limit", "", "", format_seconds(estimate.bound_s), slower(limit), "no plan is faster")
-    table.add_row("the floor", format_bytes(estimate.floor_bytes), "", "", "", "no plan needs less")
+    parts = "" if split is None else ", in parts"
+    table.add_row(f"the limit{parts}", "", "", format_seconds(estimate.bound_s), slower(limit), "no plan is faster")
+    table.add_row(f"the floor{parts}", format_bytes(estimate.floor_bytes), "", "", "", "no plan needs less")
+    if split is not None:
+        table.add_row("the floor, whole", format_bytes(split.whole_floor_bytes), "", "", "", "without the split")
     return table
 
 
@@ -50,7 +55,7 @@ def explanation_lines(estimate: MemoryEstimate) -> list[str]:
         for one in estimate.floor_held_by[:4]
     )
     lines = [
-        "" if estimate.split is None else split_line(estimate, estimate.split),
+        "" if estimate.split is None else split_line(estimate.split),
         f"The floor is at {estimate.floor_at}: {held}." if held else "",
         f"The plan keeps {format_bytes(estimate.kept_bytes)} of what it could move, offloads "
         f"{format_bytes(plan.to_host_bytes)} and makes {format_bytes(plan.recomputed_bytes)} again "
@@ -61,12 +66,12 @@ def explanation_lines(estimate: MemoryEstimate) -> list[str]:
     return [line for line in lines if line]
 
 
-def split_line(estimate: MemoryEstimate, split: SplitFigures) -> str:
-    """What a split brings, and what it costs."""
+def split_line(split: SplitFigures) -> str:
+    """What a split is, and what is of it."""
     return (
-        f"Split: {split.name}; without it the floor is {format_bytes(split.floor_bytes)}. Against the whole step with "
-        f"everything kept ({format_bytes(split.keep_peak_bytes)}, {format_seconds(split.kept_s)}), the plan takes "
-        f"{100 * estimate.whole_slowdown:.1f} % longer."
+        f"Split: {split.name}; the plan, its floor and its limit are of the step in parts, all else is of the whole "
+        f"step. In parts with everything kept it would need {format_bytes(split.keep_peak_bytes)} and "
+        f"{format_seconds(split.kept_s)}."
     )
 
 

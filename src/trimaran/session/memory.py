@@ -2,12 +2,12 @@
 
 The step is traced on meta tensors, so neither the device nor the memory nor the data are needed. Its operations are
 priced by the roofline of the device. Then: live bytes with everything kept, the floor, the plan and the limit of its
-time, the policies of the vDNN paper beside it, and the largest batch.
+time, the policies of the vDNN paper beside it, and the largest batch. Below the floor, modules run in parts of the
+batch: then the plan, the floor and the limit are of the step in parts, all else is of the whole one.
 
 A budget in bytes stands for a card of that size, so the context comes off it; a share is of what autograd alone needs.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from time import perf_counter
 
@@ -16,29 +16,20 @@ from trimaran.costs.host_sharing import HostPath, sharing_device
 from trimaran.costs.roofline import check_precision
 from trimaran.errors import InputError
 from trimaran.job import Job
-from trimaran.planner.memory import MemoryOutcome
-from trimaran.program.memory import KEEP_ALL
+from trimaran.planner.memory import floor, plan_memory
 from trimaran.report.memory import LargestBatch, MemoryEstimate
 from trimaran.report.memory_trace import PlannedStep
 from trimaran.session.jobs import JobSource
-from trimaran.session.memory_figures import (
-    Simulated,
-    decides,
-    holders,
-    live_curve,
-    place,
-    policy_figures,
-    storage_lines,
-    usage,
-    weight_bytes,
-)
+from trimaran.session.memory_choosing import AUTO, OURS, choose_split
+from trimaran.session.memory_found import Found, estimate_of
 from trimaran.session.memory_largest import largest_batch
-from trimaran.session.memory_policies import PricedSteps, choose_split, our_plan, policies
-from trimaran.session.memory_split import parse_split
+from trimaran.session.memory_policies import papers_policies
+from trimaran.session.memory_refusing import below_floor
+from trimaran.session.memory_steps import PricedSteps
 from trimaran.session.memory_tracing import JobTracer
 from trimaran.session.planning import Progress, ignore_progress
 from trimaran.session.virtual.budget import parse_budget
-from trimaran.simulator.memory import LiveBytes, live_bytes
+from trimaran.simulator.memory import LiveBytes
 
 _PRECISIONS = {"fp32": "float32", "bf16": "bfloat16"}
 
@@ -55,8 +46,8 @@ class MemoryRequest:
         policy: whose plan is shown: "ours", "none", "all", "conv" or "dyn"
         slowdown_limit: most that a plan may cost for the largest batch, 0.1 for 10 %
         largest_batch: whether to look for it
-        split: modules that run in parts of the batch, such as "features:0-4:2"; "auto": where the budget is below the
-            floor, the first that helps; None: none
+        split: modules that run in parts of the batch, such as "features:0-4:2"; "auto": where our plan's budget is
+            below the floor, the fastest that helps; "none": none
         sharing: devices that share a link to the host, this one included
     """
 
@@ -66,7 +57,7 @@ class MemoryRequest:
     policy: str = "ours"
     slowdown_limit: float = 0.1
     largest_batch: bool = True
-    split: str | None = None
+    split: str = AUTO
     sharing: int = 1
 
 
@@ -97,89 +88,45 @@ def estimate_memory(source: JobSource, request: MemoryRequest, *, progress: Prog
     """
     device = sharing_device(find_device(request.device), HostPath(sharing=request.sharing))
     job, precision = _in_precision(source.make(), request.precision, device)
+    samples = job.global_batch_size
     progress("tracing the step", 0, 0)
     began_s = perf_counter()
-    priced = PricedSteps(tracer=JobTracer(job), device=device, precision=precision)
-    samples = job.global_batch_size
-    trace = priced.tracer.trace(samples)
-    kept = live_bytes(trace, KEEP_ALL)
-    budget_bytes, card_bytes = _budget(request.budget, device, kept)
-    split = None if request.split is None else choose_split(priced, trace, request.split, budget_bytes, samples)
-    if split is not None:
-        priced = replace(priced, tracer=priced.tracer.split(parse_split(split.written)))
-        trace = priced.tracer.trace(samples)
-        kept = live_bytes(trace, KEEP_ALL)
-    costs = priced.costs(trace)
+    steps = PricedSteps(tracer=JobTracer(job), device=device, precision=precision)
+    whole = steps.step(samples)
+    budget_bytes, card_bytes = _budget(request.budget, device, whole.kept)
     traced_s = perf_counter()
     progress("planning the memory", 0, 0)
-    outcome = our_plan(priced, trace, costs, budget_bytes, samples)
-    found = policies(trace, costs, outcome, budget_bytes)
+    split = choose_split(steps, request.split, policy=request.policy, budget_bytes=budget_bytes, samples=samples)
+    in_parts = None if split is None else steps.split(split)
+    planned = whole if in_parts is None else in_parts.step(samples)
+    if budget_bytes < floor(planned.trace).nbytes:
+        searched = request.split == AUTO and request.policy == OURS
+        raise below_floor(in_parts or steps, budget_bytes, samples=samples, whole=None if searched else steps)
+    outcome = plan_memory(planned.trace, planned.costs, budget_bytes=budget_bytes)
+    found = Found(
+        whole=whole,
+        planned=planned,
+        split=split,
+        outcome=outcome,
+        papers=papers_policies(whole, budget_bytes),
+        policy=request.policy,
+        budget_bytes=budget_bytes,
+    )
     planned_s = perf_counter()
     batches: LargestBatch | None = None
     if request.largest_batch:
         progress("looking for the largest batch", 0, 0)
-        known = (samples, outcome.run.slowdown)
-        batches = largest_batch(priced, budget_bytes, slowdown_limit=request.slowdown_limit, known=known)
-    step = PlannedStep(
-        title=f"{job.name}, batch {samples}",
-        trace=trace,
-        plan=found[request.policy].plan,
-        run=found[request.policy].run,
-        live=found[request.policy].live,
-        kept=kept,
-        budget_bytes=budget_bytes,
-    )
+        known = (samples, outcome.run.step_time_s / whole.costs.compute_s - 1.0)
+        batches = largest_batch(steps, in_parts, budget_bytes, slowdown_limit=request.slowdown_limit, known=known)
     estimate = replace(
-        _estimate(job, priced, step, outcome, found, policy=request.policy),
+        estimate_of(job, device, precision, found),
         card_bytes=card_bytes,
         context_bytes=0 if card_bytes is None else device.memory.context_bytes,
         largest_batch=batches,
-        split=split,
         trace_s=traced_s - began_s,
         planning_s=planned_s - traced_s,
     )
-    return MemoryStudy(estimate=estimate, step=step)
-
-
-def _estimate(
-    job: Job,
-    priced: PricedSteps,
-    step: PlannedStep,
-    outcome: MemoryOutcome,
-    found: Mapping[str, Simulated],
-    *,
-    policy: str,
-) -> MemoryEstimate:
-    """The figures of a planned step."""
-    trace, kept, budget_bytes = step.trace, step.kept, step.budget_bytes
-    costs = priced.costs(trace)
-    least, bound = outcome.floor, outcome.bound
-    state, optimizer, gradients = weight_bytes(trace)
-    return MemoryEstimate(
-        job=job.name,
-        batch=job.global_batch_size,
-        device=priced.device.title,
-        precision=priced.precision,
-        source=costs.source,
-        budget_bytes=budget_bytes,
-        weight_bytes=state,
-        optimizer_bytes=optimizer,
-        gradient_bytes=gradients,
-        kept_s=costs.compute_s,
-        keep=usage(trace, kept, costs),
-        floor_bytes=least.nbytes,
-        floor_at=place(trace, least.moment),
-        floor_held_by=holders(trace, [holder.storage for holder in least.holders]),
-        bound_s=bound.step_time_s,
-        offload_bound_s=bound.offload_s,
-        decides=decides(found[policy], bound.offload_s, budget_bytes=budget_bytes, kept_peak_bytes=kept.peak),
-        policy=policy,
-        policies=tuple(
-            policy_figures(name, trace, one, costs, budget_bytes=budget_bytes) for name, one in found.items()
-        ),
-        storages=storage_lines(trace, step.plan),
-        curve=live_curve(trace, kept, step.live, costs),
-    )
+    return MemoryStudy(estimate=estimate, step=found.shown_step(f"{job.name}, batch {samples}"))
 
 
 def _in_precision(job: Job, asked: str | None, device: CatalogDevice) -> tuple[Job, str]:

@@ -77,17 +77,33 @@ def weight_bytes(trace: StepTrace) -> tuple[int, int, int]:
 
 
 def policy_figures(
-    name: str, trace: StepTrace, found: Simulated, costs: MemoryCosts, *, budget_bytes: int
+    name: str,
+    trace: StepTrace,
+    found: Simulated,
+    costs: MemoryCosts,
+    *,
+    budget_bytes: int,
+    kept_s: float | None = None,
 ) -> PolicyFigures:
-    """The figures of a plan."""
+    """The figures of a plan.
+
+    Args:
+        name: of the policy
+        trace: the step
+        found: the plan of it
+        costs: of the step
+        budget_bytes: that it should hold [bytes]
+        kept_s: step that the plan is compared with [s]; None: the same with memory without end
+    """
     run = found.run
+    against_s = run.compute_s if kept_s is None else kept_s
     again = [number for number in found.plan.moved if found.plan.of(number) == Decision.RECOMPUTE]
     return PolicyFigures(
         name=name,
         fits=found.live.peak <= budget_bytes,
         usage=usage(trace, found.live, costs),
         step_time_s=run.step_time_s,
-        slowdown=run.slowdown,
+        slowdown=run.step_time_s / against_s - 1.0 if against_s > 0 else 0.0,
         to_host_bytes=run.to_host_bytes,
         to_device_bytes=run.to_device_bytes,
         recomputed_bytes=sum(trace.storages[number].nbytes for number in again),
@@ -164,16 +180,21 @@ def phases(trace: StepTrace) -> tuple[str, ...]:
     return tuple(reversed(found))
 
 
-def decides(shown: Simulated, offload_bound_s: float, *, budget_bytes: int, kept_peak_bytes: int) -> str:
-    """What keeps a plan from being faster, in a sentence.
+def decides(
+    shown: Simulated, offload_bound_s: float, *, budget_bytes: int, kept_peak_bytes: int, again: str = ""
+) -> str:
+    """What keeps a plan from being faster, in a sentence or two.
 
     Args:
         shown: the plan
         offload_bound_s: below this no plan is that only offloads [s]
         budget_bytes: that it must hold [bytes]
         kept_peak_bytes: with everything kept [bytes]
+        again: what the forward of modules in parts costs, which runs twice; "": there are none
     """
     run = shown.run
+    if again and run.slowdown < _NOTHING:
+        return f"{again}. What moves is hidden behind the operations." if shown.plan.moved else f"{again}."
     if kept_peak_bytes <= budget_bytes and not shown.plan.moved:
         return "the operations: everything fits, and nothing has to move."
     if run.slowdown < _NOTHING:
@@ -185,4 +206,6 @@ def decides(shown: Simulated, offload_bound_s: float, *, budget_bytes: int, kept
         else f"the link to the host, for which operations wait {wait:.1f} % of the step"
     )
     alone = 100 * (offload_bound_s / run.compute_s - 1)
+    if again:
+        return f"{again}. Then {first}."
     return f"{first}. Offloading alone would cost at least {alone:.1f} %."

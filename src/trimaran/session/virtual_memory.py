@@ -35,6 +35,7 @@ def virtual_memory(
     on_violation: str = "replan",
     enforce: bool = False,
     account: bool = False,
+    optimizer_state: str = "auto",
 ) -> "VirtualMemory":
     """Keep the memory of a training loop within a budget.
 
@@ -50,6 +51,8 @@ def virtual_memory(
             report
         enforce: hold the allocator of a GPU to the budget, so that more is an out-of-memory error
         account: count live bytes on a CPU, operation by operation; slow, for tests
+        optimizer_state: "device": it stays there; "host": it lives on the host, and visits the device in parts while
+            it is updated; "auto": on the host if no plan keeps the budget else, and the optimizer allows it
 
     Returns:
         A context; `report()` tells what it does.
@@ -75,6 +78,7 @@ def virtual_memory(
             on_violation=on_violation,
             enforce=enforce,
             account=account,
+            optimizer_state=optimizer_state,
         )
     )
 

@@ -350,3 +350,17 @@ def test_buckets_need_a_size(engine: HostEngine, arena: HostArena) -> None:
     optimizer = torch.optim.SGD([nn.Parameter(torch.ones(4))], lr=0.1)
     with pytest.raises(InputError, match="more than 0"):
         stream_optimizer_state(optimizer, engine=engine, arena=arena, bucket_bytes=0)
+
+
+def test_a_trial_leaves_the_generators_as_they_were_and_seeds_no_gpu(
+    engine: HostEngine, arena: HostArena, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`torch.manual_seed` would seed every GPU for good, also one that is not in use yet."""
+    seeded: list[int] = []
+    optimizer = torch.optim.SGD(nn.Linear(4, 4).parameters(), lr=0.1, momentum=0.9)
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeded.append)
+    with stream_optimizer_state(optimizer, engine=engine, arena=arena, bucket_bytes=BUCKET_BYTES):
+        assert torch.equal(torch.get_rng_state(), before)
+    assert not seeded

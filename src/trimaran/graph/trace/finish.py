@@ -17,7 +17,7 @@ def finished(tape: Tape) -> Recording:
         if isinstance(event, TickDraft):
             ticks[event.storage].append((moment, event))
     storages = tuple(
-        _storage(number, record, ticks[number], length, on_device=tape.place in (None, record.device))
+        _storage(number, record, ticks[number], length, on_device=_is_on_device(tape, record))
         for number, record in enumerate(tape.book.records)
     )
     events = tuple(
@@ -68,6 +68,10 @@ def _storage(
     )
 
 
+def _is_on_device(tape: Tape, record: Record) -> bool:
+    return not record.elsewhere and tape.place in (None, record.device)
+
+
 def _duration_s(tape: Tape, draft: OpDraft) -> float | None:
     """How long an operation took; none of the device's time where all that it touches is on the host [s]."""
     if tape.device == "meta":
@@ -79,7 +83,7 @@ def _duration_s(tape: Tape, draft: OpDraft) -> float | None:
         return draft.duration_s
     start, end = draft.interval
     end.synchronize()
-    return start.elapsed_time(end) / 1000.0  # milliseconds
+    return float(start.elapsed_time(end)) / 1000.0  # milliseconds
 
 
 def _op(moment: int, draft: OpDraft, duration_s: float | None) -> TraceOp:

@@ -2,8 +2,9 @@
 
 The shapes, and so the lives and sizes of everything, are those of a real step. Where meta tensors would take another
 kernel than a device does, the device's is asked for: attention (`attention`), dropout (`dropout`) and autocast
-(`autocast`). What still differs: recurrent layers run step by step, so that a real kernel keeps its intermediate states in one storage of its
-own; the fused forms of optimizers may need scratch memory that is not seen; convolutions have no workspace.
+(`autocast`). What still differs: recurrent layers run step by step, so that a real kernel keeps its intermediate states
+in one storage of its own; the fused forms of optimizers may need scratch memory that is not seen; convolutions have no
+workspace.
 """
 
 from collections.abc import Callable, Iterable

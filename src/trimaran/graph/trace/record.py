@@ -44,6 +44,7 @@ class Recorder:
         follow: whether it follows modules; torch.compile compiles again when hooks of all modules come and go
         opaque: whether blocks are compiled, so that what they make is first seen when autograd packs it; otherwise it
             is taken for something that was there before
+        elsewhere: tells which storages count as memory of the host, as the state of an optimizer that is kept there
     """
 
     def __init__(
@@ -54,7 +55,9 @@ class Recorder:
         hooks: bool = True,
         follow: bool = True,
         opaque: bool = False,
+        elsewhere: Callable[[torch.UntypedStorage], bool] | None = None,
     ) -> None:
+        self._elsewhere = elsewhere
         self._model = weakref.ref(model) if model is not None else None
         self._own_hooks = hooks
         self._follow = follow
@@ -98,6 +101,7 @@ class Recorder:
         if self._tape is not None:
             raise ExecutionError("this recorder records already: stop it first")
         self._tape = tape = Tape()
+        tape.book.elsewhere = self._elsewhere
         self._thread = threading.get_ident()
         self._census = Census(tape)
         self._paths = ModulePaths(self._model() if self._model is not None else None, self._census.meet_module)

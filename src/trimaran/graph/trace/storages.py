@@ -33,6 +33,7 @@ class Record:
         version: how often operations have changed it
         packed_at: versions at which it was packed
         changed: whether it changed after it was packed
+        elsewhere: whether it counts as memory of the host, wherever it is
         reference: to the storage
     """
 
@@ -47,6 +48,7 @@ class Record:
     version: int = 0
     packed_at: set[int] = field(default_factory=set)
     changed: bool = False
+    elsewhere: bool = False
 
 
 class StorageBook:
@@ -54,9 +56,13 @@ class StorageBook:
 
     Args:
         now: gives the moment at which what goes now is no more there
+
+    Attributes:
+        elsewhere: tells which storages count as memory of the host: on a CPU both are the same memory
     """
 
     def __init__(self, now: Callable[[], int]) -> None:
+        self.elsewhere: Callable[[torch.UntypedStorage], bool] | None = None
         self.records: list[Record] = []
         self.names: dict[int, str] = {}
         self._now = now
@@ -84,6 +90,7 @@ class StorageBook:
                 module=module,
                 unseen=unseen,
                 reference=reference,
+                elsewhere=self.elsewhere is not None and self.elsewhere(storage),
             )
         )
         return number

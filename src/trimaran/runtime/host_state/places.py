@@ -9,6 +9,7 @@ On the host the tensor is a view of its slot, so that whoever looks at the state
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from trimaran.runtime.memory.arena import HostArena, Slot
 from trimaran.runtime.memory.engine import Copy, CopyEngine
@@ -29,12 +30,17 @@ class Place:
         self._dtype = tensor.dtype
         self._layout = tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
         self._slot: Slot = arena.allocate(tensor.untyped_storage().nbytes())
-        self.host = self._view(self._slot.tensor().untyped_storage(), torch.device("cpu"))
+        with _disable_current_modes():  # the host's memory is none of what a mode follows on the device
+            self.host = self._view(self._slot.tensor().untyped_storage(), torch.device("cpu"))
 
     @property
     def nbytes(self) -> int:
         """Bytes on the host."""
         return self._slot.nbytes
+
+    def is_at(self, address: int) -> bool:
+        """Whether its bytes on the host begin there."""
+        return self._slot.address == address
 
     def suits(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor fits without another slot."""

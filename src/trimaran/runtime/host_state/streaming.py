@@ -101,6 +101,10 @@ class HostState:
         """State on the host [bytes]."""
         return sum(place.nbytes for place in self._places.values())
 
+    def holds(self, storage: torch.UntypedStorage) -> bool:
+        """Whether a storage is one of the host's, with state in it."""
+        return any(place.is_at(storage.data_ptr()) for place in self._places.values())
+
     def step(self, closure: Callable[[], Any] | None = None, **options: Any) -> Any:
         """One update of all parameters, bucket by bucket.
 

@@ -134,8 +134,21 @@ def _make(optimizer: Optimizer, group: dict[str, Any]) -> Optimizer:
 
 
 def _try(optimizer: Optimizer, small: _Small) -> tuple[list[Optimizer], list[Optimizer]]:
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=_gpus(optimizer)):
         return _run(optimizer, small, split=False), _run(optimizer, small, split=True)
+
+
+def _gpus(optimizer: Optimizer) -> list[int]:
+    """Those that have parameters: a trial may draw random numbers there."""
+    devices = {parameter.device for group in optimizer.param_groups for parameter in group["params"]}
+    return sorted(device.index for device in devices if device.type == "cuda")
+
+
+def _seed(optimizer: Optimizer) -> None:
+    """The generators of the host and of these GPUs. `torch.manual_seed` would seed all others too, for good."""
+    torch.default_generator.manual_seed(0)
+    for index in _gpus(optimizer):
+        torch.cuda.default_generators[index].manual_seed(0)
 
 
 def _run(optimizer: Optimizer, make: _Small, *, split: bool) -> list[Optimizer]:
@@ -145,7 +158,7 @@ def _run(optimizer: Optimizer, make: _Small, *, split: bool) -> list[Optimizer]:
         if not group["params"]:
             continue
         generator = torch.Generator().manual_seed(0)
-        torch.manual_seed(0)
+        _seed(optimizer)
         like = group["params"][0]
         parameters = [_draw(like, generator).requires_grad_() for _ in range(_PARAMETERS)]
         options = {name: copy.deepcopy(value) for name, value in group.items() if name not in ("params", "param_names")}

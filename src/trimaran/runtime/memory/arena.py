@@ -1,13 +1,17 @@
 """Host memory for what was offloaded: one mapping of an exact size, cut into slots.
 
 A mapping of its own has the size that was asked for, is page-locked once for a GPU, and goes back to the system when it
-is closed. Slots are taken best-fit and start at multiples of 64 bytes, large ones of a page. What does not fit is put
-into memory of its own, which is not page-locked and therefore slow to copy: it is counted, so that it can be seen.
+is closed. What is page-locked is left out when the process forks, as loaders of data do: a copy on write would take the
+pages away from under the GPU. Slots are taken best-fit and start at multiples of 64 bytes, large ones of a page. What
+does not fit is put into memory of its own, which is not page-locked and therefore slow to copy: it is counted, so that
+it can be seen.
 """
 
 import bisect
+import contextlib
 import ctypes
 import mmap
+import os
 import threading
 import weakref
 from collections.abc import Callable
@@ -24,8 +28,11 @@ LINE_BYTES = 64
 PAGE_BYTES = 4096
 _LARGE_BYTES = 1 << 20
 
-PageLock = Callable[[int, int], Callable[[], None]]
-"""Page-locks `(address, nbytes)` and returns what undoes it."""
+PageLock = Callable[[int, int], Callable[[], None] | None]
+"""Page-locks `(address, nbytes)` and returns what undoes it; None: the system refuses, and it stays pageable."""
+
+_elsewhere: list[mmap.mmap] = []
+"""Mappings of the process that this one was forked from. They are not here; something else may be in their place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,9 +114,12 @@ class HostArena:
         self._used = self._peak = self._paged = self._paged_peak = 0
         self._memory: mmap.mmap | None = _map(cap_bytes) if cap_bytes else None
         self._address = _address(self._memory) if self._memory is not None else 0
-        unlock = lock(self._address, cap_bytes) if lock is not None and self._memory is not None else None
+        unlock = None
+        if lock is not None and self._memory is not None:
+            _advise(self._memory)
+            unlock = lock(self._address, cap_bytes)
         # Also when nobody closes it: what is page-locked must not be unmapped before it is unlocked.
-        self._end = weakref.finalize(self, _end, self._memory, unlock)
+        self._end = weakref.finalize(self, _end, self._memory, unlock, os.getpid() if lock is not None else None)
 
     def __enter__(self) -> Self:
         return self
@@ -215,7 +225,18 @@ def _address(memory: mmap.mmap) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(memory))
 
 
-def _end(memory: mmap.mmap | None, unlock: Callable[[], None] | None) -> None:
+def _advise(memory: mmap.mmap) -> None:
+    """Before it is page-locked: large pages, and not in processes that are forked."""
+    for name in ("MADV_HUGEPAGE", "MADV_DONTFORK"):
+        if hasattr(mmap, name):
+            with contextlib.suppress(OSError):  # a system without large pages refuses the first one
+                memory.madvise(getattr(mmap, name))
+
+
+def _end(memory: mmap.mmap | None, unlock: Callable[[], None] | None, owner: int | None) -> None:
+    if memory is not None and owner not in (None, os.getpid()):
+        _elsewhere.append(memory)  # closing it would unmap what is here in its place
+        return
     if unlock is not None:
         unlock()
     if memory is None:

@@ -24,7 +24,7 @@ from collections.abc import Callable
 import torch
 
 from trimaran.errors import EnvironmentProblem, ExecutionError
-from trimaran.runtime.memory.arena import PageLock, Slot
+from trimaran.runtime.memory.arena import Slot
 from trimaran.runtime.memory.engine import TO_DEVICE, TO_HOST
 from trimaran.timeline import WAIT, Span
 
@@ -88,10 +88,7 @@ class CudaEngine:
         self._record = record
         self._spans: list[tuple[str, torch.cuda.Event, torch.cuda.Event, int]] = []
         self._open = True
-        self._origin = torch.cuda.Event(enable_timing=True)
-        self._origin.record(torch.cuda.current_stream(self.device))
-        self._origin.synchronize()
-        self._origin_ns = time.perf_counter_ns()
+        self._start_clock()
 
     def allocate(self, nbytes: int) -> torch.UntypedStorage:
         """From the pool of the current stream (point 3)."""
@@ -104,6 +101,15 @@ class CudaEngine:
     def load(self, slot: Slot, storage: torch.UntypedStorage, offset: int = 0) -> CudaCopy:
         """Start to copy to the device, behind what the current stream has been given."""
         return self._copy(TO_DEVICE, storage, slot, offset)
+
+    def sweep(self) -> None:
+        """What was to be done after copies that have ended. They end in order on each stream, not on both."""
+        for _ in range(len(self._later)):
+            ended, action = self._later.popleft()
+            if ended.query():
+                action()
+            else:
+                self._later.append((ended, action))
 
     def later(self, ended: torch.cuda.Event, action: Callable[[], None]) -> None:
         """Do something once an event has passed, when the engine is next asked for something."""
@@ -118,7 +124,10 @@ class CudaEngine:
         return bool(torch.cuda.is_current_stream_capturing())
 
     def take_spans(self, origin_ns: int) -> list[Span]:
-        """What was copied and waited for since the last call; waits until it has happened."""
+        """What was copied and waited for since the last call; waits until it has happened.
+
+        Times between events are 32-bit floats, so they are counted from the last call, not from the first.
+        """
         taken, self._spans = self._spans, []
         spans = []
         for number, (stream, start, end, nbytes) in enumerate(taken):
@@ -135,6 +144,7 @@ class CudaEngine:
                     nbytes=nbytes,
                 )
             )
+        self._start_clock()
         return spans
 
     def close(self) -> None:
@@ -144,12 +154,11 @@ class CudaEngine:
         self._open = False
         for stream in self._streams.values():
             stream.synchronize()
-        self._sweep()
+        self.sweep()
 
     def _copy(self, lane: str, storage: torch.UntypedStorage, slot: Slot, offset: int) -> CudaCopy:
         if not self._open:
             raise ExecutionError(f"The copy engine is closed, and was asked to copy ({lane}).", lane=lane)
-        self._sweep()
         # Point 1: before the copy stream is made current.
         compute = torch.cuda.current_stream(self.device)
         ready = torch.cuda.Event()
@@ -165,14 +174,12 @@ class CudaEngine:
         ended.record(stream)
         return CudaCopy(self, lane, ended, compute)
 
-    def _sweep(self) -> None:
-        """What was to be done after copies that have ended. They end in order on each stream, not on both."""
-        for _ in range(len(self._later)):
-            ended, action = self._later.popleft()
-            if ended.query():
-                action()
-            else:
-                self._later.append((ended, action))
+    def _start_clock(self) -> None:
+        """From now on times are counted from this moment, which both clocks know."""
+        self._origin = torch.cuda.Event(enable_timing=True)
+        self._origin.record(torch.cuda.current_stream(self.device))
+        self._origin.synchronize()
+        self._origin_ns = time.perf_counter_ns()
 
 
 class _Watch:
@@ -202,29 +209,3 @@ class _Watch:
             end = torch.cuda.Event(enable_timing=True)
             end.record(self._stream)
             self._spans.append((self._name, self._start, end, self._nbytes))
-
-
-def page_lock(device: str | torch.device = "cuda") -> PageLock:
-    """Page-locks the mapping of an arena for a GPU, in one call and at its exact size.
-
-    Returns:
-        What `HostArena(lock=...)` takes.
-    """
-
-    def lock(address: int, nbytes: int) -> Callable[[], None]:
-        with torch.cuda.device(device):
-            runtime = torch.cuda.cudart()
-            code = int(runtime.cudaHostRegister(address, nbytes, 0))
-        if code:
-            message = (
-                f"CUDA refuses to page-lock {nbytes:,} bytes of host memory (error {code}). Ask for less host memory, "
-                "or raise the limit of locked memory (ulimit -l)."
-            )
-            raise EnvironmentProblem(message, nbytes=nbytes, code=code)
-
-        def unlock() -> None:
-            runtime.cudaHostUnregister(address)
-
-        return unlock
-
-    return lock

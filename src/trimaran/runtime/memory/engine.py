@@ -16,6 +16,7 @@ from typing import Protocol
 
 import torch
 
+from trimaran.errors import InputError
 from trimaran.runtime.memory.arena import Slot
 from trimaran.timeline import Span
 
@@ -76,6 +77,9 @@ class CopyEngine(Protocol):
             offset: first byte of the storage that is filled [bytes]
         """
 
+    def sweep(self) -> None:
+        """Do what was to be done after copies that have ended, where nobody else does."""
+
     def capturing(self) -> bool:
         """Whether operations are being captured into a CUDA graph, in which nothing here can be."""
 
@@ -84,3 +88,21 @@ class CopyEngine(Protocol):
 
     def close(self) -> None:
         """End the lanes after what was asked for has been copied. Closing twice is allowed."""
+
+
+def check_device(traced: str, engine: CopyEngine) -> None:
+    """See that an engine is one of the device on which a step was recorded.
+
+    Args:
+        traced: kind of that device; tensors on "meta" stand for any
+        engine: copies
+
+    Raises:
+        InputError: it is one of another device
+    """
+    if traced not in ("", "meta", engine.device.type):
+        raise InputError(
+            f"The step was recorded on {traced}, and the copy engine is one of {engine.device.type}: it would read and "
+            "write memory that is not its own. Make the engine for the device of the network.",
+            device=traced,
+        )

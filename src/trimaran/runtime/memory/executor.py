@@ -25,7 +25,7 @@ from trimaran.graph.trace.geometry import has_storage, view_of
 from trimaran.graph.trace.repeat import repeat
 from trimaran.program.memory import KEEP_ALL, MemoryPlan
 from trimaran.runtime.memory.arena import HostArena
-from trimaran.runtime.memory.engine import CopyEngine
+from trimaran.runtime.memory.engine import CopyEngine, check_device
 from trimaran.runtime.memory.flights import Flight
 from trimaran.runtime.memory.handles import Handle, Kept
 from trimaran.runtime.memory.hooks import Hooks
@@ -60,7 +60,7 @@ class MemoryExecutor:
         repeat_recipe: runs recipes; None: with the calls of the recording
 
     Raises:
-        InputError: the plan does not belong to the recording
+        InputError: the plan does not belong to the recording, or that was made on another device
     """
 
     def __init__(
@@ -77,6 +77,8 @@ class MemoryExecutor:
         predicted_peak_bytes: int | None = None,
         repeat_recipe: Repeat | None = None,
     ) -> None:
+        if recording is not None:
+            check_device(recording.trace.device, engine)
         self._schedule = None if recording is None else make_schedule(recording.trace, plan)
         self._tally = Tally()
         if repeat_recipe is None:

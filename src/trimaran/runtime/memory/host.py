@@ -197,6 +197,9 @@ class HostEngine:
         """Start to copy to the device."""
         return self._lanes[TO_DEVICE].put(storage, offset, slot)
 
+    def sweep(self) -> None:
+        """Nothing: the threads do it."""
+
     def capturing(self) -> bool:
         """Never."""
         return False

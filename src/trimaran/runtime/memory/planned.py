@@ -2,25 +2,23 @@
 
 A recipe repeats the operations that were recorded. Were others to run in a later step, on tensors of the same look, the
 recipe would make something else. So the names of the autograd nodes behind a recomputed tensor are compared with those
-of the first flight, whose recipes are compared bit for bit if it is a verified one. Plain numbers among the arguments
-of operations show in no name: who changes such a number verifies again.
+of the first flight, whose recipes are compared bit for bit if it is a verified one. Where the plain numbers that the
+nodes keep are others than in the first flight, the recipe is compared in this flight too. Numbers that no node keeps,
+such as one that is added, show nowhere: who changes such a number verifies again.
 """
 
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from trimaran.program.types import Kind
+from trimaran.runtime.memory.ancestry import ancestry, numbers
 from trimaran.runtime.memory.flights import Flight
 from trimaran.runtime.memory.residence import Residence
 from trimaran.runtime.memory.schedule import Schedule, Steps, UnitPlan
 from trimaran.runtime.memory.units import Unit
 from trimaran.runtime.memory.witness import Witness
-
-_FARTHEST = 24
-"""Most nodes that are looked at: a look costs about a microsecond."""
 
 
 class Planned:
@@ -35,6 +33,7 @@ class Planned:
         self._residence = residence
         self._observe = observe
         self._ancestries: dict[int, tuple[str, ...]] = {}
+        self._numbers: dict[int, tuple[tuple[object, ...], ...]] = {}
 
     def bind(self, tensor: torch.Tensor, flight: Flight, plan: UnitPlan, node: str) -> Unit | None:
         """The unit of a planned storage, made at its first pack; None: it is another storage than planned."""
@@ -43,12 +42,17 @@ class Planned:
         if unit is not None and unit.alive:
             return unit if unit.weak() is storage else None
         made_by = tensor.grad_fn.name() if tensor.grad_fn is not None else ""
-        if storage.nbytes() != plan.nbytes or made_by != node:
+        here = storage.device == self._residence.engine.device
+        if not here or storage.nbytes() != plan.nbytes or made_by != node:
             return None
+        other_numbers = False
         if plan.recipe is not None:
-            names = ancestry(tensor, len(plan.recipe.ops))
+            nodes = ancestry(tensor, len(plan.recipe.ops))
+            names = tuple(node.name() for node in nodes)
             if self._ancestries.setdefault(plan.number, names) != names:
                 return None
+            kept = tuple(map(numbers, nodes))
+            other_numbers = self._numbers.setdefault(plan.number, kept) != kept
         unit = Unit(
             storage,
             Witness(tensor, node),
@@ -62,7 +66,9 @@ class Planned:
         )
         unit.planned_reads = plan.reads
         unit.views = plan.views
-        unit.checking = flight.verify and plan.recipe is not None
+        unit.checking = plan.recipe is not None and (flight.verify or other_numbers)
+        if other_numbers:
+            self._residence.tally.renumbered.add(plan.number)
         flight.units[plan.number] = unit
         return unit
 
@@ -89,7 +95,9 @@ class Planned:
             unit = flight.units.get(number)
             if unit is None or not unit.alive:
                 continue
-            if kind is Kind.OFFLOAD:
+            if kind is None:
+                residence.arrive(unit)
+            elif kind is Kind.OFFLOAD:
                 residence.save(unit)
             elif kind is Kind.RELEASE:
                 if not residence.release(unit, flight.sources_of(unit.planned_reads)):
@@ -115,24 +123,3 @@ class Planned:
             self.run(flight, steps, schedule.moments[position])
         flight.position = place + 1
         self.run(flight, schedule.steps[place], schedule.moments[place])
-
-
-def ancestry(tensor: torch.Tensor, operations: int) -> tuple[str, ...]:
-    """Names of the autograd nodes behind a tensor, the nearest first, until so many operations are among them.
-
-    Example:
-        >>> import torch
-        >>> ancestry(torch.zeros(2, requires_grad=True).sin().exp(), 2)
-        ('ExpBackward0', 'SinBackward0')
-    """
-    names: list[str] = []
-    nodes: deque[Any] = deque([tensor.grad_fn])
-    left = min(operations, _FARTHEST)
-    while nodes and left:
-        node = nodes.popleft()
-        if node is None:
-            continue
-        names.append(node.name())
-        left -= 1
-        nodes.extend(following for following, _ in node.next_functions)
-    return tuple(names)

@@ -31,8 +31,8 @@ class Reactive:
         self._smallest = smallest_bytes
 
     def wants(self, storage: torch.UntypedStorage) -> bool:
-        """Whether a storage is large enough."""
-        return storage.nbytes() >= self._smallest
+        """Whether a storage is large enough, and on the device that copies are from."""
+        return storage.nbytes() >= self._smallest and storage.device == self._residence.engine.device
 
     def pack(self, flight: Flight, tensor: torch.Tensor, index: int) -> Handle:
         """Offload the storage of a tensor, once."""

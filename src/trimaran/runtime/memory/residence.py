@@ -4,6 +4,7 @@
     release   DEL   wait for that copy, then let go
     fetch     PRE   take device memory, start to copy back
     remake    RE    run the recipe
+    arrive          wait for the copy back
     require         whatever it takes, now: what is asked for before or without its step comes back all the same
     settle          let go again once the planned uses are used up
     forget          autograd holds no handle any more: give everything back
@@ -49,6 +50,7 @@ class Residence:
         """Start to copy a unit to the host, once."""
         if unit.storage is None or unit.saving is not None:
             return
+        self.engine.sweep()  # slots that copies have done with are free then
         unit.slot = self.arena.allocate(unit.stop - unit.start)
         if unit.recipe is None:  # what a recipe makes is compared with the slot, byte for byte
             unit.slot.views = unit.views
@@ -122,14 +124,18 @@ class Residence:
             return
         self._have(unit, made)
 
+    def arrive(self, unit: Unit) -> None:
+        """Wait until a unit that is on its way back is there."""
+        if unit.loading is not None:
+            self.tally.stall(unit.loading.wait())
+            unit.loading = None
+
     def require(self, unit: Unit) -> torch.UntypedStorage:
         """The storage of a unit, with its bytes for the operations issued from now on."""
         if unit.storage is None and not self._adopt(unit):
             self.tally.on_demand += 1
             self.bring(unit)
-        if unit.loading is not None:
-            self.tally.stall(unit.loading.wait())
-            unit.loading = None
+        self.arrive(unit)
         storage = unit.storage
         if storage is None:
             raise ExecutionError(f"Storage {unit.number} is gone and cannot be made again.", storage=unit.number)
@@ -161,9 +167,7 @@ class Residence:
             return
         if unit.recipe is not None:
             self._claim(unit)
-        if unit.loading is not None:
-            self.tally.stall(unit.loading.wait())
-            unit.loading = None
+        self.arrive(unit)
         unit.storage = None
 
     def forget(self, unit: Unit) -> None:

@@ -15,7 +15,8 @@ from trimaran.graph.trace.types import Role, StepTrace, TraceStorage, View
 from trimaran.program.memory import MEMORY_KINDS, Decision, MemoryPlan, Recipe
 from trimaran.program.types import Kind
 
-Steps = tuple[tuple[Kind, int], ...]
+Steps = tuple[tuple[Kind | None, int], ...]
+"""What to do at a tick with which storage; None: wait until it is back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +149,9 @@ def make_schedule(trace: StepTrace, plan: MemoryPlan) -> Schedule:
 
 def _steps_by_moment(trace: StepTrace, plan: MemoryPlan) -> dict[int, Steps]:
     ticks = {tick.moment for tick in (*trace.packs, *trace.unpacks)}
-    steps: dict[int, list[tuple[Kind, int]]] = {}
+    steps: dict[int, list[tuple[Kind | None, int]]] = {}
+    for number, moment in plan.waits.items():
+        steps.setdefault(moment, []).append((None, number))
     released = set()
     for step in plan.steps:
         if step.moment not in ticks or step.kind not in MEMORY_KINDS or not 0 <= step.storage < len(trace.storages):

@@ -21,6 +21,7 @@ class MemoryStatistics:
         ineffective: storages that were let go and stayed on the device, as someone else holds them, by name
         kept: storages that could not be let go, for want of what a recipe needs
         failed_recipes: storages whose recipe did not give the same bits
+        renumbered: storages whose nodes kept other numbers than in the first flight, so that the recipe was compared
         predicted_peak_bytes: of the plan [bytes]; None: it was not said
         accounted_peak_bytes: as it was [bytes]; None: nobody looked
         arena: how full the host memory is
@@ -36,6 +37,7 @@ class MemoryStatistics:
     ineffective: tuple[str, ...]
     kept: int
     failed_recipes: tuple[int, ...]
+    renumbered: tuple[int, ...]
     predicted_peak_bytes: int | None
     accounted_peak_bytes: int | None
     arena: ArenaUse
@@ -60,6 +62,7 @@ class Tally:
     stalls_s: dict[int, float] = field(default_factory=dict)
     ineffective: set[str] = field(default_factory=set)
     failed_recipes: set[int] = field(default_factory=set)
+    renumbered: set[int] = field(default_factory=set)
 
     def stall(self, seconds: float) -> None:
         """Note that the host stood still."""
@@ -70,7 +73,7 @@ class Tally:
         """Begin anew."""
         self.flights = self.to_host_bytes = self.to_device_bytes = self.recomputations = 0
         self.mismatches = self.on_demand = self.kept = 0
-        self.stalls_s, self.ineffective, self.failed_recipes = {}, set(), set()
+        self.stalls_s, self.ineffective, self.failed_recipes, self.renumbered = {}, set(), set(), set()
 
     def result(self, arena: ArenaUse, predicted: int | None, accounted: int | None) -> MemoryStatistics:
         """What was counted."""
@@ -85,6 +88,7 @@ class Tally:
             ineffective=tuple(sorted(self.ineffective)),
             kept=self.kept,
             failed_recipes=tuple(sorted(self.failed_recipes)),
+            renumbered=tuple(sorted(self.renumbered)),
             predicted_peak_bytes=predicted,
             accounted_peak_bytes=accounted,
             arena=arena,

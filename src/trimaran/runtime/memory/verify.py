@@ -1,7 +1,8 @@
 """Compares what a recipe made with the bytes of the real storage, bit for bit.
 
 The real bytes are in a slot on the host, and the comparison goes over them in chunks, so that it needs little memory of
-the device. What lies between the packed views may differ: nobody wrote it.
+the device. What lies between the packed views may differ: nobody wrote it. Where a chunk differs, which of its bytes do
+is noted on the host, and looked at through the views there.
 """
 
 from collections.abc import Sequence
@@ -14,7 +15,6 @@ from trimaran.graph.trace.types import View
 from trimaran.runtime.memory.arena import Slot
 
 CHUNK_BYTES = 4 << 20
-_UNSIGNED = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.int64}
 
 
 def differs(
@@ -38,28 +38,18 @@ def differs(
 def _differ(made: torch.UntypedStorage, slot: Slot, start: int, views: Sequence[View], chunk_bytes: int) -> bool:
     real = slot.tensor()
     ours = torch.empty(0, dtype=torch.uint8, device=made.device).set_(made, start, (slot.nbytes,), (1,))
+    others: torch.Tensor | None = None
     for first in range(0, slot.nbytes, chunk_bytes):
-        one, other = ours[first : first + chunk_bytes], real[first : first + chunk_bytes]
-        if not torch.equal(one, other.to(made.device)):
-            return _views_differ(ours, real, start, views)
-    return False
+        chunk = slice(first, first + chunk_bytes)
+        one, other = ours[chunk], real[chunk].to(made.device)
+        if not torch.equal(one, other):
+            others = torch.zeros(slot.nbytes, dtype=torch.bool) if others is None else others
+            others[chunk] = (one != other).to("cpu")
+    return others is not None and any(_any_within(others, start, view) for view in views)
 
 
-def _views_differ(ours: torch.Tensor, real: torch.Tensor, start: int, views: Sequence[View]) -> bool:
-    """The same question for the elements of the views alone."""
-    real = real.to(ours.device)
-    return any(not torch.equal(_bits(ours, start, view), _bits(real, start, view)) for view in views)
-
-
-def _bits(raw: torch.Tensor, start: int, view: View) -> torch.Tensor:
-    """The elements of a view as integers, so that one NaN equals another of the same bits."""
-    dtype = dtype_of(view.dtype)
-    size = dtype.itemsize
-    first = view.offset * size - start
-    whole = raw[first : first + (raw.numel() - first) // size * size]
-    if first % size:
-        whole = whole.clone()
-    if size == 16:
-        pairs = whole.view(torch.int64)
-        return pairs.as_strided((*view.shape, 2), (*(2 * stride for stride in view.stride), 1))
-    return whole.view(_UNSIGNED[size]).as_strided(view.shape, view.stride)
+def _any_within(others: torch.Tensor, start: int, view: View) -> bool:
+    """Whether any byte of a view is among those that differ."""
+    size = dtype_of(view.dtype).itemsize
+    shape, stride = (*view.shape, size), (*(step * size for step in view.stride), 1)
+    return bool(others.as_strided(shape, stride, view.offset * size - start).any())

@@ -30,7 +30,7 @@ class FlightStats:
     Attributes:
         to_host_bytes: copied to the host [bytes]
         to_device_bytes: copied back [bytes]
-        stall_s: waiting for copies [s]
+        stall_s: the host's waiting for copies [s]; None on a GPU, whose streams wait
         fell_back: whether it did not go as planned
         verified: whether recipes were compared, which takes memory of its own
         ineffective: names of storages that were let go, but that someone else still held
@@ -38,7 +38,7 @@ class FlightStats:
 
     to_host_bytes: int = 0
     to_device_bytes: int = 0
-    stall_s: float = 0.0
+    stall_s: float | None = 0.0
     fell_back: bool = False
     verified: bool = False
     ineffective: tuple[str, ...] = ()

@@ -9,7 +9,6 @@ from collections.abc import Collection
 from trimaran.errors import InputError
 from trimaran.graph.trace.calls import Recording
 from trimaran.planner.memory.search import MemoryOutcome, plan_memory
-from trimaran.program.memory import Decision
 from trimaran.runtime.memory.executor import MemoryExecutor
 from trimaran.session.virtual.device import Device
 from trimaran.session.virtual.flights import FlightStats
@@ -77,7 +76,7 @@ class PlanFlyer:
         return FlightStats(
             to_host_bytes=seen.to_host_bytes,
             to_device_bytes=seen.to_device_bytes,
-            stall_s=sum(seen.stalls_s.values()),
+            stall_s=None if self._device.kind == "cuda" else sum(seen.stalls_s.values()),
             fell_back=fell_back,
             verified=verified,
             ineffective=seen.ineffective,
@@ -113,16 +112,13 @@ class PlanFlyer:
             limit_s=options.limit_s,
             banned=self._banned,
         )
-        offloaded = sum(
-            trace.storages[number].nbytes
-            for number, decision in outcome.plan.decisions.items()
-            if decision is Decision.OFFLOAD
-        )
+        # What is recomputed goes to the host as well while its recipe is verified.
+        moved_bytes = sum(trace.storages[number].nbytes for number in outcome.plan.moved)
         self._executor = MemoryExecutor(
             self._recording,
             outcome.plan,
             self._device.engine,
-            self._device.arena(offloaded),
+            self._device.arena(moved_bytes),
             smallest_bytes=max(options.smallest_bytes, 1),
             predicted_peak_bytes=outcome.live.peak,
         )

@@ -20,9 +20,16 @@ Unpack = Callable[[Any], torch.Tensor]
 
 
 class HookPair:
-    """The pair of one thread. It does its work only between `push` and `park`."""
+    """The pair of one thread. It does its work only between `push` and `park`.
 
-    def __init__(self) -> None:
+    While operations are captured into a CUDA graph, which replays fixed addresses, everything is kept.
+
+    Args:
+        capturing: tells whether they are
+    """
+
+    def __init__(self, capturing: Callable[[], bool] | None = None) -> None:
+        self._capturing = is_capturing if capturing is None else capturing
         self._pack: Pack = _refuse
         self._unpack: Unpack = _refuse
         self._below: Any = None
@@ -68,12 +75,20 @@ class HookPair:
             _autograd._push_saved_tensors_default_hooks(*pair)
 
     def _do_pack(self, tensor: torch.Tensor) -> tuple[Unpack, Any]:
+        if self._capturing():
+            return keep_unpack, keep_pack(tensor)
         packed = self._pack(tensor)  # which may begin a flight, and with it change who unpacks
         return self._unpack, packed
 
     def _do_unpack(self, packed: tuple[Unpack, Any]) -> torch.Tensor:
-        self.unpacked = True
+        if packed[0] is not keep_unpack or not self._capturing():
+            self.unpacked = True
         return packed[0](packed[1])
+
+
+def is_capturing() -> bool:
+    """Whether the current stream of a GPU is being captured into a CUDA graph."""
+    return torch.cuda.is_initialized() and bool(torch.cuda.is_current_stream_capturing())
 
 
 def keep_pack(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:

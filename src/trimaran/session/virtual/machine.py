@@ -30,7 +30,7 @@ from trimaran.graph.trace.types import StepTrace
 from trimaran.runtime.memory.accountant import Accountant
 from trimaran.session.virtual.batches import WITHOUT_MODULE, Signature, look_at_tensor
 from trimaran.session.virtual.flights import Flight, Key
-from trimaran.session.virtual.gauge import AllocatorLimit, Gauge
+from trimaran.session.virtual.gauge import Gauge
 from trimaran.session.virtual.hooks import HookPair, Pack, keep_pack, keep_unpack
 from trimaran.session.virtual.modes import ModePlace
 from trimaran.session.virtual.options import SETTLING_STEPS, Options
@@ -38,6 +38,7 @@ from trimaran.session.virtual.plans import Plans
 from trimaran.session.virtual.recording import Recorded, StepRecorder
 from trimaran.session.virtual.report import MemoryReport
 from trimaran.session.virtual.roots import Roots
+from trimaran.session.virtual.settling import Settling
 from trimaran.session.virtual.stability import is_steady
 from trimaran.session.virtual.summary import summarize
 from trimaran.session.virtual.tally import Tally
@@ -63,9 +64,9 @@ class Machine:
         self._hooks = HookPair()
         self._roots = Roots(self._called)
         place = ModePlace((Operations, Accountant))
-        self._recorder = StepRecorder(place)
+        self._settling = Settling(options, self.plans, lambda text: self.tally.note(text))
+        self._recorder = StepRecorder(place, self._settling.states.holds)
         self._gauge = Gauge(place, account=options.account)
-        self._limit = AllocatorLimit()
         self._recorded: dict[Key, Recorded] = {}
         self._flight: Flight | None = None
         self._flights = 0
@@ -86,7 +87,7 @@ class Machine:
         with contextlib.ExitStack() as last_first:  # each of these, also when one of them fails
             last_first.callback(self._let_go)
             last_first.callback(self._hooks.remove)
-            last_first.callback(self._limit.release)
+            last_first.callback(self._settling.close)
             last_first.callback(self._gauge.stop)
             last_first.callback(self._recorder.abandon)
             last_first.callback(self._roots.close)
@@ -111,7 +112,7 @@ class Machine:
 
     def report(self) -> MemoryReport:
         """What happened so far, or until the end."""
-        return self._last_report or summarize(self.phase, self.tally, self.plans)
+        return self._last_report or summarize(self.phase, self.tally, self.plans, self._settling.states.host_bytes)
 
     def _called(self, signature: Signature) -> None:
         """An outermost module is called."""
@@ -221,18 +222,17 @@ class Machine:
 
     def _settle(self, recorded: dict[Key, Recorded]) -> None:
         """Plan what was recorded, once a step ends with what it began with."""
+        recorded = self._settling.compare(recorded)
+        if self._settling.takes_state(recorded, self._updates.optimizers):
+            self._unsettled = SETTLING_STEPS - 1
+            return
         if self._unsettled:
             self._unsettled -= 1
             if self._unsettled and not self._is_typical([one.recording.trace for one in recorded.values()]):
                 return
         self._unsettled = 0
-        budget_bytes = self.plans.resolve(recorded.values())
-        for key, one in recorded.items():
-            self.plans.make(key, one)
-        if self.options.enforce and self.plans.device == "cuda":
-            self._limit.hold(budget_bytes)
-        elif self.options.enforce:
-            self.tally.note("enforce: only the allocator of a GPU can be held to the budget")
+        if not self._settling.plan(recorded, self._updates.optimizers):
+            self._unsettled = SETTLING_STEPS - 1
 
     def _is_typical(self, traces: list[StepTrace]) -> bool:
         """Whether the next step will be like the one that was recorded, and its modules are known."""

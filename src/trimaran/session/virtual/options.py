@@ -8,6 +8,9 @@ from trimaran.session.virtual.budget import Budget, parse_budget
 from trimaran.units import parse_bytes
 
 OnViolation = Literal["replan", "note"]
+OptimizerState = Literal["device", "host", "auto"]
+
+_PLACES: dict[str, OptimizerState] = {"device": "device", "host": "host", "auto": "auto"}
 
 MOST_PLANS = 8
 MOST_TIGHTENED = 4
@@ -26,6 +29,7 @@ class Options:
         on_violation: what to do when a GPU held more than the budget: plan again with less, or only note it
         enforce: whether a GPU's allocator is held to the budget
         account: whether live bytes are counted on a CPU, operation by operation; slow, for tests
+        optimizer_state: where it lives; "auto": on the host where no plan keeps the budget else
     """
 
     budget: Budget
@@ -35,6 +39,7 @@ class Options:
     on_violation: OnViolation
     enforce: bool
     account: bool
+    optimizer_state: OptimizerState
 
 
 def make_options(
@@ -46,6 +51,7 @@ def make_options(
     on_violation: str,
     enforce: bool,
     account: bool,
+    optimizer_state: str,
 ) -> Options:
     """Check what a user chose.
 
@@ -54,6 +60,11 @@ def make_options(
     """
     if on_violation not in ("replan", "note"):
         raise InputError(f'on_violation: expected "replan" or "note", got {on_violation!r}', on_violation=on_violation)
+    if optimizer_state not in _PLACES:
+        raise InputError(
+            f'optimizer_state: expected "device", "host" or "auto", got {optimizer_state!r}',
+            optimizer_state=optimizer_state,
+        )
     if not limit_s > 0:
         raise InputError(f"limit_s: expected more than 0 seconds for planning, got {limit_s}", limit_s=limit_s)
     return Options(
@@ -64,6 +75,7 @@ def make_options(
         on_violation="replan" if on_violation == "replan" else "note",
         enforce=enforce,
         account=account,
+        optimizer_state=_PLACES[optimizer_state],
     )
 
 

@@ -166,7 +166,7 @@ class Plans:
         keep_peak_bytes = _keep_peak_bytes(recorded)
         flyer: KeepFlyer | PlanFlyer = KeepFlyer()
         if keep_peak_bytes > budget_bytes:
-            device = self._device_of(recorded.recording)
+            device = self.device_of(recorded.recording)
             flyer = PlanFlyer(recorded.recording, device, self._options, budget_bytes - recorded.outside_bytes)
         self._put(key, Planned(recorded=recorded, keep_peak_bytes=keep_peak_bytes, flyer=flyer))
 
@@ -209,7 +209,8 @@ class Plans:
         while len(self._planned) > MOST_PLANS:
             self._planned.popitem(last=False)
 
-    def _device_of(self, recording: Recording) -> Device:
+    def device_of(self, recording: Recording) -> Device:
+        """The device of a recorded flight, with its copies."""
         if self._device is None:
             self._device = Device(recording.trace.device, self._options.host_bytes)
         return self._device

@@ -1,6 +1,6 @@
 """The recorder, behind our own pair of hooks: it may be started and stopped at any end of a flight."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -37,10 +37,12 @@ class StepRecorder:
 
     Args:
         place: of our modes
+        elsewhere: tells which storages count as memory of the host
     """
 
-    def __init__(self, place: ModePlace) -> None:
+    def __init__(self, place: ModePlace, elsewhere: Callable[[torch.UntypedStorage], bool]) -> None:
         self._place = place
+        self._elsewhere = elsewhere
         self._root: nn.Module | None = None
         self._allocated_bytes = 0
         self._recorder: Recorder | None = None
@@ -71,7 +73,9 @@ class StepRecorder:
         opaque = root is not None and has_compiled(root)
         self._root = root
         self._allocated_bytes = torch.cuda.memory_allocated() if torch.cuda.is_initialized() else 0
-        recorder = Recorder(root, hooks=False, follow=root is not None and not opaque, opaque=opaque)
+        recorder = Recorder(
+            root, hooks=False, follow=root is not None and not opaque, opaque=opaque, elsewhere=self._elsewhere
+        )
         with self._place.on_top():
             recorder.start()
         for optimizer in optimizers:

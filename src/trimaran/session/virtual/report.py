@@ -36,17 +36,19 @@ class MemoryReport:
         keep_peak_bytes: peak without help [bytes]
         floor_bytes: least that any plan can reach [bytes]
         predicted_peak_bytes: of the plan [bytes]
-        measured_peak_bytes: of the last step: allocated on a GPU, accounted on a CPU [bytes]
+        measured_peak_bytes: largest of the steps since plans were made last: allocated on a GPU, accounted on a CPU
+            [bytes]
         steps: ended so far
         recorded_steps: of these, how many were recorded
         fallback_steps: of these, how many did not go as planned and moved storages on demand
         plans: plans in use; each look of a batch has one
+        state_host_bytes: state of optimizers that lives on the host [bytes]
         step_time_s: median of the steps that ran as planned [s]
         keep_time_s: sum of the operations of a step, as measured while recording [s]
         planned_time_s: of the step under the plan, simulated [s]
         limit_time_s: below this no plan can get within the budget [s]
         ratio_to_limit: planned time over limit
-        stall_s: waiting for copies in the last step [s]
+        stall_s: the host's waiting for copies in the last step [s]; None on a GPU, whose streams wait
         to_host_bytes: copied to the host in the last step [bytes]
         to_device_bytes: copied back in the last step [bytes]
         decisions: storages that are not kept, largest first
@@ -64,12 +66,13 @@ class MemoryReport:
     recorded_steps: int = 0
     fallback_steps: int = 0
     plans: int = 0
+    state_host_bytes: int = 0
     step_time_s: float | None = None
     keep_time_s: float | None = None
     planned_time_s: float | None = None
     limit_time_s: float | None = None
     ratio_to_limit: float | None = None
-    stall_s: float = 0.0
+    stall_s: float | None = 0.0
     to_host_bytes: int = 0
     to_device_bytes: int = 0
     decisions: tuple[StorageDecision, ...] = ()
@@ -106,8 +109,12 @@ def _lines(report: MemoryReport) -> list[str]:
     ):
         if seconds is not None:
             lines.append(f"  {name:<18} {format_seconds(seconds):>10}  {note}".rstrip())
+        elif name == "stalls":
+            lines.append(f"  {name:<18} {'–':>10}  the streams of the GPU wait, not the host")
     lines.append(f"  {'to the host':<18} {format_bytes(report.to_host_bytes):>10}  a step")
     lines.append(f"  {'back':<18} {format_bytes(report.to_device_bytes):>10}  a step")
+    if report.state_host_bytes:
+        lines.append(f"  {'optimizer state':<18} {format_bytes(report.state_host_bytes):>10}  on the host")
     lines.extend(_decisions(report))
     for note in report.notes:
         lines.extend(textwrap.wrap(note, width=80, initial_indent="  ", subsequent_indent="  "))

@@ -8,15 +8,17 @@ from trimaran.session.virtual.report import MemoryReport, StorageDecision
 from trimaran.session.virtual.tally import Tally
 
 
-def summarize(phase: str, tally: Tally, plans: Plans) -> MemoryReport:
+def summarize(phase: str, tally: Tally, plans: Plans, state_bytes: int) -> MemoryReport:
     """The report of a loop so far.
 
     Args:
         phase: what the next step is for
         tally: what happened
         plans: what was planned
+        state_bytes: of optimizers, on the host [bytes]
     """
     flights = tally.last
+    stalls_s = [flight.stall_s for flight in flights if flight.stall_s is not None]
     largest = plans.largest
     outcome = None if largest is None else largest.flyer.outcome
     return MemoryReport(
@@ -31,12 +33,13 @@ def summarize(phase: str, tally: Tally, plans: Plans) -> MemoryReport:
         recorded_steps=tally.recorded,
         fallback_steps=tally.fell_back,
         plans=len(plans),
+        state_host_bytes=state_bytes,
         step_time_s=tally.step_time_s,
         keep_time_s=None if largest is None else largest.compute_s,
         planned_time_s=None if outcome is None else outcome.run.step_time_s,
         limit_time_s=None if outcome is None else outcome.bound.step_time_s,
         ratio_to_limit=None if outcome is None else outcome.ratio_to_limit,
-        stall_s=sum(flight.stall_s for flight in flights),
+        stall_s=None if len(stalls_s) < len(flights) else sum(stalls_s),
         to_host_bytes=sum(flight.to_host_bytes for flight in flights),
         to_device_bytes=sum(flight.to_device_bytes for flight in flights),
         decisions=tuple(_decisions(largest)),

@@ -16,7 +16,7 @@ class Tally:
         steps: ended so far
         recorded: of these, recorded
         fell_back: of these, not as planned
-        peak_bytes: of the last step that was measured [bytes]
+        peak_bytes: largest of the steps that were measured, but for verified ones [bytes]
         last: figures of the last step's flights
         notes: what a person should know, in order
     """
@@ -55,8 +55,9 @@ class Tally:
     def end_step(self, *, recorded: bool, peak_bytes: int | None = None) -> None:
         """A step has ended; its time is that since the step before."""
         now_s = time.perf_counter()
-        self.peak_bytes = peak_bytes if peak_bytes is not None else self.peak_bytes
         self.last, self._current = tuple(self._current), []
+        if peak_bytes is not None and not recorded and not any(flight.verified for flight in self.last):
+            self.peak_bytes = max(self.peak_bytes or 0, peak_bytes)
         fell_back = any(flight.fell_back for flight in self.last)
         self.steps += 1
         self._last_recorded = recorded
@@ -65,6 +66,10 @@ class Tally:
         if self._since_s is not None and not recorded and not fell_back:
             self._times_s.append(now_s - self._since_s)
         self._since_s = now_s
+
+    def start_peak(self) -> None:
+        """Forget the peak so far: steps will run under other plans."""
+        self.peak_bytes = None
 
     def resume(self) -> None:
         """What came since the step ended, such as planning, belongs to no step."""

@@ -1,0 +1,99 @@
+"""From recorded flights to plans, and what is tried where no plan keeps the budget.
+
+The state of optimizers goes to the host where that is wanted, or where no plan keeps the budget else. The step is
+recorded again then, as it holds less.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
+
+from torch.optim import Optimizer
+
+from trimaran.errors import InfeasibleError
+from trimaran.session.virtual.flights import Key
+from trimaran.session.virtual.gauge import AllocatorLimit
+from trimaran.session.virtual.numbers import KnownNumbers
+from trimaran.session.virtual.options import Options
+from trimaran.session.virtual.plans import Plans
+from trimaran.session.virtual.recording import Recorded
+from trimaran.session.virtual.state_tier import StateTier
+from trimaran.units import format_bytes
+
+
+class Settling:
+    """Makes plans.
+
+    Args:
+        options: what the user chose
+        plans: made here
+        note: takes what a person should know
+
+    Attributes:
+        states: optimizers whose state lives on the host
+    """
+
+    def __init__(self, options: Options, plans: Plans, note: Callable[[str], None]) -> None:
+        self.states = StateTier()
+        self._options = options
+        self._plans = plans
+        self._note = note
+        self._limit = AllocatorLimit()
+        self._numbers = KnownNumbers()
+
+    def compare(self, recorded: Mapping[Key, Recorded]) -> dict[Key, Recorded]:
+        """Look which numbers have changed since a flight was recorded before: no recipe may have these."""
+        return {key: self._numbers.settle(key, one) for key, one in recorded.items()}
+
+    def takes_state(self, recorded: Mapping[Key, Recorded], optimizers: Iterable[Optimizer]) -> bool:
+        """Take the state of optimizers to the host, if the user wants it there; whether there was any to take."""
+        return self._options.optimizer_state == "host" and self._take(recorded, optimizers)
+
+    def plan(self, recorded: Mapping[Key, Recorded], optimizers: Iterable[Optimizer]) -> bool:
+        """Plan flights.
+
+        Args:
+            recorded: flights of a step that ended with what it began with
+            optimizers: of the loop
+
+        Returns:
+            Whether they are planned; else the state of optimizers has gone to the host, and the step must be recorded
+            again.
+
+        Raises:
+            InfeasibleError: no plan keeps the budget
+        """
+        budget_bytes = self._plans.resolve(recorded.values())
+        try:
+            for key, one in recorded.items():
+                self._plans.make(key, one)
+        except InfeasibleError as error:
+            if self._options.optimizer_state == "auto" and self._take(recorded, optimizers):
+                self._plans.forget()
+                return False
+            raise self._explained(error) from None
+        if self._options.enforce and self._plans.device == "cuda":
+            self._limit.hold(budget_bytes)
+        elif self._options.enforce:
+            self._note("enforce: only the allocator of a GPU can be held to the budget")
+        return True
+
+    def close(self) -> None:
+        """Leave the allocator and the optimizers as they were."""
+        with contextlib.ExitStack() as last_first:
+            last_first.callback(self.states.close)
+            last_first.callback(self._limit.release)
+
+    def _take(self, recorded: Mapping[Key, Recorded], optimizers: Iterable[Optimizer]) -> bool:
+        device = self._plans.device_of(next(iter(recorded.values())).recording)
+        taken_bytes = self.states.take(optimizers, device)
+        if taken_bytes:
+            self._note(f"{format_bytes(taken_bytes)} of optimizer state live on the host")
+        for reason in self.states.reasons:
+            self._note(f"optimizer state stays on the device: {reason}")
+        return taken_bytes > 0
+
+    def _explained(self, error: InfeasibleError) -> InfeasibleError:
+        """What was tried with the state of optimizers, or why it was not."""
+        tried = ["The state of the optimizer is on the host already."] if self.states else []
+        tried += [f"The state of the optimizer stays on the device: {reason}." for reason in self.states.reasons]
+        return InfeasibleError(" ".join([error.message, *tried]), **error.figures) if tried else error
