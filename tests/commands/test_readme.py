@@ -11,7 +11,7 @@ README = (ROOT / "README.md").read_text()
 
 def test_the_python_of_the_readme_runs(tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     script = tmp_path / "readme.py"
     script.write_text("\n\n".join(blocks))
     done = subprocess.run(
