@@ -1,0 +1,27 @@
+"""Steps of a job that are traced in a process of their own."""
+
+import pytest
+
+from trimaran.graph.types import Phase
+from trimaran.measure.tracing import trace_steps
+from trimaran.planner.virtual import squeeze
+from trimaran.program import Strategy
+from trimaran.program.memory import KEEP_ALL
+from trimaran.session.jobs import JobSource
+from trimaran.simulator.memory import live_bytes
+
+pytestmark = pytest.mark.distributed
+
+
+def test_each_size_is_traced_with_its_update_and_can_be_squeezed() -> None:
+    told: list[tuple[str, int, int]] = []
+    traces = trace_steps(JobSource(reference="digits").make, (16, 64), progress=lambda *event: told.append(event))
+    assert [event[1:] for event in told] == [(0, 2), (1, 2), (2, 2)]
+    peaks = {}
+    for size, step in traces.items():
+        assert {op.phase for op in step.trace.ops} == set(Phase)
+        assert step.costs.compute_s > 0
+        peaks[size] = live_bytes(step.trace, KEEP_ALL).peak
+        budget = round(0.8 * peaks[size])
+        assert squeeze(Strategy(memory_bytes=budget), step).peak_bytes <= budget
+    assert peaks[16] < peaks[64]
