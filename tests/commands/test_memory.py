@@ -83,7 +83,8 @@ def test_the_tables_and_the_chart_fit_80_columns(job: str, tmp_path: Path) -> No
 
 
 def test_below_the_floor_is_a_code_of_its_own_with_the_ways_out(job: str, tmp_path: Path) -> None:
-    done = trimaran("memory", job, "--device", "titan-x", "--batch", "256", "--budget", "5%", "--json", cwd=tmp_path)
+    arguments = ("--device", "titan-x", "--batch", "256", "--budget", "5%", "--split", "none", "--json")
+    done = trimaran("memory", job, *arguments, cwd=tmp_path)
     assert done.returncode == 3
     assert "What would help: a batch of at most" in done.stderr
     error = json.loads(done.stdout)["error"]

@@ -36,28 +36,29 @@ def job(tmp_path: Path) -> str:
     return "small.py:make"
 
 
-def test_the_split_that_a_refusal_names_makes_the_budget_possible(job: str, tmp_path: Path) -> None:
-    refused = trimaran("memory", job, *ASKED, "--budget", "45%", "--json", cwd=tmp_path)
+def test_a_budget_below_the_floor_is_kept_with_the_split_that_a_refusal_names(job: str, tmp_path: Path) -> None:
+    refused = trimaran("memory", job, *ASKED, "--budget", "45%", "--split", "none", "--json", cwd=tmp_path)
     assert refused.returncode == 3
     named = json.loads(refused.stdout)["error"]["split"]
     assert f"--split {named}" in refused.stderr
 
-    done = trimaran("memory", job, *ASKED, "--budget", "45%", "--split", named, "--json", cwd=tmp_path)
+    done = trimaran("memory", job, *ASKED, "--budget", "45%", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert found["split"]["written"] == named
-    assert found["floor_bytes"] <= found["plan"]["peak_bytes"] <= found["budget_bytes"] < found["split"]["floor_bytes"]
-    assert found["split"]["slowdown"] > found["plan"]["slowdown"]
+    split = found["split"]
+    assert (found["fits"], split["written"]) == (True, named)
+    assert found["floor_bytes"] <= found["plan"]["peak_bytes"] <= found["budget_bytes"] < split["whole_floor_bytes"]
+    assert found["plan"]["slowdown"] == pytest.approx(found["plan"]["step_time_s"] / found["kept_s"] - 1)
 
 
 def test_a_split_and_a_shared_link_are_shown_in_80_columns(job: str, tmp_path: Path) -> None:
-    done = trimaran("memory", job, *ASKED, "--budget", "45%", "--split", "auto", "--sharing", "4", cwd=tmp_path)
+    done = trimaran("memory", job, *ASKED, "--budget", "45%", "--chart", "--sharing", "4", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert max(map(len, done.stdout.splitlines())) <= 80
     shown = " ".join(done.stdout.split())
     assert "4 devices on one link to the host" in shown
-    assert "Split: [" in shown
-    assert "% longer" in shown
+    for part in ("the plan, [", "the floor, whole", "Split: [", "with everything kept, in parts"):
+        assert part in shown
 
 
 @pytest.mark.parametrize(

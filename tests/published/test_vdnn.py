@@ -1,6 +1,6 @@
 """The vDNN paper's figures against ours, on Titan X in simulation.
 
-Published figures are data of `report/reproduction.py`. What is compared, and how near it must be, stands here. Source
+Published figures are data of `report/reproduction`. What is compared, and how near it must be, stands here. Source
 of all: Rhu et al., MICRO 2016, arXiv:1602.08124; totals of the deepest networks are by hand from their layers.
 """
 
@@ -12,8 +12,8 @@ import pytest
 from trimaran.planner.memory.vdnn_buffers import baseline
 from trimaran.planner.memory.vdnn_convolution import Algorithm, Convolution
 from trimaran.planner.memory.vdnn_network import network_of
-from trimaran.report.reproduction import PAPER_FIGURES, ReproducedPolicy
-from trimaran.session.memory_tracing import JobTracer
+from trimaran.report.reproduction.figures import PAPER_FIGURES, ReproducedPolicy
+from trimaran.session.memory.tracing import JobTracer
 from trimaran.session.network_jobs import network_job
 from trimaran.session.reproduce import reproduce_vdnn
 

@@ -83,8 +83,8 @@ def memory(
 ) -> None:
     """Say whether a step fits a device, what a plan of its memory costs, and how near that is to the limit."""
     with errors_reported(as_json=as_json):
-        from trimaran.report.memory_document import memory_document, storage_documents
-        from trimaran.report.memory_trace import write_memory_trace
+        from trimaran.report.memory.document import memory_document, storage_documents
+        from trimaran.report.memory.trace import write_memory_trace
         from trimaran.session.jobs import JobSource
         from trimaran.session.memory import MemoryRequest, estimate_memory
 

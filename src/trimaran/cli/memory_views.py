@@ -3,9 +3,9 @@
 from rich.console import Console
 from rich.markup import escape
 
-from trimaran.report.memory import MemoryEstimate
-from trimaran.report.memory_chart import chart_legend, memory_chart
-from trimaran.report.memory_views import (
+from trimaran.report.memory.chart import chart_legend, memory_chart
+from trimaran.report.memory.estimate import MemoryEstimate
+from trimaran.report.memory.views import (
     budget_line,
     explanation_lines,
     policy_notes,

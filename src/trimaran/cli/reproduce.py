@@ -48,8 +48,8 @@ def reproduce(
 
 
 def _simulate(device: str, networks: str | None, *, as_json: bool) -> None:
-    from trimaran.report.reproduction import SOURCE, reproduction_document
-    from trimaran.report.reproduction_views import accounting_lines, network_table
+    from trimaran.report.reproduction.figures import SOURCE, reproduction_document
+    from trimaran.report.reproduction.views import accounting_lines, network_table
     from trimaran.session.reproduce import reproduce_vdnn
 
     with progress_shown() as progress:
@@ -69,7 +69,7 @@ def _simulate(device: str, networks: str | None, *, as_json: bool) -> None:
 
 
 def _run(networks: str | None, *, as_json: bool) -> None:
-    from trimaran.report.reproduction_real import real_document, real_lines, real_table
+    from trimaran.report.reproduction.real import real_document, real_lines, real_table
     from trimaran.session.reproduce_real import run_vdnn
 
     with progress_shown() as progress:

@@ -16,7 +16,8 @@ def check_strategy(graph: Graph, strategy: Strategy, *, batch: int) -> None:
         batch: global batch size [samples]
 
     Raises:
-        InputError: a degree below 1, a memory budget that cannot be held, boundaries that the graph does not offer, or a batch that does not divide
+        InputError: a degree below 1, a memory budget that cannot be held, boundaries that the graph does not offer, or
+            a batch that does not divide
     """
     for name in ("dp", "pp", "microbatches", "bucket_bytes"):
         value = getattr(strategy, name)
@@ -24,8 +25,8 @@ def check_strategy(graph: Graph, strategy: Strategy, *, batch: int) -> None:
             raise InputError(f"Strategy.{name} must be at least 1, got {value}", **{name: value})
     if strategy.memory_bytes is not None and (strategy.memory_bytes < 1 or strategy.pp > 1):
         raise InputError(
-            f"Strategy.memory_bytes must be positive and is for whole networks (pp=1), got {strategy.memory_bytes} with "
-            f"pp={strategy.pp}",
+            f"Strategy.memory_bytes must be positive and is for whole networks (pp=1), got {strategy.memory_bytes} "
+            f"with pp={strategy.pp}",
             memory_bytes=strategy.memory_bytes,
             pp=strategy.pp,
         )

@@ -158,8 +158,8 @@ class Strategy:
         microbatches: microbatches of a replica's share of the global batch; with one stage: gradient accumulation
         bucket_bytes: size at which a bucket of gradients is sent [bytes]
         execution: segments as they are, or each through torch.compile
-        memory_bytes: memory in which a rank's step is made to fit by offloading and recomputing [bytes]; None: everything
-            that autograd saves is kept
+        memory_bytes: memory in which a rank's step is made to fit by offloading and recomputing [bytes]; None: all that
+            autograd saves is kept
     """
 
     dp: int = 1

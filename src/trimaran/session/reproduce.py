@@ -1,7 +1,7 @@
 """The vDNN paper again: its networks, batches and policies, and ours, on a device of the catalog in simulation.
 
 Each network's step is traced on meta tensors and priced by the device's roofline. From the one trace come both
-accountings (`report/reproduction.py`): the list of layers for the paper's buffers, and the live bytes of PyTorch's own.
+accountings (`report/reproduction`): the list of layers for the paper's buffers, and the live bytes of PyTorch's own.
 Which constants were fixed before anything was compared, and which were not, is in `docs/vdnn.md`.
 """
 
@@ -21,9 +21,9 @@ from trimaran.planner.memory.vdnn_dynamic import Usage, choose_dynamically, vdnn
 from trimaran.planner.memory.vdnn_ideal import offload_on_demand
 from trimaran.planner.memory.vdnn_network import PaperNetwork, network_of
 from trimaran.program.memory import KEEP_ALL, MemoryPlan
-from trimaran.report.reproduction import ReproducedNetwork, ReproducedPolicy, Reproduction
-from trimaran.session.memory_figures import simulated, usage
-from trimaran.session.memory_tracing import JobTracer
+from trimaran.report.reproduction.figures import ReproducedNetwork, ReproducedPolicy, Reproduction
+from trimaran.session.memory.figures import simulated, usage
+from trimaran.session.memory.tracing import JobTracer
 from trimaran.session.network_jobs import network_job
 from trimaran.session.planning import Progress, ignore_progress
 

@@ -30,7 +30,7 @@ from trimaran.networks.vgg import VGG_GROUPS, Vgg
 from trimaran.planner.memory import floor, plan_memory
 from trimaran.planner.memory.vdnn import vdnn_all, vdnn_conv
 from trimaran.program.memory import KEEP_ALL, MemoryPlan
-from trimaran.report.reproduction_real import RealPolicy, RealRun
+from trimaran.report.reproduction.real import RealPolicy, RealRun
 from trimaran.runtime.memory.accountant import Accountant
 from trimaran.runtime.memory.arena import PAGE_BYTES, HostArena
 from trimaran.runtime.memory.cuda import CudaEngine

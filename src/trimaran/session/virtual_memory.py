@@ -36,10 +36,16 @@ def virtual_memory(
     enforce: bool = False,
     account: bool = False,
     optimizer_state: str = "auto",
+    recompute: bool = True,
 ) -> "VirtualMemory":
     """Keep the memory of a training loop within a budget.
 
     Use it as a context around the loop, in the thread that trains.
+
+    What is made again repeats recorded operations with the numbers that they had. Each storage that was made again is
+    compared with a sum over the bytes that were there: all of a small one, 2048 places of a large one. If the model or
+    a number in it has changed, the step goes on without recomputation where this is seen in the forward; where it is
+    seen in the backward, it raises, on a GPU before the optimizer's update.
 
     Args:
         budget: what a step may hold on the device at once, parameters, gradients and optimizer state included: a size
@@ -53,6 +59,8 @@ def virtual_memory(
         account: count live bytes on a CPU, operation by operation; slow, for tests
         optimizer_state: "device": it stays there; "host": it lives on the host, and visits the device in parts while
             it is updated; "auto": on the host if no plan keeps the budget else, and the optimizer allows it
+        recompute: whether storages may be made again; False: bytes are only moved, for models that change numbers or
+            weights between the forward and the backward, or all the time
 
     Returns:
         A context; `report()` tells what it does.
@@ -79,6 +87,7 @@ def virtual_memory(
             enforce=enforce,
             account=account,
             optimizer_state=optimizer_state,
+            recompute=recompute,
         )
     )
 
@@ -123,8 +132,20 @@ class VirtualMemory:
     ) -> None:
         if threading.get_ident() != self._thread:
             raise ExecutionError("leave virtual_memory in the thread that entered it: its hooks belong to that thread")
+        if error is not None and _refuses_hooks(trace):
+            error.add_note(
+                "virtual_memory has hooks of saved tensors on the whole loop, and this call refuses any: run "
+                "torch.func transforms, and what disables these hooks, before or after `with virtual_memory`"
+            )
         try:
             if self._machine is not None:
                 self._machine.close()
         finally:
             _entered.release()
+
+
+def _refuses_hooks(trace: TracebackType | None) -> bool:
+    """Whether an error comes from torch's switch that turns hooks of saved tensors off."""
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and trace.tb_frame.f_code.co_name == "disable_saved_tensors_hooks"

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.report.memory_steps import COSTS, PLAN, TRACE
 
 from trimaran.program.memory import KEEP_ALL
-from trimaran.report.memory_trace import PlannedStep, memory_trace, write_memory_trace
+from trimaran.report.memory.trace import PlannedStep, memory_trace, write_memory_trace
 from trimaran.simulator.memory import live_bytes, simulate_memory
 
 

@@ -13,7 +13,7 @@ from trimaran.planner.memory import floor
 from trimaran.planner.memory.floor import kept_bytes
 from trimaran.session.jobs import JobSource
 from trimaran.session.memory import MemoryRequest, MemoryStudy, estimate_memory
-from trimaran.session.memory_tracing import JobTracer
+from trimaran.session.memory.tracing import JobTracer
 from trimaran.session.synthetic import Field, SyntheticPairs, image
 
 
@@ -146,7 +146,7 @@ def test_below_the_floor_it_says_what_holds_it_and_the_ways_out() -> None:
     with pytest.raises(
         InfeasibleError, match=r"one operation alone needs .* What would help: a batch of at most"
     ) as caught:
-        _study(budget="10%")
+        _study(budget="10%", split="none")
     figures = caught.value.figures
     assert figures["budget_bytes"] < figures["floor_bytes"]  # type: ignore[operator]
     floor = estimate_memory(

@@ -1,7 +1,7 @@
 import pytest
 
 from trimaran.errors import InputError
-from trimaran.session.memory_batches import most_samples, most_with_plan
+from trimaran.session.memory.batches import most_samples, most_with_plan
 
 
 class Peaks:

@@ -7,11 +7,14 @@ from torch.nn import functional
 
 from trimaran.errors import InfeasibleError, InputError
 from trimaran.job import Job
-from trimaran.report.memory import MemoryEstimate
-from trimaran.report.memory_document import memory_document
-from trimaran.report.memory_views import explanation_lines
+from trimaran.planner.memory import floor
+from trimaran.planner.memory.floor import kept_bytes
+from trimaran.report.memory.document import memory_document
+from trimaran.report.memory.estimate import MemoryEstimate
+from trimaran.report.memory.views import explanation_lines
 from trimaran.session.jobs import JobSource
 from trimaran.session.memory import MemoryRequest, estimate_memory
+from trimaran.session.memory.tracing import JobTracer
 from trimaran.session.synthetic import Field, SyntheticPairs, image
 
 
@@ -48,37 +51,92 @@ def below() -> str:
     return f"{100 * 0.9 * found.floor_bytes / found.keep.peak_bytes:.3f}%"
 
 
-def test_a_budget_below_the_floor_is_kept_with_a_split(below: str) -> None:
-    found = _estimate(budget=below, split="auto")
-    assert found.split is not None
-    assert found.floor_bytes <= found.plan.usage.peak_bytes <= found.budget_bytes < found.split.floor_bytes
-    assert found.plan.fits
+@pytest.fixture(scope="module")
+def parts(below: str) -> MemoryEstimate:
+    """That budget, with nothing said of a split."""
+    return _estimate(budget=below)
 
 
-def test_the_price_of_a_split_is_against_the_whole_step(below: str) -> None:
-    """The forward of the split range runs once more, which the slowdown of the plan alone does not show."""
-    found, whole = _estimate(budget=below, split="auto"), _estimate(budget="100%")
-    assert found.split is not None
-    assert (found.split.kept_s, found.split.keep_peak_bytes) == (whole.kept_s, whole.keep.peak_bytes)
-    assert found.whole_slowdown == pytest.approx(found.plan.step_time_s / whole.kept_s - 1)
-    assert found.whole_slowdown > found.plan.slowdown
-    assert memory_document(found)["split"]["slowdown"] == found.whole_slowdown
-    assert any(found.split.name in line for line in explanation_lines(found))
+def test_a_budget_below_the_floor_is_kept_with_a_split_without_being_asked(parts: MemoryEstimate) -> None:
+    assert parts.split is not None
+    assert parts.floor_bytes <= parts.plan.usage.peak_bytes <= parts.budget_bytes < parts.split.whole_floor_bytes
+    assert parts.plan.fits
 
 
-def test_the_refusal_names_the_split_that_helps(below: str) -> None:
-    with pytest.raises(InfeasibleError, match="--split ") as caught:
-        _estimate(budget=below)
-    named = caught.value.figures["split"]
-    assert isinstance(named, str)
-    assert f"--split {named}, with which the floor is" in caught.value.message
-    assert _estimate(budget=below, split=named).plan.fits
+def test_what_the_plan_is_compared_with_is_the_whole_step(parts: MemoryEstimate) -> None:
+    """Everything kept, weights and the paper's policies know no split; plan, floor and limit are of the parts."""
+    whole = _estimate(budget="100%")
+    assert parts.split is not None
+    assert (parts.keep, parts.kept_s, parts.weight_bytes) == (whole.keep, whole.kept_s, whole.weight_bytes)
+    assert (parts.optimizer_bytes, parts.gradient_bytes) == (whole.optimizer_bytes, whole.gradient_bytes)
+    for line, same in list(zip(parts.policies, whole.policies, strict=True))[:3]:
+        assert (line.usage, line.slowdown) == (same.usage, same.slowdown)
+    assert parts.split.whole_floor_bytes == whole.floor_bytes > parts.floor_bytes
+    assert parts.split.keep_peak_bytes != whole.keep.peak_bytes
+    assert parts.plan.slowdown == pytest.approx(parts.plan.step_time_s / whole.kept_s - 1)
+    assert parts.plan.step_time_s >= parts.bound_s >= parts.split.kept_s > whole.kept_s
+    assert parts.ratio_to_limit == parts.plan.step_time_s / parts.bound_s
 
 
-def test_a_share_is_of_the_whole_step(below: str) -> None:
+def test_the_document_and_the_words_tell_the_two_steps_apart(parts: MemoryEstimate) -> None:
+    assert parts.split is not None
+    document = memory_document(parts)
+    assert set(document["split"]) == {"name", "written", "whole_floor_bytes", "kept_s", "keep_peak_bytes"}
+    assert document["keep_peak_bytes"] == document["policies"]["none"]["peak_bytes"] == parts.keep.peak_bytes
+    assert any(parts.split.name in line for line in explanation_lines(parts))
+    assert parts.split.name in parts.plan.note
+    assert "their forward once more" in parts.decides
+
+
+def test_the_split_is_the_one_whose_plan_is_fastest(below: str, parts: MemoryEstimate) -> None:
+    """Others cost more or do not fit; still more parts of the same range are worth less than a thousandth."""
+    assert parts.split is not None
+    for other in (":0-4:2", ":0-4:4", ":0-4:8", ":0-5:2", ":0-6:4", ":1-4:8"):
+        try:
+            found = _estimate(budget=below, split=other)
+        except InfeasibleError:
+            continue
+        assert parts.plan.step_time_s <= found.plan.step_time_s * 1.001, other
+
+
+def test_the_refusal_without_a_split_names_the_split_that_helps(below: str, parts: MemoryEstimate) -> None:
+    assert parts.split is not None
+    for asked in ({"split": "none"}, {"policy": "all"}):
+        with pytest.raises(InfeasibleError, match="--split ") as caught:
+            _estimate(budget=below, **asked)
+        named = caught.value.figures["split"]
+        assert named == parts.split.written
+        assert f"--split {named}, with which the floor is" in caught.value.message
+    assert _estimate(budget=below, split=parts.split.written).plan.step_time_s == parts.plan.step_time_s
+
+
+def test_a_budget_that_no_split_makes_possible_is_refused() -> None:
+    with pytest.raises(InfeasibleError, match="one operation alone needs") as caught:
+        _estimate(budget="1%")
+    assert caught.value.figures["split"] is None
+
+
+def test_the_policies_of_the_paper_take_no_split() -> None:
+    with pytest.raises(InputError, match='the policy "all" runs whole steps only'):
+        _estimate(budget="80%", policy="all", split=":0-4:2")
+
+
+def test_batches_without_help_are_those_of_the_whole_step(below: str) -> None:
+    """Of the whole step the last batch that fits does so with everything kept, and the next does not."""
+    found = _estimate(budget=below, largest_batch=True)
+    batches, tracer = found.largest_batch, JobTracer(chain())
+    assert batches is not None
+    most = batches.without_help
+    kept = [int(kept_bytes(tracer.trace(samples)).max()) for samples in (most, most + 1)]
+    assert kept[0] <= found.budget_bytes < kept[1]
+    assert most < found.batch <= batches.at_floor
+    assert floor(tracer.trace(batches.at_floor)).nbytes > found.budget_bytes
+
+
+def test_a_share_is_of_the_whole_step() -> None:
     whole, found = _estimate(budget="80%"), _estimate(budget="80%", split=":0-4:2")
-    assert found.budget_bytes == whole.budget_bytes
-    assert found.keep.peak_bytes < whole.keep.peak_bytes
+    assert (found.budget_bytes, found.keep) == (whole.budget_bytes, whole.keep)
+    assert found.plan.slowdown > whole.plan.slowdown
 
 
 def test_nothing_is_split_where_it_is_not_needed() -> None:

@@ -2,7 +2,7 @@ import pytest
 from tests.unit.report.memory_steps import COSTS, PLAN, TRACE
 
 from trimaran.program.memory import KEEP_ALL
-from trimaran.session.memory_figures import (
+from trimaran.session.memory.figures import (
     decides,
     holders,
     live_curve,

@@ -5,7 +5,7 @@ from tests.unit.report.memory_steps import TRACE
 
 from trimaran.errors import InputError
 from trimaran.graph.trace.types import Role, StepTrace, TraceOp
-from trimaran.session.memory_line import BatchLine, at_any_batch
+from trimaran.session.memory.line import BatchLine, at_any_batch
 
 
 def _sized(samples: int) -> StepTrace:

@@ -18,9 +18,9 @@ from trimaran.planner.memory import floor, plan_memory
 from trimaran.planner.memory.floor import kept_bytes
 from trimaran.runtime.split import Split, splitting
 from trimaran.session.jobs import JobSource
-from trimaran.session.memory_split import find_split, parse_split, written
-from trimaran.session.memory_split_search import FoundSplit, search_split
-from trimaran.session.memory_tracing import JobTracer
+from trimaran.session.memory.split import find_split, parse_split, written
+from trimaran.session.memory.split_search import FoundSplit, search_split
+from trimaran.session.memory.tracing import JobTracer
 from trimaran.session.virtual_memory import VirtualMemory, virtual_memory
 
 BATCH, SIZE = 16, 64

@@ -8,8 +8,8 @@ from torch import nn
 
 from trimaran.graph.trace.types import Role
 from trimaran.session.jobs import resolve
-from trimaran.session.memory_batch import meta_batch
-from trimaran.session.memory_tracing import JobTracer
+from trimaran.session.memory.batch import meta_batch
+from trimaran.session.memory.tracing import JobTracer
 
 
 def test_a_batch_may_be_larger_than_the_data() -> None:

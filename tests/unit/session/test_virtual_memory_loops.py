@@ -38,7 +38,7 @@ def test_an_unmodified_loop_trains_alike(name: str) -> None:
 @pytest.mark.parametrize(("name", "budget"), [("gpt2", "85%"), ("densenet121", "70%")])
 def test_recomputing_alone_trains_alike(name: str, budget: str) -> None:
     """Without room on the host nothing can be offloaded; what recipes make is compared once, then used."""
-    trained = train(name, plain(), budget=budget, host=0, limit_s=2.0)
+    trained = train(name, plain(), budget=budget, host=0, limit_s=0.5)
     assert_planned(trained)
     assert trained.report is not None
     assert {one.decision for one in trained.report.decisions} == {"recompute"}
@@ -60,7 +60,7 @@ def test_autocast_trains_alike(name: str) -> None:
     assert_equal(trained, train(name, autocast()))
 
 
-@pytest.mark.parametrize("flights", [2, 3])
+@pytest.mark.parametrize("flights", [3])
 def test_gradient_accumulation_trains_alike(flights: int) -> None:
     trained = train("gpt2", accumulating(flights), budget="70%")
     assert_planned(trained)

@@ -72,13 +72,12 @@ def train(folder: Path, budget: str | None, **arguments: Any) -> tuple[list[floa
 @pytest.mark.parametrize(
     "arguments",
     [
-        {},
         {"gradient_accumulation_steps": 2},
         {"eval_strategy": "epoch"},
         {"gradient_checkpointing": True},
         {"bf16": True},
     ],
-    ids=lambda arguments: next(iter(arguments), "plain"),
+    ids=lambda arguments: next(iter(arguments)),
 )
 def test_a_trainer_trains_alike(tmp_path: Path, arguments: dict[str, Any]) -> None:
     losses, state, _ = train(tmp_path, None, **arguments)

@@ -9,8 +9,13 @@ from trimaran.graph.trace.types import View
 
 
 def has_storage(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is a plain window on a storage: strided, and no conjugation or sign is still to be applied."""
-    return tensor.layout is torch.strided and not tensor.is_conj() and not tensor.is_neg()
+    """Whether a tensor is a plain window on a storage: strided, and no conjugation or sign is still to be applied.
+
+    Zeros without memory, as autograd makes them in forward mode, are none.
+    """
+    if tensor.layout is not torch.strided or tensor._is_zerotensor():
+        return False
+    return not tensor.is_conj() and not tensor.is_neg()
 
 
 def view_of(tensor: torch.Tensor) -> View:

@@ -12,6 +12,8 @@ import torch
 from torch import nn
 from torch.nn.modules import module as hooks
 
+from trimaran.graph.trace.watch import Watch
+
 
 class ModulePaths:
     """The path of the module that runs.
@@ -42,8 +44,8 @@ class ModulePaths:
             ]
             return
         for module in _not_compiled(self._roots[0]):
-            self._handles.append(module.register_forward_pre_hook(self._begin))
-            self._handles.append(module.register_forward_hook(self._end, always_call=True))
+            self._handles.append(module.register_forward_pre_hook(Watch(self._begin)))
+            self._handles.append(module.register_forward_hook(Watch(self._end), always_call=True))
 
     def remove(self) -> None:
         """Follow them no more, and let go of them."""
@@ -96,6 +98,8 @@ def _not_compiled(module: nn.Module) -> Iterator[nn.Module]:
     """A module and those below it, without compiled ones: hooks inside these would have them compiled again."""
     if type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None:
         return
+    if isinstance(module, torch.jit.ScriptModule):
+        return  # an interpreter runs it, and calls no hooks of Python inside
     yield module
     for child in module.children():
         yield from _not_compiled(child)

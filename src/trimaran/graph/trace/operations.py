@@ -73,7 +73,7 @@ class Operations(TorchDispatchMode):
         """Run an operation, and note it."""
         kwargs = kwargs or {}
         tape = self.tape
-        if tape.busy or tape.stopped or not isinstance(func, OpOverload):
+        if tape.busy or tape.stopped or tape.tired or not isinstance(func, OpOverload):
             return func(*args, **kwargs)
         if FakeTensor in types:
             return func(*args, **kwargs)  # shapes are worked out, as sharded tensors do; nothing is computed

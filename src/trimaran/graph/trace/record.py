@@ -28,10 +28,12 @@ from trimaran.errors import ExecutionError
 from trimaran.graph.trace.calls import Recording
 from trimaran.graph.trace.census import Census
 from trimaran.graph.trace.finish import finished
+from trimaran.graph.trace.liveness import WEIGHTS
 from trimaran.graph.trace.modules import ModulePaths
 from trimaran.graph.trace.operations import Operations
 from trimaran.graph.trace.saved import HostStore, SavedTensors, Store
 from trimaran.graph.trace.tape import Tape
+from trimaran.graph.trace.types import Role
 
 
 class Recorder:
@@ -45,6 +47,7 @@ class Recorder:
         opaque: whether blocks are compiled, so that what they make is first seen when autograd packs it; otherwise it
             is taken for something that was there before
         elsewhere: tells which storages count as memory of the host, as the state of an optimizer that is kept there
+        real: whether the step is known to be none on meta tensors
     """
 
     def __init__(
@@ -56,7 +59,9 @@ class Recorder:
         follow: bool = True,
         opaque: bool = False,
         elsewhere: Callable[[torch.UntypedStorage], bool] | None = None,
+        real: bool = False,
     ) -> None:
+        self._real = real
         self._elsewhere = elsewhere
         self._model = weakref.ref(model) if model is not None else None
         self._own_hooks = hooks
@@ -100,7 +105,7 @@ class Recorder:
         """
         if self._tape is not None:
             raise ExecutionError("this recorder records already: stop it first")
-        self._tape = tape = Tape()
+        self._tape = tape = Tape(real=self._real)
         tape.book.elsewhere = self._elsewhere
         self._thread = threading.get_ident()
         self._census = Census(tape)
@@ -114,6 +119,29 @@ class Recorder:
         if self._own_hooks:
             self._hooks.__enter__()
         self._operations.__enter__()  # type: ignore[no-untyped-call]
+
+    @property
+    def held_bytes(self) -> int:
+        """Storages of which autograd still has what was packed, also after the recording has ended [bytes]."""
+        return self._saved.held_bytes()
+
+    def meet_left(self, earlier: "Recorder") -> None:
+        """Count what is still there of an earlier recording, also if nothing reads it while this one records."""
+        book = self._operations.tape.book
+        for one in earlier._operations.tape.book.records:
+            storage = one.reference() if one.end is None else None
+            if storage is not None and book.find(storage) is None:
+                book.add(storage, one.role if one.role in WEIGHTS else Role.INPUT, -1)
+
+    @property
+    def tired(self) -> bool:
+        """Whether it notes nothing any more, as too much came before a forward; see `wait`."""
+        return self._tape is not None and self._tape.tired
+
+    def wait(self, waiting: bool) -> None:
+        """Say whether no forward has begun yet. What is noted until then is limited."""
+        if self._tape is not None:
+            self._tape.waiting = waiting
 
     def count(self, optimizer: Optimizer) -> None:
         """Count an optimizer's parameters and state, also if it does not step while this records."""

@@ -188,6 +188,11 @@ class SavedTensors:
             if dropped is not None:
                 dropped.aside = self._store.put(storage)
 
+    def held_bytes(self) -> int:
+        """Storages of which autograd still has something that was packed [bytes]."""
+        numbers = {dropped.number for dropped in self._dropped.values()}
+        return sum(self._tape.book.records[number].nbytes for number in numbers)
+
     def _drop(self, number: int, tensor: torch.Tensor) -> Dropped | None:
         record = self._tape.book.records[number]
         if record.role in PERSISTENT:

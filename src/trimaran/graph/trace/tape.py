@@ -59,6 +59,9 @@ class Tape:
         stopped: whether nothing is noted any more
         updating: whether an optimizer steps now
         place: device of the step, as far as known; None: no tensor was seen
+        real: whether the step is known to be none on meta tensors, although autograd may use some in forward mode
+        waiting: whether no forward has begun yet; then no more than `patience` events are noted
+        patience: see `waiting`
     """
 
     events: list[OpDraft | TickDraft] = field(default_factory=list)
@@ -69,6 +72,9 @@ class Tape:
     stopped: bool = False
     updating: bool = False
     place: torch.device | None = None
+    real: bool = False
+    waiting: bool = False
+    patience: int = 10_000
     book: StorageBook = field(init=False)
 
     def __post_init__(self) -> None:
@@ -79,8 +85,15 @@ class Tape:
         """Kind of the device: "cpu", "meta" or "cuda"; "" before any tensor was seen."""
         return "" if self.place is None else self.place.type
 
+    @property
+    def tired(self) -> bool:
+        """Whether so much has come without a forward, as in an evaluation, that the tape is of no use any more."""
+        return self.waiting and len(self.events) >= self.patience
+
     def see(self, device: torch.device) -> None:
         """A tensor is on a device. Batches are made on the host: any other device that is seen is the step's."""
+        if self.real and device.type == "meta":
+            return
         if self.place is None or _RANKS.get(device.type, 2) > _RANKS.get(self.place.type, 2):
             self.place = device
 

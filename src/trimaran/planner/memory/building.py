@@ -28,8 +28,9 @@ def _actions(problem: MemoryProblem, found: Schedule) -> list[_Action]:
         actions.append((one.packed, _OFF, unit, unit))
         actions.append((gone, _DEL, unit, unit))
         actions.append((back, _PRE, found.first_use[unit], unit))
-    for unit, (place, _) in found.remade.items():
-        actions.append((units[unit].packed, _DEL, unit, unit))
+    for unit, (place, way) in found.remade.items():
+        released = min(max(units[unit].packed, units[unit].ways[way].ready), place)
+        actions.append((released, _DEL, unit, unit))
         actions.append((place, _RE, units[unit].made, unit))
     actions.sort()
     return actions

@@ -6,7 +6,7 @@ places of the axis nothing changes that a plan can change, so that the largest l
 matters. Places are ticks, ends of lives, and the moments after first uses.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -34,12 +34,14 @@ class Way:
         extra: most bytes in the making, beyond its own size [bytes]
         sources: units that it reads
         held: (place, size) of kept storages that are no units and that it reads: where they would end otherwise
+        ready: first place at which all that it reads was packed; what it makes cannot be let go before
     """
 
     recipe: Recipe
     extra: int
     sources: tuple[int, ...]
     held: tuple[tuple[int, int], ...]
+    ready: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,8 +146,16 @@ def memory_problem(
     at = {moment: place for place, moment in enumerate(places.tolist())}
     recipes = find_recipes(trace, costs, banned=banned, depth=DEPTH)
     index = {storage.number: unit for unit, storage in enumerate(chosen)}
-    drawn = _Drawn(trace=trace, costs=costs, at=at, index=index, recipes=recipes)
     ticks = [isinstance(trace.events[moment], Tick) for moment in places.tolist()]
+    drawn = _Drawn(
+        trace=trace,
+        costs=costs,
+        at=at,
+        index=index,
+        places=places,
+        ticks=[place for place, tick in enumerate(ticks) if tick],
+        recipes=recipes,
+    )
     return MemoryProblem(
         trace=trace,
         costs=costs,
@@ -166,6 +176,8 @@ class _Drawn:
     costs: MemoryCosts
     at: Mapping[int, int]
     index: Mapping[int, int]
+    places: NDArray[np.int64]
+    ticks: Sequence[int]
     recipes: Mapping[int, tuple[Recipe, ...]]
 
     def unit(self, storage: TraceStorage, span: tuple[int, int]) -> Unit:
@@ -180,7 +192,7 @@ class _Drawn:
             over=self.at.get(_over(self.trace, storage), len(self.at)),
             to_host_s=self.costs.to_host_s(storage.copy_bytes),
             to_device_s=self.costs.to_device_s(storage.copy_bytes),
-            ways=tuple(self._way(recipe) for recipe in recipes),
+            ways=tuple(way for way in map(self._way, recipes) if way.ready < self.at[span[1]]),
         )
 
     def _way(self, recipe: Recipe) -> Way:
@@ -197,7 +209,15 @@ class _Drawn:
             extra=recipe_peak(self.trace, recipe) - self.trace.storages[recipe.storage].nbytes,
             sources=tuple(sources),
             held=tuple(held),
+            ready=self._ready(recipe),
         )
+
+    def _ready(self, recipe: Recipe) -> int:
+        """The first tick behind those that pack what a recipe reads for the first time, if any is a late one."""
+        last = self.trace.storages[recipe.storage].packs[-1]
+        sources = [self.trace.storages[number] for number in recipe.sources]
+        late = [source.packs[0] for source in sources if source.movable and source.packs[0] > last]
+        return next((place for place in self.ticks if self.places[place] >= max(late)), len(self.at)) if late else 0
 
 
 def _over(trace: StepTrace, storage: TraceStorage) -> int:

@@ -29,6 +29,14 @@ def everything(problem: MemoryProblem, *, recompute: bool) -> Choice:
     return tuple(RECOMPUTE if recompute and one.recompute_s < one.copies_s else OFFLOAD for one in problem.units)
 
 
+def off_the_host(problem: MemoryProblem, choice: Choice) -> Choice:
+    """The same with nothing offloaded that can be recomputed."""
+    return tuple(
+        RECOMPUTE if decision == OFFLOAD and one.ways else decision
+        for decision, one in zip(choice, problem.units, strict=True)
+    )
+
+
 def repair(
     scores: Scores, choice: Sequence[int], fixed: Collection[int] = (), *, most: int = _MOST_IN_A_REPAIR
 ) -> tuple[Choice, Score]:

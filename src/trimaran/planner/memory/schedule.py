@@ -23,6 +23,7 @@ from trimaran.planner.memory.problem import MemoryProblem
 from trimaran.planner.memory.remaking import OFFLOAD, Remakes, remakes_of
 
 _REPAIRS = 400
+_NEVER = 2**62  # a place after all others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +69,7 @@ def schedule(problem: MemoryProblem, choice: Sequence[int], budget_bytes: int) -
     for unit, (gone, back) in away.items():
         remaining[max(gone, problem.units[unit].gone) : back] -= problem.units[unit].nbytes
     worst = int(remaining.argmax()) if len(remaining) else 0
-    if len(remaining) and remaining[worst] > budget_bytes:
+    if moved and remaining[worst] > budget_bytes:
         worst = _repair(problem, moved, away, remaining, budget_bytes)
     over = remaining - budget_bytes
     return Schedule(
@@ -84,9 +85,9 @@ def _level(problem: MemoryProblem, remakes: Remakes) -> NDArray[np.int64]:
     """Largest live bytes at each place when what is recomputed is away, and what is offloaded is not."""
     remade = remakes.remade
     change = np.zeros(len(problem.places) + 1, dtype=np.int64)
-    for unit, (place, _) in remade.items():
+    for unit, (place, way) in remade.items():
         one = problem.units[unit]
-        change[max(one.gone, one.packed)] -= one.nbytes
+        change[min(max(one.gone, one.packed, one.ways[way].ready), place)] -= one.nbytes
         change[place] += one.nbytes
     for start, end, nbytes in remakes.prolonged:
         change[start] += nbytes
@@ -163,32 +164,26 @@ def _repair(
     budget_bytes: int,
 ) -> int:
     """Lengthen absences until every place fits, or nothing is left. Returns the worst place."""
+    units, gone, back = np.array(moved, dtype=np.int64).reshape(-1, 3).T
+    packed = np.array([problem.units[unit].packed for unit, _, _ in moved], dtype=np.int64)
+    # A unit that is not away is, at the worst place, away from there to there: never at all.
+    start, end = np.array([away.get(unit, (_NEVER, _NEVER)) for unit, _, _ in moved]).reshape(-1, 2).T
     worst = int(remaining.argmax())
     for _ in range(_REPAIRS):
         worst = int(remaining.argmax())
         if remaining[worst] <= budget_bytes:
             return worst
-        best: tuple[int, int, int, int] | None = None
-        for unit, gone, back in moved:
-            if not gone <= worst < back:
-                continue
-            start, end = away.get(unit, (worst, worst))
-            if start <= worst < end:
-                continue
-            new_start = min(start, max(problem.tick_before[worst], problem.units[unit].packed))
-            new_end = max(end, min(problem.tick_after[worst], back))
-            if not max(new_start, gone) <= worst < new_end:
-                continue
-            longer = (new_end - new_start) - (end - start)
-            if best is None or longer < best[0]:
-                best = (longer, unit, new_start, new_end)
-        if best is None:
+        before, after = (np.where(start == _NEVER, worst, one) for one in (start, end))
+        new_start = np.minimum(before, np.maximum(problem.tick_before[worst], packed))
+        new_end = np.maximum(after, np.minimum(problem.tick_after[worst], back))
+        helps = (np.maximum(new_start, gone) <= worst) & (worst < np.minimum(new_end, back))
+        helps &= (worst < before) | (after <= worst)
+        if not helps.any():
             return worst
-        _, unit, start, end = best
-        one = problem.units[unit]
+        best = int(np.where(helps, (new_end - new_start) - (after - before), _NEVER).argmin())
+        unit, one = int(units[best]), problem.units[int(units[best])]
         if unit in away:
-            before, after = away[unit]
-            remaining[max(before, one.gone) : after] += one.nbytes
-        away[unit] = (start, end)
-        remaining[max(start, one.gone) : end] -= one.nbytes
+            remaining[max(away[unit][0], one.gone) : away[unit][1]] += one.nbytes
+        start[best], end[best] = away[unit] = (int(new_start[best]), int(new_end[best]))
+        remaining[max(away[unit][0], one.gone) : away[unit][1]] -= one.nbytes
     return worst

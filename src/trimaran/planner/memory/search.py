@@ -28,8 +28,8 @@ from trimaran.planner.memory.floor import Floor, floor
 from trimaran.planner.memory.improving import Improvement
 from trimaran.planner.memory.problem import MemoryProblem, memory_problem
 from trimaran.planner.memory.refusing import below_floor, none_found
-from trimaran.planner.memory.remaking import KEEP
-from trimaran.planner.memory.rounding import everything, repair, starts
+from trimaran.planner.memory.remaking import KEEP, RECOMPUTE
+from trimaran.planner.memory.rounding import everything, off_the_host, repair, starts
 from trimaran.planner.memory.scoring import Choice, Scores
 from trimaran.program.memory import KEEP_ALL, MemoryPlan
 from trimaran.simulator.memory import LiveBytes, MemoryRun, live_bytes, simulate_memory
@@ -39,7 +39,7 @@ POLICY = "trimaran"
 _STARTS = 3
 # A plan so close to what no plan can beat is not improved further.
 _ENOUGH = 1.002
-_LEAST_EVALUATIONS, _MOST_EVALUATIONS, _WORK = 1000, 6000, 3_000_000
+_LEAST_EVALUATIONS, _MOST_EVALUATIONS, _WORK = 600, 6000, 1_500_000
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -77,6 +77,7 @@ def plan_memory(
     host_bytes: int | None = None,
     smallest_bytes: int = DEFAULT_SMALLEST_BYTES,
     limit_s: float = 30.0,
+    effort: float = 1.0,
     banned: Collection[int] = frozenset(),
 ) -> MemoryOutcome:
     """Plan the memory of a step.
@@ -88,6 +89,7 @@ def plan_memory(
         host_bytes: most that may be offloaded at once [bytes]; None: as much as there is
         smallest_bytes: smaller storages are kept, unless it does not fit otherwise
         limit_s: time after which it takes the best so far [s]
+        effort: share of the usual number of choices that it scores (0..1]
         banned: storages that are not to be recomputed
 
     Raises:
@@ -100,7 +102,7 @@ def plan_memory(
     for smallest in dict.fromkeys((smallest_bytes, 0)):
         problem = memory_problem(trace, costs, smallest_bytes=smallest, banned=banned)
         scores = Scores(problem, budget_bytes, host_bytes, deadline_s)
-        choice = _choose(problem, scores)
+        choice = _choose(problem, scores, effort)
         if choice is None:
             continue
         plan = build_plan(problem, choice, scores.look(choice)[1], policy=POLICY, budget_bytes=budget_bytes)
@@ -115,7 +117,7 @@ def plan_memory(
     raise none_found(budget_bytes, host_bytes, least)
 
 
-def _choose(problem: MemoryProblem, scores: Scores) -> Choice | None:
+def _choose(problem: MemoryProblem, scores: Scores, effort: float) -> Choice | None:
     """The best choice that was found; None where none fits."""
     nothing = (KEEP,) * len(problem.units)
     if scores.score(nothing).excess == 0:
@@ -125,7 +127,10 @@ def _choose(problem: MemoryProblem, scores: Scores) -> Choice | None:
     sparing = relax(problem, scores.budget_bytes, sparing=True)
     tried = [*starts(problem, relaxation), *starts(problem, sparing)]
     tried += [everything(problem, recompute=False), everything(problem, recompute=True)]
-    work = min(_MOST_EVALUATIONS, max(_LEAST_EVALUATIONS, _WORK // len(problem.places)))
+    if scores.host_bytes is not None:
+        recomputed = tuple(RECOMPUTE if one.ways else KEEP for one in problem.units)
+        tried += [*(off_the_host(problem, choice) for choice in tried), recomputed]
+    work = int(effort * min(_MOST_EVALUATIONS, max(_LEAST_EVALUATIONS, _WORK // len(problem.places))))
     repaired = {found[0] for start in tried if (found := repair(scores, start, most=work // len(tried)))[1].excess == 0}
     fitting = sorted(repaired, key=lambda choice: (scores.score(choice), choice))
     if not fitting:

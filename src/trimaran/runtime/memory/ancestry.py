@@ -13,12 +13,18 @@ import torch
 _FARTHEST = 24
 """Most nodes that are looked at: a look costs about a microsecond."""
 
+_VIEWS = (
+    "Alias", "AsStrided", "Chunk", "Expand", "Narrow", "Permute", "ReshapeAlias", "Select", "Slice", "Split", "Squeeze",
+    "TBackward", "Transpose", "Unbind", "Unflatten", "UnsafeView", "Unsqueeze", "View",
+)  # fmt: skip
+"""Beginnings of the names of nodes that only look at a storage in another way: they are no operations of a recipe."""
+
 _NUMBERS = (bool, int, float, complex, str)
 _SHAPES = ("sym_", "sizes", "strides", "numel", "options", "scalar_type", "layout")
 
 
 def ancestry(tensor: torch.Tensor, operations: int) -> list[Any]:
-    """The autograd nodes behind a tensor, the nearest first, until so many are among them.
+    """The autograd nodes behind a tensor, the nearest first, until so many operations are among them.
 
     Example:
         >>> import torch
@@ -27,12 +33,13 @@ def ancestry(tensor: torch.Tensor, operations: int) -> list[Any]:
     """
     found: list[Any] = []
     nodes: deque[Any] = deque([tensor.grad_fn])
-    most = min(operations, _FARTHEST)
-    while nodes and len(found) < most:
+    left = operations
+    while nodes and left and len(found) < _FARTHEST:
         node = nodes.popleft()
         if node is None:
             continue
         found.append(node)
+        left -= not node.name().startswith(_VIEWS)
         nodes.extend(following for following, _ in node.next_functions)
     return found
 
@@ -47,7 +54,8 @@ def numbers(node: Any) -> tuple[object, ...]:
         ((0.5, 0.25), (1,))
     """
     found: list[object] = []
-    for name, raw in _kept(type(node)):
+    kind: Any = type(node)
+    for name, raw in _kept(kind):
         value = _number_of(getattr(node, name, None)) if raw else getattr(node, name, None)
         if isinstance(value, _NUMBERS):
             found.append(value)
@@ -57,8 +65,9 @@ def numbers(node: Any) -> tuple[object, ...]:
 def _number_of(saved: Any) -> object:
     """A factor is saved as a tensor without hooks if it is a plain number, and else as what the hooks packed."""
     data = getattr(saved, "data", None)
-    plain = isinstance(data, torch.Tensor) and data.dim() == 0 and data.device.type == "cpu" and not data.requires_grad
-    return data.item() if plain else None
+    if not isinstance(data, torch.Tensor) or data.dim() or data.device.type != "cpu" or data.requires_grad:
+        return None
+    return data.item()
 
 
 @functools.cache

@@ -26,6 +26,7 @@ from trimaran.graph.trace.repeat import repeat
 from trimaran.program.memory import KEEP_ALL, MemoryPlan
 from trimaran.runtime.memory.arena import HostArena
 from trimaran.runtime.memory.engine import CopyEngine, check_device
+from trimaran.runtime.memory.externals import Externals
 from trimaran.runtime.memory.flights import Flight
 from trimaran.runtime.memory.handles import Handle, Kept
 from trimaran.runtime.memory.hooks import Hooks
@@ -79,12 +80,13 @@ class MemoryExecutor:
     ) -> None:
         if recording is not None:
             check_device(recording.trace.device, engine)
-        self._schedule = None if recording is None else make_schedule(recording.trace, plan)
+        self._externals = None if recording is None else Externals(recording, plan)
+        self._schedule = None if recording is None else make_schedule(recording.trace, plan, recording.externals)
         self._tally = Tally()
         if repeat_recipe is None:
             repeat_recipe = _no_recipes if recording is None else functools.partial(repeat, recording)
-        self._residence = Residence(engine, arena, repeat_recipe, self._tally)
-        self._planned = Planned(self._residence, observe)
+        self._residence = Residence(engine, arena, repeat_recipe, self._tally, self._externals)
+        self._planned = Planned(self._residence, observe, self._externals)
         self._reactive = Reactive(self._residence, smallest_bytes)
         self._kept = weakref.WeakSet(tensor.untyped_storage() for tensor in keep)
         if recording is not None:
@@ -130,6 +132,14 @@ class MemoryExecutor:
         self._tally.clear()
         return result
 
+    def confirm(self) -> None:
+        """See that recipes made the bytes that were there, before gradients are used: on a GPU this is known late.
+
+        Raises:
+            ExecutionError: one did not
+        """
+        self._residence.confirm()
+
     def pack(self, tensor: torch.Tensor) -> Any:
         """Autograd saves a tensor for the backward."""
         if (type(tensor) not in _PLAIN and is_wrapper(tensor)) or not has_storage(tensor):
@@ -146,10 +156,12 @@ class MemoryExecutor:
         tick = flight.schedule.packs[index]
         if flight.position != tick.before or not tick.matches(tensor):
             return self._pack_beyond(tensor, flight, inside)
+        if not index and not inside and self._externals is not None and self._externals.lost:
+            return self._leave(tensor, flight, "what recipes read is no more there")
         flight.packs = index + 1
         if tick.unit is None and not tick.steps and self._observe is None:
             return Kept(tensor.detach(), tensor._version, flight, index, weakref.ref(tensor), tensor.output_nr)
-        return self._pack_planned(tensor, flight, tick, index)
+        return self._pack_planned(tensor, flight, tick, index, inside)
 
     def unpack(self, packed: Any) -> torch.Tensor:
         """Autograd needs a saved tensor."""
@@ -182,12 +194,14 @@ class MemoryExecutor:
         self._tally.moment = -1
         return tensor
 
-    def _pack_planned(self, tensor: torch.Tensor, flight: Flight, tick: PackTick, index: int) -> Any:
+    def _pack_planned(self, tensor: torch.Tensor, flight: Flight, tick: PackTick, index: int, inside: bool) -> Any:
         handle = None
         if tick.unit is not None:
             unit = self._planned.bind(tensor, flight, tick.unit, tick.node)
             if unit is None:
                 flight.packs = index
+                if inside:
+                    return self._kept_handle(tensor, None, -1)
                 return self._leave(tensor, flight, f"pack {index} is of another storage")
             handle = Handle(unit, tick.view, Witness(tensor, tick.node), flight, index, self._residence)
             if flight.deferred:
@@ -224,6 +238,8 @@ class MemoryExecutor:
             self._current.restarts = flight.restarts + 1
             return self.pack(tensor)
         self._tally.mismatches += 1
+        if schedule is not None and flight.packs < len(schedule.packs):
+            self._tally.strangers += schedule.packs[flight.packs].looks_like(tensor)
         self._reactive.give_up(flight)
         if self._on_mismatch is not None:
             self._on_mismatch(flight.packs, what)

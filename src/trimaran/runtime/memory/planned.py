@@ -8,12 +8,12 @@ such as one that is added, show nowhere: who changes such a number verifies agai
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
 from trimaran.program.types import Kind
 from trimaran.runtime.memory.ancestry import ancestry, numbers
+from trimaran.runtime.memory.externals import NO_VERSIONS, Externals, leaves_behind
 from trimaran.runtime.memory.flights import Flight
 from trimaran.runtime.memory.residence import Residence
 from trimaran.runtime.memory.schedule import Schedule, Steps, UnitPlan
@@ -27,10 +27,14 @@ class Planned:
     Args:
         residence: moves units
         observe: called at each tick with its moment, after its steps
+        externals: parameters and buffers that recipes read; None: there are no recipes
     """
 
-    def __init__(self, residence: Residence, observe: Callable[[int], None] | None) -> None:
+    def __init__(
+        self, residence: Residence, observe: Callable[[int], None] | None, externals: Externals | None = None
+    ) -> None:
         self._residence = residence
+        self._externals = externals
         self._observe = observe
         self._ancestries: dict[int, tuple[str, ...]] = {}
         self._numbers: dict[int, tuple[tuple[object, ...], ...]] = {}
@@ -45,12 +49,17 @@ class Planned:
         here = storage.device == self._residence.engine.device
         if not here or storage.nbytes() != plan.nbytes or made_by != node:
             return None
-        other_numbers = False
+        other_numbers, versions = False, NO_VERSIONS
         if plan.recipe is not None:
             nodes = ancestry(tensor, len(plan.recipe.ops))
             names = tuple(node.name() for node in nodes)
             if self._ancestries.setdefault(plan.number, names) != names:
                 return None
+            leaves = leaves_behind(nodes)
+            if self._externals is not None:
+                if not self._externals.same_leaves(plan.number, leaves):
+                    return None
+                versions = self._externals.versions(plan.number, leaves)
             kept = tuple(map(numbers, nodes))
             other_numbers = self._numbers.setdefault(plan.number, kept) != kept
         unit = Unit(
@@ -66,6 +75,7 @@ class Planned:
         )
         unit.planned_reads = plan.reads
         unit.views = plan.views
+        unit.versions = versions
         unit.checking = plan.recipe is not None and (flight.verify or other_numbers)
         if other_numbers:
             self._residence.tally.renumbered.add(plan.number)

@@ -22,6 +22,8 @@ from trimaran.errors import ExecutionError
 from trimaran.program.memory import Recipe
 from trimaran.runtime.memory.arena import HostArena
 from trimaran.runtime.memory.engine import CopyEngine
+from trimaran.runtime.memory.externals import Externals
+from trimaran.runtime.memory.fingerprints import Fingerprints, describe
 from trimaran.runtime.memory.statistics import Tally
 from trimaran.runtime.memory.units import Unit
 from trimaran.runtime.memory.verify import differs
@@ -38,13 +40,19 @@ class Residence:
         arena: memory on the host
         repeat: runs recipes
         tally: counts
+        externals: parameters and buffers that recipes read; None: there are no recipes
     """
 
-    def __init__(self, engine: CopyEngine, arena: HostArena, repeat: Repeat, tally: Tally) -> None:
+    def __init__(
+        self, engine: CopyEngine, arena: HostArena, repeat: Repeat, tally: Tally, externals: Externals | None = None
+    ) -> None:
         self.engine = engine
         self.arena = arena
         self.tally = tally
         self._repeat = repeat
+        self._externals = externals
+        self._fingerprints = Fingerprints(engine.device)
+        self._compared: dict[int, str] = {}
 
     def save(self, unit: Unit) -> None:
         """Start to copy a unit to the host, once."""
@@ -77,6 +85,8 @@ class Residence:
                 self.save(unit)
         if not unit.returns:
             return False
+        if unit.recipe is not None:
+            self._remember(unit, unit.storage)
         if unit.recipe is not None and sources:
             self._claim(unit)
             unit.reads = sources
@@ -102,13 +112,15 @@ class Residence:
         recipe, sources = unit.recipe, unit.sources
         if unit.storage is not None or recipe is None or sources is None or self._adopt(unit):
             return
+        if unit.versions.changed and unit.slot is None:
+            raise self._other_bytes(unit)
         if unit.busy:
             raise ExecutionError(f"The recipe of storage {unit.number} needs itself.", storage=unit.number)
         unit.busy = True
         for source in sources:
             source.claims += 1
         try:
-            storages = {source.number: self.require(source) for source in sources}
+            storages = {**unit.held, **{source.number: self.require(source) for source in sources}}
             made = self._repeat(recipe, storages)[recipe.storage]
             del storages
         finally:
@@ -122,7 +134,22 @@ class Residence:
             del made
             self.fetch(unit)
             return
+        if unit.fingerprint is not None:
+            self._compared[unit.number] = unit.name
+            if self._fingerprints.differs(unit.number, made, unit.views, unit.fingerprint):
+                raise self._other_bytes(unit)
         self._have(unit, made)
+
+    def confirm(self) -> None:
+        """Look at what is only known of a GPU when one asks: whether recipes made the bytes that were there.
+
+        Raises:
+            ExecutionError: one did not
+        """
+        found = self._fingerprints.collected()
+        if found:
+            self.tally.failed_recipes.update(found)
+            raise ExecutionError(describe([self._compared[number] for number in found]), storages=found)
 
     def arrive(self, unit: Unit) -> None:
         """Wait until a unit that is on its way back is there."""
@@ -182,8 +209,20 @@ class Residence:
         if slot is not None and last is not None:
             last.then(slot.free)
         unit.storage = None
+        unit.held, unit.fingerprint = {}, None
         self._stop_reading(unit)
         self._unclaim(unit)
+
+    def _remember(self, unit: Unit, storage: torch.UntypedStorage) -> None:
+        """What a unit needs to be made again, and by what it is known then."""
+        if unit.recipe is not None and self._externals is not None:
+            unit.held = self._externals.hold(unit.recipe)
+        if unit.slot is None:
+            unit.fingerprint = self._fingerprints.take(storage, unit.views)
+
+    def _other_bytes(self, unit: Unit) -> ExecutionError:
+        self.tally.failed_recipes.add(unit.number)
+        return ExecutionError(describe([unit.name]), storage=unit.number)
 
     def _have(self, unit: Unit, storage: torch.UntypedStorage) -> None:
         unit.storage = storage

@@ -3,6 +3,7 @@
 A tick with nothing to do costs the look-up and no more: what is kept, and read by no recipe, needs no unit.
 """
 
+import weakref
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ from trimaran.graph.trace.geometry import dtype_of, extent
 from trimaran.graph.trace.types import Role, StepTrace, TraceStorage, View
 from trimaran.program.memory import MEMORY_KINDS, Decision, MemoryPlan, Recipe
 from trimaran.program.types import Kind
+from trimaran.runtime.memory.externals import is_unit
 
 Steps = tuple[tuple[Kind | None, int], ...]
 """What to do at a tick with which storage; None: wait until it is back."""
@@ -30,7 +32,7 @@ class UnitPlan:
         start: first byte to copy [bytes]
         stop: the one after the last byte to copy [bytes]
         recipe: how to make it again
-        reads: storages that the recipe reads and autograd packs
+        reads: activations and inputs that the recipe reads and autograd packs
         outside: whether someone outside still holds it when it comes back
         views: of the packed tensors
         name: for a person
@@ -63,6 +65,7 @@ class PackTick:
         unit: what the storage is to the plan; None: the tensor is simply kept
         view: of the tensor
         steps: to do first
+        external: the parameter or buffer that it is, where recipes depend on its being the same; None: of no matter
     """
 
     moment: int
@@ -75,9 +78,15 @@ class PackTick:
     unit: UnitPlan | None
     view: View
     steps: Steps = ()
+    external: "weakref.ref[torch.UntypedStorage] | None" = None
 
     def matches(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor looks like the one that was planned for."""
+        """Whether a tensor can be the one that was planned for."""
+        same = self.external is None or self.external() is tensor.untyped_storage()
+        return same and self.looks_like(tensor)
+
+    def looks_like(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor looks like the one that was planned for, be it that one or not."""
         return (
             tensor.shape == self.shape
             and tensor.dtype is self.dtype
@@ -105,14 +114,24 @@ class Schedule:
     places: tuple[tuple[int, ...], ...]
 
 
-def make_schedule(trace: StepTrace, plan: MemoryPlan) -> Schedule:
+def make_schedule(
+    trace: StepTrace,
+    plan: MemoryPlan,
+    externals: "Mapping[int, weakref.ref[torch.UntypedStorage]] | None" = None,
+) -> Schedule:
     """Look-up tables of a plan.
+
+    Args:
+        trace: of the step
+        plan: for it
+        externals: parameters and buffers of the recording
 
     Raises:
         InputError: the plan is not one of this trace
     """
     steps = _steps_by_moment(trace, plan)
     units = _units(trace, plan)
+    fixed = _fixed(trace, plan)
     places: list[list[int]] = [[] for _ in trace.packs]
     for tick in trace.unpacks:
         places[tick.pack].append(tick.index)
@@ -136,6 +155,7 @@ def make_schedule(trace: StepTrace, plan: MemoryPlan) -> Schedule:
                     unit=units.get(tick.storage),
                     view=tick.view,
                     steps=steps.get(tick.moment, ()),
+                    external=(externals or {}).get(tick.storage) if tick.storage in fixed else None,
                 )
             )
     return Schedule(
@@ -178,6 +198,18 @@ def _steps_by_moment(trace: StepTrace, plan: MemoryPlan) -> dict[int, Steps]:
     return {moment: tuple(todo) for moment, todo in steps.items()}
 
 
+def _fixed(trace: StepTrace, plan: MemoryPlan) -> set[int]:
+    """What must be the same storage as when it was recorded: parameters, if there are recipes; buffers that they read.
+
+    A parameter tells which part of a model runs, also where the recipes read another one.
+    """
+    if not plan.recipes:
+        return set()
+    read = {number for recipe in plan.recipes.values() for number in recipe.sources}
+    buffers = {number for number in read if trace.storages[number].role is Role.BUFFER}
+    return buffers | {one.number for one in trace.storages if one.role is Role.PARAMETER}
+
+
 def _units(trace: StepTrace, plan: MemoryPlan) -> dict[int, UnitPlan]:
     sources = {number for recipe in plan.recipes.values() for number in recipe.sources}
     returns: dict[int, int] = {}
@@ -187,7 +219,7 @@ def _units(trace: StepTrace, plan: MemoryPlan) -> dict[int, UnitPlan]:
     views: dict[int, list[View]] = {}
     for tick in trace.packs:
         views.setdefault(tick.storage, []).append(tick.view)
-    wanted = {number for number in sources if trace.storages[number].packs} | set(plan.moved)
+    wanted = {number for number in sources if is_unit(trace.storages[number])} | set(plan.moved)
     units = {}
     for number in wanted:
         storage = trace.storages[number]
@@ -200,7 +232,7 @@ def _units(trace: StepTrace, plan: MemoryPlan) -> dict[int, UnitPlan]:
             start=start,
             stop=stop,
             recipe=recipe,
-            reads=() if recipe is None else tuple(n for n in recipe.sources if trace.storages[n].packs),
+            reads=() if recipe is None else tuple(n for n in recipe.sources if is_unit(trace.storages[n])),
             outside=storage.outside_end > returns.get(number, next(iter(storage.unpacks), trace.length)),
             views=tuple(dict.fromkeys(views[number])),
             name=_name(trace.names, storage),

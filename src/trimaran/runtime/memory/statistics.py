@@ -17,6 +17,7 @@ class MemoryStatistics:
         recomputations: recipes that were run
         stalls_s: time that the host stood still for copies, by moment of the trace, -1 off the plan [s]
         mismatches: forwards that did not pack what the plan was made for, and went on without it
+        strangers: of these, those whose tensors look as planned, but are others or were made otherwise
         on_demand: storages that were brought back when they were needed, not before
         ineffective: storages that were let go and stayed on the device, as someone else holds them, by name
         kept: storages that could not be let go, for want of what a recipe needs
@@ -33,6 +34,7 @@ class MemoryStatistics:
     recomputations: int
     stalls_s: Mapping[int, float]
     mismatches: int
+    strangers: int
     on_demand: int
     ineffective: tuple[str, ...]
     kept: int
@@ -56,6 +58,7 @@ class Tally:
     to_device_bytes: int = 0
     recomputations: int = 0
     mismatches: int = 0
+    strangers: int = 0
     on_demand: int = 0
     kept: int = 0
     moment: int = -1
@@ -72,7 +75,7 @@ class Tally:
     def clear(self) -> None:
         """Begin anew."""
         self.flights = self.to_host_bytes = self.to_device_bytes = self.recomputations = 0
-        self.mismatches = self.on_demand = self.kept = 0
+        self.mismatches = self.strangers = self.on_demand = self.kept = 0
         self.stalls_s, self.ineffective, self.failed_recipes, self.renumbered = {}, set(), set(), set()
 
     def result(self, arena: ArenaUse, predicted: int | None, accounted: int | None) -> MemoryStatistics:
@@ -84,6 +87,7 @@ class Tally:
             recomputations=self.recomputations,
             stalls_s=dict(self.stalls_s),
             mismatches=self.mismatches,
+            strangers=self.strangers,
             on_demand=self.on_demand,
             ineffective=tuple(sorted(self.ineffective)),
             kept=self.kept,

@@ -11,6 +11,7 @@ the host, or nowhere, because a recipe makes them again.
 """
 
 import weakref
+from collections.abc import Mapping
 
 import torch
 
@@ -18,6 +19,7 @@ from trimaran.graph.trace.types import View
 from trimaran.program.memory import Recipe
 from trimaran.runtime.memory.arena import Slot
 from trimaran.runtime.memory.engine import Copy
+from trimaran.runtime.memory.externals import NO_VERSIONS
 from trimaran.runtime.memory.witness import Witness
 
 
@@ -51,6 +53,9 @@ class Unit:
         checking: whether its recipe is compared with its bytes
         planned_reads: numbers of what its recipe reads and autograd packs
         views: how the tensors look at it that were packed
+        versions: of the parameters that its recipe reads, when it was packed
+        held: parameters and buffers that its recipe reads, held until it is forgotten
+        fingerprint: sum over its bytes when it was let go; None: they are on the host, or it was not let go
         witness: of the tensor that was packed first
         key: tells it from other units while its first storage lives
     """
@@ -61,8 +66,10 @@ class Unit:
         "checking",
         "claimed",
         "claims",
+        "fingerprint",
         "given",
         "handles",
+        "held",
         "key",
         "left",
         "loading",
@@ -82,6 +89,7 @@ class Unit:
         "start",
         "stop",
         "storage",
+        "versions",
         "views",
         "weak",
         "witness",
@@ -122,6 +130,9 @@ class Unit:
         self.given: list[Witness] = []
         self.views: tuple[View, ...] = ()
         self.planned_reads: tuple[int, ...] = ()
+        self.versions = NO_VERSIONS
+        self.held: Mapping[int, torch.UntypedStorage] = {}
+        self.fingerprint: torch.Tensor | int | None = None
 
     @property
     def alive(self) -> bool:

@@ -5,6 +5,8 @@ that is noticed tick by tick, when the step runs. Numbers among the arguments ar
 would make every batch look new.
 """
 
+import itertools
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +18,9 @@ Signature = tuple[Any, ...]
 WITHOUT_MODULE = "without module"
 _DEPTH = 6
 
+_serials: dict[int, tuple["weakref.ref[torch.Tensor]", int]] = {}
+_count = itertools.count(1)
+
 
 def look_at(module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Signature:
     """The look of a call of an outermost module.
@@ -26,7 +31,8 @@ def look_at(module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, A
         kwargs: arguments by name
     """
     kind = f"{type(module).__module__}.{type(module).__qualname__}"
-    return (kind, module.training, _autocast(), _look(tuple(args), _DEPTH), _look(dict(kwargs), _DEPTH))
+    which = _which(module)
+    return (kind, module.training, _autocast(), _look(tuple(args), _DEPTH), _look(dict(kwargs), _DEPTH), which)
 
 
 def look_at_tensor(tensor: torch.Tensor) -> Signature:
@@ -54,6 +60,32 @@ def is_within(small: Any, large: Any) -> bool:
             )
         return all(is_within(one, other) for one, other in zip(small, large, strict=True))
     return bool(small == large)
+
+
+def _which(module: torch.nn.Module) -> tuple[int, int]:
+    """Which model it is, by its first parameter, and which of its parameters are trained.
+
+    Not by the module itself: a loop may put the same parts into a new module at each step.
+    """
+    parameters = list(module.parameters())
+    if not parameters:
+        return 0, 0
+    return _serial_of(parameters[0]), hash(tuple(parameter.requires_grad for parameter in parameters))
+
+
+def _serial_of(parameter: torch.Tensor) -> int:
+    """A number of a parameter that no later one gets, as it may get the same address."""
+    known = _serials.get(id(parameter))
+    if known is not None and known[0]() is parameter:
+        return known[1]
+    key, serial = id(parameter), next(_count)
+    _serials[key] = weakref.ref(parameter, lambda _: _forget(key, serial)), serial
+    return serial
+
+
+def _forget(key: int, serial: int) -> None:
+    if key in _serials and _serials[key][1] == serial:
+        del _serials[key]
 
 
 def _autocast() -> tuple[str, ...]:

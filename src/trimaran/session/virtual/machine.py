@@ -19,7 +19,6 @@ next begins, or with the optimizer's step. Where nothing was seen of an optimize
 """
 
 import contextlib
-import dataclasses
 import threading
 from typing import Any
 
@@ -28,11 +27,12 @@ import torch
 from trimaran.graph.trace.operations import Operations
 from trimaran.graph.trace.types import StepTrace
 from trimaran.runtime.memory.accountant import Accountant
-from trimaran.session.virtual.batches import WITHOUT_MODULE, Signature, look_at_tensor
+from trimaran.session.virtual.batches import Signature, look_at_tensor
 from trimaran.session.virtual.flights import Flight, Key
 from trimaran.session.virtual.gauge import Gauge
 from trimaran.session.virtual.hooks import HookPair, Pack, keep_pack, keep_unpack
 from trimaran.session.virtual.modes import ModePlace
+from trimaran.session.virtual.open_step import UNSEEN, OpenStep
 from trimaran.session.virtual.options import SETTLING_STEPS, Options
 from trimaran.session.virtual.plans import Plans
 from trimaran.session.virtual.recording import Recorded, StepRecorder
@@ -65,13 +65,12 @@ class Machine:
         self._roots = Roots(self._called)
         place = ModePlace((Operations, Accountant))
         self._settling = Settling(options, self.plans, lambda text: self.tally.note(text))
-        self._recorder = StepRecorder(place, self._settling.states.holds)
+        self._recorder = StepRecorder(place, self._settling.states.holds, self.plans.device_of)
         self._gauge = Gauge(place, account=options.account)
-        self._recorded: dict[Key, Recorded] = {}
+        self._step = OpenStep()
         self._flight: Flight | None = None
-        self._flights = 0
         self._unsettled = SETTLING_STEPS
-        self._updates = Updates(self._updated)
+        self._updates = Updates(self._updated, self.plans.confirm)
         self._thread = threading.get_ident()
         self._last_report: MemoryReport | None = None
         self._work: Pack = keep_pack
@@ -98,7 +97,7 @@ class Machine:
         self._hooks.work(keep_pack, keep_unpack)
         self._work = keep_pack
         self._flight = None
-        self._recorded.clear()
+        self._step.forget()
         self.plans.close()
 
     @property
@@ -129,16 +128,14 @@ class Machine:
 
     def _pack(self, tensor: torch.Tensor) -> Any:
         """A tensor is packed between flights, or while no outermost module is known."""
-        if self._is_new_flight():
-            self._begin(self._roots.find() or look_at_tensor(tensor))
-        elif self._recorder.is_recording:
-            found = self._roots.find()
-            if found is not None and self._flight is not None:
-                self._flight.seen.add(found)
+        walked = self._flight is None or self._hooks.unpacked
+        begins = walked and torch._C._current_graph_task_id() == -1
+        found = self._roots.find() if begins or self._recorder.is_recording else None
+        if begins and (found is not None or self._flight is None or not self._flight.has_module):
+            self._begin(found or look_at_tensor(tensor))
+        elif found is not None and self._flight is not None:
+            self._flight.seen.add(found)
         return self._work(tensor)
-
-    def _is_new_flight(self) -> bool:
-        return torch._C._current_graph_task_id() == -1 and (self._flight is None or self._hooks.unpacked)
 
     def _updated(self, first: bool) -> None:
         """An optimizer has stepped."""
@@ -147,16 +144,20 @@ class Machine:
         elif not self._hooks.pushed:
             self._end_tally(recorded=False)
             self._gauge.start(self.plans.device)
-        elif self._flights:
+        elif self._step.flights:
             self._end_step()
+        elif self._step.is_unseen(self._updates.after) and self._unsettled:
+            self._recorder.abandon()
+            self._rest()
+            self._end_tally(recorded=False)
+            self.tally.note(UNSEEN)
 
     def _start_over(self) -> None:
         """Flights were taken for steps, until an optimizer was seen: their plans know nothing of its state."""
         self._end_flight()
         self._gauge.stop()
-        self._flights = 0
-        self._recorded.clear()
-        self.plans.forget()
+        self._step.forget()
+        self._settling.start_over()
         self.tally = Tally()
         self.tally.end_step(recorded=True)
         self._unsettled = SETTLING_STEPS
@@ -168,8 +169,7 @@ class Machine:
             self._end_flight()
             if not self._updates.optimizers:
                 self._end_step()
-        key = Key(signature=signature, later=self._flights > 0, after=self._updates.after)
-        self._flights += 1
+        key = self._step.begin(signature, self._updates.after)
         self._hooks.unpacked = False
         planned = None if self._unsettled else self.plans.find(key)
         self._flight = Flight(key=key, planned=planned, seen={signature})
@@ -178,7 +178,7 @@ class Machine:
             return
         self._recorder.abandon()
         self._work, unpack = planned.begin()
-        self._hooks.work(self._pack if signature[0] == WITHOUT_MODULE else self._work, unpack)
+        self._hooks.work(self._work if self._flight.has_module else self._pack, unpack)
 
     def _end_flight(self) -> None:
         flight, self._flight = self._flight, None
@@ -188,17 +188,18 @@ class Machine:
             stats = flight.planned.end()
             self.tally.add(stats)
             self.plans.judge(flight.key, stats)
+            self._step.ran(flight, stats)
             if stats.ineffective:
                 self.tally.note("storages that were let go are still held by the loop, as when it keeps an output")
         recorded = self._recorder.stop()
         if recorded is not None:
-            self._recorded[flight.key] = dataclasses.replace(recorded, seen=frozenset(flight.seen))
+            self._step.add(flight, recorded)
         self._rest()
 
     def _end_step(self) -> None:
         self._end_flight()
-        self._flights = 0
-        recorded, self._recorded = self._recorded, {}
+        self._recorder.end_step()
+        recorded = self._step.end(self._updates.after)
         self._end_tally(recorded=bool(recorded))
         if recorded:
             self._settle(recorded)
@@ -217,8 +218,8 @@ class Machine:
         over_bytes = 0 if peak_bytes is None else peak_bytes - (self.plans.budget_bytes or peak_bytes)
         if over_bytes > 0 and self.tally.as_planned:
             self.tally.note(f"a step held more than the budget, by {format_bytes(over_bytes)}")
-            if self.options.on_violation == "replan" and len(self.plans):
-                self.tally.note(self.plans.tighten(over_bytes))
+            if self.options.on_violation == "replan" and self._settling.tighten(over_bytes):
+                self.tally.start_peak()
 
     def _settle(self, recorded: dict[Key, Recorded]) -> None:
         """Plan what was recorded, once a step ends with what it began with."""
@@ -236,11 +237,10 @@ class Machine:
 
     def _is_typical(self, traces: list[StepTrace]) -> bool:
         """Whether the next step will be like the one that was recorded, and its modules are known."""
-        known = self._recorder.knows(self._roots.first)
-        return known and is_steady(traces[0], traces[-1])
+        return self._recorder.knows(self._roots.first) and is_steady(traces[0], traces[-1])
 
     def _record(self) -> None:
-        self._recorder.start(self._roots.first, self._updates.optimizers)
+        self._recorder.start(self._roots.first, self._updates.optimizers, waiting=self._flight is None)
         self._updates.come_last()
         self._rest()
 

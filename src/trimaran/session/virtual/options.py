@@ -15,6 +15,8 @@ _PLACES: dict[str, OptimizerState] = {"device": "device", "host": "host", "auto"
 MOST_PLANS = 8
 MOST_TIGHTENED = 4
 SETTLING_STEPS = 3
+VERIFY_EVERY = 64
+"""Every so many flights of a plan, its recipes are compared with the real bytes again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +32,7 @@ class Options:
         enforce: whether a GPU's allocator is held to the budget
         account: whether live bytes are counted on a CPU, operation by operation; slow, for tests
         optimizer_state: where it lives; "auto": on the host where no plan keeps the budget else
+        recompute: whether storages may be made again; otherwise they are moved only
     """
 
     budget: Budget
@@ -40,6 +43,7 @@ class Options:
     enforce: bool
     account: bool
     optimizer_state: OptimizerState
+    recompute: bool = True
 
 
 def make_options(
@@ -52,6 +56,7 @@ def make_options(
     enforce: bool,
     account: bool,
     optimizer_state: str,
+    recompute: bool,
 ) -> Options:
     """Check what a user chose.
 
@@ -76,6 +81,7 @@ def make_options(
         enforce=enforce,
         account=account,
         optimizer_state=_PLACES[optimizer_state],
+        recompute=recompute,
     )
 
 

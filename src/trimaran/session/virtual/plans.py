@@ -47,7 +47,7 @@ class Planned:
     @property
     def fits(self) -> bool:
         """Whether it needs no plan."""
-        return self.flyer.outcome is None
+        return isinstance(self.flyer, KeepFlyer)
 
     @property
     def floor_bytes(self) -> int:
@@ -63,7 +63,9 @@ class Planned:
     def peak_bytes(self) -> int:
         """Peak that is expected [bytes]."""
         outcome = self.flyer.outcome
-        return self.keep_peak_bytes if outcome is None else outcome.live.peak + self.recorded.outside_bytes
+        if outcome is None:
+            return self.keep_peak_bytes if self.fits else self.floor_bytes
+        return outcome.live.peak + self.recorded.outside_bytes
 
 
 class Plans:
@@ -106,7 +108,7 @@ class Plans:
         return max((one.peak_bytes for one in self._planned.values()), default=None)
 
     def __len__(self) -> int:
-        return sum(not one.fits for one in self._planned.values())
+        return sum(one.flyer.outcome is not None for one in self._planned.values())
 
     def covers(self, signature: Signature) -> bool:
         """Whether a batch is known to fit: it looks like one that does, or is no larger than it."""
@@ -137,7 +139,7 @@ class Plans:
     def judge(self, key: Key, stats: FlightStats) -> None:
         """Drop a plan that its own batches leave again and again: it is recorded anew, a few times."""
         planned = self._planned.get(key)
-        if planned is None or planned.fits:
+        if planned is None or planned.flyer.outcome is None:
             return
         planned.left = planned.left + 1 if stats.fell_back else 0
         if planned.left >= _LEFT_TOO_OFTEN and self._renewed.get(key, 0) < _MOST_RENEWED:
@@ -151,15 +153,16 @@ class Plans:
             self.budget_bytes = self._options.budget.resolve(max(peaks, default=0))
         return self.budget_bytes
 
-    def make(self, key: Key, recorded: Recorded) -> None:
+    def make(self, key: Key, recorded: Recorded, *, must: bool = True) -> None:
         """Plan a flight.
 
         Args:
             key: what it is
             recorded: the flight
+            must: whether there must be a plan; otherwise it moves storages on demand where no plan keeps the budget
 
         Raises:
-            InfeasibleError: the budget is below the floor
+            InfeasibleError: the budget is below the floor, and there must be a plan
         """
         budget_bytes = self.resolve([recorded]) - self.margin_bytes
         self.device = recorded.recording.trace.device
@@ -167,7 +170,8 @@ class Plans:
         flyer: KeepFlyer | PlanFlyer = KeepFlyer()
         if keep_peak_bytes > budget_bytes:
             device = self.device_of(recorded.recording)
-            flyer = PlanFlyer(recorded.recording, device, self._options, budget_bytes - recorded.outside_bytes)
+            left_bytes = budget_bytes - recorded.outside_bytes
+            flyer = PlanFlyer(recorded.recording, device, self._options, left_bytes, must=must)
         self._put(key, Planned(recorded=recorded, keep_peak_bytes=keep_peak_bytes, flyer=flyer))
 
     def tighten(self, over_bytes: int) -> str:
@@ -185,12 +189,21 @@ class Plans:
         self.margin_bytes += over_bytes
         budget_bytes = (self.budget_bytes or 0) - self.margin_bytes
         for planned in self._planned.values():
-            if isinstance(planned.flyer, PlanFlyer):
+            if isinstance(planned.flyer, PlanFlyer) and planned.flyer.outcome is not None:
                 try:
                     planned.flyer.plan_again(budget_bytes - planned.recorded.outside_bytes)
                 except InfeasibleError as error:
                     return f"planning again with {format_bytes(over_bytes)} less failed: {error.message}"
         return f"planned again with {format_bytes(self.margin_bytes)} less than the budget"
+
+    def confirm(self) -> None:
+        """See that what was made again in this step had the right bytes, before its gradients are used.
+
+        Raises:
+            ExecutionError: it had others
+        """
+        for planned in self._planned.values():
+            planned.flyer.confirm()
 
     def forget(self) -> None:
         """Drop all plans."""

@@ -8,8 +8,13 @@ from torch import nn
 from torch.optim import Optimizer
 
 from trimaran.graph.trace.calls import Recording
+from trimaran.graph.trace.liveness import WEIGHTS
 from trimaran.graph.trace.record import Recorder
+from trimaran.graph.trace.saved import Store
+from trimaran.runtime.memory.arena import PAGE_BYTES
+from trimaran.runtime.memory.store import ArenaStore
 from trimaran.session.virtual.batches import Signature
+from trimaran.session.virtual.device import Device
 from trimaran.session.virtual.hooks import Pack, Unpack
 from trimaran.session.virtual.modes import ModePlace
 
@@ -20,12 +25,15 @@ class Recorded:
 
     Attributes:
         recording: what happened
-        outside_bytes: on the device all the time, and no part of it [bytes]; a GPU's allocator knows
+        outside_bytes: on the device all the time, and no part of it [bytes]: what autograd holds of flights before it,
+            and what a GPU's allocator knows of
+        carried_bytes: part of it that autograd holds of flights before it, as far as these run without a plan [bytes]
         seen: looks of the batches in it
     """
 
     recording: Recording
     outside_bytes: int = 0
+    carried_bytes: int = 0
     seen: frozenset[Signature] = frozenset()
 
 
@@ -38,13 +46,23 @@ class StepRecorder:
     Args:
         place: of our modes
         elsewhere: tells which storages count as memory of the host
+        device_of: the device of a recording, with its copies
     """
 
-    def __init__(self, place: ModePlace, elsewhere: Callable[[torch.UntypedStorage], bool]) -> None:
+    def __init__(
+        self,
+        place: ModePlace,
+        elsewhere: Callable[[torch.UntypedStorage], bool],
+        device_of: Callable[[Recording], Device],
+    ) -> None:
         self._place = place
         self._elsewhere = elsewhere
+        self._device_of = device_of
+        self._last: Recording | None = None
         self._root: nn.Module | None = None
         self._allocated_bytes = 0
+        self._carried_bytes = 0
+        self._earlier: list[Recorder] = []
         self._recorder: Recorder | None = None
 
     def knows(self, root: nn.Module | None) -> bool:
@@ -61,25 +79,39 @@ class StepRecorder:
         """How to pack and unpack in the recording that runs; None where none does."""
         return None if self._recorder is None else (self._recorder.pack, self._recorder.unpack)
 
-    def start(self, root: nn.Module | None, optimizers: Iterable[Optimizer]) -> None:
-        """Record from now on; nothing happens if it does already.
+    def start(self, root: nn.Module | None, optimizers: Iterable[Optimizer], *, waiting: bool) -> None:
+        """Record from now on, or go on. What has noted too much before a forward, as in an evaluation, starts over.
 
         Args:
             root: outermost module, whose parameters get names; None: not known yet
             optimizers: whose state is there
+            waiting: whether no forward has begun yet
         """
+        if self._recorder is not None and self._recorder.tired and not waiting:
+            self.abandon()
         if self._recorder is not None:
+            self._recorder.wait(waiting)
             return
         opaque = root is not None and has_compiled(root)
         self._root = root
         self._allocated_bytes = torch.cuda.memory_allocated() if torch.cuda.is_initialized() else 0
         recorder = Recorder(
-            root, hooks=False, follow=root is not None and not opaque, opaque=opaque, elsewhere=self._elsewhere
+            root,
+            hooks=False,
+            follow=root is not None and not opaque,
+            opaque=opaque,
+            elsewhere=self._elsewhere,
+            store=self._store(),
+            real=True,
         )
         with self._place.on_top():
             recorder.start()
         for optimizer in optimizers:
             recorder.count(optimizer)
+        recorder.wait(waiting)
+        self._carried_bytes = sum(one.held_bytes for one in self._earlier)
+        for one in self._earlier:
+            recorder.meet_left(one)
         self._recorder = recorder
 
     def stop(self) -> "Recorded | None":
@@ -89,11 +121,17 @@ class StepRecorder:
             return None
         with self._place.on_top():
             recording = recorder.stop()
-        outside_bytes = 0
+        self._earlier.append(recorder)
+        outside_bytes = self._carried_bytes  # not on the device while recording, but while a plan runs
         if recording.trace.device == "cuda":
+            self._last = recording
             seen = sum(one.nbytes for one in recording.trace.storages if one.birth < 0)
-            outside_bytes = max(0, self._allocated_bytes - seen)
-        return Recorded(recording=recording, outside_bytes=outside_bytes)
+            outside_bytes += max(0, self._allocated_bytes - seen)
+        return Recorded(recording=recording, outside_bytes=outside_bytes, carried_bytes=self._carried_bytes)
+
+    def end_step(self) -> None:
+        """Flights of the next step do not find what autograd holds of this one's."""
+        self._earlier.clear()
 
     def abandon(self) -> None:
         """End the recording, if one runs, and forget it."""
@@ -102,6 +140,19 @@ class StepRecorder:
         if recorder is not None:
             with self._place.on_top():
                 recorder.abandon()
+
+    def _store(self) -> Store | None:
+        """Page-locked memory for what a GPU packs, once a recording has told how much that is; else ordinary memory.
+
+        Copies to ordinary memory keep the host waiting, and the times of operations are those of a GPU that waits.
+        """
+        recording, self._last = self._last, None
+        if recording is None:
+            return None
+        device = self._device_of(recording)
+        packed_bytes = sum(one.nbytes for one in recording.trace.storages if one.packs and one.role not in WEIGHTS)
+        room = packed_bytes + packed_bytes // 16 + PAGE_BYTES
+        return ArenaStore(device.engine, device.own_arena(min(room, device.host_bytes)))
 
 
 def has_compiled(root: nn.Module) -> bool:

@@ -5,6 +5,13 @@ from dataclasses import dataclass
 
 from trimaran.units import format_bytes, format_seconds
 
+_PHASES = {
+    "record": "the next is recorded",
+    "verify": "the next compares recipes",
+    "run": "the next runs as planned",
+    "keep": "all fits",
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageDecision:
@@ -49,8 +56,8 @@ class MemoryReport:
         limit_time_s: below this no plan can get within the budget [s]
         ratio_to_limit: planned time over limit
         stall_s: the host's waiting for copies in the last step [s]; None on a GPU, whose streams wait
-        to_host_bytes: copied to the host in the last step [bytes]
-        to_device_bytes: copied back in the last step [bytes]
+        to_host_bytes: copied to the host in that step [bytes]
+        to_device_bytes: copied back in that step [bytes]
         decisions: storages that are not kept, largest first
         notes: what a person should know
     """
@@ -125,7 +132,7 @@ def _state(report: MemoryReport) -> str:
     steps = f"{report.steps} step{'' if report.steps == 1 else 's'}"
     recorded = f", {report.recorded_steps} recorded" if report.recorded_steps else ""
     fallen = f", {report.fallback_steps} on demand" if report.fallback_steps else ""
-    return f"{steps}{recorded}{fallen}; next: {report.phase}"
+    return f"{steps}{recorded}{fallen}; {_PHASES.get(report.phase, report.phase)}"
 
 
 def _measured(device: str) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from trimaran.graph.trace.watch import Watch
 from trimaran.session.virtual.batches import Signature, look_at
 
 _CALL = nn.Module._wrapped_call_impl.__code__
@@ -61,8 +62,8 @@ class Roots:
             return None
         call = outermost.f_locals
         module = call["self"]
-        if id(module) in self._handles:
-            return None
+        if id(module) in self._handles or isinstance(module, torch.jit.ScriptModule):
+            return None  # a script takes no hooks: a flight of it is known by the first tensor that autograd packs
         self._watch(module)
         return look_at(module, call["args"], call["kwargs"])
 
@@ -75,28 +76,13 @@ class Roots:
 
     def _watch(self, module: nn.Module) -> None:
         number = id(module)
-        watch = _Watch(self._called)
-        self._handles[number] = module.register_forward_pre_hook(watch, prepend=True, with_kwargs=True)
+        self._handles[number] = module.register_forward_pre_hook(Watch(self._call), prepend=True, with_kwargs=True)
         self._modules[number] = weakref.ref(module, lambda _: self._forget(number))
 
     def _forget(self, number: int) -> None:
         self._handles.pop(number, None)
         self._modules.pop(number, None)
 
-
-class _Watch:
-    """A pre-hook that passes a call on. Copies of it, and what comes back from a file, do nothing."""
-
-    def __init__(self, called: Called | None = None) -> None:
-        self._called = called
-
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        if self._called is None or not torch.is_grad_enabled() or torch._C._current_graph_task_id() != -1:
-            return
-        self._called(look_at(module, args, kwargs))
-
-    def __deepcopy__(self, _memo: dict[int, Any]) -> "_Watch":
-        return _Watch()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _Watch, ()
+    def _call(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        if torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1:
+            self._called(look_at(module, args, kwargs))

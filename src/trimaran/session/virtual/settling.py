@@ -38,6 +38,7 @@ class Settling:
         self._plans = plans
         self._note = note
         self._limit = AllocatorLimit()
+        self._begun = False
         self._numbers = KnownNumbers()
 
     def compare(self, recorded: Mapping[Key, Recorded]) -> dict[Key, Recorded]:
@@ -60,22 +61,47 @@ class Settling:
             again.
 
         Raises:
-            InfeasibleError: no plan keeps the budget
+            InfeasibleError: no plan keeps the budget, and these are the first flights: what is met later in a
+                training that has run for long moves its storages on demand instead
         """
         budget_bytes = self._plans.resolve(recorded.values())
         try:
             for key, one in recorded.items():
-                self._plans.make(key, one)
+                self._plans.make(key, one, must=not one.carried_bytes)
         except InfeasibleError as error:
             if self._options.optimizer_state == "auto" and self._take(recorded, optimizers):
                 self._plans.forget()
                 return False
-            raise self._explained(error) from None
+            if not self._begun:
+                raise self._explained(error) from None
+            for key, one in recorded.items():
+                self._plans.make(key, one, must=False)
+        self._begun = True
         if self._options.enforce and self._plans.device == "cuda":
             self._limit.hold(budget_bytes)
         elif self._options.enforce:
             self._note("enforce: only the allocator of a GPU can be held to the budget")
         return True
+
+    def tighten(self, over_bytes: int) -> bool:
+        """Plan again with a smaller budget, because a step held more than it was planned to.
+
+        Args:
+            over_bytes: by how much [bytes]
+
+        Returns:
+            Whether steps will run under other plans.
+        """
+        if not len(self._plans):
+            return False
+        before = self._plans.predicted_peak_bytes
+        self._note(self._plans.tighten(over_bytes))
+        return self._plans.predicted_peak_bytes != before
+
+    def start_over(self) -> None:
+        """Plan first flights again."""
+        self._plans.forget()
+        self._begun = False
 
     def close(self) -> None:
         """Leave the allocator and the optimizers as they were."""

@@ -17,7 +17,7 @@ def summarize(phase: str, tally: Tally, plans: Plans, state_bytes: int) -> Memor
         plans: what was planned
         state_bytes: of optimizers, on the host [bytes]
     """
-    flights = tally.last
+    flights = tally.last_planned or tally.last
     stalls_s = [flight.stall_s for flight in flights if flight.stall_s is not None]
     largest = plans.largest
     outcome = None if largest is None else largest.flyer.outcome

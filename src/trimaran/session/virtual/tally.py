@@ -2,11 +2,19 @@
 
 import statistics
 import time
+import warnings
 from collections import deque
 
 from trimaran.session.virtual.flights import FlightStats
+from trimaran.session.virtual.options import VERIFY_EVERY
 
 _KEPT = 200
+_ON_DEMAND = "flights that fit under no plan move storages on demand"
+_UNNOTICED = (
+    "virtual_memory: what was made again has other bits than what was there: {storages}. An operation behind it takes "
+    "a number that has changed since the step was recorded. It is copied from now on; gradients of up to "
+    f"{VERIFY_EVERY} steps before this one may be wrong. Make the number a tensor, so that it is noticed at once."
+)
 
 
 class Tally:
@@ -18,6 +26,7 @@ class Tally:
         fell_back: of these, not as planned
         peak_bytes: largest of the steps that were measured, but for verified ones [bytes]
         last: figures of the last step's flights
+        last_planned: those of the last step that ran as planned, so neither on demand nor without a plan
         notes: what a person should know, in order
     """
 
@@ -27,6 +36,7 @@ class Tally:
         self.fell_back = 0
         self.peak_bytes: int | None = None
         self.last: tuple[FlightStats, ...] = ()
+        self.last_planned: tuple[FlightStats, ...] = ()
         self.notes: list[str] = []
         self._last_recorded = False
         self._current: list[FlightStats] = []
@@ -41,6 +51,12 @@ class Tally:
     def add(self, stats: FlightStats) -> None:
         """A flight has ended."""
         self._current.append(stats)
+        for storage in stats.banned:
+            self.note(f"copied from now on, because making it again gave other bits: {storage}")
+        if stats.infeasible and not any(note.startswith(_ON_DEMAND) for note in self.notes):
+            self.note(f"{_ON_DEMAND}: {stats.infeasible}")
+        if stats.unnoticed:
+            warnings.warn(_UNNOTICED.format(storages="; ".join(stats.banned)), RuntimeWarning, stacklevel=2)
 
     def note(self, text: str) -> None:
         """Keep a note, once."""
@@ -59,6 +75,8 @@ class Tally:
         if peak_bytes is not None and not recorded and not any(flight.verified for flight in self.last):
             self.peak_bytes = max(self.peak_bytes or 0, peak_bytes)
         fell_back = any(flight.fell_back for flight in self.last)
+        if any(flight.planned for flight in self.last) and not fell_back:
+            self.last_planned = self.last
         self.steps += 1
         self._last_recorded = recorded
         self.recorded += recorded

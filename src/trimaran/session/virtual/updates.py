@@ -3,6 +3,7 @@
 An optimizer that steps inside the backward, for each gradient as it comes, ends no step.
 """
 
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -18,14 +19,16 @@ class Updates:
 
     Args:
         ended: called when an optimizer has stepped; with whether it is the first that did
+        begun: called when an optimizer is about to step
 
     Attributes:
         after: number of the optimizer that stepped last
     """
 
-    def __init__(self, ended: Callable[[bool], None]) -> None:
+    def __init__(self, ended: Callable[[bool], None], begun: Callable[[], None]) -> None:
         self.after = 0
         self._ended = ended
+        self._begun = begun
         self._numbers: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self._thread = threading.get_ident()
         self._updating = False
@@ -57,9 +60,10 @@ class Updates:
         if self._is_outside():
             self._updating = True
             self.come_last()
+            self._begun()
 
     def _end(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-        if not self._is_outside():
+        if not self._is_outside() or _is_within_step(optimizer):
             return
         self._updating = False
         first = not self._numbers
@@ -68,3 +72,20 @@ class Updates:
 
     def _is_outside(self) -> bool:
         return threading.get_ident() == self._thread and torch._C._current_graph_task_id() == -1
+
+
+def _is_within_step(optimizer: Optimizer) -> bool:
+    """Whether the step that ends is part of another one of the same optimizer, as where a subclass calls its parent's.
+
+    Asked from a hook: torch runs hooks around each of them.
+    """
+    frame, around = sys._getframe(1), 0
+    while frame is not None and around < 2:  # the first is the one that ends
+        code = frame.f_code
+        if code.co_name == "wrapper" and code.co_filename == _HOOKED and frame.f_locals.get("self") is optimizer:
+            around += 1
+        frame = frame.f_back  # type: ignore[assignment]
+    return around == 2
+
+
+_HOOKED = register_optimizer_step_post_hook.__code__.co_filename

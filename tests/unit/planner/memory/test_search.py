@@ -75,6 +75,26 @@ def test_storages_on_the_host_keep_to_its_memory() -> None:
         planned(chain((100,) * 9, (1.0,) * 8, repeatable=(False,) * 8), 700, host_bytes=100)
 
 
+@pytest.mark.parametrize("seed", [2, 3, 4, 6, 23])
+def test_a_plan_that_is_there_is_found_with_a_tight_host(seed: int) -> None:
+    """Half way to the floor, with so little on the host that most must be recomputed: all choices are tried beside."""
+    numbers = random.Random(seed)
+    sizes = tuple(numbers.choice((50, 100, 200)) for _ in range(8))
+    seconds = tuple(numbers.choice((0.5, 1.0, 3.0)) for _ in range(7))
+    trace = chain(sizes, seconds, repeatable=tuple(numbers.random() < 0.8 for _ in range(7)))
+    rate = numbers.choice((30.0, 100.0, 1000.0))
+    problem = memory_problem(trace, costs(trace, rate), smallest_bytes=0, banned=frozenset())
+    decisions = [range(3 if one.ways else 2) for one in problem.units]
+    budget = (floor(trace).nbytes + live_bytes(trace, KEEP_ALL).peak) // 2
+    for host_bytes in (100, 200):
+        scores = Scores(problem, budget, host_bytes)
+        best = min(scores.score(choice) for choice in itertools.product(*decisions))
+        if best.excess == 0:
+            outcome = planned(trace, budget, rate, host_bytes=host_bytes)
+            assert outcome.live.peak <= budget
+            assert outcome.run.step_time_s <= best.step_time_s * 1.001
+
+
 def test_at_the_floor_there_is_a_plan() -> None:
     least = floor(EVEN).nbytes
     assert planned(EVEN, least).live.peak == least

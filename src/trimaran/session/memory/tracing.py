@@ -22,8 +22,8 @@ from trimaran.graph.trace.meta import trace_on_meta
 from trimaran.graph.trace.types import StepTrace
 from trimaran.job import Job
 from trimaran.runtime.split import Split
-from trimaran.session.memory_batch import meta_batch
-from trimaran.session.memory_split import split_maker
+from trimaran.session.memory.batch import meta_batch
+from trimaran.session.memory.split import split_maker
 
 _MASKS = "transformers.masking_utils"
 

@@ -6,10 +6,10 @@ from trimaran.errors import InfeasibleError
 from trimaran.graph.trace.types import StepTrace
 from trimaran.planner.memory import floor, plan_memory
 from trimaran.program.memory import KEEP_ALL
-from trimaran.report.memory import LargestBatch
-from trimaran.session.memory_batches import most_samples, most_with_plan
-from trimaran.session.memory_line import at_any_batch
-from trimaran.session.memory_steps import PricedSteps
+from trimaran.report.memory.estimate import LargestBatch
+from trimaran.session.memory.batches import most_samples, most_with_plan
+from trimaran.session.memory.line import at_any_batch
+from trimaran.session.memory.steps import PricedSteps
 from trimaran.simulator.memory import live_bytes
 
 # Planning of one of the batches that are tried stops here [s].

@@ -17,7 +17,7 @@ from trimaran.errors import InputError
 from trimaran.graph.trace.meta import Loss, trace_on_meta
 from trimaran.graph.trace.types import StepTrace
 from trimaran.runtime.split import Split, splitting
-from trimaran.session.memory_split_search import LIMIT_S, FoundSplit, search_split
+from trimaran.session.memory.split_search import LIMIT_S, FoundSplit, search_split
 
 _WRITTEN = re.compile(r"(?P<parent>[^:]*):(?P<first>\d+)-(?P<last>\d+):(?P<parts>\d+)")
 

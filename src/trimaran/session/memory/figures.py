@@ -10,7 +10,7 @@ from trimaran.costs.memory_costs import MemoryCosts
 from trimaran.graph.trace.types import Role, StepTrace, TraceOp, TraceStorage
 from trimaran.graph.types import Phase
 from trimaran.program.memory import Decision, MemoryPlan
-from trimaran.report.memory import Holder, LiveCurve, PolicyFigures, StorageLine, Usage
+from trimaran.report.memory.estimate import Holder, LiveCurve, PolicyFigures, StorageLine, Usage
 from trimaran.simulator.memory import LiveBytes, MemoryRun, live_bytes, simulate_memory
 from trimaran.units import format_bytes
 

@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from trimaran.report.memory_split import SplitFigures
+from trimaran.report.memory.split import SplitFigures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

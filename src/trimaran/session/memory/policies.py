@@ -8,9 +8,9 @@ from trimaran.planner.memory import MemoryOutcome
 from trimaran.planner.memory.vdnn import vdnn_all, vdnn_conv
 from trimaran.planner.memory.vdnn_dynamic import vdnn_dyn
 from trimaran.program.memory import KEEP_ALL
-from trimaran.report.memory import PolicyFigures
-from trimaran.session.memory_figures import Simulated, policy_figures, simulated
-from trimaran.session.memory_steps import PricedStep
+from trimaran.report.memory.estimate import PolicyFigures
+from trimaran.session.memory.figures import Simulated, policy_figures, simulated
+from trimaran.session.memory.steps import PricedStep
 
 
 def papers_policies(whole: PricedStep, budget_bytes: int) -> Mapping[str, Simulated]:

@@ -2,11 +2,11 @@
 
 from trimaran.errors import InfeasibleError
 from trimaran.planner.memory import floor
-from trimaran.session.memory_batches import most_samples
-from trimaran.session.memory_choosing import find_job_split
-from trimaran.session.memory_line import at_any_batch
-from trimaran.session.memory_split import written
-from trimaran.session.memory_steps import PricedSteps
+from trimaran.session.memory.batches import most_samples
+from trimaran.session.memory.choosing import find_job_split
+from trimaran.session.memory.line import at_any_batch
+from trimaran.session.memory.split import written
+from trimaran.session.memory.steps import PricedSteps
 from trimaran.units import format_bytes
 
 _NEAR = 4  # samples from which to look for the largest batch below a floor

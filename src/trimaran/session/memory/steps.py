@@ -8,7 +8,7 @@ from trimaran.costs.roofline import memory_costs
 from trimaran.graph.trace.types import StepTrace
 from trimaran.program.memory import KEEP_ALL
 from trimaran.runtime.split import Split
-from trimaran.session.memory_tracing import JobTracer
+from trimaran.session.memory.tracing import JobTracer
 from trimaran.simulator.memory import LiveBytes, live_bytes
 
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from trimaran.cluster.catalog import CatalogDevice
 from trimaran.job import Job
 from trimaran.planner.memory import MemoryOutcome, floor
-from trimaran.report.memory import MemoryEstimate
-from trimaran.report.memory_split import SplitFigures
-from trimaran.report.memory_trace import PlannedStep
+from trimaran.report.memory.estimate import MemoryEstimate
+from trimaran.report.memory.split import SplitFigures
+from trimaran.report.memory.trace import PlannedStep
 from trimaran.runtime.split import Split
-from trimaran.session.memory_choosing import OURS
-from trimaran.session.memory_figures import (
+from trimaran.session.memory.choosing import OURS
+from trimaran.session.memory.figures import (
     Simulated,
     decides,
     holders,
@@ -26,9 +26,9 @@ from trimaran.session.memory_figures import (
     usage,
     weight_bytes,
 )
-from trimaran.session.memory_policies import all_figures, ours
-from trimaran.session.memory_split import written
-from trimaran.session.memory_steps import PricedStep
+from trimaran.session.memory.policies import all_figures, ours
+from trimaran.session.memory.split import written
+from trimaran.session.memory.steps import PricedStep
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

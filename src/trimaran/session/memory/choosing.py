@@ -10,9 +10,9 @@ from trimaran.errors import InfeasibleError, InputError
 from trimaran.graph.trace.types import StepTrace
 from trimaran.planner.memory import lower_bound, plan_memory
 from trimaran.runtime.split import Split
-from trimaran.session.memory_split import parse_split
-from trimaran.session.memory_split_search import FoundSplit, Prices, search_split
-from trimaran.session.memory_steps import PricedSteps
+from trimaran.session.memory.split import parse_split
+from trimaran.session.memory.split_search import FoundSplit, Prices, search_split
+from trimaran.session.memory.steps import PricedSteps
 
 AUTO, NONE = "auto", "none"
 """Ask for what makes the budget possible, and for nothing."""
@@ -20,8 +20,8 @@ AUTO, NONE = "auto", "none"
 OURS = "ours"
 """The policy that may have a split."""
 
-# Planning of one candidate stops here [s]; most take a tenth of that.
-_TRIAL_S = 5.0
+# Candidates are planned with so much of the usual effort; most take a tenth of this time [s].
+_EFFORT, _TRIAL_S = 0.25, 5.0
 
 
 def choose_split(steps: PricedSteps, asked: str, *, policy: str, budget_bytes: int, samples: int) -> Split | None:
@@ -70,7 +70,8 @@ def find_job_split(steps: PricedSteps, *, budget_bytes: int, samples: int) -> Fo
 
     def planned_s(trace: StepTrace) -> float:
         try:
-            found = plan_memory(trace, steps.costs(trace), budget_bytes=budget_bytes, limit_s=_TRIAL_S)
+            costs = steps.costs(trace)
+            found = plan_memory(trace, costs, budget_bytes=budget_bytes, effort=_EFFORT, limit_s=_TRIAL_S)
         except InfeasibleError:
             return math.inf
         return found.run.step_time_s

@@ -3,7 +3,7 @@
 from rich import box
 from rich.table import Table
 
-from trimaran.report.reproduction import Accounting, ReproducedNetwork, Reproduction
+from trimaran.report.reproduction.figures import Accounting, ReproducedNetwork, Reproduction
 from trimaran.units import format_bytes
 
 _SECTIONS: tuple[tuple[Accounting, str], ...] = (("paper", "buffers of 2016"), ("trace", "a step of PyTorch"))

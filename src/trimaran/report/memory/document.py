@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
-from trimaran.report.memory import MemoryEstimate, PolicyFigures
+from trimaran.report.memory.estimate import MemoryEstimate, PolicyFigures
 
 
 def memory_document(estimate: MemoryEstimate) -> dict[str, Any]:

@@ -14,7 +14,7 @@ under the plan. Dots: what autograd alone would hold above that. The budget has 
 
 from collections.abc import Sequence
 
-from trimaran.report.memory import LiveCurve
+from trimaran.report.memory.estimate import LiveCurve
 from trimaran.units import format_bytes
 
 _EIGHTHS = " ▁▂▃▄▅▆▇█"

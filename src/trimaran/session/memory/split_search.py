@@ -35,7 +35,7 @@ LIMIT_S = 8.0
 """How long one looks [s]."""
 
 # Traces after which one takes what was found; before anything was found, one goes on.
-_TRACES = 12
+_TRACES = 8
 # More parts that bring the floor down by less than this are not worth trying still more.
 _LEAST_GAIN = 0.01
 
@@ -109,6 +109,8 @@ def search_split(
 
 def _cheapest(candidates: list[FoundSplit], prices: Prices) -> FoundSplit | None:
     """Of equals, what was found first. Planned is only what its limit does not rule out; without a plan, nothing is."""
+    if len(candidates) < 2:
+        return candidates[0] if candidates else None
     ranked = sorted((prices.least(one.trace), place) for place, one in enumerate(candidates))
     best: tuple[float, int] = (math.inf, -1)
     for least, place in ranked:

@@ -6,8 +6,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from trimaran.report.memory import LargestBatch, MemoryEstimate, PolicyFigures, StorageLine, Usage
-from trimaran.report.memory_split import SplitFigures
+from trimaran.report.memory.estimate import LargestBatch, MemoryEstimate, PolicyFigures, StorageLine, Usage
+from trimaran.report.memory.split import SplitFigures
 from trimaran.units import format_bytes, format_seconds
 
 _NAMES = {"ours": "trimaran", "none": "none", "all": "vDNN all", "conv": "vDNN conv", "dyn": "vDNN dyn"}

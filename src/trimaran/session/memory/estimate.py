@@ -17,16 +17,16 @@ from trimaran.costs.roofline import check_precision
 from trimaran.errors import InputError
 from trimaran.job import Job
 from trimaran.planner.memory import floor, plan_memory
-from trimaran.report.memory import LargestBatch, MemoryEstimate
-from trimaran.report.memory_trace import PlannedStep
+from trimaran.report.memory.estimate import LargestBatch, MemoryEstimate
+from trimaran.report.memory.trace import PlannedStep
 from trimaran.session.jobs import JobSource
-from trimaran.session.memory_choosing import AUTO, OURS, choose_split
-from trimaran.session.memory_found import Found, estimate_of
-from trimaran.session.memory_largest import largest_batch
-from trimaran.session.memory_policies import papers_policies
-from trimaran.session.memory_refusing import below_floor
-from trimaran.session.memory_steps import PricedSteps
-from trimaran.session.memory_tracing import JobTracer
+from trimaran.session.memory.choosing import AUTO, OURS, choose_split
+from trimaran.session.memory.found import Found, estimate_of
+from trimaran.session.memory.largest import largest_batch
+from trimaran.session.memory.policies import papers_policies
+from trimaran.session.memory.refusing import below_floor
+from trimaran.session.memory.steps import PricedStep, PricedSteps
+from trimaran.session.memory.tracing import JobTracer
 from trimaran.session.planning import Progress, ignore_progress
 from trimaran.session.virtual.budget import parse_budget
 from trimaran.simulator.memory import LiveBytes
@@ -96,27 +96,12 @@ def estimate_memory(source: JobSource, request: MemoryRequest, *, progress: Prog
     budget_bytes, card_bytes = _budget(request.budget, device, whole.kept)
     traced_s = perf_counter()
     progress("planning the memory", 0, 0)
-    split = choose_split(steps, request.split, policy=request.policy, budget_bytes=budget_bytes, samples=samples)
-    in_parts = None if split is None else steps.split(split)
-    planned = whole if in_parts is None else in_parts.step(samples)
-    if budget_bytes < floor(planned.trace).nbytes:
-        searched = request.split == AUTO and request.policy == OURS
-        raise below_floor(in_parts or steps, budget_bytes, samples=samples, whole=None if searched else steps)
-    outcome = plan_memory(planned.trace, planned.costs, budget_bytes=budget_bytes)
-    found = Found(
-        whole=whole,
-        planned=planned,
-        split=split,
-        outcome=outcome,
-        papers=papers_policies(whole, budget_bytes),
-        policy=request.policy,
-        budget_bytes=budget_bytes,
-    )
+    found, in_parts = _plan(steps, whole, request, budget_bytes, samples)
     planned_s = perf_counter()
     batches: LargestBatch | None = None
     if request.largest_batch:
         progress("looking for the largest batch", 0, 0)
-        known = (samples, outcome.run.step_time_s / whole.costs.compute_s - 1.0)
+        known = (samples, found.outcome.run.step_time_s / whole.costs.compute_s - 1.0)
         batches = largest_batch(steps, in_parts, budget_bytes, slowdown_limit=request.slowdown_limit, known=known)
     estimate = replace(
         estimate_of(job, device, precision, found),
@@ -127,6 +112,28 @@ def estimate_memory(source: JobSource, request: MemoryRequest, *, progress: Prog
         planning_s=planned_s - traced_s,
     )
     return MemoryStudy(estimate=estimate, step=found.shown_step(f"{job.name}, batch {samples}"))
+
+
+def _plan(
+    steps: PricedSteps, whole: PricedStep, request: MemoryRequest, budget_bytes: int, samples: int
+) -> tuple[Found, PricedSteps | None]:
+    """The plans, and the steps in parts that ours is for; None where nothing is split."""
+    split = choose_split(steps, request.split, policy=request.policy, budget_bytes=budget_bytes, samples=samples)
+    in_parts = None if split is None else steps.split(split)
+    planned = whole if in_parts is None else in_parts.step(samples)
+    if budget_bytes < floor(planned.trace).nbytes:
+        searched = request.split == AUTO and request.policy == OURS
+        raise below_floor(in_parts or steps, budget_bytes, samples=samples, whole=None if searched else steps)
+    found = Found(
+        whole=whole,
+        planned=planned,
+        split=split,
+        outcome=plan_memory(planned.trace, planned.costs, budget_bytes=budget_bytes),
+        papers=papers_policies(whole, budget_bytes),
+        policy=request.policy,
+        budget_bytes=budget_bytes,
+    )
+    return found, in_parts
 
 
 def _in_precision(job: Job, asked: str | None, device: CatalogDevice) -> tuple[Job, str]:

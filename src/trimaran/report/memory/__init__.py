@@ -1,0 +1,1 @@
+"""How a memory estimate is told: figures, tables, a chart, plain data, a trace for a viewer."""

@@ -1,0 +1,1 @@
+"""How published results that were run again are told, beside what was published."""
