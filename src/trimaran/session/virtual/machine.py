@@ -120,7 +120,7 @@ class Machine:
         if not self._hooks.pushed:
             if self.plans.covers(signature) or not self._hooks.push():
                 return
-            self.tally.note("a batch larger than those before was recorded")
+            self.tally.note("a batch larger than those before, or another model, was recorded")
         elif self._flight is not None and not self._hooks.unpacked:
             self._flight.seen.add(signature)
             return
