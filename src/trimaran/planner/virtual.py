@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from trimaran.costs.traced import TracedStep
 from trimaran.costs.types import Cost, ProgramCosts
-from trimaran.errors import InfeasibleError
+from trimaran.errors import InputError
 from trimaran.graph.trace.types import Role
 from trimaran.graph.types import Phase
 from trimaran.planner.memory import plan_memory
@@ -44,10 +44,11 @@ def squeeze(strategy: Strategy, traced: TracedStep) -> Squeeze:
         traced: the step of its microbatch
 
     Raises:
+        InputError: the strategy has no budget
         InfeasibleError: the budget is below what the step needs at its fullest operation
     """
     if strategy.memory_bytes is None:
-        raise InfeasibleError(f"the strategy {strategy.name} has no memory budget to hold")
+        raise InputError(f"the strategy {strategy.name} has no memory budget to hold: give Strategy.memory_bytes")
     trace, costs = traced.trace, traced.costs
     staying = _gradient_bytes(traced) if strategy.dp > 1 or strategy.microbatches > 1 else 0
     outcome = plan_memory(trace, costs, budget_bytes=strategy.memory_bytes - staying)

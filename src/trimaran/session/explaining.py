@@ -94,8 +94,9 @@ def explain_plan(
         raise InputError(f"{source.reference} was planned without a search: there is nothing to explain")
     problem = problem_of(planned, found, request)
     if given is not None:
-        # The costs of the plan's own execution, which a search may have had no use for.
-        problem = replace(problem, table=merge([problem.table, given.table]))
+        # What the plan's own execution and microbatch cost, which a search may have had no use for.
+        traces = {**given.traces, **problem.traces}
+        problem = replace(problem, table=merge([problem.table, given.table]), traces=traces)
     progress("simulating what could be otherwise", 0, 0)
     chosen = None if given is None else given.chosen
     explanation = explain(problem, found, chosen=chosen, why_not=families, changes=changes)
@@ -122,6 +123,7 @@ def problem_of(planned: Planned, found: Search, request: PlanRequest) -> Problem
         clip=planned.job.clip_norm is not None,
         executions=tuple(sorted({one.strategy.execution for one in found.candidates}, reverse=True)),
         epoch=epoch_data(planned.job) if request.objective == "epoch" else None,
+        traces=planned.traces,
         bare_curves={} if request.link is None else _bare_curves(planned.cluster.size),
     )
 

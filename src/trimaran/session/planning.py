@@ -5,7 +5,7 @@ What was measured is kept, so that planning the same job again starts no process
 
 import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trimaran.cluster import Cluster, Link
@@ -59,6 +59,7 @@ class Planned:
         table: measured costs
         plan: what was decided
         chosen: the simulation of it
+        traces: steps of microbatches, by samples, where memory stood against keeping everything
         search: what it was chosen from; None for a plan that was read from a file
         noise: how far identical runs of so many ranks are apart here; None where that is not known
         warnings: what the user should know before running it
@@ -71,6 +72,7 @@ class Planned:
     table: CostTable
     plan: Plan
     chosen: Candidate
+    traces: Mapping[int, TracedStep] = field(default_factory=dict)
     search: Search | None = None
     noise: Noise | None = None
     warnings: tuple[str, ...] = ()
@@ -114,8 +116,11 @@ def plan_job(
         progress("searching", 0, 0)
         return table
 
+    traces: dict[int, TracedStep] = {}
+
     def trace(sizes: Collection[int]) -> Mapping[int, TracedStep]:
-        return _trace(source, sizes, progress)
+        traces.update(_trace(source, sizes, progress))
+        return traces
 
     found, table = find_best(job, graph, cluster, data, request, measure, trace)
     plan = Plan(
@@ -142,6 +147,7 @@ def plan_job(
         table=table,
         plan=plan,
         chosen=found.chosen,
+        traces=traces,
         search=found,
         noise=calibrated.noise_of(found.chosen.strategy),
         warnings=(*graph.notes, *calibrated.lacks(cluster.size)),
@@ -182,16 +188,17 @@ def load_plan(
     size = job.global_batch_size // (plan.strategy.dp * plan.strategy.microbatches)
     executions = tuple(dict.fromkeys(("eager", plan.strategy.execution)))
     table = _measure(source, graph, cluster, {size}, executions, calibrated, progress)
+    traces = {} if strategy.memory_bytes is None else _trace(source, {size}, progress)
     chosen = score(
         program,
-        plan.strategy,
+        strategy,
         graph,
         table,
         cluster,
         batch=job.global_batch_size,
         clip=job.clip_norm is not None,
         epoch=data if request.objective == "epoch" else None,
-        effect=None if strategy.memory_bytes is None else squeeze(strategy, _trace(source, {size}, progress)[size]),
+        effect=squeeze(strategy, traces[size]) if traces else None,
     )
     return Planned(
         source=source,
@@ -201,6 +208,7 @@ def load_plan(
         table=table,
         plan=replace(plan, prediction=predict(chosen)),
         chosen=chosen,
+        traces=traces,
         noise=calibrated.noise_of(plan.strategy),
         warnings=(
             *graph.notes,
