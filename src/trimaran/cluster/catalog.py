@@ -18,7 +18,6 @@ from importlib import resources
 
 import msgspec
 
-from trimaran.cluster.types import Device, Link
 from trimaran.errors import InputError
 
 
@@ -182,26 +181,6 @@ class CatalogDevice:
     def sustained_bytes_per_s(self) -> float:
         """What elementwise work sustains of its own memory [bytes/s]."""
         return self.bandwidth.bytes_per_s * self.bandwidth.fraction
-
-    def as_device(self) -> Device:
-        """The same as a device of a cluster; rates are peaks."""
-        return Device(
-            name=self.title,
-            kind="cuda",
-            memory_bytes=self.usable_bytes,
-            bytes_per_s=self.bandwidth.bytes_per_s,
-            flops_per_s={dtype: peak.flops_per_s for dtype, peak in self.compute.items()},
-            source=f"datasheet: catalog entry {self.name}",
-        )
-
-    def host_links(self) -> tuple[Link, Link]:
-        """The link to its host, and the one from it."""
-        copies = self.copies
-        to_host, to_device = (
-            Link(bytes_per_s=rate, latency_s=copies.latency_s, source=f"published: {copies.source}")
-            for rate in (copies.to_host_bytes_per_s, copies.to_device_bytes_per_s)
-        )
-        return to_host, to_device
 
 
 @functools.cache

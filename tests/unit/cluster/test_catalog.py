@@ -89,15 +89,3 @@ def test_less_than_the_context_is_refused() -> None:
 def test_a_dtype_that_a_device_lacks_is_told_with_those_it_has() -> None:
     with pytest.raises(InputError, match="does not compute in tf32; it has float32, float16"):
         find_device("v100").sustained_flops_per_s("tf32")
-
-
-def test_an_entry_is_a_device_of_a_cluster() -> None:
-    device = find_device("titan-x").as_device()
-    assert (device.kind, device.flops_per_s["float32"], device.bytes_per_s) == ("cuda", 6.1e12, 336.6e9)
-    assert device.memory_bytes == find_device("titan-x").usable_bytes
-    assert device.source.startswith("datasheet: ")
-
-
-def test_links_to_and_from_the_host_differ_where_they_were_measured() -> None:
-    to_host, to_device = find_device("v100").host_links()
-    assert (to_host.bytes_per_s, to_device.bytes_per_s) == (13.2e9, 12.4e9)

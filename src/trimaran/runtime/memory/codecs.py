@@ -13,14 +13,14 @@ The copy threads of a CPU do the coding. On a GPU it would need a kernel that pa
 came out; what such a kernel has to reach for it to pay is in `costs.compression`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 
 from trimaran.errors import InputError
 from trimaran.graph.trace.types import View
-from trimaran.runtime.memory.coding import Bytes, Codec, Traffic
+from trimaran.runtime.memory.coding import Bytes, Traffic
 
 
 class SparseCodec:
@@ -121,19 +121,3 @@ class Bf16Codec:
 
 
 _WORDS: Mapping[int, np.dtype[np.unsignedinteger]] = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
-_NAMED: Mapping[str, Callable[[], Codec]] = {"sparse": SparseCodec, "bf16": Bf16Codec}
-
-
-def find_codec(name: str) -> Codec:
-    """A codec of that name.
-
-    Raises:
-        InputError: there is none
-
-    Example:
-        >>> find_codec("sparse").exact, find_codec("bf16").exact
-        (True, False)
-    """
-    if name not in _NAMED:
-        raise InputError(f'unknown codec "{name}"; there are {", ".join(_NAMED)}', codec=name)
-    return _NAMED[name]()
