@@ -16,14 +16,22 @@ from trimaran.networks.densenet import DenseNet
 from trimaran.networks.googlenet import GoogLeNet
 from trimaran.networks.gpt2 import Gpt2
 from trimaran.networks.inception_v3 import InceptionV3
+from trimaran.networks.llama import Llama
 from trimaran.networks.lstm_language import LstmLanguageModel
-from trimaran.networks.resnet import ResNet
+from trimaran.networks.mpt import Mpt
+from trimaran.networks.resnet import BottleneckForm, ResNet
+from trimaran.networks.transformer_sizes import TransformerSize
 from trimaran.networks.unet import UNet
 from trimaran.networks.vgg import vgg16
 from trimaran.networks.vit import VisionTransformer, VitSize
 
 CLASSES = 10
 WORDS = 200
+SMALL_LLAMA = TransformerSize(
+    width=64, layers=4, heads=4, kv_heads=2, dense=96, vocabulary=WORDS, positions=32, tied=False
+)
+SMALL_MPT = TransformerSize(width=64, layers=4, heads=4, dense=256, vocabulary=WORDS, positions=32)
+SE_RESNEXT = BottleneckForm(groups=32, group_width=4, squeeze=True)
 SMALL_VIT = VitSize(image=32, patch=8, width=64, heads=4, blocks=4, dense=256)
 Batch = tuple[Tensor, Tensor]
 
@@ -94,6 +102,7 @@ REDUCED: Mapping[str, Reduced] = {
     "alexnet": _classifier(lambda: AlexNet(CLASSES, width=0.125), size=64),
     "vgg16": _classifier(lambda: vgg16(classes=CLASSES, width=0.125), size=32),
     "resnet50": _classifier(lambda: ResNet(50, classes=CLASSES, width=0.125), size=32),
+    "se_resnext50": _classifier(lambda: ResNet(50, classes=CLASSES, width=0.125, form=SE_RESNEXT), size=32),
     "googlenet": _classifier(lambda: GoogLeNet(classes=CLASSES, width=0.25), size=64),
     "inception_v3": _classifier(lambda: InceptionV3(classes=CLASSES, width=0.125), size=75),
     "densenet121": _classifier(lambda: DenseNet((2, 3, 4, 2), classes=CLASSES, width=0.25), size=64),
@@ -101,6 +110,8 @@ REDUCED: Mapping[str, Reduced] = {
     "gpt2": Reduced(
         model=lambda: Gpt2(64, 4, 4, vocabulary=WORDS, length=32), batch=words(32, count=4), loss=word_loss
     ),
+    "llama": Reduced(model=lambda: Llama(SMALL_LLAMA), batch=words(32, count=4), loss=word_loss),
+    "mpt": Reduced(model=lambda: Mpt(SMALL_MPT), batch=words(32, count=4), loss=word_loss),
     "lstm": Reduced(
         model=lambda: LstmLanguageModel(WORDS, 64, 96, dropout=0.1), batch=words(16, count=4), loss=word_loss
     ),

@@ -13,6 +13,13 @@ def test_networks_are_listed_beside_the_jobs_with_data(tmp_path: Path) -> None:
     assert "synthetic" in summaries["vgg16"]
 
 
+def test_the_sizes_and_options_of_a_network_are_listed(tmp_path: Path) -> None:
+    listed = json.loads(trimaran("jobs", "--json", cwd=tmp_path).stdout)["jobs"]
+    of_gpt2 = next(job for job in listed if job["name"] == "gpt2")
+    assert of_gpt2["sizes"] == ["124m", "355m", "774m", "1.5b"]
+    assert of_gpt2["options"] == ["sequence"]
+
+
 def test_the_list_says_how_to_name_what_is_not_in_it(tmp_path: Path) -> None:
     printed = trimaran("jobs", cwd=tmp_path).stdout
     assert "file.py:factory" in printed

@@ -76,3 +76,27 @@ def test_what_is_not_there_is_refused(tmp_path: Path, arguments: tuple[str, ...]
     done = trimaran("reproduce", "vdnn", *arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert message in done.stderr
+
+
+def test_the_split_of_a_step_is_measured_here_with_both_exchanges(tmp_path: Path):
+    """The parts sum to what a clock of its own says; the two exchanges differ in what they call."""
+    done = trimaran("reproduce", "dgx1", "--real", "--networks", "lenet", "--steps", "8", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (lenet,) = json.loads(done.stdout)["networks"]
+    assert (lenet["network"], lenet["devices"], lenet["tensors"]) == ("lenet", 2, 10)
+    reduced, homes = lenet["exchanges"]
+    assert (reduced["sync"], reduced["calls"], homes["sync"], homes["calls"]) == ("all-reduce", 1, "p2p", 20)
+    for exchange in (reduced, homes):
+        assert abs(exchange["missing"]) <= 0.01
+        measured = exchange["measured"]
+        assert min(measured["forward_s"], measured["backward_s"], measured["update_s"]) > 0.0
+        wu_s = measured["exposed_s"] + measured["update_s"] + measured["overhead_s"]
+        assert measured["wu_s"] == pytest.approx(wu_s)
+        assert set(exchange["error"]) == {
+            "forward", "backward", "exposed", "update", "overhead", "hidden", "step",
+        }  # fmt: skip
+
+
+def test_an_exchange_needs_two_devices_that_are_there(tmp_path: Path):
+    done = trimaran("reproduce", "dgx1", "--real", "--devices", "1", cwd=tmp_path)
+    assert (done.returncode, "from 2 devices" in done.stderr) == (2, True)

@@ -58,6 +58,7 @@ def lowered(draw: st.DrawFn) -> Program:
         schedule=draw(st.sampled_from(["gpipe", "1f1b"])),
         microbatches=draw(st.integers(1, 6)),
         bucket_bytes=draw(st.sampled_from([1, 50, 25 * 2**20])),
+        sync=draw(st.sampled_from(["all-reduce", "p2p"])) if pp == 1 else "all-reduce",
     )
     graph = draw(graphs(pp))
     batch = strategy.dp * strategy.microbatches * draw(st.integers(1, 3))
@@ -140,6 +141,7 @@ def arbitrary_instructions(draw: st.DrawFn, rank: int) -> Instruction:
         peer=draw(optional),
         peer_segment=draw(optional),
         group=tuple(draw(st.lists(st.integers(0, 200), max_size=4))),
+        root=draw(optional),
         label=draw(st.just("") | NAMES),
         nbytes=draw(NUMBERS),
         after=tuple(

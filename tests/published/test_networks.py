@@ -8,20 +8,24 @@ import torch
 from torch import nn
 
 from trimaran.networks.alexnet import AlexNet
+from trimaran.networks.alexnet_2012 import AlexNet2012
 from trimaran.networks.densenet import DENSENET_BLOCKS, DenseNet
 from trimaran.networks.googlenet import GoogLeNet
-from trimaran.networks.gpt2 import gpt2
 from trimaran.networks.inception_v3 import InceptionV3
+from trimaran.networks.inception_v4 import InceptionV4
 from trimaran.networks.overfeat import OverFeat
-from trimaran.networks.resnet import ResNet
+from trimaran.networks.resnet import BottleneckForm, ResNet
 from trimaran.networks.unet import UNet
 from trimaran.networks.vgg import VGG_GROUPS, Vgg
-from trimaran.networks.vit import VIT_L_16, VisionTransformer
+from trimaran.networks.vit import VIT_L_16, VIT_SIZES, VisionTransformer
 
 pytestmark = pytest.mark.published
 
 TORCHVISION = "torchvision's table of classification models, num_params"
-TRANSFORMERS = "transformers, GPT2LMHeadModel of the published configuration, tied weights once"
+TIMM = (
+    "huggingface/pytorch-image-models@aa4b5850c1543fa488abf260f18390eda46cf85d:results/"
+    "benchmark-infer-amp-nchw-pt210-cu121-rtx3090.csv, param_count"
+)
 OVERFEAT = "Sermanet et al., ICLR 2014, table 1: its layers added up by hand, with biases"
 MEGABYTE = 1e6
 
@@ -43,6 +47,9 @@ class Published:
 
 SIZES = {
     "alexnet": Published(make=AlexNet, parameters=61_100_840, source=TORCHVISION),
+    "alexnet-2012": Published(
+        make=AlexNet2012, parameters=60_965_224, source="Caffe's bvlc_alexnet: its layers added up, with biases"
+    ),
     "overfeat": Published(
         make=OverFeat,
         parameters=sum(
@@ -65,6 +72,27 @@ SIZES = {
     "resnet50": Published(make=lambda: ResNet(50), parameters=25_557_032, source=TORCHVISION),
     "resnet101": Published(make=lambda: ResNet(101), parameters=44_549_160, source=TORCHVISION),
     "resnet152": Published(make=lambda: ResNet(152), parameters=60_192_808, source=TORCHVISION),
+    "resnet50-v1": Published(
+        make=lambda: ResNet(50, form=BottleneckForm(first=True)),
+        parameters=25_557_032,
+        source="as version 1.5: the place of a stride changes no weight",
+    ),
+    "resnet18-cifar": Published(
+        make=lambda: ResNet(18, classes=10, stem="small"),
+        parameters=11_173_962,
+        source="kuangliu/pytorch-cifar, ResNet18",
+    ),
+    "wide-resnet50": Published(make=lambda: wide(50), parameters=68_883_240, source=TORCHVISION),
+    "wide-resnet101": Published(make=lambda: wide(101), parameters=126_886_696, source=TORCHVISION),
+    "resnext50": Published(make=lambda: resnext(50), parameters=25_028_904, source=TORCHVISION),
+    "resnext101-32x8d": Published(make=lambda: resnext(101, group_width=8), parameters=88_791_336, source=TORCHVISION),
+    "resnext101-64x4d": Published(make=lambda: resnext(101, groups=64), parameters=83_455_272, source=TORCHVISION),
+    "se-resnext50": Published(
+        make=lambda: resnext(50, squeeze=True), parameters=27_559_896, source="timm, seresnext50_32x4d"
+    ),
+    "se-resnext101": Published(
+        make=lambda: resnext(101, squeeze=True), parameters=48_955_416, source="timm, seresnext101_32x4d"
+    ),
     "googlenet": Published(make=GoogLeNet, parameters=6_624_904, source=TORCHVISION),
     "googlenet with auxiliary heads": Published(
         make=lambda: GoogLeNet(auxiliary=True),
@@ -87,16 +115,40 @@ SIZES = {
     "densenet201": Published(make=lambda: DenseNet(DENSENET_BLOCKS[201]), parameters=20_013_928, source=TORCHVISION),
     "vit-b-16": Published(make=VisionTransformer, parameters=86_567_656, source=TORCHVISION),
     "vit-l-16": Published(make=lambda: VisionTransformer(VIT_L_16), parameters=304_326_632, source=TORCHVISION),
-    "gpt2": Published(make=gpt2, parameters=124_439_808, source=TRANSFORMERS),
-    "gpt2-medium": Published(make=lambda: gpt2("medium"), parameters=354_823_168, source=TRANSFORMERS),
-    "gpt2-large": Published(make=lambda: gpt2("large"), parameters=774_030_080, source=TRANSFORMERS),
-    "gpt2-xl": Published(make=lambda: gpt2("xl"), parameters=1_557_611_200, source=TRANSFORMERS),
     "unet": Published(
         make=UNet,
         parameters=31_037_698,
         source="the widely used padded U-Net with batch norm and transposed convolutions, 3 channels, 2 classes",
     ),
 }
+
+
+ROUNDED = {
+    # Millions, in two decimals.
+    "resnet26": (lambda: ResNet(26), 16.0),
+    "resnet200": (lambda: ResNet(200), 64.67),
+    "resnext101": (lambda: resnext(101), 44.18),
+    "se-resnet50": (lambda: ResNet(50, form=BottleneckForm(squeeze=True)), 28.09),
+    "se-resnet101": (lambda: ResNet(101, form=BottleneckForm(squeeze=True)), 49.33),
+    "se-resnet152": (lambda: ResNet(152, form=BottleneckForm(squeeze=True)), 66.82),
+    "se-resnext101-32x8d": (lambda: resnext(101, group_width=8, squeeze=True), 93.57),
+    "se-resnext101-64x4d": (lambda: resnext(101, groups=64, squeeze=True), 88.23),
+    "se-resnet18": (lambda: ResNet(18, form=BottleneckForm(squeeze=True)), 11.78),
+    "se-resnet34": (lambda: ResNet(34, form=BottleneckForm(squeeze=True)), 21.96),
+    "inception-v4": (InceptionV4, 42.68),
+    "densenet161": (lambda: DenseNet((6, 12, 36, 24), width=1.5), 28.68),
+    "vit-t-16": (lambda: VisionTransformer(VIT_SIZES["t-16"]), 5.72),
+    "vit-s-16": (lambda: VisionTransformer(VIT_SIZES["s-16"]), 22.05),
+}
+"""As rounded in timm's table of benchmarks."""
+
+
+def resnext(depth: int, *, groups: int = 32, group_width: int = 4, squeeze: bool = False) -> nn.Module:
+    return ResNet(depth, form=BottleneckForm(groups=groups, group_width=group_width, squeeze=squeeze))
+
+
+def wide(depth: int) -> nn.Module:
+    return ResNet(depth, form=BottleneckForm(group_width=128))
 
 
 def parameters(model: nn.Module) -> int:
@@ -108,6 +160,14 @@ def test_the_number_of_parameters_is_exact(name: str) -> None:
     with torch.device("meta"):
         model = SIZES[name].make()
     assert parameters(model) == SIZES[name].parameters
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+def test_the_number_of_parameters_rounds_to_the_published_one(name: str) -> None:
+    """Source: timm's table, in millions with two decimals. Tolerance: the rounding."""
+    make, millions = ROUNDED[name]
+    with torch.device("meta"):
+        assert parameters(make()) / 1e6 == pytest.approx(millions, abs=0.005), TIMM
 
 
 def test_gradients_of_inception_v3() -> None:

@@ -2,7 +2,22 @@
 
 import typer
 
-from trimaran.cli import calibrate, doctor, explain, jobs, memory, observe, plan, profile, reproduce, simulate, train
+from trimaran.cli import (
+    calibrate,
+    clusters,
+    doctor,
+    explain,
+    jobs,
+    memory,
+    observe,
+    plan,
+    profile,
+    reproduce,
+    scale,
+    simulate,
+    train,
+    validate,
+)
 
 app = typer.Typer(
     name="trimaran",
@@ -17,11 +32,14 @@ app.command()(plan.plan)
 app.command()(simulate.simulate)
 app.command()(explain.explain)
 app.command()(memory.memory)
+app.command()(scale.scale)
 app.command()(profile.profile)
 app.command()(calibrate.calibrate)
 app.command()(observe.observe)
+app.command()(validate.validate)
 app.command()(reproduce.reproduce)
 app.command()(jobs.jobs)
+app.command()(clusters.clusters)
 app.command()(doctor.doctor)
 
 

@@ -10,14 +10,23 @@ def jobs(as_json: Json = False) -> None:
         from rich.table import Table
 
         from trimaran.session.jobs import BUILT_IN, NETWORKS
+        from trimaran.session.network_references import option_names, sizes_of
 
         listed = {**BUILT_IN, **NETWORKS}
         if as_json:
-            print_json({"jobs": [{"name": name, "summary": job.summary} for name, job in listed.items()]})
+            entries = [
+                {"name": name, "summary": job.summary}
+                | ({"sizes": sizes_of(name), "options": option_names(name)} if name in NETWORKS else {})
+                for name, job in listed.items()
+            ]
+            print_json({"jobs": entries})
             return
         table = Table("job", "what it is", box=None)
         for name, job in listed.items():
             table.add_row(name, job.summary)
         console().print(table)
-        console().print("\nYour own: file.py:factory, where factory() returns a trimaran.Job.")
+        console().print(
+            "\nA network of another size, or with options: gpt2:1.5b, bert:large:sequence=512, resnet50:image=160."
+        )
+        console().print("Your own: file.py:factory, where factory() returns a trimaran.Job.")
         console().print("A Hugging Face configuration: config.json, or config.json:sequence=2048; data are synthetic.")

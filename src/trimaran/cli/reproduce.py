@@ -15,11 +15,18 @@ class Paper(StrEnum):
     """What can be reproduced."""
 
     VDNN = "vdnn"
+    DGX1 = "dgx1"
 
 
-Which = Annotated[Paper, typer.Argument(help="vdnn: Rhu et al., MICRO 2016.", show_default=False)]
+Which = Annotated[
+    Paper,
+    typer.Argument(
+        help="vdnn: Rhu et al., MICRO 2016. dgx1: data parallelism on a DGX-1, Mojumder et al., IISWC 2018.",
+        show_default=False,
+    ),
+]
 DeviceName = Annotated[
-    str, typer.Option("--device", help='Device of the catalog that is simulated, such as "titan-x".')
+    str, typer.Option("--device", help='vdnn: device of the catalog that is simulated, such as "titan-x".')
 ]
 Networks = Annotated[
     str | None,
@@ -31,17 +38,26 @@ Networks = Annotated[
 ]
 Real = Annotated[bool, typer.Option("--real", help="Run networks on this machine instead, small ones without a GPU.")]
 
+RealDevices = Annotated[int, typer.Option("--devices", help="dgx1 --real: processes, or GPUs where there are as many.")]
+RealSteps = Annotated[int, typer.Option("--steps", help="dgx1 --real: least number of timed steps of each exchange.")]
+
 
 def reproduce(
     paper: Which,
     device: DeviceName = "titan-x",
     networks: Networks = None,
     real: Real = False,
+    devices: RealDevices = 2,
+    steps: RealSteps = 18,
     as_json: Json = False,
 ) -> None:
-    """Run a paper's networks under its policies and ours, and show what it says beside."""
+    """Run a paper's networks under its policies and ours, and show what is published beside."""
     with errors_reported(as_json=as_json):
-        if real:
+        if paper is Paper.DGX1 and real:
+            _measure_exchange(networks, devices, steps, as_json=as_json)
+        elif paper is Paper.DGX1:
+            _exchange(networks, as_json=as_json)
+        elif real:
             _run(networks, as_json=as_json)
         else:
             _simulate(device, networks, as_json=as_json)
@@ -65,6 +81,43 @@ def _simulate(device: str, networks: str | None, *, as_json: bool) -> None:
             out.print(f"[dim]{escape(note)}[/]")
         out.print()
     for line in accounting_lines(found):
+        out.print(f"[dim]{escape(line)}[/]")
+
+
+def _exchange(networks: str | None, *, as_json: bool) -> None:
+    from trimaran.report.reproduction.exchange import exchange_document, ratio_table, studied_table
+    from trimaran.session.reproduce_dgx1 import reproduce_dgx1
+
+    with progress_shown() as progress:
+        found = reproduce_dgx1(networks=networks, progress=progress)
+    if as_json:
+        print_json(exchange_document(found))
+        return
+    out = console()
+    out.print(f"[bold]Data parallelism on {escape(found.cluster)}[/], {escape(found.software)}, simulated\n")
+    for network in found.networks:
+        out.print(studied_table(network), "")
+    out.print(ratio_table(found.networks), "")
+    out.print(
+        "[dim]ms of a step; WU: what gradients and weights add to it: exposed communication, update, calls, waits. "
+        "Published: Apache's wiki, batch not said; the study's own figures are not public.[/]"
+    )
+
+
+def _measure_exchange(networks: str | None, devices: int, steps: int, *, as_json: bool) -> None:
+    from trimaran.report.reproduction.measured_exchange import measured_document, measured_lines, measured_table
+    from trimaran.session.reproduce_dgx1_real import measure_dgx1
+
+    with progress_shown() as progress:
+        found = measure_dgx1(networks=networks, devices=devices, steps=steps, progress=progress)
+    if as_json:
+        print_json(measured_document(found))
+        return
+    out = console()
+    out.print(f"[bold]Data parallelism on this machine[/], {devices} devices, for real\n")
+    for network in found:
+        out.print(measured_table(network), "")
+    for line in measured_lines(found):
         out.print(f"[dim]{escape(line)}[/]")
 
 

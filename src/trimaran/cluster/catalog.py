@@ -1,199 +1,77 @@
-"""Devices that one need not have: what their memory, their units and their link to the host sustain.
+"""Devices that one need not have, found by name.
 
-One file a device in `cluster/devices`, every figure with its source. The figures are what a training step sustains, as
-a peak and the share of it that is reached; they decide estimates made before any run, never a measurement.
+Files of `cluster/devices` hold one generation each, every figure with its source; a user's own file has the same form.
+Reading all of them takes some 10 ms, turning an entry into a device is put off until somebody asks for it.
 
-Memory has three sizes: what is on the card, what its driver reports, and what is left to a job once its context (driver
-state, libraries' handles) is there. A budget in bytes stands for a card of that size, so the context comes off it too.
-
-Left out: links between devices, and the host's own memory. Machines whose host is joined by NVLink-C2C have no entry.
+Left out: links between devices, which are a machine's (`nodes`), and the host's own memory.
 """
 
 import difflib
 import functools
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from importlib import resources
 
-import msgspec
-
+from trimaran.cluster.catalog_types import Bandwidth, CatalogDevice, Copies, Launch, Memory, Peak
+from trimaran.cluster.device_entries import read_device
+from trimaran.cluster.reading import Table
 from trimaran.errors import InputError
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
-    """Memory of a card.
-
-    Attributes:
-        nbytes: on the card [bytes]
-        reported_bytes: what its driver reports in all [bytes]
-        context_bytes: what a context takes of that [bytes]
-        source: where the figures come from
-    """
-
-    nbytes: int
-    reported_bytes: int
-    context_bytes: int
-    source: str
+__all__ = ["Bandwidth", "CatalogDevice", "Copies", "Launch", "Memory", "Peak", "catalog", "find_device", "squeezed"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bandwidth:
-    """How fast a device reads and writes its own memory.
+class Catalog(Mapping[str, CatalogDevice]):
+    """Every device of the catalog, by name; each is read when it is asked for."""
 
-    Attributes:
-        bytes_per_s: peak [bytes/s]
-        fraction: share of it that elementwise work sustains [0..1]
-        source: where the figures come from
-    """
+    def __init__(self, entries: Mapping[str, Table]) -> None:
+        self._entries = entries
+        self._read: dict[str, CatalogDevice] = {}
 
-    bytes_per_s: float
-    fraction: float
-    source: str
+    def __getitem__(self, name: str) -> CatalogDevice:
+        if name not in self._read:
+            self._read[name] = read_device(self._entries[name])
+        return self._read[name]
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Peak:
-    """How fast a device computes in one dtype.
-
-    Attributes:
-        flops_per_s: peak [FLOP/s]
-        fraction: share of it that products and convolutions of a training step sustain [0..1]
-        source: where the figures come from
-    """
-
-    flops_per_s: float
-    fraction: float
-    source: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Copies:
-    """Copies between a device and page-locked memory of its host.
-
-    Attributes:
-        to_host_bytes_per_s: sustained from the device [bytes/s]
-        to_device_bytes_per_s: sustained to the device [bytes/s]
-        latency_s: fixed part of a copy [s]
-        source: where the figures come from
-    """
-
-    to_host_bytes_per_s: float
-    to_device_bytes_per_s: float
-    latency_s: float
-    source: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
-    """Start of a kernel.
-
-    Attributes:
-        seconds: between two kernels that do nothing [s]
-        source: where the figure comes from
-    """
-
-    seconds: float
-    source: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CatalogDevice:
-    """A device of the catalog.
-
-    Attributes:
-        name: as one asks for it, such as "titan-x"
-        title: as its vendor calls it
-        aliases: other names
-        caveat: what to bear in mind
-        memory: sizes
-        bandwidth: of its own memory
-        compute: by dtype: "float32", "tf32" (float32 on tensor cores), "bfloat16", "float16"; what is missing it lacks
-        copies: to and from its host
-        launch: of kernels
-    """
-
-    name: str
-    title: str
-    aliases: tuple[str, ...]
-    caveat: str
-    memory: Memory
-    bandwidth: Bandwidth
-    compute: Mapping[str, Peak]
-    copies: Copies
-    launch: Launch
-
-    @property
-    def usable_bytes(self) -> int:
-        """What a job may use [bytes]."""
-        return self.memory.reported_bytes - self.memory.context_bytes
-
-    def budget_bytes(self, card_bytes: int) -> int:
-        """What a job may use of a card of this kind with less memory.
-
-        Args:
-            card_bytes: memory of that card [bytes]
-
-        Returns:
-            The same less the context, and no more than there is on this one [bytes].
-
-        Raises:
-            InputError: more than this card has, or no more than the context takes
-
-        Example:
-            >>> round(find_device("titan-x").budget_bytes(12 * 2**30) / 2**30, 3)
-            11.6
-        """
-        if card_bytes > self.memory.nbytes:
-            raise InputError(
-                f"{self.title} has {self.memory.nbytes / 2**30:.1f} GiB, less than the {card_bytes / 2**30:.1f} GiB "
-                "asked for: ask for less, or for another device",
-                budget_bytes=card_bytes,
-                memory_bytes=self.memory.nbytes,
-            )
-        budget = min(card_bytes - self.memory.context_bytes, self.usable_bytes)
-        if budget <= 0:
-            raise InputError(
-                f"of {card_bytes / 2**30:.2f} GiB nothing is left to a job: "
-                f"the context takes {self.memory.context_bytes / 2**30:.2f} GiB",
-                budget_bytes=card_bytes,
-                context_bytes=self.memory.context_bytes,
-            )
-        return budget
-
-    def sustained_flops_per_s(self, dtype: str) -> float:
-        """What products and convolutions sustain in a dtype [FLOP/s].
-
-        Raises:
-            InputError: the device does not compute in it
-        """
-        if dtype not in self.compute:
-            raise InputError(
-                f"{self.title} does not compute in {dtype}; it has {', '.join(self.compute)}",
-                device=self.name,
-                dtype=dtype,
-            )
-        peak = self.compute[dtype]
-        return peak.flops_per_s * peak.fraction
-
-    @property
-    def sustained_bytes_per_s(self) -> float:
-        """What elementwise work sustains of its own memory [bytes/s]."""
-        return self.bandwidth.bytes_per_s * self.bandwidth.fraction
+    def __len__(self) -> int:
+        return len(self._entries)
 
 
 @functools.cache
 def catalog() -> Mapping[str, CatalogDevice]:
-    """Every device of the catalog, by name, in the order of names."""
-    folder = resources.files("trimaran.cluster") / "devices"
+    """Every device of the catalog, by name, generation after generation."""
+    return Catalog({entry.text("name"): entry for entry in entries_of("devices")})
+
+
+@functools.cache
+def entries_of(kind: str) -> tuple[Table, ...]:
+    """All entries of the catalog's files of a kind, as tables.
+
+    Args:
+        kind: "devices" or "nodes", which is also the folder
+    """
+    folder = resources.files("trimaran.cluster") / kind
     files = sorted((file for file in folder.iterdir() if file.name.endswith(".toml")), key=lambda file: file.name)
-    entries = [msgspec.convert(tomllib.loads(file.read_text(encoding="utf-8")), CatalogDevice) for file in files]
-    return {entry.name: entry for entry in entries}
+    found: list[Table] = []
+    for file in files:
+        document = Table(tomllib.loads(file.read_text(encoding="utf-8")), file=f"{kind}/{file.name}")
+        found += document.tables(kind)
+    return tuple(found)
+
+
+@functools.cache
+def _names() -> Mapping[str, str]:
+    return {
+        squeezed(name): entry.text("name")
+        for entry in entries_of("devices")
+        for name in (entry.text("name"), *entry.texts("aliases", ()))
+    }
 
 
 def find_device(name: str) -> CatalogDevice:
-    """The device of that name or alias; upper case, spaces and underscores do not matter.
+    """The device of that name or alias; upper case, spaces, hyphens and underscores do not matter.
 
     Raises:
         InputError: there is none
@@ -202,10 +80,19 @@ def find_device(name: str) -> CatalogDevice:
         >>> find_device("Titan X").name, find_device("V100").name
         ('titan-x', 'v100-16gb')
     """
-    names = {alias: entry for entry in catalog().values() for alias in (entry.name, *entry.aliases)}
-    asked = "-".join(name.lower().replace("_", " ").split())
-    if asked in names:
-        return names[asked]
-    near = difflib.get_close_matches(asked, names, n=1)
-    hint = f'; did you mean "{names[near[0]].name}"?' if near else ";"
+    names = _names()
+    if squeezed(name) in names:
+        return catalog()[names[squeezed(name)]]
+    near = difflib.get_close_matches(squeezed(name), names, n=1)
+    hint = f'; did you mean "{names[near[0]]}"?' if near else ";"
     raise InputError(f'unknown device "{name}"{hint} The catalog has {", ".join(catalog())}', device=name)
+
+
+def squeezed(name: str) -> str:
+    """A name without what people write differently: case, hyphens, spaces, underscores.
+
+    Example:
+        >>> squeezed("DGX-1 V100") == squeezed("dgx1-v100")
+        True
+    """
+    return "".join(name.lower().replace("_", " ").replace("-", " ").split())

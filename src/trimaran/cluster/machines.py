@@ -20,6 +20,8 @@ class LinkType:
         bytes_per_s: sustained by large messages, one direction [bytes/s]
         latency_s: of a small message [s]
         source: where the figures come from
+        ring_bytes_per_s: share of a large ring all-reduce that goes over one of them (bus bandwidth) [bytes/s]; 0 where
+            nobody measured it
     """
 
     name: str
@@ -28,6 +30,7 @@ class LinkType:
     bytes_per_s: float
     latency_s: float
     source: str
+    ring_bytes_per_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,6 +63,7 @@ def price(
             handling[instruction.id] = handling_seconds(instruction, table)
         else:
             compute[instruction.id] = _compute_cost(instruction, segments, states[instruction.rank], step, microbatch)
+    _add_calls(program, compute, handling)
     return ProgramCosts(
         compute=compute,
         transfers=transfers,
@@ -119,7 +120,7 @@ def _compute_cost(
         if kind == Kind.LOAD:
             return at_batch(step.load, microbatch)
         fit = step.update if kind == Kind.UPDATE else step.clip
-        return fit.at(tensors=state.trained_tensors, nbytes=state.trained)
+        return fit.at(tensors=state.updated_tensors, nbytes=state.updated)
     if instruction.segment is None or instruction.segment >= len(segments):
         raise InputError(f'{instruction.id}: "{kind}" needs a segment of 0 to {len(segments) - 1}')
     segment = segments[instruction.segment]
@@ -130,6 +131,23 @@ def _compute_cost(
     if kind == Kind.EVALUATE:
         return segment.evaluation
     raise InputError(f'{instruction.id}: nobody measured what "{kind}" takes', kind=str(kind))
+
+
+def _add_calls(program: Program, compute: dict[str, Cost], handling: Mapping[str, float]) -> None:
+    """Add what a backward spends on handing its gradients over to homes.
+
+    A backward that ran under DDP has its few calls in its measured time; with homes there is one a bucket, or one a
+    parameter.
+    """
+    for instruction in program:
+        if instruction.kind != Kind.REDUCE or not handling[instruction.id]:
+            continue
+        for name in instruction.after:
+            backward, is_mark, _ = name.partition("!")
+            if is_mark:
+                identifier = f"r{instruction.rank}/{backward}"
+                cost, more_s = compute[identifier], handling[instruction.id]
+                compute[identifier] = Cost(cost.seconds + more_s, cost.low + more_s, cost.high + more_s, cost.source)
 
 
 def _interference(program: Program, table: CostTable) -> Interference:

@@ -5,10 +5,11 @@ with what no captured operation reads.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trimaran.graph.types import Graph, Op
-from trimaran.program.types import Program, Strategy
+from trimaran.program.buckets import gradient_buckets
+from trimaran.program.types import Instruction, Kind, Program, Strategy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,26 +20,31 @@ class RankState:
         parameters: bytes of its parameters [bytes]
         trained: bytes of those that have a gradient [bytes]
         trained_tensors: number of those that have a gradient
+        updated: bytes of the trained that this rank updates; with homes it is home to them [bytes]
+        updated_tensors: number of those
         buffers: bytes of its buffers, such as running statistics [bytes]
     """
 
     parameters: int
     trained: int
     trained_tensors: int
+    updated: int
+    updated_tensors: int
     buffers: int
 
     def resident_bytes(self, *, state_bytes_per_byte: float) -> int:
         """Parameters, gradients, optimizer state and buffers together [bytes].
 
         Args:
-            state_bytes_per_byte: state that the optimizer keeps for a byte of trained parameter [bytes/byte]
+            state_bytes_per_byte: state that the optimizer keeps for a byte of parameter that it updates [bytes/byte]
 
         Example:
-            >>> state = RankState(parameters=100, trained=80, trained_tensors=2, buffers=5)
-            >>> state.resident_bytes(state_bytes_per_byte=2.0)  # 100 + 80 + 2 * 80 + 5
-            345
+            >>> counts = {"trained_tensors": 2, "updated_tensors": 1}
+            >>> state = RankState(parameters=100, trained=80, updated=60, buffers=5, **counts)
+            >>> state.resident_bytes(state_bytes_per_byte=2.0)  # 100 + 80 + 2 * 60 + 5
+            305
         """
-        return self.parameters + self.trained + round(self.trained * state_bytes_per_byte) + self.buffers
+        return self.parameters + self.trained + round(self.updated * state_bytes_per_byte) + self.buffers
 
 
 def rank_states(program: Program, graph: Graph, strategy: Strategy) -> tuple[RankState, ...]:
@@ -52,12 +58,27 @@ def rank_states(program: Program, graph: Graph, strategy: Strategy) -> tuple[Ran
     parts = graph.parts(strategy.boundaries)
     states: dict[frozenset[int], RankState] = {}
     found = []
-    for instructions in program.ranks:
+    for rank, instructions in enumerate(program.ranks):
         segments = frozenset(item.segment for item in instructions if item.segment is not None)
+        ops = [op for segment in sorted(segments) for op in parts[segment]]
         if segments not in states:
-            states[segments] = _state(graph, [op for segment in sorted(segments) for op in parts[segment]], len(parts))
-        found.append(states[segments])
+            states[segments] = _state(graph, ops, len(parts))
+        reduces = [item for item in instructions if item.kind == Kind.REDUCE]
+        found.append(_at_home(states[segments], rank, reduces, graph, ops, strategy) if reduces else states[segments])
     return tuple(found)
+
+
+def _at_home(
+    state: RankState, rank: int, reduces: Sequence[Instruction], graph: Graph, ops: Sequence[Op], strategy: Strategy
+) -> RankState:
+    """The state of a rank that updates only what it is home to."""
+    labels = {item.label for item in reduces if item.home == rank}
+    own = [bucket for bucket in gradient_buckets(graph, ops, strategy.bucket_bytes) if bucket.label in labels]
+    return replace(
+        state,
+        updated=sum(bucket.nbytes for bucket in own),
+        updated_tensors=sum(len(bucket.parameters) for bucket in own),
+    )
 
 
 def _state(graph: Graph, ops: Sequence[Op], segments: int) -> RankState:
@@ -70,5 +91,7 @@ def _state(graph: Graph, ops: Sequence[Op], segments: int) -> RankState:
         parameters=sum(parameter.nbytes for parameter in parameters),
         trained=sum(parameter.nbytes for parameter in trained),
         trained_tensors=len(trained),
+        updated=sum(parameter.nbytes for parameter in trained),
+        updated_tensors=len(trained),
         buffers=sum(graph.buffers.get(name, 0) for name in buffers),
     )

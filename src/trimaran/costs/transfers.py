@@ -14,7 +14,7 @@ from trimaran.costs.curves import at_size, latency
 from trimaran.costs.tables import CostTable, Curve, CurveKey
 from trimaran.costs.types import Cost, Transfer
 from trimaran.errors import InputError
-from trimaran.program.types import RECEIVES, SENDS, Instruction
+from trimaran.program.types import RECEIVES, SENDS, Instruction, Kind
 
 SEND = "SEND"
 HOST = " host"
@@ -22,6 +22,10 @@ HOST_SEND = f"SEND{HOST}"
 HOST_RECEIVE = f"RECV{HOST}"
 HOST_COLLECTIVE = f"AR{HOST}"
 """Kinds of curves: what a rank's own thread spends on a transfer."""
+
+QUEUED = " queued"
+"""Behind the kind of a collective: one of many that wait for each other, as those from and to homes do. Their starts
+overlap, so each takes less than it does alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +56,15 @@ def transfer_cost(instruction: Instruction, table: CostTable, cluster: Cluster) 
         kind = SEND
     else:
         ranks, kind = instruction.group, str(instruction.kind)
+        queued = CurveKey(f"{kind}{QUEUED}", len(ranks))
+        if instruction.root is not None and queued in table.curves:
+            kind = queued.kind
     if len(ranks) < 2:
         return Transfer(latency_s=0.0, flow_s=0.0, links=(), low=0.0, high=0.0, source="analytic: one rank")
     way = _way(ranks, kind, cluster)
     if way.slowest is None:
         return _measured(kind, len(ranks), instruction.nbytes, table, way.names)
-    return _analytic(kind, len(ranks), instruction.nbytes, way.slowest, way.names)
+    return _analytic(kind.removesuffix(QUEUED), len(ranks), instruction.nbytes, way.slowest, way.names)
 
 
 def handling_seconds(instruction: Instruction, table: CostTable) -> float:
@@ -71,6 +78,10 @@ def handling_seconds(instruction: Instruction, table: CostTable) -> float:
     """
     if table.fingerprint.kind != "cpu":
         return 0.0
+    if instruction.kind == Kind.BROADCAST and instruction.root is not None:
+        queued = CurveKey(f"{instruction.kind}{QUEUED}", len(instruction.group))
+        if queued in table.curves:
+            return 0.0  # these follow one another with no compute between them, and were measured so
     kind = HOST_COLLECTIVE
     if instruction.kind in SENDS or instruction.kind in RECEIVES:
         kind = HOST_SEND if instruction.kind in SENDS else HOST_RECEIVE
@@ -142,6 +153,8 @@ def _curve(kind: str, num_ranks: int, table: CostTable) -> Curve:
     curve = table.curves.get(CurveKey(kind, num_ranks))
     if curve:
         return curve
+    if kind == Kind.REDUCE:
+        return _like_all_reduce(_curve(str(Kind.ALL_REDUCE), num_ranks, table))
     measured = sorted(key.ranks for key in table.curves if key.kind == kind)
     if not measured or kind == SEND:
         raise InputError(
@@ -152,6 +165,11 @@ def _curve(kind: str, num_ranks: int, table: CostTable) -> Curve:
         )
     nearest = min(measured, key=lambda ranks: (abs(ranks - num_ranks), ranks))
     return _rescale(table.curves[CurveKey(kind, nearest)], kind, nearest, num_ranks)
+
+
+def _like_all_reduce(curve: Curve) -> Curve:
+    """A reduce that nobody measured: gloo sums shares in a ring and gathers them at the root, an all-reduce's bytes."""
+    return tuple((size, replace(cost, source=f"assumed: as an all-reduce, {cost.source}")) for size, cost in curve)
 
 
 def _rescale(curve: Curve, kind: str, measured: int, wanted: int) -> Curve:

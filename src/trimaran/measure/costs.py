@@ -49,6 +49,7 @@ def measure_costs(
     executions: Sequence[Execution] = ("eager",),
     link: Link | None = None,
     known: Sequence[CostTable] = (),
+    reduces: bool = False,
     progress: Progress = ignore_progress,
 ) -> CostTable:
     """What a job costs on this machine.
@@ -61,6 +62,7 @@ def measure_costs(
         executions: "eager", "compiled"
         link: what the links between the ranks are held to; None: nothing
         known: tables of a calibration; where one is for these ranks or links, it counts before the cache
+        reduces: plans may reduce gradients to homes
         progress: told what is measured, and how many of how many rounds are done
 
     Returns:
@@ -75,7 +77,7 @@ def measure_costs(
         raise InputError(f"measuring needs batch sizes and ranks of at least 1, got batches {sizes} and {ranks} ranks")
     key = job_digest(make_job, graph)
     table = _known(ranks, link, known)
-    wanted = find_missing(table, graph, job=key, ranks=ranks, batches=sizes, executions=executions)
+    wanted = find_missing(table, graph, job=key, ranks=ranks, batches=sizes, executions=executions, reduces=reduces)
     if not wanted.nothing:
         found = _measure(make_job, graph, wanted, ranks, link, progress)
         new = assemble(found, table.steps.get(key), graph, job=key, fingerprint=table.fingerprint)

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from trimaran.costs.tables import Curve, CurveKey
-from trimaran.costs.transfers import HOST, SEND
+from trimaran.costs.transfers import HOST, QUEUED, SEND
 from trimaran.measure.handling import SIZES as HANDLING_SIZES
 from trimaran.measure.handling import measure_handling
 from trimaran.measure.samples import Rounds, summarize
@@ -36,6 +36,8 @@ _MOST_REPEATS = 20
 _WARM_UP = 2
 _LARGE = 4 * 1024 * 1024
 _LONG_S = 0.1
+_QUEUE = 32
+_LARGEST_QUEUED = 1024 * 1024
 _COLD_BYTES = 32 * 1024 * 1024
 
 
@@ -66,12 +68,15 @@ def measure_curves(world: World, keys: Sequence[CurveKey], *, sizes: Sequence[in
 
 
 def _sizes(key: CurveKey, sizes: Sequence[int]) -> Sequence[int]:
+    if key.kind.endswith(QUEUED):
+        return [size for size in sizes if size <= _LARGEST_QUEUED]
     return [size for size in sizes if size in HANDLING_SIZES] if key.kind.endswith(HOST) else sizes
 
 
 def _measure_size(world: World, key: CurveKey, nbytes: int, group: dist.ProcessGroup) -> list[float]:
     """Durations of a few transfers of one size; the same list on every rank [s]."""
     times: list[tuple[float, float]] = []
+    depth = _QUEUE if key.kind.endswith(QUEUED) else 1
     if key.kind.endswith(HOST):
         own = measure_handling(world, key, nbytes, group) if world.rank < key.ranks else []
         return _of_rank_0(own, world)
@@ -80,7 +85,7 @@ def _measure_size(world: World, key: CurveKey, nbytes: int, group: dist.ProcessG
         times = [_time_once(transfer, world, group) for _ in range(_WARM_UP if nbytes <= _LARGE else 1)]
         repeats = agree_on_repeats(times[-1][1] - times[-1][0], group, device=world.device)
         times = [_time_once(transfer, world, group) for _ in range(repeats)]
-    return _last_to_last(times, world)
+    return [seconds / depth for seconds in _last_to_last(times, world)]
 
 
 def agree_on_repeats(seconds: float, group: dist.ProcessGroup, *, device: str) -> int:
@@ -111,9 +116,20 @@ def _transfer(
 ) -> Callable[[], None]:
     if key.kind == SEND:
         return (lambda: _send(next(buffers))) if world.rank == 0 else (lambda: _receive(next(buffers)))
+    if key.kind.endswith(QUEUED):
+        return lambda: _queue(key.kind.removesuffix(QUEUED), buffers, world, group)
     if key.kind == Kind.BROADCAST:
         return lambda: _finish(dist.broadcast(next(buffers), src=0, group=group, async_op=True))
     return lambda: _finish(dist.all_reduce(next(buffers), group=group, async_op=True))
+
+
+def _queue(kind: str, buffers: Iterator[torch.Tensor], world: World, group: dist.ProcessGroup) -> None:
+    """Start several at once, each from or to the next rank, and wait for all."""
+    roots = cycle(range(dist.get_world_size(group)))
+    operation = dist.broadcast if kind == Kind.BROADCAST else dist.reduce
+    works = [operation(next(buffers), next(roots), group=group, async_op=True) for _ in range(_QUEUE)]
+    for work in works:
+        _finish(work)
 
 
 def _send(tensor: torch.Tensor) -> None:

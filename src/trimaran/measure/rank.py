@@ -23,7 +23,7 @@ from trimaran.measure.links import measure_curves
 from trimaran.measure.loading import Loader
 from trimaran.measure.operations import OperationPasses
 from trimaran.measure.optimizer import Updates
-from trimaran.measure.rounds import Item, measure_in_rounds, report
+from trimaran.measure.rounds import BOX_S, Item, measure_in_rounds, report
 from trimaran.measure.wanted import Wanted, WholeRun
 from trimaran.measure.whole import WholeModel, make_stage
 from trimaran.runtime.precision import place_model
@@ -36,7 +36,15 @@ _LOG = logging.getLogger(__name__)
 _MODULE = WholeRun(form="module", execution="eager", batch=1)
 
 
-def measure_on_rank(world: World, make_job: Callable[[], Job], digest: str, wanted: Wanted) -> Findings:
+def measure_on_rank(
+    world: World,
+    make_job: Callable[[], Job],
+    digest: str,
+    wanted: Wanted,
+    *,
+    captured: Capture | None = None,
+    box_s: float = BOX_S,
+) -> Findings:
     """Measure what is wanted.
 
     Args:
@@ -44,6 +52,8 @@ def measure_on_rank(world: World, make_job: Callable[[], Job], digest: str, want
         make_job: makes the job
         digest: of the graph that costs are wanted for
         wanted: what to measure
+        captured: the job's graph and model, where they are there already
+        box_s: time for all rounds together [s]
 
     Raises:
         ExecutionError: the job is another one here than where the graph was made
@@ -56,9 +66,11 @@ def measure_on_rank(world: World, make_job: Callable[[], Job], digest: str, want
         report(world, "measuring interference")
         findings.interference[kind] = measure_interference(world, kind)
     if wanted.passes or wanted.wholes or wanted.update:
-        report(world, "capturing the graph")
         job = make_job()
-        _measure_job(world, job, _place(capture(job), job, world, digest), wanted, findings)
+        if captured is None:
+            report(world, "capturing the graph")
+            captured = capture(job)
+        _measure_job(world, job, _place(captured, job, world, digest), wanted, findings, box_s)
     return findings
 
 
@@ -77,7 +89,7 @@ def _place(captured: Capture, job: Job, world: World, digest: str) -> Capture:
     return captured
 
 
-def _measure_job(world: World, job: Job, captured: Capture, wanted: Wanted, findings: Findings) -> None:
+def _measure_job(world: World, job: Job, captured: Capture, wanted: Wanted, findings: Findings, box_s: float) -> None:
     seed_generators(derive_seed(job.seed, "measure", world.rank))
     dataset = job.dataset()
     stages: dict[tuple[str, str], Stage] = {}
@@ -105,7 +117,7 @@ def _measure_job(world: World, job: Job, captured: Capture, wanted: Wanted, find
         size = max(run.batch for run in wanted.wholes)
         updates = Updates(job, captured.model, whole("module", "eager", size), open_clock(world))
         items.append(Item(label="updates", run=updates.run))
-    findings.rounds = measure_in_rounds(world, items)
+    findings.rounds = measure_in_rounds(world, items, box_s=box_s)
     findings.state_bytes_per_byte = updates.state_bytes_per_byte() if updates is not None else None
 
 

@@ -44,12 +44,13 @@ class Item:
     alone: bool = False
 
 
-def measure_in_rounds(world: World, items: Sequence[Item]) -> dict[Timed, Rounds]:
+def measure_in_rounds(world: World, items: Sequence[Item], *, box_s: float = BOX_S) -> dict[Timed, Rounds]:
     """Measure all items, round after round.
 
     Args:
         world: this rank; all ranks call this with items alike, in the same order
         items: what to measure
+        box_s: time for all rounds together [s]
 
     Returns:
         The durations, one group a round [s].
@@ -62,7 +63,7 @@ def measure_in_rounds(world: World, items: Sequence[Item]) -> dict[Timed, Rounds
         repeats.append(_REPEATS if seconds < _SHORT_S else 1)
         needed_s += seconds * repeats[-1]
     rounds: dict[Timed, Rounds] = {}
-    count = max(2 if needed_s < BOX_S else 1, min(MOST_ROUNDS, int(BOX_S / max(needed_s, 1e-9)))) if items else 0
+    count = max(2 if needed_s < box_s else 1, min(MOST_ROUNDS, int(box_s / max(needed_s, 1e-9)))) if items else 0
     for number in range(count):
         report(world, "measuring operations", number, count)
         for item, times in zip(items, repeats, strict=True):

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from trimaran.costs.tables import CostTable, CurveKey, Form, OperationKey, WholeKey
-from trimaran.costs.transfers import HOST_COLLECTIVE, HOST_RECEIVE, HOST_SEND, SEND
+from trimaran.costs.transfers import HOST_COLLECTIVE, HOST_RECEIVE, HOST_SEND, QUEUED, SEND
 from trimaran.graph.types import Graph
 from trimaran.program.types import Execution, Kind
 
@@ -54,7 +54,14 @@ class Wanted:
 
 
 def find_missing(
-    table: CostTable, graph: Graph, *, job: str, ranks: int, batches: Iterable[int], executions: Sequence[Execution]
+    table: CostTable,
+    graph: Graph,
+    *,
+    job: str,
+    ranks: int,
+    batches: Iterable[int],
+    executions: Sequence[Execution],
+    reduces: bool = False,
 ) -> Wanted:
     """What a table lacks for a job.
 
@@ -65,6 +72,7 @@ def find_missing(
         ranks: that are busy at the same time
         batches: sizes of microbatches that plans may have [samples]
         executions: "eager", "compiled"
+        reduces: gradients may be reduced to homes
     """
     sizes = choose_batches(batches)
     contents = {op.content for op in graph.ops}
@@ -91,7 +99,9 @@ def find_missing(
         ),
         update=step is None,
         curves=tuple(
-            key for key in wanted_curves(ranks, on_cpu=table.fingerprint.kind == "cpu") if key not in table.curves
+            key
+            for key in wanted_curves(ranks, on_cpu=table.fingerprint.kind == "cpu", reduces=reduces)
+            if key not in table.curves
         ),
         interference=tuple(
             kind for kind in (str(Kind.ALL_REDUCE), SEND) if ranks > 1 and kind not in table.interference
@@ -130,12 +140,13 @@ def forms(graph: Graph, *, ranks: int, execution: Execution) -> tuple[Form, ...]
     return ("module", "replicated", "graph") if graph.cuts else ("module", "replicated")
 
 
-def wanted_curves(ranks: int, *, on_cpu: bool = True) -> tuple[CurveKey, ...]:
+def wanted_curves(ranks: int, *, on_cpu: bool = True, reduces: bool = False) -> tuple[CurveKey, ...]:
     """The transfers that programs on so many local ranks use.
 
     Args:
         ranks: on this machine
         on_cpu: a rank's own thread computes, so that what it does for transfers counts
+        reduces: gradients may be reduced to homes
 
     Example:
         >>> wanted_curves(1)
@@ -146,6 +157,9 @@ def wanted_curves(ranks: int, *, on_cpu: bool = True) -> tuple[CurveKey, ...]:
     if ranks < 2:
         return ()
     sizes = [size for size in range(2, ranks + 1) if size <= 4 or ranks % size == 0]
-    collectives = [CurveKey(str(kind), size) for kind in (Kind.ALL_REDUCE, Kind.BROADCAST) for size in sizes]
+    kinds = [str(Kind.ALL_REDUCE), str(Kind.BROADCAST)]
+    if reduces:
+        kinds += [f"{kind}{QUEUED}" for kind in (Kind.BROADCAST, Kind.REDUCE)]
+    collectives = [CurveKey(kind, size) for kind in kinds for size in sizes]
     hosts = [CurveKey(kind, 2) for kind in (HOST_SEND, HOST_RECEIVE, HOST_COLLECTIVE) if on_cpu]
     return (CurveKey(SEND, 2), *collectives, *hosts)

@@ -1,5 +1,7 @@
 """AlexNet in the form for one device.
 
+The form of 2012, with its wider layers, normalization and groups, is in `alexnet_2012.py`.
+
 Source:
     Krizhevsky, "One weird trick for parallelizing convolutional neural networks", arXiv:1404.5997, 2014. Parameter
     names and sizes as in torchvision's `alexnet`: 61,100,840 parameters.
@@ -19,18 +21,30 @@ class AlexNet(nn.Module):
         channels: channels of the image
         width: multiplies the feature maps and the dense layers
         dropout: probability in front of the first two dense layers
+        maps: feature maps of the five convolutions; tf_cnn_benchmarks has 384 in the fourth (its
+            models/alexnet_model.py)
+        padding: zeros around the image
 
     Example:
         >>> AlexNet(classes=10, width=0.125)(torch.zeros(2, 3, 64, 64)).shape
         torch.Size([2, 10])
     """
 
-    def __init__(self, classes: int = 1000, channels: int = 3, width: float = 1.0, dropout: float = 0.5) -> None:
+    def __init__(
+        self,
+        classes: int = 1000,
+        channels: int = 3,
+        width: float = 1.0,
+        dropout: float = 0.5,
+        *,
+        maps: tuple[int, int, int, int, int] = (64, 192, 384, 256, 256),
+        padding: int = 2,
+    ) -> None:
         super().__init__()
-        one, two, three, four, five = (scaled(maps, width) for maps in (64, 192, 384, 256, 256))
+        one, two, three, four, five = (scaled(count, width) for count in maps)
         dense = scaled(4096, width)
         self.features = nn.Sequential(
-            nn.Conv2d(channels, one, 11, stride=4, padding=2),
+            nn.Conv2d(channels, one, 11, stride=4, padding=padding),
             nn.ReLU(inplace=True),
             nn.MaxPool2d(3, 2),
             nn.Conv2d(one, two, 5, padding=2),

@@ -103,6 +103,7 @@ class Gnmt(nn.Module):
         width: size of the states
         layers: layers of the encoder, and of the decoder
         dropout: probability in front of each layer
+        shared: both languages have one embedding
 
     Example:
         >>> source, target = torch.zeros(2, 7, dtype=torch.long), torch.zeros(2, 5, dtype=torch.long)
@@ -110,10 +111,20 @@ class Gnmt(nn.Module):
         torch.Size([2, 5, 50])
     """
 
-    def __init__(self, vocabulary: int = 32_000, width: int = 1024, layers: int = 8, dropout: float = 0.2) -> None:
+    def __init__(
+        self,
+        vocabulary: int = 32_000,
+        width: int = 1024,
+        layers: int = 8,
+        dropout: float = 0.2,
+        *,
+        shared: bool = False,
+    ) -> None:
         super().__init__()
         self.encoder = GnmtEncoder(vocabulary, width, layers, dropout)
         self.decoder = GnmtDecoder(vocabulary, width, layers, dropout)
+        if shared:
+            self.decoder.embedding = self.encoder.embedding
 
     def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """Scores of the piece after each one of the target.

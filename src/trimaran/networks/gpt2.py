@@ -1,30 +1,29 @@
-"""GPT-2: learned positions, pre-norm blocks with dropout, and the embedding used again as the head.
+"""GPT-2, GPT-3, Megatron's GPT and OPT: learned positions, pre-norm blocks with dropout, the embedding as the head too.
 
 It computes as the character model does (`character_gpt.py`), with the dropout of the published one and its GELU by
 tanh. Its parameters are those of Hugging Face's `GPT2LMHeadModel`: 124,439,808 for the small one, 354,823,168 for the
-medium one.
+medium one. OPT has ReLU in place of GELU, and two positions that no token has: 125,239,296 for the smallest, as
+`OPTForCausalLM`.
 
 Source:
-    Radford et al., "Language Models are Unsupervised Multitask Learners", 2019.
+    Radford et al., "Language Models are Unsupervised Multitask Learners", 2019; Brown et al., arXiv:2005.14165, 2020;
+    Shoeybi et al., arXiv:1909.08053, 2019; Zhang et al., arXiv:2205.01068, 2022.
 """
+
+from typing import Literal
 
 import torch
 from torch import nn
 
 from trimaran.networks.character_gpt import CausalAttention
+from trimaran.networks.sizes import find_size
 
-GPT2_SIZES: dict[str, tuple[int, int, int]] = {
-    # width, heads, blocks
-    "small": (768, 12, 12),
-    "medium": (1024, 16, 24),
-    "large": (1280, 20, 36),
-    "xl": (1600, 25, 48),
-}
-"""Width of a token's state, heads and blocks, by the name of the size."""
+GptFamily = Literal["gpt2", "gpt3", "gpt", "opt"]
 
 VOCABULARY = 50257
 LENGTH = 1024
 _DEVIATION = 0.02
+_UNUSED = 2  # rows of OPT's positions in front of that of the first token
 
 
 class Gpt2Block(nn.Module):
@@ -34,16 +33,18 @@ class Gpt2Block(nn.Module):
         width: size of a token's state
         heads: number of heads, a divisor of the width
         dropout: probability, of the attention's weights and behind each half
+        relu: ReLU in place of GELU
     """
 
-    def __init__(self, width: int, heads: int, dropout: float) -> None:
+    def __init__(self, width: int, heads: int, dropout: float, *, relu: bool = False) -> None:
         super().__init__()
         self.ln_1 = nn.LayerNorm(width)
         self.attn = CausalAttention(width, heads, dropout)
         self.attn_dropout = nn.Dropout(dropout)
         self.ln_2 = nn.LayerNorm(width)
+        activation = nn.ReLU() if relu else nn.GELU(approximate="tanh")
         self.mlp = nn.Sequential(
-            nn.Linear(width, 4 * width), nn.GELU(approximate="tanh"), nn.Linear(4 * width, width), nn.Dropout(dropout)
+            nn.Linear(width, 4 * width), activation, nn.Linear(4 * width, width), nn.Dropout(dropout)
         )
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
@@ -63,6 +64,7 @@ class Gpt2(nn.Module):
         vocabulary: number of different tokens
         length: most tokens of a window
         dropout: probability
+        relu: ReLU in place of GELU
 
     Example:
         >>> Gpt2(width=32, heads=4, blocks=2, vocabulary=50, length=16)(torch.zeros(2, 12, dtype=torch.long)).shape
@@ -78,12 +80,13 @@ class Gpt2(nn.Module):
         vocabulary: int = VOCABULARY,
         length: int = LENGTH,
         dropout: float = 0.1,
+        relu: bool = False,
     ) -> None:
         super().__init__()
         self.wte = nn.Embedding(vocabulary, width)
         self.wpe = nn.Parameter(torch.empty(length, width))
         self.drop = nn.Dropout(dropout)
-        self.h = nn.ModuleList(Gpt2Block(width, heads, dropout) for _ in range(blocks))
+        self.h = nn.ModuleList(Gpt2Block(width, heads, dropout, relu=relu) for _ in range(blocks))
         self.ln_f = nn.LayerNorm(width)
         self.lm_head = nn.Linear(width, vocabulary, bias=False)
         self.lm_head.weight = self.wte.weight
@@ -117,8 +120,35 @@ def gpt2(size: str = "small", *, dropout: float = 0.1) -> Gpt2:
     """GPT-2 of a published size.
 
     Args:
-        size: one of `GPT2_SIZES`
+        size: "small", "medium", "large", "xl", or such as "355m"
         dropout: probability
+
+    Raises:
+        InputError: no such size
     """
-    width, heads, blocks = GPT2_SIZES[size]
-    return Gpt2(width, heads, blocks, dropout=dropout)
+    return gpt("gpt2", size, dropout=dropout)
+
+
+def gpt(family: GptFamily, size: str, *, length: int = 0, dropout: float = 0.1) -> Gpt2:
+    """A network of this architecture, of a published size.
+
+    Args:
+        family: whose sizes, vocabulary and activation
+        size: such as "1.3b"
+        length: most tokens of a window; 0: as many as it was trained with
+        dropout: probability
+
+    Raises:
+        InputError: no such size
+    """
+    figures = find_size(family, size)
+    is_opt = family == "opt"
+    return Gpt2(
+        figures.width,
+        figures.heads,
+        figures.layers,
+        vocabulary=figures.vocabulary,
+        length=(length or figures.positions) + (_UNUSED if is_opt else 0),
+        dropout=dropout,
+        relu=is_opt,
+    )

@@ -37,7 +37,7 @@ class Fork(nn.Module):
         return torch.cat([branch(maps) for branch in self.branches], dim=1)
 
 
-class _Builder:
+class Branches:
     """Makes branches of a given width; a module's channels are written as in the published form."""
 
     def __init__(self, width: float) -> None:
@@ -67,7 +67,7 @@ class _Builder:
         return sum(scaled(count, self.width) for count in channels)
 
 
-def _module_a(build: _Builder, inputs: int, pooled: int) -> tuple[Fork, int]:
+def _module_a(build: Branches, inputs: int, pooled: int) -> tuple[Fork, int]:
     fork = Fork(
         build.branch(inputs, (64, _1X1)),
         build.branch(inputs, (48, _1X1), (64, _5X5)),
@@ -77,7 +77,7 @@ def _module_a(build: _Builder, inputs: int, pooled: int) -> tuple[Fork, int]:
     return fork, build.sum(64, 64, 96, pooled)
 
 
-def _module_b(build: _Builder, inputs: int) -> tuple[Fork, int]:
+def _module_b(build: Branches, inputs: int) -> tuple[Fork, int]:
     fork = Fork(
         build.branch(inputs, (384, _3X3_HALVES)),
         build.branch(inputs, (64, _1X1), (96, _3X3), (96, _3X3_HALVES)),
@@ -86,7 +86,7 @@ def _module_b(build: _Builder, inputs: int) -> tuple[Fork, int]:
     return fork, build.sum(384, 96) + inputs
 
 
-def _module_c(build: _Builder, inputs: int, inner: int) -> tuple[Fork, int]:
+def _module_c(build: Branches, inputs: int, inner: int) -> tuple[Fork, int]:
     fork = Fork(
         build.branch(inputs, (192, _1X1)),
         build.branch(inputs, (inner, _1X1), (inner, _1X7), (192, _7X1)),
@@ -96,7 +96,7 @@ def _module_c(build: _Builder, inputs: int, inner: int) -> tuple[Fork, int]:
     return fork, build.sum(192, 192, 192, 192)
 
 
-def _module_d(build: _Builder, inputs: int) -> tuple[Fork, int]:
+def _module_d(build: Branches, inputs: int) -> tuple[Fork, int]:
     fork = Fork(
         build.branch(inputs, (192, _1X1), (320, _3X3_HALVES)),
         build.branch(inputs, (192, _1X1), (192, _1X7), (192, _7X1), (192, _3X3_HALVES)),
@@ -105,7 +105,7 @@ def _module_d(build: _Builder, inputs: int) -> tuple[Fork, int]:
     return fork, build.sum(320, 192) + inputs
 
 
-def _module_e(build: _Builder, inputs: int) -> tuple[Fork, int]:
+def _module_e(build: Branches, inputs: int) -> tuple[Fork, int]:
     middle = scaled(384, build.width)
 
     def pair() -> Fork:
@@ -145,7 +145,7 @@ class InceptionV3(nn.Module):
         dropout: float = 0.5,
     ) -> None:
         super().__init__()
-        build = _Builder(width)
+        build = Branches(width)
         c32, c64, c80, c192 = (scaled(count, width) for count in (32, 64, 80, 192))
         self.stem = nn.Sequential(
             Convolution(channels, c32, 3, stride=2),

@@ -36,6 +36,15 @@ class VitSize:
 
 VIT_B_16 = VitSize()
 VIT_L_16 = VitSize(width=1024, heads=16, blocks=24, dense=4096)
+VIT_SIZES: dict[str, VitSize] = {
+    "t-16": VitSize(width=192, heads=3, dense=768),
+    "s-16": VitSize(width=384, heads=6, dense=1536),
+    "b-16": VIT_B_16,
+    "b-32": VitSize(patch=32),
+    "l-16": VIT_L_16,
+    "l-32": VitSize(patch=32, width=1024, heads=16, blocks=24, dense=4096),
+}
+"""By the letter of the width and the patch [pixels]; t and s are those of Touvron et al., ICML 2021 (DeiT)."""
 
 
 class EncoderBlock(nn.Module):

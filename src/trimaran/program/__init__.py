@@ -4,6 +4,7 @@ from trimaran.program.buckets import Bucket, gradient_buckets
 from trimaran.program.cut import tied_parameters
 from trimaran.program.files import decode_program, encode_program
 from trimaran.program.fit import check_strategy
+from trimaran.program.homes import homes_by_size
 from trimaran.program.lower import lower, lower_evaluation, lower_order
 from trimaran.program.pipelining import format_order, parse_order
 from trimaran.program.plan import (
@@ -43,6 +44,7 @@ __all__ = [
     "format_order",
     "format_program",
     "gradient_buckets",
+    "homes_by_size",
     "lower",
     "lower_evaluation",
     "lower_order",

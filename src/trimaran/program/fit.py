@@ -1,10 +1,11 @@
 """Whether a strategy fits a graph and a batch, and if not, what would."""
 
 from collections.abc import Sequence
+from typing import get_args
 
 from trimaran.errors import InputError
 from trimaran.graph.types import Graph
-from trimaran.program.types import Strategy
+from trimaran.program.types import Strategy, Sync
 
 
 def check_strategy(graph: Graph, strategy: Strategy, *, batch: int) -> None:
@@ -16,8 +17,8 @@ def check_strategy(graph: Graph, strategy: Strategy, *, batch: int) -> None:
         batch: global batch size [samples]
 
     Raises:
-        InputError: a degree below 1, a memory budget that cannot be held, boundaries that the graph does not offer, or
-            a batch that does not divide
+        InputError: a degree below 1, a memory budget or homes that the strategy cannot have, boundaries that the graph
+            does not offer, or a batch that does not divide
     """
     for name in ("dp", "pp", "microbatches", "bucket_bytes"):
         value = getattr(strategy, name)
@@ -28,6 +29,16 @@ def check_strategy(graph: Graph, strategy: Strategy, *, batch: int) -> None:
             f"Strategy.memory_bytes must be positive and is for whole networks (pp=1), got {strategy.memory_bytes} "
             f"with pp={strategy.pp}",
             memory_bytes=strategy.memory_bytes,
+            pp=strategy.pp,
+        )
+    if strategy.sync not in get_args(Sync):
+        known = " or ".join(f'"{sync}"' for sync in get_args(Sync))
+        raise InputError(f'Strategy.sync must be {known}, got "{strategy.sync}"', sync=strategy.sync)
+    if strategy.sync == "p2p" and strategy.pp > 1:
+        raise InputError(
+            f'Strategy.sync "p2p" is for whole networks (pp=1), got pp={strategy.pp}: a weight of several stages would '
+            'have several homes. Take sync "all-reduce"',
+            sync=strategy.sync,
             pp=strategy.pp,
         )
     if len(strategy.boundaries) != strategy.pp - 1:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from trimaran.program.grid import Spot, fault
 from trimaran.program.index import Index
 from trimaran.program.orders import COMPUTES
-from trimaran.program.types import COLLECTIVES, RECEIVES, SENDS, Instruction, Kind, Program
+from trimaran.program.types import COLLECTIVES, RECEIVES, ROOTED, SENDS, Instruction, Kind, Program
 
 NAME = re.compile(r"[A-Za-z0-9_.-]+")
 """What a label, a stream or a mark may be called, so that tokens can be read back."""
@@ -79,6 +79,8 @@ def _wrong_fields(instruction: Instruction, program: Program) -> Iterator[str]:
         yield "a group is there exactly where there is a collective"
     if instruction.group:
         yield from _wrong_group(instruction, ranks)
+    if instruction.root is not None and (kind not in ROOTED or instruction.root not in instruction.group):
+        yield f"its root is {instruction.root}: a broadcast or a reduce has one, which is of its group"
     if instruction.nbytes < 0:
         yield f"nbytes is {instruction.nbytes}"
     names = [instruction.stream, *([instruction.label] if instruction.label else [])]

@@ -1,4 +1,4 @@
-"""Whether gradients are reduced and applied: rules 10 to 12."""
+"""Whether gradients are reduced and applied: rules 10 to 12, and 14."""
 
 from collections.abc import Iterable
 
@@ -8,7 +8,7 @@ from trimaran.program.orders import BACKWARDS
 from trimaran.program.steps import Steps
 from trimaran.program.types import COLLECTIVES, Kind
 
-REDUCTIONS = frozenset({Kind.ALL_REDUCE, Kind.REDUCE_SCATTER})
+REDUCTIONS = frozenset({Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.REDUCE})
 
 
 def check_marks(index: Index) -> None:
@@ -78,6 +78,28 @@ def check_updates(index: Index) -> None:
                     what = f"{index.at(update).id} does not wait for {index.at(spot).id}"
                     advice = "List the update last, and let its `after` lead to every reduction of the rank."
                     raise fault(index.program, 12, what, [update, spot], advice)
+
+
+def check_homes(index: Index) -> None:
+    """What is reduced to one rank comes back from it, updated; rule 14.
+
+    Args:
+        index: the program
+
+    Raises:
+        InputError: a reduce without a broadcast of its label from its root, or one that does not wait for the update
+    """
+    for spot, instruction in index:
+        if instruction.kind is not Kind.REDUCE:
+            continue
+        back = index.find(spot.rank, instruction.token.replace(Kind.REDUCE, Kind.BROADCAST, 1))
+        if back is None or index.at(back).home != instruction.home or index.at(back).nbytes != instruction.nbytes:
+            what = f"{instruction.id} ends at rank {instruction.home}, and nothing of its size comes back from there"
+            advice = "Broadcast what the root has updated, under the same label."
+            raise fault(index.program, 14, what, [spot] if back is None else [spot, back], advice)
+        if not any(index.program.ranks[spot.rank][at].kind is Kind.UPDATE for at in _awaited(index, back)):
+            what = f"{index.at(back).id} does not wait for the update of its rank"
+            raise fault(index.program, 14, what, [back], "Let its `after` lead to the update.")
 
 
 def _awaited(index: Index, spot: Spot) -> set[int]:

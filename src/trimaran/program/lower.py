@@ -9,6 +9,9 @@ Ranks are laid out replica by replica: rank = replica * pp + stage. One rank's l
     AR#tie0                      gradients of a weight that several stages share
     AR#norm  CLIP  U             global norm, clipping, update
 
+With `sync="p2p"`, `0RD#b0` to the bucket's home in place of `0AR#b0`, an update of what the rank is home to, and at the
+end `0BC#b0` of the weights from their home.
+
 An evaluation has `EV` in place of `F`, and ends with `AR#metric`.
 """
 
@@ -25,7 +28,7 @@ from trimaran.program.orders import Order, check_order
 from trimaran.program.ranks import Place, rank_instructions
 from trimaran.program.rows import plan_rows
 from trimaran.program.schedules import compute_order, evaluation
-from trimaran.program.types import Program, Strategy
+from trimaran.program.types import Program, Strategy, Sync
 
 
 def lower(graph: Graph, strategy: Strategy, *, batch: int, clip: bool = False) -> Program:
@@ -52,6 +55,7 @@ def lower(graph: Graph, strategy: Strategy, *, batch: int, clip: bool = False) -
         batch=batch,
         bucket_bytes=strategy.bucket_bytes,
         clip=clip,
+        sync=strategy.sync,
     )
 
 
@@ -83,6 +87,7 @@ def lower_order(
     dp: int = 1,
     bucket_bytes: int = DEFAULT_BUCKET_BYTES,
     clip: bool = False,
+    sync: Sync = "all-reduce",
 ) -> Program:
     """The program of any order of compute, such as an interleaved or zero-bubble one made by torch.
 
@@ -94,14 +99,17 @@ def lower_order(
         dp: data-parallel replicas
         bucket_bytes: size at which a bucket of gradients is sent [bytes]
         clip: gradients are clipped by their global norm
+        sync: how replicas stay alike
 
     Returns:
         A legal program on `dp * len(order)` ranks.
 
     Raises:
         InputError: the order is incomplete or can never run; it has other segments than the boundaries make; the batch
-            does not divide
+            does not divide; homes for a pipeline
     """
+    if sync == "p2p" and len(order) > 1:
+        raise InputError('"p2p" is for whole networks, not for pipelines', sync=sync, rows=len(order))
     microbatches = check_order(order)
     check_boundaries(graph, boundaries)
     segments = 1 + max(step.segment for row in order for step in row)
@@ -117,7 +125,7 @@ def lower_order(
     layout = Layout(dp=dp, width=len(order), rows=tuple(row_of[segment] for segment in range(segments)))
     rows = plan_rows(graph, cut, order, starts, layout.rows, bucket_bytes)
     places = (
-        Place(layout=layout, replica=replica, row=number, plan=row, cut=cut)
+        Place(layout=layout, replica=replica, row=number, plan=row, cut=cut, sync=sync)
         for replica in range(dp)
         for number, row in enumerate(rows)
     )

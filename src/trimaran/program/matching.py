@@ -107,13 +107,14 @@ def _check_message(program: Program, send: Spot, receive: Spot) -> None:
 
 def _check_collective(program: Program, first: Spot, second: Spot) -> None:
     one, other = _at(program, first), _at(program, second)
-    if (one.token, one.nbytes) != (other.token, other.nbytes):
+    if (one.token, one.nbytes, one.root) != (other.token, other.nbytes, other.root):
+        roots = "" if one.root == other.root else f", with the roots {one.root} and {other.root}"
         raise fault(
             program,
             9,
-            f"{one.id} of {one.nbytes} bytes meets {other.id} of {other.nbytes} bytes",
+            f"{one.id} of {one.nbytes} bytes meets {other.id} of {other.nbytes} bytes{roots}",
             [second, first],
-            "All members of a group list its collectives in the same order and with the same bytes.",
+            "All members of a group list its collectives in the same order, with the same bytes and the same root.",
         )
 
 

@@ -1,14 +1,15 @@
 """The instructions of one rank, from its row of the pipeline."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from trimaran.program.cut import Cut
+from trimaran.program.homes import bucket_homes
 from trimaran.program.layout import Layout
 from trimaran.program.orders import BACKWARDS, Compute
 from trimaran.program.rows import Row
 from trimaran.program.traffic import Message
-from trimaran.program.types import Instruction, Kind, Mark
+from trimaran.program.types import Instruction, Kind, Mark, Sync
 from trimaran.timeline import COMMUNICATION, HOST
 
 MEAN_BYTES = 16
@@ -28,6 +29,7 @@ class Place:
         row: number of its row
         plan: what its row does
         cut: the graph, cut
+        sync: how replicas stay alike
     """
 
     layout: Layout
@@ -35,11 +37,23 @@ class Place:
     row: int
     plan: Row
     cut: Cut
+    sync: Sync = "all-reduce"
 
     @property
     def rank(self) -> int:
         """Its number."""
         return self.layout.rank(self.replica, self.row)
+
+    @property
+    def reduction(self) -> Kind:
+        """How gradients are added up."""
+        return Kind.REDUCE if self.sync == "p2p" else Kind.ALL_REDUCE
+
+    def homes(self, segment: int) -> Mapping[str, int]:
+        """Where each bucket of a segment is updated, by its label; everywhere where it is not here."""
+        if self.sync != "p2p" or self.layout.dp == 1:
+            return {}
+        return bucket_homes(self.plan.buckets[segment], self.layout.replicas(self.row))
 
 
 def rank_instructions(place: Place, *, clip: bool) -> Iterator[Instruction]:
@@ -77,6 +91,7 @@ def rank_instructions(place: Place, *, clip: bool) -> Iterator[Instruction]:
             yield from _mean(place, training=training, after=(step.token,) if scored else ())
     if training:
         yield from _finish(place, clip=clip)
+        yield from _updated(place)
 
 
 def _compute(place: Place, step: Compute, after: tuple[str, ...]) -> Instruction:
@@ -124,6 +139,7 @@ def _collective(
     after: tuple[str, ...] = (),
     segment: int | None = None,
     kind: Kind = Kind.ALL_REDUCE,
+    root: int | None = None,
 ) -> Instruction:
     return Instruction(
         kind=kind,
@@ -131,6 +147,7 @@ def _collective(
         segment=segment,
         stream=COMMUNICATION,
         group=group,
+        root=root,
         label=label,
         nbytes=nbytes,
         after=after,
@@ -157,15 +174,36 @@ def _mean(place: Place, *, training: bool, after: tuple[str, ...]) -> Iterator[I
 def _reductions(place: Place, step: Compute) -> Iterator[Instruction]:
     if place.layout.dp == 1:
         return
+    homes = place.homes(step.segment)
     for bucket in place.plan.buckets[step.segment]:
         yield _collective(
             place,
             bucket.label,
+            kind=place.reduction,
             segment=step.segment,
             group=place.layout.replicas(place.row),
+            root=homes.get(bucket.label),
             nbytes=bucket.nbytes,
             after=(f"{step.token}!{bucket.label}",),
         )
+
+
+def _updated(place: Place) -> Iterator[Instruction]:
+    """Weights from their homes, once these have updated them."""
+    group = place.layout.replicas(place.row)
+    for segment in place.plan.segments:
+        homes = place.homes(segment)
+        for bucket in place.plan.buckets[segment] if homes else ():
+            yield _collective(
+                place,
+                bucket.label,
+                kind=Kind.BROADCAST,
+                segment=segment,
+                group=group,
+                root=homes[bucket.label],
+                nbytes=bucket.nbytes,
+                after=(str(Kind.UPDATE),),
+            )
 
 
 def _finish(place: Place, *, clip: bool) -> Iterator[Instruction]:
@@ -174,14 +212,17 @@ def _finish(place: Place, *, clip: bool) -> Iterator[Instruction]:
     ready = [row.completing[segment].token for segment in row.segments]
     if layout.dp > 1:
         ready += [
-            f"{segment}{Kind.ALL_REDUCE}#{bucket.label}" for segment in row.segments for bucket in row.buckets[segment]
+            f"{segment}{place.reduction}#{bucket.label}" for segment in row.segments for bucket in row.buckets[segment]
         ]
     for shared in _shared_weights(place):
         yield shared
         ready.append(shared.token)
     if clip:
-        if layout.width > 1:
-            group = layout.within(place.replica, range(layout.width))
+        # The gradients of the whole model are spread over the stages of a replica, or over homes.
+        group = layout.within(place.replica, range(layout.width))
+        if place.sync == "p2p":
+            group = layout.replicas(place.row)
+        if len(group) > 1:
             norm = _collective(place, "norm", group=group, nbytes=NORM_BYTES, after=tuple(ready))
             yield norm
             ready = [norm.token]

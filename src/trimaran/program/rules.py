@@ -13,11 +13,12 @@ A program that keeps them can be simulated and run, and never deadlocks, even on
      7  A loaded microbatch is used by a step of that microbatch.
      8  The n-th send on a channel (source rank, destination rank) meets the n-th receive on it: of the same direction,
         segments, microbatch and bytes.
-     9  The n-th collective of a group on one member meets the n-th on every other: of the same token and bytes.
+     9  The n-th collective of a group on one member meets the n-th on every other: of the same token, bytes and root.
     10  Exactly one instruction waits for each mark.
     11  A collective of a segment is over exactly the ranks that have the segment.
     12  Every rank that trains updates once: after all its backwards, and waiting for all its reductions.
     13  With both ends of a message, and all members of a collective, as one: nothing waits for itself.
+    14  What is reduced to one rank comes back: a broadcast of the same label, bytes and root waits for the update.
 
 Not seen from a program, and therefore not checked: whether the bytes are those of the tensors that cross, and whether
 every trained parameter is in a bucket. `lower` makes programs in which they are.
@@ -25,7 +26,7 @@ every trained parameter is in a bucket. `lower` makes programs in which they are
 
 from trimaran.program.deadlock import check_progress
 from trimaran.program.form import check_after, check_fields
-from trimaran.program.gradients import check_groups, check_marks, check_updates
+from trimaran.program.gradients import check_groups, check_homes, check_marks, check_updates
 from trimaran.program.index import index_program
 from trimaran.program.matching import match_collectives, match_messages
 from trimaran.program.steps import check_data, check_loads, check_steps, check_uniform
@@ -53,4 +54,5 @@ def check_program(program: Program) -> None:
     check_marks(index)  # 10
     check_groups(index, steps)  # 11
     check_updates(index)  # 12
+    check_homes(index)  # 14
     check_progress(program, [*channels, *groups], index.positions)  # 13

@@ -69,6 +69,8 @@ def format_instruction(instruction: Instruction) -> str:
         columns.append((f"peer={instruction.peer}", 14))
     if instruction.group:
         columns.append((f"group={','.join(map(str, instruction.group))}", 14))
+    if instruction.root is not None:
+        columns.append((f"root={instruction.root}", 6))
     if instruction.nbytes:
         columns.append((f"nbytes={instruction.nbytes}", 16))
     if instruction.after:
@@ -142,6 +144,7 @@ def _parse_instruction(line: str, *, rank: int, source: str, number: int) -> Ins
         peer=_integer(fields["peer"], source, number) if "peer" in fields else None,
         peer_segment=int(peer_segment) if peer_segment else None,
         group=tuple(_integer(part, source, number) for part in fields["group"].split(",")) if "group" in fields else (),
+        root=_integer(fields["root"], source, number) if "root" in fields else None,
         label=label or "",
         nbytes=_integer(fields["nbytes"], source, number) if "nbytes" in fields else 0,
         after=tuple(fields["after"].split(",")) if "after" in fields else (),
@@ -161,7 +164,7 @@ def _fields(line: str, start: int, *, source: str, number: int) -> dict[str, str
     return fields
 
 
-_FIELDS = ("peer", "group", "nbytes", "after", "marks")
+_FIELDS = ("peer", "group", "root", "nbytes", "after", "marks")
 
 
 def _parse_marks(text: str, source: str, number: int) -> tuple[Mark, ...]:

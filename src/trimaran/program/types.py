@@ -35,6 +35,7 @@ class Kind(StrEnum):
     ALL_GATHER = "AG"
     REDUCE_SCATTER = "RS"
     BROADCAST = "BC"
+    REDUCE = "RD"
     UPDATE = "U"
     CLIP = "CLIP"
     OFFLOAD = "OFF"
@@ -46,7 +47,8 @@ class Kind(StrEnum):
 
 SENDS = frozenset({Kind.SEND_FORWARD, Kind.SEND_BACKWARD})
 RECEIVES = frozenset({Kind.RECEIVE_FORWARD, Kind.RECEIVE_BACKWARD})
-COLLECTIVES = frozenset({Kind.ALL_REDUCE, Kind.ALL_GATHER, Kind.REDUCE_SCATTER, Kind.BROADCAST})
+COLLECTIVES = frozenset({Kind.ALL_REDUCE, Kind.ALL_GATHER, Kind.REDUCE_SCATTER, Kind.BROADCAST, Kind.REDUCE})
+ROOTED = frozenset({Kind.BROADCAST, Kind.REDUCE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +77,7 @@ class Instruction:
         peer: rank at the other end of a send or receive
         peer_segment: segment at the other end of a send or receive
         group: ranks of a collective, ascending
+        root: rank that a broadcast starts from or a reduce ends at; None: the first of the group
         label: distinguishes instructions that are otherwise alike: "b0" (gradient bucket 0), "loss", "norm", "buffers"
         nbytes: bytes of the tensor on each rank, for a full batch [bytes]
         after: tokens of instructions of the same rank that must have ended, or `token!mark`: must have passed that mark
@@ -89,6 +92,7 @@ class Instruction:
     peer: int | None = None
     peer_segment: int | None = None
     group: tuple[int, ...] = ()
+    root: int | None = None
     label: str = ""
     nbytes: int = 0
     after: tuple[str, ...] = ()
@@ -114,6 +118,16 @@ class Instruction:
     def id(self) -> str:
         """Name within its program: `r<rank>/<token>`."""
         return f"r{self.rank}/{self.token}"
+
+    @property
+    def home(self) -> int:
+        """The rank that a broadcast starts from, or that a reduce ends at; no other kind has one.
+
+        Example:
+            >>> Instruction(kind=Kind.REDUCE, rank=0, group=(0, 1), root=1).home
+            1
+        """
+        return self.group[0] if self.root is None else self.root
 
     @property
     def communicates(self) -> bool:
@@ -142,6 +156,9 @@ class Program:
 
 Schedule = Literal["gpipe", "1f1b"]
 Execution = Literal["eager", "compiled"]
+Sync = Literal["all-reduce", "p2p"]
+"""How replicas stay alike. "all-reduce": gradients are summed on every rank, and every rank updates everything. "p2p":
+each bucket has a home, which sums its gradients, updates its weights, and hands them out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,10 +173,11 @@ class Strategy:
         boundaries: last operation of every segment but the last (`Graph.cuts`)
         schedule: order of forwards and backwards in a pipeline; with one stage it is microbatch by microbatch
         microbatches: microbatches of a replica's share of the global batch; with one stage: gradient accumulation
-        bucket_bytes: size at which a bucket of gradients is sent [bytes]
+        bucket_bytes: size at which a bucket of gradients is sent [bytes]; 1: every parameter by itself
         execution: segments as they are, or each through torch.compile
         memory_bytes: memory in which a rank's step is made to fit by offloading and recomputing [bytes]; None: all that
             autograd saves is kept
+        sync: how replicas stay alike; "p2p" is for whole networks (pp=1)
     """
 
     dp: int = 1
@@ -170,6 +188,7 @@ class Strategy:
     bucket_bytes: int = DEFAULT_BUCKET_BYTES
     execution: Execution = "eager"
     memory_bytes: int | None = None
+    sync: Sync = "all-reduce"
 
     @property
     def devices(self) -> int:
@@ -185,6 +204,8 @@ class Strategy:
             ('dp2', 'pp2 1f1b m4')
             >>> Strategy(dp=2, microbatches=2, bucket_bytes=2**20).name
             'dp2 m2 b1MiB'
+            >>> Strategy(dp=2, sync="p2p", bucket_bytes=1).name
+            'dp2 p2p b1B'
             >>> Strategy(memory_bytes=12 * 2**30).name
             'one device in 12.0 GiB'
         """
@@ -195,6 +216,8 @@ class Strategy:
             parts.append(f"pp{self.pp} {self.schedule}")
         if not parts:
             parts.append("one device")
+        if self.dp > 1 and self.sync != "all-reduce":
+            parts.append(self.sync)
         if self.microbatches > 1:
             parts.append(f"m{self.microbatches}")
         if self.dp > 1 and self.bucket_bytes != DEFAULT_BUCKET_BYTES:

@@ -65,9 +65,13 @@ class Channels:
         """Start to add a tensor up over a group, in place."""
         return self._start(dist.all_reduce, tensor, group=self._groups[group], async_op=True)
 
-    def broadcast(self, tensor: torch.Tensor, group: Group) -> Any:
-        """Start to copy a tensor from the first rank of a group to the others, in place."""
-        return self._start(dist.broadcast, tensor, src=group[0], group=self._groups[group], async_op=True)
+    def broadcast(self, tensor: torch.Tensor, group: Group, source: int) -> Any:
+        """Start to copy a tensor from one rank of a group to the others, in place."""
+        return self._start(dist.broadcast, tensor, src=source, group=self._groups[group], async_op=True)
+
+    def reduce(self, tensor: torch.Tensor, group: Group, target: int) -> Any:
+        """Start to add a tensor up on one rank of a group, in place; on the others its content is lost."""
+        return self._start(dist.reduce, tensor, dst=target, group=self._groups[group], async_op=True)
 
     def group(self, ranks: Group) -> Any:
         """The process group of some ranks that a collective of a program names."""

@@ -34,7 +34,7 @@ from trimaran.runtime.record import Recorder
 from trimaran.runtime.reductions import Reductions
 from trimaran.runtime.releases import released_sends
 from trimaran.runtime.seeds import derive_seed, seed_generators
-from trimaran.runtime.setup import check_world, one_segment, share_weights, whole_model
+from trimaran.runtime.setup import check_world, homed_model, one_segment, share_weights, whole_model
 from trimaran.runtime.shares import cut_batch, microbatch_sizes
 from trimaran.runtime.stages import evaluating
 from trimaran.runtime.state import State
@@ -53,7 +53,7 @@ class Executor:
         program: of a training step
         evaluation: of the evaluation of one batch
         world: this process's
-        capture: graph and model; needed where the model is cut
+        capture: graph and model; needed where the model is cut, or buckets have homes
         model: the model, where there is no capture; None: made under the job's seed
         record: write down what happens; `recording` switches it later
 
@@ -84,6 +84,10 @@ class Executor:
                 f"the model of {job.name!r} could not be captured as a graph, so it cannot be cut into {strategy.pp} "
                 "stages: use data parallelism (pp=1)"
             )
+        if strategy.sync == "p2p" and strategy.dp > 1 and capture is None:
+            raise InputError(
+                f"homes need the graph of {job.name!r}, which says when each parameter has its gradient: give `capture`"
+            )
         if model is None:
             model = make_model(job) if capture is None else capture.model
         self._job, self._strategy, self._world = job, strategy, world
@@ -91,11 +95,13 @@ class Executor:
         self.program = program
         self._instructions = program.ranks[world.rank]
         self._evaluation = evaluation.ranks[world.rank]
-        self._buckets = [i for i in self._instructions if i.kind is Kind.ALL_REDUCE and _is_bucket(i)]
+        self._buckets = [i for i in self._instructions if i.kind in _REDUCTIONS and _is_bucket(i)]
         self._channels = Channels([program, evaluation], world)
         share_weights(self._model, world, self._channels)
         if strategy.pp > 1 and capture is not None:
             part = one_segment(strategy, capture, world, self._reduce_bucket)
+        elif strategy.sync == "p2p" and strategy.dp > 1 and capture is not None:
+            part = homed_model(job, strategy, self._model, capture.graph, self._reduce_bucket, self._buckets)
         else:
             part = whole_model(job, strategy, self._model, self._channels, self._reduce_bucket, self._buckets)
         self._stage = part.stage
@@ -103,7 +109,7 @@ class Executor:
         streams = open_streams(world.device)
         self._recorder = Recorder(world.rank, streams, self._channels.control, enabled=record)
         self._in_flight = InFlight(world.rank, streams, self._recorder)
-        self._updater = Updater(job, part.parameters, part.counted)
+        self._updater = Updater(job, part.parameters, part.counted, elsewhere=part.elsewhere)
         self._reductions = Reductions(
             world,
             channels=self._channels,
@@ -112,6 +118,7 @@ class Executor:
             updater=self._updater,
             tied=part.tied,
             buffers=tuple(part.stage.module.buffers()),
+            homed=part.buckets,
         )
         self._interpreter = Interpreter(
             job,
@@ -325,6 +332,9 @@ class Executor:
         with in_contact(self._world.rank, "a word from rank 0"):
             dist.broadcast(value, group_src=0, group=self._channels.control)
         return int(value)
+
+
+_REDUCTIONS = (Kind.ALL_REDUCE, Kind.REDUCE)
 
 
 def _is_bucket(instruction: Instruction) -> bool:

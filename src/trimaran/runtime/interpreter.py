@@ -105,6 +105,9 @@ class Interpreter:
     def _all_reduce(self, instruction: Instruction, state: State) -> None:
         self._reductions.all_reduce(instruction, state)
 
+    def _reduce(self, instruction: Instruction, state: State) -> None:
+        """Nothing: a mark has started it."""
+
     def _broadcast(self, instruction: Instruction, state: State) -> None:
         self._reductions.broadcast(instruction, state)
 
@@ -273,6 +276,7 @@ _METHODS: dict[Kind, Callable[[Interpreter, Instruction, State], None]] = {
     Kind.RECEIVE_BACKWARD: Interpreter._receive_backward,
     Kind.ALL_REDUCE: Interpreter._all_reduce,
     Kind.BROADCAST: Interpreter._broadcast,
+    Kind.REDUCE: Interpreter._reduce,
     Kind.CLIP: Interpreter._clip,
     Kind.UPDATE: Interpreter._update,
 }

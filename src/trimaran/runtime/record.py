@@ -24,6 +24,8 @@ from trimaran.timeline import Span, Timeline
 
 STEPS_KEPT = 500
 WATCH_EVERY = 4
+_ALL_OF = 8
+_THEN_EVERY = 16
 
 _Row = tuple[str, str, Stamp, Stamp, int]
 
@@ -44,6 +46,7 @@ class Recorder:
         self._streams = streams
         self._group = group
         self._number = 0
+        self._collectives = 0
         self._rows: list[_Row] = []
         self._steps: deque[tuple[int, list[_Row]]] = deque(maxlen=STEPS_KEPT)
         self._before = compare_clocks(group)
@@ -52,14 +55,18 @@ class Recorder:
         """Whether it is to be found out when a piece of communication ends.
 
         On a GPU, always. gloo calls Python from a thread of its own to tell, which then contends with the training for
-        the interpreter's lock; so it is asked in some steps only, and never about messages, which it cannot tell.
+        the interpreter's lock; so it is asked in some steps only, there about the first few collectives and then about
+        one of many, and never about messages, which it cannot tell.
 
         Args:
             collective: it is one; False: it is a message
         """
         if not self._streams.host_blocks:
             return self.enabled
-        return self.enabled and collective and self._number % WATCH_EVERY == 0
+        if not (self.enabled and collective and self._number % WATCH_EVERY == 0):
+            return False
+        self._collectives += 1
+        return self._collectives <= _ALL_OF or self._collectives % _THEN_EVERY == 0
 
     def stamp(self) -> Stamp:
         """This moment; 0 where nothing is recorded."""
@@ -87,6 +94,7 @@ class Recorder:
             number: of the step
         """
         self._number = number + 1
+        self._collectives = 0
         if not self.enabled:
             return
         if self._steps and not self._streams.host_blocks:

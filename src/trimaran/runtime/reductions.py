@@ -2,8 +2,9 @@
 
 By label: "b<k>" adds up a bucket of gradients over the replicas, and is started by a mark of the last backward, so
 that here there is nothing left to do; "loss" and "metric" add up sums and weights over all ranks; "tie<k>" adds up
-the gradients of a weight that several stages hold; "norm" adds up squares over the stages; "buffers" copies replica
-0's.
+the gradients of a weight that several stages hold; "norm" adds up squares over the stages, or over homes; "buffers"
+copies replica 0's. A reduce of "b<k>" adds the bucket up at its home only, and a broadcast of "b<k>" hands out its
+weights from there.
 """
 
 import math
@@ -35,6 +36,7 @@ class Reductions:
         updater: optimizer of this rank
         tied: for each label of a "tie", the parameter
         buffers: of the stage
+        homed: parameters of each bucket that has a home, by its label
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Reductions:
         updater: Updater,
         tied: Mapping[str, torch.nn.Parameter],
         buffers: Sequence[torch.Tensor],
+        homed: Mapping[str, Sequence[torch.nn.Parameter]],
     ) -> None:
         self._world = world
         self._channels = channels
@@ -55,6 +58,7 @@ class Reductions:
         self._updater = updater
         self._tied = tied
         self._buffers = list(buffers)
+        self._homed = homed
         self._weighted: bool | None = None
 
     def all_reduce(self, instruction: Instruction, state: State) -> None:
@@ -69,31 +73,36 @@ class Reductions:
 
         Args:
             instruction: of the bucket
-            flat: its gradients; the sum replaces them
+            flat: its gradients; the sum replaces them, at least at its home
         """
         start = self._recorder.stamp()
-        work = self._channels.all_reduce(flat, instruction.group)
+        if instruction.kind is Kind.REDUCE:
+            work = self._channels.reduce(flat, instruction.group, instruction.home)
+        else:
+            work = self._channels.all_reduce(flat, instruction.group)
         self._launch(instruction, [work], [flat], start=start, stood_still=False)
 
     def broadcast(self, instruction: Instruction, state: State) -> None:
-        """Copy the buffers of replica 0 to the others."""
-        source = instruction.group[0] == self._world.rank
+        """Copy the buffers of replica 0 to the others, or the weights of a bucket from its home."""
+        self._wait(instruction)
+        tensors = [weight.detach() for weight in self._homed.get(instruction.label, ())] or self._buffers
+        start = self._recorder.stamp()
         flats, targets = [], []
-        for dtype in dict.fromkeys(buffer.dtype for buffer in self._buffers):
-            alike = [buffer for buffer in self._buffers if buffer.dtype == dtype]
-            flats.append(torch.cat([buffer.reshape(-1) for buffer in alike]))
+        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+            alike = [tensor for tensor in tensors if tensor.dtype == dtype]
+            flats.append(_joined(alike))
             targets.append(alike)
 
         def unpack() -> None:
             for flat, alike in zip(flats, targets, strict=True):
-                parts = flat.split([buffer.numel() for buffer in alike])
-                for buffer, part in zip(alike, parts, strict=True):
-                    buffer.copy_(part.view_as(buffer))
+                parts = flat.split([tensor.numel() for tensor in alike])
+                for tensor, part in zip(alike, parts, strict=True):
+                    if part.data_ptr() != tensor.data_ptr():
+                        tensor.copy_(part.view_as(tensor))
 
-        start = self._recorder.stamp()
-        works = [self._channels.broadcast(flat, instruction.group) for flat in flats]
+        works = [self._channels.broadcast(flat, instruction.group, instruction.home) for flat in flats]
         pending = self._launch(instruction, works, flats, start=start)
-        if not source:
+        if instruction.home != self._world.rank:
             pending.finish = unpack
 
     def share_buffers(self, instructions: Sequence[Instruction], state: State) -> None:
@@ -104,7 +113,7 @@ class Reductions:
             state: of anything
         """
         for instruction in instructions:
-            if instruction.kind is Kind.BROADCAST:
+            if instruction.kind is Kind.BROADCAST and instruction.label not in self._homed:
                 self.broadcast(instruction, state)
                 self._in_flight.wait(instruction.token)
 
@@ -243,7 +252,7 @@ class Reductions:
             return
         state.gradients_ready = True
         # Also buckets that the program does not have: DDP makes its own in the first step.
-        self._in_flight.wait_for_all(lambda token: f"{Kind.ALL_REDUCE}#" in token and not token.endswith("#loss"))
+        self._in_flight.wait_for_all(_carries_gradients)
         if self._agree_on_weighted(state):
             self._in_flight.wait(f"{Kind.ALL_REDUCE}#loss")
             before = self._recorder.stamp()
@@ -287,6 +296,18 @@ class Reductions:
     def _wait(self, instruction: Instruction) -> None:
         for token in instruction.after:
             self._in_flight.wait(token)
+
+
+def _carries_gradients(token: str) -> bool:
+    summed = f"{Kind.ALL_REDUCE}#" in token and not token.endswith("#loss")
+    return summed or f"{Kind.REDUCE}#" in token
+
+
+def _joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """One flat tensor of several; a tensor that is alone is not copied."""
+    if len(tensors) == 1 and tensors[0].is_contiguous():
+        return tensors[0].view(-1)
+    return torch.cat([tensor.reshape(-1) for tensor in tensors])
 
 
 _METHODS: dict[str, Callable[[Reductions, Instruction, State], None]] = {

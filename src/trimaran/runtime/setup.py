@@ -1,7 +1,7 @@
 """From a strategy to the stage that this rank runs."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
@@ -10,11 +10,13 @@ from torch import nn
 from trimaran.errors import InputError
 from trimaran.graph.capture import Capture
 from trimaran.graph.segments import build_segment
+from trimaran.graph.types import Graph
 from trimaran.job import Job
 from trimaran.program.buckets import gradient_buckets
 from trimaran.program.cut import cut_graph
 from trimaran.program.types import Instruction, Program, Strategy
 from trimaran.runtime.channels import Channels
+from trimaran.runtime.homed import HomedReplica
 from trimaran.runtime.replica import Replica
 from trimaran.runtime.segments import SegmentStage, parameters_by_name
 from trimaran.runtime.stages import ReduceBucket, Stage
@@ -31,6 +33,8 @@ class Part:
         counted: those that count in the global norm here
         tied: for each label of the all-reduce of a shared weight, the weight, where it is held here
         reads: the stage reads data of the batch
+        buckets: parameters of each bucket that has a home, by its label
+        elsewhere: parameters that other ranks are home to: their gradients are dropped after the update
     """
 
     stage: Stage
@@ -38,6 +42,8 @@ class Part:
     counted: tuple[nn.Parameter, ...]
     tied: Mapping[str, nn.Parameter]
     reads: bool
+    buckets: Mapping[str, Sequence[nn.Parameter]] = field(default_factory=dict)
+    elsewhere: tuple[nn.Parameter, ...] = ()
 
 
 def check_world(strategy: Strategy, programs: Sequence[Program], world: World) -> None:
@@ -113,6 +119,61 @@ def whole_model(
         some_unused=reduced_bytes < sum(parameter.nbytes for parameter in parameters),
     )
     return Part(stage=stage, parameters=parameters, counted=parameters, tied={}, reads=True)
+
+
+def homed_model(
+    job: Job,
+    strategy: Strategy,
+    model: nn.Module,
+    graph: Graph,
+    reduce_bucket: ReduceBucket,
+    reduces: Sequence[Instruction],
+) -> Part:
+    """The part of a rank that has the whole model and is home to some of its buckets.
+
+    Args:
+        job: the job
+        strategy: how
+        model: the user's, on its device
+        graph: names its parameters
+        reduce_bucket: starts the reduce of a bucket
+        reduces: those of this rank, which say where each bucket is at home
+
+    Raises:
+        InputError: the program's buckets are not those of the strategy
+    """
+    named = parameters_by_name(graph, model)
+    buckets = {
+        bucket.label: [named[name] for name in bucket.parameters]
+        for bucket in gradient_buckets(graph, graph.ops, strategy.bucket_bytes)
+    }
+    homes = {instruction.label: instruction.home == instruction.rank for instruction in reduces}
+    if homes.keys() != buckets.keys():
+        raise InputError(
+            f"the program reduces {len(homes)} buckets to their homes, and the strategy {strategy.name} makes "
+            f"{len(buckets)}: lower it again",
+            program=len(homes),
+            strategy=len(buckets),
+        )
+    own = {id(parameter) for label, bucket in buckets.items() if homes[label] for parameter in bucket}
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    mine = tuple(parameter for parameter in trained if id(parameter) in own)
+    stage = HomedReplica(
+        model,
+        own_loss=job.loss is None,
+        execution=strategy.execution,
+        buckets=list(buckets.values()),
+        reduce_bucket=reduce_bucket,
+    )
+    return Part(
+        stage=stage,
+        parameters=mine,
+        counted=mine,
+        tied={},
+        reads=True,
+        buckets=buckets,
+        elsewhere=tuple(parameter for parameter in trained if id(parameter) not in own),
+    )
 
 
 def one_segment(strategy: Strategy, capture: Capture, world: World, reduce_bucket: ReduceBucket) -> Part:

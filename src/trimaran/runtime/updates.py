@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from trimaran.errors import InputError
 from trimaran.job import Job
 
 
@@ -15,13 +16,30 @@ class Updater:
         job: makes the optimizer and the schedule
         parameters: trained on this rank; may be empty
         counted: those whose gradients count in the global norm here: a weight that several stages share counts once
+        elsewhere: parameters that have gradients here and are updated on other ranks
+
+    Raises:
+        InputError: some are updated elsewhere, and the optimizer cannot be split over parameters
     """
 
-    def __init__(self, job: Job, parameters: Sequence[nn.Parameter], counted: Sequence[nn.Parameter]) -> None:
+    def __init__(
+        self,
+        job: Job,
+        parameters: Sequence[nn.Parameter],
+        counted: Sequence[nn.Parameter],
+        *,
+        elsewhere: Sequence[nn.Parameter] = (),
+    ) -> None:
         self._parameters = list(parameters)
         self._counted = list(counted)
+        self._elsewhere = list(elsewhere)
         # torch's optimizers refuse an empty list, and a stage may well have nothing to train.
         self.optimizer = job.optimizer(self._parameters) if self._parameters else None
+        if elsewhere and isinstance(self.optimizer, torch.optim.LBFGS):
+            raise InputError(
+                "the state of LBFGS is one for all parameters, so that they cannot have homes: use "
+                'Strategy(sync="all-reduce")'
+            )
         self.schedule = job.lr_schedule(self.optimizer) if job.lr_schedule and self.optimizer else None
         self._clip_norm = job.clip_norm
 
@@ -58,6 +76,8 @@ class Updater:
 
     def update(self) -> None:
         """One step of the optimizer, then one of the schedule; gradients are gone afterwards."""
+        for parameter in self._elsewhere:
+            parameter.grad = None
         if self.optimizer is None:
             return
         self.optimizer.step()

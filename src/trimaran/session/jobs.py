@@ -1,7 +1,8 @@
 """From what a person writes on the command line to a `Job`.
 
-A reference is the name of a built-in job or of a published network, `file.py:factory`, where `factory()` returns a
-`Job`, or a Hugging Face configuration (`configured.py`). The file is the user's: whatever goes wrong in it is told as
+A reference is the name of a built-in job, or of a published network with its size and options
+(`network_references.py`), `file.py:factory`, where `factory()` returns a `Job`, or a Hugging Face configuration
+(`configured.py`). The file is the user's: whatever goes wrong in it is told as
 the user's error, with the line, never as a traceback of ours.
 """
 
@@ -17,7 +18,9 @@ from types import ModuleType
 
 from trimaran.errors import InputError, TrimaranError
 from trimaran.job import Job
+from trimaran.networks.names import canonical_network
 from trimaran.session.configured import configured_job, is_configuration
+from trimaran.session.network_references import parse_network
 from trimaran.session.network_summaries import NETWORK_SUMMARIES
 
 
@@ -122,16 +125,18 @@ def resolve(reference: str) -> Job:
     """The job that a reference names.
 
     Args:
-        reference: built-in name, name of a published network, `file.py:factory`, or a Hugging Face configuration
+        reference: built-in name, published network, such as `vgg16` or `gpt2:1.5b:sequence=512`, `file.py:factory`, or
+            a Hugging Face configuration
 
     Raises:
-        InputError: no such name, file or factory; the file or the factory raises; what it returns is no `Job`; a wrong
-            configuration
+        InputError: no such name, size, option, file or factory; the file or the factory raises; what it returns is no
+            `Job`; a wrong configuration
         EnvironmentProblem: a configuration, and transformers is not installed
     """
-    for known in (BUILT_IN, NETWORKS):
-        if reference in known:
-            return known[reference].make()
+    if reference in BUILT_IN:
+        return BUILT_IN[reference].make()
+    if parse_network(reference) is not None:
+        return _network(reference)
     if is_configuration(reference):
         return configured_job(reference)
     path, colon, name = reference.rpartition(":")
@@ -141,10 +146,11 @@ def resolve(reference: str) -> Job:
 
 
 def _unknown(reference: str) -> str:
-    near = difflib.get_close_matches(reference, [*BUILT_IN, *NETWORKS], n=1)
-    hint = f'; did you mean "{near[0]}"?' if near else ""
+    known = canonical_network(reference.partition(":")[0])
+    near = [known] if known else difflib.get_close_matches(reference, [*BUILT_IN, *NETWORKS], n=1)
+    hint = f'; did you mean "{near[0]}"?' if near else "."
     if reference.endswith(".py"):
-        hint = f'; name the function that makes the job too, as in "{reference}:make_job"'
+        hint = f'; name the function that makes the job too, as in "{reference}:make_job".'
     return (
         f'unknown job "{reference}"{hint} A job is one of {", ".join(BUILT_IN)}, a network such as vgg16 '
         '(`trimaran jobs` lists them), "file.py:factory", where factory() returns a trimaran.Job, or a Hugging Face '

@@ -187,7 +187,8 @@ def load_plan(
     program, strategy = plan_program(plan, source=str(path)), plan.strategy
     size = job.global_batch_size // (plan.strategy.dp * plan.strategy.microbatches)
     executions = tuple(dict.fromkeys(("eager", plan.strategy.execution)))
-    table = _measure(source, graph, cluster, {size}, executions, calibrated, progress)
+    reduces = strategy.sync == "p2p"
+    table = _measure(source, graph, cluster, {size}, executions, calibrated, progress, reduces=reduces)
     traces = {} if strategy.memory_bytes is None else _trace(source, {size}, progress)
     chosen = score(
         program,
@@ -295,6 +296,8 @@ def _measure(
     executions: Sequence[Execution],
     calibrated: Calibrated,
     progress: Progress,
+    *,
+    reduces: bool = False,
 ) -> CostTable:
     from trimaran.measure import measure_costs
 
@@ -306,6 +309,7 @@ def _measure(
         executions=executions,
         link=cluster.link,
         known=calibrated.tables,
+        reduces=reduces,
         progress=progress,
     )
 

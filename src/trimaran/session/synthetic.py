@@ -38,12 +38,12 @@ def image(size: int, channels: int = 3) -> Field:
     return Field(shape=(channels, size, size))
 
 
-class SyntheticPairs(Dataset[tuple[Any, Tensor]]):
+class SyntheticPairs(Dataset[tuple[Any, Any]]):
     """Samples of an input and a target.
 
     Args:
         inputs: of the input; more than one make a tuple
-        target: of the target
+        target: of the target; several make a tuple
         samples: how many there are
 
     Example:
@@ -52,7 +52,7 @@ class SyntheticPairs(Dataset[tuple[Any, Tensor]]):
         (8192, torch.Size([3, 8, 8]), True)
     """
 
-    def __init__(self, *inputs: Field, target: Field, samples: int = SAMPLES) -> None:
+    def __init__(self, *inputs: Field, target: Field | tuple[Field, ...], samples: int = SAMPLES) -> None:
         self._inputs = inputs
         self._target = target
         self._samples = samples
@@ -60,10 +60,12 @@ class SyntheticPairs(Dataset[tuple[Any, Tensor]]):
     def __len__(self) -> int:
         return self._samples
 
-    def __getitem__(self, index: int) -> tuple[Any, Tensor]:
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
         generator = _generator(index, self._samples)
         drawn = tuple(field.draw(generator) for field in self._inputs)
-        return drawn if len(drawn) > 1 else drawn[0], self._target.draw(generator)
+        asked = self._target
+        target = asked.draw(generator) if isinstance(asked, Field) else tuple(part.draw(generator) for part in asked)
+        return drawn if len(drawn) > 1 else drawn[0], target
 
 
 class SyntheticRows(Dataset[dict[str, Tensor]]):

@@ -156,7 +156,7 @@ def train_rank(world: "World", source: JobSource, plan: Plan, evaluation: str, r
 
     job = source.make()
     captured = None
-    if plan.strategy.pp > 1:
+    if plan.strategy.pp > 1 or plan.strategy.sync == "p2p":
         from trimaran.graph.capture import capture
 
         captured = capture(job)

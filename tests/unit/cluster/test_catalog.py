@@ -1,23 +1,34 @@
-import tomllib
-from importlib import resources
-from pathlib import Path
-
 import pytest
 
-from trimaran.cluster.catalog import CatalogDevice, catalog, find_device
+from trimaran.cluster.catalog import CatalogDevice, catalog, entries_of, find_device
 from trimaran.errors import InputError
 
 GIB = 2**30
-FOLDER = resources.files("trimaran.cluster") / "devices"
 
 
 def test_the_devices_people_ask_for_are_there() -> None:
-    asked = ("titan-x", "v100", "v100-32gb", "a100", "a100-40gb", "h100", "h200", "rtx-3090", "rtx-4090")
-    assert {find_device(name).name for name in asked} == set(catalog())
+    asked = {
+        "titan-x": "titan-x",
+        "v100": "v100-16gb",
+        "v100-32gb": "v100-32gb",
+        "a100": "a100-80gb",
+        "a100-40gb": "a100-40gb",
+        "h100": "h100",
+        "h200": "h200",
+        "rtx-3090": "rtx-3090",
+        "rtx-4090": "rtx-4090",
+        "p100": "p100",
+        "k80": "k80",
+        "t4": "t4",
+        "gh200": "gh200",
+        "gb200": "gb200",
+    }
+    assert {name: find_device(name).name for name in asked} == asked
 
 
 def test_names_are_read_as_people_write_them() -> None:
-    assert find_device(" TITAN_X ").name == find_device("Titan X").name == "titan-x"
+    assert find_device(" TITAN_X ").name == find_device("Titan X").name == find_device("titanx").name == "titan-x"
+    assert find_device("RTX 2080 Ti").name == find_device("rtx2080ti").name == "rtx-2080-ti"
 
 
 def test_no_two_devices_share_a_name() -> None:
@@ -26,18 +37,19 @@ def test_no_two_devices_share_a_name() -> None:
 
 
 def test_a_near_miss_is_suggested_and_the_rest_is_listed() -> None:
-    with pytest.raises(InputError, match=r'did you mean "titan-x"\? The catalog has .*h200') as caught:
+    with pytest.raises(InputError, match=r'did you mean "titan-.*"\? The catalog has .*h200') as caught:
         find_device("titan-y")
     assert caught.value.figures["device"] == "titan-y"
 
 
-@pytest.mark.parametrize("file", sorted(file.name for file in FOLDER.iterdir()))
-def test_every_group_of_figures_has_a_source(file: str) -> None:
-    document = tomllib.loads((FOLDER / file).read_text())
-    groups = [document["memory"], document["bandwidth"], document["copies"], document["launch"]]
-    for group in (*groups, *document["compute"].values()):
-        assert group["source"].strip()
-    assert document["name"] == Path(file).stem
+def test_every_table_is_a_device() -> None:
+    assert [entry.text("name") for entry in entries_of("devices")] == list(catalog())
+
+
+@pytest.mark.parametrize("entry", catalog().values(), ids=lambda entry: entry.name)
+def test_every_group_of_figures_has_a_source(entry: CatalogDevice) -> None:
+    groups = [entry, entry.memory, entry.bandwidth, entry.copies, entry.launch, *entry.compute.values()]
+    assert all(group.source.strip() for group in groups)
 
 
 @pytest.mark.parametrize("entry", catalog().values(), ids=lambda entry: entry.name)
@@ -47,6 +59,31 @@ def test_figures_are_in_range(entry: CatalogDevice) -> None:
     assert 1e9 < entry.copies.to_host_bytes_per_s < entry.sustained_bytes_per_s
     assert 1e9 < entry.copies.to_device_bytes_per_s < entry.sustained_bytes_per_s
     assert "float32" in entry.compute
+    assert 2013 <= entry.year <= 2026
+    assert 6 <= entry.multiprocessors <= 304
+    assert 2**20 <= entry.cache_bytes <= 2**29
+    assert 60 <= entry.power_w <= 1500
+    assert set(entry.tensor_dtypes) <= set(entry.compute)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [entry for entry in catalog().values() if entry.architecture not in ("cdna4", "cpu")],
+    ids=lambda entry: entry.name,
+)
+def test_peaks_are_of_a_clock_that_a_device_can_have(entry: CatalogDevice) -> None:
+    """float32 peak = multiprocessors × lanes × 2 × clock, with 64, 128 or 192 lanes: 0.7 to 2.7 GHz for one of them."""
+    lanes = {"kepler": 192, "maxwell": 128, "pascal": 128, "ampere": 128, "ada": 128, "hopper": 128, "blackwell": 128}
+    each = 64 if entry.name.startswith(("p100", "a100", "a800", "a30")) else lanes.get(entry.architecture, 64)
+    each = 256 if entry.architecture == "cdna3" else each
+    clock_hz = entry.compute["float32"].flops_per_s / (entry.multiprocessors * each * 2)
+    assert 0.7e9 < clock_hz < 2.7e9
+
+
+def test_geforce_since_2018_copies_by_way_of_the_host() -> None:
+    without = {entry.name for entry in catalog().values() if not entry.peer_access}
+    assert {"rtx-2080-ti", "rtx-3090", "rtx-4090"} <= without
+    assert not {"gtx-1080-ti", "titan-x", "rtx-a6000", "a100-pcie-80gb", "l40s", "t4"} & without
 
 
 def test_the_constants_that_were_fixed_before_the_comparison() -> None:

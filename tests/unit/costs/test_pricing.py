@@ -4,10 +4,12 @@ import dataclasses
 
 import pytest
 from tests.graphs import boundaries
-from tests.unit.costs.tables import network, table_for
+from tests.unit.costs.tables import exact, network, table_for
 
 from trimaran.cluster.types import Cluster, Device
 from trimaran.costs.pricing import microbatch_size, price
+from trimaran.costs.tables import CurveKey
+from trimaran.costs.transfers import HOST_COLLECTIVE
 from trimaran.costs.types import Interference
 from trimaran.errors import InputError
 from trimaran.program.lower import lower, lower_evaluation, lower_order
@@ -154,3 +156,27 @@ def test_intervals_come_with_every_figure() -> None:
     for cost in costs.compute.values():
         assert cost.low <= cost.seconds <= cost.high
     assert costs.compute["r0/0F0"].high > costs.compute["r0/0F0"].seconds
+
+
+def test_a_rank_updates_and_keeps_state_for_what_it_is_home_to() -> None:
+    """4 layers of 40 + 8 B, each parameter a bucket: 96 of 192 B and 4 of 8 tensors a rank, 1 + 4 * 0.1 + 0.096 ms.
+
+    It holds 192 B of parameters and of gradients, and one byte of state for each of 96 B.
+    """
+    homes = Strategy(dp=2, bucket_bytes=1, sync="p2p")
+    costs = price(lower(GRAPH, homes, batch=16, clip=True), GRAPH, homes, TABLE, _cluster(2), batch=16)
+    for rank in range(2):
+        assert costs.compute[f"r{rank}/U"].seconds == pytest.approx(1.496e-3)
+        assert costs.compute[f"r{rank}/CLIP"].seconds == pytest.approx(1.496e-3)
+    assert costs.resident_bytes == (192 + 192 + 96,) * 2
+
+
+def test_a_backward_hands_every_bucket_to_its_home() -> None:
+    """8 buckets, each 0.5 ms of the rank's thread, on top of a backward of 176 ms."""
+    homes = Strategy(dp=2, bucket_bytes=1, sync="p2p")
+    key = CurveKey(HOST_COLLECTIVE, 2)
+    table = dataclasses.replace(TABLE, curves={**TABLE.curves, key: ((1, exact(5e-4)), (1000, exact(5e-4)))})
+    program = lower(GRAPH, homes, batch=16)
+    costs = price(program, GRAPH, homes, table, _cluster(2), batch=16)
+    assert costs.compute["r0/0B0"].seconds == pytest.approx(0.176 + 8 * 5e-4)
+    assert simulate(program, costs).makespan_s > 0.176 * 1.5

@@ -1,10 +1,11 @@
 import dataclasses
 
 import pytest
-from tests.unit.costs.tables import network, table_for
+from tests.unit.costs.tables import curve, network, table_for
 
 from trimaran.cluster.types import Cluster, Device, Link
-from trimaran.costs.transfers import transfer_cost
+from trimaran.costs.tables import CurveKey
+from trimaran.costs.transfers import QUEUED, transfer_cost
 from trimaran.errors import InputError
 from trimaran.program.types import Instruction, Kind
 from trimaran.timeline import COMMUNICATION
@@ -34,6 +35,9 @@ def _send(source: int, target: int, nbytes: int) -> Instruction:
 
 def _all_reduce(group: tuple[int, ...], nbytes: int) -> Instruction:
     return Instruction(kind=Kind.ALL_REDUCE, rank=group[0], stream=COMMUNICATION, group=group, nbytes=nbytes)
+
+
+_AR = _all_reduce((0, 1), 1_000_000)
 
 
 def test_ranks_of_one_host_talk_at_what_was_measured() -> None:
@@ -118,3 +122,30 @@ def test_a_transfer_that_nobody_measured_is_named() -> None:
     table = dataclasses.replace(TABLE, curves={})
     with pytest.raises(InputError, match='no measured time of "AR" between 2 ranks'):
         transfer_cost(_all_reduce((0, 1), 10), table, _cluster((0, 0)))
+
+
+def _homed(kind: Kind, nbytes: int = 1_000_000) -> Instruction:
+    return Instruction(kind=kind, rank=0, stream=COMMUNICATION, group=(0, 1), root=1, nbytes=nbytes)
+
+
+def test_a_reduce_that_nobody_measured_takes_what_an_all_reduce_does_and_says_so() -> None:
+    reduce, other = (transfer_cost(item, TABLE, _cluster((0, 0))) for item in (_homed(Kind.REDUCE), _AR))
+    assert (reduce.latency_s, reduce.flow_s) == (other.latency_s, other.flow_s)
+    assert reduce.source.startswith("assumed: as an all-reduce")
+
+
+def test_what_goes_to_homes_and_back_is_priced_as_one_of_many() -> None:
+    """Queued broadcasts of 1 MB at 4 GB/s; one alone, without a root, as before."""
+    key = CurveKey(f"BC{QUEUED}", 2)
+    table = dataclasses.replace(TABLE, curves={**TABLE.curves, key: curve(0.0, 4e9)})
+    homed = transfer_cost(_homed(Kind.BROADCAST), table, _cluster((0, 0)))
+    alone = dataclasses.replace(_homed(Kind.BROADCAST), root=None)
+    assert homed.latency_s + homed.flow_s == pytest.approx(2.5e-4, rel=1e-3)
+    assert transfer_cost(alone, table, _cluster((0, 0))) == transfer_cost(alone, TABLE, _cluster((0, 0)))
+
+
+def test_on_a_link_a_reduce_is_a_tree() -> None:
+    """1 MB once over a link of 1 GB/s between two hosts, after 1 ms: 2 ms."""
+    link = Link(bytes_per_s=1e9, latency_s=1e-3, source="by hand")
+    transfer = transfer_cost(_homed(Kind.REDUCE), TABLE, _cluster((0, 1), l01=link))
+    assert transfer.latency_s + transfer.flow_s == pytest.approx(2e-3)

@@ -39,6 +39,43 @@ def test_replicas_broadcast_buffers_and_reduce_losses_and_buckets() -> None:
     assert find(program, 0, "AR#loss").nbytes == 16
 
 
+def test_buckets_go_to_their_homes_and_weights_come_back() -> None:
+    """Buckets of 56, 40 bytes, as above: the first rank is home to b0, the second to b1."""
+    program = lower(chain(2), Strategy(dp=2, bucket_bytes=50, sync="p2p"), batch=4)
+    check_program(program)
+    for rank in range(2):
+        assert tokens(program, rank) == [
+            "IN0", "0F0", "AR#loss", "0B0", "0RD#b0", "0RD#b1", "U", "0BC#b0", "0BC#b1",
+        ]  # fmt: skip
+        assert [find(program, rank, token).home for token in ("0RD#b0", "0RD#b1", "0BC#b0", "0BC#b1")] == [0, 1, 0, 1]
+    assert find(program, 1, "0RD#b1").after == ("0B0!b1",)
+    assert find(program, 1, "0BC#b1").nbytes == WEIGHT_BYTES
+
+
+def test_a_bucket_byte_of_one_gives_every_parameter_a_home() -> None:
+    """Weights of 40 bytes first, then biases of 8, each to the rank with the least so far."""
+    program = lower(chain(2), Strategy(dp=2, bucket_bytes=1, sync="p2p"), batch=4)
+    reduces = [item for item in program.ranks[0] if item.kind == "RD"]
+    assert sorted((item.nbytes, item.home) for item in reduces) == [(8, 0), (8, 1), (40, 0), (40, 1)]
+
+
+def test_with_homes_the_norm_is_added_up_over_them() -> None:
+    program = lower(chain(2), Strategy(dp=2, bucket_bytes=50, sync="p2p"), batch=4, clip=True)
+    assert find(program, 0, "AR#norm").group == (0, 1)
+    assert find(program, 0, "CLIP").after == ("AR#norm",)
+
+
+def test_one_replica_needs_no_homes() -> None:
+    assert tokens(lower(chain(2), Strategy(sync="p2p"), batch=4, clip=True), 0) == ["IN0", "0F0", "0B0", "CLIP", "U"]
+
+
+def test_homes_for_a_pipeline_are_refused() -> None:
+    with pytest.raises(InputError, match="for whole networks"):
+        two_stages(chain(2), sync="p2p")
+    with pytest.raises(InputError, match='must be "all-reduce" or "p2p", got "star"'):
+        lower(chain(2), Strategy(dp=2, sync="star"), batch=4)  # type: ignore[arg-type]
+
+
 def test_a_bucket_is_reduced_at_a_mark_of_the_last_backward() -> None:
     program = lower(chain(2), Strategy(dp=2, microbatches=2), batch=4)
     assert find(program, 0, "0B0").marks == ()

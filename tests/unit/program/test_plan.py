@@ -19,6 +19,7 @@ from trimaran.program import (
     read_plan,
     write_plan,
 )
+from trimaran.program.files import digest
 from trimaran.program.plan import format_plan
 from trimaran.program.types import Strategy
 
@@ -201,3 +202,21 @@ def test_without_a_prediction_of_memory_less_than_planned_is_refused() -> None:
     plan = dataclasses.replace(PLAN, prediction=Prediction(step_time_s=0.1, interval_s=(0.09, 0.12)))
     with pytest.raises(InputError, match="1000 B are needed"):
         check_plan(plan, memory_bytes=(700, 5000))
+
+
+def test_a_plan_of_before_homes_still_reads(tmp_path: Path) -> None:
+    """Its strategies do not say how replicas stay alike; its digest is over what it says."""
+    plain = json.loads(format_plan(PLAN))
+    del plain["schema_version"], plain["digest"]
+    for strategy in (plain["strategy"], *(row["strategy"] for row in plain["candidates"])):
+        del strategy["sync"]
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps({"schema_version": 1, "digest": digest(plain), **plain}))
+    assert read_plan(path) == PLAN
+
+
+def test_a_plan_with_homes_comes_back_as_it_was(tmp_path: Path) -> None:
+    homes = Strategy(dp=2, sync="p2p")
+    plan = dataclasses.replace(PLAN, strategy=homes, program=program_lines(lower(GRAPH, homes, batch=8)))
+    write_plan(tmp_path / "plan.json", plan)
+    assert read_plan(tmp_path / "plan.json") == plan

@@ -280,3 +280,44 @@ def test_of_a_large_program_only_what_is_around_the_fault_is_drawn() -> None:
 def test_a_large_program_without_a_segment_is_refused() -> None:
     """There is nothing to point at, and the program is too large to be drawn whole."""
     assert broken_rule(dataclasses.replace(large(), segments=2)) == 4
+
+
+def homed() -> Program:
+    return lower(chain(2), Strategy(dp=2, bucket_bytes=50, sync="p2p"), batch=8)
+
+
+@pytest.mark.parametrize(
+    ("token", "changes"),
+    [
+        ("AR#loss", {"root": 0}),
+        ("0RD#b0", {"root": 2}),
+    ],
+)
+def test_rule_2_a_root_where_none_belongs_or_outside_of_the_group(token: str, changes: dict[str, object]) -> None:
+    assert broken_rule(on_rank(homed(), 0, edit(token, **changes))) == 2
+
+
+def test_rule_9_members_that_mean_different_roots() -> None:
+    assert broken_rule(on_rank(homed(), 0, edit("0RD#b0", root=1))) == 9
+
+
+def test_rule_12_an_update_that_does_not_wait_for_what_comes_to_a_home() -> None:
+    assert broken_rule(on_rank(homed(), 0, edit("U", after=("0B0", "0RD#b0", "AR#loss")))) == 12
+
+
+def test_rule_14_weights_that_do_not_come_back() -> None:
+    program = homed()
+    for rank in range(2):
+        program = on_rank(program, rank, drop("0BC#b1"))
+    assert broken_rule(program) == 14
+
+
+def test_rule_14_weights_that_come_from_another_rank() -> None:
+    program = homed()
+    for rank in range(2):
+        program = on_rank(program, rank, edit("0BC#b1", root=0))
+    assert broken_rule(program) == 14
+
+
+def test_rule_14_weights_that_come_back_before_the_update() -> None:
+    assert broken_rule(on_rank(homed(), 1, edit("0BC#b1", after=("0B0",)))) == 14

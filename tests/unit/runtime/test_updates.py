@@ -1,5 +1,6 @@
 """Divisor, global norm, optimizer, schedule."""
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from trimaran.errors import InputError
 from trimaran.job import Job
 from trimaran.runtime.updates import Updater
 
@@ -68,3 +70,26 @@ def test_a_stage_without_parameters_updates_nothing() -> None:
     assert updater.optimizer is None
     updater.clip(updater.square_norm("cpu").sqrt())
     updater.update()
+
+
+def test_gradients_of_what_is_updated_elsewhere_are_dropped() -> None:
+    here, there = parameter(3.0), parameter(4.0)
+    updater = Updater(job(), [here], [here], elsewhere=[there])
+    updater.update()
+    assert (here.item(), there.item()) == (-3.0, 0.0)
+    assert here.grad is None
+    assert there.grad is None
+
+
+def test_a_rank_that_is_home_to_nothing_updates_nothing() -> None:
+    there = parameter(4.0)
+    updater = Updater(job(), [], [], elsewhere=[there])
+    updater.update()
+    assert (updater.optimizer, there.item(), there.grad) == (None, 0.0, None)
+
+
+def test_an_optimizer_with_one_state_for_all_parameters_cannot_be_split() -> None:
+    whole = dataclasses.replace(job(), optimizer=torch.optim.LBFGS)
+    Updater(whole, [parameter(1.0)], [])
+    with pytest.raises(InputError, match="LBFGS"):
+        Updater(whole, [parameter(1.0)], [], elsewhere=[parameter(2.0)])

@@ -1,0 +1,1 @@
+"""The time of a step on a device that is not at hand."""

@@ -61,15 +61,14 @@ class Census:
         """Learn the gradients that parameters have now."""
         for reference in self._parameters:
             parameter = reference()
-            if parameter is not None and parameter.grad is not None:
-                self._declare(parameter.grad, Role.GRADIENT)
+            if parameter is not None:
+                self._meet_gradient(parameter)
 
     def _begin_update(self, optimizer: Optimizer, _: Any, __: Any) -> None:
         self._tape.updating = True
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._declare(parameter.grad, Role.GRADIENT)
+                self._meet_gradient(parameter)
         self._meet_state(optimizer)
 
     def _end_update(self, optimizer: Optimizer, _: Any, __: Any) -> None:
@@ -81,6 +80,17 @@ class Census:
         self._declare(parameter, Role.PARAMETER, name)
         if parameter.grad is not None:
             self._declare(parameter.grad, Role.GRADIENT)
+
+    def _meet_gradient(self, parameter: torch.Tensor) -> None:
+        """Learn the gradient that the step has made for a parameter."""
+        if parameter.grad is None:
+            return
+        self._declare(parameter.grad, Role.GRADIENT)
+        find = self._tape.book.find
+        for plain, gradient in zip(_plain(parameter), _plain(parameter.grad), strict=False):
+            owner, made = find(plain.untyped_storage()), find(gradient.untyped_storage())
+            if owner is not None and made is not None:
+                self._tape.gradients[owner] = made
 
     def _meet_state(self, optimizer: Optimizer) -> None:
         for state in optimizer.state.values():

@@ -34,7 +34,13 @@ def finished(tape: Tape) -> Recording:
         for number, record in enumerate(tape.book.records)
         if record.role in (Role.PARAMETER, Role.BUFFER) and record.reference() is not None
     }
-    trace = StepTrace(events=events, storages=storages, names=dict(tape.book.names), device=tape.device)
+    trace = StepTrace(
+        events=events,
+        storages=storages,
+        names=dict(tape.book.names),
+        device=tape.device,
+        gradients=dict(tape.gradients),
+    )
     return Recording(trace=trace, calls=calls, externals=externals)
 
 
@@ -100,6 +106,8 @@ def _op(moment: int, draft: OpDraft, duration_s: float | None) -> TraceOp:
         repeatable=draft.call is not None,
         duration_s=duration_s,
         scratch_bytes=draft.scratch_bytes,
+        operands=tuple((number, tuple(shape)) for number, shape in draft.operands),
+        results=tuple(None if shape is None else tuple(shape) for shape in draft.results),
     )
 
 

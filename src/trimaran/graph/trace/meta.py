@@ -7,12 +7,14 @@ in one storage of its own; the fused forms of optimizers may need scratch memory
 workspace.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
+from torch.overrides import TorchFunctionMode
 
 from trimaran.errors import InputError, TrimaranError
 from trimaran.graph.trace.attention import AttentionForm, attend
@@ -21,12 +23,18 @@ from trimaran.graph.trace.calls import replaced
 from trimaran.graph.trace.dropout import drop_out
 from trimaran.graph.trace.overrides import Overrides, Replacement
 from trimaran.graph.trace.record import Recorder
+from trimaran.graph.trace.recurrent import CELLS, run_layers
 from trimaran.graph.trace.types import StepTrace
 
 Loss = Callable[[nn.Module, Any], torch.Tensor]
 """Runs the forward of a model on a batch, and gives the scalar that is minimised."""
 
 _META = torch.device("meta")
+
+_DRAWS = frozenset(
+    ["normal_", "uniform_", "trunc_normal_", "kaiming_normal_", "kaiming_uniform_", "xavier_normal_", "xavier_uniform_"]
+)
+"""Fill a tensor with random numbers, in place."""
 
 
 def trace_on_meta(
@@ -37,6 +45,7 @@ def trace_on_meta(
     make_optimizer: Callable[[Iterable[nn.Parameter]], Optimizer] | None = None,
     autocast: torch.dtype | None = None,
     attention: AttentionForm = "flash",
+    layers: bool = False,
 ) -> StepTrace:
     """Trace one step of training.
 
@@ -49,6 +58,7 @@ def trace_on_meta(
         make_optimizer: makes the optimizer from parameters; None: no update, and no state
         autocast: lower precision, such as `torch.bfloat16`; None: none
         attention: form of attention; "flash" is that of a GPU. With "cpu" dropout is that of a CPU too
+        layers: recurrent layers run in one operation each, as a library of a GPU runs them; otherwise step by step
 
     Returns:
         The trace, with no durations.
@@ -56,28 +66,76 @@ def trace_on_meta(
     Raises:
         InputError: the model cannot run without data, as where it decides by the values of a tensor
     """
-    casting = Autocast(autocast) if autocast is not None else None
-    try:
+    rules = _Rules(autocast=autocast, attention=attention, layers=layers)
+    with _telling():
         model = _model_on_meta(make_model)
         batch = replaced(make_batch(), torch.Tensor, _to_meta)
         optimizer = make_optimizer(model.parameters()) if make_optimizer is not None else None
-
-        def step() -> None:
-            with _META, Overrides(_rules(casting, attention)):
-                value = loss(model, batch)
-            if casting is not None:
-                casting.end_forward()
-            value.backward()
-            del value
-            if optimizer is not None:
-                optimizer.step()
-
         if optimizer is not None:
-            step()
+            _step(model, batch, loss, optimizer, rules)
             optimizer.zero_grad(set_to_none=True)
-        recorder = Recorder(model)
-        with recorder:
-            step()
+        return _recorded(model, batch, loss, optimizer, rules)
+
+
+def trace_twice_on_meta(
+    make_model: Callable[[], nn.Module],
+    make_batches: tuple[Callable[[], Any], Callable[[], Any]],
+    loss: Loss,
+    *,
+    make_optimizer: Callable[[Iterable[nn.Parameter]], Optimizer],
+    autocast: torch.dtype | None = None,
+    layers: bool = False,
+) -> tuple[StepTrace, StepTrace]:
+    """Trace two steps of training, the first without an update.
+
+    Its gradients then give the optimizer its state, which is there in the second from the beginning. So the two cost
+    half of what two calls of `trace_on_meta` do; no update depends on the batch.
+
+    Args:
+        make_model: as for `trace_on_meta`
+        make_batches: make the batch of each
+        loss: `(model, batch)` to the scalar loss
+        make_optimizer: makes the optimizer from parameters
+        autocast: lower precision; None: none
+        layers: recurrent layers run in one operation each
+
+    Raises:
+        InputError: as for `trace_on_meta`
+    """
+    rules = _Rules(autocast=autocast, attention="flash", layers=layers)
+    with _telling():
+        model = _model_on_meta(make_model)
+        optimizer = make_optimizer(model.parameters())
+        first, second = (replaced(make_batch(), torch.Tensor, _to_meta) for make_batch in make_batches)
+        model.zero_grad(set_to_none=True)
+        without = _recorded(model, first, loss, None, rules)
+        optimizer.step()
+        model.zero_grad(set_to_none=True)
+        return without, _recorded(model, second, loss, optimizer, rules)
+
+
+def _recorded(model: nn.Module, batch: Any, loss: Loss, optimizer: Optimizer | None, rules: "_Rules") -> StepTrace:
+    recorder = Recorder(model)
+    with recorder:
+        _step(model, batch, loss, optimizer, rules)
+    return recorder.recording.trace
+
+
+def _step(model: nn.Module, batch: Any, loss: Loss, optimizer: Optimizer | None, rules: "_Rules") -> None:
+    with _META, rules.asked_for(), Overrides(rules.of):
+        value = loss(model, batch)
+    rules.end_forward()
+    value.backward()
+    del value
+    if optimizer is not None:
+        optimizer.step()
+
+
+@contextmanager
+def _telling() -> Iterator[None]:
+    """What fails without data is told as such."""
+    try:
+        yield
     except TrimaranError:
         raise
     except (RuntimeError, NotImplementedError, ValueError, TypeError) as error:
@@ -87,29 +145,73 @@ def trace_on_meta(
             "`trimaran.virtual_memory`",
             error=type(error).__name__,
         ) from error
-    return recorder.recording.trace
 
 
-def _rules(casting: Autocast | None, attention: AttentionForm) -> Callable[[str], Replacement | None]:
-    def attend_in_form(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
-        if casting is not None:
-            args, kwargs = replaced((args, dict(kwargs)), torch.Tensor, casting.cast)
-        return attend(attention, func, args, kwargs)
+class _Rules:
+    """Which functions run in another form."""
 
-    def rule(name: str) -> Replacement | None:
+    def __init__(self, *, autocast: torch.dtype | None, attention: AttentionForm, layers: bool) -> None:
+        self._dtype = autocast
+        self._casting = Autocast(autocast) if autocast is not None else None
+        self._attention = attention
+        self._layers = layers
+
+    def asked_for(self) -> AbstractContextManager[Any]:
+        """Modules that ask whether autocast is on, as recurrent ones do, are told; meta tensors are not cast by it."""
+        if self._dtype is None:
+            return nullcontext()
+        return torch.autocast("cpu", dtype=self._dtype, cache_enabled=False)
+
+    def end_forward(self) -> None:
+        """Let go of what a forward keeps."""
+        if self._casting is not None:
+            self._casting.end_forward()
+
+    def of(self, name: str) -> Replacement | None:
+        """What runs in the place of a function; None where it runs as it is."""
         if name == "scaled_dot_product_attention":
-            return attend_in_form
-        if name == "dropout" and attention != "cpu":
+            return self._attend
+        if name == "dropout" and self._attention != "cpu":
             return drop_out
-        return casting.replacement(name) if casting is not None else None
+        if self._layers and name in CELLS:
+            return self._run_layers
+        return self._casting.replacement(name) if self._casting is not None else None
 
-    return rule
+    def _attend(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        args, kwargs = self._cast(args, kwargs)
+        return attend(self._attention, func, args, kwargs)
+
+    def _run_layers(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        args, kwargs = self._cast(args, kwargs)
+        return run_layers(func, args, kwargs)
+
+    def _cast(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+        if self._casting is None:
+            return args, kwargs
+        cast: tuple[tuple[Any, ...], Mapping[str, Any]] = replaced(
+            (args, dict(kwargs)), torch.Tensor, self._casting.cast
+        )
+        return cast
+
+
+class _Undrawn(TorchFunctionMode):
+    """Weights without values are not drawn: on meta tensors that costs more than a step."""
+
+    def __torch_function__(
+        self, func: Any, _: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Run a function, unless all it does is to draw numbers that a meta tensor does not have."""
+        if getattr(func, "__name__", "") in _DRAWS:
+            tensor = args[0] if args else (kwargs or {}).get("tensor")
+            if isinstance(tensor, torch.Tensor) and tensor.is_meta:
+                return tensor
+        return func(*args, **(kwargs or {}))
 
 
 def _model_on_meta(make_model: Callable[[], nn.Module]) -> nn.Module:
     """Make a model on meta tensors; one that reads values while it is made is made for real first."""
     try:
-        with _META:
+        with _META, _Undrawn():
             model = make_model()
     except (RuntimeError, NotImplementedError):
         model = make_model()

@@ -106,8 +106,8 @@ class Operations(TorchDispatchMode):
     def _note(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tape, book = self.tape, self.tape.book
         inputs = [tensor for tensor in tensors_in((args, kwargs)) if has_storage(tensor)]
-        numbers = dict.fromkeys(self.meet(tensor, func._schema.name) for tensor in inputs)
-        reads = tuple((number, book.records[number].version) for number in numbers)
+        numbers = [self.meet(tensor, func._schema.name) for tensor in inputs]
+        reads = tuple((number, book.records[number].version) for number in dict.fromkeys(numbers))
         template = self._template(args, kwargs) if is_repeatable(func, args, kwargs) else None
         tape.running = True
         try:
@@ -135,6 +135,8 @@ class Operations(TorchDispatchMode):
             duration_s=ran.duration_s,
             interval=ran.interval,
             scratch_bytes=ran.scratch_bytes,
+            operands=tuple((number, tensor.shape) for number, tensor in zip(numbers, inputs, strict=True)),
+            results=_shapes(out),
         )
         tape.events.append(draft)
         return out
@@ -218,6 +220,15 @@ class Operations(TorchDispatchMode):
             name = self.tape.book.names.get(number, "") if number is not None else ""
             return name.rpartition(".")[0]
         return self.paths.of_node(node._sequence_nr())
+
+
+def _shapes(out: Any) -> tuple[torch.Size | None, ...]:
+    """Shapes of results, in order."""
+    if isinstance(out, torch.Tensor):
+        return (out.shape,)
+    if out is None:
+        return (None,)
+    return tuple(shape for part in out for shape in _shapes(part)) if isinstance(out, tuple | list) else ()
 
 
 @functools.cache

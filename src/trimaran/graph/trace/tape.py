@@ -30,6 +30,8 @@ class OpDraft:
     duration_s: float | None = None
     interval: tuple[torch.cuda.Event, torch.cuda.Event] | None = None
     scratch_bytes: int = 0
+    operands: tuple[tuple[int, torch.Size], ...] = ()
+    results: tuple[torch.Size | None, ...] = ()
 
 
 @dataclass(slots=True)
@@ -62,6 +64,7 @@ class Tape:
         real: whether the step is known to be none on meta tensors, although autograd may use some in forward mode
         waiting: whether no forward has begun yet; then no more than `patience` events are noted
         patience: see `waiting`
+        gradients: storage of the gradient by that of its parameter
     """
 
     events: list[OpDraft | TickDraft] = field(default_factory=list)
@@ -75,6 +78,7 @@ class Tape:
     real: bool = False
     waiting: bool = False
     patience: int = 10_000
+    gradients: dict[int, int] = field(default_factory=dict)
     book: StorageBook = field(init=False)
 
     def __post_init__(self) -> None:

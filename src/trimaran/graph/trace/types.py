@@ -17,7 +17,7 @@ follows from the packs, and what it would hold under any other plan as well.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from typing import Literal
@@ -26,6 +26,12 @@ from trimaran.graph.types import Phase
 
 Value = tuple[int, int]
 """What a storage held at some time: (storage, version). An operation that changes a storage makes its next version."""
+
+Shape = tuple[int, ...]
+"""Of a tensor [elements]."""
+
+Operand = tuple[int, Shape]
+"""A tensor argument of an operation: number of its storage, and the tensor's shape."""
 
 
 class Role(StrEnum):
@@ -74,6 +80,8 @@ class TraceOp:
             communication. Running statistics of a batch norm are not "else": a repetition leaves them out
         duration_s: measured [s]; None where it was not (meta tensors)
         scratch_bytes: on the device only while it runs, such as the workspace of a library [bytes]; measured on a GPU
+        operands: tensor arguments, in order
+        results: shapes of the tensors that it gives, in order; None in the place of one that was not asked for
     """
 
     moment: int
@@ -88,6 +96,8 @@ class TraceOp:
     repeatable: bool
     duration_s: float | None = None
     scratch_bytes: int = 0
+    operands: tuple[Operand, ...] = ()
+    results: tuple[Shape | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,12 +179,14 @@ class StepTrace:
         storages: by number
         names: names of parameters and buffers by storage number
         device: of the tensors while tracing: "meta", "cpu" or "cuda"
+        gradients: storage of the gradient that each parameter has at the end or in the update, by the parameter's
     """
 
     events: tuple[TraceOp | Tick, ...]
     storages: tuple[TraceStorage, ...]
     names: Mapping[int, str]
     device: str
+    gradients: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def length(self) -> int:

@@ -13,6 +13,7 @@ from torch._ops import OpOverload
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from trimaran.graph.trace.geometry import element_bytes
+from trimaran.graph.trace.recurrent_names import RECURRENT
 
 Formula = Callable[..., float]
 
@@ -56,14 +57,23 @@ def _recurrent_layer_backward(x: torch.Tensor, w1: torch.Tensor, w2: torch.Tenso
 
 
 def _recurrent_stack(x: torch.Tensor, weights: list[torch.Tensor], *_: Any, **__: Any) -> float:
-    return 2.0 * math.prod(x.shape[:-1]) * sum(weight.numel() for weight in weights if weight.dim() == 2)
+    elements: int = sum(weight.numel() for weight in weights if weight.dim() == 2)
+    return 2.0 * math.prod(x.shape[:-1]) * elements
 
 
 def _recurrent_stack_backward(x: torch.Tensor, weights: list[torch.Tensor], *_: Any, **__: Any) -> float:
     return 2.0 * _recurrent_stack(x, weights)
 
 
+def _recurrent_call(x: torch.Tensor, *args: Any, **_: Any) -> float:
+    """Any part of a layer: each multiplies every row by every matrix."""
+    weights = next(arg for arg in args if isinstance(arg, list | tuple))
+    elements: int = sum(weight.numel() for weight in weights if weight.dim() == 2)
+    return 2.0 * math.prod(x.shape[:-1]) * elements
+
+
 OWN: dict[str, Formula] = {
+    **{name.replace(".", "::"): _recurrent_call for name in RECURRENT},
     "aten::_scaled_dot_product_flash_attention_for_cpu": _attention,
     "aten::_scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
     "aten::mkldnn_rnn_layer": _recurrent_layer,

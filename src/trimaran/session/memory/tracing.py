@@ -18,7 +18,7 @@ from torch import nn
 from trimaran.errors import InputError, TrimaranError
 from trimaran.graph.batches import call_model, compute_loss
 from trimaran.graph.sample import cast_model, sample_batch
-from trimaran.graph.trace.meta import trace_on_meta
+from trimaran.graph.trace.meta import trace_on_meta, trace_twice_on_meta
 from trimaran.graph.trace.types import StepTrace
 from trimaran.job import Job
 from trimaran.runtime.split import Split
@@ -35,6 +35,8 @@ class JobTracer:
         job: whose model, loss, optimizer and data are used
         splits: modules that run in parts of the batch
         like: a tracer of the same job, whose model and data are used again
+        autocast: lower precision in place of the job's; None: the job's
+        layers: recurrent layers run in one operation each
 
     Attributes:
         splits: as given
@@ -43,8 +45,18 @@ class JobTracer:
         InputError: its data cannot be made
     """
 
-    def __init__(self, job: Job, *, splits: Sequence[Split] = (), like: "JobTracer | None" = None) -> None:
+    def __init__(
+        self,
+        job: Job,
+        *,
+        splits: Sequence[Split] = (),
+        like: "JobTracer | None" = None,
+        autocast: torch.dtype | None = None,
+        layers: bool = False,
+    ) -> None:
         self._job = job
+        self._layers = layers
+        self._autocast = autocast or (torch.bfloat16 if job.precision == "bf16" else None)
         self.splits = tuple(splits)
         self._sample: Any = sample_batch(job) if like is None else like._sample
         self._model: nn.Module | None = None if like is None else like._model
@@ -52,7 +64,11 @@ class JobTracer:
 
     def split(self, *splits: Split) -> "JobTracer":
         """A tracer of the same job with some modules in parts of the batch."""
-        return JobTracer(self._job, splits=splits, like=self)
+        return JobTracer(self._job, splits=splits, like=self, autocast=self._autocast, layers=self._layers)
+
+    def batch(self, samples: int) -> Any:
+        """A batch of so many samples, without values."""
+        return meta_batch(self._job, samples, like=self._sample)
 
     @property
     def model(self) -> nn.Module:
@@ -69,24 +85,45 @@ class JobTracer:
             self._traces[samples] = self._traced(samples)
         return self._traces[samples]
 
+    def trace_twice(self, samples: int) -> tuple[StepTrace, StepTrace]:
+        """The step with so many samples, without its update, and the step with one sample more.
+
+        Raises:
+            InputError: it cannot run on meta tensors
+        """
+        with self._telling(), ExitStack() as stack:
+            return trace_twice_on_meta(
+                split_maker(self._make_model, self.splits, stack),
+                (lambda: self.batch(samples), lambda: self.batch(samples + 1)),
+                self._loss,
+                make_optimizer=self._job.optimizer,
+                autocast=self._autocast,
+                layers=self._layers,
+            )
+
     def _traced(self, samples: int) -> StepTrace:
-        job = self._job
+        with self._telling(), ExitStack() as stack:
+            return trace_on_meta(
+                split_maker(self._make_model, self.splits, stack),
+                lambda: self.batch(samples),
+                self._loss,
+                make_optimizer=self._job.optimizer,
+                autocast=self._autocast,
+                layers=self._layers,
+            )
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        """What the user's code raises is told with the name of the job."""
         try:
-            with ExitStack() as stack:
-                return trace_on_meta(
-                    split_maker(self._make_model, self.splits, stack),
-                    lambda: meta_batch(job, samples, like=self._sample),
-                    self._loss,
-                    make_optimizer=job.optimizer,
-                    autocast=torch.bfloat16 if job.precision == "bf16" else None,
-                )
+            yield
         except TrimaranError:
             raise
         except Exception as error:
             lines = str(error).strip().splitlines()
             raise InputError(
-                f"tracing the step of {job.name} failed: {type(error).__name__}: {lines[0] if lines else ''}",
-                job=job.name,
+                f"tracing the step of {self._job.name} failed: {type(error).__name__}: {lines[0] if lines else ''}",
+                job=self._job.name,
             ) from error
 
     def _make_model(self) -> nn.Module:

@@ -1,0 +1,1 @@
+"""The scaling study: a job on machines that are not at hand."""

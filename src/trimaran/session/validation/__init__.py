@@ -1,0 +1,1 @@
+"""Published measurements, understood as set-ups of ours, predicted, and compared."""

@@ -84,6 +84,7 @@ class Answer:
         skipped: why there is no prediction; "" where there is one
         baselines: what simple rules say, by name, such as "linear" and "log2", where there is an anchor
         setup: as understood; None where it was not
+        fits: whether the step fits the memory of the row's device; None where that is not asked or not known
     """
 
     row: Row
@@ -93,6 +94,7 @@ class Answer:
     skipped: str = ""
     baselines: Mapping[str, float] | None = None
     setup: Setup | None = None
+    fits: bool | None = None
 
     @property
     def error(self) -> float | None:

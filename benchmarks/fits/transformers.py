@@ -1,0 +1,151 @@
+"""Fits the figures of costs/transformers/step_time.py on published steps of divided transformers.
+
+    python benchmarks/fits/transformers.py FILE
+
+FILE is a table of published measurements (families mp_step_time and mp_throughput), of rows that may be fitted on.
+Eleven figures are fitted, none of them for a row, a model or a machine; each is pulled a little towards what was known
+before (priors in `START`). A model's many rows count less each. The error is that of models left out of the fit, one
+after another. Shares of peak that large products reach are not fitted:
+they are medians of published tables of products.
+"""
+
+import math
+import statistics
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+import numpy
+from scipy.optimize import least_squares
+
+from trimaran.cluster.catalog import CatalogDevice
+from trimaran.costs.transformers.step_constants import StepConstants
+from trimaran.costs.transformers.step_time import Exchange, divided_step
+from trimaran.errors import TrimaranError
+from trimaran.session.validation.model_parallel import in_unit, machine_of
+from trimaran.session.validation.model_parallel_exchange import machine_exchange
+from trimaran.session.validation.model_parallel_setups import DividedRun, divided_run
+from trimaran.session.validation.rows import read_rows
+from trimaran.session.validation.types import Row
+
+TARGET = Path(__file__).parents[2] / "src/trimaran/costs/transformers/constants.toml"
+
+LARGE_PRODUCTS = {
+    # ai-dynamo/aiconfigurator@095f58a51, gemm_perf.parquet of a100_sxm, h100_sxm, b200_sxm: m >= 4096, median, bf16
+    "ampere": 0.80,
+    "hopper": 0.77,
+    "blackwell": 0.65,
+    # baidu-research/DeepBench, V100 in mixed precision, CUDA 10: largest products; the rest by analogy
+    "volta": 0.72,
+    "turing": 0.60,
+    "ada": 0.59,
+    "cdna2": 0.50,
+    "cdna3": 0.50,
+}
+START = {
+    "product_share": 1.0,
+    "eight_bit_share": 0.8,
+    "attention_share": 0.45,
+    "early_attention_share": 0.3,
+    "unfused_attention_share": 0.4,
+    "traffic": 1.3,
+    "eager_traffic": 2.0,
+    "host_layer_s": 3e-3,
+    "call_s": 2e-5,
+    "tensor_exposed": 0.5,
+    "data_exposed": 0.1,
+}
+FIXED = {"update_bytes": 30.0, "sharpness": 2.0, "spread": 0.2, "spread_experts": 0.5}
+PULL = 0.15  # weight of a prior, beside one model
+
+
+@dataclass(frozen=True)
+class Point:
+    row: Row
+    run: DividedRun
+    device: CatalogDevice
+    exchange: Exchange
+
+    @property
+    def model(self) -> str:
+        return f"{self.row.fields.get('source_repo', '')} {self.row.fields.get('model', '')}"
+
+    def log_error(self, constants: StepConstants) -> float:
+        run = self.run
+        step = divided_step(
+            run.shape, run.division, run.program, device=self.device, exchange=self.exchange, constants=constants
+        )
+        return math.log(in_unit(self.row, run, step) / self.row.measured)
+
+
+def main(path: Path) -> None:
+    points = _points(path)
+    models = sorted({point.model for point in points})
+    fitted = _fit(points)
+    inside = [abs(math.expm1(point.log_error(fitted))) for point in points]
+    outside: list[float] = []
+    for model in models:
+        without = _fit([point for point in points if point.model != model])
+        outside += [abs(math.expm1(point.log_error(without))) for point in points if point.model == model]
+    outside.sort()
+    spread = round(outside[int(0.9 * len(outside))], 3)
+    _write(replace(fitted, spread=spread), points, statistics.median(inside), statistics.median(outside))
+    print(f"{len(points)} rows of {len(models)} models: median error {statistics.median(inside):.3f},")
+    print(f"of models left out {statistics.median(outside):.3f}, nine of ten below {spread:.3f}")
+
+
+def _points(path: Path) -> list[Point]:
+    points = []
+    for row in read_rows(path):
+        if row.family not in ("mp_step_time", "mp_throughput"):
+            continue
+        try:
+            run = divided_run(row)
+            machine = machine_of(run)
+        except TrimaranError:
+            continue
+        exchange = machine_exchange(machine, year=run.program.year)
+        points.append(Point(row, run, machine.node.device, exchange))
+    return points
+
+
+def _constants(logs: Sequence[float]) -> StepConstants:
+    named = {name: math.exp(value) for name, value in zip(START, logs, strict=True)}
+    return StepConstants(large_products=LARGE_PRODUCTS, **named, **FIXED)
+
+
+def _fit(points: Sequence[Point]) -> StepConstants:
+    counts = Counter(point.model for point in points)
+    start = numpy.log(list(START.values()))
+
+    def residuals(logs: numpy.ndarray) -> numpy.ndarray:
+        constants = _constants(logs.tolist())
+        # A model's rows count as one row and a half to four: they are alike, but not the same.
+        errors = [point.log_error(constants) * counts[point.model] ** -0.35 for point in points]
+        return numpy.concatenate([errors, PULL * (logs - start)])
+
+    found = least_squares(residuals, start, loss="soft_l1", f_scale=0.1, diff_step=1e-3)
+    return _constants(found.x.tolist())
+
+
+def _write(constants: StepConstants, points: Sequence[Point], inside: float, outside: float) -> None:
+    sources = sorted({point.row.fields.get("source_repo", "") for point in points})
+    lines = [
+        "# Figures of costs/transformers/step_time.py. Written by benchmarks/fits/transformers.py: do not edit.",
+        f"# Fitted on {len(points)} rows of {', '.join(sources)}.",
+        f"# Median error {inside:.3f}; of models left out of the fit {outside:.3f}.",
+        "",
+        "[large_products]",
+        *(f"{name} = {share}" for name, share in constants.large_products.items()),
+        "",
+        "[constants]",
+    ]
+    fitted = [entry.name for entry in fields(constants) if entry.name != "large_products"]
+    lines += [f"{name} = {getattr(constants, name):.4g}" for name in fitted]
+    TARGET.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,81 @@
+"""`trimaran clusters`: machines and devices that one need not have, and those that one describes oneself."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trimaran.cli.options import Json
+from trimaran.cli.output import console, errors_reported, print_json
+
+Name = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[NAME]",
+        help='Draw one: "dgx1-v100", "dgx1-v100:4@ethernet-25g", "8xv100", "h200", or a TOML file of your own.',
+        show_default=False,
+    ),
+]
+ImportFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--import",
+        help="Read a node from what `nvidia-smi topo -m` printed, or from NCCL's topology (NCCL_TOPO_DUMP_FILE).",
+        show_default=False,
+    ),
+]
+DeviceName = Annotated[
+    str | None, typer.Option("--device", help="Which device the imported node has.", show_default=False)
+]
+Network = Annotated[
+    str | None,
+    typer.Option("--network", help='Kind of the cards that `nvidia-smi` names, such as "ib-hdr".', show_default=False),
+]
+AsToml = Annotated[bool, typer.Option("--toml", help="Write the node as a file of your own, to keep and correct.")]
+ListDevices = Annotated[bool, typer.Option("--devices", help="List devices instead of machines.")]
+
+
+def clusters(
+    name: Name = None,
+    file: ImportFile = None,
+    device: DeviceName = None,
+    network: Network = None,
+    as_toml: AsToml = False,
+    devices: ListDevices = False,
+    as_json: Json = False,
+) -> None:
+    """List machines of the catalog, or draw one: pairs, tree, rings, figures and where they come from."""
+    with errors_reported(as_json=as_json):
+        from trimaran.cli import cluster_views
+        from trimaran.cluster.catalog import catalog
+        from trimaran.cluster.find import find_machine
+        from trimaran.cluster.imports import import_node
+        from trimaran.cluster.machines import Machine
+        from trimaran.cluster.node_text import node_text
+        from trimaran.cluster.plain_machines import find_node, node_names
+        from trimaran.errors import InputError
+        from trimaran.report.clusters import device_document, machine_document, node_line
+
+        if name is not None and file is not None:
+            raise InputError("give either a name or --import FILE, not both", name=name, file=str(file))
+        if devices:
+            every = tuple(catalog().values())
+            if as_json:
+                print_json({"devices": [device_document(found) for found in every]})
+            else:
+                cluster_views.print_devices(console(), every)
+            return
+        if name is None and file is None:
+            nodes = tuple(find_node(known) for known in node_names())
+            if as_json:
+                print_json({"machines": [node_line(node) for node in nodes]})
+            else:
+                cluster_views.print_nodes(console(), nodes)
+            return
+        machine = find_machine(name or "") if file is None else Machine(node=import_node(file, device, network))
+        if as_toml:
+            typer.echo(node_text(machine.node), nl=False)
+        elif as_json:
+            print_json({"machine": machine_document(machine)})
+        else:
+            cluster_views.print_machine(console(), machine)

@@ -1,0 +1,122 @@
+"""`trimaran scale`: what a job does on many devices of a machine that is not at hand, and what limits it."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trimaran.cli.options import Json
+from trimaran.cli.output import console, errors_reported, print_json
+from trimaran.cli.progress import progress_shown
+
+Reference = Annotated[
+    str,
+    typer.Argument(
+        metavar="JOB",
+        help="A network such as inception_v3, a built-in job, file.py:factory, or a Hugging Face config.json.",
+        show_default=False,
+    ),
+]
+ClusterName = Annotated[
+    str,
+    typer.Option(
+        "--cluster",
+        help='A machine (see `trimaran clusters`), such as "dgx1-v100" or "dgx-a100:512".',
+        show_default=False,
+    ),
+]
+Counts = Annotated[str, typer.Option("--devices", help='Devices in the group: "1,2,4,8", or "8..1024" in doublings.')]
+Batches = Annotated[str, typer.Option("--batch", help="Samples of each device; with --strong, of all together.")]
+Syncs = Annotated[
+    str,
+    typer.Option(
+        "--sync",
+        help='Exchange of gradients: "nccl" (all-reduce), "p2p" (copies to one device and back), "server", "byteps".',
+    ),
+]
+Strong = Annotated[bool, typer.Option("--strong", help="All devices share one batch, instead of having one each.")]
+GlobalBatch = Annotated[
+    str | None,
+    typer.Option("--global-batch", help="Samples of all devices together; means --strong.", show_default=False),
+]
+PrecisionName = Annotated[str, typer.Option("--precision", help='"float32", "tf32", "bfloat16" or "float16".')]
+SoftwareName = Annotated[
+    str | None,
+    typer.Option(
+        "--software",
+        help='Framework and year, such as "pytorch:2020".  [default: PyTorch of today; with p2p MXNet of 2018]',
+        show_default=False,
+    ),
+]
+Measured = Annotated[
+    str | None,
+    typer.Option(
+        "--measured",
+        help='What one device does, such as "363 images/s" or "363 images/s at 64"; the rest follows.',
+        show_default=False,
+    ),
+]
+NcclLog = Annotated[
+    Path | None, typer.Option("--nccl-log", help="Output of nccl-tests on this machine.", show_default=False)
+]
+Kineto = Annotated[
+    Path | None, typer.Option("--kineto", help="A trace of PyTorch's profiler of one device.", show_default=False)
+]
+LengthSpread = Annotated[
+    float,
+    typer.Option(
+        "--length-spread",
+        help="Standard deviation of a batch's work by its mean, as sentences of different lengths have it.",
+    ),
+]
+Plot = Annotated[Path | None, typer.Option("--plot", help="Draw the study into this SVG file.", show_default=False)]
+
+
+def scale(
+    job: Reference,
+    cluster: ClusterName,
+    devices: Counts = "1,2,4,8",
+    batch: Batches = "64",
+    sync: Syncs = "nccl",
+    strong: Strong = False,
+    global_batch: GlobalBatch = None,
+    precision: PrecisionName = "float32",
+    software: SoftwareName = None,
+    measured: Measured = None,
+    nccl_log: NcclLog = None,
+    kineto: Kineto = None,
+    length_spread: LengthSpread = 0.0,
+    plot: Plot = None,
+    as_json: Json = False,
+) -> None:
+    """Predict throughput, speedup and what limits them on machines that you do not have."""
+    with errors_reported(as_json=as_json):
+        from trimaran.report.scaling.document import study_document
+        from trimaran.session.scaling.requests import check_spread, parse_counts, parse_software, parse_syncs
+        from trimaran.session.scaling.study import StudyRequest, study
+
+        request = StudyRequest(
+            cluster=cluster,
+            devices=parse_counts(devices, what="devices"),
+            batches=parse_counts(global_batch or batch, what="batches"),
+            syncs=parse_syncs(sync),
+            mode="strong" if strong or global_batch is not None else "weak",
+            precision=precision,
+            software=None if software is None else parse_software(software),
+            measured=measured,
+            nccl_log=nccl_log,
+            kineto=kineto,
+            length_spread=check_spread(length_spread),
+        )
+        with progress_shown() as progress:
+            found = study(job, request, progress=progress)
+        if plot is not None:
+            from trimaran.report.scaling.plot import write_plot
+
+            write_plot(plot, found)
+        if as_json:
+            print_json(study_document(found))
+        else:
+            from trimaran.cli.scale_views import print_study
+
+            print_study(console(), found)

@@ -1,0 +1,68 @@
+"""`trimaran validate`: published measurements through the predictor, and how far off it is."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from trimaran.cli.options import Json
+from trimaran.cli.output import console, errors_reported, print_json
+from trimaran.cli.progress import progress_shown
+
+Data = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--data", help="A CSV file of measurements; may be repeated.  [default: rows that come with Trimaran]",
+        show_default=False,
+    ),
+]  # fmt: skip
+Family = Annotated[
+    str | None,
+    typer.Option(
+        "--family",
+        help="Only these rows: single_gpu_time, dp_throughput, dp_step_time, mp_throughput, mp_step_time, "
+        "collectives, memory.",
+        show_default=False,
+    ),
+]
+AnchorOption = Annotated[
+    Literal["single", "none"],
+    typer.Option("--anchor", help="Use one device's figure of the same source where a row has one, or never."),
+]
+Rows = Annotated[bool, typer.Option("--rows", help="Print every row.")]
+
+
+def validate(
+    data: Data = None,
+    family: Family = None,
+    anchor: AnchorOption = "single",
+    rows: Rows = False,
+    as_json: Json = False,
+) -> None:
+    """Predict published measurements, and show how far off the predictions are."""
+    with errors_reported(as_json=as_json):
+        from trimaran.report.validation.document import by_family, validation_document
+        from trimaran.report.validation.views import (
+            family_table,
+            reading_lines,
+            rows_table,
+            skipped_lines,
+            worst_table,
+        )
+        from trimaran.session.validation.validating import ValidationRequest, scored
+        from trimaran.session.validation.validating import validate as run
+
+        request = ValidationRequest(files=tuple(data or ()), family=family, anchor=anchor)
+        with progress_shown() as progress:
+            found = [scored(answer) for answer in run(request, progress=progress)]
+        if as_json:
+            print_json(validation_document(found, anchor=anchor))
+            return
+        out = console()
+        if rows:
+            out.print(rows_table(found))
+        for name, part in by_family(found).items():
+            out.print(family_table(name, part))
+            out.print(*skipped_lines(part), sep="\n", end="\n\n")
+        out.print(worst_table(found))
+        out.print(*reading_lines(), sep="\n")

@@ -1,0 +1,102 @@
+"""Words of a label that somebody gave a machine: "2x RTX 2080Ti NVLink", "a100_40gb RoCE 1600 Gb/s".
+
+Rates of networks and counts are taken out first, so that "100 Gb/s" is not a memory of 100 GB and "4x" not a TITAN X.
+"""
+
+import re
+import unicodedata
+from dataclasses import dataclass
+
+_RATE = re.compile(
+    r"(?<![\w.])(\d+(?:\.\d+)?)\s*-?\s*(g|t)(?:b(?:its?)?\s*(?:/|p|per)\s*s(?:ec)?|be|bits?|ige)\b"
+    # "25Gb Ethernet", but not "A100 80GB IB": sizes of memory are no rates of networks
+    r"|(?<![\w.])(?P<bare>1|10|25|50|56|100|200|400|800)\s*gb?\s*(?=ethernet|infiniband|ib\b|roce)"
+)
+_TRAILING = re.compile(r"(?<![\w.])(\d+)\s*[x×*]\s*$")
+_COUNT = re.compile(r"(?<![\w.])(\d+)\s*[x×*]\s*(?=[a-z])")
+_MEMORY = re.compile(r"(?<![\w.])(\d+)\s*gi?b\b|(?<=[a-z0-9][_\- ])(\d+)g\b")
+_NODE = r"(?:nodes?|machines?|hosts?|servers?|instances?)"
+_NODES = re.compile(rf"(?<![\w.])(\d+)\s*{_NODE}\b")
+_NODES_OF = re.compile(rf"(?<![\w.])\d+\s*{_NODE}\s*(?:[x×*]|of|with)\s*(\d+)\b")
+_PER_NODE = re.compile(
+    r"(\d+)\s*(?:[a-z0-9\-]+\s+){0,2}(?:per|/|a|each)\s*(?:node|machine|host|server|instance)\b", re.IGNORECASE
+)
+_GLUED = (
+    (re.compile(r"(\d{3,4})(ti|super)\b"), r"\1 \2"),
+    (re.compile(r"\bmax\s*-?\s*q\b|maxq\b"), "max q"),
+    (re.compile(r"\btitan(x|xp|v|rtx|black)\b"), r"titan \1"),
+    (re.compile(r"\b(rtx|gtx)(\d{3,4}|a\d{4})"), r"\1 \2"),
+    (re.compile(r"\b(?:dgx|hgx)\s*-?\s*(a100|h100|h200|b200|b300|h800|a800)\b"), r"dgx \1"),
+    (re.compile(r"\bdgx\s*-?\s*([12])([pv])?\b"), r"dgx\1\2"),
+    (re.compile(r"\bml\.(?=[pg]\d)"), ""),
+    (re.compile(r"\bhgx\s*-?\s*([12])\b"), r"dgx\1"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Label:
+    """What a label says.
+
+    Attributes:
+        words: its words, lower case, without what follows
+        rate_bits_per_s: of a network [bit/s]; 0 where it names none
+        rate_count: of links of that rate, where it says "4x 100 Gb/s"
+        memory_gb: of a device [GB]; 0 where it says none
+        count: "8x": of devices; 0 where it says none
+        nodes: "4 nodes"; 0 where it says none
+        per_node: "4 per node", "2 nodes x 4"; 0 where it says none
+    """
+
+    words: tuple[str, ...]
+    rate_bits_per_s: float
+    rate_count: int
+    memory_gb: int
+    count: int
+    nodes: int
+    per_node: int
+
+
+def read_label(text: str) -> Label:
+    """What a label says.
+
+    Example:
+        >>> label = read_label("4 nodes x 8 V100-SXM2-16GB, 100 Gb/s InfiniBand")
+        >>> label.words, label.nodes, label.per_node, label.memory_gb, label.rate_bits_per_s / 1e9
+        (('8', 'v100', 'sxm2', 'infiniband'), 4, 8, 16, 100.0)
+    """
+    rest = unicodedata.normalize("NFKC", text).lower().replace("_", " ").replace("—", " ")
+    rate, rate_count = 0.0, 0
+    for found in _RATE.finditer(rest):
+        value = float(found["bare"] or found[1]) * (1e12 if found[2] == "t" else 1e9)
+        if value > rate:
+            before = _TRAILING.search(rest[: found.start()])
+            rate, rate_count = value, int(before[1]) if before else 0
+    rest = _TRAILING.sub(" ", _RATE.sub(" ", rest))
+    per_node, rest = _taken(_PER_NODE, rest, keep=True)
+    per_node = per_node or _taken(_NODES_OF, rest, keep=True)[0]
+    nodes, rest = _taken(_NODES, rest)
+    count, rest = _taken(_COUNT, rest)
+    memory, rest = _taken(_MEMORY, rest)
+    for pattern, better in _GLUED:
+        rest = pattern.sub(better, rest)
+    words = tuple(word for word in re.sub(r"[^a-z0-9.]+", " ", rest).split() if word.strip(".") not in ("", "x"))
+    if any(word == "titan" for word in words) and re.search(r"titan\s*-?\s*x\b", rest):
+        at = words.index("titan") + 1
+        words = (*words[:at], "x", *words[at:])
+    return Label(
+        words=tuple(word.strip(".") for word in words),
+        rate_bits_per_s=rate,
+        rate_count=rate_count,
+        memory_gb=memory,
+        count=count,
+        nodes=nodes,
+        per_node=per_node,
+    )
+
+
+def _taken(pattern: re.Pattern[str], text: str, *, keep: bool = False) -> tuple[int, str]:
+    found = pattern.search(text)
+    if found is None:
+        return 0, text
+    number = next(int(group) for group in found.groups() if group)
+    return number, text if keep else pattern.sub(" ", text)

@@ -1,0 +1,167 @@
+"""Rings of a collective, found on the links that are there.
+
+A ring visits every device once and comes back. On links of the devices' own each direction of a link carries one
+ring, so the problem is: as many closed tours through the chosen devices as the links allow, each direction of each
+link used once. `tours` solves it: exactly for up to eight devices, and with a search that is cut off for more. Up to
+four devices, two rings may also share a link half and half: four that are all joined have three rings' worth, though
+no three whole ones.
+
+On a DGX-1 with P100, devices 0 to 3 are all joined and device 4 has a link to 0 alone. No tour through 4 exists, so a
+ring of five falls to PCIe, a tenth as fast.
+
+Devices on NVLink switches reach all others over all their links: as many rings as a device has links. Where no tour
+exists at all, one ring goes over PCIe in the order of the tree, and its slowest step decides.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+from trimaran.cluster.machines import Edge, LinkType, Node
+from trimaran.cluster.topology import Pair, check_devices, host_route, pair, switch_links
+from trimaran.cluster.tours import Tour, best_tours
+
+RingKind = Literal["links", "switch", "pcie", "staged", "none"]
+"""Links of the devices' own; switches for them; PCIe from device to device; PCIe by way of the host; one device."""
+
+RING_SHARE = 0.93
+"""Share of a link's copies that a ring sustains where no ring was measured: 0.94 of NVLink 1, 0.95 of 2, 0.93 of 4."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RingSet:
+    """Rings through some devices of a node.
+
+    Attributes:
+        devices: that they go through
+        kind: over what
+        rings: each as the order in which it visits the devices
+        share: of a link's rate that each ring has: 1, or 0.5 where two share each link
+        bytes_per_s: of all of them together: bus bandwidth of a large all-reduce, `2 (n - 1) / n` of the buffer over
+            its time [bytes/s]
+        slowest: what limits it, in words
+        exact: no set of more rings exists
+    """
+
+    devices: Tour
+    kind: RingKind
+    rings: tuple[Tour, ...]
+    share: float
+    bytes_per_s: float
+    slowest: str
+    exact: bool
+
+
+def ring_bandwidth(node: Node, devices: Iterable[int]) -> RingSet:
+    """The best set of rings through some devices of a node.
+
+    Args:
+        node: that has them
+        devices: their numbers
+
+    Raises:
+        InputError: the node has no such device
+
+    Example:
+        >>> from trimaran.cluster.plain_machines import find_node
+        >>> dgx = find_node("dgx1-p100")
+        >>> [round(ring_bandwidth(dgx, range(count)).bytes_per_s / 1e9, 1) for count in (4, 5, 6)]
+        [51.9, 5.6, 34.6]
+    """
+    chosen = tuple(devices)
+    check_devices(node, chosen)
+    if len(chosen) < 2:
+        return RingSet(
+            devices=chosen, kind="none", rings=(), share=1.0, bytes_per_s=0.0, slowest="one device", exact=True
+        )
+    switched = min(switch_links(node, number) for number in chosen)
+    if switched:
+        link = pair(node, *chosen[:2]).route.edges[0].link
+        return _over_links(chosen, (chosen,) * switched, link, kind="switch", share=1.0, exact=True)
+    capacity = _capacity(node, chosen)
+    tours, share, exact = best_tours(chosen, capacity)
+    if tours:
+        link = next(edge.link for edge in pair(node, tours[0][0], tours[0][1]).route.edges)
+        return _over_links(chosen, tours, link, kind="links", share=share, exact=exact)
+    return _over_pcie(node, chosen)
+
+
+def ring_rate(link: LinkType) -> float:
+    """What a ring sustains on one link, in one direction [bytes/s]."""
+    return link.ring_bytes_per_s or RING_SHARE * link.bytes_per_s
+
+
+def _over_links(
+    devices: Tour, tours: tuple[Tour, ...], link: LinkType, *, kind: RingKind, share: float, exact: bool
+) -> RingSet:
+    count = len(tours) * share
+    return RingSet(
+        devices=devices,
+        kind=kind,
+        rings=tours,
+        share=share,
+        bytes_per_s=count * ring_rate(link),
+        slowest=f"{count:g} x {link.name}",
+        exact=exact,
+    )
+
+
+def _over_pcie(node: Node, devices: Tour) -> RingSet:
+    """One ring in the order of the numbers, which is the order of the tree: neighbours are near.
+
+    All steps run at once, so a direction of an edge that two of them go over gives each half.
+    """
+    order = tuple(sorted(devices))
+    steps = [pair(node, a, b) for a, b in zip(order, (*order[1:], order[0]), strict=True)]
+    ways = [_way(node, order[index], step) for index, step in enumerate(steps)]
+    uses: dict[tuple[str, str], int] = {}
+    for way in ways:
+        for start, end, _ in way:
+            uses[start, end] = uses.get((start, end), 0) + 1
+    rates = []
+    for step, way in zip(steps, ways, strict=True):
+        share = step.bytes_per_s / step.route.bytes_per_s
+        rates.append(min(_part(edge, share) / uses[start, end] for start, end, edge in way))
+    slowest = steps[rates.index(min(rates))]
+    words = {"socket": "from socket to socket", "root": "through the root", "pcie": "within a switch"}
+    way_words = words.get(slowest.kind, "over their own links")
+    return RingSet(
+        devices=devices,
+        kind="pcie" if all(step.peer for step in steps) else "staged",
+        rings=(order,),
+        share=1.0,
+        bytes_per_s=min(rates),
+        slowest=f"gpu{slowest.a} to gpu{slowest.b} {way_words}{'' if slowest.peer else ', by way of the host'}",
+        exact=True,
+    )
+
+
+def _way(node: Node, start: int, step: Pair) -> tuple[tuple[str, str, Edge], ...]:
+    """Edges that a step goes over, each with its direction."""
+    other = step.b if start == step.a else step.a
+    if step.peer:
+        vertices = step.route.vertices if start == step.a else step.route.vertices[::-1]
+        edges = step.route.edges if start == step.a else step.route.edges[::-1]
+        return tuple((a, b, edge) for (a, b), edge in zip(pairwise(vertices), edges, strict=False))
+    up, down = host_route(node, start), host_route(node, other)
+    climb = [(a, b, edge) for (a, b), edge in zip(pairwise(up.vertices), up.edges, strict=True)]
+    fall = [(b, a, edge) for (a, b), edge in zip(pairwise(down.vertices), down.edges, strict=True)]
+    sockets = [edge for edge in step.route.edges if edge.link.kind == "socket"]
+    return (*climb, *((up.vertices[-1], down.vertices[-1], edge) for edge in sockets), *fall)
+
+
+def _part(edge: Edge, share: float) -> float:
+    """What a ring sustains on an edge; of a link between sockets one, however many there are."""
+    return ring_rate(edge.link) if edge.link.kind == "socket" else share * ring_rate(edge.link) * edge.count
+
+
+def _capacity(node: Node, devices: Tour) -> dict[tuple[int, int], int]:
+    """Links of their own between two devices, in each direction."""
+    found: dict[tuple[int, int], int] = {}
+    names = {f"gpu{number}": number for number in devices}
+    for edge in node.edges:
+        if edge.a in names and edge.b in names:
+            for key in ((names[edge.a], names[edge.b]), (names[edge.b], names[edge.a])):
+                found[key] = found.get(key, 0) + edge.count
+    return found

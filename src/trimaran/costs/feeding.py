@@ -1,0 +1,107 @@
+"""How fast the host of a node hands data to its devices: reading, decoding, copying.
+
+Images are decoded and augmented by cores, or by the devices themselves (DALI). A node's devices share its cores, so a
+loader that keeps one device busy starves eight. What is synthetic, or small and ready in memory, is never waited for.
+Left out: shuffling, and disks that share a network.
+"""
+
+from dataclasses import dataclass
+
+from trimaran.cluster.machines import Node
+from trimaran.costs.software import Software
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feed:
+    """What the host of a node can hand over.
+
+    Attributes:
+        samples_per_s: to all devices of a node together [samples/s]
+        device_samples_per_s: to one device, whatever the others do; its loader has so many workers [samples/s]
+        source: where this comes from
+    """
+
+    samples_per_s: float
+    device_samples_per_s: float = float("inf")
+    source: str
+
+    def wait_s(self, batch: int, *, devices: int, step_s: float) -> float:
+        """How long a step waits for its data [s].
+
+        Args:
+            batch: samples of a device in a step
+            devices: of the node that take part
+            step_s: the step, if data were there [s]
+
+        Example:
+            >>> Feed(samples_per_s=1000.0, source="example").wait_s(100, devices=8, step_s=0.5)
+            0.30000000000000004
+        """
+        needed_s = max(batch * devices / self.samples_per_s, batch / self.device_samples_per_s)
+        return max(0.0, needed_s - step_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loader:
+    """A way to decode and augment photographs of ImageNet's size (about 110 kB, 500 x 375) to 224 x 224.
+
+    Attributes:
+        images_per_core_s: of one core [images/s]
+        workers: processes or threads of a device's loader; 0: as many as there are cores
+        source: where the figures come from
+    """
+
+    images_per_core_s: float
+    workers: int = 0
+    source: str
+
+
+LOADERS = {
+    "torchvision": Loader(
+        images_per_core_s=110.0, source="Pillow 7 to 9 resized crop of ImageNet: about 100 to 130 images/s a core"
+    ),
+    "tensorflow": Loader(
+        images_per_core_s=180.0, source="tf.image decode_and_crop_jpeg, distortions: 150 to 200 images/s a core"
+    ),
+    "mxnet": Loader(
+        images_per_core_s=250.0, source="MXNet RecordIO with OpenCV, images resized beforehand to 480 pixels"
+    ),
+    "dali-cpu": Loader(
+        images_per_core_s=205.0,
+        source="NVIDIA DALI: 7,800 to 8,300 images/s on the 40 cores of a DGX-1, NVIDIA/DeepLearningExamples "
+        "PyTorch/Classification/ConvNets (EfficientNet-B0 and ResNet-50 in half precision on 8 GPUs)",
+    ),
+    "dali": Loader(images_per_core_s=500.0, source="NVIDIA DALI, entropy decoding on cores, the rest on the device"),
+}
+
+
+def photograph_feed(node: Node, *, loader: str, cores: int | None = None, devices: int | None = None) -> Feed:
+    """Photographs decoded by a node's cores.
+
+    Args:
+        node: whose cores
+        loader: one of `LOADERS`
+        cores: that work on it; None: all of the node
+        devices: that share them, for loaders with workers of their own; None: all of the node
+    """
+    found = LOADERS[loader]
+    total = node.cpu_cores if cores is None else cores
+    per_device = found.workers or total
+    return Feed(
+        samples_per_s=min(total, per_device * (devices or node.devices)) * found.images_per_core_s,
+        device_samples_per_s=per_device * found.images_per_core_s,
+        source=f"{loader} on {total} cores: {found.source}",
+    )
+
+
+def loader_of(software: Software) -> str:
+    """The loader that a framework's own examples use for photographs.
+
+    Example:
+        >>> loader_of(Software(framework="mxnet", year=2017.0))
+        'mxnet'
+    """
+    for name in ("dali-cpu", "dali"):
+        if name in software.libraries:
+            return name
+    return software.framework if software.framework in LOADERS else "torchvision"

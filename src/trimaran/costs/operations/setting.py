@@ -1,0 +1,117 @@
+"""On what a step runs, as the figures that the curves need: units, memory and libraries.
+
+A device computes on its vector units or, in types that they take, on its tensor cores. What it has comes from the
+catalog; what its architecture makes of its peak, from the fitted constants.
+"""
+
+from dataclasses import dataclass
+
+import numpy
+from numpy.typing import NDArray
+
+from trimaran.cluster.catalog import CatalogDevice
+from trimaran.costs.operations.kernels import MATRIX_KINDS, Column, Flags, Kernels
+from trimaran.costs.operations.libraries import libraries_year, library_name
+from trimaran.costs.software import Software
+from trimaran.graph.workload import WorkKind
+
+_GRAPHICS_RATIO = 8
+"""Tensor cores of an A100 compute 16 times as fast as its vector units, those of graphics chips 2 to 4 times."""
+
+MATRIX_UNITS = {"cdna1": 2.0, "cdna2": 2.0}
+"""By how much matrix units that take float32 as it is exceed the vector units. Source: AMD, CDNA and CDNA 2 papers."""
+
+PLAIN = frozenset({"kepler", "maxwell", "pascal", "vega", "cpu"})
+"""Architectures without tensor cores: half precision halves their traffic, and their frameworks compute in float32."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What computes each work of a step, one entry of each column a work.
+
+    Attributes:
+        architecture: of the device, "" where it is not known
+        tensor: whether tensor cores compute it
+        tf32: in float32 rounded to TF32
+        flops_per_s: peak of the units that compute it [FLOP/s]
+        vector_flops_per_s: peak of the vector units in float32 [FLOP/s]
+        bytes_per_s: peak of the memory [bytes/s]
+        multiprocessors: that share the work
+        launch_s: between two kernels that do nothing [s]
+        power_w: that the device may draw; 0 where it is not known [W]
+        year: of the libraries
+        library: whose kernels compute, "" for the device maker's
+        channels_last: images are kept with channels last
+    """
+
+    architecture: NDArray[numpy.str_]
+    tensor: Flags
+    tf32: Flags
+    flops_per_s: Column
+    vector_flops_per_s: Column
+    bytes_per_s: Column
+    multiprocessors: Column
+    launch_s: Column
+    power_w: Column
+    year: Column
+    library: NDArray[numpy.str_]
+    channels_last: Flags
+
+
+def setting(kernels: Kernels, device: CatalogDevice, software: Software, precision: str) -> Setting:
+    """What computes each of the kernels of a step on a device under a software."""
+    vector = device.compute["float32"].flops_per_s
+    tensor_types = (
+        {}
+        if device.architecture in PLAIN
+        else {dtype: peak.flops_per_s for dtype, peak in device.compute.items() if dtype != "float32"}
+    )
+    asked = numpy.where(kernels.dtype == "float32", "tf32" if precision == "tf32" else "float32", kernels.dtype)
+    matrix = numpy.isin(kernels.kind, [kind.value for kind in (*MATRIX_KINDS, WorkKind.RECURRENT)])
+    tensor = matrix & numpy.isin(asked, list(tensor_types))
+    peak = numpy.where(matrix, vector * MATRIX_UNITS.get(device.architecture, 1.0), vector)
+    for dtype, flops_per_s in tensor_types.items():
+        peak = numpy.where(tensor & (asked == dtype), flops_per_s, peak)
+
+    def same(value: float) -> Column:
+        return numpy.full(len(kernels), float(value))
+
+    return Setting(
+        architecture=numpy.full(len(kernels), architecture_of(device)),
+        tensor=tensor,
+        tf32=tensor & (asked == "tf32"),
+        flops_per_s=peak,
+        vector_flops_per_s=same(vector),
+        bytes_per_s=same(device.bandwidth.bytes_per_s),
+        multiprocessors=same(device.multiprocessors or _multiprocessors(vector)),
+        launch_s=same(device.launch.seconds),
+        power_w=same(device.power_w),
+        year=same(libraries_year(software)),
+        library=numpy.full(len(kernels), library_name(software)),
+        channels_last=numpy.full(len(kernels), software.channels_last or _turns_graphs(software)),
+    )
+
+
+def architecture_of(device: CatalogDevice) -> str:
+    """Name under which constants of a device are kept: Ampere's graphics chips are not its A100.
+
+    Example:
+        >>> from trimaran.cluster.catalog import find_device
+        >>> architecture_of(find_device("rtx-3090")), architecture_of(find_device("a100-80gb"))
+        ('ga10x', 'ampere')
+    """
+    half = device.compute.get("float16")
+    graphics = half is not None and half.flops_per_s < _GRAPHICS_RATIO * device.compute["float32"].flops_per_s
+    if device.architecture.startswith("cdna"):
+        return "cdna"
+    return "ga10x" if device.architecture == "ampere" and graphics else device.architecture
+
+
+def _turns_graphs(software: Software) -> bool:
+    """TensorFlow's layout optimizer turns a whole graph to channels last for tensor cores."""
+    return software.framework == "tensorflow" and software.year >= 2019.3
+
+
+def _multiprocessors(vector_flops_per_s: float) -> float:
+    """As many as of 128 lanes at 1.6 GHz give that peak."""
+    return max(1.0, vector_flops_per_s // (2 * 128 * 1.6e9))

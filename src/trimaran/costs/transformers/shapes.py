@@ -1,0 +1,224 @@
+"""The shape of a transformer, and how many elements its parameters have.
+
+Decoders (GPT, Llama, mixtures of experts, latent attention) and encoders with a masked-language head (BERT). Left out:
+networks of two stacks, state-space layers, vision towers.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatentAttention:
+    """Attention whose queries, keys and values come from a few latent channels (DeepSeek).
+
+    Attributes:
+        query_rank: latent channels of queries; 0: queries are made directly
+        key_rank: latent channels of keys and values
+        head_size: of queries and keys, without the rotary part
+        rotary_size: rotary part of queries, and of the one key that all heads share
+        value_size: of values
+    """
+
+    query_rank: int
+    key_rank: int
+    head_size: int
+    rotary_size: int
+    value_size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experts:
+    """Feed-forward networks of which each token visits a few.
+
+    Attributes:
+        count: of them
+        active: visited by a token
+        ffn: inner size of each
+        shared_ffn: inner size of the one that every token visits; 0: none
+        dense_layers: first layers that have an ordinary feed-forward network instead
+    """
+
+    count: int
+    active: int
+    ffn: int
+    shared_ffn: int = 0
+    dense_layers: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformerShape:
+    """A transformer.
+
+    Attributes:
+        layers: of the stack
+        hidden: size of the residual stream
+        heads: of queries
+        kv_heads: of keys and values
+        head_size: of each head
+        ffn: inner size of the feed-forward network
+        vocabulary: rows of the embedding, padding included
+        sequence: tokens of a sequence
+        gated: the feed-forward network has two inner products (SwiGLU)
+        biases: linear layers have biases
+        tied: the output layer uses the embedding's weights
+        positions: rows of learned position embeddings; 0: rotary ones or none
+        rotary: queries and keys are rotated
+        centred_norm: norms have a bias (LayerNorm), not a scale alone (RMSNorm)
+        query_key_norm: queries and keys are normalized
+        hidden_dropout: dropout after the embedding and each sub-layer
+        attention_dropout: dropout of attention's probabilities
+        experts: in place of feed-forward networks
+        latent: in place of ordinary attention
+        head: what follows the stack: "causal" (products with the vocabulary) or "masked" (one dense layer before)
+    """
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    ffn: int
+    vocabulary: int
+    sequence: int
+    gated: bool = False
+    biases: bool = True
+    tied: bool = True
+    positions: int = 0
+    rotary: bool = False
+    centred_norm: bool = True
+    query_key_norm: bool = False
+    hidden_dropout: bool = False
+    attention_dropout: bool = False
+    experts: Experts | None = None
+    latent: LatentAttention | None = None
+    head: Literal["causal", "masked"] = "causal"
+
+    def has_experts(self, layer: int) -> bool:
+        """Whether a layer has experts."""
+        return self.experts is not None and layer >= self.experts.dense_layers
+
+
+def padded_vocabulary(entries: int, *, tensor: int = 1, multiple: int = 128) -> int:
+    """Rows of an embedding that is divided evenly: the entries, up to the next multiple of `multiple * tensor`.
+
+    Example:
+        >>> padded_vocabulary(50257), padded_vocabulary(50257, tensor=2)
+        (50304, 50432)
+    """
+    step = multiple * tensor
+    return -(-entries // step) * step
+
+
+def gpt_shape(
+    *, layers: int, hidden: int, heads: int, vocabulary: int = 50304, sequence: int = 1024, dropout: bool = True
+) -> TransformerShape:
+    """A decoder as in GPT-2 and GPT-3: four times the hidden size inside, biases, learned positions, one embedding.
+
+    Example:
+        >>> parameter_count(gpt_shape(layers=96, hidden=12288, heads=96, vocabulary=51200, sequence=2048))
+        174615846912
+    """
+    return TransformerShape(
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=heads,
+        head_size=hidden // heads,
+        ffn=4 * hidden,
+        vocabulary=vocabulary,
+        sequence=sequence,
+        positions=sequence,
+        hidden_dropout=dropout,
+        attention_dropout=dropout,
+    )
+
+
+def attention_elements(shape: TransformerShape, tensor: int = 1) -> int:
+    """Elements of one layer's attention on one of `tensor` ranks, its norms not included.
+
+    Example:
+        4 h² + 4 h for GPT-2's smallest, h = 768:
+
+        >>> attention_elements(gpt_shape(layers=12, hidden=768, heads=12)) == 4 * 768**2 + 4 * 768
+        True
+    """
+    hidden, latent = shape.hidden, shape.latent
+    if latent is not None:
+        queries = shape.heads * (latent.head_size + latent.rotary_size) // tensor
+        values = shape.heads * latent.value_size // tensor
+        keys_values = shape.heads * (latent.head_size + latent.value_size) // tensor
+        made = hidden * latent.query_rank + latent.query_rank * (queries + 1) if latent.query_rank else hidden * queries
+        down = hidden * (latent.key_rank + latent.rotary_size) + latent.key_rank
+        return made + down + latent.key_rank * keys_values + values * hidden
+    out = query_size(shape, tensor)
+    inward = out + 2 * key_size(shape, tensor)
+    norms = 2 * shape.head_size * (1 + shape.centred_norm) if shape.query_key_norm else 0
+    return hidden * (inward + out) + shape.biases * (inward + hidden) + norms
+
+
+def query_size(shape: TransformerShape, tensor: int = 1) -> int:
+    """Size of all queries of a token on one of `tensor` ranks."""
+    return shape.heads * shape.head_size // tensor
+
+
+def key_size(shape: TransformerShape, tensor: int = 1) -> int:
+    """Size of all keys of a token on one of `tensor` ranks; where there are fewer heads than ranks, ranks share one."""
+    return -(-shape.kv_heads // tensor) * shape.head_size
+
+
+def feed_forward_elements(shape: TransformerShape, inner: int) -> int:
+    """Elements of a feed-forward network with `inner` inner channels on this rank."""
+    products = 3 if shape.gated else 2
+    biases = inner * (products - 1) + shape.hidden if shape.biases else 0
+    return products * shape.hidden * inner + biases
+
+
+def norm_elements(shape: TransformerShape) -> int:
+    """Elements of one norm of the residual stream."""
+    return shape.hidden * (1 + shape.centred_norm)
+
+
+def embedding_elements(shape: TransformerShape, tensor: int = 1) -> int:
+    """Elements of the table of tokens on one of `tensor` ranks."""
+    return shape.vocabulary * shape.hidden // tensor
+
+
+def head_elements(shape: TransformerShape, tensor: int = 1) -> int:
+    """Elements of what follows the stack, without the product with the vocabulary."""
+    if shape.head == "causal":
+        return norm_elements(shape)
+    dense = shape.hidden * (shape.hidden + 1)
+    return 2 * norm_elements(shape) + 2 * dense + shape.vocabulary // tensor + 2 * (shape.hidden + 1)
+
+
+def layer_elements(shape: TransformerShape, layer: int, *, tensor: int = 1) -> int:
+    """Elements of a layer on one of `tensor` ranks, experts not included."""
+    if shape.experts is not None and shape.has_experts(layer):
+        shared = shape.experts.shared_ffn
+        inner = shape.experts.count * shape.hidden
+        inner += feed_forward_elements(shape, shared // tensor) if shared else 0
+    else:
+        inner = feed_forward_elements(shape, shape.ffn // tensor)
+    return attention_elements(shape, tensor) + inner + 2 * norm_elements(shape)
+
+
+def expert_elements(shape: TransformerShape, layer: int, *, expert: int = 1, expert_tensor: int = 1) -> int:
+    """Elements of a layer's experts on one of `expert` ranks that each hold some of them."""
+    if shape.experts is None or not shape.has_experts(layer):
+        return 0
+    return shape.experts.count // expert * feed_forward_elements(shape, shape.experts.ffn // expert_tensor)
+
+
+def parameter_count(shape: TransformerShape) -> int:
+    """Parameters of the whole network.
+
+    Example:
+        GPT-2 with its own 50,257 entries and 1,024 positions has 124,439,808:
+
+        >>> parameter_count(gpt_shape(layers=12, hidden=768, heads=12, vocabulary=50257))
+        124439808
+    """
+    stack = sum(layer_elements(shape, layer) + expert_elements(shape, layer) for layer in range(shape.layers))
+    tables = embedding_elements(shape) * (1 if shape.tied else 2) + shape.positions * shape.hidden
+    return stack + tables + head_elements(shape)

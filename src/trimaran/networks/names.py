@@ -1,0 +1,191 @@
+"""Which network a name means, as people and publications spell it.
+
+The answer is a job reference: a name of `trimaran jobs`, with the size where the spelling says one. A network that is
+not ours is never taken for one that is: "resnest50", "efficientnet-b0" and "resnet50d" are None. Where a known training
+script builds a form of its own, saying where the name comes from chooses that form (`script_forms.py`).
+
+A spelling is cut into words and numbers. Words that say nothing about the network are left out; what remains must be,
+as a whole, one of the spellings of `image_names.py`, or the name of a family of language with words that it may have.
+"""
+
+import re
+from itertools import pairwise
+
+from trimaran.errors import InputError
+from trimaran.networks.image_names import image_network
+from trimaran.networks.script_forms import script_form
+from trimaran.networks.sizes import size_name
+
+
+def _words_of(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_SPELLINGS = (
+    (r"\bgoogle nmt\b", "gnmt"),
+    (r"\bvery deep\b", " "),
+    (r"\bcode ?llama\b", "code llama"),
+    (r"\bres ?ne ?xt", "resnext"),
+    (r"\b(?:res net|rn)(?=\b| ?\d)", "resnet"),
+    (r"\bse ?(?=resne)", "se "),
+    (r"\bgoo?gl?e? ?le ?net", "googlenet"),
+    (r"\b(alex|over|dense|vgg|le) (net|feat)", r"\1\2"),
+    (r"\bu net\b", "unet"),
+    (r"\bvggnet", "vgg"),
+    (r"\b(inception|resnet|googlenet|llama|gnmt|alexnet)v(?=\d| |$)", r"\1 v"),
+    (r"\btransformer ?xl", "transformerxl "),
+    (r"\b(?:one weird trick|owt)\b", "2014"),
+    (r"\bfine ?tun(?:e|ed|ing)\b", "finetuning"),
+    (r"\b(?:fp|bf|tf|float|int) ?(?:8|16|32|64)\b", " "),
+    (r"\(? ?\\?\* ?\d+ ?\)?", " "),  # a batch size that is a multiple of the table's
+    (r"\b(?:batch(?: ?size)?|bs) ?\d+\b", " "),
+    (r"\bimage ?net ?(?:1k|2012)?\b", " "),
+    (r"\b(?:seq|sequence|seqlen|window) ?(?:len|length)? ?\d+\b", " "),
+    (r"\b(?:224|227|231|299)(?: ?x ?(?:224|227|231|299))?$", " "),
+)
+_EMPTY = _words_of(
+    """
+    adv amp apex arch architecture benchmark benchmarking benchmarks caffe classification cnn convnet convnets
+    dali data dataset ddp distributed dle dynamo eager example examples facebook gluon google gpu gpus hf
+    horovod huggingface ig inductor input jit keras layer layers lm md meta mindspore mixed mlperf mnist model
+    modeling modelling models mxnet name nchw network nhwc nvidia official oneflow paddle paddlepaddle paper
+    precision pretrain pretrained pretraining pytorch readme real samples ssl swsl synthetic tensorflow tf
+    throughput timm torch torchvision train trained training translation tv with xla
+    """
+)
+_BERT_WORDS = _words_of(
+    "v 1.1 base large b l squad finetuning qa question questions answering uncased cased pre phase 1 2 lamb ner"
+)
+_BERT_SIZES = {"110m": "base", "109m": "base", "336m": "large", "340m": "large"}
+_TRANSFORMER_WORDS = _words_of("v base big large vanilla wmt 14 16 17 en de fr nmt fairseq")
+_SIZED = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?) ?([mbt])\b|\b(small|medium|large|xl)\b")
+_DECIMALS = {"13": "1.3b", "27": "2.7b", "67": "6.7b"}  # sizes that are written without the point and the unit
+_GENERATIONS = {
+    r"(?:megatron )?gpt 2(?: megatron)?": ("gpt2", "gpt"),
+    r"gpt 3": ("gpt3", "gpt"),
+    r"(?:megatron )?gpt|megatron|gpt megatron": ("gpt", "gpt3"),
+    r"opt": ("opt",),
+    r"mpt": ("mpt",),
+    r"llama": ("llama", "llama3", "llama2"),
+    r"llama (?:v )?1|open llama": ("llama1",),
+    r"llama (?:v )?2|code llama": ("llama2",),
+    r"llama (?:v )?3(?:\.?[0123])?": ("llama3",),
+}
+
+
+def canonical_network(text: str, *, source: str = "") -> str | None:
+    """The network that a name means.
+
+    Args:
+        text: the name, or a path that ends in it
+        source: where it comes from, such as a repository and a path in it; chooses the form that is trained there
+
+    Returns:
+        A job reference, such as "vgg16" or "bert:large:head=squad"; a family without a size where the name says none.
+        None: another network, or not known.
+
+    Example:
+        >>> [canonical_network(name) for name in ("ResNet-50 v1.5", "InceptionV3", "LLAMA3-8B", "resnest50d")]
+        ['resnet50', 'inception-v3', 'llama3:8b', None]
+        >>> canonical_network("alexnet", source="tf_cnn_benchmarks")
+        'alexnet-tf'
+    """
+    if text == "alexnet-tf":  # elsewhere "tf" says nothing of the network
+        return text
+    words = _words(text)
+    known = image_network(" ".join(words)) or _language(words) if words else None
+    return script_form(known, text.strip().lower(), source)
+
+
+def _words(text: str) -> list[str]:
+    """The words of the last part of a path that says something; a data set alone does not ("ResNet-18/CIFAR-10")."""
+    parts = text.lower().split("/")
+    for number, part in enumerate(reversed(parts), start=1):
+        words = _cut(part.rpartition("=")[2])
+        if words and words[0] == "cifar" and number < len(parts):
+            return [*_cut(parts[-number - 1]), *words]
+        if words:
+            return words
+    return []
+
+
+def _cut(part: str) -> list[str]:
+    plain = re.sub(r"^(?:torchvision|tf|keras|timm)\.(?:[a-z_]+\.)*", "", part)
+    # Names of weights have a tag behind a point: "resnet50.a1_in1k".
+    plain = re.sub(r"(?<=\w)\.[a-z]\w*$", "", plain)
+    plain = " ".join(re.sub(r"[\s_\-–:,;()\[\]]+", " ", plain).split())
+    for spelled, meant in _SPELLINGS:
+        plain = re.sub(spelled, meant, plain)
+    return [word for word in re.findall(r"[a-z]+|\d+(?:\.\d+)?", plain) if word not in _EMPTY]
+
+
+def _language(words: list[str]) -> str | None:
+    first = words[0]
+    if "bert" in words or "biobert" in words:
+        return _bert(words)
+    if "transformer" in words:
+        others = set(words) - {"transformer"}
+        size = ":big" if others & {"big", "large"} else ":base" if "base" in others else ""
+        return f"transformer{size}" if others <= _TRANSFORMER_WORDS else None
+    if first == "transformerxl":
+        size = " ".join(words[1:])
+        return {"": "transformer-xl", "base": "transformer-xl:base", "large": "transformer-xl:large"}.get(size)
+    if first == "gnmt":
+        return _gnmt(words[1:])
+    if words in (["biglstm"], ["big", "lstm"]):
+        return "big-lstm"
+    return _generation(" ".join(words))
+
+
+def _bert(words: list[str]) -> str | None:
+    counted = {_BERT_SIZES.get(f"{number}{unit}", "") for number, unit in pairwise(words)} - {""}
+    if counted:
+        words = [word for word in words if word != "m" and f"{word}m" not in _BERT_SIZES]
+    others = (set(words) | counted) - {"bert", "biobert"}
+    if not others <= _BERT_WORDS:
+        return None
+    size = ":large" if others & {"large", "l"} else ":base" if others & {"base", "b"} or "biobert" in words else ""
+    asked = others & {"squad", "finetuning", "qa", "question", "questions", "ner"} or "biobert" in words
+    return f"bert{size}" + (":head=squad" if asked else "")
+
+
+def _gnmt(others: list[str]) -> str | None:
+    # What is called GNMT without a number is nearly always the smaller one, of the usual training code.
+    if others in ([], ["v", "2"], ["8"], ["4"]):
+        return "gnmt:8"
+    return "gnmt:16" if others in (["16"], ["large"], ["v", "1"]) else None
+
+
+def _generation(spelled: str) -> str | None:
+    size = ""
+    found = _SIZED.search(spelled)
+    if found:
+        size = found[3] or found[1] + found[2]
+        spelled = f"{spelled[: found.start()]} {spelled[found.end() :]}"
+    rest = [word for word in spelled.split() if word not in ("chat", "instruct", "base", "finetuning", "sft")]
+    if not size and len(rest) > 1 and rest[-1].isdecimal() and rest[0] in ("gpt", "opt") and rest[1:] != ["2"]:
+        size = _DECIMALS.get(rest[-1], "") if len(rest) > 2 or rest[0] == "opt" else ""
+        rest = rest[:-1] if size else rest
+    for pattern, families in _GENERATIONS.items():
+        if re.fullmatch(pattern, " ".join(rest)):
+            return _of_size(families, size)
+    return None
+
+
+def _of_size(families: tuple[str, ...], size: str) -> str | None:
+    if not size:
+        return families[0] if families[0] not in ("gpt", "opt", "mpt") else None
+    for family in families:
+        try:
+            return f"{family}:{size_name(family, _plain(size))}"
+        except InputError:
+            continue
+    return None
+
+
+def _plain(size: str) -> str:
+    """Sizes as they are listed: "7.0b" is "7b", "1.30b" is "1.3b", "0.35b" is "350m"."""
+    number = float(size[:-1]) if size[-1] in "mbt" and size[0].isdigit() else None
+    if number is not None and number < 1 and size[-1] in "bt":
+        return f"{number * 1000:g}{'m' if size[-1] == 'b' else 'b'}"
+    return size if number is None else f"{number:g}{size[-1]}"

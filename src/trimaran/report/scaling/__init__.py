@@ -1,0 +1,1 @@
+"""A scaling study for people and programs: tables, plots, a document."""

@@ -1,0 +1,1 @@
+"""Facts of public sources that rows of published measurements refer to."""

@@ -1,0 +1,170 @@
+"""The shape of a transformer that a published row names.
+
+Families and sizes of ours come from `networks/sizes.py`; a shape can also be said in the row ("GPT h2048 L20"). Here
+are besides networks that are in published tables and no jobs of ours.
+"""
+
+import re
+from collections.abc import Mapping
+
+from trimaran.costs.transformers.shapes import Experts, LatentAttention, TransformerShape
+from trimaran.networks.names import canonical_network
+from trimaran.networks.sizes import FAMILIES, find_size
+
+_LLAMA_LIKE = {"llama", "llama1", "llama2", "llama3"}
+
+
+def _decoder(
+    layers: int,
+    hidden: int,
+    heads: int,
+    kv_heads: int,
+    ffn: int,
+    vocabulary: int,
+    *,
+    gated: bool = True,
+    head_size: int = 0,
+) -> TransformerShape:
+    return TransformerShape(
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_size=head_size or hidden // heads,
+        ffn=ffn,
+        vocabulary=vocabulary,
+        sequence=4096,
+        gated=gated,
+        biases=False,
+        tied=False,
+        rotary=True,
+        centred_norm=False,
+    )
+
+
+def _with(shape: TransformerShape, **changes: object) -> TransformerShape:
+    values = {name: getattr(shape, name) for name in TransformerShape.__slots__}
+    return TransformerShape(**{**values, **changes})
+
+
+_OTHERS: Mapping[str, TransformerShape] = {
+    # NVIDIA/NeMo, scripts/llm and nemo/collections/llm/gpt/model/{nemotron,mixtral,qwen3,deepseek,gpt_oss}.py
+    "nemotron 8b": _decoder(32, 4096, 32, 32, 16384, 256000, gated=False),
+    "nemotron 15b": _decoder(32, 6144, 48, 8, 24576, 256000, gated=False),
+    "nemotron 22b": _decoder(40, 6144, 48, 48, 24576, 256000, gated=False),
+    "nemotron 340b": _decoder(96, 18432, 96, 8, 73728, 256000, gated=False),
+    "mixtral 8x7b": _with(_decoder(32, 4096, 32, 8, 14336, 32000), experts=Experts(count=8, active=2, ffn=14336)),
+    "mixtral 8x22b": _with(_decoder(56, 6144, 48, 8, 16384, 32000), experts=Experts(count=8, active=2, ffn=16384)),
+    "qwen3 30b": _with(
+        _decoder(48, 2048, 32, 4, 6144, 151936, head_size=128),
+        query_key_norm=True,
+        experts=Experts(count=128, active=8, ffn=768),
+    ),
+    "qwen3 235b": _with(
+        _decoder(94, 4096, 64, 4, 12288, 151936, head_size=128),
+        query_key_norm=True,
+        experts=Experts(count=128, active=8, ffn=1536),
+    ),
+    "deepseekv3": _with(
+        _decoder(61, 7168, 128, 128, 18432, 129280, head_size=128),
+        experts=Experts(count=256, active=8, ffn=2048, shared_ffn=2048, dense_layers=3),
+        latent=LatentAttention(query_rank=1536, key_rank=512, head_size=128, rotary_size=64, value_size=128),
+    ),
+    "gpt oss 120b": _with(
+        _decoder(36, 2880, 64, 8, 2880, 201088, head_size=64),
+        experts=Experts(count=128, active=4, ffn=2880),
+        biases=True,
+    ),
+}
+"""Networks of published tables that are no jobs of ours, with one sequence length for all: a row says its own."""
+
+_SCRIPTS: Mapping[str, tuple[int, int]] = {
+    # bigscience-workshop/bigscience, experiments/gpt2-meg/*.slurm: billions of parameters -> layers, hidden size
+    "7": (36, 4096), "7.5": (36, 4096), "14": (32, 6144), "18": (40, 6144), "22": (48, 6144), "24": (40, 7168),
+    "25": (40, 7168), "30": (48, 7168), "39": (48, 8192), "50": (60, 8192), "52": (64, 8192), "65": (64, 9216),
+    "78": (64, 10240), "81": (64, 10240), "97": (64, 11264), "116": (64, 12288), "136": (64, 13312), "158": (64, 14336),
+    "181": (64, 15360), "206": (64, 16384),
+}  # fmt: skip
+
+
+def named_shape(text: str, *, sequence: int, source: str = "") -> TransformerShape | None:
+    """The shape of a network, by what a row calls it.
+
+    Args:
+        text: such as "LLAMA2-70B", "GPT h2048 L20", "Qwen3_30B_a3B"
+        sequence: tokens of a sequence
+        source: repository that the row is from: its scripts may have sizes of their own
+
+    Returns:
+        The shape; None where the name is not known.
+
+    Example:
+        >>> shape = named_shape("LLAMA3_70B", sequence=8192)
+        >>> shape.layers, shape.kv_heads, shape.ffn
+        (80, 8, 28672)
+        >>> named_shape("GPT h2048 L20", sequence=1024).layers
+        20
+    """
+    said = re.search(r"h(\d+)\s*l(\d+)(?:\s*a(\d+))?", text.lower())
+    if said is not None:
+        hidden, layers = int(said.group(1)), int(said.group(2))
+        return _gpt(layers, hidden, int(said.group(3) or max(1, hidden // 128)), 51200, sequence)
+    if "bigscience" in source:
+        return _of_script(text, sequence)
+    plain = re.sub(r"[^a-z0-9.]+", " ", text.lower()).strip()
+    for name, shape in _OTHERS.items():
+        if re.sub(r"(?<=[a-z])(?=\d)", " ", plain).replace(" ", "").startswith(name.replace(" ", "")):
+            return _with(shape, sequence=sequence)
+    return _of_family(text, sequence)
+
+
+def _gpt(layers: int, hidden: int, heads: int, vocabulary: int, sequence: int) -> TransformerShape:
+    return TransformerShape(
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=heads,
+        head_size=hidden // heads,
+        ffn=4 * hidden,
+        vocabulary=vocabulary,
+        sequence=sequence,
+        positions=sequence,
+        hidden_dropout=True,
+        attention_dropout=True,
+    )
+
+
+def _of_script(text: str, sequence: int) -> TransformerShape | None:
+    size = re.search(r"([\d.]+)\s*b\b", text.lower())
+    known = _SCRIPTS.get(size.group(1)) if size else None
+    if known is None:
+        return None
+    layers, hidden = known
+    return _gpt(layers, hidden, hidden // 256 if hidden > 8192 else 32, 50688, sequence)
+
+
+def _of_family(text: str, sequence: int) -> TransformerShape | None:
+    reference = canonical_network(text)
+    family, _, size = (reference or "").partition(":")
+    if family not in FAMILIES or family in ("transformer", "bert"):
+        return None
+    figures = find_size(family, size.split(",")[0].split(":")[0])
+    llama, mosaic = family in _LLAMA_LIKE, family == "mpt"
+    return TransformerShape(
+        layers=figures.layers,
+        hidden=figures.width,
+        heads=figures.heads,
+        kv_heads=figures.groups,
+        head_size=figures.head_size,
+        ffn=figures.dense,
+        vocabulary=-(-figures.vocabulary // 128) * 128,
+        sequence=sequence,
+        gated=llama,
+        biases=not (llama or mosaic),
+        tied=figures.tied,
+        positions=0 if llama or mosaic else sequence,
+        rotary=llama,
+        centred_norm=not llama,
+        hidden_dropout=family in ("gpt", "gpt2"),
+        attention_dropout=family in ("gpt", "gpt2"),
+    )

@@ -1,0 +1,1 @@
+"""Published measurements as rows, with their sources."""

@@ -1,0 +1,180 @@
+"""Every row of some files through the predictor; in two processes where there are many.
+
+Rows of one network go to the same process one after another, because a network is traced once and then kept.
+"""
+
+import os
+import tomllib
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from importlib import resources
+from multiprocessing import get_context
+from pathlib import Path
+
+from trimaran.report.validation.scores import Scored
+from trimaran.session.validation.predict import answer
+from trimaran.session.validation.published_sizes import SIZED
+from trimaran.session.validation.rows import read_rows
+from trimaran.session.validation.types import Anchor, Answer, Row
+
+Progress = Callable[[str, int, int], None]
+
+_ALONE = 200
+"""So many rows are answered in this process: a second one would take longer to start."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidationRequest:
+    """What is to be validated.
+
+    Attributes:
+        files: of rows; none: those that come with Trimaran
+        family: only these rows
+        anchor: whether figures of one device may be used
+        processes: at most
+    """
+
+    files: tuple[Path, ...] = ()
+    family: str | None = None
+    anchor: Anchor = "single"
+    processes: int = 2
+
+
+def validate(request: ValidationRequest, *, progress: Progress) -> tuple[Answer, ...]:
+    """What we say of every row, in the order of the files.
+
+    Args:
+        request: files and family
+        progress: told of every part that is done
+
+    Raises:
+        InputError: a file cannot be read or a cell of it is wrong
+    """
+    return answer_rows(_rows(request), request.anchor, progress=progress, processes=request.processes)
+
+
+def answer_rows(rows: Sequence[Row], anchor: Anchor, *, progress: Progress, processes: int = 2) -> tuple[Answer, ...]:
+    """What we say of rows, in their order.
+
+    Args:
+        rows: of any families
+        anchor: whether figures of one device may be used
+        progress: told of every part that is done
+        processes: at most
+    """
+    at_most = min(processes, os.cpu_count() or 1)
+    if len(rows) <= _ALONE or at_most < 2:
+        return _here(rows, anchor, progress)
+    return _apart(rows, anchor, progress, at_most)
+
+
+def _rows(request: ValidationRequest) -> list[Row]:
+    if not request.files:
+        return list(published_rows(request.family))
+    return [row for path in request.files for row in read_rows(path, family=request.family)]
+
+
+def published_rows(family: str | None = None) -> tuple[Row, ...]:
+    """The rows that come with Trimaran; their column `use` says whether constants may be fitted on them.
+
+    Args:
+        family: only these; None for all
+    """
+    folder = Path(str(resources.files("trimaran.session.validation.published")))
+    same = tomllib.loads((folder / "sources.toml").read_text("utf-8"))
+    return tuple(
+        row for path in sorted(folder.glob("*.csv")) for row in read_rows(path, family=family, same=same[path.stem])
+    )
+
+
+def scored(found: Answer) -> Scored:
+    """An answer as it is scored and shown."""
+    row, setup = found.row, found.setup
+    machine = row.fields.get("machine") or row.fields.get("gpu", "")
+    network = row.fields.get("op") or row.fields.get("model", "")
+    nodes = row.fields.get("n_nodes", "1")
+    several = nodes not in ("", "0", "1")
+    if setup is not None:
+        machine = setup.machine.node.name if setup.devices > 1 else setup.device
+        network, several = setup.network.removeprefix(SIZED), setup.nodes > 1
+    return Scored(
+        row_id=row.row_id,
+        family=row.family,
+        groups={
+            "use": row.fields.get("use", ""),
+            "setting": _setting(found),
+            "machine": machine,
+            "network": network,
+            "source": _source(row),
+        },
+        several_nodes=several,
+        measured=row.measured,
+        predicted=found.predicted,
+        low=found.low,
+        high=found.high,
+        baselines=dict(found.baselines or {}),
+        skipped=found.skipped,
+        flag=row.flag,
+        fits=found.fits,
+    )
+
+
+def _setting(found: Answer) -> str:
+    """Devices, nodes, and whether one device's figure was used."""
+    setup = found.setup
+    if setup is None:
+        return "not one step of equal ranks"
+    where = "one device" if setup.devices == 1 else "one node" if setup.nodes == 1 else "several nodes"
+    rules = found.baselines or {}
+    return f"{where}, from one device's figure" if "linear" in rules else where
+
+
+def _source(row: Row) -> str:
+    return row.fields.get("source_repo") or row.fields.get("source_file") or row.fields.get("framework", "")
+
+
+def _here(rows: Sequence[Row], anchor: Anchor, progress: Progress) -> tuple[Answer, ...]:
+    answers: list[Answer | None] = [None] * len(rows)
+    for done, place in enumerate(_order(rows)):
+        answers[place] = answer(rows[place], anchor=anchor)
+        progress("rows", done + 1, len(rows))
+    return tuple(one for one in answers if one is not None)
+
+
+def _apart(rows: Sequence[Row], anchor: Anchor, progress: Progress, processes: int) -> tuple[Answer, ...]:
+    """In several processes, each with parts that hold all rows of a network."""
+    answers: list[Answer | None] = [None] * len(rows)
+    done = 0
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        parts = list(_parts(rows))
+        waiting = {pool.submit(_answers, [rows[place] for place in part], anchor): part for part in parts}
+        for ready in as_completed(waiting):
+            part = waiting[ready]
+            for place, found in zip(part, ready.result(), strict=True):
+                answers[place] = found
+            done += len(part)
+            progress("rows", done, len(rows))
+    return tuple(one for one in answers if one is not None)
+
+
+def _answers(rows: Sequence[Row], anchor: Anchor) -> list[Answer]:
+    return [answer(row, anchor=anchor) for row in rows]
+
+
+def _order(rows: Sequence[Row]) -> list[int]:
+    return sorted(range(len(rows)), key=lambda place: (_kept_together(rows[place]), place))
+
+
+def _kept_together(row: Row) -> tuple[str, ...]:
+    return row.family, row.fields.get("model", ""), row.fields.get("source_file", ""), row.fields.get("precision", "")
+
+
+def _parts(rows: Sequence[Row]) -> Iterable[list[int]]:
+    parts: dict[tuple[str, ...], list[int]] = {}
+    for place, row in enumerate(rows):
+        parts.setdefault(_kept_together(row)[:2], []).append(place)
+    for part in sorted(parts.values(), key=len, reverse=True):
+        in_order = sorted(part, key=lambda place: (_kept_together(rows[place]), place))
+        for start in range(0, len(in_order), 400):
+            yield in_order[start : start + 400]

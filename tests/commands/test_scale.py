@@ -1,0 +1,125 @@
+"""`trimaran scale` and `trimaran reproduce dgx1` as people and programs call them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.commands.running import trimaran
+
+EXACTLY = [
+    "devices",
+    "batch_per_device",
+    "sync",
+    "samples_per_s",
+    "interval",
+    "speedup",
+    "efficiency",
+    "fp_bp_s",
+    "wu_s",
+    "wu_exposed_s",
+    "limiter",
+    "peak_bytes",
+    "fits",
+]
+
+
+@pytest.fixture(scope="module")
+def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("scale")
+    done = trimaran(
+        "scale", "alexnet", "--cluster", "dgx1-v100", "--devices", "1,8", "--batch", "32", "--sync", "p2p,nccl",
+        "--plot", "plot.svg", "--json", cwd=folder,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert (folder / "plot.svg").read_text(encoding="utf-8").startswith("<svg")
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_rows_have_the_agreed_names_first(document: dict[str, Any]) -> None:
+    assert next(iter(document)) == "schema_version"
+    assert [list(row)[: len(EXACTLY)] for row in document["rows"]] == [EXACTLY] * 4
+
+
+def test_rows_are_whole(document: dict[str, Any]) -> None:
+    for row in document["rows"]:
+        low, high = row["interval"]
+        assert low < row["samples_per_s"] < high
+        assert row["fp_bp_s"] + row["wu_exposed_s"] + row["feeding_s"] == pytest.approx(row["step_s"])
+        assert row["samples_per_s"] * row["step_s"] == pytest.approx(row["devices"] * row["batch_per_device"])
+        assert row["wu_s"] >= row["wu_exposed_s"] - 1e-12
+        assert 0 < row["peak_bytes"] < row["card_bytes"]
+        assert row["fits"] is True
+
+
+def test_large_layers_are_named_with_a_change_that_helps(document: dict[str, Any]) -> None:
+    row = next(row for row in document["rows"] if (row["devices"], row["sync"]) == (8, "p2p"))
+    assert row["limiter"] == "communication"
+    assert row["exposed"][0]["module"] == "classifier.1"
+    splitting = [advice for advice in document["advice"] if advice["change"].startswith("split")]
+    assert splitting
+    assert splitting[0]["gain"] > 0.1
+
+
+def test_tables_fit_80_columns_without_colour(tmp_path: Path) -> None:
+    done = trimaran(
+        "scale", "lenet", "--cluster", "dgx1-v100", "--devices", "1..4", "--global-batch", "64", cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert "batch 64 in all" in done.stdout
+    assert "\x1b" not in done.stdout
+
+
+def test_a_figure_of_ones_own_sets_the_scale(tmp_path: Path) -> None:
+    done = trimaran(
+        "scale", "lenet", "--cluster", "dgx1-v100", "--devices", "1", "--batch", "32", "--measured", "1000 images/s",
+        "--json", cwd=tmp_path,
+    )  # fmt: skip
+    assert json.loads(done.stdout)["rows"][0]["samples_per_s"] == pytest.approx(1000.0)
+
+
+def test_sentences_of_different_lengths_cost_a_group_its_longest_batch(tmp_path: Path) -> None:
+    """Two devices wait 0.0564 of FP and BP at a spread of a tenth; one waits nothing."""
+    alike, unequal = (
+        json.loads(
+            trimaran(
+                "scale", "lenet", "--cluster", "dgx1-v100", "--devices", "1,2", "--length-spread", spread, "--json",
+                cwd=tmp_path,
+            ).stdout
+        )["rows"]
+        for spread in ("0", "0.1")
+    )  # fmt: skip
+    assert unequal[0]["step_s"] == alike[0]["step_s"]
+    assert unequal[1]["step_s"] - alike[1]["step_s"] == pytest.approx(0.0564 * alike[1]["fp_bp_s"], rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--devices", "1;2"), 'devices such as "1,2,4,8"'),
+        (("--devices", "8..2"), "ends before it starts"),
+        (("--sync", "nccl,pigeon"), "nccl, p2p, server, byteps"),
+        (("--measured", "fast"), "363 images/s"),
+        (("--software", "mxnet:old"), 'such as "pytorch"'),
+        (("--devices", "16"), "have 8 devices"),
+        (("--length-spread", "-0.1"), "from 0 to below 1"),
+        (("--nccl-log", "missing.txt"), "missing.txt"),
+    ],
+)
+def test_bad_input_is_refused(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    done = trimaran("scale", "lenet", "--cluster", "dgx1-v100", *arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_study_has_published_ratios_beside_ours(tmp_path: Path) -> None:
+    done = trimaran("reproduce", "dgx1", "--networks", "lenet,alexnet", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    lenet, alexnet = json.loads(done.stdout)["networks"]
+    assert lenet["published_nccl_over_p2p"] is None
+    assert alexnet["published_nccl_over_p2p"] == pytest.approx(4.65, abs=0.01)
+    assert len(alexnet["rows"]) == 3 * 4 * 2
+    assert all(ratio > 1.0 for ratio in alexnet["nccl_over_p2p"].values())

@@ -1,0 +1,82 @@
+"""`trimaran validate` as a person runs it: a file of rows, its JSON, tables, and files that are wrong."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.commands.running import trimaran
+
+HEADER = (
+    "row_id,family,source_repo,framework,model,precision,machine,gpu,n_gpus,batch_per_gpu,metric,value,unit,"
+    "anchor_value"
+)
+LAMBDA = "lambdal/lambda-tensorflow-benchmark"
+ROWS = (
+    f"a1,dp_throughput,{LAMBDA},TensorFlow,alexnet,FP32,DGX-1,V100,8,64,throughput,9000,images/s,1500",
+    f"a2,dp_throughput,{LAMBDA},TensorFlow,alexnet,FP32,DGX-1,V100,1,64,throughput,1500,images/s,",
+    "a3,dp_throughput,somewhere,PyTorch,no such network,FP32,DGX-1,V100,8,64,throughput,1,images/s,",
+    "a4,single_gpu_time,jcjohnson/cnn-benchmarks,Torch7; cudnn 5105,alexnet,FP32,,GTX 1080,1,16,time_forward,5,ms,",
+)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    path = tmp_path / "rows.csv"
+    path.write_text("\n".join((HEADER, *ROWS)) + "\n", encoding="utf-8")
+    return path
+
+
+def test_a_file_in_json(data: Path, tmp_path: Path) -> None:
+    """With an anchor of 1500 images/s, eight devices make at most 12,000 and, on NVLink, more than half of that."""
+    done = trimaran("validate", "--data", str(data), "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert next(iter(document)) == "schema_version"
+    scaled, alone, unknown, forward = document["rows"]
+    assert 6000 < scaled["predicted"] < 12_000
+    assert scaled["interval"][0] < scaled["predicted"] < scaled["interval"][1]
+    assert scaled["error"] == pytest.approx(scaled["predicted"] / 9000 - 1)
+    assert scaled["baselines"]["linear"] == 12_000
+    assert alone["predicted"] > 0
+    assert "no such network" in unknown["skipped"]
+    assert forward["predicted"] > 0
+    assert document["summary"]["dp_throughput"]["all"]["answered"] == 2
+
+
+def test_only_a_family_without_anchors(data: Path, tmp_path: Path) -> None:
+    done = trimaran(
+        "validate", "--data", str(data), "--family", "single_gpu_time", "--anchor", "none", "--json", cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert [row["row_id"] for row in document["rows"]] == ["a4"]
+    assert document["anchor"] == "none"
+
+
+def test_tables_for_people(data: Path, tmp_path: Path) -> None:
+    done = trimaran("validate", "--data", str(data), "--rows", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "dp_throughput" in done.stdout
+    assert "skipped" in done.stdout
+    assert "rule: linear" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("family,value\ndp_throughput,quick\n", ":2: column value: expected a number"),
+        ("model,value\nvgg16,1\n", ":1: column family: missing"),
+    ],
+)
+def test_a_wrong_file_ends_with_its_place(tmp_path: Path, text: str, told: str) -> None:
+    path = tmp_path / "wrong.csv"
+    path.write_text(text, encoding="utf-8")
+    done = trimaran("validate", "--data", str(path), cwd=tmp_path)
+    assert done.returncode == 2
+    assert told in done.stderr
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    done = trimaran("validate", "--data", "none.csv", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "cannot be read" in done.stderr

@@ -1,0 +1,157 @@
+"""Laws of the exchange of gradients: what its own clock says is what the event engine says of the lowered program.
+
+The program is what each rank of a data-parallel group runs: forward, backward with a mark where each call's gradients
+are complete, an all-reduce behind each mark, the update behind the last.
+"""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trimaran.costs.exchange_recipes import Recipe
+from trimaran.costs.types import Cost, Interference, ProgramCosts, Transfer
+from trimaran.program.types import Instruction, Kind, Mark, Program
+from trimaran.simulator import simulate
+from trimaran.simulator.exchange_calls import Ready, exchange_calls, fill_buckets
+from trimaran.simulator.exchange_clock import Call, Exchanged, run_calls
+from trimaran.timeline import COMMUNICATION
+
+# Sums of tens of floats near 1, in another order than the engine's.
+TOLERANCE = 1e-9
+
+times = st.floats(0.0, 2.0).map(lambda value: round(value, 3))
+
+
+@st.composite
+def calls(draw: st.DrawFn) -> tuple[float, tuple[Call, ...]]:
+    """A backward and calls that are ready within it, in order."""
+    backward_s = draw(st.floats(0.5, 3.0).map(lambda value: round(value, 3)))
+    places = sorted(draw(st.lists(st.floats(0.0, 1.0).map(lambda value: round(value, 3)), min_size=1, max_size=6)))
+    return backward_s, tuple(Call(place * backward_s, draw(times), draw(times)) for place in places)
+
+
+def lowered(
+    ranks: int, calls: tuple[Call, ...], backward_s: float, interference: float
+) -> tuple[Program, ProgramCosts]:
+    """The program of a group, and its costs."""
+    group = tuple(range(ranks))
+    programs, compute, transfers, marks = [], {}, {}, {}
+    for rank in group:
+        forward = Instruction(kind=Kind.FORWARD, rank=rank, segment=0, microbatch=0)
+        names = [f"b{number}" for number in range(len(calls))]
+        backward = Instruction(
+            kind=Kind.BACKWARD,
+            rank=rank,
+            segment=0,
+            microbatch=0,
+            marks=tuple(Mark(name=name, op="op") for name in names),
+        )
+        reduces = [
+            Instruction(
+                kind=Kind.ALL_REDUCE,
+                rank=rank,
+                group=group,
+                label=name,
+                stream=COMMUNICATION,
+                after=(f"{backward.token}!{name}",),
+            )
+            for name in names
+        ]
+        update = Instruction(kind=Kind.UPDATE, rank=rank, segment=0, after=tuple(reduce.token for reduce in reduces))
+        programs.append((forward, backward, *reduces, update))
+        for instruction, value in ((forward, 1.0), (backward, backward_s), (update, 0.25)):
+            compute[instruction.id] = Cost(value, value, value, "example")
+        for reduce, call, name in zip(reduces, calls, names, strict=True):
+            transfers[reduce.id] = Transfer(
+                latency_s=call.latency_s,
+                flow_s=call.flow_s,
+                links=("wire",),
+                low=call.seconds,
+                high=call.seconds,
+                source="example",
+            )
+            marks[backward.id, name] = call.ready_s / backward_s
+    costs = ProgramCosts(
+        compute=compute,
+        transfers=transfers,
+        marks=marks,
+        interference=Interference(compute=interference),
+        host_blocks=False,
+    )
+    return Program(ranks=tuple(programs), segments=1, microbatches=1), costs
+
+
+@given(made=calls(), ranks=st.integers(2, 4), interference=st.sampled_from([1.0, 1.1, 1.5]))
+def test_the_clock_of_an_exchange_is_the_engines(
+    made: tuple[float, tuple[Call, ...]], ranks: int, interference: float
+) -> None:
+    backward_s, wanted = made
+    done = run_calls(wanted, backward_s=backward_s, interference=interference)
+    timeline = simulate(*lowered(ranks, wanted, backward_s, interference))
+    assert 1.0 + done.end_s + 0.25 == pytest.approx(timeline.makespan_s, abs=TOLERANCE)
+    ends = {span.instruction: span.end_s for span in timeline}
+    assert 1.0 + done.backward_s == pytest.approx(ends["r0/0B0"], abs=TOLERANCE)
+    for number, span in enumerate(done.spans):
+        assert 1.0 + span.end_s == pytest.approx(ends[f"r0/AR#b{number}"], abs=TOLERANCE)
+
+
+@st.composite
+def tensors(draw: st.DrawFn) -> tuple[Ready, ...]:
+    """Gradients in the order in which they are complete, within a backward of one second."""
+    places = sorted(draw(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=12)))
+    return tuple(Ready(number, draw(st.integers(1, 50)), place) for number, place in enumerate(places))
+
+
+recipes = st.builds(
+    Recipe,
+    name=st.just("drawn"),
+    first_bytes=st.sampled_from([0, 5]),
+    bucket_bytes=st.sampled_from([0, 20, 60, 1 << 40]),
+    keys=st.sampled_from([0, 3]),
+    cycle_s=st.sampled_from([0.0, 0.1]),
+    overlaps=st.booleans(),
+    call_s=st.sampled_from([0.0, 0.01]),
+    interference=st.sampled_from([1.0, 1.2]),
+    source=st.just("drawn"),
+)
+
+
+def exchanged(gradients: tuple[Ready, ...], recipe: Recipe, bytes_per_s: float) -> Exchanged:
+    return exchange_calls(gradients, recipe, lambda nbytes: (0.0, nbytes / bytes_per_s), backward_s=1.0)
+
+
+@given(gradients=tensors(), recipe=recipes)
+def test_every_gradient_is_exchanged_once_and_not_before_it_is_complete(
+    gradients: tuple[Ready, ...], recipe: Recipe
+) -> None:
+    done = exchanged(gradients, recipe, 100.0)
+    places = [place for call in done.calls for place in call.gradients]
+    assert sorted(places) == [ready.gradient for ready in gradients]
+    for call, span in zip(done.calls, done.spans, strict=True):
+        complete_s = max(gradients[place].ready_s for place in call.gradients)
+        assert span.start_s >= complete_s - TOLERANCE
+    for earlier, later in zip(done.spans, done.spans[1:], strict=False):
+        assert later.start_s >= earlier.end_s - TOLERANCE
+
+
+@given(gradients=tensors(), recipe=recipes, factor=st.floats(1.0, 8.0))
+def test_more_bandwidth_is_never_slower(gradients: tuple[Ready, ...], recipe: Recipe, factor: float) -> None:
+    # Where calls slow the backward, a tick may find more complete and join it into one call: cycles promise it without.
+    if recipe.cycle_s:
+        recipe = replace(recipe, interference=1.0)
+    slow, fast = exchanged(gradients, recipe, 50.0), exchanged(gradients, recipe, 50.0 * factor)
+    assert fast.end_s <= slow.end_s + TOLERANCE
+
+
+@given(gradients=tensors(), recipe=recipes)
+def test_buckets_keep_the_order_and_reach_their_size(gradients: tuple[Ready, ...], recipe: Recipe) -> None:
+    buckets = fill_buckets(gradients, recipe)
+    assert [ready for bucket in buckets for ready in bucket] == list(gradients)
+    for number, bucket in enumerate(buckets[:-1]):
+        limit = recipe.first_bytes if recipe.first_bytes and not number else recipe.bucket_bytes
+        nbytes = sum(ready.nbytes for ready in bucket)
+        assert nbytes >= limit or len(bucket) == recipe.keys
+        if len(bucket) > 1:
+            assert nbytes - bucket[-1].nbytes < limit

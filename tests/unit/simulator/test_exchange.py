@@ -1,0 +1,173 @@
+"""A data-parallel step, taken apart: its parts sum to it, and each cause of waiting appears where it should."""
+
+from dataclasses import replace
+
+import pytest
+
+from trimaran.cluster.find import find_machine
+from trimaran.costs.exchange import ExchangeOptions
+from trimaran.costs.feeding import Feed
+from trimaran.costs.operations.types import StepEstimate
+from trimaran.costs.scaled import ScaledStep, Sync
+from trimaran.costs.software import Software
+from trimaran.costs.types import Cost
+from trimaran.errors import InputError
+from trimaran.graph.types import Phase
+from trimaran.graph.workload import WeightGradient, Work, WorkKind, Workload
+from trimaran.simulator.exchange import scale_step
+from trimaran.simulator.exchange_run import ready_gradients
+
+MXNET = Software(framework="mxnet", year=2018.5)
+
+
+def work(phase: Phase, module: str) -> Work:
+    return Work(
+        kind=WorkKind.PRODUCT, phase=phase, module=module, name="mm", dtype="float32", flops=1.0, nbytes=1, dims=(1,)
+    )
+
+
+def workload(*sizes: int) -> Workload:
+    """A network of layers of so many bytes of weights, the last of them first in the backward."""
+    names = [f"layer{number}" for number in range(len(sizes))]
+    works = [work(Phase.FORWARD, name) for name in names]
+    gradients = []
+    for name, nbytes in reversed(list(zip(names, sizes, strict=True))):
+        gradients.append(
+            WeightGradient(name=f"{name}.weight", module=name, elements=nbytes // 4, nbytes=nbytes, work=len(works))
+        )
+        works.append(work(Phase.BACKWARD, name))
+    works.append(work(Phase.UPDATE, ""))
+    return Workload(
+        name="layers",
+        batch=32,
+        precision="float32",
+        optimizer="SGD",
+        works=tuple(works),
+        gradients=tuple(gradients),
+        parameter_bytes=sum(sizes),
+        buffer_bytes=0,
+        optimizer_bytes=0,
+        input_bytes=1,
+    )
+
+
+def estimate(job: Workload, layer_s: float = 0.01) -> StepEstimate:
+    """Every layer takes as long forward, twice as long backward, and the update a millisecond."""
+    layers = len(job.gradients)
+    seconds = [layer_s] * layers + [2 * layer_s] * layers + [1e-3]
+
+    def cost(value: float) -> Cost:
+        return Cost(value, 0.9 * value, 1.1 * value, "example")
+
+    return StepEstimate(
+        work_s=tuple(seconds),
+        forward=cost(layers * layer_s),
+        backward=cost(2 * layers * layer_s),
+        update=cost(1e-3),
+        host_s=0.0,
+        device_s=sum(seconds),
+        source="example",
+    )
+
+
+SMALL = workload(4_000_000, 4_000_000, 4_000_000, 4_000_000)
+LARGE_LAST = workload(4_000_000, 4_000_000, 4_000_000, 400_000_000)
+LARGE_FIRST = workload(400_000_000, 4_000_000, 4_000_000, 4_000_000)
+
+
+def scaled(job: Workload, devices: int, sync: Sync = "nccl", **fields: object) -> ScaledStep:
+    machine = find_machine("dgx1-v100")
+    return scale_step(job, estimate(job), machine, devices=devices, sync=sync, software=MXNET, **fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("sync", ["nccl", "p2p", "server", "byteps"])
+@pytest.mark.parametrize("devices", [1, 2, 8])
+def test_parts_sum_to_the_step(sync: Sync, devices: int) -> None:
+    for job in (SMALL, LARGE_LAST, LARGE_FIRST):
+        step = scaled(job, devices, sync, feed=Feed(samples_per_s=1000.0, source="example"))
+        assert step.fp_bp_s + step.wu_exposed_s + step.feeding_s == pytest.approx(step.step.seconds, rel=1e-12)
+        assert step.exposed_communication_s <= step.communication_s + 1e-12
+        assert step.step.low <= step.step.seconds <= step.step.high
+
+
+def test_one_device_has_nothing_to_exchange() -> None:
+    step = scaled(SMALL, 1)
+    assert step.step.seconds == pytest.approx(0.04 + 0.08 + 0.001)
+    assert (step.communication_s, step.overhead_s, step.exposed) == (0.0, 0.0, ())
+
+
+def test_a_large_layer_that_is_complete_last_cannot_hide() -> None:
+    """DistributedDataParallel: 400 MB complete early hide behind 60 ms of backward; complete last, they do not."""
+    pytorch = Software(framework="pytorch", year=2020.0)
+    machine = find_machine("dgx1-v100")
+    early, late = (
+        scale_step(job, estimate(job), machine, devices=8, software=pytorch) for job in (LARGE_LAST, LARGE_FIRST)
+    )
+    assert early.exposed_communication_s < 0.001
+    assert late.exposed_communication_s > 0.004
+    assert late.exposed[0].module == "layer0"
+
+
+def test_copies_to_one_home_are_slow_where_pairs_have_no_link() -> None:
+    """Of 8 devices of a DGX-1, 3 have no link to a home: 3 x 400 MB at 12.4 GB/s in, as long out: 0.19 s."""
+    four, eight = scaled(LARGE_LAST, 4, "p2p"), scaled(LARGE_LAST, 8, "p2p")
+    assert four.exposed_communication_s < 0.03
+    assert eight.exposed_communication_s > 0.19 - 0.08
+    assert eight.limiter == "communication"
+
+
+def test_accumulated_gradients_are_exchanged_once() -> None:
+    once, four = scaled(LARGE_FIRST, 8), scaled(LARGE_FIRST, 8, options=ExchangeOptions(accumulation=4))
+    assert four.communication_s == pytest.approx(once.communication_s)
+    assert four.forward_s == pytest.approx(4 * once.forward_s)
+    assert four.batch_per_device == 4 * once.batch_per_device
+
+
+def test_a_starved_step_is_as_long_as_its_data_take() -> None:
+    step = scaled(SMALL, 8, feed=Feed(samples_per_s=500.0, source="example"))
+    assert step.step.seconds == pytest.approx(8 * 32 / 500.0)
+    assert step.limiter == "feeding"
+
+
+def test_half_the_bytes_on_the_wire_take_less() -> None:
+    full, half = scaled(LARGE_FIRST, 2), scaled(LARGE_FIRST, 2, options=ExchangeOptions(wire_share=0.5))
+    assert half.communication_s < 0.6 * full.communication_s
+
+
+def test_gradients_are_complete_when_their_work_is_done() -> None:
+    ready = ready_gradients(SMALL, estimate(SMALL))
+    assert [gradient.ready_s for gradient in ready] == pytest.approx([0.02, 0.04, 0.06, 0.08])
+
+
+def test_more_links_are_never_slower() -> None:
+    steps = [
+        scale_step(LARGE_FIRST, estimate(LARGE_FIRST), find_machine(name), devices=8).step.seconds
+        for name in ("dgx1-p100", "dgx1-v100", "dgx-a100")
+    ]
+    assert steps == sorted(steps, reverse=True)
+
+
+def test_more_devices_than_there_are_is_refused() -> None:
+    with pytest.raises(InputError, match="have 8 devices"):
+        scaled(SMALL, 16)
+
+
+def test_copies_between_devices_stay_in_a_node() -> None:
+    machine = find_machine("dgx1-v100:2")
+    with pytest.raises(InputError, match="within one node"):
+        scale_step(SMALL, estimate(SMALL), machine, devices=16, nodes=2, sync="p2p")
+
+
+def test_an_estimate_of_another_workload_is_noticed() -> None:
+    with pytest.raises(ValueError, match="zip"):
+        scale_step(SMALL, estimate(replace(SMALL, gradients=SMALL.gradients[:2])), find_machine("dgx1-v100"), devices=2)
+
+
+def test_a_group_waits_for_its_longest_batch() -> None:
+    """A spread of a tenth: 8 devices wait 14.236 % of FP and BP, which are as long as without it; one waits nothing."""
+    alike = scaled(SMALL, 8)
+    unequal = scaled(SMALL, 8, options=ExchangeOptions(length_spread=0.1))
+    assert unequal.fp_bp_s == alike.fp_bp_s
+    assert unequal.overhead_s - alike.overhead_s == pytest.approx(0.14236 * alike.fp_bp_s, rel=1e-5)
+    assert unequal.step.seconds - alike.step.seconds == pytest.approx(unequal.overhead_s - alike.overhead_s)
+    assert scaled(SMALL, 1, options=ExchangeOptions(length_spread=0.1)).step.seconds == scaled(SMALL, 1).step.seconds

@@ -1,0 +1,74 @@
+"""Exchange by copies to one place and back, by hand."""
+
+import pytest
+
+from trimaran.cluster.find import find_machine
+from trimaran.costs.exchange_recipes import STAR
+from trimaran.program.homes import homes_by_size
+from trimaran.simulator.exchange_calls import Ready
+from trimaran.simulator.exchange_star import Path, Star, exchange_star
+from trimaran.simulator.exchange_stars import star_of
+
+
+def star(homes: tuple[str, ...], *, links: dict[tuple[str, str], str]) -> Star:
+    """Three devices; each way has one link of 1 byte a second, shared by what names it alike."""
+    return Star(
+        devices=("gpu0", "gpu1", "gpu2"),
+        homes=homes,
+        paths={ends: Path(((name, 1.0),), 1.0, 0.0) for ends, name in links.items()},
+        sum_bytes_per_s=1e12,
+        update_s=0.0,
+        call_s=0.0,
+        copy_s=0.0,
+    )
+
+
+APART = {(a, b): f"{a}>{b}" for a in ("gpu0", "gpu1", "gpu2") for b in ("gpu0", "gpu1", "gpu2") if a != b}
+SHARED = {ends: f"into {ends[1]}" for ends in APART}
+
+
+def test_links_of_their_own_let_copies_run_side_by_side() -> None:
+    """5 bytes in over two links at once, 5 bytes out: 10 s."""
+    done = exchange_star([Ready(0, 5, 1.0)], star(("gpu0",), links=APART), backward_s=1.0)
+    assert done.exposed_s == pytest.approx(10.0)
+
+
+def test_a_shared_link_makes_them_wait_for_each_other() -> None:
+    """Into the home twice 5 bytes one after another; out to each over its own: 15 s."""
+    done = exchange_star([Ready(0, 5, 1.0)], star(("gpu0",), links=SHARED), backward_s=1.0)
+    assert done.exposed_s == pytest.approx(15.0)
+
+
+def test_two_homes_share_the_work() -> None:
+    """One home: in until 5 and 10 s, out until 10 and 15 s. Two: no link carries more than one in and one out, 10 s."""
+    gradients = [Ready(0, 5, 0.0), Ready(1, 5, 0.0)]
+    one = exchange_star(gradients, star(("gpu0", "gpu0"), links=APART), backward_s=0.0)
+    two = exchange_star(gradients, star(("gpu0", "gpu1"), links=APART), backward_s=0.0)
+    assert one.end_s == pytest.approx(15.0)
+    assert two.end_s == pytest.approx(10.0)
+
+
+def test_what_is_complete_early_is_exchanged_behind_the_backward() -> None:
+    done = exchange_star([Ready(0, 5, 1.0)], star(("gpu0",), links=APART), backward_s=20.0)
+    assert done.exposed_s == 0.0
+    assert done.communication_s == pytest.approx(5.0)  # of the busiest link
+
+
+def test_the_largest_tensors_get_homes_of_their_own() -> None:
+    """8 to a, 7 to b, 3 to b with its 7, 2 to a with its 8."""
+    assert homes_by_size([2, 8, 7, 3], ("a", "b")) == ("a", "a", "b", "b")
+
+
+def test_unlinked_pairs_of_a_dgx1_go_through_the_host() -> None:
+    found = star_of([8], find_machine("dgx1-v100").node, STAR, devices=8, on_host=False, update_s=0.0)
+    assert found.homes == ("gpu0",)
+    staged = [ends for ends, path in found.paths.items() if len(path.links) > 1]
+    assert sorted(staged) == sorted(
+        [(f"gpu{a}", f"gpu{b}") for a, b in ((0, 5), (0, 6), (0, 7), (5, 0), (6, 0), (7, 0))]
+    )
+
+
+def test_servers_are_reached_over_shared_slots() -> None:
+    found = star_of([8, 8], find_machine("dgx1-v100").node, STAR, devices=2, on_host=True, update_s=0.0)
+    up = [{link for link, _ in found.paths[f"gpu{number}", "host"].links} for number in (0, 1)]
+    assert up[0] & up[1], "both are under one switch"
