@@ -29,6 +29,13 @@ AnchorOption = Annotated[
     Literal["single", "none"],
     typer.Option("--anchor", help="Use one device's figure of the same source where a row has one, or never."),
 ]
+Sizes = Annotated[
+    bool,
+    typer.Option(
+        "--sizes/--no-sizes",
+        help="Scale networks of which only the size is known from one device's figure too; otherwise they are skipped.",
+    ),
+]
 Rows = Annotated[bool, typer.Option("--rows", help="Print every row.")]
 
 
@@ -36,6 +43,7 @@ def validate(
     data: Data = None,
     family: Family = None,
     anchor: AnchorOption = "single",
+    sizes: Sizes = False,
     rows: Rows = False,
     as_json: Json = False,
 ) -> None:
@@ -52,7 +60,7 @@ def validate(
         from trimaran.session.validation.validating import ValidationRequest, scored
         from trimaran.session.validation.validating import validate as run
 
-        request = ValidationRequest(files=tuple(data or ()), family=family, anchor=anchor)
+        request = ValidationRequest(files=tuple(data or ()), family=family, anchor=anchor, sizes=sizes)
         with progress_shown() as progress:
             found = [scored(answer) for answer in run(request, progress=progress)]
         if as_json:

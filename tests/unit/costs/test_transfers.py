@@ -1,11 +1,11 @@
 import dataclasses
 
 import pytest
-from tests.unit.costs.tables import curve, network, table_for
+from tests.unit.costs.tables import curve, exact, network, table_for
 
 from trimaran.cluster.types import Cluster, Device, Link
 from trimaran.costs.tables import CurveKey
-from trimaran.costs.transfers import QUEUED, transfer_cost
+from trimaran.costs.transfers import HOST_COLLECTIVE, QUEUED, handling_seconds, transfer_cost
 from trimaran.errors import InputError
 from trimaran.program.types import Instruction, Kind
 from trimaran.timeline import COMMUNICATION
@@ -149,3 +149,13 @@ def test_on_a_link_a_reduce_is_a_tree() -> None:
     link = Link(bytes_per_s=1e9, latency_s=1e-3, source="by hand")
     transfer = transfer_cost(_homed(Kind.REDUCE), TABLE, _cluster((0, 1), l01=link))
     assert transfer.latency_s + transfer.flow_s == pytest.approx(2e-3)
+
+
+def test_posting_is_part_of_what_was_measured_in_a_queue() -> None:
+    """A broadcast by itself occupies the thread for 0.5 ms; of a queue, that is in the curve."""
+    curves = {**BUSY.curves, CurveKey(HOST_COLLECTIVE, 2): ((1, exact(5e-4)), (1000, exact(5e-4)))}
+    table = dataclasses.replace(BUSY, curves=curves)
+    homed = _homed(Kind.BROADCAST, nbytes=1000)
+    assert handling_seconds(homed, table) == pytest.approx(5e-4)
+    queued = dataclasses.replace(table, curves={**curves, CurveKey(f"BC{QUEUED}", 2): curve(0.0, 4e9)})
+    assert handling_seconds(homed, queued) == 0.0

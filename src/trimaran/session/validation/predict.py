@@ -25,15 +25,16 @@ _NOT_PREDICTED = {
 }
 
 
-def answer(row: Row, *, anchor: Anchor) -> Answer:
+def answer(row: Row, *, anchor: Anchor, sizes: bool = False) -> Answer:
     """What we say of a row.
 
     Args:
         row: of any family
         anchor: "single": one device's figure of the same source may be used; "none": it may not
+        sizes: networks of which only the size is known are scaled from one device's figure, not skipped
     """
     try:
-        return _answered(row, anchor)
+        return _answered(row, anchor, sizes)
     except TrimaranError as error:
         return Answer(row=row, predicted=None, skipped=error.message)
     except (ArithmeticError, LookupError, ValueError, TypeError) as error:
@@ -43,7 +44,7 @@ def answer(row: Row, *, anchor: Anchor) -> Answer:
         )
 
 
-def _answered(row: Row, anchor: Anchor) -> Answer:
+def _answered(row: Row, anchor: Anchor, sizes: bool) -> Answer:
     if row.measured <= 0:
         raise InputError(f"row {row.row_id}: a measured figure of {row.measured} cannot be compared with")
     if row.family in _NOT_PREDICTED:
@@ -51,7 +52,7 @@ def _answered(row: Row, anchor: Anchor) -> Answer:
     if row.family in _FAMILIES:
         return _FAMILIES[row.family](row)
     if row.family in ("single_gpu_time", "dp_throughput", "dp_step_time"):
-        return _step(row, anchor)
+        return _step(row, anchor, sizes)
     raise InputError(f'family "{row.family}" is not one that is predicted', family=row.family)
 
 
@@ -82,7 +83,13 @@ def row_forecast(row: Row, *, anchor: Anchor) -> tuple[Setup, RowStep, float]:
     return setup, found, figure_of(row, setup, _part(row, found))
 
 
-def _step(row: Row, anchor: Anchor) -> Answer:
+def _step(row: Row, anchor: Anchor, sizes: bool) -> Answer:
+    network = understand(row).network
+    if network.startswith(SIZED) and not sizes:
+        raise InputError(
+            f'of "{network.removeprefix(SIZED)}" only the size is known: it is scaled from one device\'s figure where '
+            "sizes are asked for (--sizes); a job of your own is predicted as any other"
+        )
     setup, found, predicted = row_forecast(row, anchor=anchor)
     anchored = anchor == "single" and row.anchor is not None
     spread = deviation(

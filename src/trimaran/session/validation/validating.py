@@ -3,6 +3,7 @@
 Rows of one network go to the same process one after another, because a network is traced once and then kept.
 """
 
+import functools
 import os
 import tomllib
 from collections.abc import Callable, Iterable, Sequence
@@ -19,6 +20,7 @@ from trimaran.session.validation.rows import read_rows
 from trimaran.session.validation.types import Anchor, Answer, Row
 
 Progress = Callable[[str, int, int], None]
+Predict = Callable[[Row], Answer]
 
 _ALONE = 200
 """So many rows are answered in this process: a second one would take longer to start."""
@@ -32,12 +34,14 @@ class ValidationRequest:
         files: of rows; none: those that come with Trimaran
         family: only these rows
         anchor: whether figures of one device may be used
+        sizes: networks of which only the size is known are scaled from one device's figure, not skipped
         processes: at most
     """
 
     files: tuple[Path, ...] = ()
     family: str | None = None
     anchor: Anchor = "single"
+    sizes: bool = False
     processes: int = 2
 
 
@@ -51,22 +55,28 @@ def validate(request: ValidationRequest, *, progress: Progress) -> tuple[Answer,
     Raises:
         InputError: a file cannot be read or a cell of it is wrong
     """
-    return answer_rows(_rows(request), request.anchor, progress=progress, processes=request.processes)
+    return answer_rows(
+        _rows(request), request.anchor, sizes=request.sizes, progress=progress, processes=request.processes
+    )
 
 
-def answer_rows(rows: Sequence[Row], anchor: Anchor, *, progress: Progress, processes: int = 2) -> tuple[Answer, ...]:
+def answer_rows(
+    rows: Sequence[Row], anchor: Anchor, *, progress: Progress, sizes: bool = False, processes: int = 2
+) -> tuple[Answer, ...]:
     """What we say of rows, in their order.
 
     Args:
         rows: of any families
         anchor: whether figures of one device may be used
         progress: told of every part that is done
+        sizes: as for `ValidationRequest`
         processes: at most
     """
+    one = functools.partial(answer, anchor=anchor, sizes=sizes)
     at_most = min(processes, os.cpu_count() or 1)
     if len(rows) <= _ALONE or at_most < 2:
-        return _here(rows, anchor, progress)
-    return _apart(rows, anchor, progress, at_most)
+        return _here(rows, one, progress)
+    return _apart(rows, one, progress, at_most)
 
 
 def _rows(request: ValidationRequest) -> list[Row]:
@@ -134,32 +144,32 @@ def _source(row: Row) -> str:
     return row.fields.get("source_repo") or row.fields.get("source_file") or row.fields.get("framework", "")
 
 
-def _here(rows: Sequence[Row], anchor: Anchor, progress: Progress) -> tuple[Answer, ...]:
+def _here(rows: Sequence[Row], one: Predict, progress: Progress) -> tuple[Answer, ...]:
     answers: list[Answer | None] = [None] * len(rows)
     for done, place in enumerate(_order(rows)):
-        answers[place] = answer(rows[place], anchor=anchor)
+        answers[place] = one(rows[place])
         progress("rows", done + 1, len(rows))
-    return tuple(one for one in answers if one is not None)
+    return tuple(found for found in answers if found is not None)
 
 
-def _apart(rows: Sequence[Row], anchor: Anchor, progress: Progress, processes: int) -> tuple[Answer, ...]:
+def _apart(rows: Sequence[Row], one: Predict, progress: Progress, processes: int) -> tuple[Answer, ...]:
     """In several processes, each with parts that hold all rows of a network."""
     answers: list[Answer | None] = [None] * len(rows)
     done = 0
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         parts = list(_parts(rows))
-        waiting = {pool.submit(_answers, [rows[place] for place in part], anchor): part for part in parts}
+        waiting = {pool.submit(_answers, [rows[place] for place in part], one): part for part in parts}
         for ready in as_completed(waiting):
             part = waiting[ready]
             for place, found in zip(part, ready.result(), strict=True):
                 answers[place] = found
             done += len(part)
             progress("rows", done, len(rows))
-    return tuple(one for one in answers if one is not None)
+    return tuple(found for found in answers if found is not None)
 
 
-def _answers(rows: Sequence[Row], anchor: Anchor) -> list[Answer]:
-    return [answer(row, anchor=anchor) for row in rows]
+def _answers(rows: Sequence[Row], one: Predict) -> list[Answer]:
+    return [one(row) for row in rows]
 
 
 def _order(rows: Sequence[Row]) -> list[int]:
