@@ -22,6 +22,7 @@ from trimaran.session.validation.intervals import ScalingWidth, StepWidth, inter
 from trimaran.session.validation.predict import row_forecast
 from trimaran.session.validation.published_sizes import SIZED
 from trimaran.session.validation.quantities import is_time
+from trimaran.session.validation.steps import RowStep
 from trimaran.session.validation.types import Anchor, Row
 from trimaran.session.validation.validating import published_rows
 
@@ -82,7 +83,7 @@ def _scaled(row: Row, *, known: bool) -> Point | None:
     return point if point is not None and (point.group[1].startswith(SIZED) != known) else None
 
 
-def _point(row: Row, anchor: Anchor, drive: Callable) -> Point | None:  # type: ignore[type-arg]
+def _point(row: Row, anchor: Anchor, drive: Callable[[RowStep], float | None]) -> Point | None:
     try:
         setup, found, predicted = row_forecast(row, anchor=anchor)
     except TrimaranError:

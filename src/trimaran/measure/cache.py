@@ -69,7 +69,7 @@ def store(table: CostTable) -> CostTable:
         path.parent.mkdir(parents=True, exist_ok=True)
         with _locked(path.with_suffix(".lock")):
             merged = merge([_read_or_set_aside(path, table.fingerprint), table])
-            _replace(path, encode_table(merged))
+            put_in_place(path, encode_table(merged))
     except OSError as error:
         raise EnvironmentProblem(
             f"cannot write measured costs to {path} ({error.strerror}); set TRIMARAN_CACHE to a directory that can be "
@@ -86,7 +86,8 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _replace(path: Path, data: bytes) -> None:
+def put_in_place(path: Path, data: bytes) -> None:
+    """Write a file so that a reader sees the one before or this one, never half of it."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.stem}.", suffix=".part")
     try:
         with os.fdopen(handle, "wb") as file:

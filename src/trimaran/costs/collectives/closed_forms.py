@@ -9,9 +9,7 @@ falls short; `prior` has those.
     chain          c chunks through n-1 hops
     tree           2 log2(n) hops; an inner rank takes in 2S going up and S coming down
     double tree    2 log2(n) hops; each rank is inner in one tree and a leaf in the other
-    halving        recursive halving and doubling: 2 log2(n) hops, a ring's bytes
     hierarchical   reduce-scatter inside, all-reduce between, all-gather inside
-    in-network     switches add: one send and one receive of S
 """
 
 import math
@@ -137,20 +135,6 @@ def double_tree_time(nbytes: float, *, ranks: int, link: Link) -> float:
     return _levels(ranks) * 2 * link.latency_s + (2 if ranks > 1 else 0) * nbytes / link.bytes_per_s
 
 
-def halving_doubling_time(nbytes: float, *, ranks: int, link: Link) -> float:
-    """Time of an all-reduce by recursive halving and doubling: `2 log2(n) a + 2(n-1)/n S/B`.
-
-    Source:
-        Thakur, Rabenseifner & Gropp, Int. J. High Perform. Comput. Appl. 19(1), 2005.
-
-    Example:
-        >>> link = Link(bytes_per_s=1e9, latency_s=0.01, source="example")
-        >>> halving_doubling_time(1_000_000_000, ranks=4, link=link)  # 4 hops, 1.5 GB
-        1.54
-    """
-    return _levels(ranks) * 2 * link.latency_s + bus_factor("all_reduce", ranks) * nbytes / link.bytes_per_s
-
-
 def hierarchical_times(nbytes: float, *, per_node: int, nodes: int, inside: Link, between: Link) -> tuple[float, ...]:
     """Times of the three parts of a two-level all-reduce: reduce-scatter, all-reduce between nodes, all-gather.
 
@@ -176,21 +160,6 @@ def hierarchical_times(nbytes: float, *, per_node: int, nodes: int, inside: Link
     around = ring_time("reduce_scatter", nbytes, ranks=per_node, link=inside)
     across = ring_time("all_reduce", nbytes / per_node, ranks=nodes, link=between)
     return around, across, around
-
-
-def in_network_time(nbytes: float, *, link: Link) -> float:
-    """Time of an all-reduce that switches add up: one send and one receive of the buffer, at once: `2a + S/B`.
-
-    A ring moves `2(n-1)/n` of the buffer, so this is at most twice as fast.
-
-    Source:
-        Graham et al., Scalable Hierarchical Aggregation Protocol, COM-HPC 2016.
-
-    Example:
-        >>> in_network_time(1_000_000_000, link=Link(bytes_per_s=1e9, latency_s=0.01, source="example"))
-        1.02
-    """
-    return 2 * link.latency_s + nbytes / link.bytes_per_s
 
 
 def nvls_time(nbytes: float, *, ranks: int, ring: Link, gain: float, call_s: float = 25e-6) -> float:

@@ -8,6 +8,7 @@ of a call, because tensors are many.
 from collections.abc import Sequence
 
 from trimaran.errors import InputError
+from trimaran.program.homes import homes_by_size
 
 
 def server_time(nbytes: float, *, workers: int, servers: int, bytes_per_s: float) -> float:
@@ -122,8 +123,6 @@ def home_loads(tensors: Sequence[float], devices: int) -> list[tuple[float, int]
         >>> home_loads([1.0, 5.0, 3.0, 1.0], 2)
         [(5.0, 1), (5.0, 3)]
     """
-    loads = [(0.0, 0)] * devices
-    for size in sorted(tensors, reverse=True):
-        home = min(range(devices), key=lambda index: (*loads[index], index))
-        loads[home] = (loads[home][0] + size, loads[home][1] + 1)
-    return loads
+    homes = homes_by_size(tensors, range(devices))
+    sizes = [[size for size, home in zip(tensors, homes, strict=True) if home == place] for place in range(devices)]
+    return [(float(sum(one)), len(one)) for one in sizes]

@@ -7,7 +7,7 @@ are besides networks that are in published tables and no jobs of ours.
 import re
 from collections.abc import Mapping
 
-from trimaran.costs.transformers.shapes import Experts, LatentAttention, TransformerShape
+from trimaran.costs.transformers.shapes import Experts, LatentAttention, TransformerShape, gpt_shape
 from trimaran.networks.names import canonical_network
 from trimaran.networks.sizes import FAMILIES, find_size
 
@@ -108,7 +108,8 @@ def named_shape(text: str, *, sequence: int, source: str = "") -> TransformerSha
     said = re.search(r"h(\d+)\s*l(\d+)(?:\s*a(\d+))?", text.lower())
     if said is not None:
         hidden, layers = int(said.group(1)), int(said.group(2))
-        return _gpt(layers, hidden, int(said.group(3) or max(1, hidden // 128)), 51200, sequence)
+        heads = int(said.group(3) or max(1, hidden // 128))
+        return gpt_shape(layers=layers, hidden=hidden, heads=heads, vocabulary=51200, sequence=sequence)
     if "bigscience" in source:
         return _of_script(text, sequence)
     plain = re.sub(r"[^a-z0-9.]+", " ", text.lower()).strip()
@@ -118,29 +119,14 @@ def named_shape(text: str, *, sequence: int, source: str = "") -> TransformerSha
     return _of_family(text, sequence)
 
 
-def _gpt(layers: int, hidden: int, heads: int, vocabulary: int, sequence: int) -> TransformerShape:
-    return TransformerShape(
-        layers=layers,
-        hidden=hidden,
-        heads=heads,
-        kv_heads=heads,
-        head_size=hidden // heads,
-        ffn=4 * hidden,
-        vocabulary=vocabulary,
-        sequence=sequence,
-        positions=sequence,
-        hidden_dropout=True,
-        attention_dropout=True,
-    )
-
-
 def _of_script(text: str, sequence: int) -> TransformerShape | None:
     size = re.search(r"([\d.]+)\s*b\b", text.lower())
     known = _SCRIPTS.get(size.group(1)) if size else None
     if known is None:
         return None
     layers, hidden = known
-    return _gpt(layers, hidden, hidden // 256 if hidden > 8192 else 32, 50688, sequence)
+    heads = hidden // 256 if hidden > 8192 else 32
+    return gpt_shape(layers=layers, hidden=hidden, heads=heads, vocabulary=50688, sequence=sequence)
 
 
 def _of_family(text: str, sequence: int) -> TransformerShape | None:

@@ -65,17 +65,23 @@ _FAMILIES: Mapping[str, Callable[[Row], Answer]] = {
 }
 
 
-def row_forecast(row: Row, *, anchor: Anchor) -> tuple[Setup, RowStep, float]:
+def row_forecast(row: Row, *, anchor: Anchor, sizes: bool = True) -> tuple[Setup, RowStep, float]:
     """The set-up of a row of a step, the step, and the figure in the row's unit.
 
     Args:
         row: of a family whose figure follows from a step
         anchor: whether one device's figure may be used
+        sizes: whether networks of which only the size is known are scaled
 
     Raises:
         TrimaranError: it cannot be predicted
     """
     setup, recipe = understand(row), recipe_of(row)
+    if setup.network.startswith(SIZED) and not sizes:
+        raise InputError(
+            f'of "{setup.network.removeprefix(SIZED)}" only the size is known: it is scaled from one device\'s figure '
+            "where sizes are asked for (--sizes); a job of your own is predicted as any other"
+        )
     anchor_s = None
     if anchor == "single" and row.anchor is not None:
         anchor_s = step_of(row, setup, row.anchor, devices=1)
@@ -84,13 +90,7 @@ def row_forecast(row: Row, *, anchor: Anchor) -> tuple[Setup, RowStep, float]:
 
 
 def _step(row: Row, anchor: Anchor, sizes: bool) -> Answer:
-    network = understand(row).network
-    if network.startswith(SIZED) and not sizes:
-        raise InputError(
-            f'of "{network.removeprefix(SIZED)}" only the size is known: it is scaled from one device\'s figure where '
-            "sizes are asked for (--sizes); a job of your own is predicted as any other"
-        )
-    setup, found, predicted = row_forecast(row, anchor=anchor)
+    setup, found, predicted = row_forecast(row, anchor=anchor, sizes=sizes)
     anchored = anchor == "single" and row.anchor is not None
     spread = deviation(
         row.family,

@@ -5,8 +5,6 @@ A file is put in its place in one step, so a reader never sees half of one. A da
 """
 
 import logging
-import os
-import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from trimaran.graph.workloads import AffineWorkload, StepMemory
-from trimaran.measure.cache import cache_directory
+from trimaran.measure.cache import cache_directory, put_in_place
 from trimaran.session.workloads.references import Request
 
 _LOG = logging.getLogger(__name__)
@@ -67,18 +65,6 @@ def store(request: Request, form: AffineStep) -> None:
     path = path_of(request)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _replace(path, _ENCODER.encode(form))
+        put_in_place(path, _ENCODER.encode(form))
     except OSError as error:
         _LOG.warning("cannot write %s (%s): it will be traced again", path, error.strerror)
-
-
-def _replace(path: Path, data: bytes) -> None:
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.stem}.", suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        Path(name).replace(path)
-    except BaseException:
-        with suppress(OSError):
-            Path(name).unlink()
-        raise
