@@ -10,7 +10,7 @@ them.
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
@@ -172,18 +172,25 @@ class Graph:
         return tuple(self.ops[a:b] for a, b in zip(starts, [*ends, len(self.ops)], strict=True))
 
     def crossing(self, boundaries: Iterable[str]) -> dict[tuple[int, int], tuple[TensorSpec, ...]]:
+        """The tensors that each pair of segments of a chain exchanges in the forward; see `exchanged`.
+
+        Args:
+            boundaries: as for `parts`
+        """
+        return self.exchanged(self.parts(boundaries))
+
+    def exchanged(self, parts: Sequence[Sequence[Op]]) -> dict[tuple[int, int], tuple[TensorSpec, ...]]:
         """The tensors that each pair of segments exchanges in the forward.
 
         A tensor goes straight from the segment that makes it to each segment that reads it; a long skip is not handed
         on from segment to segment.
 
         Args:
-            boundaries: as for `parts`
+            parts: the operations of each segment, in an order in which the segments can run
 
         Returns:
             For each `(producer, consumer)` pair of segment numbers, the tensors in order of production.
         """
-        parts = self.parts(boundaries)
         made = {spec.name: (number, spec) for number, ops in enumerate(parts) for op in ops for spec in op.outputs}
         order = {name: index for index, name in enumerate(made)}
         pairs: dict[tuple[int, int], set[str]] = {}

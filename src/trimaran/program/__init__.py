@@ -19,8 +19,9 @@ from trimaran.program.plan import (
     write_plan,
 )
 from trimaran.program.rules import check_program
+from trimaran.program.segments import segment_ops
 from trimaran.program.text import format_program, parse_program
-from trimaran.program.types import COLLECTIVES, RECEIVES, SENDS, Instruction, Kind, Mark, Program, Strategy
+from trimaran.program.types import COLLECTIVES, RECEIVES, SENDS, Instruction, Kind, Mark, Part, Program, Shard, Strategy
 
 __all__ = [
     "COLLECTIVES",
@@ -31,10 +32,12 @@ __all__ = [
     "Instruction",
     "Kind",
     "Mark",
+    "Part",
     "Plan",
     "Prediction",
     "Premises",
     "Program",
+    "Shard",
     "Strategy",
     "check_plan",
     "check_program",
@@ -53,6 +56,7 @@ __all__ = [
     "plan_program",
     "program_lines",
     "read_plan",
+    "segment_ops",
     "tied_parameters",
     "write_plan",
 ]

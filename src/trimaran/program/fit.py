@@ -41,6 +41,9 @@ def check_strategy(graph: Graph, strategy: Strategy, *, batch: int) -> None:
             sync=strategy.sync,
             pp=strategy.pp,
         )
+    unbuilt = [name for name in ("tp", "chunks", "parts", "zero", "shards") if getattr(strategy, name) != _PLAIN[name]]
+    if unbuilt:
+        raise InputError(f"a strategy with {', '.join(unbuilt)} cannot be lowered", fields=tuple(unbuilt))
     if len(strategy.boundaries) != strategy.pp - 1:
         raise InputError(
             f"{strategy.pp} pipeline stages need {strategy.pp - 1} boundaries between them, "
@@ -50,6 +53,9 @@ def check_strategy(graph: Graph, strategy: Strategy, *, batch: int) -> None:
         )
     check_boundaries(graph, strategy.boundaries)
     check_batch(batch, dp=strategy.dp, microbatches=strategy.microbatches)
+
+
+_PLAIN = {"tp": 1, "chunks": 1, "parts": (), "zero": 0, "shards": ()}
 
 
 def check_boundaries(graph: Graph, boundaries: Sequence[str]) -> None:
