@@ -4,8 +4,10 @@ Every operation `op<i>` makes the tensor `t<i>` of 4 bytes a sample, and has a w
 last one is the loss, reads the targets and owns nothing.
 """
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
+from trimaran.graph.regions import Entry, Region, Split
 from trimaran.graph.types import Affine, Graph, Op, Parameter, TensorSpec
 
 TENSOR_BYTES = 4
@@ -73,3 +75,42 @@ def chain(
 def boundaries(segments: int) -> tuple[str, ...]:
     """Cuts of a chain after each of its first operations."""
     return tuple(f"op{number}" for number in range(segments - 1))
+
+
+def dag(reads: Sequence[Sequence[int]], *, tied: Sequence[Sequence[int]] = ()) -> Graph:
+    """A graph whose operation i reads what some earlier ones make; the loss reads what nothing else does.
+
+    Args:
+        reads: for each operation, those that it reads; none: the data
+        tied: groups of operations that share one weight, which is named by the first
+    """
+    graph = chain(len(reads), tied=tied)
+    left = set(range(len(reads))) - {source for sources in reads for source in sources}
+    inputs = [tuple(f"t{source}" for source in sources) or ("x",) for sources in reads]
+    inputs.append((*(f"t{number}" for number in sorted(left)), "y"))
+    ops = tuple(dataclasses.replace(op, inputs=read) for op, read in zip(graph.ops, inputs, strict=True))
+    return dataclasses.replace(graph, ops=ops)
+
+
+def paired(pairs: int) -> Graph:
+    """A chain of pairs of operations, each of which two ranks can share: the first by columns, the second by rows."""
+    graph = chain(2 * pairs)
+    regions = tuple(
+        Region(
+            kind="pair",
+            columns=(f"op{first}",),
+            rows=(f"op{first + 1}",),
+            entries=(Entry(tensor=f"t{first - 1}", op=f"op{first}"),) if first else (),
+            splits=tuple(
+                Split(parameter=name, dim=0, sections=(size,))
+                for name, size in (
+                    (f"op{first}.weight", WEIGHT_BYTES // 4),
+                    (f"op{first}.bias", BIAS_BYTES // 4),
+                    (f"op{first + 1}.weight", WEIGHT_BYTES // 4),
+                )
+            ),
+            units=2,
+        )
+        for first in range(0, 2 * pairs, 2)
+    )
+    return dataclasses.replace(graph, regions=regions)

@@ -12,9 +12,11 @@ from trimaran.program import Program, Strategy
 from trimaran.runtime.executor import Executor
 from trimaran.runtime.world import World
 from trimaran.session.jobs import JobSource
+from trimaran.session.training import held_to
 
 WARM_UP_STEPS = 4
 LEAST_STEPS = 3
+PLANNING_STEPS = 8
 BLOCK_S = 0.25
 
 Entry = tuple[Strategy, Program, Program]
@@ -42,6 +44,26 @@ def time_strategies(world: World, source: JobSource, entries: Sequence[Entry], b
         for number in sorted(range(len(entries)), key=lambda one: (one * 7 + block * 5) % len(entries)):
             times[number].append(_block(runners[number], counts[number]))
     return times
+
+
+def time_apart(world: World, source: JobSource, entry: Entry, blocks: int) -> list[float]:
+    """Seconds a step of one strategy in processes of its own, within its memory budget where it has one.
+
+    Args:
+        world: this rank's, as large as the strategy
+        source: of the job
+        entry: what to run
+        blocks: how often
+
+    Returns:
+        The mean step time of each block, as rank 0 saw it [s].
+    """
+    with held_to(entry[0]):
+        run = _runner(world, source, entry)
+        # The first steps are those in which a memory plan is made.
+        run(PLANNING_STEPS if entry[0].memory_bytes is not None else 1)
+        count = _warm_up(world, run)
+        return [_block(run, count) for _ in range(blocks)]
 
 
 def _runner(world: World, source: JobSource, entry: Entry) -> Callable[[int], None]:
@@ -73,17 +95,23 @@ def _endless(executor: Executor) -> Iterator[Any]:
 def _warm_up(world: World, run: Callable[[int], None]) -> int:
     run(WARM_UP_STEPS)
     seconds = _block(run, 2)
-    counts = [0.0] * world.size
-    dist.all_gather_object(counts, seconds)
+    counts = [seconds] * world.size
+    if world.size > 1:
+        dist.all_gather_object(counts, seconds)
     return max(LEAST_STEPS, round(BLOCK_S / max(counts[0], 1e-6)))
 
 
 def _block(run: Callable[[int], None], steps: int) -> float:
-    dist.barrier()
+    _together()
     # The first step after others have run finds cold caches.
     run(1)
     start_s = time.perf_counter()
     run(steps)
     seconds = (time.perf_counter() - start_s) / steps
-    dist.barrier()
+    _together()
     return seconds
+
+
+def _together() -> None:
+    if dist.is_initialized():
+        dist.barrier()

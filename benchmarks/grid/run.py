@@ -1,8 +1,8 @@
-"""Predicted against measured, and what choosing by prediction costs: jobs × links × strategies on two processes.
+"""Predicted against measured, and what choosing by prediction costs: jobs × links or budgets × strategies.
 
-In each cell the costs are measured, every strategy is simulated, and the plan is chosen, in this process and those
-that it starts. Then new processes run every strategy, in blocks that take turns. Prints the tables of the README and
-writes `benchmarks/results/grid.json`.
+In each cell the costs are measured, the plan is chosen, and the best strategy of every kind is planned too, in this
+process and those that it starts. Then new processes run them all on two ranks, in blocks that take turns; where memory
+is limited, each in processes of its own. Prints the tables of the README and writes `benchmarks/results/grid.json`.
 """
 
 import argparse
@@ -10,8 +10,8 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,33 +19,26 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.environment import describe_environment, environment_line, write_document  # noqa: E402
-from benchmarks.grid.ranks import time_strategies  # noqa: E402
+from benchmarks.grid.families import plan_families  # noqa: E402
+from benchmarks.grid.ranks import Entry, time_apart, time_strategies  # noqa: E402
 
 from trimaran.costs.noise import Noise  # noqa: E402
-from trimaran.planner import Candidate, cut, evaluate  # noqa: E402
-from trimaran.program import Strategy, lower_evaluation  # noqa: E402
+from trimaran.planner import Candidate  # noqa: E402
+from trimaran.program import lower_evaluation  # noqa: E402
 from trimaran.report import noise_document, noise_line  # noqa: E402
 from trimaran.runtime.ranks import launch  # noqa: E402
 from trimaran.session.calibrated import noise_here  # noqa: E402
 from trimaran.session.jobs import JobSource  # noqa: E402
 from trimaran.session.planning import Planned, plan_job  # noqa: E402
-from trimaran.session.request import parse_request  # noqa: E402
+from trimaran.session.request import PlanRequest, parse_request  # noqa: E402
 
-COMPILED = (Strategy(execution="compiled"), Strategy(dp=2, execution="compiled"))
-JOBS = ("digits", "digits-resnet", "text-lstm", "text-gpt", "wide")
+JOBS = ("digits", "digits-resnet", "digits-branches", "text-lstm", "text-gpt", "wide")
 LINKS = ("none", "1Gb/s", "200Mb/s")
-STRATEGIES = (
-    Strategy(),
-    Strategy(dp=2),
-    Strategy(dp=2, microbatches=2),
-    *(
-        Strategy(pp=2, schedule=schedule, microbatches=microbatches)
-        for microbatches in (2, 4, 8)
-        for schedule in ("gpipe", "1f1b")
-    ),
-)
-ALWAYS_DDP = Strategy(dp=2).name
-ALWAYS_ONE = Strategy().name
+BUDGETS = (("text-gpt", "32MiB"), ("text-gpt", "20MiB"), ("digits-resnet", "16MiB"))
+ALWAYS_DDP = "DDP"
+ALWAYS_ONE = "one device"
+ALWAYS_FSDP = "FSDP2"
+CHOSEN = "chosen"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,12 +46,14 @@ class Row:
     """One strategy of a cell.
 
     Attributes:
-        name: of the strategy
+        name: of its kind
+        strategy: the strategy's own name
         predicted_s: its step [s]
         blocks_s: measured mean step of each block [s]
     """
 
     name: str
+    strategy: str
     predicted_s: float
     blocks_s: tuple[float, ...]
 
@@ -75,28 +70,30 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """A job on a link.
+    """A job on a link, or in a memory budget.
 
     Attributes:
         job: its name
-        link: what the link was held to
+        limit: what the link was held to, or each device's memory
         rows: one a strategy
-        chosen: name of the planned strategy
-        rule: name of the strategy that the rule of thumb takes
+        chosen: the planned strategy's kind
+        rule: the kind that the rule of thumb takes
+        missing: kinds that there are not, each with the reason
         plan_s: time from the request to the plan, costs known [s]
     """
 
     job: str
-    link: str
+    limit: str
     rows: tuple[Row, ...]
     chosen: str
     rule: str
+    missing: dict[str, str]
     plan_s: float
 
-    def regret(self, name: str) -> float:
-        """Measured time of a strategy over that of the best measured one."""
+    def regret(self, name: str) -> float | None:
+        """Measured time of a strategy over that of the best measured one; None where there is no such strategy."""
         measured = {row.name: row.measured_s for row in self.rows}
-        return measured[name] / min(measured.values())
+        return measured[name] / min(measured.values()) if name in measured else None
 
 
 def main() -> None:
@@ -105,88 +102,102 @@ def main() -> None:
     parser.add_argument("--links", nargs="*", default=LINKS)
     parser.add_argument("--blocks", type=int, default=5, help="blocks of each strategy")
     parser.add_argument(
-        "--compiled", nargs="*", default=(), help="jobs whose compiled strategies run too, on free links"
+        "--budgets", action=argparse.BooleanOptionalAction, default=True, help="cells with little memory"
     )
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "grid.json")
     options = parser.parse_args()
     environment = describe_environment(devices=2)
     noise = noise_here(ranks=2)
     cells: list[Cell] = []
-    for job in options.jobs:
-        for link in options.links:
-            compiled = job in options.compiled and link == "none"
-            cells.append(run_cell(job, link, blocks=options.blocks, compiled=compiled))
-            print(format_cell(cells[-1]), flush=True)
-            write_document(document(cells, environment, noise), options.output)
+    settings = [(job, link, None) for job in options.jobs for link in options.links]
+    settings += [(job, "none", budget) for job, budget in BUDGETS if options.budgets and job in options.jobs]
+    for job, link, budget in settings:
+        cells.append(run_cell(job, link, budget, blocks=options.blocks))
+        print(format_cell(cells[-1]), flush=True)
+        write_document(document(cells, environment, noise), options.output)
     print(format_summary(cells))
     print(noise_line(noise))
     print(environment_line(environment))
 
 
-def run_cell(job: str, link: str, *, blocks: int, compiled: bool) -> Cell:
-    """Plan, simulate and run one job on one link."""
+def run_cell(job: str, link: str, budget: str | None, *, blocks: int) -> Cell:
+    """Plan, simulate and run one job on one link, or in one budget."""
     source = JobSource(reference=job)
-    request = parse_request(devices=2, link=None if link == "none" else link)
+    request = parse_request(devices=2, link=None if link == "none" else link, memory=budget)
     plan_job(source, request)
     started = time.perf_counter()
     planned = plan_job(source, request)
     plan_s = time.perf_counter() - started
-    batch = planned.job.global_batch_size
-    strategies = [*STRATEGIES, *(COMPILED if compiled else ())]
-    if compiled:
-        # Its table has the costs of both.
-        planned = replace(planned, table=plan_job(source, replace(request, execution="compiled")).table)
-    candidates = {one.strategy.name: one for one in _candidates(planned, strategies)}
-    entries = [
-        (one.strategy, one.program, lower_evaluation(planned.graph, one.strategy, batch=batch))
-        for one in candidates.values()
-    ]
-    with tempfile.TemporaryDirectory() as folder:
-        times = launch(time_strategies, (source, entries, blocks), ranks=2, log_dir=folder, link=request.link)[0]
+    plans, missing = {}, {}
+    for name, found in plan_families(source, request):
+        if isinstance(found, str):
+            missing[name] = found
+        elif found.chosen.strategy not in [other.chosen.strategy for other in plans.values()]:
+            plans[name] = found
+    chosen = next((name for name, found in plans.items() if found.chosen.strategy == planned.chosen.strategy), CHOSEN)
+    plans.setdefault(chosen, planned)
+    entries = [_entry(found) for found in plans.values()]
+    times = _times(source, request, entries, blocks)
     return Cell(
         job=job,
-        link=link,
+        limit=budget or link,
         rows=tuple(
-            Row(name=name, predicted_s=one.step_time_s, blocks_s=tuple(seconds))
-            for (name, one), seconds in zip(candidates.items(), times, strict=True)
+            Row(
+                name=name,
+                strategy=found.chosen.strategy.name,
+                predicted_s=found.chosen.step_time_s,
+                blocks_s=tuple(seconds),
+            )
+            for (name, found), seconds in zip(plans.items(), times, strict=True)
         ),
-        chosen=planned.chosen.strategy.name,
-        rule=_rule_of_thumb(planned, candidates),
+        chosen=chosen,
+        rule=_rule_of_thumb(planned, {name: found.chosen for name, found in plans.items()}),
+        missing=missing,
         plan_s=plan_s,
     )
 
 
-def _candidates(planned: Planned, strategies: Iterable[Strategy]) -> Iterable[Candidate]:
-    batch = planned.job.global_batch_size
-    clip = planned.job.clip_norm is not None
-    for strategy in strategies:
-        if batch % (strategy.dp * strategy.microbatches) == 0:
-            whole = cut(strategy, planned.graph, planned.table, batch=batch)
-            yield evaluate(whole, planned.graph, planned.table, planned.cluster, batch=batch, clip=clip)
-    yield planned.chosen
+def _entry(planned: Planned) -> Entry:
+    strategy, batch = planned.chosen.strategy, planned.job.global_batch_size
+    return strategy, planned.chosen.program, lower_evaluation(planned.graph, strategy, batch=batch)
+
+
+def _times(source: JobSource, request: PlanRequest, entries: Sequence[Entry], blocks: int) -> list[list[float]]:
+    with tempfile.TemporaryDirectory() as folder:
+        if request.memory_bytes is None:
+            arguments = (source, entries, blocks)
+            together: list[list[float]] = launch(
+                time_strategies, arguments, ranks=2, log_dir=folder, link=request.link
+            )[0]
+            return together
+        # A budget holds for a process, so strategies cannot take turns within one.
+        return [
+            launch(time_apart, (source, entry, blocks), ranks=entry[0].devices, log_dir=folder)[0] for entry in entries
+        ]
 
 
 def _rule_of_thumb(planned: Planned, candidates: dict[str, Candidate]) -> str:
-    """Replicas, unless gradients take longer on the wire than a replica computes; then a pipeline of 4 microbatches.
+    """The least model parallelism that fits: replicas; sharded where they do not fit; then a pipeline.
 
-    What an engineer works out on paper: sizes over rates, nothing simulated.
+    On links on which gradients take longer than half a step of one device, a pipeline of GPipe. What an engineer works
+    out on paper: sizes over rates, nothing simulated.
     """
     link = planned.cluster.link
     nbytes = sum(parameter.nbytes for parameter in planned.graph.parameters if parameter.trainable)
-    if link is None or nbytes / link.bytes_per_s < candidates[ALWAYS_ONE].step_time_s / 2:
-        return ALWAYS_DDP
-    return Strategy(pp=2, schedule="gpipe", microbatches=4).name
+    slow = link is not None and nbytes / link.bytes_per_s > candidates[ALWAYS_ONE].step_time_s / 2
+    preferred = ("GPipe", ALWAYS_DDP) if slow else (ALWAYS_DDP, ALWAYS_FSDP, "1F1B")
+    return next((name for name in preferred if name in candidates), next(iter(candidates)))
 
 
 def format_cell(cell: Cell) -> str:
     """A cell as a table."""
-    lines = [f"\n{cell.job}, link {cell.link}: chosen {cell.chosen} (planned in {cell.plan_s:.1f} s)"]
+    lines = [f"\n{cell.job}, {cell.limit}: chosen {cell.chosen} (planned in {cell.plan_s:.1f} s)"]
     for row in sorted(cell.rows, key=lambda row: row.measured_s):
         spread = f"{min(row.blocks_s) * 1e3:.1f}–{max(row.blocks_s) * 1e3:.1f}"
         mark = "*" if row.name == cell.chosen else " "
         lines.append(
-            f" {mark} {row.name:20} predicted {row.predicted_s * 1e3:8.1f} ms   measured {row.measured_s * 1e3:8.1f} ms"
-            f"  ({spread})  {row.error:+.0%}"
+            f" {mark} {row.name:18} {row.strategy:28} predicted {row.predicted_s * 1e3:8.1f} ms   "
+            f"measured {row.measured_s * 1e3:8.1f} ms  ({spread})  {row.error:+.0%}"
         )
     return "\n".join(lines)
 
@@ -198,21 +209,21 @@ def format_summary(cells: Sequence[Cell]) -> str:
         f"\n{len(errors)} predictions: absolute error median {statistics.median(errors):.1%}, "
         f"90th percentile {errors[int(0.9 * (len(errors) - 1))]:.1%}, worst {errors[-1]:.1%}",
         "",
-        "| job | link | chosen | regret | always DDP | always one device | rule of thumb |",
-        "|" + "---|" * 7,
+        "| job | limit | chosen | regret | always DDP | always one device | always FSDP2 | rule of thumb |",
+        "|" + "---|" * 8,
     ]
     for cell in cells:
-        names = (cell.chosen, ALWAYS_DDP, ALWAYS_ONE, cell.rule)
-        lines.append(
-            f"| {cell.job} | {cell.link} | {cell.chosen} | "
-            + " | ".join(f"{cell.regret(name):.2f}" for name in names)
-            + f" ({cell.rule}) |"
-        )
+        names = (cell.chosen, ALWAYS_DDP, ALWAYS_ONE, ALWAYS_FSDP, cell.rule)
+        regrets = [cell.regret(name) for name in names]
+        shown = " | ".join("does not fit" if regret is None else f"{regret:.2f}" for regret in regrets)
+        lines.append(f"| {cell.job} | {cell.limit} | {cell.chosen} | {shown} ({cell.rule}) |")
     for label, name_of in _RIVALS.items():
-        regrets = sorted(cell.regret(name_of(cell)) for cell in cells)
+        found = [cell.regret(name_of(cell)) for cell in cells]
+        regrets = sorted(regret for regret in found if regret is not None)
         lines.append(
-            f"{label}: regret median {statistics.median(regrets):.2f}, worst {regrets[-1]:.2f}, "
-            f"at least 1.3 in {sum(regret >= 1.3 for regret in regrets)} of {len(regrets)}"
+            f"{label}: fits in {len(regrets)} of {len(found)}, "
+            f"regret median {statistics.median(regrets):.2f}, worst {regrets[-1]:.2f}, "
+            f"at least 1.3 in {sum(regret >= 1.3 for regret in regrets)}"
         )
     return "\n".join(lines)
 
@@ -221,6 +232,7 @@ _RIVALS = {
     "chosen": lambda cell: cell.chosen,
     "always DDP": lambda cell: ALWAYS_DDP,
     "always one device": lambda cell: ALWAYS_ONE,
+    "always FSDP2": lambda cell: ALWAYS_FSDP,
     "rule of thumb": lambda cell: cell.rule,
 }
 
@@ -228,20 +240,22 @@ _RIVALS = {
 def document(cells: Sequence[Cell], environment: dict[str, Any], noise: Noise | None) -> dict[str, Any]:
     """The result as it is kept."""
     return {
-        "schema_version": 1,
+        "schema_version": 2,
         "environment": environment,
         "noise": noise_document(noise),
         "cells": [
             {
                 "job": cell.job,
-                "link": cell.link,
+                "limit": cell.limit,
                 "chosen": cell.chosen,
                 "rule_of_thumb": cell.rule,
+                "missing": cell.missing,
                 "plan_s": cell.plan_s,
                 "regret": {label: cell.regret(name_of(cell)) for label, name_of in _RIVALS.items()},
                 "strategies": [
                     {
                         "name": row.name,
+                        "strategy": row.strategy,
                         "predicted_s": row.predicted_s,
                         "measured_s": row.measured_s,
                         "blocks_s": list(row.blocks_s),

@@ -43,6 +43,29 @@ def test_a_file_in_json(data: Path, tmp_path: Path) -> None:
     assert document["summary"]["dp_throughput"]["all"]["answered"] == 2
 
 
+def test_plans_of_a_job_have_a_regret(tmp_path: Path) -> None:
+    """Two jobs of one plan each, and one of two plans: whatever we choose costs 1 or 300 / 200 of the best."""
+    path = tmp_path / "plans.csv"
+    header = "row_id,family,source_repo,framework,model,machine,gpu,n_gpus,global_batch,seq_len,tp,pp,dp,micro_batch"
+    same = "VIA-Research/vTrain,Megatron-DeepSpeed,GPT h2048 L20,single-node 8xA100,A100"
+    plans = ("p1,8,16,1024,1,1,8,1,ms,200", "p2,8,16,1024,8,1,1,2,ms,300", "p3,8,32,1024,1,1,8,1,ms,380")
+    lines = []
+    for line in plans:
+        row_id, rest = line.split(",", 1)
+        lines.append(f"{row_id},mp_step_time,{same},{rest}")
+    path.write_text("\n".join((f"{header},unit,value", *lines)) + "\n", encoding="utf-8")
+    done = trimaran("validate", "--data", str(path), "--family", "mp_step_time", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    regret = json.loads(done.stdout)["regret"]
+    assert (regret["jobs"], regret["jobs_of_one_plan"]) == (1, 1)
+    (job,) = regret["by_job"]
+    assert job["regret"] == job["chosen"]["measured"] / 200
+    assert job["rule_of_thumb"]["plan"] == "tp1 pp1 dp8 mb1"
+    assert regret["rule_of_thumb"]["median"] == 1.0
+    shown = trimaran("validate", "--data", str(path), "--family", "mp_step_time", cwd=tmp_path)
+    assert "regret of published plans" in shown.stdout
+
+
 def test_only_a_family_without_anchors(data: Path, tmp_path: Path) -> None:
     done = trimaran(
         "validate", "--data", str(data), "--family", "single_gpu_time", "--anchor", "none", "--json", cwd=tmp_path

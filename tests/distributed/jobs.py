@@ -32,6 +32,13 @@ def gpt_clipped() -> Job:
     return dataclasses.replace(zoo.gpt_fp64(), clip_norm=0.05)
 
 
+def gpt_adamw() -> Job:
+    """An optimizer with two states a parameter, which decays weights."""
+    return dataclasses.replace(
+        zoo.gpt_fp64(), optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-3, weight_decay=0.1)
+    )
+
+
 def lstm_scheduled() -> Job:
     """A tenth of the learning rate after every second update."""
     return dataclasses.replace(
@@ -42,6 +49,18 @@ def lstm_scheduled() -> Job:
 def gpt_weighted() -> Job:
     """A mean over the tokens that are even, of which each microbatch has another number; clipped, too."""
     return dataclasses.replace(zoo.gpt_fp64(), loss=_even_tokens, clip_norm=0.05)
+
+
+def wide_layers() -> Job:
+    """Six layers of 1 MiB and four samples: all memory is that of parameters, gradients and state."""
+    return Job(
+        name="wide_layers",
+        model=lambda: nn.Sequential(*(part for _ in range(6) for part in (nn.Linear(512, 512), nn.Tanh()))),
+        loss=functional.mse_loss,
+        optimizer=zoo.sgd,
+        dataset=lambda: TensorDataset(torch.ones(16, 512), torch.zeros(16, 512)),
+        global_batch_size=4,
+    )
 
 
 class GradientsForWeights(torch.optim.Optimizer):

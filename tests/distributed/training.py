@@ -6,9 +6,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from tests.distributed.drawn import draw_parts
 from tests.distributed.jobs import make_job
 
 from trimaran.graph.capture import Capture, capture
+from trimaran.graph.types import Graph
 from trimaran.program.lower import lower, lower_evaluation
 from trimaran.program.types import Strategy
 from trimaran.runtime.executor import Executor
@@ -23,15 +25,27 @@ class Run:
         job: its name, in `jobs` or in the zoo
         strategy: boundaries are filled in: evenly over the places where the graph may be cut
         steps: of training
+        cut: where to cut in place of evenly: after which share of those places
+        draw: seed of a placement that is drawn for `strategy.pp` rows; None: a pipeline
     """
 
     job: str
     strategy: Strategy
     steps: int
+    cut: tuple[float, ...] = ()
+    draw: int | None = None
 
     @property
     def name(self) -> str:
-        return f"{self.job} {self.strategy.name}"
+        return f"{self.job} {self.strategy.name}{f' cut {self.cut}' if self.cut else ''} draw {self.draw}"
+
+    def fit(self, graph: Graph) -> Strategy:
+        """The strategy for a graph."""
+        if self.draw is not None:
+            return replace(self.strategy, parts=draw_parts(graph, self.strategy.pp, self.draw))
+        if self.cut:
+            return replace(self.strategy, boundaries=tuple(graph.cuts[int(len(graph.cuts) * at)] for at in self.cut))
+        return replace(self.strategy, boundaries=even_boundaries(graph.cuts, self.strategy.pp * self.strategy.chunks))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +79,7 @@ def train_all(world: World, runs: list[Run]) -> list[Outcome]:
 def open_executor(world: World, run: Run, made: Capture, **options: Any) -> Executor:
     """The executor of a run."""
     job = make_job(run.job)
-    strategy = replace(run.strategy, boundaries=even_boundaries(made.graph.cuts, run.strategy.pp))
+    strategy = run.fit(made.graph)
     batch = full_batch(job.global_batch_size, strategy)
     return Executor(
         job,

@@ -1,13 +1,15 @@
 """Programs as text. `TRIMARAN_GOLDEN=write` (as `make golden` sets it) rewrites the files; the diff is reviewed."""
 
+import dataclasses
 import os
 from pathlib import Path
 
 import pytest
-from tests.graphs import boundaries, chain
+from tests.graphs import boundaries, chain, dag, paired
 
 from trimaran.program import check_program, format_program, lower, lower_evaluation, lower_order, parse_order
-from trimaran.program.types import Program, Strategy
+from trimaran.program.shards import find_shards
+from trimaran.program.types import Part, Program, Strategy
 
 FOLDER = Path(__file__).parent / "programs"
 INTERLEAVED = "0F0,0F1,2F0,2F1,2B0,2B1,0B0,0B1\n1F0,1F1,3F0,3B0,3F1,3B1,1B0,1B1\n"
@@ -18,6 +20,17 @@ def programs() -> dict[str, Program]:
     plain = chain(8)
     skipping = chain(4, buffers=True, tied=[(0, 3)], skips=[(0, 3)])
     hybrid = Strategy(dp=2, pp=2, boundaries=("op1",), schedule="1f1b", microbatches=2, bucket_bytes=100)
+    # Two branches between a stem and a head, which read what each other makes in the middle.
+    branches = dag([[], [0], [0], [1], [1, 2], [3, 4]])
+    placed = Strategy(
+        pp=2,
+        parts=(
+            *(Part(ops=(f"op{number}",), row=row) for number, row in enumerate((0, 0, 1, 0, 1))),
+            Part(ops=("op5", "loss"), row=0),
+        ),
+        backward_order=(5, 4, 3, 2, 1, 0),
+    )
+    two = paired(2)
     return {
         "one_device": lower(chain(4), Strategy(microbatches=2), batch=8),
         "dp2": lower(chain(4, buffers=True), Strategy(dp=2, bucket_bytes=100), batch=8),
@@ -28,6 +41,20 @@ def programs() -> dict[str, Program]:
         ),
         "dp2_pp2_tied_skips_clipped": lower(skipping, hybrid, batch=16, clip=True),
         "dp2_pp2_evaluation": lower_evaluation(skipping, hybrid, batch=16),
+        "placed_branches": lower(branches, placed, batch=4),
+        "placed_branches_m2": lower(branches, dataclasses.replace(placed, microbatches=2), batch=4),
+        "interleaved_2x2_m4": lower(
+            plain,
+            Strategy(pp=2, chunks=2, schedule="interleaved", boundaries=boundaries(4), microbatches=4),
+            batch=8,
+        ),
+        "zero_bubble_3_m4": lower(
+            chain(4, tied=[(0, 3)]),
+            Strategy(pp=3, schedule="zero-bubble", boundaries=boundaries(3), microbatches=4),
+            batch=8,
+        ),
+        "dp2_zero3": lower(chain(4), Strategy(dp=2, zero=3, microbatches=2), batch=8, clip=True),
+        "dp2_tp2": lower(two, Strategy(dp=2, tp=2, shards=find_shards(two, 2)), batch=8, clip=True),
         "interleaved_2x2": lower_order(plain, parse_order(INTERLEAVED), boundaries=boundaries(4), batch=4),
     }
 

@@ -4,9 +4,20 @@ from dataclasses import dataclass
 
 import pytest
 
+from trimaran.cluster.find import find_machine
+from trimaran.costs.transformers.division import Division
+from trimaran.costs.transformers.exchange import machine_exchange
+from trimaran.costs.transformers.shapes import gpt_shape
+from trimaran.costs.transformers.step_constants import step_constants
+from trimaran.costs.transformers.step_time import divided_step
+from trimaran.costs.transformers.training_program import Program
+from trimaran.report.validation.regret import regret_document
+from trimaran.report.validation.scores import score
 from trimaran.session.validation.memory import answer_memory
 from trimaran.session.validation.model_parallel import answer_model_parallel
+from trimaran.session.validation.regret import regret_jobs
 from trimaran.session.validation.types import Row
+from trimaran.session.validation.validating import published_rows, scored
 
 pytestmark = pytest.mark.published
 
@@ -148,3 +159,96 @@ def test_steps_of_divided_networks_are_as_fast_as_published(
         row_id="p", family="mp_throughput", fields=fields, measured=tokens_per_s, unit="tokens/s/GPU", anchor=None
     )
     assert answer_model_parallel(row).predicted == pytest.approx(tokens_per_s, rel=tolerance)
+
+
+def plans(use: str, family: str, source: str) -> list[Row]:
+    return [
+        row
+        for row in published_rows(family)
+        if row.fields["use"] == use and source in row.fields["source_repo"] and not row.flag
+    ]
+
+
+def test_a_grid_of_plans_on_eight_devices() -> None:
+    """GPT with 20 layers of 2,048 on 2, 4 and 8 A100, 180 plans of 18 jobs (VIA-Research/vTrain).
+
+    The rule of thumb has 1.00 median and 2.03 worst, where layers are divided over eight devices for two sequences.
+    """
+    answers = [answer_model_parallel(row) for row in plans("calibrate", "mp_step_time", "vTrain")]
+    found = score(scored(answer) for answer in answers)
+    assert found is not None
+    assert found.answered == 180
+    assert found.median <= 0.035
+    assert found.p90 <= 0.12
+    regrets = regret_document(regret_jobs(answers))
+    assert regrets["jobs"] == 18
+    assert regrets["median"] == 1.0
+    assert regrets["p90"] <= 1.10  # type: ignore[operator]
+    assert regrets["worst"] <= 1.20  # type: ignore[operator]
+    assert regrets["rule_of_thumb"]["p90"] >= 1.29  # type: ignore[index]
+
+
+def test_large_runs_that_nothing_was_fitted_on() -> None:
+    """Tokens a second of networks that were kept out of the fit: up to 405 billion parameters on 1,024 H100."""
+    rows = plans("dev", "mp_throughput", "")
+    found = score(scored(answer_model_parallel(row)) for row in rows)
+    assert found is not None
+    assert found.median <= 0.06
+    large = [row for row in rows if "405B" in row.fields.get("model", "") or "175B" in row.fields.get("model", "")]
+    for row in large:
+        assert answer_model_parallel(row).predicted == pytest.approx(row.measured, rel=0.15)
+    assert len(large) >= 5
+
+
+@pytest.mark.parametrize(
+    ("network", "layers", "degrees", "devices", "batch", "tflops"),
+    [
+        ("1.7B", (24, 2304, 24), (1, 1), 32, 512, 137),
+        ("3.6B", (30, 3072, 32), (2, 1), 64, 512, 138),
+        ("7.5B", (36, 4096, 32), (4, 1), 128, 512, 142),
+        ("18.4B", (40, 6144, 48), (8, 1), 256, 1024, 135),
+        ("39.1B", (48, 8192, 64), (8, 2), 512, 1536, 138),
+        ("76.1B", (60, 10240, 80), (8, 4), 1024, 1792, 140),
+        ("145.6B", (80, 12288, 96), (8, 8), 1536, 2304, 148),
+        ("310.1B", (96, 16384, 128), (8, 16), 1920, 2160, 155),
+        ("529.6B", (105, 20480, 128), (8, 35), 2520, 2520, 163),
+        ("1008.0B", (128, 25600, 160), (8, 64), 3072, 3072, 163),
+    ],
+)
+def test_utilization_of_networks_of_up_to_a_trillion_parameters(
+    network: str, layers: tuple[int, int, int], degrees: tuple[int, int], devices: int, batch: int, tflops: float
+) -> None:
+    """Narayanan et al., SC 2021, table 1, on DGX A100: layers computed again, the best microbatch and chunks.
+
+    Nothing was fitted on it. Its FLOP of a step, 96 B s l h² (1 + s / 6h + V / 16 l h), count layers computed again.
+    """
+    depth, hidden, heads = layers
+    tensor, pipeline = degrees
+    data = devices // (tensor * pipeline)
+    shape = gpt_shape(layers=depth, hidden=hidden, heads=heads, vocabulary=51200, sequence=2048)
+    machine = find_machine(f"dgx-a100:{devices // 8}")
+    flops = 96 * batch * 2048 * depth * hidden**2 * (1 + 2048 / (6 * hidden) + 51200 / (16 * depth * hidden))
+    found = []
+    for microbatch, chunks in ((1, 1), (2, 1), (4, 1), (1, 2), (2, 2), (4, 2)):
+        count, rest = divmod(batch // data, microbatch)
+        if rest or (chunks > 1 and (pipeline == 1 or count % pipeline or depth % (pipeline * chunks))):
+            continue
+        division = Division(
+            tensor=tensor,
+            pipeline=pipeline,
+            chunks=chunks,
+            data=data,
+            microbatch=microbatch,
+            microbatches=count,
+            recomputed=frozenset({"layers"}),
+        )
+        step = divided_step(
+            shape,
+            division,
+            Program(precision="float16", attention="unfused", overlaps=False, gradient_bytes=2, year=2021.5),
+            device=machine.node.device,
+            exchange=machine_exchange(machine, year=2021.5),
+            constants=step_constants(),
+        )
+        found.append(flops / step.seconds / devices / 1e12)
+    assert max(found) == pytest.approx(tflops, rel=0.15)

@@ -6,10 +6,13 @@ from trimaran.cli import (
     calibrate,
     clusters,
     doctor,
+    emulate,
     explain,
+    export,
     jobs,
     memory,
     observe,
+    place,
     plan,
     profile,
     reproduce,
@@ -29,8 +32,11 @@ app = typer.Typer(
 )
 app.command()(train.train)
 app.command()(plan.plan)
+app.command()(place.place)
 app.command()(simulate.simulate)
+app.command()(emulate.emulate)
 app.command()(explain.explain)
+app.command()(export.export)
 app.command()(memory.memory)
 app.command()(scale.scale)
 app.command()(profile.profile)

@@ -5,7 +5,31 @@ from typing import Annotated
 
 import typer
 
-from trimaran.cli.options import Batch, Calibration, Devices, Execution, Json, Link, Memory, Objective, Oversubscribe
+from trimaran.cli.options import (
+    Allow,
+    Batch,
+    Calibration,
+    ClusterName,
+    Devices,
+    Execution,
+    Forbid,
+    Gap,
+    Json,
+    Keep,
+    Link,
+    Memory,
+    Microbatches,
+    Objective,
+    Oversubscribe,
+    PrecisionName,
+    Replicas,
+    Rows,
+    ScheduleOption,
+    Shards,
+    SoftwareName,
+    TimeLimit,
+    Zero,
+)
 from trimaran.cli.output import console, errors_reported, print_json
 from trimaran.cli.progress import progress_shown
 
@@ -14,7 +38,8 @@ WhyNot = Annotated[
     list[str] | None,
     typer.Option(
         "--why-not",
-        help='Compare with the best of a kind: "pp", "dp2", "compiled", "one device", "pp2-gpipe-m4". Repeatable.',
+        help='Compare with the best of a kind: "pp", "dp2", "tp2", "fsdp", "placement", "compiled", "one device", '
+        '"pp2-gpipe-m4". Repeatable.',
         show_default=False,
     ),
 ]
@@ -22,8 +47,9 @@ WhatIf = Annotated[
     list[str] | None,
     typer.Option(
         "--what-if",
-        help='Try a change: "link=10Gb/s", "link=x2", "latency=0", "wire=x0.5", "interference=0", "compute=x2", '
-        '"load=0", "memory=8GiB", "devices=4". Repeatable.  [default: a list of them]',
+        help='Try a change: "link=10Gb/s", "link=x2", "link=pcie3x16", "latency=0", "wire=x0.5", "interference=0", '
+        '"compute=x2", "load=0", "memory=8GiB", "devices=4"; several at once with commas between them. Repeatable.  '
+        "[default: a list of them]",
         show_default=False,
     ),
 ]
@@ -34,7 +60,21 @@ def explain(
     why_not: WhyNot = None,
     what_if: WhatIf = None,
     devices: Devices = None,
+    cluster: ClusterName = None,
     batch: Batch = None,
+    allow: Allow = None,
+    forbid: Forbid = None,
+    keep: Keep = None,
+    dp: Replicas = None,
+    pp: Rows = None,
+    tp: Shards = None,
+    zero: Zero = None,
+    microbatches: Microbatches = None,
+    schedule: ScheduleOption = None,
+    time_limit: TimeLimit = None,
+    gap: Gap = 0.0,
+    precision: PrecisionName = None,
+    software: SoftwareName = None,
     memory: Memory = None,
     oversubscribe: Oversubscribe = False,
     link: Link = None,
@@ -47,8 +87,10 @@ def explain(
     with errors_reported(as_json=as_json):
         from trimaran.cli.explanation_document import explanation_document
         from trimaran.cli.explanation_views import print_explanation
+        from trimaran.cli.planning import request_there
+        from trimaran.planner.pins import parse_pins
         from trimaran.program import read_plan
-        from trimaran.session.explaining import explain_plan
+        from trimaran.session.explaining import explain_plan, explain_there
         from trimaran.session.jobs import JobSource
         from trimaran.session.request import parse_request
 
@@ -62,16 +104,28 @@ def explain(
             objective=objective,
             execution=execution,
             calibration=calibration,
+            pins=parse_pins(
+                keep=keep or (),
+                forbid=forbid or (),
+                allow=allow or (),
+                dp=dp,
+                pp=pp,
+                tp=tp,
+                zero=zero,
+                microbatches=microbatches,
+                schedule=schedule,
+            ),
+            time_limit_s=time_limit,
+            gap=gap,
         )
+        asked = {"why_not": why_not or (), "what_if": what_if or ()}
         with progress_shown() as progress:
-            explained = explain_plan(
-                JobSource(reference=reference, global_batch_size=batch),
-                request,
-                path=path,
-                why_not=why_not or (),
-                what_if=what_if or (),
-                progress=progress,
-            )
+            if cluster is not None:
+                there = request_there(cluster, request, batch=batch, precision=precision, software=software)
+                explained = explain_there(reference, there, progress=progress, **asked)
+            else:
+                source = JobSource(reference=reference, global_batch_size=batch)
+                explained = explain_plan(source, request, path=path, progress=progress, **asked)
         if as_json:
             print_json(explanation_document(explained))
         else:

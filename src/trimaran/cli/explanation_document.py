@@ -9,6 +9,7 @@ from trimaran.planner.explain import Rival
 from trimaran.planner.outcomes import Outcome
 from trimaran.report.remedies import remedies_document
 from trimaran.session.explaining import Explained
+from trimaran.session.searches import search_document
 
 
 def explanation_document(explained: Explained) -> dict[str, Any]:
@@ -35,6 +36,7 @@ def explanation_document(explained: Explained) -> dict[str, Any]:
             {"strategy": entry.strategy.name, "cause": entry.cause, "reason": entry.reason}
             for entry in explanation.rejected
         ],
+        **search_document(explained.found, prices=explained.planned.prices),
         "why_not": [_contrast(answer) for answer in explanation.contrasts],
         "what_if": [_outcome(outcome) for outcome in explanation.outcomes],
         "remedies": remedies_document(explained.remedies),

@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from trimaran.cli.views import over_links, print_notes, rejection_line
+from trimaran.cli.views import over_links, print_notes, print_prices, rejection_line
 from trimaran.planner.binding import binding
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.contrast import Anatomy
@@ -43,6 +43,7 @@ def print_explanation(out: Console, explained: Explained) -> None:
     sentence = binding(explanation.chosen)
     out.print(escape(sentence[:1].upper() + sentence[1:]) + "\n")
     out.print(parts_table(explanation.chosen))
+    print_prices(out, explained.planned.prices)
     _print_rivals(out, explanation)
     for answer in explanation.contrasts:
         out.print(f"\n[bold]Why not {escape(answer.asked)}?[/] {escape(answer.conclusion)}")

@@ -44,3 +44,66 @@ Calibration = Annotated[
     Path | None,
     typer.Option("--calibration", help="Use the figures of this file of `trimaran calibrate`.", show_default=False),
 ]
+Keep = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--keep",
+        metavar="MODULE=ROW",
+        help='Run a module on this row of a replica (stage or place), such as "layer4=1". Repeatable.',
+        show_default=False,
+    ),
+]
+Forbid = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--forbid",
+        metavar="KIND",
+        help="Do not use a kind of parallelism: dp, pp, tp, placement, zero, sharded, p2p, gpipe, 1f1b, interleaved, "
+        "zero-bubble, compiled, memory. Repeatable.",
+        show_default=False,
+    ),
+]
+Allow = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow",
+        metavar="KIND",
+        help="Use only these kinds of parallelism, or one device. Repeatable.",
+        show_default=False,
+    ),
+]
+Replicas = Annotated[int | None, typer.Option("--dp", help="So many data-parallel replicas.", min=1)]
+Rows = Annotated[int | None, typer.Option("--pp", help="So many rows of a replica: stages, or places.", min=1)]
+Shards = Annotated[int | None, typer.Option("--tp", help="So many ranks share the tensors of a row.", min=1)]
+Zero = Annotated[
+    int | None,
+    typer.Option("--zero", help="Shard over replicas: 1 optimizer state, 2 gradients, 3 parameters too.", min=0, max=3),
+]
+Microbatches = Annotated[int | None, typer.Option("--microbatches", help="So many of a replica's share.", min=1)]
+ScheduleOption = Annotated[
+    str | None,
+    typer.Option("--schedule", help="Of a pipeline: gpipe, 1f1b, interleaved, zero-bubble.", show_default=False),
+]
+TimeLimit = Annotated[
+    float | None,
+    typer.Option("--time-limit", help="Search no longer than this [s]; the best so far is taken.", min=0.0),
+]
+Gap = Annotated[
+    float, typer.Option("--gap", help="Stop when the best is within this share of what anything takes.", min=0.0)
+]
+ClusterName = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        help='Plan for a machine that is not here (see `trimaran clusters`), such as "dgx1-v100"; nothing is measured.',
+        show_default=False,
+    ),
+]
+PrecisionName = Annotated[
+    str | None,
+    typer.Option("--precision", help='With --cluster: "float32", "tf32", "bfloat16" or "float16".', show_default=False),
+]
+SoftwareName = Annotated[
+    str | None,
+    typer.Option("--software", help='With --cluster: framework and year, such as "pytorch:2020".', show_default=False),
+]

@@ -1,4 +1,4 @@
-"""`trimaran plan`: the best way to train a job here, and what it was chosen over."""
+"""`trimaran plan`: the best way to train a job here or on another machine, and what it was chosen over."""
 
 import shlex
 from pathlib import Path
@@ -8,20 +8,33 @@ import typer
 from rich.markup import escape
 
 from trimaran.cli.options import (
+    Allow,
     Batch,
     Calibration,
+    ClusterName,
     Devices,
     Execution,
+    Forbid,
+    Gap,
     Json,
+    Keep,
     Link,
     Memory,
+    Microbatches,
     Objective,
     Oversubscribe,
+    PrecisionName,
     Reference,
+    Replicas,
+    Rows,
+    ScheduleOption,
     Seed,
+    Shards,
+    SoftwareName,
+    TimeLimit,
+    Zero,
 )
-from trimaran.cli.output import console, errors_reported, print_json
-from trimaran.cli.progress import progress_shown
+from trimaran.cli.output import console, errors_reported
 
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write the plan to this file.", show_default=False)]
 
@@ -29,10 +42,24 @@ Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write the p
 def plan(
     job: Reference,
     devices: Devices = None,
+    cluster: ClusterName = None,
     memory: Memory = None,
     batch: Batch = None,
     seed: Seed = None,
     output: Output = None,
+    allow: Allow = None,
+    forbid: Forbid = None,
+    keep: Keep = None,
+    dp: Replicas = None,
+    pp: Rows = None,
+    tp: Shards = None,
+    zero: Zero = None,
+    microbatches: Microbatches = None,
+    schedule: ScheduleOption = None,
+    time_limit: TimeLimit = None,
+    gap: Gap = 0.0,
+    precision: PrecisionName = None,
+    software: SoftwareName = None,
     oversubscribe: Oversubscribe = False,
     link: Link = None,
     objective: Objective = None,
@@ -42,13 +69,21 @@ def plan(
 ) -> None:
     """Find the fastest way to train a job that fits; print what was considered."""
     with errors_reported(as_json=as_json):
-        from trimaran.cli.views import plan_document, print_plan
-        from trimaran.program import write_plan
-        from trimaran.session.jobs import JobSource
-        from trimaran.session.planning import plan_job
+        from trimaran.cli.planning import plan_here, plan_there
+        from trimaran.planner.pins import parse_pins
         from trimaran.session.request import parse_request
 
-        source = JobSource(reference=job, global_batch_size=batch, seed=seed)
+        pins = parse_pins(
+            keep=keep or (),
+            forbid=forbid or (),
+            allow=allow or (),
+            dp=dp,
+            pp=pp,
+            tp=tp,
+            zero=zero,
+            microbatches=microbatches,
+            schedule=schedule,
+        )
         request = parse_request(
             devices=devices,
             memory=memory,
@@ -57,16 +92,25 @@ def plan(
             objective=objective,
             execution=execution,
             calibration=calibration,
+            pins=pins,
+            time_limit_s=time_limit,
+            gap=gap,
         )
-        with progress_shown() as progress:
-            planned = plan_job(source, request, progress=progress)
-        if output is not None:
-            write_plan(output, planned.plan)
-        if as_json:
-            print_json(plan_document(planned))
+        if cluster is not None:
+            plan_there(
+                job,
+                cluster,
+                request,
+                batch=batch,
+                precision=precision,
+                software=software,
+                output=output,
+                as_json=as_json,
+            )
             return
-        out = console()
-        print_plan(out, planned)
+        planned = plan_here(job, request, batch=batch, seed=seed, output=output, as_json=as_json)
+        if planned is None:
+            return
         command = next_command(
             job,
             output,
@@ -80,7 +124,9 @@ def plan(
             execution=None if execution == "any" else execution,
             calibration=calibration,
         )
-        out.print(f"Next: {escape(command)}", soft_wrap=True)
+        if output is None and pins.names:
+            command = shlex.join(["trimaran", "plan", job, *" ".join(pins.names).split(), "--output", "plan.json"])
+        console().print(f"Next: {escape(command)}", soft_wrap=True)
 
 
 # What a plan file says.

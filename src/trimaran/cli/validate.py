@@ -50,6 +50,7 @@ def validate(
     """Predict published measurements, and show how far off the predictions are."""
     with errors_reported(as_json=as_json):
         from trimaran.report.validation.document import by_family, validation_document
+        from trimaran.report.validation.regret import regret_document, regret_lines, regret_table
         from trimaran.report.validation.views import (
             family_table,
             reading_lines,
@@ -57,14 +58,16 @@ def validate(
             skipped_lines,
             worst_table,
         )
+        from trimaran.session.validation.regret import regret_jobs
         from trimaran.session.validation.validating import ValidationRequest, scored
         from trimaran.session.validation.validating import validate as run
 
         request = ValidationRequest(files=tuple(data or ()), family=family, anchor=anchor, sizes=sizes)
         with progress_shown() as progress:
-            found = [scored(answer) for answer in run(request, progress=progress)]
+            answers = run(request, progress=progress)
+        found, jobs = [scored(answer) for answer in answers], regret_jobs(answers)
         if as_json:
-            print_json(validation_document(found, anchor=anchor))
+            print_json(validation_document(found, anchor=anchor) | ({"regret": regret_document(jobs)} if jobs else {}))
             return
         out = console()
         if rows:
@@ -73,4 +76,7 @@ def validate(
             out.print(family_table(name, part))
             out.print(*skipped_lines(part), sep="\n", end="\n\n")
         out.print(worst_table(found))
+        if lines := regret_lines(jobs):
+            out.print(regret_table(jobs))
+            out.print(*lines, sep="\n", end="\n\n")
         out.print(*reading_lines(), sep="\n")

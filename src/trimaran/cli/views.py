@@ -7,12 +7,14 @@ from rich.console import Console
 from rich.markup import escape
 
 from trimaran.measure.costs import name_link
-from trimaran.planner import Candidate, Rejection, Search, shown
+from trimaran.planner import Candidate, Rejection, Search, shown, simplicity
+from trimaran.planner.prices import PinPrice
 from trimaran.program import Strategy
 from trimaran.report.noise import noise_line
 from trimaran.report.tables import CandidateLine, candidate_table, kind_table, rank_table, utilization_table
 from trimaran.report.utilization import utilization
 from trimaran.session.planning import Planned
+from trimaran.session.searches import chosen_document, search_document
 from trimaran.session.training import Trained
 from trimaran.units import format_bytes, format_seconds
 
@@ -32,6 +34,34 @@ def print_plan(out: Console, planned: Planned) -> None:
     )
     if planned.search is not None:
         out.print(_against_baseline(planned.search))
+        print_prices(out, planned.prices)
+        _print_missing_baselines(out, planned.search)
+        out.print(f"[dim]{escape(_search_line(planned.search))}[/]")
+
+
+def print_prices(out: Console, prices: Iterable[PinPrice]) -> None:
+    """What each pin costs."""
+    for entry in prices:
+        if entry.without is None:
+            out.print(f"{escape(entry.pin)}: nothing fits without it")
+            continue
+        name = entry.without.strategy.name
+        cost = "costs nothing" if entry.price <= 0.0 else f"costs {100 * entry.price:.1f} %"
+        out.print(
+            f"{escape(entry.pin)} {cost}: without it {name}, {format_seconds(entry.without.objective_s)}",
+            soft_wrap=True,
+        )
+
+
+def _print_missing_baselines(out: Console, found: Search) -> None:
+    for entry in found.baselines:
+        if entry.candidate is None:
+            out.print(f"[dim]no {escape(entry.role)}: {escape(entry.reason)}[/]", soft_wrap=True)
+
+
+def _search_line(found: Search) -> str:
+    end = "" if found.is_complete else ", its time ran out"
+    return f"search: {format_seconds(found.seconds)}{end}; gap to the bound {100 * found.gap:.1f} %"
 
 
 def print_notes(out: Console, notes: Iterable[str]) -> None:
@@ -47,9 +77,11 @@ def over_links(planned: Planned) -> str:
 
 def print_candidates(out: Console, found: Search) -> None:
     """Print those of the candidates that a person should see, and how many were rejected for what."""
-    rows = shown(found.candidates, always=(found.chosen, *found.references), front=found.pareto)
+    known = {id(one): one for one in (*found.candidates, *found.references)}
+    ranked = sorted(known.values(), key=lambda one: (one.objective_s, simplicity(one.strategy)))
+    rows = shown(ranked, always=(found.chosen, *found.references), front=found.pareto)
     out.print(candidate_table(_lines(found, rows)))
-    more = len(found.candidates) - len(rows)
+    more = len(ranked) - len(rows)
     if more:
         out.print(f"[dim]and {more} more: --json lists all[/]")
     by_cause: dict[str, list[Rejection]] = {}
@@ -113,9 +145,11 @@ def plan_document(planned: Planned) -> dict[str, Any]:
         "link": None if planned.cluster.link is None else name_link(planned.cluster.link),
         "objective": planned.plan.objective,
         "candidates": [_candidate(one) | {"pareto": id(one) in front} for one in found.candidates],
-        "chosen": _candidate(found.chosen) | {"pareto": id(found.chosen) in front},
+        "chosen": _candidate(found.chosen)
+        | {"pareto": id(found.chosen) in front}
+        | chosen_document(planned.graph, found),
         "baseline": _candidate(found.baseline) | {"pareto": id(found.baseline) in front},
-        "baselines": [candidate.strategy.name for candidate in found.references],
+        **search_document(found, prices=planned.prices),
         "rejected": [
             {"strategy": entry.strategy.name, "cause": entry.cause, "reason": entry.reason} for entry in found.rejected
         ],

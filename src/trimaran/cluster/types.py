@@ -7,6 +7,8 @@ colon.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from trimaran.cluster.machines import Machine
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
@@ -54,6 +56,9 @@ class Cluster:
         hosts: for each device, the number of its host
         links: for each pair of devices `(a, b)` with a < b that is joined, its link; a missing pair has none
         link: what the links between ranks of this machine are held to; None: nothing
+        machine: of the catalog, whose link graph prices transfers; None: the devices are here, or `links` say it all
+        numbers: for each rank, the number of its device on that machine, counted node by node; empty: rank r has
+            device r
     """
 
     name: str
@@ -61,6 +66,8 @@ class Cluster:
     hosts: tuple[int, ...]
     links: Mapping[tuple[int, int], Link] = field(default_factory=dict)
     link: Link | None = None
+    machine: Machine | None = None
+    numbers: tuple[int, ...] = ()
 
     @property
     def size(self) -> int:

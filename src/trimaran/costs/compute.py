@@ -9,7 +9,7 @@ The interval: the operations' errors are independent, the factor's error is comm
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from trimaran.costs.intervals import add, divide, multiply
@@ -17,7 +17,8 @@ from trimaran.costs.tables import CostTable, Form, WholeCost, WholeKey
 from trimaran.costs.types import Cost, OpCost
 from trimaran.errors import InputError
 from trimaran.graph.types import Graph, Op
-from trimaran.program.types import Strategy
+from trimaran.program.orders import BACKWARDS
+from trimaran.program.types import Kind, Strategy
 
 FORMS: tuple[Form, ...] = ("module", "replicated", "graph")
 
@@ -27,16 +28,32 @@ class SegmentCost:
     """Durations of one segment at one batch size.
 
     Attributes:
-        forward: of its forward
-        backward: of its backward
-        evaluation: of its forward without gradients
-        reached: for each operation, the fraction of the backward after which its part is done [0..1]
+        steps: what each kind of step of compute takes: forward, backward, its two halves, evaluation
+        places: for each kind of step and each operation, the fractions of the step between which its part lies [0..1]
     """
 
-    forward: Cost
-    backward: Cost
-    evaluation: Cost
-    reached: dict[str, float]
+    steps: Mapping[Kind, Cost]
+    places: Mapping[Kind, Mapping[str, tuple[float, float]]]
+
+    @property
+    def forward(self) -> Cost:
+        """Of its forward."""
+        return self.steps[Kind.FORWARD]
+
+    @property
+    def backward(self) -> Cost:
+        """Of its whole backward."""
+        return self.steps[Kind.BACKWARD]
+
+    @property
+    def evaluation(self) -> Cost:
+        """Of its forward without gradients."""
+        return self.steps[Kind.EVALUATE]
+
+    @property
+    def reached(self) -> dict[str, float]:
+        """For each operation, the fraction of the backward after which its part is done [0..1]."""
+        return {name: done for name, (_, done) in self.places[Kind.BACKWARD].items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,9 +78,31 @@ def form_of(strategy: Strategy) -> Form:
         >>> form_of(Strategy(dp=2)), form_of(Strategy(pp=2, boundaries=("conv2",)))
         ('replicated', 'graph')
     """
-    if strategy.pp > 1:
+    if strategy.pp > 1 or strategy.parts:
         return "graph"
     return "replicated" if strategy.dp > 1 else "module"
+
+
+def own_form(strategy: Strategy) -> str:
+    """The form of strategies that a library runs in a way of its own, with an overhead of its own; else `form_of`.
+
+    Sharded operations, sharded state, and backwards in two halves are measured where a plan wants them
+    (`measure.rehearsal`). Where nobody has, they are taken to be like the form without.
+
+    Example:
+        >>> own_form(Strategy(tp=2)), own_form(Strategy(dp=2, zero=3)), own_form(Strategy(dp=2))
+        ('module tensor2', 'replicated sharded3', 'replicated')
+    """
+    words: list[str] = [form_of(strategy)]
+    if strategy.tp > 1:
+        words.append(f"tensor{strategy.tp}")
+    elif strategy.shards:
+        words.append(f"classifier{strategy.dp}")
+    if strategy.zero >= 2:
+        words.append(f"sharded{strategy.zero}")
+    if strategy.schedule == "zero-bubble" and strategy.pp > 1 and not strategy.parts:
+        words.append("halves")
+    return " ".join(words)
 
 
 def operation_seconds(graph: Graph, table: CostTable, *, batch: int, execution: str) -> dict[str, float]:
@@ -109,7 +148,7 @@ def operation_costs(graph: Graph, table: CostTable, *, batch: int, execution: st
 
 
 def context_of(
-    graph: Graph, table: CostTable, costs: Mapping[str, OpCost], *, batch: int, form: Form, execution: str
+    graph: Graph, table: CostTable, costs: Mapping[str, OpCost], *, batch: int, form: str, execution: str
 ) -> Context:
     """How the whole model compares with the sum of its operations; 1 where the whole was never measured.
 
@@ -136,37 +175,88 @@ def context_of(
     )
 
 
-def segment_cost(ops: Sequence[Op], costs: Mapping[str, OpCost], context: Context) -> SegmentCost:
+def segment_cost(
+    ops: Sequence[Op],
+    costs: Mapping[str, OpCost],
+    context: Context,
+    *,
+    weights: Mapping[str, float] | None = None,
+    shares: Callable[[Op], float] | None = None,
+) -> SegmentCost:
     """What a segment costs.
 
     Args:
         ops: its operations, in order
         costs: cost of each operation, measured alone
         context: how the whole model compares with the sum of them
+        weights: for each operation, the share of its backward that can be put off (`costs.halves`); None: half
+        shares: the share of an operation that a rank computes, where operations are sharded; None: all of each
     """
-    forward = add(costs[op.id].forward for op in ops)
-    backward = add(costs[op.id].backward for op in ops)
+    forward, backward, inputs, later = [], [], [], []
+    for op in ops:
+        cost, share = costs[op.id], 1.0 if shares is None else shares(op)
+        share += (1.0 - share) * cost.launches  # a share of an operation starts as many kernels
+        put_off = 0.5 if weights is None else weights[op.id]
+        forward.append(cost.forward.scaled(share))
+        backward.append(cost.backward.scaled(share))
+        inputs.append(cost.backward.scaled(share * (1.0 - put_off)))
+        later.append(cost.backward.scaled(share * put_off))
+    parts = {
+        Kind.FORWARD: (forward, context.forward),
+        Kind.BACKWARD: (backward, context.backward),
+        Kind.BACKWARD_INPUT: (inputs, context.backward),
+        Kind.BACKWARD_WEIGHT: (later, context.backward),
+        Kind.EVALUATE: (forward, context.evaluation),
+    }
     return SegmentCost(
-        forward=multiply(forward, context.forward),
-        backward=multiply(backward, context.backward),
-        evaluation=multiply(forward, context.evaluation),
-        reached=_reached(ops, [costs[op.id].backward.seconds for op in ops]),
+        steps={kind: multiply(add(found), factor) for kind, (found, factor) in parts.items()},
+        places={
+            kind: _places(ops, [cost.seconds for cost in found], backward=kind in BACKWARDS)
+            for kind, (found, _) in parts.items()
+        },
     )
 
 
-def _whole(digest: str, table: CostTable, batch: int, form: Form, execution: str) -> WholeCost | None:
-    for candidate in dict.fromkeys((form, *FORMS)):
+def _whole(digest: str, table: CostTable, batch: int, form: str, execution: str) -> WholeCost | None:
+    plain = form.partition(" ")[0]
+    points = table.wholes.get(WholeKey(digest, form, execution), {})
+    if form != plain and points:
+        return _scaled_whole(points, digest, table, batch, plain, execution)
+    for candidate in dict.fromkeys((plain, *FORMS)):
         whole = table.whole(WholeKey(digest, candidate, execution), batch)
         if whole is not None:
             return whole
     return None
 
 
-def _reached(ops: Sequence[Op], backward_s: Sequence[float]) -> dict[str, float]:
-    total = sum(backward_s)
-    reached: dict[str, float] = {}
+def _scaled_whole(
+    points: Mapping[int, WholeCost], digest: str, table: CostTable, batch: int, plain: str, execution: str
+) -> WholeCost | None:
+    """A form that was measured at few sizes: at others, as much longer than the plain form as at the nearest."""
+    nearest = min(points, key=lambda size: (abs(math.log(size / batch)), size))
+    there, base = points[nearest], _whole(digest, table, nearest, plain, execution)
+    here = _whole(digest, table, batch, plain, execution)
+    if nearest == batch or base is None or here is None:
+        return there
+
+    def scaled(mine: Cost, theirs: Cost, at_batch: Cost) -> Cost:
+        return mine.scaled(at_batch.seconds / theirs.seconds) if theirs.seconds > 0 else mine
+
+    return WholeCost(
+        forward=scaled(there.forward, base.forward, here.forward),
+        backward=scaled(there.backward, base.backward, here.backward),
+        evaluation=scaled(there.evaluation, base.evaluation, here.evaluation),
+    )
+
+
+def _places(ops: Sequence[Op], seconds: Sequence[float], *, backward: bool) -> dict[str, tuple[float, float]]:
+    """Where each operation's part of a step lies; operations that all take nothing share it evenly."""
+    total = sum(seconds)
+    order = range(len(ops))
+    places: dict[str, tuple[float, float]] = {}
     done = 0.0
-    for number, (op, seconds) in enumerate(zip(reversed(ops), reversed(backward_s), strict=True), start=1):
-        done += seconds
-        reached[op.id] = min(1.0, done / total) if total > 0 else number / len(ops)
-    return reached
+    for number, position in enumerate(reversed(order) if backward else order, start=1):
+        start, done = done, done + (seconds[position] if total > 0 else 1.0)
+        whole = total if total > 0 else float(len(ops))
+        places[ops[position].id] = start / whole, 1.0 if number == len(ops) else min(1.0, done / whole)
+    return places

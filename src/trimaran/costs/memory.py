@@ -2,7 +2,9 @@
 
 What a microbatch needs lives from the start of its forward to the end of its backward: the storages that autograd
 keeps, the tensors that were received, and those that other segments read. While an operation runs, what it makes and
-does not keep is there too: the largest such amount lives for as long as the forward or backward that contains it.
+does not keep is there too: the largest such amount lives for as long as the forward or backward that contains it. So
+does what is gathered of parameters that replicas share. Of a backward in two halves the first frees all but what the
+second needs: the inputs of layers whose weights have their gradients put off, and the gradients of their outputs.
 
 A storage that a segment keeps but did not make is one that it received, and is counted there. Where what another
 segment reads shares its storage with a kept tensor of another name (the result of an in-place operation), it is
@@ -10,9 +12,13 @@ counted twice. Left out: the allocator's own rounding and fragments, and the wor
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from trimaran.costs.halves import put_off, weight_shares
+from trimaran.costs.sharded import Shares
+from trimaran.costs.zero import zero_bytes
 from trimaran.graph.types import Graph, Op, TensorSpec
+from trimaran.program.segments import segment_ops
 from trimaran.program.types import Instruction, Kind, Program, Strategy
 
 _Change = tuple[int, int]
@@ -32,12 +38,16 @@ class SegmentMemory:
         forward_peak: beside them while the forward runs [bytes]
         backward_peak: beside them while the backward runs [bytes]
         evaluation_peak: while the forward runs without gradients [bytes]
+        put_off: of what is kept, what is needed until the weights have their gradients [bytes]
+        put_off_gradients: gradients of outputs from the first half of the backward to the second [bytes]
     """
 
     kept: int
     forward_peak: int
     backward_peak: int
     evaluation_peak: int
+    put_off: int = 0
+    put_off_gradients: int = 0
 
 
 def segment_memory(graph: Graph, strategy: Strategy, *, batch: int) -> tuple[SegmentMemory, ...]:
@@ -51,12 +61,15 @@ def segment_memory(graph: Graph, strategy: Strategy, *, batch: int) -> tuple[Seg
     Returns:
         One entry a segment.
     """
-    parts = graph.parts(strategy.boundaries)
-    crossing = graph.crossing(strategy.boundaries)
+    parts = segment_ops(graph, strategy)
+    crossing = graph.exchanged(parts)
+    weights = weight_shares(graph, execution=strategy.execution)
+    shares = Shares(graph, strategy)
     memory = []
     for number, ops in enumerate(parts):
         writes = {spec.name: spec for (source, _), specs in crossing.items() if source == number for spec in specs}
-        memory.append(_one_segment(graph, ops, tuple(writes.values()), batch))
+        segment = _one_segment(graph, ops, tuple(writes.values()), put_off(ops, weights), shares, batch)
+        memory.append(_beside(segment, zero_bytes(graph, ops, strategy).gathered if strategy.zero else 0))
     return tuple(memory)
 
 
@@ -105,9 +118,14 @@ def _compute_change(
         # Without a backward nothing is kept, and what is sent lives until it is sent.
         sent = moved.get((Kind.SEND_FORWARD, *where), 0)
         return memory.evaluation_peak + sent, memory.evaluation_peak + received
-    sent = 0 if kind == Kind.BACKWARD_WEIGHT else moved.get((Kind.SEND_BACKWARD, *where), 0)
-    over = memory.kept + received + gradients if kind in _LAST_BACKWARDS else 0
-    return memory.backward_peak + sent, memory.backward_peak + over
+    left = memory.put_off + memory.put_off_gradients
+    if kind == Kind.BACKWARD_WEIGHT:
+        return memory.backward_peak, memory.backward_peak + left + received + gradients
+    sent = moved.get((Kind.SEND_BACKWARD, *where), 0)
+    if kind == Kind.BACKWARD_INPUT:
+        made = memory.backward_peak + memory.put_off_gradients + sent
+        return made, memory.backward_peak + memory.kept - memory.put_off
+    return memory.backward_peak + sent, memory.backward_peak + memory.kept + received + gradients
 
 
 def _moved(instructions: Sequence[Instruction]) -> dict[tuple[Kind, int, int], int]:
@@ -119,18 +137,39 @@ def _moved(instructions: Sequence[Instruction]) -> dict[tuple[Kind, int, int], i
     return moved
 
 
-def _one_segment(graph: Graph, ops: Sequence[Op], writes: Sequence[TensorSpec], batch: int) -> SegmentMemory:
+def _beside(memory: SegmentMemory, gathered: int) -> SegmentMemory:
+    """With bytes of gathered parameters there while anything runs."""
+    return replace(
+        memory,
+        forward_peak=memory.forward_peak + gathered,
+        backward_peak=memory.backward_peak + gathered,
+        evaluation_peak=memory.evaluation_peak + gathered,
+    )
+
+
+def _one_segment(
+    graph: Graph, ops: Sequence[Op], writes: Sequence[TensorSpec], later: Sequence[Op], shares: Shares, batch: int
+) -> SegmentMemory:
     made = {spec.name: spec for op in ops for spec in op.outputs}
     saved = {name for op in ops for name in op.saved}
     fed = {spec.name for spec in graph.inputs}
     own = {name for name in saved if name in made or name in fed or _is_inner(name, ops)}
-    kept = {name: graph.storages[name].at(batch) for name in own}
+    share: dict[str, float] = {}
+    for op in ops:
+        for name in op.saved:
+            share[name] = max(share.get(name, 0.0), shares.saved(op))
+    kept = {name: graph.storages[name].at(batch) * share[name] for name in own}
+    needed = {name for op in later for name in op.inputs if name in own}
+    gradients = sum(spec.nbytes.at(batch) for op in later for spec in op.outputs if spec.requires_grad)
+    put_off_bytes = round(sum(kept[name] for name in needed))
     kept |= {spec.name: spec.nbytes.at(batch) for spec in writes}
     return SegmentMemory(
         kept=round(sum(kept.values())),
         forward_peak=max((_passing(op, saved, batch) for op in ops), default=0),
         backward_peak=max((_gradients(op, made, batch) for op in ops), default=0),
         evaluation_peak=max((_passing(op, (), batch) + _inputs(op, made, batch) for op in ops), default=0),
+        put_off=put_off_bytes,
+        put_off_gradients=round(gradients),
     )
 
 

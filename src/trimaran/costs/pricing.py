@@ -7,24 +7,22 @@ arguments give the same costs.
 
 from collections.abc import Mapping, Sequence
 
+from trimaran.cluster.layout import order_devices
 from trimaran.cluster.types import Cluster
-from trimaran.costs.compute import SegmentCost, context_of, form_of, operation_costs, segment_cost
+from trimaran.costs.compute import SegmentCost, context_of, operation_costs, own_form, segment_cost
 from trimaran.costs.curves import at_batch
+from trimaran.costs.halves import weight_shares
+from trimaran.costs.intervals import add
 from trimaran.costs.memory import memory_changes, segment_memory
-from trimaran.costs.state import RankState, rank_states
+from trimaran.costs.sharded import Shares
+from trimaran.costs.state import RankState, held_state, rank_states
 from trimaran.costs.tables import CostTable, StepCosts
 from trimaran.costs.transfers import SEND, handling_seconds, transfer_cost
 from trimaran.costs.types import Cost, Interference, ProgramCosts, Transfer
 from trimaran.errors import InputError
 from trimaran.graph.types import Graph
+from trimaran.program.segments import segment_ops
 from trimaran.program.types import Instruction, Kind, Program, Strategy
-
-_BACKWARDS = {
-    # torch's split of a backward: gradients of the inputs, and of the weights. Where nobody measured, half each.
-    Kind.BACKWARD: 1.0,
-    Kind.BACKWARD_INPUT: 0.5,
-    Kind.BACKWARD_WEIGHT: 0.5,
-}
 
 
 def price(
@@ -46,23 +44,39 @@ def price(
     Raises:
         InputError: the table or the cluster lacks something that the program needs
     """
+    if strategy.device_order:
+        cluster = order_devices(cluster, strategy.device_order)
     microbatch = microbatch_size(program, strategy, batch=batch)
     operations = operation_costs(graph, table, batch=microbatch, execution=strategy.execution)
     context = context_of(
-        graph, table, operations, batch=microbatch, form=form_of(strategy), execution=strategy.execution
+        graph, table, operations, batch=microbatch, form=own_form(strategy), execution=strategy.execution
     )
-    segments = [segment_cost(ops, operations, context) for ops in graph.parts(strategy.boundaries)]
+    weights = weight_shares(graph, execution=strategy.execution)
+    shares = Shares(graph, strategy)
+    segments = [
+        segment_cost(ops, operations, context, weights=weights, shares=shares.compute)
+        for ops in segment_ops(graph, strategy)
+    ]
     states = rank_states(program, graph, strategy)
     step = table.steps.get(graph.digest)
     compute: dict[str, Cost] = {}
     transfers: dict[str, Transfer] = {}
     handling: dict[str, float] = {}
+    known: dict[tuple[object, ...], Transfer] = {}
     for instruction in program:
         if instruction.communicates:
-            transfers[instruction.id] = transfer_cost(instruction, table, cluster)
+            # The members of a group share the price of what they do together.
+            what = instruction.kind, instruction.rank if instruction.peer is not None else None, instruction.peer
+            key = (*what, instruction.group, instruction.root, instruction.nbytes)
+            if key not in known:
+                known[key] = transfer_cost(instruction, table, cluster)
+            transfers[instruction.id] = known[key]
             handling[instruction.id] = handling_seconds(instruction, table)
         else:
             compute[instruction.id] = _compute_cost(instruction, segments, states[instruction.rank], step, microbatch)
+    if step is not None and step.accumulate is not None:
+        held = [held_state(graph, ops, strategy) for ops in segment_ops(graph, strategy)]
+        _add_sums(program, compute, [step.accumulate.at(tensors=s.trained_tensors, nbytes=s.trained) for s in held])
     _add_calls(program, compute, handling)
     return ProgramCosts(
         compute=compute,
@@ -123,14 +137,24 @@ def _compute_cost(
         return fit.at(tensors=state.updated_tensors, nbytes=state.updated)
     if instruction.segment is None or instruction.segment >= len(segments):
         raise InputError(f'{instruction.id}: "{kind}" needs a segment of 0 to {len(segments) - 1}')
-    segment = segments[instruction.segment]
-    if kind in _BACKWARDS:
-        return segment.backward.scaled(_BACKWARDS[kind])
-    if kind in (Kind.FORWARD, Kind.RECOMPUTE):
-        return segment.forward
-    if kind == Kind.EVALUATE:
-        return segment.evaluation
+    steps = segments[instruction.segment].steps
+    if kind in steps:
+        return steps[kind]
+    if kind == Kind.RECOMPUTE:
+        return steps[Kind.FORWARD]
     raise InputError(f'{instruction.id}: nobody measured what "{kind}" takes', kind=str(kind))
+
+
+def _add_sums(program: Program, compute: dict[str, Cost], sums: Sequence[Cost]) -> None:
+    """Add what a further microbatch spends on adding its gradients to those that are there."""
+    for instructions in program.ranks:
+        seen: set[int | None] = set()
+        for item in instructions:
+            if item.kind not in (Kind.BACKWARD, Kind.BACKWARD_WEIGHT):
+                continue
+            if item.segment in seen and item.segment is not None:
+                compute[item.id] = add((compute[item.id], sums[item.segment]), source=compute[item.id].source)
+            seen.add(item.segment)
 
 
 def _add_calls(program: Program, compute: dict[str, Cost], handling: Mapping[str, float]) -> None:
@@ -164,12 +188,17 @@ def _interference(program: Program, table: CostTable) -> Interference:
 def _marks(program: Program, segments: Sequence[SegmentCost]) -> Mapping[tuple[str, str], float]:
     marks: dict[tuple[str, str], float] = {}
     for instruction in program:
+        if not instruction.marks:
+            continue
+        places: Mapping[str, tuple[float, float]] = {}
+        if instruction.segment is not None:
+            places = segments[instruction.segment].places.get(instruction.kind, {})
         for mark in instruction.marks:
-            reached = {} if instruction.segment is None else segments[instruction.segment].reached
-            if mark.op not in reached:
+            if mark.op not in places:
                 raise InputError(
-                    f'{instruction.id}: mark "{mark.name}" is after operation "{mark.op}", which is not in its segment',
+                    f'{instruction.id}: mark "{mark.name}" is at operation "{mark.op}", which is not in its segment',
                     op=mark.op,
                 )
-            marks[instruction.id, mark.name] = reached[mark.op]
+            before, after = places[mark.op]
+            marks[instruction.id, mark.name] = before if mark.before else after
     return marks

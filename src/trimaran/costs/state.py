@@ -7,8 +7,11 @@ with what no captured operation reads.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from trimaran.costs.zero import zero_bytes
 from trimaran.graph.types import Graph, Op
 from trimaran.program.buckets import gradient_buckets
+from trimaran.program.segments import segment_ops
+from trimaran.program.sharded import sharded_bytes
 from trimaran.program.types import Instruction, Kind, Program, Strategy
 
 
@@ -55,14 +58,14 @@ def rank_states(program: Program, graph: Graph, strategy: Strategy) -> tuple[Ran
         graph: the network
         strategy: where it is cut
     """
-    parts = graph.parts(strategy.boundaries)
+    parts = segment_ops(graph, strategy)
     states: dict[frozenset[int], RankState] = {}
     found = []
     for rank, instructions in enumerate(program.ranks):
         segments = frozenset(item.segment for item in instructions if item.segment is not None)
         ops = [op for segment in sorted(segments) for op in parts[segment]]
         if segments not in states:
-            states[segments] = _state(graph, ops, len(parts))
+            states[segments] = held_state(graph, ops, strategy)
         reduces = [item for item in instructions if item.kind == Kind.REDUCE]
         found.append(_at_home(states[segments], rank, reduces, graph, ops, strategy) if reduces else states[segments])
     return tuple(found)
@@ -81,12 +84,34 @@ def _at_home(
     )
 
 
-def _state(graph: Graph, ops: Sequence[Op], segments: int) -> RankState:
-    whole = segments == 1
+def held_state(graph: Graph, ops: Sequence[Op], strategy: Strategy) -> RankState:
+    """What a rank holds of some operations, and updates where nobody else does.
+
+    Args:
+        graph: the network
+        ops: of the segments of the rank
+        strategy: what is sharded
+    """
+    whole = strategy.segments == 1
     used = {name for op in ops for name in op.parameters}
-    parameters = [parameter for parameter in graph.parameters if whole or parameter.name in used]
+    shards = sharded_bytes(graph, strategy)
+    parameters = [
+        replace(parameter, nbytes=shards.get(parameter.name, parameter.nbytes))
+        for parameter in graph.parameters
+        if whole or parameter.name in used
+    ]
     trained = [parameter for parameter in parameters if parameter.trainable]
     buffers = set(graph.buffers) if whole else {name for op in ops for name in op.buffers}
+    if strategy.zero:
+        held = zero_bytes(graph, ops, strategy)
+        return RankState(
+            parameters=held.parameters,
+            trained=held.gradients,
+            trained_tensors=len(trained),
+            updated=held.updated,
+            updated_tensors=held.updated_tensors,
+            buffers=sum(graph.buffers.get(name, 0) for name in buffers),
+        )
     return RankState(
         parameters=sum(parameter.nbytes for parameter in parameters),
         trained=sum(parameter.nbytes for parameter in trained),

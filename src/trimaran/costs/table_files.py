@@ -24,7 +24,7 @@ from trimaran.costs.tables import (
 from trimaran.costs.types import Cost, Interference, OpCost
 from trimaran.errors import CorruptDataError, InputError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 class _Duration(msgspec.Struct, frozen=True, array_like=True):

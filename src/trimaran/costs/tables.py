@@ -126,12 +126,15 @@ class StepCosts:
         clip: clipping by global norm, by trained parameters
         load: fetching and collating a batch, by number of samples [samples]
         state_bytes_per_byte: state that the optimizer keeps for a byte of parameter [bytes/byte]
+        accumulate: adding the gradients of a further microbatch to those that are there, by trained parameters; None:
+            it is in the time of the backward, as where that was measured
     """
 
     update: TensorFit
     clip: TensorFit
     load: Mapping[int, Cost]
     state_bytes_per_byte: float = 0.0
+    accumulate: TensorFit | None = None
 
 
 class CurveKey(NamedTuple):
@@ -186,6 +189,7 @@ class CostTable:
                 return OpCost(
                     forward=at_batch({size: cost.forward for size, cost in points.items()}, batch),
                     backward=at_batch({size: cost.backward for size, cost in points.items()}, batch),
+                    launches=points[min(points, key=lambda size: abs(size - batch))].launches,
                 )
         return None
 

@@ -3,7 +3,7 @@
 Ranks on one host, with no link of their own in the cluster, talk over its loopback: one link, shared by all of them,
 whose costs are the table's measured curves. Where such links are held to a rate, each rank has a line of its own out
 and one in, so that messages in opposite directions do not share. Other pairs need a link in the cluster, priced by its
-closed form.
+closed form. On a machine of the catalog every transfer is priced by what joins its devices (`machine_transfers`).
 """
 
 from dataclasses import dataclass, replace
@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from trimaran.cluster.types import Cluster, Link
 from trimaran.costs.collectives import collective_time, message_time, messages, volume
 from trimaran.costs.curves import at_size, latency
+from trimaran.costs.machine_transfers import MESSAGE, machine_transfer
 from trimaran.costs.tables import CostTable, Curve, CurveKey
 from trimaran.costs.types import Cost, Transfer
 from trimaran.errors import InputError
@@ -61,10 +62,23 @@ def transfer_cost(instruction: Instruction, table: CostTable, cluster: Cluster) 
             kind = queued.kind
     if len(ranks) < 2:
         return Transfer(latency_s=0.0, flow_s=0.0, links=(), low=0.0, high=0.0, source="analytic: one rank")
+    if cluster.machine is not None:
+        members = [_number(rank, cluster) for rank in ranks]
+        return machine_transfer(MESSAGE if kind == SEND else kind, instruction.nbytes, members, cluster.machine)
     way = _way(ranks, kind, cluster)
     if way.slowest is None:
         return _measured(kind, len(ranks), instruction.nbytes, table, way.names)
     return _analytic(kind.removesuffix(QUEUED), len(ranks), instruction.nbytes, way.slowest, way.names)
+
+
+def has_queues(table: CostTable, ranks: int) -> bool:
+    """Whether reductions to homes and broadcasts from them were measured, many at once, between so many ranks.
+
+    Args:
+        table: measured curves
+        ranks: in the group
+    """
+    return all(CurveKey(f"{kind}{QUEUED}", ranks) in table.curves for kind in (Kind.BROADCAST, Kind.REDUCE))
 
 
 def handling_seconds(instruction: Instruction, table: CostTable) -> float:
@@ -93,6 +107,17 @@ def _peer(instruction: Instruction) -> int:
     if instruction.peer is None:
         raise InputError(f'{instruction.id}: "{instruction.kind}" needs a peer')
     return instruction.peer
+
+
+def _number(rank: int, cluster: Cluster) -> int:
+    """The device of a rank, on the machine."""
+    if rank >= cluster.size:
+        raise InputError(
+            f'the program has a rank {rank}, cluster "{cluster.name}" has {cluster.size} devices',
+            rank=rank,
+            devices=cluster.size,
+        )
+    return cluster.numbers[rank] if cluster.numbers else rank
 
 
 def _way(ranks: tuple[int, ...], kind: str, cluster: Cluster) -> _Way:
@@ -155,6 +180,8 @@ def _curve(kind: str, num_ranks: int, table: CostTable) -> Curve:
         return curve
     if kind == Kind.REDUCE:
         return _like_all_reduce(_curve(str(Kind.ALL_REDUCE), num_ranks, table))
+    if kind in (Kind.ALL_GATHER, Kind.REDUCE_SCATTER) and not any(key.kind == kind for key in table.curves):
+        return _like_all_reduce(_curve(str(Kind.ALL_REDUCE), num_ranks, table), share=0.5)
     measured = sorted(key.ranks for key in table.curves if key.kind == kind)
     if not measured or kind == SEND:
         raise InputError(
@@ -167,9 +194,14 @@ def _curve(kind: str, num_ranks: int, table: CostTable) -> Curve:
     return _rescale(table.curves[CurveKey(kind, nearest)], kind, nearest, num_ranks)
 
 
-def _like_all_reduce(curve: Curve) -> Curve:
-    """A reduce that nobody measured: gloo sums shares in a ring and gathers them at the root, an all-reduce's bytes."""
-    return tuple((size, replace(cost, source=f"assumed: as an all-reduce, {cost.source}")) for size, cost in curve)
+def _like_all_reduce(curve: Curve, *, share: float = 1.0) -> Curve:
+    """What nobody measured, from an all-reduce.
+
+    A reduce moves as much: gloo sums shares in a ring and gathers them at the root. A ring's all-reduce is a
+    reduce-scatter and then an all-gather, half of it each.
+    """
+    how = "as an all-reduce" if share == 1.0 else "half an all-reduce"
+    return tuple((size, replace(cost.scaled(share), source=f"assumed: {how}, {cost.source}")) for size, cost in curve)
 
 
 def _rescale(curve: Curve, kind: str, measured: int, wanted: int) -> Curve:

@@ -36,10 +36,13 @@ class OpCost:
     Attributes:
         forward: of its forward
         backward: of its backward
+        launches: share of both that starting kernels takes, of which a part of the operation has as many; 0 where
+            nobody tells it apart [0..1]
     """
 
     forward: Cost
     backward: Cost
+    launches: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,8 @@ from trimaran.graph.hooks import without_user_hooks
 from trimaran.graph.names import name_flow
 from trimaran.graph.saved import SavedStorages, fill_workspaces
 from trimaran.graph.shapes import Batches, describe_shape, fit
+from trimaran.graph.sharding.calls import mark_shapes
+from trimaran.graph.sharding.finding import find_regions
 from trimaran.graph.state import State
 from trimaran.graph.tally import Tally, state_of, tally_operation
 from trimaran.graph.types import Graph, Op, TensorSpec
@@ -142,6 +144,8 @@ class _Describer:
     def graph(self, ops: Sequence[Op], evaluation: Walk) -> Graph:
         """The graph of these operations."""
         read = {name for op in ops[:-1] for name in op.inputs}
+        mark_shapes(self._flow.module.graph, self._walks[0])
+        regions, stream, whole = find_regions(self._flow.module, self._model, ops, self._state.names)
         inputs = [node for node in self._nodes if node.op == "placeholder"]
         return Graph(
             name=self._job.name,
@@ -154,6 +158,9 @@ class _Describer:
             cuts=self._cuts(ops, evaluation) if self._flow.one_for_both_modes else (),
             precision=self._job.precision,
             notes=self._flow.notes,
+            regions=regions,
+            stream=stream,
+            whole=whole,
         )
 
     def _op(self, node: fx.Node) -> Op:

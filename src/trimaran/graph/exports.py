@@ -15,7 +15,7 @@ from torch.export import Dim, ExportedProgram
 from trimaran.graph.batches import call_model, name_tensors, rebuild_batch
 from trimaran.graph.hooks import without_user_hooks
 from trimaran.graph.outputs import OutputStructure, take_apart
-from trimaran.graph.recurrent import true_final_states
+from trimaran.graph.recurrent import layers_at_a_glance
 from trimaran.graph.untouched import device_of, precision_context, quiet, untouched
 from trimaran.job import Job
 
@@ -83,7 +83,7 @@ def export_model(job: Job, model: nn.Module, batch: Any, leaves: tuple[str, ...]
         quiet(),
         untouched(model),
         without_user_hooks(model),
-        true_final_states(model),
+        layers_at_a_glance(model),
         precision_context(job, device_of(model)),
     ):
         model.train(training)

@@ -218,8 +218,14 @@ def _same_attribute(one: fx.Node, other: fx.Node) -> bool:
 
 
 def _owner(node: fx.Node, model: nn.Module) -> nn.Module:
+    """The module that an operation belongs to; of a slice of a `ModuleList`, which has no path, what it is in."""
     path: str = node.meta.get("module", "")
-    return model.get_submodule(path)
+    while path:
+        try:
+            return model.get_submodule(path)
+        except AttributeError:
+            path = path.rpartition(".")[0]
+    return model
 
 
 def _title(node: fx.Node) -> str:

@@ -1,4 +1,4 @@
-"""What torch does not say of nn.LSTM: figures of a layer that it hands to oneDNN, and the shape of its final state."""
+"""What torch does not say of recurrent layers: their shapes at a glance, and figures that it hands to oneDNN."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,33 +8,46 @@ from torch import Tensor, nn
 
 
 @contextmanager
-def true_final_states(model: nn.Module) -> Iterator[None]:
-    """Trace the final states of every nn.LSTM with the shape that they have in a run.
+def layers_at_a_glance(model: nn.Module) -> Iterator[None]:
+    """Trace every recurrent layer as a few operations with the shapes of its results.
 
-    While it traces, torch before 2.13 gives them a dim of size 1 too many, (layers, 1, samples, features), on which
-    what the model then does with them fails.
+    Torch traces each time step by itself: minutes for a deep network on long sentences. A layer is called as a whole in
+    the end, so what its trace holds does not matter; what it makes, and of what, does. Packed sequences and single
+    samples are traced as torch does it.
     """
-    layers = [module for module in model.modules() if isinstance(module, nn.LSTM)]
+    own = (nn.LSTM, nn.GRU, nn.RNN)  # what somebody makes of them may return anything
+    layers = [module for module in model.modules() if isinstance(module, nn.RNNBase) and type(module) in own]
     before = [vars(layer).get("forward") for layer in layers]
     for layer in layers:
-        vars(layer)["forward"] = _with_true_states(layer.forward)
+        vars(layer)["forward"] = _shapes_of(layer, layer.forward)
     try:
         yield
     finally:
-        for layer, own in zip(layers, before, strict=True):
+        for layer, kept in zip(layers, before, strict=True):
             vars(layer).pop("forward")
-            if own is not None:
-                vars(layer)["forward"] = own
+            if kept is not None:
+                vars(layer)["forward"] = kept
 
 
-def _with_true_states(forward: Callable[..., Any]) -> Callable[..., Any]:
+def _shapes_of(layer: nn.RNNBase, forward: Callable[..., Any]) -> Callable[..., Any]:
+    directions = 2 if layer.bidirectional else 1
+    state = layer.proj_size or layer.hidden_size
+
     def run(source: Any, *arguments: Any, **keywords: Any) -> Any:
-        output, states = forward(source, *arguments, **keywords)
-        # Packed sequences take another way through torch, and have no dim of their own to compare with.
-        dims = source.dim() if isinstance(source, Tensor) else None
-        return output, tuple(state.squeeze(1) if dims == state.dim() - 1 else state for state in states)
+        if not isinstance(source, Tensor) or source.dim() != _DIMS:
+            return forward(source, *arguments, **keywords)
+        ends = source.sum((1 if layer.batch_first else 0, 2)).view(1, -1, 1)
+        output = source.sum(2, keepdim=True).repeat(1, 1, directions * state)
+        hidden = ends.repeat(directions * layer.num_layers, 1, state)
+        if not isinstance(layer, nn.LSTM):
+            return output, hidden
+        return output, (hidden, ends.repeat(directions * layer.num_layers, 1, layer.hidden_size))
 
     return run
+
+
+_DIMS = 3
+"""Of a batch of sequences: samples, steps, features."""
 
 
 def layer_flops(steps_and_samples: int, weight_input: Tensor, weight_hidden: Tensor) -> int:

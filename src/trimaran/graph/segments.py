@@ -16,7 +16,7 @@ from trimaran.errors import InputError
 from trimaran.graph.capture import Capture
 from trimaran.graph.extract import extract
 from trimaran.graph.outputs import OutputStructure
-from trimaran.graph.types import TensorSpec
+from trimaran.graph.types import Op, TensorSpec
 
 
 class Segment(nn.Module):
@@ -131,14 +131,42 @@ def build_segment(capture: Capture, boundaries: Iterable[str], index: int) -> Se
         InputError: the model has no graph, a boundary is no legal cut, or there is no such segment
     """
     boundaries = tuple(boundaries)
-    flow = _check(capture, boundaries, index)
+    _flow(capture)
+    order = {name: place for place, name in enumerate(capture.graph.cuts)}
+    places = [order.get(name, -1) for name in boundaries]
+    if -1 in places or places != sorted(set(places)):
+        raise InputError(
+            f"boundaries must be operations after which the model may be cut, in order; got {list(boundaries)}"
+        )
+    return build_part(capture, capture.graph.parts(boundaries), index)
+
+
+def build_part(capture: Capture, parts: Sequence[Sequence[Op]], index: int) -> Segment:
+    """One segment of a model whose operations are dealt out in any way that can run.
+
+    A parameter or module that several segments use is one object in all of them. What others read is returned when the
+    segment has ended, so the operations between two neighbouring cuts of the graph, which may write into each other's
+    results, must be in one part; whoever makes the parts sees to that (`program.check_strategy`).
+
+    Args:
+        capture: of the job
+        parts: operations of each segment
+        index: number of the segment
+
+    Raises:
+        InputError: the model has no graph, or there is no such segment
+    """
+    flow = _flow(capture)
     graph = capture.graph
-    operations = {op.id for op in graph.parts(boundaries)[index]}
-    crossing = graph.crossing(boundaries)
-    is_last = index == len(boundaries)
-    reads = [spec for (_, consumer), specs in crossing.items() if consumer == index for spec in specs]
-    needed = {spec.name for (producer, _), specs in crossing.items() if producer == index for spec in specs}
-    writes = [spec.name for op in graph.ops if op.id in operations for spec in op.outputs if spec.name in needed]
+    if not 0 <= index < len(parts):
+        raise InputError(f"there are {len(parts)} segments, numbered from 0; got {index}", index=index)
+    operations = {op.id for op in parts[index]}
+    exchanged = graph.exchanged(parts)
+    is_last = graph.ops[-1].id in operations
+    read = {spec.name for (_, consumer), specs in exchanged.items() if consumer == index for spec in specs}
+    needed = {spec.name for (producer, _), specs in exchanged.items() if producer == index for spec in specs}
+    reads = [spec for op in graph.ops for spec in op.outputs if spec.name in read]
+    writes = [spec.name for op in parts[index] for spec in op.outputs if spec.name in needed]
     nodes = list(flow.graph.nodes)
     outputs = list(nodes[-1].args[0]) if is_last else []
     fed = _fed(nodes, operations, outputs)
@@ -155,17 +183,9 @@ def build_segment(capture: Capture, boundaries: Iterable[str], index: int) -> Se
     )
 
 
-def _check(capture: Capture, boundaries: tuple[str, ...], index: int) -> fx.GraphModule:
+def _flow(capture: Capture) -> fx.GraphModule:
     if capture.flow is None:
         raise InputError(f"the model of {capture.graph.name} cannot be cut: {' '.join(capture.graph.notes)}")
-    order = {name: place for place, name in enumerate(capture.graph.cuts)}
-    places = [order.get(name, -1) for name in boundaries]
-    if -1 in places or places != sorted(set(places)):
-        raise InputError(
-            f"boundaries must be operations after which the model may be cut, in order; got {list(boundaries)}"
-        )
-    if not 0 <= index <= len(boundaries):
-        raise InputError(f"there are {len(boundaries) + 1} segments, numbered from 0; got {index}", index=index)
     return capture.flow
 
 

@@ -30,6 +30,7 @@ class State:
     Attributes:
         parameters: every parameter; a tied one once, under its first name
         buffers: size of every buffer [bytes], by name
+        names: of each parameter, by the identity of its tensor
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -40,7 +41,7 @@ class State:
             tensors[id(tensor)] = tensor
         self.parameters = tuple(_describe(tensors[key], found) for key, found in names.items())
         self.buffers = {name: tensor.numel() * tensor.element_size() for name, tensor in model.named_buffers()}
-        self._parameter_names = {key: found[0] for key, found in names.items()}
+        self.names = {key: found[0] for key, found in names.items()}
         self._buffer_names = {id(tensor): name for name, tensor in model.named_buffers()}
 
     def read_by(self, node: fx.Node, model: nn.Module) -> Read:
@@ -53,13 +54,11 @@ class State:
             if source.op == "get_attr":
                 owner, _, name = str(source.target).rpartition(".")
                 tensors.append(getattr(_submodule(model, owner), name, None))
-        return Read(
-            parameters=self._named(tensors, self._parameter_names), buffers=self._named(tensors, self._buffer_names)
-        )
+        return Read(parameters=self._named(tensors, self.names), buffers=self._named(tensors, self._buffer_names))
 
     def of_model(self) -> Read:
         """All of it."""
-        return Read(parameters=tuple(self._parameter_names.values()), buffers=tuple(self.buffers))
+        return Read(parameters=tuple(self.names.values()), buffers=tuple(self.buffers))
 
     @staticmethod
     def _named(tensors: list[Any], names: dict[int, str]) -> tuple[str, ...]:

@@ -10,9 +10,12 @@ them.
 
 import hashlib
 import json
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+
+from trimaran.graph.regions import Region, Stream
 
 
 class Phase(StrEnum):
@@ -119,7 +122,7 @@ class Op:
     content: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
 class Graph:
     """The whole step of a job.
 
@@ -135,6 +138,10 @@ class Graph:
         cuts: ids of the operations after which the model may be cut into segments, in order
         precision: of the job
         notes: what could not be captured, and what that costs the user
+        regions: what tensor-parallel ranks can share, in order; each parameter is in the regions of all its readers, or
+            in none
+        stream: what lies between regions and can be split along sequences
+        whole: for operations with large weights that no region has, the reason
     """
 
     name: str
@@ -147,12 +154,19 @@ class Graph:
     cuts: tuple[str, ...] = ()
     precision: str = "fp32"
     notes: tuple[str, ...] = ()
+    regions: tuple[Region, ...] = ()
+    stream: Stream = field(default_factory=Stream)
+    whole: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def digest(self) -> str:
         """Digest of everything that decides what a plan means: structure, shapes, dtypes, parameters."""
-        text = json.dumps(asdict(self) | {"notes": (), "name": ""}, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        known = _DIGESTS.get(id(self))
+        if known is None or known[0]() is not self:
+            number = id(self)
+            known = weakref.ref(self, lambda _: _DIGESTS.pop(number, None)), _digest(self)
+            _DIGESTS[number] = known
+        return known[1]
 
     def parts(self, boundaries: Iterable[str]) -> tuple[tuple[Op, ...], ...]:
         """The operations of each segment of a chain.
@@ -203,3 +217,14 @@ class Graph:
             pair: tuple(made[name][1] for name in sorted(names, key=order.__getitem__))
             for pair, names in sorted(pairs.items())
         }
+
+
+_DIGESTS: "dict[int, tuple[weakref.ref[Graph], str]]" = {}
+"""Digests of the graphs that are alive, by identity: a search asks for one hundreds of times."""
+
+
+def _digest(graph: Graph) -> str:
+    plain = asdict(graph) | {"notes": (), "name": ""}
+    # These follow from the rest.
+    del plain["regions"], plain["stream"], plain["whole"]
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]

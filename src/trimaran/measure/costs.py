@@ -50,6 +50,7 @@ def measure_costs(
     link: Link | None = None,
     known: Sequence[CostTable] = (),
     reduces: bool = False,
+    gathers: bool = False,
     progress: Progress = ignore_progress,
 ) -> CostTable:
     """What a job costs on this machine.
@@ -63,6 +64,7 @@ def measure_costs(
         link: what the links between the ranks are held to; None: nothing
         known: tables of a calibration; where one is for these ranks or links, it counts before the cache
         reduces: plans may reduce gradients to homes
+        gathers: plans may shard parameters
         progress: told what is measured, and how many of how many rounds are done
 
     Returns:
@@ -77,7 +79,16 @@ def measure_costs(
         raise InputError(f"measuring needs batch sizes and ranks of at least 1, got batches {sizes} and {ranks} ranks")
     key = job_digest(make_job, graph)
     table = _known(ranks, link, known)
-    wanted = find_missing(table, graph, job=key, ranks=ranks, batches=sizes, executions=executions, reduces=reduces)
+    wanted = find_missing(
+        table,
+        graph,
+        job=key,
+        ranks=ranks,
+        batches=sizes,
+        executions=executions,
+        reduces=reduces,
+        gathers=gathers,
+    )
     if not wanted.nothing:
         found = _measure(make_job, graph, wanted, ranks, link, progress)
         new = assemble(found, table.steps.get(key), graph, job=key, fingerprint=table.fingerprint)

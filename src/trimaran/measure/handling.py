@@ -11,7 +11,7 @@ Runs inside the ranks; imports torch.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -19,6 +19,7 @@ import torch.distributed as dist
 from trimaran.costs.tables import CurveKey
 from trimaran.costs.transfers import HOST_RECEIVE, HOST_SEND
 from trimaran.graph.types import Affine, TensorSpec
+from trimaran.runtime.letterbox import Letterbox, Receiver, Sender
 from trimaran.runtime.messages import MessageLayout
 from trimaran.runtime.pending import InFlight, Pending
 from trimaran.runtime.record import Recorder
@@ -35,7 +36,9 @@ _BEFORE = 4
 _BESIDE = 16
 
 
-def measure_handling(world: World, key: CurveKey, nbytes: int, group: dist.ProcessGroup) -> list[float]:
+def measure_handling(
+    world: World, key: CurveKey, nbytes: int, group: dist.ProcessGroup, boxes: Sequence[Letterbox] = ()
+) -> list[float]:
     """Time that the rank's thread spends on transfers of one size.
 
     Args:
@@ -43,11 +46,12 @@ def measure_handling(world: World, key: CurveKey, nbytes: int, group: dist.Proce
         key: which transfer, and for a message which end
         nbytes: size of the transfer [bytes]
         group: of two ranks
+        boxes: this rank's end of the letterbox between them, where there is one
 
     Returns:
         One figure a transfer, the same list on every rank [s].
     """
-    exchange = _Exchange(world, nbytes, group)
+    exchange = _Exchange(world, nbytes, group, boxes)
     samples: list[float] = []
     for number in range(_WARM_UP + REPEATS):
         dist.barrier(group)
@@ -62,7 +66,8 @@ def measure_handling(world: World, key: CurveKey, nbytes: int, group: dist.Proce
 class _Exchange:
     """One transfer after another, as the interpreter does them."""
 
-    def __init__(self, world: World, nbytes: int, group: dist.ProcessGroup) -> None:
+    def __init__(self, world: World, nbytes: int, group: dist.ProcessGroup, boxes: Sequence[Letterbox] = ()) -> None:
+        self._box = boxes[0] if boxes else None
         count = max(1, nbytes // 4)
         spec = TensorSpec(name="x", shape=(count,), dtype="float32", nbytes=Affine(fixed=4 * count))
         streams = open_streams(world.device)
@@ -93,12 +98,19 @@ class _Exchange:
         return (posted + time.thread_time_ns() - started) * 1e-9
 
     def _send(self) -> None:
+        if isinstance(self._box, Sender):
+            room = self._box.room(self._layout.nbytes)
+            self._add(self._box.send(self._layout.pack({"x": self._tensor}, self._device, into=room)))
+            return
         buffer = self._layout.pack({"x": self._tensor}, self._device)
         self._add(dist.isend(buffer, 1, group=self._group), buffer)
 
     def _receive(self) -> None:
         buffer = torch.empty(self._layout.nbytes, dtype=torch.uint8, device=self._device)
-        pending = self._add(dist.irecv(buffer, 0, group=self._group), buffer)
+        if isinstance(self._box, Receiver):
+            pending = self._add(self._box.receive(buffer), buffer)
+        else:
+            pending = self._add(dist.irecv(buffer, 0, group=self._group), buffer)
         pending.finish = lambda: self._store(buffer)
 
     def _store(self, buffer: torch.Tensor) -> None:

@@ -13,6 +13,7 @@ Runs inside the ranks; imports torch.
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import cycle
 
 import torch
@@ -25,6 +26,9 @@ from trimaran.measure.handling import measure_handling
 from trimaran.measure.samples import Rounds, summarize
 from trimaran.program.types import Kind
 from trimaran.runtime.event_loops import calm_event_loops
+from trimaran.runtime.flat import all_gather, reduce_scatter
+from trimaran.runtime.letterbox import Letterbox, Sender
+from trimaran.runtime.letterboxes import open_letterboxes
 from trimaran.runtime.world import World
 
 SIZES = (16, 1024, 16 * 1024, 128 * 1024, 1024 * 1024, 4 * 1024 * 1024, 16 * 1024 * 1024)
@@ -39,6 +43,7 @@ _LONG_S = 0.1
 _QUEUE = 32
 _LARGEST_QUEUED = 1024 * 1024
 _COLD_BYTES = 32 * 1024 * 1024
+_SHARED = (Kind.ALL_GATHER, Kind.REDUCE_SCATTER)
 
 
 def measure_curves(world: World, keys: Sequence[CurveKey], *, sizes: Sequence[int] = SIZES) -> dict[CurveKey, Curve]:
@@ -54,12 +59,15 @@ def measure_curves(world: World, keys: Sequence[CurveKey], *, sizes: Sequence[in
     """
     groups = {ranks: dist.new_group(list(range(ranks))) for ranks in sorted({key.ranks for key in keys})}
     calm_event_loops()
+    boxes = _letterboxes(world, sizes)
     rounds: dict[tuple[CurveKey, int], Rounds] = {}
     for _ in range(ROUNDS):
         for key in keys:
             for nbytes in _sizes(key, sizes):
-                samples = _measure_size(world, key, nbytes, groups[key.ranks])
+                samples = _measure_size(world, key, nbytes, groups[key.ranks], boxes)
                 rounds.setdefault((key, nbytes), []).append(samples)
+    for box in boxes:
+        box.close()
     how = f"{world.backend}, {ROUNDS} rounds"
     return {
         key: tuple((nbytes, summarize(rounds[key, nbytes], how=how, waits=True)) for nbytes in _sizes(key, sizes))
@@ -73,15 +81,26 @@ def _sizes(key: CurveKey, sizes: Sequence[int]) -> Sequence[int]:
     return [size for size in sizes if size in HANDLING_SIZES] if key.kind.endswith(HOST) else sizes
 
 
-def _measure_size(world: World, key: CurveKey, nbytes: int, group: dist.ProcessGroup) -> list[float]:
+def _letterboxes(world: World, sizes: Sequence[int]) -> list[Letterbox]:
+    """Between ranks 0 and 1, as the runtime has them: one on each of them, or none."""
+    if world.size < 2 or world.device != "cpu":
+        return []
+    return list(open_letterboxes({(0, 1): 2 * max(*sizes, *HANDLING_SIZES)}, world, dist.group.WORLD).values())
+
+
+def _measure_size(
+    world: World, key: CurveKey, nbytes: int, group: dist.ProcessGroup, boxes: Sequence[Letterbox]
+) -> list[float]:
     """Durations of a few transfers of one size; the same list on every rank [s]."""
     times: list[tuple[float, float]] = []
     depth = _QUEUE if key.kind.endswith(QUEUED) else 1
     if key.kind.endswith(HOST):
-        own = measure_handling(world, key, nbytes, group) if world.rank < key.ranks else []
+        own = measure_handling(world, key, nbytes, group, boxes) if world.rank < key.ranks else []
         return _of_rank_0(own, world)
     if world.rank < key.ranks:
         transfer = _transfer(world, key, _buffers(nbytes, world.device), group)
+        if key.kind == SEND and boxes:
+            transfer = partial(_pass, boxes[0])
         times = [_time_once(transfer, world, group) for _ in range(_WARM_UP if nbytes <= _LARGE else 1)]
         repeats = agree_on_repeats(times[-1][1] - times[-1][0], group, device=world.device)
         times = [_time_once(transfer, world, group) for _ in range(repeats)]
@@ -120,7 +139,21 @@ def _transfer(
         return lambda: _queue(key.kind.removesuffix(QUEUED), buffers, world, group)
     if key.kind == Kind.BROADCAST:
         return lambda: _finish(dist.broadcast(next(buffers), src=0, group=group, async_op=True))
+    if key.kind in _SHARED:
+        return lambda: _share(key.kind, next(buffers), world, group)
     return lambda: _finish(dist.all_reduce(next(buffers), group=group, async_op=True))
+
+
+def _share(kind: str, whole: torch.Tensor, world: World, group: dist.ProcessGroup) -> None:
+    """Gather a tensor of which each rank has a part, or scatter the sum of such tensors; padded, as users of it do."""
+    ranks = dist.get_world_size(group)
+    rows = -(-len(whole) // ranks)
+    padded = whole if len(whole) == rows * ranks else whole.new_zeros(rows * ranks)
+    own = padded.narrow(0, world.rank * rows, rows)
+    if kind == Kind.ALL_GATHER:
+        _finish(all_gather(padded, own, group=group, async_op=True))
+    else:
+        _finish(reduce_scatter(torch.empty_like(own), padded, group=group, async_op=True))
 
 
 def _queue(kind: str, buffers: Iterator[torch.Tensor], world: World, group: dist.ProcessGroup) -> None:
@@ -130,6 +163,15 @@ def _queue(kind: str, buffers: Iterator[torch.Tensor], world: World, group: dist
     works = [operation(next(buffers), next(roots), group=group, async_op=True) for _ in range(_QUEUE)]
     for work in works:
         _finish(work)
+
+
+def _pass(box: Letterbox) -> None:
+    """The word that a message is there; the copies in and out are the work of the ranks' own threads (`handling`)."""
+    byte = torch.zeros(1, dtype=torch.uint8)
+    if isinstance(box, Sender):
+        box.send(byte)
+    else:
+        box.receive(byte).wait()
 
 
 def _send(tensor: torch.Tensor) -> None:

@@ -62,6 +62,7 @@ def find_missing(
     batches: Iterable[int],
     executions: Sequence[Execution],
     reduces: bool = False,
+    gathers: bool = False,
 ) -> Wanted:
     """What a table lacks for a job.
 
@@ -73,6 +74,7 @@ def find_missing(
         batches: sizes of microbatches that plans may have [samples]
         executions: "eager", "compiled"
         reduces: gradients may be reduced to homes
+        gathers: parameters may be sharded: gathered, their gradients scattered
     """
     sizes = choose_batches(batches)
     contents = {op.content for op in graph.ops}
@@ -100,7 +102,7 @@ def find_missing(
         update=step is None,
         curves=tuple(
             key
-            for key in wanted_curves(ranks, on_cpu=table.fingerprint.kind == "cpu", reduces=reduces)
+            for key in wanted_curves(ranks, on_cpu=table.fingerprint.kind == "cpu", reduces=reduces, gathers=gathers)
             if key not in table.curves
         ),
         interference=tuple(
@@ -140,13 +142,16 @@ def forms(graph: Graph, *, ranks: int, execution: Execution) -> tuple[Form, ...]
     return ("module", "replicated", "graph") if graph.cuts else ("module", "replicated")
 
 
-def wanted_curves(ranks: int, *, on_cpu: bool = True, reduces: bool = False) -> tuple[CurveKey, ...]:
+def wanted_curves(
+    ranks: int, *, on_cpu: bool = True, reduces: bool = False, gathers: bool = False
+) -> tuple[CurveKey, ...]:
     """The transfers that programs on so many local ranks use.
 
     Args:
         ranks: on this machine
         on_cpu: a rank's own thread computes, so that what it does for transfers counts
         reduces: gradients may be reduced to homes
+        gathers: parameters may be sharded: gathered, their gradients scattered
 
     Example:
         >>> wanted_curves(1)
@@ -160,6 +165,8 @@ def wanted_curves(ranks: int, *, on_cpu: bool = True, reduces: bool = False) -> 
     kinds = [str(Kind.ALL_REDUCE), str(Kind.BROADCAST)]
     if reduces:
         kinds += [f"{kind}{QUEUED}" for kind in (Kind.BROADCAST, Kind.REDUCE)]
+    if gathers:
+        kinds += [str(Kind.ALL_GATHER), str(Kind.REDUCE_SCATTER)]
     collectives = [CurveKey(kind, size) for kind in kinds for size in sizes]
     hosts = [CurveKey(kind, 2) for kind in (HOST_SEND, HOST_RECEIVE, HOST_COLLECTIVE) if on_cpu]
     return (CurveKey(SEND, 2), *collectives, *hosts)

@@ -1,15 +1,19 @@
 """Choose a strategy by simulation, and say why."""
 
-from trimaran.planner.candidates import Candidate, cut, evaluate, score
+from trimaran.planner.candidates import Candidate, evaluate, score
 from trimaran.planner.choice import choose, shown, simplicity
+from trimaran.planner.cutting import cut
 from trimaran.planner.epoch import EpochData
+from trimaran.planner.pins import NO_PINS, Pins, parse_pins
 from trimaran.planner.problem import Problem
 from trimaran.planner.search import Search, search
 from trimaran.planner.space import Rejection, enumerate_strategies
 
 __all__ = [
+    "NO_PINS",
     "Candidate",
     "EpochData",
+    "Pins",
     "Problem",
     "Rejection",
     "Search",
@@ -17,6 +21,7 @@ __all__ = [
     "cut",
     "enumerate_strategies",
     "evaluate",
+    "parse_pins",
     "score",
     "search",
     "shown",

@@ -8,11 +8,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from trimaran.cluster import Link
-from trimaran.costs import Cost, Interference, OpCost
+from trimaran.cluster.layout import machine_cluster
+from trimaran.cluster.links import find_link
+from trimaran.cluster.machines import LinkType, Machine
+from trimaran.costs import Cost, Interference
 from trimaran.costs.collectives import volume
 from trimaran.costs.curves import at_size, latency
 from trimaran.costs.tables import Curve, CurveKey, TensorFit, WholeCost
 from trimaran.costs.transfers import HOST, SEND
+from trimaran.errors import InputError
 from trimaran.planner.changes import Change
 from trimaran.planner.problem import Problem
 
@@ -24,10 +28,21 @@ def changed(problem: Problem, change: Change) -> Problem:
         problem: as it is
         change: what would be otherwise
     """
-    return _APPLY[change.what](problem, change)
+    for one in change.each:
+        apply = _APPLY if problem.cluster.machine is None else _APPLY_TO_MACHINE
+        if one.what not in apply:
+            raise InputError(
+                f'what-if "{one.text}" is for devices that were measured; a machine of the catalog can be asked for '
+                f"{', '.join(apply)}",
+                what_if=one.text,
+            )
+        problem = apply[one.what](problem, one)
+    return problem
 
 
 def _link(problem: Problem, change: Change) -> Problem:
+    if change.kind:
+        return _joined_by(find_link(change.kind), problem)
     if change.value is None:
         factor = 1.0 / _or_one(change.factor)
         problem = _with_links(problem, lambda link: replace(link, bytes_per_s=link.bytes_per_s / factor))
@@ -35,6 +50,78 @@ def _link(problem: Problem, change: Change) -> Problem:
     rate, held, bare_curves = change.value, problem.cluster.link, problem.bare_curves
     problem = _with_links(problem, lambda link: replace(link, bytes_per_s=rate))
     return _with_transfers(problem, lambda key, curve: _held_to(rate, key, curve, held, bare_curves))
+
+
+def _joined_by(link: LinkType, problem: Problem) -> Problem:
+    """Every pair of devices with a link of its own of one kind, priced by its closed forms."""
+    joint = Link(
+        bytes_per_s=link.bytes_per_s, latency_s=link.latency_s, source=f"assumed: what-if, {link.name}, {link.source}"
+    )
+    size = problem.cluster.size
+    pairs = {(one, other): joint for one in range(size) for other in range(one + 1, size)}
+    cluster = replace(problem.cluster, links=pairs, link=None, machine=None, numbers=())
+    return replace(problem, cluster=cluster)
+
+
+def _machine_link(problem: Problem, change: Change) -> Problem:
+    """Links of a machine of the catalog: all of them faster, or one of a kind or rate between each two devices."""
+    if change.kind:
+        return _joined_by(find_link(change.kind), problem)
+    if change.value is not None:
+        edges = problem.cluster.machine.node.edges if problem.cluster.machine else ()
+        latency_s = max((edge.link.latency_s for edge in edges), default=0.0)
+        asked = LinkType(
+            name=change.text,
+            kind="assumed",
+            raw_bytes_per_s=change.value,
+            bytes_per_s=change.value,
+            latency_s=latency_s,
+            source="with the longest latency of the machine",
+        )
+        return _joined_by(asked, problem)
+    return _with_faster(problem, _or_one(change.factor))
+
+
+def _with_faster(problem: Problem, factor: float) -> Problem:
+    """All links of a machine, and what joins its nodes, so many times as fast."""
+
+    def faster(link: LinkType) -> LinkType:
+        return replace(
+            link,
+            raw_bytes_per_s=link.raw_bytes_per_s * factor,
+            bytes_per_s=link.bytes_per_s * factor,
+            ring_bytes_per_s=link.ring_bytes_per_s * factor,
+            source=f"assumed: what-if, {link.source}",
+        )
+
+    def with_faster(machine: Machine) -> Machine:
+        cards, fabric = machine.node.network_cards, machine.fabric
+        node = replace(
+            machine.node,
+            edges=tuple(replace(edge, link=faster(edge.link)) for edge in machine.node.edges),
+            network_cards=None if cards is None else (cards[0], faster(cards[1])),
+        )
+        return replace(machine, node=node, fabric=None if fabric is None else (fabric[0], faster(fabric[1])))
+
+    machine = problem.cluster.machine
+    if machine is None:
+        return problem
+    return replace(problem, cluster=replace(problem.cluster, machine=with_faster(machine)))
+
+
+def _machine_wire(problem: Problem, change: Change) -> Problem:
+    """Fewer bytes take as long as all of them on faster links."""
+    return _with_faster(problem, 1.0 / _or_one(change.factor))
+
+
+def _machine_devices(problem: Problem, change: Change) -> Problem:
+    cluster = problem.cluster
+    wanted = round(change.value or problem.devices)
+    if cluster.machine is None:
+        return problem
+    memory_bytes = min(device.memory_bytes for device in cluster.devices)
+    grown = machine_cluster(cluster.machine, wanted, memory_bytes=memory_bytes)
+    return replace(problem, cluster=grown, devices=wanted)
 
 
 def _held_to(
@@ -97,7 +184,7 @@ def _compute(problem: Problem, change: Change) -> Problem:
     table = problem.table
     operations = {
         key: {
-            batch: OpCost(forward=cost.forward.scaled(factor), backward=cost.backward.scaled(factor))
+            batch: replace(cost, forward=cost.forward.scaled(factor), backward=cost.backward.scaled(factor))
             for batch, cost in points.items()
         }
         for key, points in table.operations.items()
@@ -161,6 +248,15 @@ _APPLY: Mapping[str, Callable[[Problem, Change], Problem]] = {
     "load": _load,
     "memory": _memory,
     "devices": _devices,
+}
+
+
+_APPLY_TO_MACHINE: Mapping[str, Callable[[Problem, Change], Problem]] = {
+    "link": _machine_link,
+    "wire": _machine_wire,
+    "compute": _compute,
+    "memory": _memory,
+    "devices": _machine_devices,
 }
 
 

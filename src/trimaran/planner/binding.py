@@ -47,5 +47,7 @@ def _subject(group: str, anatomy: Anatomy) -> str:
     strategy = anatomy.candidate.strategy
     if group != "compute" or strategy.pp == 1:
         return group
-    stages = ", ".join(str(stage) for stage in sorted(binding_segments(anatomy.candidate.program, anatomy.legs)))
-    return f"compute of stage {stages}"
+    segments = binding_segments(anatomy.candidate.program, anatomy.legs)
+    rows = sorted({strategy.rows[segment] for segment in segments})
+    what = "row" if strategy.parts else "stage"
+    return f"compute of {what} {', '.join(map(str, rows))}"

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from trimaran.cluster import Cluster
 from trimaran.costs import CostTable, ProgramCosts, price
 from trimaran.graph import Graph
-from trimaran.planner.candidates import Cases, at_end
+from trimaran.planner.candidates import Cases, at_end, lower_short
 from trimaran.planner.epoch import EpochData, Part, extra_parts
 from trimaran.program import SENDS, Instruction, Kind, Program, Strategy
 
@@ -180,7 +180,10 @@ def _price(part: Part, graph: Graph, table: CostTable, cluster: Cluster, *, clip
     microbatch = part.batch // (strategy.dp * strategy.microbatches)
     few = replace(strategy, microbatches=min(strategy.microbatches, PRICED_MICROBATCHES))
     small = replace(part, strategy=few, batch=strategy.dp * few.microbatches * microbatch)
-    program = small.lower(graph, clip=clip)
+    if small.training:
+        program = lower_short(graph, few, table, cluster, batch=small.batch, clip=clip)
+    else:
+        program = small.lower(graph, clip=clip)
     return price(program, graph, few, table, cluster, batch=small.batch), program
 
 

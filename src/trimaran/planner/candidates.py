@@ -7,16 +7,19 @@ one machine err together.
 import dataclasses
 
 from trimaran.cluster import Cluster
-from trimaran.costs import Cost, CostTable, ProgramCosts, operation_seconds, price
+from trimaran.costs import Cost, CostTable, ProgramCosts, price
+from trimaran.costs.folding import can_fold
 from trimaran.graph import Graph
 from trimaran.planner.epoch import EpochData, extra_parts
 from trimaran.planner.limits import limiter
-from trimaran.planner.partition import partition
 from trimaran.planner.virtual import Squeeze, squeezed
-from trimaran.program import Program, Strategy, lower
+from trimaran.program import Program, Strategy, lower, lower_replica
 from trimaran.program.plan import Objective
 from trimaran.simulator import simulate
 from trimaran.timeline import Timeline
+
+SHORT_BEYOND = 8
+"""On more devices than these, one replica stands for all of them."""
 
 Cases = tuple[float, float, float]
 """A duration where all costs are at the low end of their interval, at the median, and at the high end [s]."""
@@ -28,7 +31,7 @@ class Candidate:
 
     Attributes:
         strategy: with boundaries
-        program: one step
+        program: one step; on many devices that of the first replica, which stands for the others
         timeline: the simulation of it
         step_time_s: simulated [s]
         interval_s: 90 % interval [s]
@@ -65,25 +68,6 @@ class Candidate:
         return low, self.objective_s, high
 
 
-def cut(strategy: Strategy, graph: Graph, table: CostTable, *, batch: int) -> Strategy:
-    """The strategy with its stages cut for the costs of its microbatch.
-
-    Args:
-        strategy: without boundaries
-        graph: the job's
-        table: costs of its operations
-        batch: samples of one update, over all ranks
-
-    Raises:
-        InfeasibleError: the graph has too few legal cuts
-    """
-    if strategy.pp == 1:
-        return strategy
-    microbatch = batch // (strategy.dp * strategy.microbatches)
-    seconds = operation_seconds(graph, table, batch=microbatch, execution=strategy.execution)
-    return dataclasses.replace(strategy, boundaries=partition(graph, seconds, stages=strategy.pp))
-
-
 def evaluate(
     strategy: Strategy,
     graph: Graph,
@@ -107,8 +91,28 @@ def evaluate(
         epoch: simulate one of these too
         effect: of the strategy's memory budget; None: it has none
     """
-    program = lower(graph, strategy, batch=batch, clip=clip)
+    program = lower_short(graph, strategy, table, cluster, batch=batch, clip=clip)
     return score(program, strategy, graph, table, cluster, batch=batch, clip=clip, epoch=epoch, effect=effect)
+
+
+def lower_short(
+    graph: Graph, strategy: Strategy, table: CostTable, cluster: Cluster, *, batch: int, clip: bool = False
+) -> Program:
+    """The program of a step; on many devices that of one replica alone, where the others do the same at the same time.
+
+    Args:
+        graph: the job's
+        strategy: with boundaries
+        table: costs of the links
+        cluster: the devices
+        batch: samples of one update, over all ranks
+        clip: the job clips its gradients
+    """
+    if strategy.devices > SHORT_BEYOND and strategy.dp > 1:
+        program = lower_replica(graph, strategy, batch=batch, clip=clip)
+        if can_fold(program, strategy, table, cluster):
+            return program
+    return lower(graph, strategy, batch=batch, clip=clip)
 
 
 def score(
@@ -144,13 +148,14 @@ def score(
     costs = costs_of(program, strategy, batch)
     timeline = simulate(program, costs)
     low, median, high = step = _cases(program, costs, timeline.makespan_s)
+    peaks = [timeline.peak_bytes(rank) for rank in range(len(program.ranks))]
     candidate = Candidate(
         strategy=strategy,
         program=program,
         timeline=timeline,
         step_time_s=median,
         interval_s=(low, high),
-        peak_bytes=tuple(timeline.peak_bytes(rank) for rank in range(strategy.devices)),
+        peak_bytes=tuple(peaks[rank % len(peaks)] for rank in range(strategy.devices)),
         limiter=limiter(program, timeline),
     )
     if epoch is None:

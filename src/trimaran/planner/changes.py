@@ -4,6 +4,7 @@ A change turns a problem into another one. Here they are read and named; `altere
 them. What was measured is scaled, never measured again:
 
     link=x2        links move bytes twice as fast; latencies stay
+    link=pcie3x16  every pair of devices is joined by a link of its own of that kind (`cluster/links.toml`)
     link=10Gb/s    links are held to that rate, which comes on top of what a transfer takes without; a link that is
                    held already is released in proportion, as far as it is held
     latency=x0.5   half the latency of every transfer (0: none)
@@ -14,12 +15,14 @@ them. What was measured is scaled, never measured again:
     memory=8GiB    each device has that much (x2: twice as much)
     devices=4      as many devices, each like those there are and with the others' links
 
-With rates (`link`, `compute`) a factor multiplies the rate, with amounts it multiplies the amount.
+With rates (`link`, `compute`) a factor multiplies the rate, with amounts it multiplies the amount. Several changes at
+once are separated by commas.
 """
 
 import difflib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from trimaran.cluster.links import find_link, link_types
 from trimaran.errors import InputError
 from trimaran.units import format_bit_rate, format_bytes, parse_bytes, parse_rate
 
@@ -35,11 +38,15 @@ class Change:
         what: "link", "latency", "wire", "interference", "compute", "load", "memory" or "devices"
         factor: on the rate or amount; None where `value` is given
         value: rate [bytes/s], memory [bytes] or devices, in place of what there is
+        kind: of link, by its name in the catalog; `value` is then its rate
+        also: what else is otherwise at the same time
     """
 
     what: str
     factor: float | None = None
     value: float | None = None
+    kind: str = ""
+    also: tuple["Change", ...] = ()
 
     @property
     def text(self) -> str:
@@ -49,6 +56,8 @@ class Change:
             >>> Change(what="link", value=1.25e8).text, Change(what="load", factor=0.0).text
             ('link=1Gb/s', 'load=0')
         """
+        if self.also:
+            return ",".join(change.text for change in self.each)
         if self.factor is not None:
             return f"{self.what}=0" if self.factor == 0 else f"{self.what}=x{self.factor:g}"
         return f"{self.what}={self._value().replace(' ', '')}"
@@ -63,13 +72,22 @@ class Change:
             >>> Change(what="load", factor=0.0).name, Change(what="devices", value=3).name
             ('no loading', 'devices: 3')
         """
+        if self.also:
+            return "; ".join(change.name for change in self.each)
         words = _WORDS[self.what]
         if self.factor is None:
             return f"{words}: {self._value()}"
         return f"no {words}" if self.factor == 0 else f"{words} × {self.factor:g}"
 
+    @property
+    def each(self) -> tuple["Change", ...]:
+        """The changes that are made at once, one by one."""
+        return (replace(self, also=()), *self.also)
+
     def _value(self) -> str:
         value = self.value or 0.0
+        if self.kind:
+            return self.kind
         if self.what == "link":
             return format_bit_rate(value)
         return format_bytes(value) if self.what == "memory" else f"{value:.0f}"
@@ -91,18 +109,29 @@ _ONLY_FACTORS = frozenset({"latency", "wire", "interference", "compute", "load"}
 
 
 def parse_change(text: str) -> Change:
-    """A change as it is written on the command line.
+    """A change as it is written on the command line, or several at once.
 
     Args:
-        text: such as "link=10Gb/s", "compute=x2", "load=0", "devices=4"
+        text: such as "link=10Gb/s", "compute=x2", "load=0", "link=pcie3x16,memory=40GiB"
 
     Raises:
-        InputError: an unknown name, or a value that means nothing there
+        InputError: an unknown name, a value that means nothing there, or the same thing twice
 
     Example:
-        >>> parse_change("compute=x2"), parse_change("memory=1KiB").value
-        (Change(what='compute', factor=2.0, value=None), 1024)
+        >>> parse_change("compute=x2").factor, parse_change("memory=1KiB").value
+        (2.0, 1024)
+        >>> [change.text for change in parse_change("link=nvlink2,memory=1KiB").each]
+        ['link=nvlink2', 'memory=1.0KiB']
     """
+    first, *others = (_parse_one(part) for part in text.split(","))
+    names = [change.what for change in (first, *others)]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(f'what-if "{text}": {twice} is changed twice; say it once', what_if=text)
+    return replace(first, also=tuple(others))
+
+
+def _parse_one(text: str) -> Change:
     what, equals, value = (part.strip() for part in text.partition("="))
     what = what.lower()
     if what not in _WORDS:
@@ -117,6 +146,8 @@ def parse_change(text: str) -> Change:
         raise InputError(
             f'what-if "{text}": expected a factor for {what}, such as "{what}={_EXAMPLES[what]}"', what_if=text
         )
+    if what == "link" and not value[0].isdigit():
+        return _named_link(value, text)
     return Change(what=what, value=_parse_value(what, value, text))
 
 
@@ -130,6 +161,17 @@ _EXAMPLES = {
     "memory": "8GiB",
     "devices": "4",
 }
+
+
+def _named_link(name: str, text: str) -> Change:
+    lower = name.lower()
+    if lower not in link_types():
+        near = difflib.get_close_matches(lower, link_types(), n=3)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"links are {', '.join(link_types())}"
+        raise InputError(
+            f'what-if "{text}": no link is called "{name}"; {hint} Or give a rate, such as "link=10Gb/s"', what_if=text
+        )
+    return Change(what="link", value=find_link(lower).bytes_per_s, kind=lower)
 
 
 def _factor(what: str, digits: str, text: str) -> float:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from trimaran.planner.candidates import Candidate, Cases
-from trimaran.planner.space import SCHEDULES
+from trimaran.planner.shapes import SCHEDULES
 from trimaran.program import Strategy
 from trimaran.program.buckets import DEFAULT_BUCKET_BYTES
 
@@ -14,18 +14,24 @@ MODEL_ERROR = 0.03
 def simplicity(strategy: Strategy) -> tuple[int, ...]:
     """Sort key by which the simpler of two equally good strategies comes first.
 
-    One process is simpler than replicas, replicas are simpler than a pipeline, a pipeline is simpler than a hybrid;
-    then fewer devices, what autograd saves kept before moved, eager before compiled, the default buckets before others,
-    fewer microbatches, GPipe before 1F1B.
+    One process is simpler than replicas, replicas are simpler than a pipeline or a placement, these than sharded
+    operations, and each of them than a hybrid; then fewer devices, what autograd saves kept before moved, eager before
+    compiled, whole state before sharded, sums everywhere before homes, the default buckets before others, fewer
+    microbatches, stages before branches, GPipe before other orders.
     """
-    shape = 2 * (strategy.pp > 1) + (strategy.dp > 1)
+    shape = 4 * (strategy.tp > 1) + 2 * (strategy.pp > 1) + (strategy.dp > 1)
     return (
         shape,
         strategy.devices,
         strategy.memory_bytes is not None,
         strategy.execution != "eager",
+        bool(strategy.shards) and strategy.tp == 1,
+        strategy.zero,
+        strategy.sync != "all-reduce",
         strategy.bucket_bytes != DEFAULT_BUCKET_BYTES,
         strategy.microbatches,
+        bool(strategy.parts),
+        strategy.chunks,
         SCHEDULES.index(strategy.schedule),
     )
 
@@ -69,21 +75,26 @@ def may_be_as_fast(ours: Cases, theirs: Cases) -> bool:
 
 
 def pareto_front(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
-    """Those that no other one beats in both the time of a step and the largest peak of memory.
+    """Those that no other one beats in the time of a step, the largest peak of memory and the number of devices.
 
-    Of candidates that are equal in both, the simplest is on the front.
+    Of candidates that are equal in all three, the simplest is on the front.
 
     Args:
         candidates: in any order
 
     Returns:
-        Ascending in time, descending in memory.
+        Ascending in time.
     """
     front: list[Candidate] = []
     for candidate in sorted(candidates, key=lambda one: (one.step_time_s, largest_peak(one), simplicity(one.strategy))):
-        if not front or largest_peak(candidate) < largest_peak(front[-1]):
+        if not any(_is_no_worse(one, candidate) for one in front):
             front.append(candidate)
     return tuple(front)
+
+
+def _is_no_worse(one: Candidate, other: Candidate) -> bool:
+    """Whether a candidate that is as fast needs no more memory a device and no more devices."""
+    return largest_peak(one) <= largest_peak(other) and one.strategy.devices <= other.strategy.devices
 
 
 def largest_peak(candidate: Candidate) -> int:
@@ -93,14 +104,14 @@ def largest_peak(candidate: Candidate) -> int:
 
 def is_plain(strategy: Strategy) -> bool:
     """Whether a strategy is one network on each device, with the whole of its share at once and default buckets."""
-    default = strategy.bucket_bytes == DEFAULT_BUCKET_BYTES and strategy.memory_bytes is None
-    return strategy.pp == 1 and strategy.microbatches == 1 and default
+    return strategy.microbatches == 1 and _is_ordinary(strategy) and strategy.zero == 0
 
 
 def is_reference(strategy: Strategy, *, devices: int) -> bool:
     """Whether a strategy is what people do without a plan.
 
-    That is plain data parallelism on all devices, one device, and data parallelism with a smaller local batch.
+    That is plain data parallelism on all devices, the same with everything sharded (FSDP2), one device, and data
+    parallelism with a smaller local batch.
 
     Args:
         strategy: with or without boundaries
@@ -110,11 +121,17 @@ def is_reference(strategy: Strategy, *, devices: int) -> bool:
         >>> [is_reference(Strategy(dp=2, microbatches=count), devices=2) for count in (1, 2, 4)]
         [True, True, False]
     """
-    if strategy.pp > 1 or strategy.bucket_bytes != DEFAULT_BUCKET_BYTES or strategy.memory_bytes is not None:
+    if not _is_ordinary(strategy) or strategy.zero not in (0, 3):
         return False
-    if strategy.microbatches == 1:
-        return strategy.dp in (1, devices)
-    return strategy.dp == devices > 1 and strategy.microbatches == 2
+    if strategy.zero == 3 or strategy.microbatches == 2:
+        return strategy.dp == devices > 1 and (strategy.microbatches == 1 or strategy.zero == 0)
+    return strategy.microbatches == 1 and strategy.dp in (1, devices)
+
+
+def _is_ordinary(strategy: Strategy) -> bool:
+    """Whether whole networks run on whole devices, joined as libraries do it."""
+    default = strategy.bucket_bytes == DEFAULT_BUCKET_BYTES and strategy.memory_bytes is None
+    return strategy.pp == 1 and strategy.tp == 1 and strategy.sync == "all-reduce" and not strategy.shards and default
 
 
 def shown(
@@ -127,25 +144,42 @@ def shown(
 ) -> tuple[Candidate, ...]:
     """The candidates that a person should see.
 
-    Those that must be there, then the front of time and memory, then the best few of each family: one device, replicas,
-    pipelines, hybrids.
+    Those that must be there, then the front of time, memory and devices, then the best few of each family: one device,
+    replicas, pipelines, placements, sharded operations or state, hybrids.
 
     Args:
         candidates: all, best first
         always: the chosen one and the baselines
-        front: not beaten in both time and memory
+        front: not beaten in time, memory and devices
         rows: that there is room for
         each: most of a family
 
     Returns:
         In the order of `candidates`.
     """
-    families: dict[tuple[bool, bool], list[Candidate]] = {}
+    families: dict[tuple[bool, ...], list[Candidate]] = {}
     for candidate in candidates:
-        families.setdefault((candidate.strategy.dp > 1, candidate.strategy.pp > 1), []).append(candidate)
+        families.setdefault(family(candidate.strategy), []).append(candidate)
     best = [members[place] for place in range(each) for members in families.values() if place < len(members)]
     kept: dict[int, Candidate] = {}
     for candidate in (*always, *front, *best):
         if len(kept) < rows or any(candidate is one for one in always):
             kept[id(candidate)] = candidate
     return tuple(candidate for candidate in candidates if id(candidate) in kept)
+
+
+def family(strategy: Strategy) -> tuple[bool, ...]:
+    """What strategies of one kind have in common, for tables: how they are spread, whatever their numbers.
+
+    Example:
+        >>> family(Strategy(dp=2)) == family(Strategy(dp=4, microbatches=2))
+        True
+    """
+    return (
+        strategy.dp > 1,
+        strategy.pp > 1,
+        strategy.tp > 1,
+        bool(strategy.parts),
+        strategy.zero > 0,
+        bool(strategy.shards) and strategy.tp == 1,
+    )

@@ -18,9 +18,10 @@ from enum import StrEnum
 
 from trimaran.costs import ProgramCosts
 from trimaran.program import COLLECTIVES, Instruction, Kind, Program
+from trimaran.simulator.columns import Tasks
 from trimaran.simulator.engine import Engine
 from trimaran.simulator.resources import Resources
-from trimaran.simulator.tasks import Tasks, build_tasks
+from trimaran.simulator.tasks import build_tasks
 
 
 class Part(StrEnum):

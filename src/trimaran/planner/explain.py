@@ -153,6 +153,9 @@ def _attempt(strategy: Strategy, reason: str, problem: Problem) -> tuple[Candida
             f"{strategy.name} needs {strategy.devices} devices, there are {problem.devices}; "
             f"--what-if devices={strategy.devices} shows what they would give"
         )
+    against = problem.pins.objection(strategy)
+    if against and not reason:
+        reason = f"{against} is against it"
     if strategy.execution == "compiled" and not is_compiled_known(problem):
         return None, "compiled segments were not measured; --execution compiled measures them"
     try:

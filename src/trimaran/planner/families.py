@@ -1,29 +1,47 @@
-"""What a person calls a strategy or a group of them, such as "pp", "dp2", "pp2-gpipe-m4", "compiled", "one device".
+"""What a person calls a strategy or a group of them, such as "pp", "dp2", "pp2-gpipe-m4", "fsdp", "one device".
 
-A name is a list of words. A strategy belongs to it if each word holds: "dp" and "pp" (more than one replica, more than
-one stage), "hybrid" (both), "one" or "single" (one device), "eager"; any other word is one that names of strategies
-have: "dp2", "m4", "gpipe", "b1MiB". Where "dp" is named and "pp" is not, pipelines are not meant, and the other way
-around.
+A name is a list of words. A strategy belongs to it if each word holds: "dp", "pp", "tp", "zero" (or "fsdp"),
+"placement", "sharded" (the kinds of `kinds.py`), "hybrid" (replicas of stages, places or sharded operations), "one" or
+"single" (one device), "eager"; any other word is one that names of strategies have: "dp2", "tp2", "zero3", "m4",
+"gpipe", "b1MiB". Where kinds are named, strategies that use others are not meant: "dp" are replicas of whole networks,
+"pp" is one pipeline.
 """
 
 import dataclasses
 import difflib
 import re
 from collections.abc import Sequence
+from typing import Literal, cast
 
 from trimaran.errors import InputError
+from trimaran.planner.kinds import spreading
+from trimaran.planner.shapes import unplaced
 from trimaran.program import Strategy
 from trimaran.program.buckets import DEFAULT_BUCKET_BYTES
+from trimaran.program.types import Schedule
 
-_EXAMPLES = ("one device", "dp", "dp2", "pp", "pp2", "hybrid", "gpipe", "1f1b", "m4", "b1MiB", "eager", "compiled")
+_EXAMPLES = (
+    *("one device", "dp", "dp2", "pp", "pp2", "tp", "tp2", "placement", "fsdp", "zero1", "sharded", "p2p", "hybrid"),
+    *("gpipe", "1f1b", "interleaved", "zero-bubble", "m4", "b1MiB", "eager", "compiled"),
+)
 
 _SINGLE = frozenset({"one", "single", "device"})
-_GENERIC = frozenset({"dp", "pp", "hybrid", "eager", "compiled", "gpipe", "1f1b"}) | _SINGLE
-_NUMBERED = re.compile(r"(dp|pp|m)([1-9][0-9]{0,3})")
+_ORDERS: dict[str, Schedule] = {
+    "gpipe": "gpipe",
+    "1f1b": "1f1b",
+    "interleaved": "interleaved",
+    "zerobubble": "zero-bubble",
+}
+# Other ways to say a word, and two words that are one.
+_SAME = (("zero-bubble", "zerobubble"), ("zero bubble", "zerobubble"), ("fsdp2", "fsdp"), ("placed on", "placement"))
+_SYNONYMS = {"fsdp": "zero3", "placed": "placement", "ddp": "dp", "classifier": "sharded", "zb": "zerobubble"}
+_KINDS = {"dp": "dp", "pp": "pp", "tp": "tp", "zero": "zero", "placement": "placement", "sharded": "sharded"}
+_GENERIC = frozenset({"hybrid", "eager", "compiled", "p2p", *_ORDERS, *_KINDS}) | _SINGLE
+_NUMBERED = re.compile(r"(dp|pp|tp|zero|m|x)([1-9][0-9]{0,3})")
 _SIZED = re.compile(r"b([1-9][0-9]{0,11})([kmg]i)?b")
 _UNITS = {None: 1, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 # Numbers in names of strategies, by their attributes.
-_NUMBERS = {"dp": "dp", "pp": "pp", "m": "microbatches"}
+_NUMBERS = {"dp": "dp", "pp": "pp", "tp": "tp", "zero": "zero", "m": "microbatches", "x": "chunks"}
 # Where a name does not say how many microbatches there are: as many as stages, times these.
 _RATIOS = (1, 2, 4)
 
@@ -42,15 +60,14 @@ class Family:
 
     def __contains__(self, strategy: Strategy) -> bool:
         """Whether a strategy belongs to the family."""
-        words = set(self.words)
-        if words & _SINGLE:
-            rest = self.words_of_rest()
-            return strategy.devices == 1 and all(_holds(word, strategy) for word in rest)
-        stated = {kind for kind in ("dp", "pp") if any(word.startswith(kind) for word in words)}
-        if "dp" in stated and "pp" not in stated and strategy.pp > 1:
-            return False
-        if "pp" in stated and "dp" not in stated and strategy.dp > 1:
-            return False
+        if set(self.words) & _SINGLE:
+            return strategy.devices == 1 and all(_holds(word, strategy) for word in self.words_of_rest())
+        named = {kind for word in self.words if (kind := _kind_of(word))}
+        if named and "hybrid" not in self.words:
+            used = spreading(strategy) & frozenset(_KINDS)
+            # Replicas share their state; nobody would name them too.
+            if not used <= named | ({"dp"} if named & {"zero", "sharded"} else set()):
+                return False
         return all(_holds(word, strategy) for word in self.words)
 
     def words_of_rest(self) -> tuple[str, ...]:
@@ -95,28 +112,30 @@ def imagine(family: Family) -> Sequence[Strategy]:
         ['dp2 b512KiB']
     """
     figures = {match[1]: int(match[2]) for word in family.words if (match := _NUMBERED.fullmatch(word))}
-    both = "hybrid" in family.words
+    kinds = {kind for word in family.words if (kind := _kind_of(word))}
     sizes = [_size(match) for word in family.words if (match := _SIZED.fullmatch(word))]
-    is_pipeline = both or {"pp", "gpipe", "1f1b"} & set(family.words)
-    # Only replicas have buckets.
-    is_replicated = both or "dp" in family.words or (sizes and not is_pipeline and "pp" not in figures)
-    dp = figures.get("dp", 2 if is_replicated else 1)
-    pp = figures.get("pp", 2 if is_pipeline else 1)
-    if pp == 1:
-        counts: Sequence[int] = (figures.get("m", 1),)
-    else:
-        counts = (figures["m"],) if "m" in figures else tuple(pp * ratio for ratio in _RATIOS)
-    return tuple(
-        Strategy(
-            dp=dp,
-            pp=pp,
-            schedule="1f1b" if "1f1b" in family.words else "gpipe",
-            microbatches=count,
-            bucket_bytes=sizes[0] if sizes else DEFAULT_BUCKET_BYTES,
-            execution="compiled" if "compiled" in family.words else "eager",
-        )
-        for count in counts
+    orders = [_ORDERS[word] for word in family.words if word in _ORDERS]
+    both = "hybrid" in family.words
+    staged = bool(orders) or bool(kinds & {"pp", "placement"}) or (both and not kinds & {"tp"})
+    # Only replicas have buckets, homes and shared state.
+    replicated = both or bool(kinds & {"dp", "zero", "sharded"}) or "p2p" in family.words or bool(sizes and not staged)
+    strategy = Strategy(
+        dp=figures.get("dp", 2 if replicated else 1),
+        pp=figures.get("pp", 2 if staged else 1),
+        tp=figures.get("tp", 2 if "tp" in kinds else 1),
+        schedule=orders[0] if orders else "gpipe",
+        chunks=figures.get("x", 2) if "interleaved" in orders else 1,
+        zero=cast(Literal[0, 1, 2, 3], min(3, figures.get("zero", 3 if "zero" in kinds else 0))),
+        sync="p2p" if "p2p" in family.words else "all-reduce",
+        bucket_bytes=sizes[0] if sizes else DEFAULT_BUCKET_BYTES,
+        execution="compiled" if "compiled" in family.words else "eager",
     )
+    if "placement" in kinds:
+        return (dataclasses.replace(unplaced(strategy), microbatches=figures.get("m", 1)),)
+    counts: Sequence[int] = (figures.get("m", 1),)
+    if strategy.pp > 1 and "m" not in figures:
+        counts = tuple(strategy.pp * ratio for ratio in _RATIOS)
+    return tuple(dataclasses.replace(strategy, microbatches=count) for count in counts)
 
 
 def _is_word(word: str) -> bool:
@@ -124,18 +143,31 @@ def _is_word(word: str) -> bool:
 
 
 def _split(name: str) -> list[str]:
-    return re.findall(r"[a-z0-9.]+", name.lower())
+    text = name.lower()
+    for said, meant in _SAME:
+        text = text.replace(said, meant)
+    return [_SYNONYMS.get(word, word) for word in re.findall(r"[a-z0-9.]+", text)]
+
+
+def _kind_of(word: str) -> str:
+    """The kind of parallelism that a word names; empty where it names none."""
+    match = _NUMBERED.fullmatch(word)
+    return _KINDS.get(match[1] if match else word, "")
 
 
 def _holds(word: str, strategy: Strategy) -> bool:
+    if word == "hybrid":
+        return strategy.dp > 1 and strategy.pp * strategy.tp > 1
     if word == "dp":
         return strategy.dp > 1
     if word == "pp":
-        return strategy.pp > 1
-    if word == "hybrid":
-        return strategy.dp > 1 and strategy.pp > 1
+        return strategy.pp > 1 and not strategy.parts
+    if word in _KINDS:
+        return word in spreading(strategy)
     if word == "eager":
         return strategy.execution == "eager"
+    if word in _ORDERS:
+        return strategy.pp > 1 and not strategy.parts and strategy.schedule == _ORDERS[word]
     if match := _NUMBERED.fullmatch(word):
         return int(getattr(strategy, _NUMBERS[match[1]])) == int(match[2])
     if match := _SIZED.fullmatch(word):

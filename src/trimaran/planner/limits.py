@@ -26,7 +26,9 @@ def limiter(program: Program, timeline: Timeline) -> str:
     """
     kinds = {instruction.id: instruction.kind for instruction in program}
     step_s = timeline.makespan_s
-    by_rank = {rank: timeline.select(rank=rank) for rank in timeline.ranks}
+    by_rank: dict[int, list[Span]] = {}
+    for span in timeline:
+        by_rank.setdefault(span.rank, []).append(span)
     busy = {rank: covered(span for span in spans if span.stream != COMMUNICATION) for rank, spans in by_rank.items()}
     rank = max(busy, key=lambda one: (busy[one], -one))
     waiting = step_s - busy[rank]
@@ -39,8 +41,11 @@ def limiter(program: Program, timeline: Timeline) -> str:
         return f"gradient exchange, {format_seconds(exposed)} exposed ({exposed / step_s:.0%})"
     work = {one: sum(span.seconds for span in by_rank[one] if _is_work(kinds[span.instruction])) for one in by_rank}
     least, most = min(work.values()), max(work.values())
+    # A row of a placement, or of an interleaved pipeline, has several segments: it is no stage.
+    several = program.segments > len(by_rank)
     if most > 0 and (most - least) / most > waiting / step_s:
-        return f"uneven stages, {format_seconds(least)} against {format_seconds(most)}"
+        what = "uneven rows" if several else "uneven stages"
+        return f"{what}, {format_seconds(least)} against {format_seconds(most)}"
     return f"pipeline bubble and transfers, {waiting / step_s:.0%} idle"
 
 

@@ -9,6 +9,7 @@ from trimaran.planner.candidates import Candidate
 from trimaran.planner.changes import Change
 from trimaran.planner.problem import Problem, lack_of_memory, reassess
 from trimaran.planner.search import search
+from trimaran.planner.shapes import unplaced
 from trimaran.program import Strategy
 
 
@@ -39,6 +40,8 @@ class Outcome:
 
 def default_changes(problem: Problem) -> tuple[Change, ...]:
     """What is worth asking of any plan."""
+    if problem.cluster.machine is not None:
+        return _of_a_machine(problem)
     changes = [
         Change(what="compute", factor=2.0),
         Change(what="load", factor=0.0),
@@ -52,6 +55,15 @@ def default_changes(problem: Problem) -> tuple[Change, ...]:
             Change(what="devices", value=problem.devices - 1),
         ]
     return (*changes, Change(what="devices", value=_more_devices(problem)))
+
+
+def _of_a_machine(problem: Problem) -> tuple[Change, ...]:
+    """What can be asked of devices that were not measured."""
+    changes = [Change(what="compute", factor=2.0), Change(what="memory", factor=0.5)]
+    if problem.devices > 1:
+        changes += [Change(what="link", factor=2.0), Change(what="wire", factor=0.5)]
+        changes.append(Change(what="devices", value=problem.devices // 2))
+    return tuple(changes)
 
 
 def _more_devices(problem: Problem) -> int:
@@ -105,8 +117,13 @@ def gains(before: Candidate, after: Candidate, *, per: float = 1.0) -> tuple[flo
 
 
 def is_same(one: Strategy, other: Strategy) -> bool:
-    """Whether two strategies differ at most in where they cut."""
-    return replace(one, boundaries=()) == replace(other, boundaries=())
+    """Whether two strategies differ at most in where they cut, what they place where, and on which devices."""
+
+    def outline(strategy: Strategy) -> Strategy:
+        plain = replace(strategy, boundaries=(), backward_order=(), device_order=())
+        return unplaced(plain) if strategy.parts else plain
+
+    return outline(one) == outline(other)
 
 
 def _keep(chosen: Candidate, after: Problem) -> tuple[Candidate | None, str]:

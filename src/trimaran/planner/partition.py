@@ -1,34 +1,43 @@
 """Where to cut a network into pipeline stages.
 
 The problem: operations 1..n in the order in which the model runs them, each with a time; a set of legal cuts between
-them; K stages. Choose K - 1 cuts so that the largest stage time is smallest, and among those choices the fewest bytes
-cross.
+them; K segments. Choose K - 1 cuts so that the largest time of a segment is smallest, and among those choices the
+fewest bytes cross; only such segments count as are admitted, for their memory, or because an operation is kept on a
+row.
 
-    T(k, j) = min over legal cuts i < j of max(T(k-1, i), t(i, j)),      t(i, j) = time of operations i+1..j
+    T(k, j) = min over legal cuts i < j, with i+1..j admitted as segment k, of max(T(k-1, i), t(i, j)),
+    t(i, j) = time of operations i+1..j
 
-Contiguous stages only: a placement that is not a chain is another problem. The recurrence is exact for its objective;
-what the schedule makes of the stages is for the simulator to say.
+Contiguous segments only: a placement that is not a chain is another problem. The recurrence is exact for its objective;
+what the schedule makes of the segments is for the simulator to say. With several segments a row, each must be admitted
+by itself (`stage_memory.py` gives each its part of a device).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from trimaran.errors import InfeasibleError
 from trimaran.graph import Graph
 
+Admit = Callable[[int, int, int], bool]
+"""Whether operations [first, last) may be the segment of some number: `admit(segment, first, last)`."""
 
-def partition(graph: Graph, seconds: Mapping[str, float], *, stages: int) -> tuple[str, ...]:
+
+def partition(
+    graph: Graph, seconds: Mapping[str, float], *, stages: int, admit: Admit | None = None
+) -> tuple[str, ...]:
     """Cut a graph into the given number of stages of the most equal time.
 
     Args:
         graph: the network
         seconds: time of each operation, forward and backward together, by operation id [s]
         stages: number of stages, at least 1
+        admit: which segments count; None: all
 
     Returns:
         The last operation of every stage but the last.
 
     Raises:
-        InfeasibleError: the graph has fewer legal cuts than that needs
+        InfeasibleError: the graph has fewer legal cuts than that needs, or not all segments can be admitted at once
     """
     if stages == 1:
         return ()
@@ -42,7 +51,19 @@ def partition(graph: Graph, seconds: Mapping[str, float], *, stages: int) -> tup
     ends = _positions(graph)
     work = _cumulated(graph, seconds)
     crossing = _bytes_at(graph, ends)
-    return tuple(graph.ops[ends[index] - 1].id for index in _best_cuts(ends, work, crossing, stages))
+    best = _best_cuts(ends, work, crossing, stages, admit or _admit_all)
+    if best is None:
+        raise InfeasibleError(
+            f"no way to cut {graph.name} into {stages} stages gives each what its device can hold and what is kept "
+            "there",
+            cuts=len(graph.cuts),
+            stages=stages,
+        )
+    return tuple(graph.ops[ends[index] - 1].id for index in best)
+
+
+def _admit_all(segment: int, first: int, last: int) -> bool:
+    return True
 
 
 def _positions(graph: Graph) -> list[int]:
@@ -69,18 +90,31 @@ def _bytes_at(graph: Graph, ends: Sequence[int]) -> list[float]:
     return [sum(size for name, (index, size) in made.items() if index < end <= last_use.get(name, -1)) for end in ends]
 
 
-def _best_cuts(ends: Sequence[int], work: Sequence[float], crossing: Sequence[float], stages: int) -> list[int]:
+def _best_cuts(
+    ends: Sequence[int], work: Sequence[float], crossing: Sequence[float], stages: int, admit: Admit
+) -> list[int] | None:
     # best[i]: (largest stage so far, bytes so far, cuts so far) of the first k stages that end at cut i.
-    best = {index: (work[end], crossing[index], [index]) for index, end in enumerate(ends)}
-    for _ in range(stages - 2):
-        best = {
-            index: min(
-                (max(largest, work[end] - work[ends[cuts[-1]]]), nbytes + crossing[index], [*cuts, index])
-                for before, (largest, nbytes, cuts) in best.items()
-                if before < index
-            )
-            for index, end in enumerate(ends)
-            if any(before < index for before in best)
-        }
-    total = work[-1]
-    return min((max(largest, total - work[ends[cuts[-1]]]), nbytes, cuts) for largest, nbytes, cuts in best.values())[2]
+    best = {index: (work[end], crossing[index], [index]) for index, end in enumerate(ends) if admit(0, 0, end)}
+    for stage in range(1, stages - 1):
+        following = {}
+        for index, end in enumerate(ends):
+            ways = _extended(best, index, end, ends, work)
+            chosen = next((way for way in ways if admit(stage, ends[way[2][-1]], end)), None)
+            if chosen is not None:
+                following[index] = (chosen[0], chosen[1] + crossing[index], [*chosen[2], index])
+        best = following
+    last = _extended(best, len(ends), len(work) - 1, ends, work)
+    found = next((way for way in last if admit(stages - 1, ends[way[2][-1]], len(work) - 1)), None)
+    return None if found is None else found[2]
+
+
+_Way = tuple[float, float, list[int]]
+
+
+def _extended(best: Mapping[int, _Way], index: int, end: int, ends: Sequence[int], work: Sequence[float]) -> list[_Way]:
+    """The ways to go on from each earlier cut to one more segment that ends at `end`, best first."""
+    return sorted(
+        (max(largest, work[end] - work[ends[cuts[-1]]]), nbytes, cuts)
+        for before, (largest, nbytes, cuts) in best.items()
+        if before < index
+    )

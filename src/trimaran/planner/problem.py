@@ -1,17 +1,23 @@
 """What a search is given, as one value, so that it can be changed and searched again."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from trimaran.cluster import Cluster
 from trimaran.costs import CostTable, ProgramCosts, price
+from trimaran.costs.mesh import device_order
 from trimaran.costs.tables import Curve, CurveKey
 from trimaran.costs.traced import TracedStep
 from trimaran.errors import InputError
 from trimaran.graph import Graph
 from trimaran.planner.bounds import Bound, bound
-from trimaran.planner.candidates import Candidate, cut, evaluate, score
+from trimaran.planner.candidates import Candidate, evaluate, score
+from trimaran.planner.cutting import cut, cut_within
 from trimaran.planner.epoch import EpochData
+from trimaran.planner.pins import NO_PINS, Pins
+from trimaran.planner.placed import Placed, place_for
+from trimaran.planner.quick import QuickBounds
+from trimaran.planner.shapes import EVERY_NUMBER, is_unplaced
 from trimaran.planner.virtual import Squeeze, squeeze, squeezed
 from trimaran.program import Strategy
 from trimaran.program.types import Execution
@@ -33,6 +39,9 @@ class Problem:
         epoch: make the time of one of these best; None: the time of a step
         traces: step of a microbatch of the whole network, by its samples; a strategy with a memory budget needs one
         bare_curves: transfers where nothing holds the links back; empty where that is `table` itself, or not known
+        pins: what is decided already
+        time_limit_s: time after which a search takes the best that it has [s]; None: it ends by itself
+        gap: a search may stop when the best is within this share of what anything takes at least
     """
 
     graph: Graph
@@ -45,15 +54,20 @@ class Problem:
     epoch: EpochData | None = None
     traces: Mapping[int, TracedStep] = field(default_factory=dict)
     bare_curves: Mapping[CurveKey, Curve] = field(default_factory=dict)
+    pins: Pins = NO_PINS
+    time_limit_s: float | None = None
+    gap: float = 0.0
 
 
 def least(strategy: Strategy, problem: Problem) -> Bound:
     """What a strategy takes at least.
 
     Args:
-        strategy: with boundaries
+        strategy: with boundaries or parts, where `has_simple_bound` says that they matter
         problem: what it is for
     """
+    if not has_simple_bound(strategy):
+        return quick_bounds(problem).of(strategy)
     return bound(
         strategy,
         problem.graph,
@@ -65,13 +79,73 @@ def least(strategy: Strategy, problem: Problem) -> Bound:
     )
 
 
-def cut_for(strategy: Strategy, problem: Problem) -> Strategy:
-    """The strategy with its stages cut for the costs of its microbatch.
+def quick_bounds(problem: Problem) -> QuickBounds:
+    """Bounds of its strategies from totals alone."""
+    return QuickBounds(
+        graph=problem.graph,
+        table=problem.table,
+        batch=problem.batch,
+        epoch=problem.epoch,
+        balanced=problem.devices > EVERY_NUMBER,
+    )
+
+
+def has_simple_bound(strategy: Strategy) -> bool:
+    """Whether a strategy is a chain of whole stages, one a rank, that exchange gradients or nothing."""
+    chain = strategy.tp == 1 and strategy.chunks == 1 and not strategy.parts and not strategy.shards
+    return chain and strategy.zero == 0 and strategy.schedule in ("gpipe", "1f1b") and strategy.sync == "all-reduce"
+
+
+def cut_for(strategy: Strategy, problem: Problem, *, within_memory: bool = False) -> Strategy:
+    """The strategy with its stages cut for the costs of its microbatch, or its branches placed.
+
+    Args:
+        strategy: with or without boundaries
+        problem: what it is for
+        within_memory: cut for the memory of each device too, where time alone gives some too much
 
     Raises:
-        InfeasibleError: the network cannot be cut so often
+        InfeasibleError: the network cannot be cut so often, or what is kept on rows is not there then
     """
-    return cut(strategy, problem.graph, problem.table, batch=problem.batch)
+    strategy = arrange(strategy, problem)
+    if is_unplaced(strategy):
+        return place_on(strategy, problem).strategy
+    if strategy.parts:
+        return strategy
+    kept = problem.pins.rows(problem.graph)
+    if not within_memory:
+        return cut(strategy, problem.graph, problem.table, batch=problem.batch, kept=kept)
+    limits = [device.memory_bytes for device in problem.cluster.devices[: strategy.devices]]
+    return cut_within(strategy, problem.graph, problem.table, batch=problem.batch, kept=kept, memory_bytes=min(limits))
+
+
+def place_on(strategy: Strategy, problem: Problem) -> Placed:
+    """A placement of the branches on the rows of a strategy, with what the solver says of it.
+
+    Raises:
+        InfeasibleError: the network does not fit the rows
+    """
+    return place_for(
+        arrange(strategy, problem),
+        problem.graph,
+        problem.table,
+        problem.cluster,
+        batch=problem.batch,
+        kept=problem.pins.rows(problem.graph),
+        time_limit_s=problem.time_limit_s,
+        gap=problem.gap,
+    )
+
+
+def arrange(strategy: Strategy, problem: Problem) -> Strategy:
+    """The strategy on the devices of a machine, what talks most sitting closest.
+
+    Args:
+        strategy: with or without boundaries
+        problem: has the devices; where they are no machine of the catalog, rank r has device r
+    """
+    order = device_order(problem.cluster, strategy, problem.graph, batch=problem.batch)
+    return strategy if order == strategy.device_order else replace(strategy, device_order=order)
 
 
 def assess(strategy: Strategy, problem: Problem) -> Candidate:
@@ -104,17 +178,18 @@ def assess_cut(strategy: Strategy, problem: Problem) -> Candidate:
 
 
 def reassess(candidate: Candidate, problem: Problem) -> Candidate:
-    """The same program by the costs of another problem."""
+    """The same program by the costs of another problem, on its devices as they lie best there."""
+    strategy = arrange(candidate.strategy, problem)
     return score(
         candidate.program,
-        candidate.strategy,
+        strategy,
         problem.graph,
         problem.table,
         problem.cluster,
         batch=problem.batch,
         clip=problem.clip,
         epoch=problem.epoch,
-        effect=effect_of_memory(candidate.strategy, problem),
+        effect=effect_of_memory(strategy, problem),
     )
 
 

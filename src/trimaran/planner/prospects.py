@@ -161,13 +161,14 @@ def _in_the_pipeline(strategy: Strategy, problem: Problem) -> Iterator[_Trial]:
         strategy=replace(strategy, microbatches=2 * strategy.microbatches),
         batch_ratio=2,
     )
-    yield _Trial(
-        limiter=str(Part.BUBBLE),
-        name="the other schedule",
-        action="Run the other order of forwards and backwards.",
-        assumption="nothing more.",
-        strategy=replace(strategy, schedule="gpipe" if strategy.schedule == "1f1b" else "1f1b"),
-    )
+    if not strategy.parts:
+        yield _Trial(
+            limiter=str(Part.BUBBLE),
+            name="the other schedule",
+            action="Run the other order of forwards and backwards.",
+            assumption="nothing more.",
+            strategy=replace(strategy, schedule="gpipe" if strategy.schedule == "1f1b" else "1f1b", chunks=1),
+        )
 
 
 def _for_any(strategy: Strategy, problem: Problem) -> Iterator[_Trial]:

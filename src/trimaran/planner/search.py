@@ -1,46 +1,63 @@
 """Find the strategy that is best and fits.
 
     minimise    simulated time of a step of strategy s, or of an epoch with its evaluation
-    subject to  s.dp · s.pp ≤ devices;  s.dp · s.microbatches divides the batch;  stages cut at legal places;
-                live bytes of every rank ≤ memory of its device, at every moment of the simulated step
+    subject to  s.dp · s.pp · s.tp ≤ devices;  s.dp · s.microbatches divides the batch;  stages cut at legal places, or
+                branches placed;  live bytes of every rank ≤ memory of its device, at every moment of the simulated
+                step;  s goes against no pin
 
-The space is enumerated (`space.py`), the stages of each strategy are cut (`partition.py`), and each gets a lower bound
-of its time and memory (`bounds.py`). Strategies are simulated in the order of their bounds:
+The space is enumerated (`space.py`), and each strategy gets a lower bound of its time and memory from totals alone
+(`quick.py`). In the order of these bounds the stages are cut (`cutting.py`) and the program of two microbatches is
+priced, which gives a better bound (`bounds.py`); what is then still the lowest is simulated, placements solved when
+their turn comes:
 
-    1. until no bound is below the best simulated time: now the fastest is known;
-    2. of the rest, those that the uncertainty may leave as fast as it, those that may use less memory than all that are
-       faster, the best of each family, and what people do without a plan.
+    1. until no bound is below the best simulated time, or the best is as close to the lowest bound as `Problem.gap`
+       says: now the fastest is known;
+    2. of the rest, those that the uncertainty may leave as fast as it, those that may use less memory or fewer devices
+       than all that are faster, the best of each family, and what people do without a plan.
 
-What is left out is slower than the fastest by more than the uncertainty and not on the front of time and memory, so
-the choice and the front are those of a search that simulates everything. A strategy that is believed faster only within
-the uncertainty of the costs loses to a simpler one (`choice.py`).
+What is left out is slower than the fastest by more than the uncertainty and not on the front of time, memory and
+devices, so the choice and the front are those of a search that simulates everything, unless its time ran out. On more
+than `EVERY_NUMBER` devices stages are taken for equal in the first bound, and the front is that of what was simulated
+for other reasons. A strategy that is believed faster only within the uncertainty of the costs loses to a simpler one
+(`choice.py`).
 
 A whole network that memory alone stands against is tried once more in the memory that there is, with a plan of what is
 kept, offloaded and recomputed (`virtual.py`), where its step was traced.
 
-Left out so far: placements that are not chains, sharded tensors, memory plans of pipeline stages.
+Left out so far: memory plans of pipeline stages; placements of several microbatches at once.
 """
 
 import dataclasses
+import heapq
+import itertools
+import time
 from collections.abc import Iterable, Sequence
 
-from trimaran.errors import InfeasibleError
-from trimaran.planner.bounds import Bound
+from trimaran.planner.baselines import Baseline, baseline_of, baselines_of, unpinned_references
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.choice import (
     choose,
+    family,
     fastest,
-    is_plain,
     is_reference,
     largest_peak,
     may_be_as_fast,
     pareto_front,
     simplicity,
 )
-from trimaran.planner.problem import Problem, assess_cut, cut_for, lack_of_memory, least
+from trimaran.planner.problem import Problem
+from trimaran.planner.rejecting import nothing_fits, too_slow
+from trimaran.planner.shapes import EVERY_NUMBER
 from trimaran.planner.space import Rejection, enumerate_strategies
+from trimaran.planner.trials import Prospect, Trials
+from trimaran.planner.virtualized import virtualized
 from trimaran.program import Strategy
-from trimaran.units import format_seconds
+
+# In a search on many devices, the best of a kind that takes longer than the fastest times this is not simulated.
+WORTH_SHOWING = 1.25
+
+# Of a replica: with many devices, a strategy that cannot be best is simulated for show only if it has no more steps.
+QUICK_STEPS = 2048
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,13 +65,19 @@ class Search:
     """What a search found.
 
     Attributes:
-        candidates: those that were simulated and fit, best first
+        candidates: those that were simulated, fit and go against no pin, best first
         chosen: the one to run
         baseline: plain data parallelism on all devices, or what comes nearest
         rejected: what was not simulated or does not fit
         references: what people do without a plan, as far as it fits: plain data parallelism, one device, data
-            parallelism with a smaller local batch; the baseline is among them
-        pareto: those that no other one beats in both the time of a step and the largest peak of memory
+            parallelism with a smaller local batch or with sharded state; the baseline is among them. Where a pin is
+            against one, it is here and not among the candidates
+        pareto: those of the candidates that no other one beats in the time of a step, the largest peak of memory and
+            the number of devices
+        baselines: what people do, by role, with the reason where it is not to be had
+        bound_s: nothing that goes against no pin takes less [s]
+        seconds: that the search took [s]
+        is_complete: its time did not run out
     """
 
     candidates: tuple[Candidate, ...]
@@ -63,179 +86,206 @@ class Search:
     rejected: tuple[Rejection, ...]
     references: tuple[Candidate, ...] = ()
     pareto: tuple[Candidate, ...] = ()
+    baselines: tuple[Baseline, ...] = ()
+    bound_s: float = 0.0
+    seconds: float = dataclasses.field(default=0.0, compare=False)
+    is_complete: bool = True
+
+    @property
+    def gap(self) -> float:
+        """How much longer the fastest takes than anything takes at least, as a share of the latter."""
+        return max(0.0, fastest(self.candidates).objective_s / self.bound_s - 1.0) if self.bound_s > 0 else 0.0
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _Prospect:
-    """A strategy that may fit, with its lower bounds."""
+@dataclasses.dataclass(slots=True)
+class _Hunt:
+    """A search under way.
 
-    strategy: Strategy
-    bound: Bound
+    Attributes:
+        problem: what is searched
+        trials: bounds and simulations
+        until_s: when its time is over, by `time.monotonic` [s]
+        candidates: found so far
+        rejected: so far
+        lowest_s: the least bound of what was left when the fastest was known [s]
+    """
+
+    problem: Problem
+    trials: Trials
+    until_s: float
+    candidates: list[Candidate] = dataclasses.field(default_factory=list)
+    rejected: list[Rejection] = dataclasses.field(default_factory=list)
+    lowest_s: float = float("inf")
+    is_complete: bool = True
+
+    def refine(self, prospect: Prospect) -> Prospect | None:
+        """Bound one with its own stages; None where something stands against it."""
+        found = self.trials.refine(prospect, self.problem)
+        if isinstance(found, Rejection):
+            self.rejected.append(found)
+            return None
+        return found
+
+    def run(self, prospect: Prospect) -> None:
+        """Simulate one."""
+        found = self.trials.run(prospect, self.problem)
+        if isinstance(found, Rejection):
+            self.rejected.append(found)
+        else:
+            self.candidates.append(found)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its time is over."""
+        return time.monotonic() > self.until_s
 
 
-def search(problem: Problem) -> Search:
+def search(problem: Problem, trials: Trials | None = None) -> Search:
     """Find the strategy with the shortest step, or epoch, that fits.
 
     Args:
-        problem: the job, its costs and its devices
+        problem: the job, its costs, its devices and what is decided already
+        trials: of the same problem with other pins, so that nothing is simulated twice; None: there are none
 
     Returns:
-        The candidates, the chosen one among them. The same problem gives the same result.
+        The candidates, the chosen one among them. The same problem gives the same result, unless its time runs out.
 
     Raises:
         InfeasibleError: nothing fits, with what the nearest one needs
+        InputError: a pin names a module that the network does not have
     """
+    begun_s = time.monotonic()
+    limit_s = float("inf") if problem.time_limit_s is None else problem.time_limit_s
+    hunt = _Hunt(problem=problem, trials=trials or Trials(problem), until_s=begun_s + limit_s)
     strategies, rejected = enumerate_strategies(
-        problem.graph, devices=problem.devices, batch=problem.batch, executions=problem.executions
+        problem.graph,
+        devices=problem.devices,
+        batch=problem.batch,
+        executions=problem.executions,
+        pins=problem.pins,
     )
-    prospects = _prospects(strategies, problem, rejected)
-    candidates: list[Candidate] = []
-    left = _find_fastest(prospects, problem, candidates, rejected)
-    ruled_out = _fill_up(left, problem, candidates, rejected) if candidates else []
-    candidates += _virtualized(problem, rejected)
-    if not candidates:
-        raise _nothing_fits(problem, rejected)
+    hunt.rejected += rejected
+    left = _find_fastest(_outlines(strategies, hunt), hunt)
+    ruled_out = _fill_up(left, hunt) if hunt.candidates else []
+    hunt.candidates += virtualized(problem, hunt.rejected)
+    if not hunt.candidates:
+        raise nothing_fits(problem, hunt.rejected)
+    return _conclude(hunt, ruled_out, seconds=time.monotonic() - begun_s)
+
+
+def _conclude(hunt: _Hunt, ruled_out: Sequence[Prospect], *, seconds: float) -> Search:
+    problem, candidates = hunt.problem, hunt.candidates
     candidates.sort(key=lambda candidate: (candidate.objective_s, simplicity(candidate.strategy)))
     chosen = choose(candidates)
-    rejected += [_too_slow(prospect, chosen) for prospect in ruled_out]
-    baseline = _baseline(candidates)
+    hunt.rejected += [too_slow(prospect, chosen) for prospect in ruled_out]
+    others, lacking = unpinned_references(problem, hunt.trials)
+    known = [*candidates, *others]
+    baseline = baseline_of(known)
+    baselines = baselines_of(problem, known, [*hunt.rejected, *lacking])
+    told = {id(one.candidate) for one in baselines}
+    references = [
+        candidate
+        for candidate in known
+        if candidate is baseline or id(candidate) in told or is_reference(candidate.strategy, devices=problem.devices)
+    ]
     return Search(
         candidates=tuple(candidates),
         chosen=chosen,
         baseline=baseline,
-        rejected=tuple(sorted(rejected, key=lambda rejection: simplicity(rejection.strategy))),
-        references=tuple(
-            candidate
-            for candidate in candidates
-            if candidate is baseline or is_reference(candidate.strategy, devices=problem.devices)
-        ),
+        rejected=tuple(sorted(hunt.rejected, key=lambda rejection: simplicity(rejection.strategy))),
+        references=tuple(references),
         pareto=pareto_front(candidates),
+        baselines=baselines,
+        bound_s=_bound(hunt),
+        seconds=seconds,
+        is_complete=hunt.is_complete,
     )
 
 
-def _prospects(strategies: Iterable[Strategy], problem: Problem, rejected: list[Rejection]) -> list[_Prospect]:
-    """The strategies that may fit, by their bounds; the others are added to `rejected`."""
+def _bound(hunt: _Hunt) -> float:
+    """What nothing that may be chosen takes less than [s]: a placement may be better by what its solver left open."""
+    least = [candidate.objective_s * hunt.trials.floors.get(candidate.strategy, 1.0) for candidate in hunt.candidates]
+    return min([*least, hunt.lowest_s])
+
+
+def _outlines(strategies: Iterable[Strategy], hunt: _Hunt) -> list[Prospect]:
+    """The strategies that may fit, by their bounds from totals; the others are rejected."""
     found = []
     for uncut in strategies:
-        try:
-            strategy = cut_for(uncut, problem)
-        except InfeasibleError as error:
-            rejected.append(Rejection(strategy=uncut, cause="cut", reason=error.message))
-            continue
-        lower = least(strategy, problem)
-        reason = lack_of_memory(lower.peak_bytes, problem, at_least=True)
-        if reason:
-            rejected.append(_too_large(strategy, lower.peak_bytes, reason))
+        seen = hunt.trials.outline(uncut)
+        if isinstance(seen, Rejection):
+            hunt.rejected.append(seen)
         else:
-            found.append(_Prospect(strategy=strategy, bound=lower))
-    return sorted(found, key=lambda prospect: (prospect.bound.objective_s, simplicity(prospect.strategy)))
+            found.append(seen)
+    return sorted(found, key=_order)
 
 
-def _find_fastest(
-    prospects: Sequence[_Prospect], problem: Problem, candidates: list[Candidate], rejected: list[Rejection]
-) -> list[_Prospect]:
-    """Simulate until no bound is below the best time; returns what is left."""
-    for position, prospect in enumerate(prospects):
-        if candidates and prospect.bound.objective_s > fastest(candidates).objective_s:
-            return list(prospects[position:])
-        _simulate(prospect, problem, candidates, rejected)
+def _order(prospect: Prospect) -> tuple[float, tuple[int, ...]]:
+    return prospect.bound.objective_s, simplicity(prospect.strategy)
+
+
+def _find_fastest(prospects: Sequence[Prospect], hunt: _Hunt) -> list[Prospect]:
+    """Refine and simulate the one with the lowest bound, until none is below the best time; returns what is left."""
+    numbers = itertools.count(len(prospects))
+    waiting = [(*_order(prospect), number, prospect) for number, prospect in enumerate(prospects)]
+    heapq.heapify(waiting)
+    while waiting:
+        bound_s, *_, prospect = heapq.heappop(waiting)
+        if hunt.candidates:
+            best_s = fastest(hunt.candidates).objective_s
+            if bound_s > best_s or best_s <= bound_s * (1.0 + hunt.problem.gap) or hunt.is_over:
+                hunt.is_complete = bound_s > best_s or not hunt.is_over
+                hunt.lowest_s = min(bound_s, best_s)
+                return sorted([prospect, *(entry[-1] for entry in waiting)], key=_order)
+        if prospect.is_refined:
+            hunt.run(prospect)
+            continue
+        refined = hunt.refine(prospect)
+        if refined is not None:
+            heapq.heappush(waiting, (*_order(refined), next(numbers), refined))
     return []
 
 
-def _fill_up(
-    left: Iterable[_Prospect], problem: Problem, candidates: list[Candidate], rejected: list[Rejection]
-) -> list[_Prospect]:
+def _fill_up(left: Iterable[Prospect], hunt: _Hunt) -> list[Prospect]:
     """Simulate what the fastest does not rule out; returns the rest."""
-    best = fastest(candidates)
+    best = fastest(hunt.candidates)
     ruled_out = []
-    for prospect in left:
-        if (
-            is_reference(prospect.strategy, devices=problem.devices)
-            or may_be_as_fast(prospect.bound.cases, best.cases)
-            or not any(_beats(candidate, prospect.bound) for candidate in candidates)
-            or all(_family(candidate.strategy) != _family(prospect.strategy) for candidate in candidates)
-        ):
-            _simulate(prospect, problem, candidates, rejected)
+    for outline in left:
+        needed = is_reference(outline.strategy, devices=hunt.problem.devices)
+        if not needed and (hunt.is_over or not _may_matter(outline, best, hunt)):
+            ruled_out.append(outline)
+            continue
+        prospect = hunt.refine(outline)
+        if prospect is None:
+            continue
+        if needed or _may_matter(prospect, best, hunt):
+            hunt.run(prospect)
         else:
             ruled_out.append(prospect)
     return ruled_out
 
 
-def _too_slow(prospect: _Prospect, chosen: Candidate) -> Rejection:
-    what = "a step" if chosen.epoch_s is None else "an epoch"
-    reason = (
-        f"takes at least {format_seconds(prospect.bound.objective_s)} {what}, "
-        f"{chosen.strategy.name} takes {format_seconds(chosen.objective_s)}"
-    )
-    return Rejection(strategy=prospect.strategy, cause="bound", reason=reason)
+def _may_matter(prospect: Prospect, best: Candidate, hunt: _Hunt) -> bool:
+    candidates = hunt.candidates
+    if may_be_as_fast(prospect.bound.cases, best.cases):
+        return True
+    is_new = all(_kind(one.strategy) != _kind(prospect.strategy) for one in candidates)
+    if hunt.problem.devices > EVERY_NUMBER:
+        steps = prospect.strategy.pp * prospect.strategy.chunks * prospect.strategy.microbatches
+        return is_new and steps <= QUICK_STEPS and prospect.bound.objective_s <= WORTH_SHOWING * best.objective_s
+    return is_new or not any(_beats(one, prospect) for one in candidates)
 
 
-def _beats(candidate: Candidate, lower: Bound) -> bool:
-    """Whether a candidate needs less time and memory than another one can possibly do with."""
-    return candidate.step_time_s < lower.step_time_s and largest_peak(candidate) <= max(lower.peak_bytes, default=0)
-
-
-def _simulate(prospect: _Prospect, problem: Problem, candidates: list[Candidate], rejected: list[Rejection]) -> None:
-    candidate = assess_cut(prospect.strategy, problem)
-    reason = lack_of_memory(candidate.peak_bytes, problem)
-    if reason:
-        rejected.append(_too_large(prospect.strategy, candidate.peak_bytes, reason))
-    else:
-        candidates.append(candidate)
-
-
-def _virtualized(problem: Problem, rejected: list[Rejection]) -> list[Candidate]:
-    """Whole networks that memory alone stands against, made to fit by offloading and recomputing.
-
-    What cannot be made to fit is added to `rejected`.
-    """
-    found = []
-    for plain in [rejection.strategy for rejection in rejected if may_be_virtualized(rejection)]:
-        if problem.batch // (plain.dp * plain.microbatches) not in problem.traces:
-            continue
-        memory_bytes = min(device.memory_bytes for device in problem.cluster.devices[: plain.devices])
-        strategy = dataclasses.replace(plain, memory_bytes=memory_bytes)
-        try:
-            found.append(assess_cut(strategy, problem))
-        except InfeasibleError as error:
-            rejected.append(Rejection(strategy=strategy, cause="memory", reason=error.message))
-    return found
-
-
-def may_be_virtualized(rejection: Rejection) -> bool:
-    """Whether only memory stands against a strategy that a memory budget can be put on."""
-    strategy = rejection.strategy
-    whole = strategy.pp == 1 and strategy.execution == "eager" and strategy.memory_bytes is None
-    return whole and rejection.cause == "memory"
-
-
-def _family(strategy: Strategy) -> tuple[bool, bool, str]:
-    return strategy.dp > 1, strategy.pp > 1, strategy.execution
-
-
-def _baseline(candidates: Sequence[Candidate]) -> Candidate:
-    """Plain data parallelism on as many devices as fit; else replicas in any way; else whatever there is."""
-    plain = [candidate for candidate in candidates if is_plain(candidate.strategy)]
-    replicas = [candidate for candidate in candidates if candidate.strategy.pp == 1]
-    return min(
-        plain or replicas or candidates,
-        key=lambda candidate: (-candidate.strategy.dp, simplicity(candidate.strategy)),
+def _beats(candidate: Candidate, prospect: Prospect) -> bool:
+    """Whether a candidate needs less time, and no more memory and devices, than another one can possibly do with."""
+    lower = prospect.bound
+    lighter = largest_peak(candidate) <= max(lower.peak_bytes, default=0)
+    return (
+        candidate.step_time_s < lower.step_time_s
+        and lighter
+        and candidate.strategy.devices <= prospect.strategy.devices
     )
 
 
-def _too_large(strategy: Strategy, peak_bytes: tuple[int, ...], reason: str) -> Rejection:
-    return Rejection(strategy=strategy, cause="memory", reason=reason, peak_bytes=peak_bytes)
-
-
-def _nothing_fits(problem: Problem, rejected: Sequence[Rejection]) -> InfeasibleError:
-    sized = [rejection for rejection in rejected if rejection.peak_bytes]
-    # Without any that was sized, what stands against the simplest one is what to look at.
-    nearest = min(
-        sized, key=lambda rejection: (max(rejection.peak_bytes), simplicity(rejection.strategy)), default=None
-    )
-    named = nearest or min(rejected, key=lambda rejection: simplicity(rejection.strategy))
-    return InfeasibleError(
-        f"no strategy fits {problem.graph.name} on {problem.devices} devices. "
-        f"The nearest of {len(rejected)} is {named.strategy.name}: {named.reason}",
-        devices=problem.devices,
-    )
+def _kind(strategy: Strategy) -> tuple[bool | str, ...]:
+    return (*family(strategy), strategy.execution)

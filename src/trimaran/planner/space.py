@@ -1,33 +1,29 @@
 """The strategies that are worth pricing, and why others are not.
 
-    shape          data-parallel replicas × pipeline stages, on the given number of devices or fewer
-    microbatches   of a pipeline: some for each stage; of one stage: gradient accumulation, a smaller local batch
-    schedule       of a pipeline
-    buckets        of gradients, where replicas hold the whole network
-    execution      eager, compiled
-
-Stages are cut elsewhere (`planner/partition.py`); here a strategy has no boundaries yet.
+Shapes are listed in `shapes.py`; here each gets what depends on the job's batch and gradients: buckets, where replicas
+hold the whole network. What goes against a pin is left out, what the network or the batch does not bear is rejected
+with the reason. Stages are cut (`cutting.py`) and branches placed (`placed.py`) elsewhere: here a strategy has no
+boundaries yet.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from trimaran.graph import Graph
+from trimaran.planner.offers import offers_of
+from trimaran.planner.pins import NO_PINS, Pins
+from trimaran.planner.shapes import SCHEDULES, shapes
 from trimaran.program import Strategy
 from trimaran.program.buckets import DEFAULT_BUCKET_BYTES, FIRST_BUCKET_BYTES, gradient_buckets
-from trimaran.program.types import Execution, Schedule
+from trimaran.program.types import Execution
 
-SCHEDULES: tuple[Schedule, ...] = ("gpipe", "1f1b")
-# A pipeline with K stages idles for (K - 1) / (M + K - 1) of the time: beyond M = 4 K little is left to gain.
-MICROBATCHES_PER_STAGE = (1, 2, 4)
-# With one stage, microbatches cost time and save memory: each keeps its activations alone.
-MICROBATCHES_OF_A_REPLICA = (1, 2, 4)
 # Smaller buckets leave earlier, and pay the latency more often. The small one is for networks of a few 100 KiB.
 SMALLER_BUCKETS_BYTES = (2**20, 2**17)
 
-Cause = Literal["cut", "batch", "memory", "bound", "compiling"]
-"""What stands against a strategy: too few cuts, a batch that does not divide, memory, its lower bound, compile time."""
+Cause = Literal["cut", "batch", "memory", "bound", "compiling", "form", "unmeasured", "pin", "time"]
+"""What stands against a strategy: too few cuts, a batch that does not divide, memory, its lower bound, compile time, a
+combination that no program has, costs that were not measured, a pin, the time of the search."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +44,7 @@ class Rejection:
 
 
 def enumerate_strategies(
-    graph: Graph, *, devices: int, batch: int, executions: Sequence[Execution] = ("eager",)
+    graph: Graph, *, devices: int, batch: int, executions: Sequence[Execution] = ("eager",), pins: Pins = NO_PINS
 ) -> tuple[list[Strategy], list[Rejection]]:
     """Every strategy on up to that many devices, simplest first.
 
@@ -57,22 +53,22 @@ def enumerate_strategies(
         devices: most ranks that may take part
         batch: samples of one update, over all ranks
         executions: how segments may run
+        pins: what is decided; a strategy against it is in neither list
 
     Returns:
         The strategies, and those rejected with the reason.
     """
+    offers = offers_of(graph, devices=devices, pins=pins)
     kept: list[Strategy] = []
     rejected: list[Rejection] = []
     for execution in executions:
-        for strategy in _shapes(devices, execution):
-            shares = strategy.dp * strategy.microbatches
-            if strategy.pp > 1 and not graph.cuts:
-                why = "the network cannot be cut into stages"
-                rejected.append(Rejection(strategy=strategy, cause="cut", reason=why))
-            elif batch % shares:
-                why = f"a global batch of {batch} does not divide into {strategy.dp} × {strategy.microbatches} shares"
-                rejected.append(Rejection(strategy=strategy, cause="batch", reason=why))
-            elif strategy.dp > 1 and strategy.pp == 1:
+        for strategy in shapes(devices, offers, execution=execution, pins=pins):
+            if pins.objection(strategy):
+                continue
+            objection = _objection(strategy, graph, batch)
+            if objection is not None:
+                rejected.append(objection)
+            elif strategy.dp > 1 and strategy.pp == 1 and not (strategy.zero or strategy.sync == "p2p"):
                 kept.extend(_with_buckets(strategy, bucket_sizes(graph, execution=execution)))
             else:
                 kept.append(strategy)
@@ -101,26 +97,19 @@ def bucket_sizes(graph: Graph, *, execution: Execution = "eager") -> tuple[int, 
     return tuple(different.values())
 
 
-def _shapes(devices: int, execution: Execution) -> Iterator[Strategy]:
-    for used in range(1, devices + 1):
-        for stages in (stages for stages in range(1, used + 1) if used % stages == 0):
-            if stages == 1:
-                for microbatches in MICROBATCHES_OF_A_REPLICA:
-                    yield Strategy(dp=used, microbatches=microbatches, execution=execution)
-                continue
-            for microbatches in (stages * ratio for ratio in MICROBATCHES_PER_STAGE):
-                for schedule in SCHEDULES:
-                    yield Strategy(
-                        dp=used // stages,
-                        pp=stages,
-                        schedule=schedule,
-                        microbatches=microbatches,
-                        execution=execution,
-                    )
+def _objection(strategy: Strategy, graph: Graph, batch: int) -> Rejection | None:
+    shares = strategy.dp * strategy.microbatches
+    if strategy.pp > 1 and not strategy.parts and not graph.cuts:
+        return Rejection(strategy=strategy, cause="cut", reason="the network cannot be cut into stages")
+    if batch % shares:
+        why = f"a global batch of {batch} does not divide into {strategy.dp} × {strategy.microbatches} shares"
+        return Rejection(strategy=strategy, cause="batch", reason=why)
+    return None
 
 
 def _with_buckets(strategy: Strategy, sizes: Sequence[int]) -> Iterator[Strategy]:
     for size in sizes:
-        yield Strategy(
-            dp=strategy.dp, microbatches=strategy.microbatches, bucket_bytes=size, execution=strategy.execution
-        )
+        yield replace(strategy, bucket_bytes=size)
+
+
+__all__ = ["SCHEDULES", "Cause", "Rejection", "bucket_sizes", "enumerate_strategies"]

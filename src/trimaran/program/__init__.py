@@ -1,11 +1,12 @@
 """Strategies, instructions and programs: what was decided, and what each rank does."""
 
+from trimaran.program.against import check_against_graph
 from trimaran.program.buckets import Bucket, gradient_buckets
 from trimaran.program.cut import tied_parameters
 from trimaran.program.files import decode_program, encode_program
 from trimaran.program.fit import check_strategy
 from trimaran.program.homes import homes_by_size
-from trimaran.program.lower import lower, lower_evaluation, lower_order
+from trimaran.program.lower import lower, lower_evaluation, lower_order, lower_replica
 from trimaran.program.pipelining import format_order, parse_order
 from trimaran.program.plan import (
     CandidateRow,
@@ -39,6 +40,7 @@ __all__ = [
     "Program",
     "Shard",
     "Strategy",
+    "check_against_graph",
     "check_plan",
     "check_program",
     "check_strategy",
@@ -51,6 +53,7 @@ __all__ = [
     "lower",
     "lower_evaluation",
     "lower_order",
+    "lower_replica",
     "parse_order",
     "parse_program",
     "plan_program",

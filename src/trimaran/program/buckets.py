@@ -5,8 +5,8 @@ fill a bucket until it has reached its limit, one dtype a bucket, with a smaller
 uses the same buckets, so that data-parallel and hybrid plans are told apart by what differs in them.
 """
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from trimaran.graph.types import Graph, Op
 
@@ -37,7 +37,12 @@ class Bucket:
 
 
 def gradient_buckets(
-    graph: Graph, ops: Sequence[Op], bucket_bytes: int, *, without: Collection[str] = ()
+    graph: Graph,
+    ops: Sequence[Op],
+    bucket_bytes: int,
+    *,
+    without: Collection[str] = (),
+    sizes: Mapping[str, int] | None = None,
 ) -> tuple[Bucket, ...]:
     """Buckets of the gradients of some operations, in order of readiness in their backward.
 
@@ -49,6 +54,7 @@ def gradient_buckets(
         ops: operations of a segment, in forward order
         bucket_bytes: a bucket is closed when it has reached this size [bytes]
         without: names of parameters to leave out, because another segment of the same rank completes them
+        sizes: bytes that a rank holds of parameters of which it may hold a share; None: all are whole
 
     Returns:
         The buckets; none where nothing is trained.
@@ -57,19 +63,23 @@ def gradient_buckets(
         torch 2.13: `_compute_bucket_assignment_by_size` closes a bucket when its size reaches the limit;
         `_BucketCapacityConfig` limits the first one to 1 MiB where the user gave no `bucket_cap_mb`.
     """
-    wanted = {parameter.name: parameter for parameter in graph.parameters if parameter.trainable}
+    wanted = {
+        parameter.name: replace(parameter, nbytes=(sizes or {}).get(parameter.name, parameter.nbytes))
+        for parameter in graph.parameters
+        if parameter.trainable
+    }
     ready = [(wanted[name], op) for name, op in _arrivals(ops) if name in wanted and name not in without]
     filled: list[list[int]] = []
     opened: dict[str, list[int]] = {}
-    sizes: dict[str, int] = {}
+    held: dict[str, int] = {}
     limits: dict[str, int] = {}
     for position, (parameter, _) in enumerate(ready):
         dtype = parameter.dtype
         opened.setdefault(dtype, []).append(position)
-        sizes[dtype] = sizes.get(dtype, 0) + parameter.nbytes
-        if sizes[dtype] >= limits.get(dtype, first_bucket_bytes(bucket_bytes)):
+        held[dtype] = held.get(dtype, 0) + parameter.nbytes
+        if held[dtype] >= limits.get(dtype, first_bucket_bytes(bucket_bytes)):
             filled.append(opened.pop(dtype))
-            sizes[dtype], limits[dtype] = 0, bucket_bytes
+            held[dtype], limits[dtype] = 0, bucket_bytes
     # A bucket is complete with its last member, whenever another dtype's was closed.
     members = sorted([*filled, *opened.values()], key=lambda positions: positions[-1])
     return tuple(

@@ -5,6 +5,7 @@ send and receive.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from trimaran.errors import InputError
 from trimaran.program.orders import BACKWARDS, Compute, Order
@@ -13,13 +14,45 @@ from trimaran.program.types import Kind
 Pair = tuple[int, int]
 
 
-def start_times(order: Order, *, forward: Iterable[Pair], backward: Iterable[Pair]) -> dict[Compute, int]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clock:
+    """When the steps of an order run.
+
+    Attributes:
+        starts: of each step [units]
+        lengths: of each step, where steps were given lengths of their own; None: one unit [units]
+    """
+
+    starts: Mapping[Compute, float]
+    lengths: Mapping[Compute, float] | None = None
+
+
+def make_clock(
+    order: Order,
+    *,
+    forward: Iterable[Pair],
+    backward: Iterable[Pair],
+    lengths: Mapping[Compute, float] | None = None,
+) -> Clock:
+    """The clock of an order; see `start_times`."""
+    starts = start_times(order, forward=forward, backward=backward, lengths=lengths)
+    return Clock(starts=starts, lengths=lengths)
+
+
+def start_times(
+    order: Order,
+    *,
+    forward: Iterable[Pair],
+    backward: Iterable[Pair],
+    lengths: Mapping[Compute, float] | None = None,
+) -> dict[Compute, float]:
     """Start of each step [units].
 
     Args:
         order: one row of steps a rank
         forward: pairs `(producer, consumer)` of segments between which activations flow
         backward: those of them along which gradients flow back
+        lengths: how long each step takes [units]; None: one unit
 
     Returns:
         Start by step.
@@ -37,7 +70,8 @@ def start_times(order: Order, *, forward: Iterable[Pair], backward: Iterable[Pai
     consumers = _by_second((consumer, producer) for producer, consumer in backward)
     steps_of_all = {step for steps in order for step in steps}
     needs_of = {step: _needs(step, sources, consumers, steps_of_all) for step in steps_of_all}
-    starts: dict[Compute, int] = {}
+    starts: dict[Compute, float] = {}
+    ends: dict[Compute, float] = {}
     reached = [0] * len(order)
     moved = True
     while moved:
@@ -45,12 +79,13 @@ def start_times(order: Order, *, forward: Iterable[Pair], backward: Iterable[Pai
         for row, steps in enumerate(order):
             while reached[row] < len(steps):
                 step = steps[reached[row]]
-                needs = [starts.get(need) for need in needs_of[step]]
+                needs = [ends.get(need) for need in needs_of[step]]
                 if reached[row]:
-                    needs.append(starts[steps[reached[row] - 1]])
+                    needs.append(ends[steps[reached[row] - 1]])
                 if None in needs:
                     break
-                starts[step] = max((need + 1 for need in needs if need is not None), default=0)
+                starts[step] = max((need for need in needs if need is not None), default=0)
+                ends[step] = starts[step] + (1 if lengths is None else lengths[step])
                 reached[row] += 1
                 moved = True
     if any(reached[row] < len(steps) for row, steps in enumerate(order)):
@@ -58,7 +93,7 @@ def start_times(order: Order, *, forward: Iterable[Pair], backward: Iterable[Pai
     return starts
 
 
-def draw_order(order: Order, starts: dict[Compute, int] | None = None) -> str:
+def draw_order(order: Order, starts: Mapping[Compute, float] | None = None) -> str:
     """The order as a wavefront: one line a row, one column a unit of the logical clock.
 
     Args:
@@ -69,14 +104,14 @@ def draw_order(order: Order, starts: dict[Compute, int] | None = None) -> str:
         segments = 1 + max(step.segment for row in order for step in row)
         chain = [(segment, segment + 1) for segment in range(segments - 1)]
         starts = start_times(order, forward=chain, backward=chain)
-    length = 1 + max(starts.values(), default=-1)
+    length = 1 + int(max(starts.values(), default=-1))
     width = max((len(step.token) for step in starts), default=1)
     lines = []
     for row, steps in enumerate(order):
         cells = ["."] * length
         for step in steps:
             if step in starts:
-                cells[starts[step]] = step.token
+                cells[int(starts[step])] = step.token
         drawn = " ".join((f" {cell}" if cell == "." else cell).ljust(width) for cell in cells)
         lines.append(f"row {row}  {drawn}".rstrip())
     return "\n".join(lines)
@@ -106,7 +141,7 @@ def _needs(
 
 
 def _stuck(
-    order: Order, reached: Sequence[int], starts: dict[Compute, int], needs_of: Mapping[Compute, Sequence[Compute]]
+    order: Order, reached: Sequence[int], starts: Mapping[Compute, float], needs_of: Mapping[Compute, Sequence[Compute]]
 ) -> InputError:
     waits = []
     for row, steps in enumerate(order):

@@ -9,11 +9,13 @@ graph, and the program runs to its end exactly when this graph has no cycle. An 
               a mark issues it; so a rank whose host blocks, as a CPU does, is included
     after     what an instruction names
     channel   the message before it on its channel, the collective before it in its group
+    mark      what an instruction stands still for: it is a node up to each such mark, and one more after it
 """
 
 import itertools
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from trimaran.program.grid import Spot, fault
 from trimaran.program.matching import Meeting
@@ -21,6 +23,25 @@ from trimaran.program.types import Program
 from trimaran.timeline import COMPUTE, HOST
 
 Edge = tuple[int, int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """The instructions of a program as nodes: one each, and one more for each mark at which it stands still.
+
+    An instruction starts at the node of its own number.
+
+    Attributes:
+        last: node at which it ends
+        owner: the instruction of each node
+        passed: for each instruction that stands still at marks, the node that is reached when it passes each mark
+        waits: for each further node, the node before it and the instruction that it waits for
+    """
+
+    last: list[int]
+    owner: list[int]
+    passed: Mapping[tuple[int, str], int]
+    waits: Mapping[int, tuple[int, int]]
 
 
 def check_progress(
@@ -37,7 +58,8 @@ def check_progress(
         InputError: there is a cycle; it is written out and drawn
     """
     offsets = _offsets(program)
-    joint = list(range(offsets[-1]))
+    nodes = _nodes(program, positions, offsets)
+    joint = list(range(len(nodes.owner)))
     for queue in meetings:
         for meeting in queue:
             first = offsets[meeting[0].rank] + meeting[0].position
@@ -45,7 +67,7 @@ def check_progress(
                 joint[offsets[spot.rank] + spot.position] = first
     incoming: list[list[Edge]] = [[] for _ in joint]
     outgoing: list[list[int]] = [[] for _ in joint]
-    for edge in _edges(program, meetings, positions, offsets):
+    for edge in _edges(program, meetings, positions, offsets, nodes):
         source, target, _ = edge
         incoming[joint[target]].append(edge)
         outgoing[joint[source]].append(joint[target])
@@ -60,7 +82,7 @@ def check_progress(
                 ready.append(target)
     if left:
         stuck = next(node for node in range(len(joint)) if waiting[node])
-        raise _drawn(program, _cycle(stuck, incoming, waiting, joint), offsets)
+        raise _drawn(program, _cycle(stuck, incoming, waiting, joint), offsets, nodes)
 
 
 def _offsets(program: Program) -> list[int]:
@@ -70,35 +92,63 @@ def _offsets(program: Program) -> list[int]:
     return offsets
 
 
+def _nodes(program: Program, positions: Sequence[Mapping[str, int]], offsets: Sequence[int]) -> Nodes:
+    owner = list(range(offsets[-1]))
+    last = list(owner)
+    passed: dict[tuple[int, str], int] = {}
+    waits: dict[int, tuple[int, int]] = {}
+    for number, instruction in enumerate(program):
+        if not any(mark.waits_for for mark in instruction.marks):
+            continue
+        for mark in instruction.marks:
+            passed[number, mark.name] = last[number]
+            if mark.waits_for:
+                awaited = offsets[instruction.rank] + positions[instruction.rank][mark.waits_for]
+                waits[len(owner)] = last[number], awaited
+                last[number] = len(owner)
+                owner.append(number)
+    return Nodes(last, owner, passed, waits)
+
+
 def _edges(
     program: Program,
     meetings: Sequence[Sequence[Meeting]],
     positions: Sequence[Mapping[str, int]],
     offsets: Sequence[int],
+    nodes: Nodes,
 ) -> Iterable[Edge]:
+    last = nodes.last
     for rank, instructions in enumerate(program.ranks):
         blocking: int | None = None
         streams: dict[str, int] = {}
         for position, instruction in enumerate(instructions):
             node = offsets[rank] + position
             for name in instruction.after:
-                yield offsets[rank] + positions[rank][name.partition("!")[0]], node, "which it names"
+                token, _, mark = name.partition("!")
+                named = offsets[rank] + positions[rank][token]
+                yield nodes.passed.get((named, mark), last[named]), node, "which it names"
             if instruction.stream in (COMPUTE, HOST):
                 if blocking is not None:
-                    yield blocking, node, "which is before it on the same stream"
+                    yield last[blocking], node, "which is before it on the same stream"
                 blocking = node
                 continue
             if blocking is not None and not any("!" in name for name in instruction.after):
-                yield blocking, node, "which is before it in the list"
+                yield last[blocking], node, "which is before it in the list"
             if not instruction.communicates:
                 if instruction.stream in streams:
                     yield streams[instruction.stream], node, "which is before it on the same stream"
                 streams[instruction.stream] = node
+    for node, (begun, awaited) in nodes.waits.items():
+        yield begun, node, "which comes first"
+        yield last[awaited], node, "at a mark of it"
     for queue in meetings:
         for earlier, later in itertools.pairwise(queue):
             for before, spot in zip(earlier, later, strict=True):
-                source, target = (offsets[at.rank] + at.position for at in (before, spot))
-                yield source, target, "which is before it between the same ranks"
+                yield (
+                    offsets[before.rank] + before.position,
+                    offsets[spot.rank] + spot.position,
+                    "which is before it between the same ranks",
+                )
 
 
 def _cycle(stuck: int, incoming: list[list[Edge]], waiting: list[int], joint: list[int]) -> list[Edge]:
@@ -114,22 +164,23 @@ def _cycle(stuck: int, incoming: list[list[Edge]], waiting: list[int], joint: li
     return path[seen[node] :]
 
 
-def _drawn(program: Program, cycle: list[Edge], offsets: list[int]) -> Exception:
+def _drawn(program: Program, cycle: list[Edge], offsets: list[int], nodes: Nodes) -> Exception:
     identifiers = [instruction.id for instruction in program]
     lines = []
+    spots: dict[Spot, None] = {}
     for number, (source, target, reason) in enumerate(cycle):
-        awaited = cycle[number - 1][0]
+        awaited, source, target = (nodes.owner[node] for node in (cycle[number - 1][0], source, target))
+        for node in sorted((source, target)):
+            rank = next(rank for rank in range(len(offsets)) if node < offsets[rank + 1])
+            spots[Spot(rank, node - offsets[rank])] = None
         if awaited != target:
             lines.append(f"  {identifiers[awaited]} meets {identifiers[target]}")
-        lines.append(f"  {identifiers[target]} waits for {identifiers[source]}, {reason}")
-    spots = []
-    for node in sorted({node for source, target, _ in cycle for node in (source, target)}):
-        rank = next(rank for rank in range(len(offsets)) if node < offsets[rank + 1])
-        spots.append(Spot(rank, node - offsets[rank]))
+        if source != target:
+            lines.append(f"  {identifiers[target]} waits for {identifiers[source]}, {reason}")
     return fault(
         program,
         13,
         "it waits for itself on a transport without buffers:\n" + "\n".join(lines),
-        spots,
+        sorted(spots, key=lambda spot: (spot.rank, spot.position)),
         "List what must happen first before what waits for it, on both ranks of a channel.",
     )

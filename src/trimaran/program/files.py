@@ -32,6 +32,8 @@ def encode_program(program: Program) -> str:
         One object, `schema_version` first, one instruction a line, without the fields that are at their defaults.
     """
     head = {"schema_version": PROGRAM_VERSION, "segments": program.segments, "microbatches": program.microbatches}
+    if program.tp != 1:
+        head["tp"] = program.tp
     ranks = []
     for instructions in program.ranks:
         lines = [json.dumps(to_plain(instruction, defaults=False)) for instruction in instructions]

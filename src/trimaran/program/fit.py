@@ -5,7 +5,9 @@ from typing import get_args
 
 from trimaran.errors import InputError
 from trimaran.graph.types import Graph
-from trimaran.program.types import Strategy, Sync
+from trimaran.program.parts import check_parts
+from trimaran.program.shards import check_shards
+from trimaran.program.types import Schedule, Strategy, Sync
 
 
 def check_strategy(graph: Graph, strategy: Strategy, *, batch: int) -> None:
@@ -20,42 +22,103 @@ def check_strategy(graph: Graph, strategy: Strategy, *, batch: int) -> None:
         InputError: a degree below 1, a memory budget or homes that the strategy cannot have, boundaries that the graph
             does not offer, or a batch that does not divide
     """
-    for name in ("dp", "pp", "microbatches", "bucket_bytes"):
+    for name in ("dp", "pp", "tp", "chunks", "microbatches", "bucket_bytes"):
         value = getattr(strategy, name)
         if value < 1:
             raise InputError(f"Strategy.{name} must be at least 1, got {value}", **{name: value})
-    if strategy.memory_bytes is not None and (strategy.memory_bytes < 1 or strategy.pp > 1):
+    for name, known in _CHOICES.items():
+        value = getattr(strategy, name)
+        if value not in known:
+            listed = " or ".join(f'"{choice}"' if isinstance(choice, str) else str(choice) for choice in known)
+            raise InputError(f"Strategy.{name} must be {listed}, got {value!r}".replace("'", '"'), **{name: value})
+    _check_whole(strategy)
+    _check_devices(strategy)
+    _check_zero(strategy)
+    if strategy.parts:
+        check_parts(graph, strategy)
+    else:
+        _check_chain(graph, strategy)
+    if strategy.tp > 1 or strategy.shards:
+        check_shards(graph, strategy)
+    check_batch(batch, dp=strategy.dp, microbatches=strategy.microbatches)
+
+
+_CHOICES: dict[str, tuple[object, ...]] = {"sync": get_args(Sync), "schedule": get_args(Schedule), "zero": (0, 1, 2, 3)}
+
+
+def _check_whole(strategy: Strategy) -> None:
+    """What is for whole networks only is not asked for of parts of them."""
+    split = strategy.pp > 1 or strategy.tp > 1
+    if strategy.memory_bytes is not None and (strategy.memory_bytes < 1 or split):
         raise InputError(
             f"Strategy.memory_bytes must be positive and is for whole networks (pp=1), got {strategy.memory_bytes} "
-            f"with pp={strategy.pp}",
+            f"with pp={strategy.pp} and tp={strategy.tp}",
             memory_bytes=strategy.memory_bytes,
             pp=strategy.pp,
         )
-    if strategy.sync not in get_args(Sync):
-        known = " or ".join(f'"{sync}"' for sync in get_args(Sync))
-        raise InputError(f'Strategy.sync must be {known}, got "{strategy.sync}"', sync=strategy.sync)
-    if strategy.sync == "p2p" and strategy.pp > 1:
+    if strategy.sync == "p2p" and (split or strategy.zero):
         raise InputError(
-            f'Strategy.sync "p2p" is for whole networks (pp=1), got pp={strategy.pp}: a weight of several stages would '
+            f'Strategy.sync "p2p" is for whole networks (pp=1), got {strategy.name}: a weight of several stages would '
             'have several homes. Take sync "all-reduce"',
             sync=strategy.sync,
             pp=strategy.pp,
         )
-    unbuilt = [name for name in ("tp", "chunks", "parts", "zero", "shards") if getattr(strategy, name) != _PLAIN[name]]
-    if unbuilt:
-        raise InputError(f"a strategy with {', '.join(unbuilt)} cannot be lowered", fields=tuple(unbuilt))
-    if len(strategy.boundaries) != strategy.pp - 1:
+
+
+def _check_zero(strategy: Strategy) -> None:
+    """What is sharded over replicas needs replicas that exchange by all-reduce; whole units need a whole network."""
+    zero = strategy.zero
+    if not zero:
+        return
+    divided = strategy.pp > 1 or strategy.tp > 1 or bool(strategy.parts) or strategy.execution != "eager"
+    wrong = ""
+    if strategy.dp == 1:
+        wrong = "needs several replicas (dp)"
+    elif zero == 1 and (strategy.chunks > 1 or strategy.parts):
+        wrong = "is for networks whose replicas have one segment a rank"
+    elif zero > 1 and divided:
+        wrong = "is for whole networks, run eagerly (pp=1, tp=1)"
+    if wrong:
+        raise InputError(f"Strategy.zero={zero} {wrong}, got {strategy.name}", zero=zero, strategy=strategy.name)
+
+
+def _check_devices(strategy: Strategy) -> None:
+    order = strategy.device_order
+    if order and (len(order) != strategy.devices or len(set(order)) < len(order) or min(order) < 0):
         raise InputError(
-            f"{strategy.pp} pipeline stages need {strategy.pp - 1} boundaries between them, "
+            f"Strategy.device_order must name a different device for each of the {strategy.devices} ranks, got "
+            f"{_listed(order)}",
+            device_order=order,
+        )
+
+
+def _check_chain(graph: Graph, strategy: Strategy) -> None:
+    segments = strategy.pp * strategy.chunks
+    if strategy.chunks > 1 and (strategy.schedule != "interleaved" or strategy.pp == 1):
+        raise InputError(
+            f'Strategy.chunks={strategy.chunks} is for the schedule "interleaved" of two stages or more, got '
+            f'"{strategy.schedule}" with pp={strategy.pp}',
+            chunks=strategy.chunks,
+            schedule=strategy.schedule,
+        )
+    if strategy.schedule == "interleaved" and strategy.pp > 1 and strategy.chunks == 1:
+        raise InputError(
+            'the schedule "interleaved" needs several segments a stage (Strategy.chunks), got 1: with one it is "1f1b"',
+            chunks=strategy.chunks,
+        )
+    if strategy.backward_order:
+        raise InputError(
+            "Strategy.backward_order is for placements (Strategy.parts): a pipeline runs its backwards by its schedule"
+        )
+    if len(strategy.boundaries) != segments - 1:
+        stages = f"{strategy.pp} pipeline stages" + (f" of {strategy.chunks} segments" if strategy.chunks > 1 else "")
+        raise InputError(
+            f"{stages} need {segments - 1} boundaries between them, "
             f"got {len(strategy.boundaries)}: {_listed(strategy.boundaries)}",
             pp=strategy.pp,
             boundaries=strategy.boundaries,
         )
     check_boundaries(graph, strategy.boundaries)
-    check_batch(batch, dp=strategy.dp, microbatches=strategy.microbatches)
-
-
-_PLAIN = {"tp": 1, "chunks": 1, "parts": (), "zero": 0, "shards": ()}
 
 
 def check_boundaries(graph: Graph, boundaries: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Whether each instruction, taken alone, makes sense: rules 2 and 3."""
+"""Whether each instruction, taken alone, makes sense, and waits for what can come: rules 2 and 3."""
 
 import re
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from trimaran.program.grid import Spot, fault
 from trimaran.program.index import Index
 from trimaran.program.orders import COMPUTES
-from trimaran.program.types import COLLECTIVES, RECEIVES, ROOTED, SENDS, Instruction, Kind, Program
+from trimaran.program.types import COLLECTIVES, RECEIVES, ROOTED, SENDS, Instruction, Kind, Mark, Program
 
 NAME = re.compile(r"[A-Za-z0-9_.-]+")
 """What a label, a stream or a mark may be called, so that tokens can be read back."""
@@ -49,6 +49,28 @@ def check_after(index: Index) -> None:
                 known = ", ".join(known.name for known in index.at(found).marks) or "none"
                 what = f"{instruction.id} waits for {name}; the marks of {token} are: {known}"
                 raise fault(index.program, 3, what, [spot, found], "Name a mark that the instruction has.")
+        for waiting in instruction.marks:
+            if waiting.waits_for:
+                _check_waiting_mark(index, spot, instruction, waiting)
+
+
+def _check_waiting_mark(index: Index, spot: Spot, instruction: Instruction, mark: Mark) -> None:
+    """What a mark waits for is there: before the instruction, or started by it."""
+    found = index.find(spot.rank, mark.waits_for)
+    name = f"{instruction.id}!{mark.name}"
+    if found is None:
+        what = f"{name} waits for {mark.waits_for}, and rank {spot.rank} has no such instruction"
+        raise fault(index.program, 3, what, [spot], "Name an instruction of the same rank, without a mark.")
+    if found.position <= spot.position:
+        if found.position == spot.position:
+            what = f"{name} waits for the end of its own instruction"
+            raise fault(index.program, 3, what, [spot], "Let it wait for what a mark of the instruction starts.")
+        return
+    started = {name.partition("!")[0] for name in index.at(found).after if "!" in name}
+    if instruction.token not in started:
+        what = f"{name} waits for {mark.waits_for}, which is listed after it and which no mark of it starts"
+        advice = "List it before the instruction, or let its `after` name a mark of the instruction."
+        raise fault(index.program, 3, what, [spot, found], advice)
 
 
 def _refuse(program: Program, spot: Spot, instruction: Instruction, wrong: str) -> None:
@@ -88,6 +110,8 @@ def _wrong_fields(instruction: Instruction, program: Program) -> Iterator[str]:
     for name in names:
         if not NAME.fullmatch(name):
             yield f"the name {name!r} may have letters, digits, '_', '.' and '-' only"
+    if instruction.marks and kind not in COMPUTES:
+        yield "only a step of compute has marks"
     if len({mark.name for mark in instruction.marks}) < len(instruction.marks):
         yield "two of its marks have the same name"
 

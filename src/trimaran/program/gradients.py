@@ -1,18 +1,21 @@
 """Whether gradients are reduced and applied: rules 10 to 12, and 14."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
+from trimaran.program.awaits import named_by
 from trimaran.program.grid import Spot, fault
 from trimaran.program.index import Index
 from trimaran.program.orders import BACKWARDS
 from trimaran.program.steps import Steps
-from trimaran.program.types import COLLECTIVES, Kind
+from trimaran.program.types import COLLECTIVES, Instruction, Kind
 
 REDUCTIONS = frozenset({Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.REDUCE})
 
 
 def check_marks(index: Index) -> None:
     """What a mark announces happens: one instruction waits for each mark; rule 10.
+
+    A mark at which its own instruction waits may start nothing.
 
     Args:
         index: the program
@@ -28,14 +31,14 @@ def check_marks(index: Index) -> None:
     for spot, instruction in index:
         for mark in instruction.marks:
             found = waiting.get((spot.rank, f"{instruction.token}!{mark.name}"), [])
-            if len(found) != 1:
+            if len(found) != 1 and (found or not mark.waits_for):
                 what = f"{len(found)} instructions wait for the mark {instruction.id}!{mark.name}"
                 advice = "Let exactly one instruction name it in `after`, such as the reduction of its bucket."
                 raise fault(index.program, 10, what, [spot, *found], advice)
 
 
 def check_groups(index: Index, steps: Steps) -> None:
-    """A collective of a segment is over exactly the ranks that have the segment; rule 11.
+    """A collective of a segment is over exactly the ranks that hold the same of it, or that share it; rule 11.
 
     Args:
         index: the program
@@ -44,11 +47,17 @@ def check_groups(index: Index, steps: Steps) -> None:
     Raises:
         InputError: a collective of a segment over other ranks
     """
+    tp = index.program.tp
     for spot, instruction in index:
         if instruction.kind in COLLECTIVES and instruction.segment is not None:
-            holders = tuple(sorted(steps[instruction.segment]))
-            if instruction.group != holders:
-                what = f"{instruction.id} is over {instruction.group}; segment {instruction.segment} is on {holders}"
+            holders = sorted(steps[instruction.segment])
+            replicas = tuple(rank for rank in holders if rank % tp == spot.rank % tp)
+            shards = tuple(rank for rank in holders if rank // tp == spot.rank // tp)
+            if instruction.group not in (replicas, shards):
+                held = f"segment {instruction.segment} is on {tuple(holders)}"
+                if tp > 1:
+                    held += f", in the same shard on {replicas}, in the same row on {shards}"
+                what = f"{instruction.id} is over {instruction.group}; {held}"
                 raise fault(index.program, 11, what, [spot], "Reduce over all replicas of the segment.")
 
 
@@ -71,7 +80,7 @@ def check_updates(index: Index) -> None:
             advice = "A rank that trains updates its parameters once a step, any other never."
             raise fault(index.program, 12, what, updates or backwards[-1:], advice)
         for update in updates:
-            awaited = _awaited(index, update)
+            awaited = _with_earlier(instructions, named_by(index, update) | _awaited_inside(index, rank))
             for spot in [*backwards, *reductions]:
                 early = spot.position > update.position
                 if early or (index.at(spot).kind in REDUCTIONS and spot.position not in awaited):
@@ -97,23 +106,26 @@ def check_homes(index: Index) -> None:
             what = f"{instruction.id} ends at rank {instruction.home}, and nothing of its size comes back from there"
             advice = "Broadcast what the root has updated, under the same label."
             raise fault(index.program, 14, what, [spot] if back is None else [spot, back], advice)
-        if not any(index.program.ranks[spot.rank][at].kind is Kind.UPDATE for at in _awaited(index, back)):
+        if not any(index.program.ranks[spot.rank][at].kind is Kind.UPDATE for at in named_by(index, back)):
             what = f"{index.at(back).id} does not wait for the update of its rank"
             raise fault(index.program, 14, what, [back], "Let its `after` lead to the update.")
 
 
-def _awaited(index: Index, spot: Spot) -> set[int]:
-    """Positions of everything that `after` leads to, from one instruction on."""
-    found: set[int] = set()
-    left = [spot.position]
-    while left:
-        names = index.program.ranks[spot.rank][left.pop()].after
-        for position in _positions(index, spot.rank, names):
-            if position not in found:
-                found.add(position)
-                left.append(position)
-    return found
+def _awaited_inside(index: Index, rank: int) -> set[int]:
+    """Positions of what steps of a rank stand still for; the update runs after them on the same stream."""
+    marks = (mark for instruction in index.program.ranks[rank] for mark in instruction.marks)
+    return {index.positions[rank][mark.waits_for] for mark in marks if mark.waits_for}
 
 
-def _positions(index: Index, rank: int, names: Iterable[str]) -> Iterable[int]:
-    return (index.positions[rank][name.partition("!")[0]] for name in names)
+def _with_earlier(instructions: Sequence[Instruction], awaited: set[int]) -> set[int]:
+    """Also what is inside earlier steps: it is of the same library, and the group does one at a time."""
+    last: dict[tuple[int, ...], int] = {}
+    for position in awaited:
+        item = instructions[position]
+        if item.microbatch is not None:
+            last[item.group] = max(position, last.get(item.group, position))
+    return awaited | {
+        position
+        for position, item in enumerate(instructions)
+        if item.microbatch is not None and item.kind in COLLECTIVES and position <= last.get(item.group, -1)
+    }

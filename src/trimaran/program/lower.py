@@ -1,6 +1,6 @@
 """Lower a strategy to a program: what each rank does in one step.
 
-Ranks are laid out replica by replica: rank = replica * pp + stage. One rank's list, from top to bottom:
+Ranks are laid out replica by replica: rank = (replica * pp + row) * tp + shard. One rank's list, from top to bottom:
 
     0BC#buffers                  replica 0's buffers to the other replicas of the segment
     IN0  0F0  0SEND_F0>1  ...    the order of compute, with loads, receives and sends around its steps (`ranks.py`)
@@ -15,20 +15,24 @@ end `0BC#b0` of the weights from their home.
 An evaluation has `EV` in place of `F`, and ends with `AR#metric`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from trimaran.errors import InputError
 from trimaran.graph.types import Graph
 from trimaran.program.buckets import DEFAULT_BUCKET_BYTES
-from trimaran.program.clock import start_times
-from trimaran.program.cut import cut_graph
+from trimaran.program.clock import make_clock
+from trimaran.program.cut import Cut, cut_parts
 from trimaran.program.fit import check_batch, check_boundaries, check_strategy
-from trimaran.program.layout import Layout
-from trimaran.program.orders import Order, check_order
-from trimaran.program.ranks import Place, rank_instructions
+from trimaran.program.layout import strategy_layout
+from trimaran.program.orders import Compute, Order, check_order
+from trimaran.program.place import Place
+from trimaran.program.placed import evaluation_order, placement_order, step_lengths
+from trimaran.program.ranks import rank_instructions
 from trimaran.program.rows import plan_rows
-from trimaran.program.schedules import compute_order, evaluation
-from trimaran.program.types import Program, Strategy, Sync
+from trimaran.program.schedules import compute_order
+from trimaran.program.segments import segment_ops
+from trimaran.program.sharded import sharded_bytes
+from trimaran.program.types import Part, Program, Strategy, Sync
 
 
 def lower(graph: Graph, strategy: Strategy, *, batch: int, clip: bool = False) -> Program:
@@ -47,16 +51,50 @@ def lower(graph: Graph, strategy: Strategy, *, batch: int, clip: bool = False) -
         InputError: the strategy does not fit the graph or the batch
     """
     check_strategy(graph, strategy, batch=batch)
-    return lower_order(
-        graph,
-        compute_order(strategy.schedule, stages=strategy.pp, microbatches=strategy.microbatches),
-        boundaries=strategy.boundaries,
-        dp=strategy.dp,
-        batch=batch,
-        bucket_bytes=strategy.bucket_bytes,
-        clip=clip,
-        sync=strategy.sync,
-    )
+    return lower_as(graph, strategy, None, batch=batch, clip=clip)
+
+
+def lower_replica(graph: Graph, strategy: Strategy, *, batch: int, clip: bool = False) -> Program:
+    """The lists of the first replica in the program of a training step, with the groups that they are in.
+
+    Where all replicas do the same, this says as much as the whole program, and `simulator.simulate` takes it: members
+    of a group that are not there are taken to arrive when those do that are.
+
+    Args:
+        graph: the job
+        strategy: how it is spread over ranks
+        batch: global batch size [samples]
+        clip: gradients are clipped by their global norm
+
+    Returns:
+        `strategy.pp * strategy.tp` lists; no legal program by itself.
+
+    Raises:
+        InputError: the strategy does not fit the graph or the batch
+    """
+    check_strategy(graph, strategy, batch=batch)
+    cut = _cut(graph, strategy, batch=batch)
+    lengths = _lengths(cut, strategy)
+    order = _own_order(strategy, cut, lengths)
+    return _lower(graph, order, strategy, cut, lengths, clip=clip, replicas=1)
+
+
+def lower_as(graph: Graph, strategy: Strategy, order: Order | None, *, batch: int, clip: bool = False) -> Program:
+    """The program of a training step in an order of compute of its own.
+
+    Args:
+        graph: the job
+        strategy: how it is spread over ranks; fits the graph (`check_strategy`)
+        order: what each row of a replica computes; None: that of the strategy
+        batch: global batch size [samples]
+        clip: gradients are clipped by their global norm
+
+    Raises:
+        InputError: the order can never run
+    """
+    cut = _cut(graph, strategy, batch=batch)
+    lengths = _lengths(cut, strategy)
+    return _lower(graph, order or _own_order(strategy, cut, lengths), strategy, cut, lengths, clip=clip)
 
 
 def lower_evaluation(graph: Graph, strategy: Strategy, *, batch: int) -> Program:
@@ -74,8 +112,8 @@ def lower_evaluation(graph: Graph, strategy: Strategy, *, batch: int) -> Program
         InputError: the strategy does not fit the graph or the batch
     """
     check_strategy(graph, strategy, batch=batch)
-    order = evaluation(strategy.pp, strategy.microbatches)
-    return lower_order(graph, order, boundaries=strategy.boundaries, dp=strategy.dp, batch=batch)
+    cut = _cut(graph, strategy, batch=batch)
+    return _lower(graph, evaluation_order(strategy), strategy, cut, _lengths(cut, strategy), clip=False)
 
 
 def lower_order(
@@ -119,18 +157,60 @@ def lower_order(
             segments=segments,
             boundaries=tuple(boundaries),
         )
-    cut = cut_graph(graph, boundaries, microbatch=check_batch(batch, dp=dp, microbatches=microbatches))
-    starts = start_times(order, forward=cut.forward, backward=cut.backward)
     row_of = {step.segment: row for row, steps in enumerate(order) for step in steps}
-    layout = Layout(dp=dp, width=len(order), rows=tuple(row_of[segment] for segment in range(segments)))
-    rows = plan_rows(graph, cut, order, starts, layout.rows, bucket_bytes)
+    parts = tuple(
+        Part(ops=tuple(op.id for op in ops), row=row_of[number]) for number, ops in enumerate(graph.parts(boundaries))
+    )
+    strategy = Strategy(
+        dp=dp, pp=len(order), parts=parts, microbatches=microbatches, bucket_bytes=bucket_bytes, sync=sync
+    )
+    return _lower(graph, order, strategy, _cut(graph, strategy, batch=batch), None, clip=clip)
+
+
+def _lower(
+    graph: Graph,
+    order: Order,
+    strategy: Strategy,
+    cut: Cut,
+    lengths: Mapping[Compute, float] | None,
+    *,
+    clip: bool,
+    replicas: int | None = None,
+) -> Program:
+    """The program of an order of compute of the segments of a strategy, or the lists of its first replicas."""
+    layout = strategy_layout(strategy)
+    clock = make_clock(order, forward=cut.forward, backward=cut.backward, lengths=lengths)
+    rows = plan_rows(graph, strategy, cut, order, clock)
     places = (
-        Place(layout=layout, replica=replica, row=number, plan=row, cut=cut, sync=sync)
-        for replica in range(dp)
+        Place(layout=layout, replica=replica, row=number, shard=shard, plan=row, cut=cut, strategy=strategy)
+        for replica in range(layout.dp if replicas is None else replicas)
         for number, row in enumerate(rows)
+        for shard in range(layout.tp)
     )
     return Program(
         ranks=tuple(tuple(rank_instructions(place, clip=clip)) for place in places),
-        segments=segments,
-        microbatches=microbatches,
+        segments=len(cut.parts),
+        microbatches=strategy.microbatches,
+        tp=strategy.tp,
     )
+
+
+def _own_order(strategy: Strategy, cut: Cut, lengths: Mapping[Compute, float] | None) -> Order:
+    if lengths is not None:
+        return placement_order(strategy, cut, lengths)
+    return compute_order(
+        strategy.schedule, stages=strategy.pp, microbatches=strategy.microbatches, chunks=strategy.chunks
+    )
+
+
+def _cut(graph: Graph, strategy: Strategy, *, batch: int) -> Cut:
+    microbatch = check_batch(batch, dp=strategy.dp, microbatches=strategy.microbatches)
+    shards = sharded_bytes(graph, strategy)
+    return cut_parts(graph, segment_ops(graph, strategy), microbatch=microbatch, shards=shards)
+
+
+def _lengths(cut: Cut, strategy: Strategy) -> dict[Compute, float] | None:
+    """How long steps take, where a placement decides their order by it."""
+    if not strategy.parts:
+        return None
+    return step_lengths(cut.parts, microbatches=strategy.microbatches, samples=cut.microbatch)

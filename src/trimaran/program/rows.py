@@ -5,10 +5,16 @@ from dataclasses import dataclass
 
 from trimaran.graph.types import Graph
 from trimaran.program.buckets import Bucket, gradient_buckets
-from trimaran.program.cut import Cut
+from trimaran.program.channels import channel_order, send_positions
+from trimaran.program.clock import Clock
+from trimaran.program.cut import Cut, bytes_of, carried
+from trimaran.program.inner import Inner
 from trimaran.program.orders import Compute, Order
-from trimaran.program.traffic import Message, messages, receive_positions
-from trimaran.program.types import Kind
+from trimaran.program.sharded import gradient_sums, own_parameters
+from trimaran.program.traffic import FORWARDS, Message, Route, messages, receive_positions
+from trimaran.program.types import Kind, Strategy
+from trimaran.program.within import row_inners
+from trimaran.program.zero import Handed, after_update, bucket_reduction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,13 +24,16 @@ class Row:
     Attributes:
         steps: its steps of compute
         received: for each step, the messages that are received before it in the list
-        sent: for each step, the messages that it makes
+        sent: for each step, the messages that are sent after it in the list
         needed: for each step, the messages that it waits for
         data: names of the tensors of a batch that the row reads
         loaded: for each step that reads a microbatch first, True
         fed: for each step, whether it reads a tensor of the batch
         completing: for each segment that is trained here, its last step that adds to gradients
         buckets: for each of those segments, its gradient buckets
+        inners: for each step, the collectives inside it
+        sums: labels and sizes [bytes] of gradients that the ranks sharing its tensors add up after the last backward
+        handed: for each of those segments, what replicas hand out after the update
         mean: the all-reduce of losses or metrics is listed after this step; -1: before the first
     """
 
@@ -37,6 +46,9 @@ class Row:
     fed: tuple[bool, ...]
     completing: Mapping[int, Compute]
     buckets: Mapping[int, tuple[Bucket, ...]]
+    inners: Mapping[Compute, tuple[Inner, ...]]
+    sums: tuple[tuple[str, int], ...]
+    handed: Mapping[int, tuple[Handed, ...]]
     mean: int
 
     @property
@@ -53,63 +65,92 @@ class Row:
         return None
 
 
-def plan_rows(
-    graph: Graph, cut: Cut, order: Order, starts: Mapping[Compute, int], rows: Sequence[int], bucket_bytes: int
-) -> tuple[Row, ...]:
+def routes_of(graph: Graph, cut: Cut, rows: Sequence[int]) -> tuple[Route, ...]:
+    """What goes from each segment to each other row.
+
+    Args:
+        graph: the job
+        cut: the graph, in segments
+        rows: row of each segment
+    """
+    return tuple(
+        Route(
+            producer=producer,
+            consumer=consumer,
+            readers=readers,
+            forward_bytes=bytes_of(specs, cut.microbatch),
+            backward_bytes=bytes_of([spec for spec in specs if spec.requires_grad], cut.microbatch),
+        )
+        for (producer, consumer), (specs, readers) in carried(graph, cut.parts, rows).items()
+    )
+
+
+def plan_rows(graph: Graph, strategy: Strategy, cut: Cut, order: Order, clock: Clock) -> tuple[Row, ...]:
     """Put loads, messages and reductions around the steps of an order.
 
     Args:
         graph: the job
-        cut: the graph, cut into the segments of the order
+        strategy: says which row has which segment, and how replicas stay alike
+        cut: the graph, in the segments of the strategy
         order: one row of steps a rank
-        starts: logical clock of the steps
-        rows: row of each segment
-        bucket_bytes: size at which a bucket of gradients is sent [bytes]
+        clock: when the steps run
 
     Returns:
         One row for each row of the order.
     """
-    sent = messages(order, cut, rows, starts)
+    starts, rows = clock.starts, strategy.rows
+    sent = messages(order, routes_of(graph, cut, rows), rows, starts)
+    if clock.lengths is not None:
+        sent = channel_order(order, sent, clock.lengths)
     before = [[list[Message]() for _ in steps] for steps in order]
-    for message, position in zip(sent, receive_positions(order, sent), strict=True):
+    for message, position in zip(sent, receive_positions(order, sent, clock), strict=True):
         before[message.target][position].append(message)
-    made: dict[Compute, list[Message]] = {}
+    after = [[list[Message]() for _ in steps] for steps in order]
     needed: dict[Compute, list[Message]] = {}
-    for message in sent:
-        made.setdefault(message.producer, []).append(message)
-        needed.setdefault(message.consumer, []).append(message)
-    last = max((step for step in order[rows[-1]] if _scores(step, rows)), key=starts.__getitem__)
+    for message, position in zip(sent, send_positions(order, sent), strict=True):
+        after[message.source][position].append(message)
+        for step in message.consumers:
+            needed.setdefault(step, []).append(message)
+    scoring = [step for step in order[rows[cut.loss]] if step.kind in FORWARDS and step.segment == cut.loss]
+    last = max(scoring, key=starts.__getitem__)
     planned = []
-    for steps, received in zip(order, before, strict=True):
+    for steps, received, made in zip(order, before, after, strict=True):
         fed = tuple(_reads_batch(step, cut) for step in steps)
         completing = {step.segment: step for step in steps if step.kind in _COMPLETING}
+        buckets = _buckets(graph, strategy, cut, steps, completing)
         planned.append(
             Row(
                 steps=steps,
                 received=tuple(map(tuple, received)),
-                sent=tuple(tuple(made.get(step, ())) for step in steps),
+                sent=tuple(map(tuple, made)),
                 needed=tuple(tuple(needed.get(step, ())) for step in steps),
                 data=tuple(name for name in cut.data_bytes if any(name in cut.data[step.segment] for step in steps)),
                 loaded=_first_uses(steps, fed),
                 fed=fed,
                 completing=completing,
-                buckets=_buckets(graph, cut, steps, completing, bucket_bytes),
+                buckets=buckets,
+                inners=row_inners(graph, strategy, cut, steps, completing),
+                sums=_sums(graph, strategy, cut, completing),
+                handed={
+                    segment: after_update(graph, cut.parts[segment], strategy, found)
+                    for segment, found in buckets.items()
+                },
                 mean=sum(starts[step] <= starts[last] for step in steps) - 1,
             )
         )
     return tuple(planned)
 
 
+def _sums(graph: Graph, strategy: Strategy, cut: Cut, completing: Mapping[int, Compute]) -> tuple[tuple[str, int], ...]:
+    found = (total for segment in sorted(completing) for total in gradient_sums(graph, cut.parts[segment], strategy))
+    return tuple((label, nbytes) for label, _, nbytes in found)
+
+
 _COMPLETING = (Kind.BACKWARD, Kind.BACKWARD_WEIGHT)
-_FORWARDS = (Kind.FORWARD, Kind.EVALUATE)
-
-
-def _scores(step: Compute, rows: Sequence[int]) -> bool:
-    return step.kind in _FORWARDS and step.segment == len(rows) - 1
 
 
 def _reads_batch(step: Compute, cut: Cut) -> bool:
-    return step.kind in _FORWARDS and bool(cut.data[step.segment])
+    return step.kind in FORWARDS and bool(cut.data[step.segment])
 
 
 def _first_uses(steps: Sequence[Compute], fed: Sequence[bool]) -> tuple[bool, ...]:
@@ -123,13 +164,17 @@ def _first_uses(steps: Sequence[Compute], fed: Sequence[bool]) -> tuple[bool, ..
 
 
 def _buckets(
-    graph: Graph, cut: Cut, steps: Sequence[Compute], completing: Mapping[int, Compute], bucket_bytes: int
+    graph: Graph, strategy: Strategy, cut: Cut, steps: Sequence[Compute], completing: Mapping[int, Compute]
 ) -> dict[int, tuple[Bucket, ...]]:
     """Buckets of each segment of a row; a weight that two of them share is complete with the later one."""
+    if bucket_reduction(strategy) is None:
+        return dict.fromkeys(completing, ())
     position = {step: index for index, step in enumerate(steps)}
-    taken: set[str] = set()
+    taken = set(own_parameters(graph, strategy))
     buckets = {}
     for segment in sorted(completing, key=lambda segment: position[completing[segment]], reverse=True):
-        buckets[segment] = gradient_buckets(graph, cut.parts[segment], bucket_bytes, without=taken)
+        buckets[segment] = gradient_buckets(
+            graph, cut.parts[segment], strategy.bucket_bytes, without=taken, sizes=cut.parameter_bytes
+        )
         taken.update(name for name, users in cut.tied.items() if segment in users)
     return buckets

@@ -4,7 +4,8 @@ A program that keeps them can be simulated and run, and never deadlocks, even on
 
      1  Every instruction stands in the list of its own rank, and no token stands there twice.
      2  The fields of an instruction fit its kind, and lie within the program's ranks, segments and microbatches.
-     3  `after` names earlier instructions of the same rank, or marks that they have.
+     3  `after` names earlier instructions of the same rank, or marks that they have. What a mark waits for is earlier
+        too, or started by a mark of the same instruction.
      4  Every segment is on as many ranks as every other (its replicas), and runs there for every microbatch: F then B,
         or F then I then W; in an evaluation EV, and nothing else.
      5  A receive is listed before the step that reads it, and a send after the step that makes it; the second of each
@@ -14,14 +15,17 @@ A program that keeps them can be simulated and run, and never deadlocks, even on
      8  The n-th send on a channel (source rank, destination rank) meets the n-th receive on it: of the same direction,
         segments, microbatch and bytes.
      9  The n-th collective of a group on one member meets the n-th on every other: of the same token, bytes and root.
-    10  Exactly one instruction waits for each mark.
-    11  A collective of a segment is over exactly the ranks that have the segment.
+    10  Exactly one instruction waits for each mark; none may, where its own instruction waits at it.
+    11  A collective of a segment is over exactly the ranks that hold the same of it: its replicas; or over those that
+        share its tensors in one replica.
     12  Every rank that trains updates once: after all its backwards, and waiting for all its reductions.
-    13  With both ends of a message, and all members of a collective, as one: nothing waits for itself.
+    13  With both ends of a message, and all members of a collective, as one, and an instruction that stands still at
+        marks as a chain of pieces: nothing waits for itself.
     14  What is reduced to one rank comes back: a broadcast of the same label, bytes and root waits for the update.
 
-Not seen from a program, and therefore not checked: whether the bytes are those of the tensors that cross, and whether
-every trained parameter is in a bucket. `lower` makes programs in which they are.
+Not seen from a program alone: whether the bytes are those of the tensors that cross, and whether every trained
+parameter is in a bucket. `check_against_graph` has rule 15: a program moves, reduces and waits for what `lower` makes
+it move, reduce and wait for in the same order of compute.
 """
 
 from trimaran.program.deadlock import check_progress

@@ -10,8 +10,9 @@
     0AR#b0            communication  group=0,2       nbytes=1024       after=0B1!b0
 
 A line has the token, the stream, and the fields that are not at their defaults. Columns have fixed widths, so that a
-change of one instruction changes one line. Everything from ` #` to the end of a line is a comment. Parsing what was
-formatted gives the same program.
+change of one instruction changes one line. A mark is `name@operation`, after the operation's part, or `name^operation`,
+before it; `:token` behind it names what the instruction waits for there. Everything from ` #` to the end of a line is a
+comment. Parsing what was formatted gives the same program.
 """
 
 import json
@@ -24,13 +25,13 @@ from trimaran.program.types import SENDS, Instruction, Kind, Mark, Program
 _NAME = r"[A-Za-z0-9_.-]+"
 _KINDS = "|".join(sorted((str(kind) for kind in Kind), key=len, reverse=True))
 _TOKEN = re.compile(rf"(\d*)({_KINDS})(\d*)(?:([<>])(\d+))?(?:#({_NAME}))?")
-_PLAIN = r"[^\s\",#]+"
+_PLAIN = r"[^\s\",#:]+"
 _QUOTED = r'"(?:[^"\\]|\\.)*"'
-_HEADER = re.compile(r"program segments=(\d+) microbatches=(\d+) ranks=(\d+)")
+_HEADER = re.compile(r"program segments=(\d+) microbatches=(\d+) ranks=(\d+)(?: tp=(\d+))?")
 _RANK = re.compile(r"rank (\d+)")
 _FIELD = re.compile(rf'\s+(\w+)=((?:{_QUOTED}|[^\s"])*)(?=\s|$)')
 _LINE = re.compile(rf"(\S+)\s+({_NAME})")
-_MARK = re.compile(rf"({_NAME})@({_PLAIN}|{_QUOTED})(?:,|$)")
+_MARK = re.compile(rf"({_NAME})([@^])({_PLAIN}|{_QUOTED})(?::([^\s\",:]+))?(?:,|$)")
 _COMMENT = re.compile(rf'^((?:{_QUOTED}|(?!\s#)[^"])*?)(?:\s+#.*)?$')
 
 
@@ -51,7 +52,8 @@ def format_program(program: Program) -> str:
         rank 0
         U                 compute        after=0B0,AR#loss
     """
-    lines = [f"program segments={program.segments} microbatches={program.microbatches} ranks={len(program.ranks)}"]
+    tp = f" tp={program.tp}" if program.tp != 1 else ""
+    lines = [f"program segments={program.segments} microbatches={program.microbatches} ranks={len(program.ranks)}{tp}"]
     for rank, instructions in enumerate(program.ranks):
         lines += ["", f"rank {rank}"]
         lines += [format_instruction(instruction) for instruction in instructions]
@@ -76,7 +78,7 @@ def format_instruction(instruction: Instruction) -> str:
     if instruction.after:
         columns.append((f"after={','.join(instruction.after)}", 24))
     if instruction.marks:
-        columns.append((f"marks={','.join(f'{mark.name}@{_quote(mark.op)}' for mark in instruction.marks)}", 0))
+        columns.append((f"marks={','.join(map(_format_mark, instruction.marks))}", 0))
     return "  ".join(text.ljust(width) for text, width in columns).rstrip()
 
 
@@ -98,7 +100,7 @@ def parse_program(text: str, *, source: str = "program") -> Program:
     header = _HEADER.fullmatch(first)
     if header is None:
         raise _unexpected(source, number, '"program segments=2 microbatches=4 ranks=2"', first)
-    segments, microbatches, size = map(int, header.groups())
+    segments, microbatches, size, tp = (int(number or 1) for number in header.groups())
     ranks: list[list[Instruction]] = []
     for number, line in lines:
         heading = _RANK.fullmatch(line)
@@ -113,7 +115,7 @@ def parse_program(text: str, *, source: str = "program") -> Program:
             ranks[-1].append(_parse_instruction(line, rank=len(ranks) - 1, source=source, number=number))
     if len(ranks) != size:
         raise _unexpected(source, number + 1, f'"rank {len(ranks)}" of {size} ranks', "the end")
-    return Program(ranks=tuple(map(tuple, ranks)), segments=segments, microbatches=microbatches)
+    return Program(ranks=tuple(map(tuple, ranks)), segments=segments, microbatches=microbatches, tp=tp)
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
@@ -173,10 +175,16 @@ def _parse_marks(text: str, source: str, number: int) -> tuple[Mark, ...]:
     while start < len(text):
         mark = _MARK.match(text, start)
         if mark is None:
-            raise _unexpected(source, number, 'marks such as "b0@conv1,b1@stem.conv"', text[start:])
-        marks.append(Mark(name=mark[1], op=_unquote(mark[2], source, number)))
+            raise _unexpected(source, number, 'marks such as "b0@conv1,b1@stem.conv,f0@fc1:0AR3#f0"', text[start:])
+        op = _unquote(mark[3], source, number)
+        marks.append(Mark(name=mark[1], op=op, before=mark[2] == "^", waits_for=mark[4] or ""))
         start = mark.end()
     return tuple(marks)
+
+
+def _format_mark(mark: Mark) -> str:
+    waits = f":{mark.waits_for}" if mark.waits_for else ""
+    return f"{mark.name}{'^' if mark.before else '@'}{_quote(mark.op)}{waits}"
 
 
 def _integer(text: str, source: str, number: int) -> int:

@@ -1,112 +1,169 @@
 """The messages of an order of compute: what goes from which segment to which, and in which order.
 
-An activation goes straight from the segment that makes it to each segment on another rank that reads it, and its
-gradient comes back the same way. A channel is an ordered pair of ranks and delivers first in, first out, so its two
-ends must agree on an order. Both take it from the logical clock: a message has the time at which its producer ends.
+An activation goes straight from the segment that makes it to each other row that reads it, once: to the first segment
+there that reads it. Its gradient comes back the same way, when all segments of that row have added theirs. A channel is
+an ordered pair of ranks and delivers first in, first out, so its two ends must agree on an order. Both take it from a
+clock: a message has the time at which the last of its producers starts.
 
-    sender     0F0 ─▶SEND 0F1 ─▶SEND            a send is listed right after its producer
-    receiver   RECV▶ ...  1F0  ...  1F1         a receive is listed one step before its consumer, so that it is posted
-                                                while that step runs; earlier where a later message of the same channel
-                                                is wanted before it
+    sender     0F0 ─▶SEND 0F1 ─▶SEND            a send is listed right after its last producer
+    receiver   RECV▶ ...  1F0  ...  1F1         a receive is listed one step before its first consumer, so that it is
+                                                posted while that step runs; earlier where it is made earlier, or where
+                                                a later message of the same channel is wanted before it
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from trimaran.program.cut import Cut
+from trimaran.program.clock import Clock
+from trimaran.program.cut import Pair
 from trimaran.program.orders import Compute, Order
 from trimaran.program.types import Kind
+
+FORWARDS = frozenset({Kind.FORWARD, Kind.EVALUATE})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """What goes from a segment to another row for every microbatch.
+
+    Attributes:
+        producer: segment that makes the tensors
+        consumer: first segment of the other row that reads them
+        readers: all segments of that row that read any of them
+        forward_bytes: of the activations [bytes]
+        backward_bytes: of the gradients that come back; 0: none does [bytes]
+    """
+
+    producer: int
+    consumer: int
+    readers: tuple[int, ...]
+    forward_bytes: int
+    backward_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """A tensor on its way from one segment to another, for one microbatch.
+    """Tensors on their way from one segment to another, for one microbatch.
 
     Attributes:
-        forward: an activation; False: a gradient
-        producer: step that makes it
-        consumer: step that reads it
-        source: row of the producer
-        target: row of the consumer
+        forward: activations; False: gradients
+        producers: steps that make them, of one row, in its order
+        consumers: steps that read them, of one row, in its order
+        sender: segment that the send belongs to
+        receiver: segment that the receive belongs to
+        source: row of the producers
+        target: row of the consumers
         nbytes: size [bytes]
     """
 
     forward: bool
-    producer: Compute
-    consumer: Compute
+    producers: tuple[Compute, ...]
+    consumers: tuple[Compute, ...]
+    sender: int
+    receiver: int
     source: int
     target: int
     nbytes: int
 
+    @property
+    def microbatch(self) -> int:
+        """Its microbatch."""
+        return self.producers[0].microbatch
 
-def messages(order: Order, cut: Cut, rows: Sequence[int], starts: Mapping[Compute, int]) -> tuple[Message, ...]:
-    """All messages of one replica, by the time at which their producer ends.
+
+def messages(
+    order: Order, routes: Iterable[Route], rows: Sequence[int], starts: Mapping[Compute, float]
+) -> tuple[Message, ...]:
+    """All messages of one replica, by the time at which their last producer starts.
 
     Args:
         order: one row of steps a rank
-        cut: what the segments exchange
+        routes: what the segments exchange
         rows: row of each segment
-        starts: logical clock of the steps
+        starts: start of each step
 
     Returns:
         The messages; those of one channel are in the order in which it delivers them.
     """
-    consumers = _by_first(cut.forward)
-    producers = _by_first({(consumer, producer): size for (producer, consumer), size in cut.backward.items()})
+    position = {step: index for steps in order for index, step in enumerate(steps)}
+    training = not any(step.kind is Kind.EVALUATE for step in position)
+    microbatches = 1 + max(step.microbatch for step in position)
+
+    def steps(segments: Iterable[int], microbatch: int, *, forward: bool) -> tuple[Compute, ...]:
+        found = [_step(position, segment, microbatch, forward=forward) for segment in segments]
+        return tuple(sorted(found, key=position.__getitem__))
+
     found = []
-    for row, steps in enumerate(order):
-        for step in steps:
-            forward = step.kind in (Kind.FORWARD, Kind.EVALUATE)
-            if step.kind is Kind.BACKWARD_WEIGHT:
-                continue
-            for segment, nbytes in (consumers if forward else producers).get(step.segment, ()):
-                if rows[segment] != row:
-                    found.append(
-                        Message(
-                            forward=forward,
-                            producer=step,
-                            consumer=_consumer(step, segment, starts),
-                            source=row,
-                            target=rows[segment],
-                            nbytes=nbytes,
-                        )
-                    )
-    found.sort(key=lambda message: (starts[message.producer], message.source, message.consumer.segment))
+    for route in routes:
+        ends = (route.producer, route.consumer)
+        for microbatch in range(microbatches):
+            makes = steps([route.producer], microbatch, forward=True)
+            reads = steps(route.readers, microbatch, forward=True)
+            found.append(_message(True, makes, reads, ends, rows, route.forward_bytes))
+            if training and route.backward_bytes:
+                makes = steps(route.readers, microbatch, forward=False)
+                reads = steps([route.producer], microbatch, forward=False)
+                found.append(_message(False, makes, reads, ends[::-1], rows, route.backward_bytes))
+    found.sort(key=lambda item: (_when(item, starts), item.source, position[item.producers[-1]], item.receiver))
     return tuple(found)
 
 
-def receive_positions(order: Order, sent: Sequence[Message]) -> tuple[int, ...]:
+def receive_positions(order: Order, sent: Sequence[Message], clock: Clock) -> tuple[int, ...]:
     """Where each message is received: before which step of its target row.
 
     Args:
         order: one row of steps a rank
-        sent: the messages, as `messages` orders them
+        sent: the messages, those of one channel in its order
+        clock: when steps run; where they have lengths of their own, a receive is also posted before the step that runs
+            when its message is made
 
     Returns:
         For each message, a position in its target row; never falling along a channel.
     """
     position = {step: index for steps in order for index, step in enumerate(steps)}
+    ends = None
+    if clock.lengths is not None:
+        ends = {step: start + clock.lengths[step] for step, start in clock.starts.items()}
     positions = [0] * len(sent)
-    earliest: dict[tuple[int, int], int] = {}
+    earliest: dict[Pair, int] = {}
     for number in reversed(range(len(sent))):
         message = sent[number]
         channel = (message.source, message.target)
-        wanted = max(0, position[message.consumer] - 1)
+        wanted = max(0, position[message.consumers[0]] - 1)
+        if ends is not None:
+            made = ends[message.producers[-1]]
+            wanted = min(wanted, sum(ends[step] <= made for step in order[message.target][:wanted]))
         earliest[channel] = min(wanted, earliest.get(channel, wanted))
         positions[number] = earliest[channel]
     return tuple(positions)
 
 
-def _by_first(sizes: Mapping[tuple[int, int], int]) -> dict[int, list[tuple[int, int]]]:
-    found: dict[int, list[tuple[int, int]]] = {}
-    for (first, second), nbytes in sorted(sizes.items()):
-        found.setdefault(first, []).append((second, nbytes))
-    return found
+def _when(message: Message, starts: Mapping[Compute, float]) -> float:
+    return starts[message.producers[-1]]
 
 
-def _consumer(step: Compute, segment: int, starts: Mapping[Compute, int]) -> Compute:
-    if step.kind in (Kind.FORWARD, Kind.EVALUATE):
-        return Compute(step.kind, segment, step.microbatch)
-    # A segment may split its backward where the one before it in the backward does not.
-    whole = Compute(Kind.BACKWARD, segment, step.microbatch)
-    return whole if whole in starts else Compute(Kind.BACKWARD_INPUT, segment, step.microbatch)
+def _message(
+    forward: bool,
+    makes: tuple[Compute, ...],
+    reads: tuple[Compute, ...],
+    ends: Pair,
+    rows: Sequence[int],
+    nbytes: int,
+) -> Message:
+    return Message(
+        forward=forward,
+        producers=makes,
+        consumers=reads,
+        sender=ends[0],
+        receiver=ends[1],
+        source=rows[ends[0]],
+        target=rows[ends[1]],
+        nbytes=nbytes,
+    )
+
+
+def _step(steps: Mapping[Compute, int], segment: int, microbatch: int, *, forward: bool) -> Compute:
+    # A segment may run its whole backward for one microbatch and split it for another.
+    kinds = (Kind.FORWARD, Kind.EVALUATE) if forward else (Kind.BACKWARD, Kind.BACKWARD_INPUT)
+    first = Compute(kinds[0], segment, microbatch)
+    return first if first in steps else Compute(kinds[1], segment, microbatch)

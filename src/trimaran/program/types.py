@@ -152,11 +152,13 @@ class Program:
         ranks: one list of instructions a rank
         segments: number of segments of the network
         microbatches: microbatches that each replica splits its share into
+        tp: ranks that share the tensors of a row: rank = (replica * rows + row) * tp + shard
     """
 
     ranks: tuple[tuple[Instruction, ...], ...]
     segments: int
     microbatches: int
+    tp: int = 1
 
     def __iter__(self) -> Iterator[Instruction]:
         for instructions in self.ranks:

@@ -119,7 +119,7 @@ def candidate_table(candidates: Iterable[CandidateLine]) -> Table:
         The last columns are shown where they say something.
     """
     rows = list(candidates)
-    marks = [("*", "chosen", "chosen"), ("=", "baseline", "baseline"), ("^", "Pareto: time, memory", "pareto")]
+    marks = [("*", "chosen", "chosen"), ("=", "baseline", "baseline"), ("^", "Pareto: time, memory, devices", "pareto")]
     legend = "   ".join(f"{mark} {what}" for mark, what, name in marks if any(getattr(row, name) for row in rows))
     table = _table("Candidates", f"{legend}\ninterval: 90 %, in the unit of the step".lstrip())
     table.add_column("", no_wrap=True)

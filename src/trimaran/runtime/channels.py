@@ -1,12 +1,13 @@
 """Sends, receives and collectives by torch.distributed.
 
-Upward messages (to a higher rank) have one process group and downward ones another, so that each ordered pair of
+Messages between two ranks of one machine go through memory (`letterbox`), where that can be. Of the others,
+upward messages (to a higher rank) have one process group and downward ones another, so that each ordered pair of
 ranks is a channel of its own, first in, first out, as programs assume. Each group of a program's collectives has its
 process group. All are made, and used once, before training, in an order that is the same on every rank: NCCL connects
 on first use, and two ranks that connect in opposite orders wait for each other.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -18,6 +19,8 @@ from trimaran.errors import ExecutionError
 from trimaran.program.types import COLLECTIVES, SENDS, Program
 from trimaran.runtime.event_loops import calm_event_loops
 from trimaran.runtime.failures import is_peer_failure
+from trimaran.runtime.letterbox import Letterbox, Receiver, Sender
+from trimaran.runtime.letterboxes import open_letterboxes
 from trimaran.runtime.world import World
 
 Group = tuple[int, ...]
@@ -35,16 +38,20 @@ class Channels:
         self._world = world
         self._pairs: dict[bool, Any] = {}
         self._groups: dict[Group, Any] = {}
+        self._boxes: dict[tuple[int, int], Letterbox] = {}
         self.control: Any = None
         if world.size == 1:
             return
         # For clocks, weights and words: on the host, whatever the device.
         timeout = timedelta(seconds=world.timeout_s)
         self.control = dist.new_group(backend="gloo", timeout=timeout)
+        programs = list(programs)
         instructions = [instruction for program in programs for instruction in program]
-        pairs = sorted(
-            {(i.rank, i.peer) for i in instructions if i.kind in SENDS and i.peer is not None},
-        )
+        sent = [_sent(program) for program in programs]
+        pairs = sorted({pair for sizes in sent for pair in sizes})
+        room = {pair: max(_room(sizes.get(pair, [])) for sizes in sent) for pair in pairs}
+        if world.device == "cpu":
+            self._boxes = open_letterboxes(room, world, self.control)
         groups = sorted({i.group for i in instructions if i.kind in COLLECTIVES and len(i.group) > 1})
         for upward in sorted({source < target for source, target in pairs}):
             self._pairs[upward] = dist.new_group(timeout=timeout)
@@ -53,12 +60,28 @@ class Channels:
         calm_event_loops()
         self._warm_up(pairs, groups)
 
+    def room(self, nbytes: int, target: int) -> torch.Tensor | None:
+        """Where a message is best put together before it is sent; None: anywhere.
+
+        Args:
+            nbytes: of the message [bytes]
+            target: where the next `send` goes
+        """
+        box = self._boxes.get((self._world.rank, target))
+        return self._start(box.room, nbytes) if isinstance(box, Sender) and nbytes <= box.capacity else None
+
     def send(self, buffer: torch.Tensor, target: int) -> Any:
-        """Start to send a buffer; it must not change before the work has been waited for."""
+        """Start to send a buffer of bytes; it must not change before the work has been waited for."""
+        box = self._boxes.get((self._world.rank, target))
+        if isinstance(box, Sender) and buffer.nbytes <= box.capacity:
+            return self._start(box.send, buffer)
         return self._start(dist.isend, buffer, target, group=self._pairs[self._world.rank < target])
 
     def receive(self, buffer: torch.Tensor, source: int) -> Any:
-        """Start to receive into a buffer."""
+        """Start to receive into a buffer of bytes."""
+        box = self._boxes.get((source, self._world.rank))
+        if isinstance(box, Receiver) and buffer.nbytes <= box.capacity:
+            return box.receive(buffer)
         return self._start(dist.irecv, buffer, source, group=self._pairs[source < self._world.rank])
 
     def all_reduce(self, tensor: torch.Tensor, group: Group) -> Any:
@@ -78,7 +101,10 @@ class Channels:
         return self._groups[ranks]
 
     def close(self) -> None:
-        """End all process groups that were made here."""
+        """End all connections that were made here."""
+        for box in self._boxes.values():
+            box.close()
+        self._boxes = {}
         for group in (*self._pairs.values(), *self._groups.values(), self.control):
             if isinstance(group, dist.ProcessGroup):
                 dist.destroy_process_group(group)
@@ -87,7 +113,7 @@ class Channels:
     def _start(self, operation: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         try:
             return operation(*arguments, **options)
-        except RuntimeError as error:
+        except (RuntimeError, OSError) as error:
             raise lost_peer(self._world.rank, operation.__name__, error) from error
 
     def _warm_up(self, pairs: list[tuple[int, int]], groups: list[Group]) -> None:
@@ -101,6 +127,23 @@ class Channels:
         for group in groups:
             if rank in group:
                 wait_for(self.all_reduce(byte, group), rank, f"first collective of ranks {group}")
+
+
+def _sent(program: Program) -> dict[tuple[int, int], list[int]]:
+    """Sizes of the messages of a step, by source and target [bytes]."""
+    found: dict[tuple[int, int], list[int]] = {}
+    for instruction in program:
+        if instruction.kind in SENDS and instruction.peer is not None:
+            found.setdefault((instruction.rank, instruction.peer), []).append(instruction.nbytes)
+    return found
+
+
+def _room(sizes: Sequence[int]) -> int:
+    """Room for all messages of a step, wherever in the ring the first one starts, each with some padding [bytes]."""
+    return sum(sizes) + max(sizes, default=0) + _PADDING_BYTES * (len(sizes) + 2)
+
+
+_PADDING_BYTES = 4096
 
 
 @contextmanager
@@ -135,11 +178,11 @@ def wait_for(work: Any, rank: int, what: str) -> None:
     """
     try:
         work.wait()
-    except RuntimeError as error:
+    except (RuntimeError, OSError) as error:
         raise lost_peer(rank, what, error) from error
 
 
-def lost_peer(rank: int, what: str, error: RuntimeError) -> ExecutionError:
+def lost_peer(rank: int, what: str, error: RuntimeError | OSError) -> ExecutionError:
     """The error of a rank whose communication failed."""
     detail = str(error).strip().splitlines()
     return ExecutionError(

@@ -7,8 +7,9 @@ moved there, so that there is never half a file. Any plan loads it.
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -21,38 +22,43 @@ from trimaran.errors import CorruptDataError, ExecutionError, InputError
 
 
 def gather_weights(
-    model: nn.Module, stage: nn.Module, *, rank: int, stages: int, group: dist.ProcessGroup | None
+    model: nn.Module,
+    held: Mapping[str, torch.Tensor],
+    *,
+    rank: int,
+    rows: Sequence[int],
+    group: dist.ProcessGroup | None,
 ) -> dict[str, torch.Tensor]:
     """The weights of the whole model.
 
     Args:
-        model: the user's, of which this rank has trained one stage
-        stage: that stage
+        model: the user's, of which this rank has trained some
+        held: what it has trained, whole, by name
         rank: of this process
-        stages: of the pipeline; ranks 0 to stages - 1 are replica 0
+        rows: ranks that together hold everything; the first is rank 0
         group: all ranks, for host memory; None: this process is alone
 
     Returns:
         On rank 0 a copy of every tensor of the model's `state_dict`, in host memory; on the others nothing.
     """
-    own = {name: _on_host(tensor) for name, tensor in stage.state_dict().items()}
-    if rank >= stages:
+    if rank not in rows:
         return {}
+    own = {name: _on_host(tensor) for name, tensor in held.items()}
     if rank > 0:
         dist.send_object_list([{name: (tuple(t.shape), t.dtype) for name, t in own.items()}], group_dst=0, group=group)
         for tensor in own.values():
             dist.send(tensor, group_dst=0, group=group)
         return {}
-    weights = {name: _on_host(tensor) for name, tensor in model.state_dict().items()}
     trained = dict(own)
-    for other in range(1, stages):
+    for other in rows[1:]:
         described: list[Any] = [None]
         dist.recv_object_list(described, group_src=other, group=group)
         for name, (shape, dtype) in described[0].items():
             tensor = torch.empty(shape, dtype=dtype)
             dist.recv(tensor, group_src=other, group=group)
             trained[name] = tensor
-    return _untie(model, weights | trained, trained)
+    rest = {name: _on_host(tensor) for name, tensor in model.state_dict().items() if name not in trained}
+    return _untie(model, rest | trained, trained)
 
 
 def write_weights(weights: Mapping[str, torch.Tensor], path: str | Path) -> None:
@@ -84,12 +90,20 @@ def write_weights(weights: Mapping[str, torch.Tensor], path: str | Path) -> None
             part.unlink()
 
 
-def read_weights(model: nn.Module, path: str | Path) -> None:
+def read_weights(
+    model: nn.Module,
+    path: str | Path,
+    put: Callable[[Mapping[str, torch.Tensor]], None] | None = None,
+    *,
+    shapes: Mapping[str, torch.Size] = MappingProxyType({}),
+) -> None:
     """Load a file of weights into the user's model, in place; all of it, or nothing.
 
     Args:
-        model: the user's
+        model: the user's; its `state_dict` has the names, and the shapes but for `shapes`
         path: of the file
+        put: puts the tensors in their places, by name; None: into those of the model
+        shapes: whole shapes of what the model has shares of, by name
 
     Raises:
         InputError: no such file; names or shapes are not those of the model
@@ -108,16 +122,20 @@ def read_weights(model: nn.Module, path: str | Path) -> None:
         raise CorruptDataError(
             f"{source} is damaged, or no safetensors file: {error}. Take another copy of it", path=str(source)
         ) from error
+    whole = {name: shapes.get(name, tensor.shape) for name, tensor in wanted.items()}
     wrong = [
-        f"{name} {tuple(weights[name].shape)} in the file, {tuple(tensor.shape)} in the model"
-        for name, tensor in wanted.items()
-        if weights[name].shape != tensor.shape
+        f"{name} {tuple(weights[name].shape)} in the file, {tuple(shape)} in the model"
+        for name, shape in whole.items()
+        if weights[name].shape != shape
     ]
     if wrong:
         raise InputError(
             f"{source} has tensors of other shapes: {_listed(wrong)}", path=str(source), tensors=tuple(wrong)
         )
     with torch.no_grad():
+        if put is not None:
+            put(weights)
+            return
         for name, tensor in wanted.items():
             tensor.copy_(weights[name])
 

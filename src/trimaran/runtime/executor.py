@@ -11,6 +11,7 @@ Every method but `fetch` is called on every rank, in the same order: they commun
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,24 +23,19 @@ from trimaran.errors import InputError
 from trimaran.graph.capture import Capture
 from trimaran.graph.sample import make_model
 from trimaran.job import Job
-from trimaran.program.types import Instruction, Kind, Program, Strategy
+from trimaran.program.layout import strategy_layout
+from trimaran.program.types import Kind, Program, Strategy
+from trimaran.runtime.assembly import assemble
 from trimaran.runtime.channels import Channels, in_contact
 from trimaran.runtime.checkpoint import gather_weights, read_weights, write_weights
 from trimaran.runtime.feed import Feed
-from trimaran.runtime.interpreter import Interpreter
 from trimaran.runtime.loading import Share, Shares, dataset_length
-from trimaran.runtime.pending import InFlight
 from trimaran.runtime.precision import place_model
-from trimaran.runtime.record import Recorder
-from trimaran.runtime.reductions import Reductions
-from trimaran.runtime.releases import released_sends
 from trimaran.runtime.seeds import derive_seed, seed_generators
-from trimaran.runtime.setup import check_world, homed_model, one_segment, share_weights, whole_model
+from trimaran.runtime.setup import bucket_instructions, check_capture, check_world, make_part, share_weights
 from trimaran.runtime.shares import cut_batch, microbatch_sizes
 from trimaran.runtime.stages import evaluating
 from trimaran.runtime.state import State
-from trimaran.runtime.streams import open_streams
-from trimaran.runtime.updates import Updater
 from trimaran.runtime.world import World
 from trimaran.timeline import HOST, Timeline
 
@@ -79,61 +75,45 @@ class Executor:
         record: bool = True,
     ) -> None:
         check_world(strategy, (program, evaluation), world)
-        if strategy.pp > 1 and (capture is None or capture.flow is None):
-            raise InputError(
-                f"the model of {job.name!r} could not be captured as a graph, so it cannot be cut into {strategy.pp} "
-                "stages: use data parallelism (pp=1)"
-            )
-        if strategy.sync == "p2p" and strategy.dp > 1 and capture is None:
-            raise InputError(
-                f"homes need the graph of {job.name!r}, which says when each parameter has its gradient: give `capture`"
-            )
+        check_capture(job, strategy, capture)
         if model is None:
             model = make_model(job) if capture is None else capture.model
         self._job, self._strategy, self._world = job, strategy, world
+        self._layout = strategy_layout(strategy)
+        self._replica, row, _ = self._layout.place_of(world.rank)
         self._model = place_model(model, precision=job.precision, device=world.device)
         self.program = program
         self._instructions = program.ranks[world.rank]
         self._evaluation = evaluation.ranks[world.rank]
-        self._buckets = [i for i in self._instructions if i.kind in _REDUCTIONS and _is_bucket(i)]
+        self._buckets = bucket_instructions(self._instructions)
         self._channels = Channels([program, evaluation], world)
         share_weights(self._model, world, self._channels)
-        if strategy.pp > 1 and capture is not None:
-            part = one_segment(strategy, capture, world, self._reduce_bucket)
-        elif strategy.sync == "p2p" and strategy.dp > 1 and capture is not None:
-            part = homed_model(job, strategy, self._model, capture.graph, self._reduce_bucket, self._buckets)
-        else:
-            part = whole_model(job, strategy, self._model, self._channels, self._reduce_bucket, self._buckets)
-        self._stage = part.stage
-        self.reads = part.reads
-        streams = open_streams(world.device)
-        self._recorder = Recorder(world.rank, streams, self._channels.control, enabled=record)
-        self._in_flight = InFlight(world.rank, streams, self._recorder)
-        self._updater = Updater(job, part.parameters, part.counted, elsewhere=part.elsewhere)
-        self._reductions = Reductions(
-            world,
-            channels=self._channels,
-            in_flight=self._in_flight,
-            recorder=self._recorder,
-            updater=self._updater,
-            tied=part.tied,
-            buffers=tuple(part.stage.module.buffers()),
-            homed=part.buckets,
-        )
-        self._interpreter = Interpreter(
+        self._part = make_part(
             job,
-            world.device,
-            stage=part.stage,
+            strategy,
+            capture,
+            self._model,
+            world=world,
             channels=self._channels,
-            in_flight=self._in_flight,
-            reductions=self._reductions,
-            recorder=self._recorder,
-            crossing=capture.graph.crossing(strategy.boundaries) if capture is not None else {},
-            released=released_sends(program, world.rank),
+            instructions=self._instructions,
+            reduce_bucket=self._reduce_bucket,
         )
-        self._interpreter.check((*self._instructions, *self._evaluation))
+        self.reads = self._part.reads
+        machinery = assemble(
+            job,
+            strategy,
+            program,
+            capture,
+            self._part,
+            world=world,
+            channels=self._channels,
+            record=record,
+        )
+        self._recorder, self._in_flight = machinery.recorder, machinery.in_flight
+        self._reductions, self._interpreter = machinery.reductions, machinery.interpreter
+        self._uses = [self._interpreter.check(of) for of in (self._instructions, self._evaluation)]
         self.steps = 0
-        seed_generators(derive_seed(job.seed, "rank", world.rank // strategy.pp, world.rank % strategy.pp))
+        seed_generators(derive_seed(job.seed, "rank", self._replica, row))
 
     @property
     def recording(self) -> bool:
@@ -158,7 +138,7 @@ class Executor:
             self._job,
             replicas=self._strategy.dp,
             microbatches=self._strategy.microbatches,
-            replica=self._world.rank // self._strategy.pp,
+            replica=self._replica,
             reads=self.reads,
             samples=self._from_rank_0(samples),
             workers=workers,
@@ -198,7 +178,7 @@ class Executor:
             sizes = self._sizes(samples)
             state = State(number=self.steps, samples=samples, sizes=sizes, source=self._cut(batch, sizes))
         try:
-            self._interpreter.run(self._instructions, state)
+            self._interpreter.run(self._instructions, self._uses[0], state)
             loss = self._reductions.check_loss(state)
         except BaseException:
             self._in_flight.forget()
@@ -229,7 +209,7 @@ class Executor:
                 for number, state in enumerate(self._evaluations(dataset)):
                     if number == 0:
                         self._reductions.share_buffers(self._instructions, state)
-                    self._interpreter.run(self._evaluation, state)
+                    self._interpreter.run(self._evaluation, self._uses[1], state)
                     total += self._reductions.mean_metric(state)
         finally:
             self._recorder.enabled = recording
@@ -243,11 +223,17 @@ class Executor:
     def weights(self) -> dict[str, torch.Tensor]:
         """The plain `state_dict` of the user's model, in host memory: on rank 0; on the others nothing."""
         with in_contact(self._world.rank, "gathering the weights"):
+            held: dict[str, torch.Tensor] = {}
+            if self._part.state is not None:
+                held.update(self._part.state())
+            else:
+                for stage in self._part.stages.values():
+                    held.update(stage.module.state_dict())
             return gather_weights(
                 self._model,
-                self._stage.module,
+                held,
                 rank=self._world.rank,
-                stages=self._strategy.pp,
+                rows=[self._layout.rank(0, row) for row in range(self._strategy.pp)],
                 group=self._channels.control,
             )
 
@@ -268,25 +254,36 @@ class Executor:
         Args:
             path: of a safetensors file
         """
-        read_weights(self._model, path)
+        read_weights(self._model, path, self._part.load, shapes=self._part.shapes)
 
     def close(self) -> None:
         """End the connections that were made for the program; afterwards there is nothing left to use."""
         if not vars(self):
             return
-        self._stage.close()
+        for stage in self._part.stages.values():
+            stage.close()
+        if self._part.close is not None:
+            self._part.close()
         self._channels.close()
         # What refers to a process group keeps its threads alive, and this refers to everything.
         vars(self).clear()
 
     def _evaluations(self, dataset: Any) -> Iterator[State]:
         samples, batch = dataset_length(dataset), self._job.global_batch_size
+        left = samples % batch
+        if self._strategy.shards and self._strategy.tp == 1 and 0 < left < self._strategy.dp:
+            raise InputError(
+                f"the last batch of the evaluation has {left} samples, and {self._strategy.dp} replicas that share "
+                "layers need one each: leave them out of the data set, or take another global batch size",
+                samples=samples,
+                replicas=self._strategy.dp,
+            )
         shares = Shares(
             torch.arange(samples),
             batch=batch,
             replicas=self._strategy.dp,
             microbatches=self._strategy.microbatches,
-            replica=self._world.rank // self._strategy.pp,
+            replica=self._replica,
         )
         for share in shares.load(
             range(-(-samples // batch)),
@@ -303,27 +300,19 @@ class Executor:
                 samples=samples,
             )
         replicas = microbatch_sizes(samples, replicas=self._strategy.dp, microbatches=self._strategy.microbatches)
-        return replicas[self._world.rank // self._strategy.pp]
+        return replicas[self._replica]
 
     def _cut(self, batch: Any, sizes: tuple[int, ...]) -> Callable[[int], Any]:
         return cut_batch(batch, sizes).__getitem__ if self.reads else lambda number: None
 
-    def _reduce_bucket(self, number: int, flat: torch.Tensor) -> None:
-        """A bucket is complete; number -1 is the last one, whichever it is."""
-        self._reductions.start_bucket(self._bucket(number), flat)
-
-    def _bucket(self, number: int) -> Instruction:
-        if number < len(self._buckets):
-            return self._buckets[number]
-        last = self._buckets[-1]
-        return Instruction(
-            kind=last.kind,
-            rank=last.rank,
-            segment=last.segment,
-            stream=last.stream,
-            group=last.group,
-            label=f"b{number}",
-        )
+    def _reduce_bucket(self, segment: int, number: int, flat: torch.Tensor) -> None:
+        """A bucket is complete; number -1 is the last one of its segment, whichever it is."""
+        buckets = self._buckets[segment]
+        if number < len(buckets):
+            self._reductions.start_bucket(buckets[number], flat)
+        else:
+            # DDP has more of them in its first steps than the program says.
+            self._reductions.start_bucket(replace(buckets[-1], label=f"b{number}"), flat)
 
     def _from_rank_0(self, number: int) -> int:
         if self._channels.control is None:
@@ -332,10 +321,3 @@ class Executor:
         with in_contact(self._world.rank, "a word from rank 0"):
             dist.broadcast(value, group_src=0, group=self._channels.control)
         return int(value)
-
-
-_REDUCTIONS = (Kind.ALL_REDUCE, Kind.REDUCE)
-
-
-def _is_bucket(instruction: Instruction) -> bool:
-    return instruction.label[:1] == "b" and instruction.label[1:].isdigit()

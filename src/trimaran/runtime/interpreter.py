@@ -4,9 +4,14 @@ The instructions of a rank are issued in the order of its list. Each kind has on
 flow. Compute runs when it is issued; communication is started when it is issued, and waited for by the first
 instruction whose `after` names it. An instruction of a microbatch that is empty, in a small last batch, is left out;
 all ranks leave out the same.
+
+A segment works on leaves of its own, cut off from the history of what it reads; the gradient of a leaf goes where the
+tensor came from. So a segment of this rank and one of another rank are served alike, and gradients are those of one
+graph.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 
 import torch
 
@@ -15,16 +20,15 @@ from trimaran.graph.batches import split_batch
 from trimaran.graph.types import TensorSpec
 from trimaran.job import Job
 from trimaran.program.types import Instruction, Kind
-from trimaran.runtime.channels import Channels
+from trimaran.runtime.deferral import Deferred
+from trimaran.runtime.exchanges import Exchanges, microbatch_of, segment_of
 from trimaran.runtime.losses import loss_term
-from trimaran.runtime.messages import MessageLayout
-from trimaran.runtime.pending import InFlight, Pending
 from trimaran.runtime.precision import autocast, place_batch
 from trimaran.runtime.record import Recorder
 from trimaran.runtime.reductions import Reductions
-from trimaran.runtime.stages import Stage
-from trimaran.runtime.state import State
-from trimaran.runtime.streams import Stamp
+from trimaran.runtime.stages import Divided, Stage
+from trimaran.runtime.state import Passage, State
+from trimaran.runtime.uses import Uses, find_uses
 from trimaran.timeline import COMPUTE, HOST
 
 
@@ -34,13 +38,11 @@ class Interpreter:
     Args:
         job: has the loss and the metric
         device: of the rank
-        stage: computes
-        channels: communicate
-        in_flight: communication under way
+        stages: compute, by number of the segment
+        reads: for each of these segments, the tensors of other segments that it reads
+        exchanges: messages
         reductions: everything about collectives, and the update
         recorder: writes down what happened
-        crossing: for each `(producer, consumer)` pair of segments, the tensors that they exchange
-        released: for each receive, the sends that it shows to have been received, by token
     """
 
     def __init__(
@@ -48,33 +50,32 @@ class Interpreter:
         job: Job,
         device: str,
         *,
-        stage: Stage,
-        channels: Channels,
-        in_flight: InFlight,
+        stages: Mapping[int, Stage],
+        reads: Mapping[int, Sequence[TensorSpec]],
+        exchanges: Exchanges,
         reductions: Reductions,
         recorder: Recorder,
-        crossing: Mapping[tuple[int, int], Sequence[TensorSpec]],
-        released: Mapping[str, Sequence[str]],
     ) -> None:
         self._job = job
         self._device = device
-        self._stage = stage
-        self._channels = channels
-        self._in_flight = in_flight
+        self._stages = stages
+        self._reads = reads
+        self._exchanges = exchanges
         self._reductions = reductions
         self._recorder = recorder
-        self._crossing = crossing
-        self._released = released
-        self._layouts: dict[tuple[str, int], MessageLayout] = {}
+        self._uses: Uses = find_uses((), {}, lambda instruction: ())
 
-    def check(self, instructions: Sequence[Instruction]) -> None:
+    def check(self, instructions: Sequence[Instruction]) -> Uses:
         """Refuse instructions that cannot be run.
 
         Args:
             instructions: of this rank
 
+        Returns:
+            What `run` needs to know of them.
+
         Raises:
-            InputError: a kind that has no method here
+            InputError: a kind that has no method here, or a segment that is not on this rank
         """
         for instruction in instructions:
             if instruction.kind not in _METHODS:
@@ -83,33 +84,37 @@ class Interpreter:
                     f"{', '.join(sorted(_METHODS))}",
                     kind=str(instruction.kind),
                 )
+            if instruction.segment is not None and instruction.segment not in self._stages:
+                raise InputError(
+                    f"{instruction.id}: this rank has the segments {', '.join(map(str, self._stages))}",
+                    segment=instruction.segment,
+                )
+        names = {segment: [spec.name for spec in specs] for segment, specs in self._reads.items()}
+        return find_uses(instructions, names, lambda sent: [spec.name for spec in self._exchanges.carried(sent)])
 
-    def run(self, instructions: Sequence[Instruction], state: State) -> None:
+    def run(self, instructions: Sequence[Instruction], uses: Uses, state: State) -> None:
         """Run one step, or the evaluation of one batch.
 
         Args:
             instructions: of this rank, in order
+            uses: what `check` said of them
             state: of the step; filled
 
         Raises:
             ExecutionError: another rank is gone
             InputError: the loss is no scalar
         """
-        state.completing = _last_backward(instructions, state.sizes)
+        self._uses = uses
+        for segment, microbatches in uses.completing.items():
+            state.completing.update((segment, number) for number in microbatches if state.sizes[number])
         for instruction in instructions:
             if instruction.microbatch is not None and not state.sizes[instruction.microbatch]:
                 continue
             _METHODS[instruction.kind](self, instruction, state)
-        self._in_flight.wait_for_all()
+        self._reductions.wait_for_all()
 
-    def _all_reduce(self, instruction: Instruction, state: State) -> None:
-        self._reductions.all_reduce(instruction, state)
-
-    def _reduce(self, instruction: Instruction, state: State) -> None:
-        """Nothing: a mark has started it."""
-
-    def _broadcast(self, instruction: Instruction, state: State) -> None:
-        self._reductions.broadcast(instruction, state)
+    def _collective(self, instruction: Instruction, state: State) -> None:
+        self._reductions.run(instruction, state)
 
     def _clip(self, instruction: Instruction, state: State) -> None:
         self._reductions.clip(instruction, state)
@@ -119,149 +124,120 @@ class Interpreter:
 
     def _load(self, instruction: Instruction, state: State) -> None:
         start = self._recorder.stamp()
-        microbatch = _microbatch(instruction)
+        microbatch = microbatch_of(instruction)
         state.batches[microbatch] = place_batch(
             state.source(microbatch), precision=self._job.precision, device=self._device
         )
         self._recorder.add(instruction.token, HOST, start, self._recorder.stamp(), instruction.nbytes)
 
     def _forward(self, instruction: Instruction, state: State) -> None:
-        self._wait(instruction)
+        self._exchanges.wait(instruction)
         start = self._recorder.stamp()
-        microbatch = _microbatch(instruction)
-        samples = state.sizes[microbatch]
-        batch = state.batches.pop(microbatch, None)
-        received = state.received.setdefault(microbatch, {})
+        segment, microbatch = segment_of(instruction), microbatch_of(instruction)
+        stage, samples = self._stages[segment], state.sizes[microbatch]
+        batch = state.batches.get(microbatch)
+        passage = Passage(read=self._leaves(instruction, state))
+        if segment in self._uses.split and passage.is_awaited and isinstance(stage, Divided) and stage.divides:
+            passage.deferred = Deferred()
         with autocast(self._job.precision, self._device):
-            state.made[microbatch], output = self._stage.forward(
-                batch, received, samples, completing=microbatch == state.completing
-            )
-            if self._stage.is_last:
-                root, term = loss_term(self._job, output, batch, samples=samples, of=state.samples)
-                state.roots[microbatch] = root
+            with nullcontext() if passage.deferred is None else passage.deferred.recording():
+                passage.made, output = stage.forward(
+                    batch, passage.read, samples, completing=microbatch == state.completing.get(segment)
+                )
+            if stage.is_last:
+                passage.root, term = loss_term(self._job, output, batch, samples=samples, of=state.samples)
                 state.terms.append(term)
+        state.passages[segment, microbatch] = passage
+        self._keep(instruction, state, passage.made)
         self._recorder.add(instruction.token, COMPUTE, start, self._recorder.stamp())
-        if self._stage.is_last:
+        if stage.is_last:
             self._reductions.fetch_loss(state)
 
     def _backward(self, instruction: Instruction, state: State) -> None:
-        self._wait(instruction)
+        self._exchanges.wait(instruction)
         start = self._recorder.stamp()
-        microbatch = _microbatch(instruction)
-        made, arrived = state.made.pop(microbatch), state.arrived.pop(microbatch, {})
-        roots: list[torch.Tensor] = []
-        gradients: list[torch.Tensor | None] = []
-        if microbatch in state.roots:
-            roots.append(state.roots.pop(microbatch))
-            gradients.append(None)
-        for name, parts in arrived.items():
-            roots.append(made[name])
-            gradients.append(_sum(parts).to(made[name].dtype))
-        needed = [number for number, root in enumerate(roots) if root.requires_grad]
-        self._stage.backward(
-            [roots[number] for number in needed],
-            [gradients[number] for number in needed],
-            completing=microbatch == state.completing,
+        segment, microbatch = segment_of(instruction), microbatch_of(instruction)
+        passage = state.passages.pop((segment, microbatch))
+        self._stages[segment].backward(
+            *_roots(passage, microbatch, state), completing=microbatch == state.completing[segment]
         )
-        received = state.received.pop(microbatch)
-        state.returning[microbatch] = {name: tensor.grad for name, tensor in received.items()}
+        _return_gradients(passage, microbatch, state)
+        self._recorder.add(instruction.token, COMPUTE, start, self._recorder.stamp())
+
+    def _backward_input(self, instruction: Instruction, state: State) -> None:
+        """What others wait for; where nobody does, nothing."""
+        self._exchanges.wait(instruction)
+        start = self._recorder.stamp()
+        segment, microbatch = segment_of(instruction), microbatch_of(instruction)
+        passage = state.passages[segment, microbatch]
+        passage.roots = _roots(passage, microbatch, state)
+        if passage.is_awaited:
+            self._stages[segment].backward(*passage.roots, completing=False)
+            _return_gradients(passage, microbatch, state)
+            passage.roots = (), ()
+        passage.read, passage.made, passage.root = {}, {}, None
+        self._recorder.add(instruction.token, COMPUTE, start, self._recorder.stamp())
+
+    def _backward_weight(self, instruction: Instruction, state: State) -> None:
+        """What was put off."""
+        self._exchanges.wait(instruction)
+        start = self._recorder.stamp()
+        segment, microbatch = segment_of(instruction), microbatch_of(instruction)
+        passage = state.passages.pop((segment, microbatch))
+        stage, completing = self._stages[segment], microbatch == state.completing[segment]
+        if passage.deferred is not None and isinstance(stage, Divided):
+            stage.backward_weights(passage.deferred, completing=completing)
+        else:
+            stage.backward(*passage.roots, completing=completing)
         self._recorder.add(instruction.token, COMPUTE, start, self._recorder.stamp())
 
     def _evaluate(self, instruction: Instruction, state: State) -> None:
-        self._wait(instruction)
-        microbatch = _microbatch(instruction)
-        batch = state.batches.pop(microbatch, None)
-        received = state.received.pop(microbatch, {})
+        self._exchanges.wait(instruction)
+        segment, microbatch = segment_of(instruction), microbatch_of(instruction)
+        stage, batch = self._stages[segment], state.batches.get(microbatch)
+        received = self._leaves(instruction, state)
         with autocast(self._job.precision, self._device):
-            state.made[microbatch], output = self._stage.evaluate(batch, received, state.sizes[microbatch])
-        if self._stage.is_last and self._job.metric is not None:
+            made, output = stage.evaluate(batch, received, state.sizes[microbatch])
+        self._keep(instruction, state, made)
+        if stage.is_last and self._job.metric is not None:
             target = split_batch(batch, own_loss=self._job.loss is None)[2]
             value = float(self._job.metric(output, target))
             state.metrics.append((value, state.sizes[microbatch]))
 
     def _send_forward(self, instruction: Instruction, state: State) -> None:
-        self._send(instruction, state, state.made[_microbatch(instruction)])
+        self._exchanges.send_forward(instruction, state)
+        self._let_go(instruction, state)
 
     def _send_backward(self, instruction: Instruction, state: State) -> None:
-        self._send(instruction, state, state.returning[_microbatch(instruction)])
+        self._exchanges.send_backward(instruction, state)
 
     def _receive_forward(self, instruction: Instruction, state: State) -> None:
-        received = state.received.setdefault(_microbatch(instruction), {})
-        wanted = {spec.name: spec.requires_grad for spec in self._specs(instruction)}
-
-        def store(tensors: dict[str, torch.Tensor]) -> None:
-            for name, tensor in tensors.items():
-                received[name] = tensor.requires_grad_(wanted[name] and torch.is_grad_enabled())
-
-        self._receive(instruction, state, store)
+        self._exchanges.receive_forward(instruction, state)
 
     def _receive_backward(self, instruction: Instruction, state: State) -> None:
-        arrived = state.arrived.setdefault(_microbatch(instruction), {})
+        self._exchanges.receive_backward(instruction, state)
 
-        def store(tensors: dict[str, torch.Tensor]) -> None:
-            for name, tensor in tensors.items():
-                arrived.setdefault(name, []).append(tensor)
+    def _leaves(self, instruction: Instruction, state: State) -> dict[str, torch.Tensor]:
+        """What a segment reads of others, as leaves of its own."""
+        values = state.values.get(microbatch_of(instruction), {})
+        grad = torch.is_grad_enabled()
+        return {
+            spec.name: values[spec.name].detach().requires_grad_(spec.requires_grad and grad)
+            for spec in self._reads.get(segment_of(instruction), ())
+        }
 
-        self._receive(instruction, state, store)
+    def _keep(self, instruction: Instruction, state: State, made: Mapping[str, torch.Tensor]) -> None:
+        """Keep what a forward has made for others, and let go of what nobody needs after it."""
+        values = state.values.setdefault(microbatch_of(instruction), {})
+        values.update((name, tensor.detach()) for name, tensor in made.items())
+        self._let_go(instruction, state)
+        if instruction.token in self._uses.batches:
+            state.batches.pop(microbatch_of(instruction), None)
 
-    def _send(self, instruction: Instruction, state: State, tensors: Mapping[str, torch.Tensor | None]) -> None:
-        start = self._recorder.stamp()
-        buffer = self._layout(instruction, state).pack(tensors, self._device)
-        self._start(instruction, self._channels.send, buffer, start)
-
-    def _receive(
-        self, instruction: Instruction, state: State, store: Callable[[dict[str, torch.Tensor]], None]
-    ) -> None:
-        start = self._recorder.stamp()
-        layout = self._layout(instruction, state)
-        buffer = torch.empty(layout.nbytes, dtype=torch.uint8, device=self._device)
-        pending = self._start(instruction, self._channels.receive, buffer, start)
-        pending.finish = lambda: store(layout.unpack(buffer))
-
-    def _start(
-        self,
-        instruction: Instruction,
-        operation: Callable[[torch.Tensor, int], object],
-        buffer: torch.Tensor,
-        start: Stamp,
-    ) -> Pending:
-        pending = Pending(
-            token=instruction.token,
-            nbytes=buffer.nbytes,
-            works=[operation(buffer, _peer(instruction))],
-            buffers=[buffer],
-            start=start,
-        )
-        self._in_flight.add(
-            pending,
-            f"{instruction.kind} {instruction.peer}",
-            collective=False,
-            stood_still=True,
-        )
-        return pending
-
-    def _wait(self, instruction: Instruction) -> None:
-        for token in instruction.after:
-            self._in_flight.wait(token)
-            for sent in self._released.get(token, ()):
-                self._in_flight.wait(sent)
-
-    def _specs(self, instruction: Instruction) -> Sequence[TensorSpec]:
-        ends = (instruction.segment, instruction.peer_segment)
-        outward = instruction.kind in (Kind.SEND_FORWARD, Kind.RECEIVE_BACKWARD)
-        producer, consumer = ends if outward else reversed(ends)
-        specs = self._crossing[producer, consumer]  # type: ignore[index]
-        if instruction.kind in (Kind.SEND_BACKWARD, Kind.RECEIVE_BACKWARD):
-            return [spec for spec in specs if spec.requires_grad]
-        return specs
-
-    def _layout(self, instruction: Instruction, state: State) -> MessageLayout:
-        samples = state.sizes[_microbatch(instruction)]
-        key = (instruction.token, samples)
-        layout = self._layouts.get(key)
-        if layout is None:
-            layout = self._layouts[key] = MessageLayout(self._specs(instruction), samples)
-        return layout
+    def _let_go(self, instruction: Instruction, state: State) -> None:
+        values = state.values[microbatch_of(instruction)]
+        for name in self._uses.values.get(instruction.token, ()):
+            values.pop(name, None)
 
 
 # Functions, not bound methods: an interpreter that held itself would outlive its process groups.
@@ -269,41 +245,41 @@ _METHODS: dict[Kind, Callable[[Interpreter, Instruction, State], None]] = {
     Kind.LOAD: Interpreter._load,
     Kind.FORWARD: Interpreter._forward,
     Kind.BACKWARD: Interpreter._backward,
+    Kind.BACKWARD_INPUT: Interpreter._backward_input,
+    Kind.BACKWARD_WEIGHT: Interpreter._backward_weight,
     Kind.EVALUATE: Interpreter._evaluate,
     Kind.SEND_FORWARD: Interpreter._send_forward,
     Kind.SEND_BACKWARD: Interpreter._send_backward,
     Kind.RECEIVE_FORWARD: Interpreter._receive_forward,
     Kind.RECEIVE_BACKWARD: Interpreter._receive_backward,
-    Kind.ALL_REDUCE: Interpreter._all_reduce,
-    Kind.BROADCAST: Interpreter._broadcast,
-    Kind.REDUCE: Interpreter._reduce,
+    Kind.ALL_REDUCE: Interpreter._collective,
+    Kind.ALL_GATHER: Interpreter._collective,
+    Kind.REDUCE_SCATTER: Interpreter._collective,
+    Kind.BROADCAST: Interpreter._collective,
+    Kind.REDUCE: Interpreter._collective,
     Kind.CLIP: Interpreter._clip,
     Kind.UPDATE: Interpreter._update,
 }
 
 
-def _last_backward(instructions: Sequence[Instruction], sizes: Sequence[int]) -> int | None:
-    """The microbatch whose backward completes the gradients; None in an evaluation."""
-    backwards = (
-        _microbatch(instruction) for instruction in reversed(instructions) if instruction.kind is Kind.BACKWARD
-    )
-    return next((microbatch for microbatch in backwards if sizes[microbatch]), None)
+def _roots(passage: Passage, microbatch: int, state: State) -> tuple[list[torch.Tensor], list[torch.Tensor | None]]:
+    """Where a backward starts: the loss, and what was made for others, with the gradients that came back for it."""
+    roots: list[torch.Tensor] = []
+    gradients: list[torch.Tensor | None] = []
+    if passage.root is not None and passage.root.requires_grad:
+        roots.append(passage.root)
+        gradients.append(None)
+    for name, made in passage.made.items():
+        gradient = state.take_gradient(microbatch, name)
+        if gradient is not None and made.requires_grad:
+            roots.append(made)
+            gradients.append(gradient.to(made.dtype))
+    return roots, gradients
 
 
-def _microbatch(instruction: Instruction) -> int:
-    if instruction.microbatch is None:
-        raise InputError(f"{instruction.id} must name a microbatch")
-    return instruction.microbatch
-
-
-def _peer(instruction: Instruction) -> int:
-    if instruction.peer is None:
-        raise InputError(f"{instruction.id} must name a peer")
-    return instruction.peer
-
-
-def _sum(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
-    return total
+def _return_gradients(passage: Passage, microbatch: int, state: State) -> None:
+    """Put the gradients of what a segment has read where their tensors came from."""
+    for name, leaf in passage.read.items():
+        if leaf.grad is not None:
+            state.add_gradient(microbatch, name, leaf.grad)
+            leaf.grad = None

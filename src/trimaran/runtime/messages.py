@@ -49,12 +49,15 @@ class MessageLayout:
         self._fields = tuple(fields)
         self.nbytes = end
 
-    def pack(self, tensors: Mapping[str, torch.Tensor | None], device: str) -> torch.Tensor:
+    def pack(
+        self, tensors: Mapping[str, torch.Tensor | None], device: str, into: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """A flat buffer of the tensors.
 
         Args:
             tensors: by name; None, as of a gradient that is missing, is sent as zeros
             device: where the buffer lies
+            into: the buffer; None: a new one, or a tensor as it lies
 
         Returns:
             Bytes; of a single tensor a view where it can be one.
@@ -62,10 +65,10 @@ class MessageLayout:
         Raises:
             ExecutionError: a tensor has another shape than the graph says
         """
-        if len(self._fields) == 1:
+        if len(self._fields) == 1 and into is None:
             field = self._fields[0]
             return _flat(self._checked(field, tensors[field.name], device))
-        buffer = torch.empty(self.nbytes, dtype=torch.uint8, device=device)
+        buffer = torch.empty(self.nbytes, dtype=torch.uint8, device=device) if into is None else into
         for field in self._fields:
             part = buffer[field.start : field.start + field.nbytes]
             part.copy_(_flat(self._checked(field, tensors[field.name], device)))

@@ -5,7 +5,7 @@ a parameter's gradient is there; a bucket whose last gradient has come is copied
 gradients become views, so that the sum over the replicas need not be copied back.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import nn
@@ -30,14 +30,22 @@ class BucketReducer:
         self._next = 0
         self._armed = False
         self._hooks = [
-            parameter.register_post_accumulate_grad_hook(self._arrived) for bucket in buckets for parameter in bucket
+            parameter.register_post_accumulate_grad_hook(self.arrived) for bucket in buckets for parameter in bucket
         ]
 
-    def arm(self) -> None:
-        """The next backward completes the gradients."""
-        self._missing = [len(bucket) for bucket in self._buckets]
+    def arm(self, among: Iterable[torch.Tensor] | None = None) -> None:
+        """What comes next completes the gradients.
+
+        Args:
+            among: parameters of which a gradient is still to come; None: all
+        """
+        coming = None if among is None else {id(parameter) for parameter in among}
+        self._missing = [
+            sum(coming is None or id(parameter) in coming for parameter in bucket) for bucket in self._buckets
+        ]
         self._next = 0
         self._armed = True
+        self._hand_over_complete()
 
     def finish(self) -> None:
         """The backward has ended: what it did not reach has no gradient of this step, and its bucket goes now."""
@@ -51,16 +59,29 @@ class BucketReducer:
             hook.remove()
         self._hooks.clear()
 
-    def _arrived(self, parameter: torch.Tensor) -> None:
+    def arrived(self, parameter: torch.Tensor) -> None:
+        """A gradient is there: autograd tells, or whoever has computed it.
+
+        Args:
+            parameter: whose
+
+        Raises:
+            ExecutionError: it had been reduced already
+        """
         if not self._armed:
             return
-        number = self._bucket_of[id(parameter)]
+        number = self._bucket_of.get(id(parameter), len(self._buckets))
         if number < self._next:
             raise ExecutionError(
                 f"a parameter of shape {tuple(parameter.shape)} got a gradient twice in one backward, the second time "
                 "after it had been reduced: reentrant activation checkpointing does that; use use_reentrant=False"
             )
+        if number == len(self._buckets):
+            return
         self._missing[number] -= 1
+        self._hand_over_complete()
+
+    def _hand_over_complete(self) -> None:
         # In order, though a later bucket may be complete before: collectives must match on all replicas.
         while self._next < len(self._buckets) and self._missing[self._next] == 0:
             self._hand_over()

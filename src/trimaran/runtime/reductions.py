@@ -4,7 +4,8 @@ By label: "b<k>" adds up a bucket of gradients over the replicas, and is started
 that here there is nothing left to do; "loss" and "metric" add up sums and weights over all ranks; "tie<k>" adds up
 the gradients of a weight that several stages hold; "norm" adds up squares over the stages, or over homes; "buffers"
 copies replica 0's. A reduce of "b<k>" adds the bucket up at its home only, and a broadcast of "b<k>" hands out its
-weights from there.
+weights from there. "f<k>", "g<k>", "u<k>", "v<k>", "s<k>", "x<k>" and "y<k>" are what a library communicates inside an
+instruction of compute: there is nothing left to do for them either.
 """
 
 import math
@@ -16,6 +17,7 @@ import torch.distributed as dist
 from trimaran.errors import ExecutionError, InputError
 from trimaran.program.types import Instruction, Kind
 from trimaran.runtime.channels import Channels, in_contact
+from trimaran.runtime.part import HasGradient
 from trimaran.runtime.pending import InFlight, Pending
 from trimaran.runtime.record import Recorder
 from trimaran.runtime.state import State
@@ -35,7 +37,7 @@ class Reductions:
         recorder: writes down what happened
         updater: optimizer of this rank
         tied: for each label of a "tie", the parameter
-        buffers: of the stage
+        buffers: of each segment, by its number
         homed: parameters of each bucket that has a home, by its label
     """
 
@@ -47,8 +49,8 @@ class Reductions:
         in_flight: InFlight,
         recorder: Recorder,
         updater: Updater,
-        tied: Mapping[str, torch.nn.Parameter],
-        buffers: Sequence[torch.Tensor],
+        tied: Mapping[str, HasGradient],
+        buffers: Mapping[int, Sequence[torch.Tensor]],
         homed: Mapping[str, Sequence[torch.nn.Parameter]],
     ) -> None:
         self._world = world
@@ -57,16 +59,26 @@ class Reductions:
         self._recorder = recorder
         self._updater = updater
         self._tied = tied
-        self._buffers = list(buffers)
+        self._buffers = buffers
         self._homed = homed
         self._weighted: bool | None = None
 
-    def all_reduce(self, instruction: Instruction, state: State) -> None:
-        """Run an all-reduce, by its label."""
-        method = _METHODS.get(instruction.label.rstrip("0123456789"))
-        if method is None:
-            raise InputError(f'{instruction.id}: the runtime knows no all-reduce "{instruction.label}"')
+    def run(self, instruction: Instruction, state: State) -> None:
+        """Run a collective, by its kind and label."""
+        if instruction.kind is Kind.BROADCAST:
+            self.broadcast(instruction, state)
+            return
+        name = instruction.label.rstrip("0123456789")
+        if name in _ELSEWHERE and name != instruction.label:
+            return
+        method = _METHODS.get(name)
+        if method is None or instruction.kind is not Kind.ALL_REDUCE:
+            raise InputError(f'{instruction.id}: the runtime knows no {instruction.kind} "{instruction.label}"')
         method(self, instruction, state)
+
+    def wait_for_all(self) -> None:
+        """Wait for all communication that is under way."""
+        self._in_flight.wait_for_all()
 
     def start_bucket(self, instruction: Instruction, flat: torch.Tensor) -> None:
         """Add up a bucket of gradients.
@@ -85,7 +97,10 @@ class Reductions:
     def broadcast(self, instruction: Instruction, state: State) -> None:
         """Copy the buffers of replica 0 to the others, or the weights of a bucket from its home."""
         self._wait(instruction)
-        tensors = [weight.detach() for weight in self._homed.get(instruction.label, ())] or self._buffers
+        if instruction.label in self._homed:
+            tensors = [weight.detach() for weight in self._homed[instruction.label]]
+        else:
+            tensors = list(self._buffers.get(instruction.segment or 0, ()))
         start = self._recorder.stamp()
         flats, targets = [], []
         for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
@@ -238,13 +253,15 @@ class Reductions:
     def _tie(self, instruction: Instruction, state: State) -> None:
         self._wait(instruction)
         parameter = self._tied[instruction.label]
-        gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.contiguous()
+        found = parameter.grad
+        if found is None and isinstance(parameter, torch.Tensor):
+            found = torch.zeros_like(parameter)
+        if found is None:
+            raise InputError(f"{instruction.id}: there is no gradient to add up", label=instruction.label)
+        gradient = found.contiguous()
         parameter.grad = gradient
         start = self._recorder.stamp()
         self._launch(instruction, [self._channels.all_reduce(gradient, instruction.group)], [gradient], start=start)
-
-    def _bucket(self, instruction: Instruction, state: State) -> None:
-        """Nothing: a mark has started it."""
 
     def _settle_gradients(self, state: State) -> None:
         """Make the gradients those of the global batch."""
@@ -315,5 +332,8 @@ _METHODS: dict[str, Callable[[Reductions, Instruction, State], None]] = {
     "metric": Reductions._mean_metric,
     "norm": Reductions._norm,
     "tie": Reductions._tie,
-    "b": Reductions._bucket,
+    "q": Reductions._tie,
 }
+
+# Started by a mark, or done by a library.
+_ELSEWHERE = frozenset("bfguvsxy")

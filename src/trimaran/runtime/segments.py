@@ -14,6 +14,7 @@ from trimaran.graph.batches import name_tensors
 from trimaran.graph.segments import Segment
 from trimaran.graph.types import Graph
 from trimaran.program.types import Execution
+from trimaran.runtime.deferral import Deferred
 from trimaran.runtime.reducer import BucketReducer
 from trimaran.runtime.stages import ReduceBucket
 
@@ -38,6 +39,8 @@ class SegmentStage:
     ) -> None:
         self.module: nn.Module = segment
         self.is_last = segment.is_last
+        # What is compiled has no place for a backward of our own.
+        self.divides = execution == "eager"
         self._inputs = segment.inputs
         self._segment = segment
         if execution == "compiled":
@@ -59,6 +62,14 @@ class SegmentStage:
             self._reducer.arm()
         if roots:
             torch.autograd.backward(list(roots), list(gradients))
+        if completing:
+            self._reducer.finish()
+
+    def backward_weights(self, deferred: Deferred, *, completing: bool) -> None:
+        """What a backward has put off; see `stages.Divided`."""
+        if completing:
+            self._reducer.arm(among=deferred.parameters)
+        deferred.run(self._reducer.arrived)
         if completing:
             self._reducer.finish()
 

@@ -1,7 +1,7 @@
-"""From a strategy to the stage that this rank runs."""
+"""From a strategy to the part of the job that this rank runs."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -9,41 +9,16 @@ from torch import nn
 
 from trimaran.errors import InputError
 from trimaran.graph.capture import Capture
-from trimaran.graph.segments import build_segment
-from trimaran.graph.types import Graph
 from trimaran.job import Job
 from trimaran.program.buckets import gradient_buckets
-from trimaran.program.cut import cut_graph
-from trimaran.program.types import Instruction, Program, Strategy
+from trimaran.program.types import Instruction, Kind, Program, Strategy
 from trimaran.runtime.channels import Channels
 from trimaran.runtime.homed import HomedReplica
+from trimaran.runtime.part import Part, ReduceSegmentBucket
 from trimaran.runtime.replica import Replica
-from trimaran.runtime.segments import SegmentStage, parameters_by_name
-from trimaran.runtime.stages import ReduceBucket, Stage
+from trimaran.runtime.segmented import segmented_part
+from trimaran.runtime.segments import parameters_by_name
 from trimaran.runtime.world import World
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """What one rank has of a job.
-
-    Attributes:
-        stage: computes
-        parameters: trained here
-        counted: those that count in the global norm here
-        tied: for each label of the all-reduce of a shared weight, the weight, where it is held here
-        reads: the stage reads data of the batch
-        buckets: parameters of each bucket that has a home, by its label
-        elsewhere: parameters that other ranks are home to: their gradients are dropped after the update
-    """
-
-    stage: Stage
-    parameters: tuple[nn.Parameter, ...]
-    counted: tuple[nn.Parameter, ...]
-    tied: Mapping[str, nn.Parameter]
-    reads: bool
-    buckets: Mapping[str, Sequence[nn.Parameter]] = field(default_factory=dict)
-    elsewhere: tuple[nn.Parameter, ...] = ()
 
 
 def check_world(strategy: Strategy, programs: Sequence[Program], world: World) -> None:
@@ -60,11 +35,31 @@ def check_world(strategy: Strategy, programs: Sequence[Program], world: World) -
                 program=len(program.ranks),
             )
     if strategy.devices != world.size:
+        names = ("dp", "pp", "tp") if strategy.tp > 1 else ("dp", "pp")
+        degrees = " x ".join(f"{name} {getattr(strategy, name)}" for name in names)
         raise InputError(
-            f"the strategy is for {strategy.devices} ranks (dp {strategy.dp} x pp {strategy.pp}), this world has "
+            f"the strategy is for {strategy.devices} ranks ({degrees}), this world has "
             f"{world.size}: start as many, or plan again for this world",
             strategy=strategy.devices,
             world=world.size,
+        )
+
+
+def check_capture(job: Job, strategy: Strategy, capture: Capture | None) -> None:
+    """Refuse a strategy that divides the network, where there is no graph to divide.
+
+    Raises:
+        InputError: the model could not be captured, or its capture is not given
+    """
+    divided = strategy.pp > 1 or strategy.segments > 1 or strategy.tp > 1 or bool(strategy.shards)
+    if divided and (capture is None or capture.flow is None):
+        raise InputError(
+            f"the model of {job.name!r} could not be captured as a graph, so it cannot be cut into {strategy.segments} "
+            "stages, nor its tensors be shared: use data parallelism (pp=1, tp=1)"
+        )
+    if strategy.sync == "p2p" and strategy.dp > 1 and capture is None:
+        raise InputError(
+            f"homes need the graph of {job.name!r}, which says when each parameter has its gradient: give `capture`"
         )
 
 
@@ -89,13 +84,87 @@ def share_weights(model: nn.Module, world: World, channels: Channels) -> None:
                 tensor.copy_(contiguous)
 
 
+def make_part(
+    job: Job,
+    strategy: Strategy,
+    capture: Capture | None,
+    model: nn.Module,
+    *,
+    world: World,
+    channels: Channels,
+    instructions: Sequence[Instruction],
+    reduce_bucket: ReduceSegmentBucket,
+) -> Part:
+    """The part of this rank, made by whoever knows how.
+
+    Args:
+        job: the job
+        strategy: how it is divided
+        capture: of the job, where `check_capture` wants one
+        model: the user's, on its device, with the weights of rank 0
+        world: this process's
+        channels: communicate
+        instructions: of this rank, in a training step
+        reduce_bucket: starts the reduction of a bucket
+    """
+    if strategy.zero > 1:
+        # Imported where it is used: FSDP2 takes a second to import.
+        from trimaran.runtime.zero import zero_part
+
+        return zero_part(job, strategy, model, world=world, channels=channels)
+    buckets = bucket_instructions(instructions).get(0, [])
+    if capture is not None and (strategy.segments > 1 or strategy.shards):
+        make = _sharded_or_segmented(strategy)
+        part = make(
+            job,
+            strategy,
+            capture,
+            model,
+            world=world,
+            channels=channels,
+            instructions=instructions,
+            reduce_bucket=reduce_bucket,
+        )
+    elif capture is not None and strategy.sync == "p2p" and strategy.dp > 1:
+        part = homed_model(job, strategy, capture, model, reduces=buckets, reduce_bucket=reduce_bucket)
+    else:
+        part = whole_model(job, strategy, model, channels=channels, buckets=buckets, reduce_bucket=reduce_bucket)
+    if strategy.zero == 1 and strategy.dp > 1 and capture is not None:
+        from trimaran.runtime.zero import share_update
+
+        part = share_update(part, strategy, capture, world=world, instructions=instructions)
+    return part
+
+
+def _sharded_or_segmented(strategy: Strategy) -> Callable[..., Part]:
+    if not strategy.shards:
+        return segmented_part
+    from trimaran.runtime.tensor import tensor_part
+
+    return tensor_part
+
+
+def bucket_instructions(instructions: Sequence[Instruction]) -> dict[int, list[Instruction]]:
+    """The reductions of gradient buckets of each segment, in order."""
+    found: dict[int, list[Instruction]] = {}
+    for instruction in instructions:
+        label = instruction.label
+        if instruction.kind in _REDUCTIONS and label[:1] == "b" and label[1:].isdigit():
+            found.setdefault(instruction.segment or 0, []).append(instruction)
+    return found
+
+
+_REDUCTIONS = (Kind.ALL_REDUCE, Kind.REDUCE)
+
+
 def whole_model(
     job: Job,
     strategy: Strategy,
     model: nn.Module,
+    *,
     channels: Channels,
-    reduce_bucket: ReduceBucket,
     buckets: Sequence[Instruction],
+    reduce_bucket: ReduceSegmentBucket,
 ) -> Part:
     """The part of a rank that has the whole model.
 
@@ -104,8 +173,8 @@ def whole_model(
         strategy: how
         model: the user's, on its device
         channels: communicate
-        reduce_bucket: starts the all-reduce of a bucket
         buckets: the all-reduces of the program; together they have every parameter that the captured forward uses
+        reduce_bucket: starts the all-reduce of a bucket
     """
     parameters = tuple(parameter for parameter in model.parameters() if parameter.requires_grad)
     reduced_bytes = sum(bucket.nbytes for bucket in buckets)
@@ -115,33 +184,35 @@ def whole_model(
         execution=strategy.execution,
         group=channels.group(tuple(range(strategy.dp))) if strategy.dp > 1 else None,
         bucket_bytes=strategy.bucket_bytes,
-        reduce_bucket=reduce_bucket,
+        reduce_bucket=partial(reduce_bucket, 0),
         some_unused=reduced_bytes < sum(parameter.nbytes for parameter in parameters),
     )
-    return Part(stage=stage, parameters=parameters, counted=parameters, tied={}, reads=True)
+    return Part(stages={0: stage}, parameters=parameters, counted=parameters, tied={}, reads=True)
 
 
 def homed_model(
     job: Job,
     strategy: Strategy,
+    capture: Capture,
     model: nn.Module,
-    graph: Graph,
-    reduce_bucket: ReduceBucket,
+    *,
     reduces: Sequence[Instruction],
+    reduce_bucket: ReduceSegmentBucket,
 ) -> Part:
     """The part of a rank that has the whole model and is home to some of its buckets.
 
     Args:
         job: the job
         strategy: how
+        capture: names its parameters
         model: the user's, on its device
-        graph: names its parameters
-        reduce_bucket: starts the reduce of a bucket
         reduces: those of this rank, which say where each bucket is at home
+        reduce_bucket: starts the reduce of a bucket
 
     Raises:
         InputError: the program's buckets are not those of the strategy
     """
+    graph = capture.graph
     named = parameters_by_name(graph, model)
     buckets = {
         bucket.label: [named[name] for name in bucket.parameters]
@@ -163,38 +234,14 @@ def homed_model(
         own_loss=job.loss is None,
         execution=strategy.execution,
         buckets=list(buckets.values()),
-        reduce_bucket=reduce_bucket,
+        reduce_bucket=partial(reduce_bucket, 0),
     )
     return Part(
-        stage=stage,
+        stages={0: stage},
         parameters=mine,
         counted=mine,
         tied={},
         reads=True,
         buckets=buckets,
         elsewhere=tuple(parameter for parameter in trained if id(parameter) not in own),
-    )
-
-
-def one_segment(strategy: Strategy, capture: Capture, world: World, reduce_bucket: ReduceBucket) -> Part:
-    """The part of a rank that has one segment of a pipeline."""
-    number = world.rank % strategy.pp
-    graph = capture.graph
-    segment = build_segment(capture, strategy.boundaries, number)
-    named = parameters_by_name(graph, segment)
-    cut = cut_graph(graph, strategy.boundaries, microbatch=1)
-    buckets = gradient_buckets(graph, cut.parts[number], strategy.bucket_bytes) if strategy.dp > 1 else ()
-    stage = SegmentStage(
-        segment,
-        execution=strategy.execution,
-        buckets=[[named[name] for name in bucket.parameters] for bucket in buckets],
-        reduce_bucket=reduce_bucket,
-    )
-    trained = {name: parameter for name, parameter in named.items() if parameter.requires_grad}
-    return Part(
-        stage=stage,
-        parameters=tuple(trained.values()),
-        counted=tuple(p for name, p in trained.items() if cut.tied.get(name, (number,))[0] == number),
-        tied={f"tie{k}": trained[name] for k, name in enumerate(cut.tied) if name in trained},
-        reads=bool(cut.data[number]),
     )

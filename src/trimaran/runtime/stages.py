@@ -1,26 +1,28 @@
-"""The part of the network on one rank, as the interpreter of a program sees it.
+"""A segment of the network on one rank, as the interpreter of a program sees it.
 
-There are two: `replica.Replica`, the user's own model, and `segments.SegmentStage`, a part of it that was cut out by
-capture. What a stage does not know: messages, microbatch schedules, the loss.
+`replica.Replica` and `homed.HomedReplica` are the user's own model, `segments.SegmentStage` is a part of it that was
+cut out by capture. What a stage does not know: messages, microbatch schedules, the loss.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import nn
+
+from trimaran.runtime.deferral import Deferred
 
 ReduceBucket = Callable[[int, torch.Tensor], None]
 """Starts to add up, over the replicas, the flat gradients of the bucket of that number; -1 is the last one."""
 
 
 class Stage(Protocol):
-    """Forward and backward of what one rank holds.
+    """Forward and backward of one segment.
 
     Attributes:
         module: has its parameters and buffers, under the names of the user's model
-        is_last: its output is the model's
+        is_last: its output is the model's, of which the loss is computed
     """
 
     module: nn.Module
@@ -59,6 +61,25 @@ class Stage(Protocol):
 
     def close(self) -> None:
         """Take off what was put on the user's model, and let go of process groups."""
+
+
+@runtime_checkable
+class Divided(Stage, Protocol):
+    """A stage whose backward may be divided: the gradients of some weights after those of the inputs.
+
+    Attributes:
+        divides: its forward may run under `Deferred.recording`
+    """
+
+    divides: bool
+
+    def backward_weights(self, deferred: Deferred, *, completing: bool) -> None:
+        """What a backward has put off; adds to the gradients of the parameters.
+
+        Args:
+            deferred: under which the forward ran
+            completing: it completes the gradients of the step
+        """
 
 
 @contextmanager

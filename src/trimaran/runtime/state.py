@@ -1,12 +1,42 @@
-"""What a rank knows in the middle of a step."""
+"""What a rank knows in the middle of a step.
 
-from collections.abc import Callable
+Tensors that cross from segment to segment lie in one pool a microbatch, by name, whether another rank has sent them or
+a segment of this rank has made them; so do the gradients that come back, several a name where there are several
+readers. Whoever needs one next, a segment or a message, takes it from there.
+"""
+
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from trimaran.runtime.deferral import Deferred
 from trimaran.runtime.losses import LossTerm
+
+
+@dataclass(slots=True, kw_only=True)
+class Passage:
+    """The forward of one segment for one microbatch, until its backward.
+
+    Attributes:
+        read: tensors of other segments, by name: leaves of autograd here
+        made: tensors for other segments, by name, with their history
+        root: the loss, where the segment has it
+        deferred: gradients of weights that are put off; None: the backward is not divided
+        roots: from which the backward starts, where all of it is put off, with their gradients
+    """
+
+    read: dict[str, torch.Tensor]
+    made: dict[str, torch.Tensor] = field(default_factory=dict)
+    root: torch.Tensor | None = None
+    deferred: Deferred | None = None
+    roots: tuple[Sequence[torch.Tensor], Sequence[torch.Tensor | None]] = ((), ())
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a gradient goes back from it to another segment."""
+        return any(leaf.requires_grad for leaf in self.read.values())
 
 
 @dataclass(slots=True, kw_only=True)
@@ -18,15 +48,13 @@ class State:
         samples: of the global batch
         sizes: samples of each microbatch of this replica; 0: it is left out, by all ranks
         source: gives a microbatch
-        completing: microbatch whose backward completes the gradients
+        completing: for each segment, the microbatch whose backward completes its gradients
         batches: microbatches that were loaded
-        received: for each microbatch, the tensors of other segments, by name
-        made: for each microbatch, the tensors for other segments, by name
-        arrived: for each microbatch, the gradients of what was made, by name; one a consumer
-        returning: for each microbatch, the gradients of what was received, by name
-        roots: for each microbatch, the loss from which its backward starts; on the last stage
-        terms: what the microbatches add to the loss; on the last stage
-        metrics: metric and samples of each microbatch; on the last stage
+        values: for each microbatch, tensors that segments or messages here still read, by name
+        gradients: for each microbatch, gradients of tensors that crossed, by name; one a reader
+        passages: forwards that wait for their backwards, by segment and microbatch
+        terms: what the microbatches add to the loss, where it is computed
+        metrics: metric and samples of each microbatch, where they are computed
         mean: sum and weight of losses or metrics over all ranks, when it is known
         fetched: gives `mean` to the host, where it is on its way there
         norm: global norm of the gradients, squared, when it is known
@@ -37,16 +65,37 @@ class State:
     samples: int
     sizes: tuple[int, ...]
     source: Callable[[int], Any]
-    completing: int | None = None
+    completing: dict[int, int] = field(default_factory=dict)
     batches: dict[int, Any] = field(default_factory=dict)
-    received: dict[int, dict[str, torch.Tensor]] = field(default_factory=dict)
-    made: dict[int, dict[str, torch.Tensor]] = field(default_factory=dict)
-    arrived: dict[int, dict[str, list[torch.Tensor]]] = field(default_factory=dict)
-    returning: dict[int, dict[str, torch.Tensor | None]] = field(default_factory=dict)
-    roots: dict[int, torch.Tensor] = field(default_factory=dict)
+    values: dict[int, dict[str, torch.Tensor]] = field(default_factory=dict)
+    gradients: dict[int, dict[str, list[torch.Tensor]]] = field(default_factory=dict)
+    passages: dict[tuple[int, int], Passage] = field(default_factory=dict)
     terms: list[LossTerm] = field(default_factory=list)
     metrics: list[tuple[float, int]] = field(default_factory=list)
     mean: torch.Tensor | None = None
     fetched: Callable[[], list[float]] | None = None
     norm: torch.Tensor | None = None
     gradients_ready: bool = False
+
+    def take_gradient(self, microbatch: int, name: str) -> torch.Tensor | None:
+        """The sum of the gradients of a tensor that are there, which are then gone; None: there are none.
+
+        Args:
+            microbatch: number of the microbatch
+            name: of the tensor
+        """
+        parts = self.gradients.get(microbatch, {}).pop(name, ())
+        total = None
+        for part in parts:
+            total = part if total is None else total + part
+        return total
+
+    def add_gradient(self, microbatch: int, name: str, gradient: torch.Tensor) -> None:
+        """Keep a gradient of a tensor that crossed, for whoever needs it.
+
+        Args:
+            microbatch: number of the microbatch
+            name: of the tensor
+            gradient: from one of its readers
+        """
+        self.gradients.setdefault(microbatch, {}).setdefault(name, []).append(gradient)

@@ -37,8 +37,8 @@ class Updater:
         self.optimizer = job.optimizer(self._parameters) if self._parameters else None
         if elsewhere and isinstance(self.optimizer, torch.optim.LBFGS):
             raise InputError(
-                "the state of LBFGS is one for all parameters, so that they cannot have homes: use "
-                'Strategy(sync="all-reduce")'
+                "the state of LBFGS is one for all parameters, so that they cannot be updated in several places: use "
+                'Strategy(sync="all-reduce", zero=0)'
             )
         self.schedule = job.lr_schedule(self.optimizer) if job.lr_schedule and self.optimizer else None
         self._clip_norm = job.clip_norm
@@ -49,7 +49,8 @@ class Updater:
         Args:
             divisor: scalar, on their device
         """
-        gradients = _gradients(self._parameters)
+        every = {id(parameter): parameter for parameter in (*self._parameters, *self._counted)}
+        gradients = _gradients(list(every.values()))
         if gradients:
             torch._foreach_div_(gradients, divisor.to(gradients[0].dtype))
 
@@ -71,8 +72,11 @@ class Updater:
         Args:
             norm: the global norm
         """
-        if self._clip_norm is not None and self._parameters:
-            nn.utils.clip_grads_with_norm_(self._parameters, self._clip_norm, norm)
+        gradients = _gradients(self._parameters)
+        if self._clip_norm is not None and gradients:
+            # As torch clips: the small number keeps a norm of zero from being divided by.
+            scale = (self._clip_norm / (norm + 1e-6)).clamp(max=1.0)
+            torch._foreach_mul_(gradients, scale.to(gradients[0]))
 
     def update(self) -> None:
         """One step of the optimizer, then one of the schedule; gradients are gone afterwards."""
@@ -87,4 +91,10 @@ class Updater:
 
 
 def _gradients(parameters: Sequence[nn.Parameter]) -> list[torch.Tensor]:
-    return [parameter.grad for parameter in parameters if parameter.grad is not None]
+    """What this rank has of the gradients."""
+    return [_local(parameter.grad) for parameter in parameters if parameter.grad is not None]
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    # Only a tensor that is sharded over ranks has a local part.
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor

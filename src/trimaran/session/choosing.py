@@ -16,8 +16,9 @@ from trimaran.costs.traced import TracedStep
 from trimaran.errors import ExecutionError, InfeasibleError
 from trimaran.graph import Graph
 from trimaran.job import Job
-from trimaran.planner import EpochData, Problem, Rejection, Search, enumerate_strategies, search
-from trimaran.planner.search import may_be_virtualized
+from trimaran.planner import Candidate, EpochData, Problem, Rejection, Search, enumerate_strategies, search
+from trimaran.planner.pins import NO_PINS, Pins
+from trimaran.planner.virtualized import may_be_virtualized
 from trimaran.program.types import Execution
 from trimaran.session.request import PlanRequest
 from trimaran.units import format_seconds
@@ -27,6 +28,12 @@ WORTH_COMPILING_S = 600.0
 
 Trace = Callable[[Collection[int]], Mapping[int, TracedStep]]
 """Traces steps of a job at some sizes of a microbatch [samples]."""
+
+Rehearse = Callable[[Candidate, CostTable], CostTable | None]
+"""Runs a few steps of a candidate and gives the table with what they took; None where it knows that already."""
+
+MOST_REHEARSALS = 6
+"""Strategies that are run before a plan is made: each loses its lead, or is as fast as it seemed."""
 
 Measure = Callable[[Collection[int], Sequence[Execution]], CostTable]
 """Measures a job at some sizes of a microbatch [samples], in some executions."""
@@ -40,6 +47,7 @@ def find_best(
     request: PlanRequest,
     measure: Measure,
     trace: Trace,
+    rehearse: Rehearse | None = None,
 ) -> tuple[Search, CostTable]:
     """Find the best strategy for a job.
 
@@ -51,6 +59,7 @@ def find_best(
         request: what is made best, and how segments may run
         measure: gives the costs
         trace: gives the steps of strategies that memory alone stands against
+        rehearse: runs what would be chosen, where its form was not measured; None: that is left out
 
     Returns:
         What was found, and the costs by which.
@@ -70,16 +79,29 @@ def find_best(
             clip=job.clip_norm is not None,
             executions=executions,
             epoch=data if request.objective == "epoch" else None,
+            pins=request.pins,
+            time_limit_s=request.time_limit_s,
+            gap=request.gap,
         )
         return _search_with_traces(problem, trace)
 
-    sizes = microbatch_sizes(graph, devices=cluster.size, batch=batch)
+    def settle(table: CostTable, *executions: Execution) -> tuple[Search, CostTable]:
+        """Search, and again while what is chosen runs in a way that was not measured yet."""
+        found = find(table, *executions)
+        for _ in range(MOST_REHEARSALS):
+            better = None if rehearse is None else rehearse(found.chosen, table)
+            if better is None:
+                break
+            table = better
+            found = find(table, *executions)
+        return found, table
+
+    sizes = microbatch_sizes(graph, devices=cluster.size, batch=batch, pins=request.pins)
     if request.execution == "compiled":
         table = measure(sizes, ("eager", "compiled"))
         return find(table, "compiled"), table
-    table = measure(sizes, ("eager",))
-    found = find(table, "eager")
-    if request.execution == "eager":
+    found, table = settle(measure(sizes, ("eager",)), "eager")
+    if request.execution == "eager" or "compiled" in request.pins.forbid:
         return found, table
     whole_s = training_seconds(job, data, found)
     reason = (
@@ -93,8 +115,10 @@ def find_best(
             # There is a good plan without it: no compiler here, or a model that the compiler refuses.
             reason = f"it could not be compiled here: {error.message}"
         else:
-            return find(both, "eager", "compiled"), both
-    compiled, _ = enumerate_strategies(graph, devices=cluster.size, batch=batch, executions=("compiled",))
+            return settle(both, "eager", "compiled")
+    compiled, _ = enumerate_strategies(
+        graph, devices=cluster.size, batch=batch, executions=("compiled",), pins=request.pins
+    )
     rejections = [Rejection(strategy=strategy, cause="compiling", reason=reason) for strategy in compiled]
     return replace(found, rejected=(*found.rejected, *rejections)), table
 
@@ -116,7 +140,9 @@ def _search_with_traces(problem: Problem, trace: Trace) -> Search:
     return search(replace(problem, traces=traces)) if traces else found
 
 
-def microbatch_sizes(graph: Graph, *, devices: int, batch: int, stages: int | None = None) -> tuple[int, ...]:
+def microbatch_sizes(
+    graph: Graph, *, devices: int, batch: int, stages: int | None = None, pins: Pins = NO_PINS
+) -> tuple[int, ...]:
     """Sizes of the microbatches of all strategies [samples].
 
     Args:
@@ -124,8 +150,11 @@ def microbatch_sizes(graph: Graph, *, devices: int, batch: int, stages: int | No
         devices: most ranks that may take part
         batch: samples of one update, over all ranks
         stages: only of strategies with so many pipeline stages; None: of all
+        pins: what is decided; what would be tried without them is priced too
     """
     strategies, _ = enumerate_strategies(graph, devices=devices, batch=batch)
+    if pins != NO_PINS:
+        strategies += enumerate_strategies(graph, devices=devices, batch=batch, pins=pins)[0]
     of_interest = [strategy for strategy in strategies if stages in (None, strategy.pp)]
     return tuple(sorted({batch // (strategy.dp * strategy.microbatches) for strategy in of_interest}))
 

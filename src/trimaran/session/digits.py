@@ -1,10 +1,10 @@
-"""The built-in jobs `digits`, `digits-resnet` and `wide`: handwritten digits, by three networks with other limits.
+"""The built-in jobs `digits`, `digits-resnet`, `digits-branches` and `wide`: handwritten digits, by four networks.
 
 The data are the 1,797 real images of scikit-learn's `load_digits` (8 × 8, from the UCI repository), enlarged. One image
 in five is kept for evaluation, the same ones every time, with the classes in proportion.
 
 `digits` is learned in seconds on a laptop. `digits-resnet` has much compute and few parameters, `wide` many parameters
-and little compute.
+and little compute. `digits-branches` has heavy branches that can run side by side.
 """
 
 import functools
@@ -17,6 +17,7 @@ from torch.nn import functional
 from torch.utils.data import Dataset, TensorDataset
 
 from trimaran.job import Job
+from trimaran.networks.branches import BranchNetwork
 from trimaran.networks.lenet import LeNet
 from trimaran.networks.residual import ResidualNetwork
 from trimaran.networks.wide import WideClassifier
@@ -44,6 +45,15 @@ def digits_resnet() -> Job:
         A job on the data of `digits` at 16 × 16, 10 epochs.
     """
     return _job("digits-resnet", ResidualNetwork, functools.partial(_adamw, rate=2e-3), size=SMALL, epochs=10)
+
+
+def digits_branches() -> Job:
+    """Two blocks of four parallel chains of convolutions on handwritten digits.
+
+    Returns:
+        A job on the data of `digits` at 16 × 16, 8 epochs.
+    """
+    return _job("digits-branches", BranchNetwork, functools.partial(_adamw, rate=2e-3), size=SMALL, epochs=8)
 
 
 def wide() -> Job:

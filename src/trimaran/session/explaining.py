@@ -6,16 +6,19 @@ from pathlib import Path
 
 from trimaran.costs.tables import Curve, CurveKey, merge
 from trimaran.errors import InputError
-from trimaran.planner import Search
+from trimaran.planner import NO_PINS, Search
 from trimaran.planner.changes import parse_change
 from trimaran.planner.choice import MODEL_ERROR
 from trimaran.planner.explain import Explanation, explain
 from trimaran.planner.families import read_family
 from trimaran.planner.outcomes import is_same
+from trimaran.planner.prices import PinPrice, prices
 from trimaran.planner.problem import Problem
 from trimaran.planner.prospects import Prospect
-from trimaran.program import read_plan
+from trimaran.planner.trials import Trials
+from trimaran.program import Plan, Premises, read_plan
 from trimaran.report.remedies import Remedy
+from trimaran.session.cluster_planning import ClusterRequest, MachinePlan, plan_on_machine
 from trimaran.session.jobs import JobSource
 from trimaran.session.planning import (
     EVERYTHING,
@@ -23,11 +26,13 @@ from trimaran.session.planning import (
     Progress,
     as_planned,
     epoch_data,
+    executions_of,
     ignore_progress,
     load_plan,
     plan_job,
 )
 from trimaran.session.request import PlanRequest
+from trimaran.session.rows import predict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +40,7 @@ class Explained:
     """A plan with its explanation.
 
     Attributes:
-        planned: the plan and what it was made from
+        planned: the plan and what it was made from; of a machine that is not here, without a measured table
         found: the search, by what things cost now
         explanation: why
         remedies: the known remedies that are worth it, most gain first
@@ -93,6 +98,7 @@ def explain_plan(
     if found is None:
         raise InputError(f"{source.reference} was planned without a search: there is nothing to explain")
     problem = problem_of(planned, found, request)
+    paid = planned.prices
     if given is not None:
         # What the plan's own execution and microbatch cost, which a search may have had no use for.
         traces = {**given.traces, **problem.traces}
@@ -100,15 +106,88 @@ def explain_plan(
     progress("simulating what could be otherwise", 0, 0)
     chosen = None if given is None else given.chosen
     explanation = explain(problem, found, chosen=chosen, why_not=families, changes=changes)
+    shown = replace(planned if given is None else given, prices=paid)
+    return _explained(shown, found, explanation, (*shown.warnings, *_outdated(given, found)))
+
+
+def explain_there(
+    reference: str,
+    request: ClusterRequest,
+    *,
+    why_not: Sequence[str] = (),
+    what_if: Sequence[str] = (),
+    progress: Progress = ignore_progress,
+) -> Explained:
+    """Explain the best plan of a job for a machine of the catalog.
+
+    Args:
+        reference: of the job
+        request: what the plan is to look for
+        why_not: kinds of strategies to compare with
+        what_if: changes to try; none: what is worth asking of any plan there
+        progress: told what is being done
+
+    Raises:
+        InputError: a kind or a change that does not exist, or no such job or machine; a job so large that it is planned
+            by closed forms, with no program to explain
+        InfeasibleError: nothing fits
+    """
+    families = [read_family(name) for name in why_not]
+    changes = [parse_change(text) for text in what_if] or None
+    found = plan_on_machine(reference, request, progress=progress)
+    if not isinstance(found, MachinePlan):
+        raise InputError(
+            f"{reference} on {request.cluster} is planned by closed forms, with no program to explain: ask with fewer "
+            "devices, such as --devices 8",
+            reference=reference,
+        )
+    problem = found.problem
+    progress("simulating what could be otherwise", 0, 0)
+    explanation = explain(problem, found.search, why_not=families, changes=changes)
+    paid = prices(problem, found.search, Trials(problem)) if problem.pins != NO_PINS else ()
+    return _explained(_as_planned_here(found, paid), found.search, explanation, found.notes)
+
+
+def _as_planned_here(found: MachinePlan, paid: tuple[PinPrice, ...]) -> Planned:
+    """A plan for another machine in the form of one for this machine, for those who only read it."""
+    problem, chosen = found.problem, found.search.chosen
+    devices = problem.cluster.devices
+    source = JobSource(reference=found.reference, global_batch_size=problem.batch)
+    return Planned(
+        source=source,
+        job=source.make(),
+        graph=problem.graph,
+        cluster=problem.cluster,
+        table=problem.table,
+        plan=Plan(
+            job=found.reference,
+            strategy=chosen.strategy,
+            premises=Premises(
+                graph_digest=problem.graph.digest,
+                global_batch_size=problem.batch,
+                devices=tuple(device.name for device in devices),
+                memory_bytes=tuple(device.memory_bytes for device in devices),
+                costs_digest="",
+            ),
+            prediction=predict(chosen),
+            program=(),
+        ),
+        chosen=chosen,
+        search=found.search,
+        prices=paid,
+    )
+
+
+def _explained(planned: Planned, found: Search, explanation: Explanation, notes: tuple[str, ...]) -> Explained:
     worth = [remedy for remedy in explanation.remedies if remedy.gain > MODEL_ERROR]
     rest = [remedy for remedy in explanation.remedies if remedy.gain <= MODEL_ERROR]
     return Explained(
-        planned=planned if given is None else given,
+        planned=planned,
         found=found,
         explanation=explanation,
         remedies=tuple(_remedy(prospect) for prospect in worth),
         not_worth_it=tuple(_remedy(prospect) for prospect in rest),
-        notes=(*(planned if given is None else given).warnings, *_outdated(given, found)),
+        notes=notes,
     )
 
 
@@ -121,10 +200,13 @@ def problem_of(planned: Planned, found: Search, request: PlanRequest) -> Problem
         batch=planned.job.global_batch_size,
         devices=planned.cluster.size,
         clip=planned.job.clip_norm is not None,
-        executions=tuple(sorted({one.strategy.execution for one in found.candidates}, reverse=True)),
+        executions=executions_of(found),
         epoch=epoch_data(planned.job) if request.objective == "epoch" else None,
         traces=planned.traces,
         bare_curves={} if request.link is None else _bare_curves(planned.cluster.size),
+        pins=request.pins,
+        time_limit_s=request.time_limit_s,
+        gap=request.gap,
     )
 
 

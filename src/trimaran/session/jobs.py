@@ -49,6 +49,12 @@ def _digits_resnet() -> Job:
     return digits_resnet()
 
 
+def _digits_branches() -> Job:
+    from trimaran.session.digits import digits_branches
+
+    return digits_branches()
+
+
 def _wide() -> Job:
     from trimaran.session.digits import wide
 
@@ -70,6 +76,9 @@ def _text_gpt() -> Job:
 BUILT_IN: Mapping[str, BuiltIn] = {
     "digits": BuiltIn(summary="LeNet on handwritten digits; a first run of seconds", make=_digits),
     "digits-resnet": BuiltIn(summary="residual CNN on the digits; much compute, few gradients", make=_digits_resnet),
+    "digits-branches": BuiltIn(
+        summary="heavy parallel branches on the digits; for placement on several devices", make=_digits_branches
+    ),
     "text-lstm": BuiltIn(summary="LSTM, next character of English text; a recurrent chain", make=_text_lstm),
     "text-gpt": BuiltIn(summary="transformer on the same text; a tied embedding", make=_text_gpt),
     "wide": BuiltIn(summary="branches and a large head on the digits; many gradients", make=_wide),

@@ -15,6 +15,7 @@ from torch.nn import functional
 from torch.optim import Optimizer
 
 from trimaran.networks.bert import BertForPretraining, BertForQuestions
+from trimaran.networks.big_lstm import BigLstm, sampled_loss
 from trimaran.networks.gnmt import Gnmt
 from trimaran.networks.gpt2 import GptFamily, gpt
 from trimaran.networks.llama import Llama
@@ -153,9 +154,10 @@ def _lstm_wikitext2(reference: NetworkReference) -> SyntheticTask:
 
 
 def _big_lstm(reference: NetworkReference) -> SyntheticTask:
-    model = functools.partial(LstmLanguageModel, _BILLION_WORDS, 1024, 8192, projection=1024, dropout=0.1)
-    length = reference.number("sequence", 20)
-    return _language(model, 128, vocabulary=_BILLION_WORDS, length=length, optimizer=adagrad)
+    words = Field(shape=(reference.number("sequence", 20),), below=_BILLION_WORDS)
+    data = functools.partial(SyntheticPairs, words, words, target=words)
+    model = functools.partial(BigLstm, _BILLION_WORDS)
+    return SyntheticTask(model=model, data=data, batch=128, optimizer=adagrad, loss=sampled_loss)
 
 
 LANGUAGE_JOBS: Mapping[str, Maker] = {

@@ -94,6 +94,6 @@ NETWORK_SUMMARIES: Mapping[str, str] = {
     "llama3": _family("llama3", "8,030", "windows of 8,192 tokens"),
     "lstm": "two LSTM layers of 1,024 over 10,000 words, 37 M; synthetic windows of 64 words",
     "lstm-wikitext2": "two LSTM layers of 200 over 33,278 words, 14 M; synthetic windows of 35 words",
-    "big-lstm": "BigLSTM with a whole softmax over 793,471 words, 1,777 M; synthetic windows of 20 words",
+    "big-lstm": "BigLSTM with a softmax over a sample of 793,471 words, 1,777 M; synthetic windows of 20 words",
     "gnmt": "GNMT, 277 M; synthetic sentences of 50 pieces; sizes 8 (4 + 4 LSTM layers, 161 M), 16 (8 + 8)",
 }

@@ -10,20 +10,28 @@ from pathlib import Path
 
 from trimaran.cluster import Cluster, Link
 from trimaran.cluster.detect import detect_cluster
-from trimaran.costs import CostTable
+from trimaran.costs import CostTable, price
 from trimaran.costs.noise import Noise
 from trimaran.costs.table_files import encode_table
+from trimaran.costs.tables import merge
 from trimaran.costs.traced import TracedStep
+from trimaran.costs.transfers import has_queues
 from trimaran.errors import InputError
 from trimaran.graph import Graph
 from trimaran.job import Job
-from trimaran.planner import Candidate, EpochData, Search, score
+from trimaran.planner import NO_PINS, Candidate, EpochData, Problem, Search, score
+from trimaran.planner.prices import PinPrice, prices
+from trimaran.planner.trials import Trials
 from trimaran.planner.virtual import squeeze
 from trimaran.program import (
     Plan,
     Prediction,
     Premises,
+    Program,
+    Strategy,
+    check_against_graph,
     check_plan,
+    lower_evaluation,
     plan_program,
     program_lines,
     read_plan,
@@ -34,6 +42,7 @@ from trimaran.session.choosing import find_best
 from trimaran.session.jobs import JobSource
 from trimaran.session.request import PlanRequest
 from trimaran.session.rows import candidate_rows, predict
+from trimaran.simulator.overflow import check_memory
 
 Progress = Callable[[str, int, int], None]
 
@@ -61,6 +70,7 @@ class Planned:
         chosen: the simulation of it
         traces: steps of microbatches, by samples, where memory stood against keeping everything
         search: what it was chosen from; None for a plan that was read from a file
+        prices: what each pin of the request costs
         noise: how far identical runs of so many ranks are apart here; None where that is not known
         warnings: what the user should know before running it
     """
@@ -74,6 +84,7 @@ class Planned:
     chosen: Candidate
     traces: Mapping[int, TracedStep] = field(default_factory=dict)
     search: Search | None = None
+    prices: tuple[PinPrice, ...] = ()
     noise: Noise | None = None
     warnings: tuple[str, ...] = ()
 
@@ -122,7 +133,14 @@ def plan_job(
         traces.update(_trace(source, sizes, progress))
         return traces
 
-    found, table = find_best(job, graph, cluster, data, request, measure, trace)
+    def rehearse(chosen: Candidate, table: CostTable) -> CostTable | None:
+        if chosen.strategy.sync == "p2p" and not has_queues(table, chosen.strategy.dp):
+            sizes = {job.global_batch_size // (chosen.strategy.dp * chosen.strategy.microbatches)}
+            more = _measure(source, graph, cluster, sizes, ("eager",), calibrated, progress, reduces=True)
+            return merge([table, more])
+        return _rehearse(source, job, graph, cluster, chosen.strategy, chosen.program, table, progress)
+
+    found, table = find_best(job, graph, cluster, data, request, measure, trace, rehearse)
     plan = Plan(
         job=source.reference,
         strategy=found.chosen.strategy,
@@ -149,9 +167,44 @@ def plan_job(
         chosen=found.chosen,
         traces=traces,
         search=found,
+        prices=_prices(found, graph, table, cluster, job, data, request, traces),
         noise=calibrated.noise_of(found.chosen.strategy),
         warnings=(*graph.notes, *calibrated.lacks(cluster.size)),
     )
+
+
+def _prices(
+    found: Search,
+    graph: Graph,
+    table: CostTable,
+    cluster: Cluster,
+    job: Job,
+    data: EpochData,
+    request: PlanRequest,
+    traces: Mapping[int, TracedStep],
+) -> tuple[PinPrice, ...]:
+    if request.pins == NO_PINS:
+        return ()
+    problem = Problem(
+        graph=graph,
+        table=table,
+        cluster=cluster,
+        batch=job.global_batch_size,
+        devices=cluster.size,
+        clip=job.clip_norm is not None,
+        executions=executions_of(found),
+        epoch=data if request.objective == "epoch" else None,
+        traces=traces,
+        pins=request.pins,
+        time_limit_s=request.time_limit_s,
+        gap=request.gap,
+    )
+    return prices(problem, found, Trials(problem))
+
+
+def executions_of(found: Search) -> tuple[Execution, ...]:
+    """How segments ran in what a search simulated; eager first."""
+    return tuple(sorted({one.strategy.execution for one in found.candidates}, reverse=True))
 
 
 def load_plan(
@@ -172,6 +225,7 @@ def load_plan(
     Raises:
         InputError: the plan is wrong, or was made for something else
         CorruptDataError: the plan was damaged or edited
+        InfeasibleError: it does not fit the memory of the devices
     """
     plan = read_plan(path)
     source, request = as_planned(plan, source, request)
@@ -185,11 +239,16 @@ def load_plan(
         global_batch_size=job.global_batch_size,
     )
     program, strategy = plan_program(plan, source=str(path)), plan.strategy
+    check_against_graph(program, graph, strategy, batch=job.global_batch_size)
     size = job.global_batch_size // (plan.strategy.dp * plan.strategy.microbatches)
     executions = tuple(dict.fromkeys(("eager", plan.strategy.execution)))
-    reduces = strategy.sync == "p2p"
-    table = _measure(source, graph, cluster, {size}, executions, calibrated, progress, reduces=reduces)
+    reduces, gathers = strategy.sync == "p2p", strategy.zero >= 2
+    table = _measure(source, graph, cluster, {size}, executions, calibrated, progress, reduces=reduces, gathers=gathers)
     traces = {} if strategy.memory_bytes is None else _trace(source, {size}, progress)
+    table = _rehearse(source, job, graph, cluster, strategy, program, table, progress) or table
+    if not traces:
+        costs = price(program, graph, strategy, table, cluster, batch=job.global_batch_size)
+        check_memory(program, costs, _memory_to_use(plan, cluster, request))
     chosen = score(
         program,
         strategy,
@@ -218,6 +277,24 @@ def load_plan(
             *_rescored(plan.prediction, chosen),
         ),
     )
+
+
+def _memory_to_use(plan: Plan, cluster: Cluster, request: PlanRequest) -> list[int]:
+    """Memory of each device [bytes]: no more than the plan was made for, unless the user says how much there is.
+
+    Raises:
+        InputError: the plan says it of another number of devices than it names
+    """
+    here = [device.memory_bytes for device in cluster.devices]
+    then, devices = plan.premises.memory_bytes, plan.premises.devices
+    if not then or request.memory_bytes is not None:
+        return here
+    if len(then) != len(devices):
+        raise InputError(
+            f"premises.memory_bytes of the plan for {plan.job!r} has {len(then)} entries for {len(devices)} devices: "
+            "plan again, or give one for each"
+        )
+    return [min(have, had) for have, had in zip(here, then, strict=False)]
 
 
 def as_planned(plan: Plan, source: JobSource, request: PlanRequest) -> tuple[JobSource, PlanRequest]:
@@ -298,6 +375,7 @@ def _measure(
     progress: Progress,
     *,
     reduces: bool = False,
+    gathers: bool = True,
 ) -> CostTable:
     from trimaran.measure import measure_costs
 
@@ -310,8 +388,31 @@ def _measure(
         link=cluster.link,
         known=calibrated.tables,
         reduces=reduces,
+        gathers=gathers,
         progress=progress,
     )
+
+
+def _rehearse(
+    source: JobSource,
+    job: Job,
+    graph: Graph,
+    cluster: Cluster,
+    strategy: Strategy,
+    program: Program,
+    table: CostTable,
+    progress: Progress,
+) -> CostTable | None:
+    """Run a strategy that a library runs in a way of its own, where that was not measured; see `measure.rehearsal`."""
+    from trimaran.measure.rehearsal import fit_form, is_known, rehearse
+
+    batch = job.global_batch_size
+    if is_known(strategy, graph, table, microbatch=batch // (strategy.dp * strategy.microbatches)):
+        return None
+    progress(f"running {strategy.name}", 0, 0)
+    evaluation = lower_evaluation(graph, strategy, batch=batch)
+    found = rehearse(source.make, strategy, program, evaluation, link=cluster.link)
+    return fit_form(found, strategy, program, graph, table, cluster, batch=batch)
 
 
 def _trace(source: JobSource, sizes: Collection[int], progress: Progress) -> Mapping[int, TracedStep]:

@@ -6,6 +6,7 @@ from typing import Literal, get_args
 
 from trimaran.cluster import Link
 from trimaran.errors import InputError
+from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.program.plan import Objective
 from trimaran.units import parse_bytes, parse_rate
 
@@ -25,6 +26,9 @@ class PlanRequest:
         objective: what is made best; None: throughput, or what a given plan was made for
         execution: how segments may be run
         calibration: file of `trimaran calibrate` whose figures are used; None: what is known of this machine
+        pins: what is decided already
+        time_limit_s: time after which the search takes the best that it has [s]; None: it ends by itself
+        gap: the search may stop when its best is within this share of what anything takes at least
     """
 
     devices: int | None = None
@@ -34,6 +38,9 @@ class PlanRequest:
     objective: Objective | None = None
     execution: Executions = "any"
     calibration: Path | None = None
+    pins: Pins = NO_PINS
+    time_limit_s: float | None = None
+    gap: float = 0.0
 
 
 def parse_request(
@@ -45,6 +52,9 @@ def parse_request(
     objective: str | None = None,
     execution: str = "any",
     calibration: Path | None = None,
+    pins: Pins = NO_PINS,
+    time_limit_s: float | None = None,
+    gap: float = 0.0,
 ) -> PlanRequest:
     """A request as it is written on the command line.
 
@@ -56,6 +66,9 @@ def parse_request(
         objective: "throughput" or "epoch"; None as in `PlanRequest`
         execution: "any", "eager" or "compiled"
         calibration: as in `PlanRequest`
+        pins: as in `PlanRequest`
+        time_limit_s: as in `PlanRequest`
+        gap: as in `PlanRequest`
 
     Raises:
         InputError: a text that means nothing
@@ -73,6 +86,9 @@ def parse_request(
         objective=None if objective is None else _one_of(objective, Objective, "objective"),
         execution=_one_of(execution, Executions, "execution"),
         calibration=calibration,
+        pins=pins,
+        time_limit_s=time_limit_s,
+        gap=gap,
     )
 
 

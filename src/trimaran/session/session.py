@@ -24,6 +24,7 @@ from trimaran.program import (
     Plan,
     Program,
     Strategy,
+    check_against_graph,
     check_plan,
     lower,
     lower_evaluation,
@@ -212,4 +213,5 @@ def init(job: Job, plan: Plan | str | Path | None = None, *, record: bool = True
                 world_size=world.size,
             )
         strategy, program = plan.strategy, plan_program(plan)
+        check_against_graph(program, captured.graph, strategy, batch=job.global_batch_size)
     return Session(job, strategy, program, captured, world, owns_world=owns_world, record=record)

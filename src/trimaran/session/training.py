@@ -156,7 +156,7 @@ def train_rank(world: "World", source: JobSource, plan: Plan, evaluation: str, r
 
     job = source.make()
     captured = None
-    if plan.strategy.pp > 1 or plan.strategy.sync == "p2p":
+    if _needs_graph(plan.strategy):
         from trimaran.graph.capture import capture
 
         captured = capture(job)
@@ -184,6 +184,12 @@ def held_to(strategy: Strategy) -> AbstractContextManager["VirtualMemory | None"
     from trimaran.session.virtual_memory import virtual_memory
 
     return virtual_memory(strategy.memory_bytes)
+
+
+def _needs_graph(strategy: Strategy) -> bool:
+    """Whether the network is divided, or its parameters told apart; plain replicas run the user's model as it is."""
+    divided = strategy.pp * strategy.tp > 1 or bool(strategy.parts) or bool(strategy.shards)
+    return divided or strategy.zero > 0 or strategy.sync == "p2p"
 
 
 def _train_epochs(executor: Any, job: Any, world: "World") -> list[Epoch]:

@@ -1,7 +1,7 @@
 """Who waits for whom when a simulation stands still."""
 
 from trimaran.errors import InputError
-from trimaran.simulator.tasks import Tasks
+from trimaran.simulator.columns import Tasks
 
 
 def deadlock(tasks: Tasks) -> InputError:

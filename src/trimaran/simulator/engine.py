@@ -13,10 +13,11 @@ from heapq import heappop, heappush
 
 from trimaran.costs.types import ProgramCosts
 from trimaran.program.types import Program
+from trimaran.simulator.columns import Tasks
 from trimaran.simulator.deadlock import deadlock
 from trimaran.simulator.memory_curves import live_bytes
 from trimaran.simulator.resources import Resources
-from trimaran.simulator.tasks import Tasks, build_tasks
+from trimaran.simulator.tasks import build_tasks
 from trimaran.timeline import Columns, Timeline
 
 REACHES = 0
@@ -27,7 +28,8 @@ def simulate(program: Program, costs: ProgramCosts) -> Timeline:
     """What a step of the program takes.
 
     Args:
-        program: what each rank does
+        program: what each rank does; a group may have members that it lacks, which are taken to be like those it has
+            (`program.lower_replica`)
         costs: what it costs
 
     Returns:
@@ -51,7 +53,7 @@ def simulate(program: Program, costs: ProgramCosts) -> Timeline:
     engine = Engine(tasks, Resources(ranks=len(program.ranks), links=tasks.links, interference=costs.interference))
     engine.run()
     instructions = list(program)
-    starts_s = [engine.start_s[task] for task in tasks.number]
+    starts_s = [engine.start_s[task] for task in tasks.first]
     ends_s = [engine.end_s[task] for task in tasks.number]
     columns = Columns(
         rank=[instruction.rank for instruction in instructions],

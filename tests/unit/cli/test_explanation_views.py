@@ -61,7 +61,7 @@ def test_rivals_are_shown_with_how_sure_it_is() -> None:
 def test_changes_are_shown_with_what_would_then_be_chosen() -> None:
     lines = shown(outcome_table(explanation().outcomes))
     assert row(lines, "compute × 2")[-1] == "="
-    assert "pp2" in row(lines, "memory: 300 B")
+    assert {"dp2", "pp2"} & {*row(lines, "memory: 300 B")}
     assert "one" in row(lines, "links: 1 kb/s")
 
 

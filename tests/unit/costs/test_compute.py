@@ -5,6 +5,7 @@ from tests.unit.costs.tables import exact, network, table_for
 
 from trimaran.costs.compute import context_of, form_of, operation_costs, operation_seconds, segment_cost
 from trimaran.costs.tables import CostTable, Form, WholeCost, WholeKey
+from trimaran.costs.types import OpCost
 from trimaran.errors import InputError
 from trimaran.graph.types import Graph
 from trimaran.program.types import Strategy
@@ -102,3 +103,14 @@ def test_an_operation_that_nobody_measured_is_named() -> None:
 )
 def test_the_strategy_says_how_the_model_runs(strategy: Strategy, form: str) -> None:
     assert form_of(strategy) == form
+
+
+def test_a_share_of_an_operation_starts_as_many_kernels() -> None:
+    """Of 10 ms, 4 are launches: a quarter takes 4 + 6 / 4 = 5.5 ms."""
+    graph = network(1)
+    ops = graph.ops[:1]
+    cost = OpCost(forward=exact(0.010), backward=exact(0.010), launches=0.4)
+    costs = {op.id: cost for op in graph.ops}
+    context = context_of(graph, table_for(graph), costs, batch=8, form="module", execution="eager")
+    found = segment_cost(ops, costs, context, shares=lambda op: 0.25)
+    assert found.forward.seconds == pytest.approx(0.0055)

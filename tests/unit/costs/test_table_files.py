@@ -53,7 +53,7 @@ def test_other_white_space_is_no_damage() -> None:
 def test_a_file_of_another_version_is_refused_with_both_versions() -> None:
     file = json.loads(encode_table(table_for(network())))
     file["schema_version"] = 99
-    with pytest.raises(InputError, match=r"my\.json: schema version 99, this Trimaran reads 1"):
+    with pytest.raises(InputError, match=r"my\.json: schema version 99, this Trimaran reads 2"):
         decode_table(json.dumps(file).encode(), origin="my.json")
 
 

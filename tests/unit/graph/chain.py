@@ -89,16 +89,21 @@ def gradients(model: nn.Module) -> dict[str, Tensor]:
 
 
 def assert_equal_to_model(
-    job: Job, found: Capture, boundaries: tuple[str, ...], samples: int = 5, tolerance: float = 0.0
+    job: Job,
+    found: Capture,
+    boundaries: tuple[str, ...],
+    samples: int = 5,
+    tolerance: float = 0.0,
+    segments: list[Segment] | None = None,
 ) -> None:
-    """Loss, gradients and buffers of a step through segments equal those of the user's model."""
+    """Loss, gradients and buffers of a step through segments, or a chain, equal those of the user's model."""
     model, twin = found.model, copy.deepcopy(found.model)
     before = copy.deepcopy(model.state_dict())
     batch = make_batch(job, samples)
     model.train()
     twin.train()
     expected = train_whole(job, twin, batch)
-    loss = train_chain(job, build_chain(found, boundaries), model, batch)
+    loss = train_chain(job, build_chain(found, boundaries) if segments is None else segments, model, batch)
     torch.testing.assert_close(loss, expected, rtol=0.0, atol=tolerance)
     torch.testing.assert_close(gradients(model), gradients(twin), rtol=0.0, atol=tolerance)
     torch.testing.assert_close(dict(model.named_buffers()), dict(twin.named_buffers()), rtol=0.0, atol=tolerance)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from tests.distributed.drawn import draw_parts
 from tests.unit.graph.chain import (
     NETWORKS,
     assert_equal_to_model,
@@ -37,7 +38,7 @@ from torch.nn import functional
 from trimaran.errors import InputError
 from trimaran.graph.batches import call_model, name_tensors
 from trimaran.graph.capture import Capture, capture
-from trimaran.graph.segments import build_segment
+from trimaran.graph.segments import build_part, build_segment
 
 
 def spread(found: Capture, parts: int) -> tuple[str, ...]:
@@ -59,6 +60,17 @@ def test_every_cut_gives_the_same_step(name: str) -> None:
 def test_several_segments_give_the_same_step(name: str, parts: int) -> None:
     job, found = captured(name)
     assert_equal_to_model(job, found, spread(found, parts), samples=6)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_parts_that_are_no_chain_give_the_same_step(name: str, seed: int) -> None:
+    """Drawn at random for three rows; to rounding, as gradients of several readers are added up in another order."""
+    job, found = captured(name)
+    ops = {op.id: op for op in found.graph.ops}
+    parts = [[ops[op] for op in part.ops] for part in draw_parts(found.graph, 3, seed)]
+    segments = [build_part(found, parts, number) for number in range(len(parts))]
+    assert_equal_to_model(job, found, (), tolerance=1e-6, segments=segments)
 
 
 @pytest.mark.parametrize(

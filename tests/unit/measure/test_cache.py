@@ -76,7 +76,7 @@ def test_storing_over_a_damaged_file_keeps_the_new_figures() -> None:
 def test_a_file_of_another_version_is_set_aside() -> None:
     store(_one("conv", 1.0))
     path = cache_path(HERE)
-    path.write_bytes(path.read_bytes().replace(b'"schema_version": 1', b'"schema_version": 99'))
+    path.write_bytes(path.read_bytes().replace(b'"schema_version": 2', b'"schema_version": 99'))
     assert load_cached(HERE) == CostTable(fingerprint=HERE)
     assert path.with_suffix(".damaged").exists()
 

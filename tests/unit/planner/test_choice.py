@@ -71,12 +71,14 @@ def test_the_time_of_an_epoch_decides_where_it_is_known() -> None:
     assert choose([pipeline, candidate(REPLICAS, 2.0, 2.0, 2.0, epoch_s=20.0)]).strategy == REPLICAS
 
 
-def test_the_front_has_what_nothing_beats_in_both_time_and_memory() -> None:
-    """(1 s, 9 B) and (3 s, 5 B) are on it; 2 s with 9 B and 4 s with 5 B lose to one of them."""
-    strategies = [Strategy(dp=dp) for dp in (1, 2, 3, 4)]
-    figures = [(3.0, 5), (2.0, 9), (1.0, 9), (4.0, 5)]
-    candidates = [certain(one, seconds, peak) for one, (seconds, peak) in zip(strategies, figures, strict=True)]
-    assert [one.strategy.dp for one in pareto_front(candidates)] == [3, 1]
+def test_the_front_has_what_nothing_beats_in_time_memory_and_devices() -> None:
+    """On two devices (1 s, 9 B) and (3 s, 5 B) are on it, 2 s with 9 B and 4 s with 5 B lose to one of them.
+
+    On one device 5 s with 9 B is on it: nothing else needs one only.
+    """
+    figures = [(3.0, 5, 2), (2.0, 9, 2), (1.0, 9, 2), (4.0, 5, 2), (5.0, 9, 1)]
+    candidates = [certain(Strategy(dp=dp), seconds, peak) for seconds, peak, dp in figures]
+    assert [one.step_time_s for one in pareto_front(candidates)] == [1.0, 3.0, 5.0]
 
 
 def test_of_equals_the_simplest_is_on_the_front() -> None:

@@ -10,6 +10,7 @@ from trimaran.planner.changes import parse_change
 from trimaran.planner.critical import Part
 from trimaran.planner.explain import Explanation, explain
 from trimaran.planner.families import read_family
+from trimaran.planner.pins import Pins
 from trimaran.planner.problem import Problem, assess
 from trimaran.planner.search import search
 from trimaran.program import Strategy
@@ -76,7 +77,7 @@ def test_a_rival_within_the_uncertainty_is_not_called_slower() -> None:
 
 
 def test_a_given_plan_is_explained_against_the_search() -> None:
-    given = problem()
+    given = dataclasses.replace(problem(), pins=Pins(forbid=("zero", "p2p")))
     plan = assess(Strategy(pp=2, microbatches=2), given)
     found = explain(given, search(given), chosen=plan, changes=[])
     assert found.chosen.candidate is plan

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from tests.graphs import chain
+from tests.graphs import chain, dag, paired
 from tests.unit.program.test_rules import edit, on_rank
 
 from trimaran.errors import InputError
 from trimaran.program import check_program, decode_program, lower, parse_program
 from trimaran.program.schema import program_schema
-from trimaran.program.types import Kind, Program, Strategy
+from trimaran.program.shards import find_shards
+from trimaran.program.types import Kind, Part, Program, Strategy
 
 PAGE = (Path(__file__).parents[3] / "docs" / "program.md").read_text(encoding="utf-8")
 
@@ -28,13 +29,19 @@ def written_programs() -> list[Program]:
 
 def test_the_annotated_programs_are_what_lower_makes() -> None:
     clipped = Strategy(pp=2, boundaries=("op0",), microbatches=2)
+    pairs = paired(2)
+    parts = tuple(
+        Part(ops=ops, row=row) for ops, row in ((("op0",), 0), (("op1",), 1), (("op2",), 1), (("op3", "loss"), 0))
+    )
     assert written_programs() == [
         lower(chain(2), clipped, batch=8, clip=True),
         lower(chain(4, buffers=True), Strategy(dp=2, bucket_bytes=100), batch=8),
+        lower(pairs, Strategy(tp=2, shards=find_shards(pairs, 2)), batch=4),
+        lower(dag([[], [0], [0], [1, 2]]), Strategy(pp=2, parts=parts), batch=4),
     ]
 
 
-@pytest.mark.parametrize("number", range(2))
+@pytest.mark.parametrize("number", range(4))
 def test_the_annotated_programs_are_legal(number: int) -> None:
     check_program(written_programs()[number])
 

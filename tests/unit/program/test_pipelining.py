@@ -14,7 +14,7 @@ from torch.distributed.pipelining import schedules
 from trimaran.errors import InputError
 from trimaran.program import check_program, format_order, lower_order, parse_order
 from trimaran.program.orders import Order
-from trimaran.program.schedules import evaluation, gpipe, one_forward_one_backward
+from trimaran.program.schedules import evaluation, gpipe, interleaved, one_forward_one_backward, zero_bubble
 
 
 def torch_rows(schedule: type, *, ranks: int, microbatches: int, segments_per_rank: int = 1) -> list[list[Any]]:
@@ -57,6 +57,15 @@ def test_our_1f1b_is_that_of_torch() -> None:
         assert [str(action) for action in row if "REDUCE" not in str(action)] == [step.token for step in steps]
 
 
+@pytest.mark.parametrize(("ranks", "microbatches", "chunks"), [(2, 4, 2), (4, 8, 3), (3, 4, 2), (4, 6, 2)])
+def test_our_interleaved_order_is_that_of_torch(ranks: int, microbatches: int, chunks: int) -> None:
+    """Also where the microbatches are no multiple of the stages: they go round in groups of another size."""
+    rows = torch_rows(
+        schedules.ScheduleInterleaved1F1B, ranks=ranks, microbatches=microbatches, segments_per_rank=chunks
+    )
+    assert parse_order(as_csv(rows)) == interleaved(ranks, microbatches, chunks)
+
+
 @pytest.mark.parametrize(
     "schedule",
     [
@@ -91,7 +100,8 @@ def test_an_imported_order_keeps_its_steps() -> None:
 
 
 @pytest.mark.parametrize(
-    "order", [gpipe(3, 4), one_forward_one_backward(3, 4), parse_order("0F0,0I0,0W0\n1F0,1I0,1W0\n")]
+    "order",
+    [gpipe(3, 4), one_forward_one_backward(3, 4), zero_bubble(3, 4), parse_order("0F0,0I0,0W0\n1F0,1I0,1W0\n")],
 )
 def test_torch_accepts_our_orders(order: Order) -> None:
     cells = [line.split(",") for line in format_order(order).splitlines()]

@@ -3,7 +3,15 @@ import pytest
 from trimaran.errors import InputError
 from trimaran.program.clock import draw_order, start_times
 from trimaran.program.orders import Compute, check_order
-from trimaran.program.schedules import accumulation, compute_order, evaluation, gpipe, one_forward_one_backward
+from trimaran.program.schedules import (
+    accumulation,
+    compute_order,
+    evaluation,
+    gpipe,
+    interleaved,
+    one_forward_one_backward,
+    zero_bubble,
+)
 from trimaran.program.types import Kind
 
 
@@ -32,6 +40,26 @@ def test_1f1b_keeps_activations_of_at_most_as_many_microbatches_as_stages_are_le
     for stage, row in enumerate(one_forward_one_backward(4, 8)):
         kept = [sum(1 if step.kind is Kind.FORWARD else -1 for step in row[: end + 1]) for end in range(len(row))]
         assert max(kept) == 4 - stage
+
+
+def test_a_zero_bubble_stage_puts_off_as_many_gradients_of_weights_as_there_are_stages_before() -> None:
+    """Stage 1 of 2 runs the input half of microbatch 1 before the weight half of microbatch 0."""
+    assert tokens(zero_bubble(2, 2)[1]) == ["1F0", "1I0", "1F1", "1I1", "1W0", "1W1"]
+    assert tokens(zero_bubble(2, 2)[0]) == ["0F0", "0F1", "0I0", "0W0", "0I1", "0W1"]
+
+
+def test_an_interleaved_stage_runs_a_group_of_microbatches_through_each_of_its_segments() -> None:
+    """Stage 0 of 2 with segments 0 and 2: both microbatches through each; one and a half ahead of its backwards."""
+    assert tokens(interleaved(2, 2, 2)[0]) == ["0F0", "0F1", "2F0", "2F1", "2B0", "2B1", "0B0", "0B1"]
+
+
+def test_interleaving_one_segment_a_stage_is_1f1b_with_more_forwards_ahead() -> None:
+    assert tokens(interleaved(2, 4, 1)[1]) == tokens(one_forward_one_backward(2, 4)[1])
+
+
+def test_several_segments_a_stage_are_for_the_interleaved_schedule() -> None:
+    with pytest.raises(InputError, match="several segments a stage"):
+        compute_order("1f1b", stages=2, microbatches=2, chunks=2)
 
 
 def test_one_stage_runs_forward_and_backward_of_one_microbatch_after_the_other() -> None:

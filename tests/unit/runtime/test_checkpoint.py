@@ -13,7 +13,7 @@ from trimaran.runtime.checkpoint import gather_weights, read_weights, write_weig
 
 
 def save(model: nn.Module, path: Path) -> None:
-    write_weights(gather_weights(model, model, rank=0, stages=1, group=None), path)
+    write_weights(gather_weights(model, model.state_dict(), rank=0, rows=[0], group=None), path)
 
 
 def test_a_file_has_every_name_of_the_state_dict(tmp_path: Path) -> None:

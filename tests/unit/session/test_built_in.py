@@ -33,6 +33,7 @@ def test_a_built_in_job_is_captured_with_cuts_and_without_notes(name: str) -> No
     ("name", "cut"),
     [
         ("digits-resnet", "groups.1.relu2"),
+        ("digits-branches", "blocks.0.join.2"),
         ("text-lstm", "layers.0"),
         ("text-gpt", "blocks.2.attention.outer"),
         ("wide", "cat"),
@@ -51,6 +52,7 @@ def test_both_ends_of_the_gpt_use_one_parameter() -> None:
     ("name", "least", "most"),
     [
         ("digits-resnet", 0.2e6, 1e6),
+        ("digits-branches", 0.1e6, 0.2e6),
         ("text-lstm", 0.8e6, 1.2e6),
         ("text-gpt", 0.8e6, 1.2e6),
         ("wide", 3.8e6, 4.4e6),

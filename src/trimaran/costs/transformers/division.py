@@ -4,6 +4,8 @@ Ranks form a box: `tensor` ranks share each layer, `context` ranks each sequence
 replicas the batch. With experts, `expert` of the ranks that hold replicas of attention hold different experts.
 """
 
+import functools
+import itertools
 from dataclasses import dataclass
 from typing import Literal
 
@@ -83,10 +85,16 @@ def stage_chunks(shape: TransformerShape, division: Division, stage: int) -> tup
         >>> stage_chunks(shape, Division(pipeline=2, chunks=2), 1)
         (range(2, 4), range(6, 8))
     """
-    count = division.pipeline * division.chunks
-    parts = division.parts or tuple(shape.layers // count + (part < shape.layers % count) for part in range(count))
-    starts = [sum(parts[:part]) for part in range(count)]
-    return tuple(range(starts[part], starts[part] + parts[part]) for part in range(stage, count, division.pipeline))
+    return _stages(shape.layers, division.pipeline, division.chunks, division.parts)[stage]
+
+
+@functools.lru_cache(maxsize=4096)
+def _stages(layers: int, pipeline: int, chunks: int, parts: tuple[int, ...]) -> tuple[tuple[range, ...], ...]:
+    count = pipeline * chunks
+    sizes = parts or tuple(layers // count + (part < layers % count) for part in range(count))
+    ends = list(itertools.accumulate(sizes))
+    whole = [range(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+    return tuple(tuple(whole[stage::pipeline]) for stage in range(pipeline))
 
 
 def passes_in_flight(division: Division, stage: int) -> tuple[int, ...]:

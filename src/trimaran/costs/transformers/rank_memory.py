@@ -125,7 +125,7 @@ def rank_memory(
     keeping = bookkeeping if bookkeeping is not None else Bookkeeping()
     dense, experts = stage_elements(shape, division, stage)
     # Two layers at a time are whole: the one that computes and the one that is fetched ahead.
-    layer = max(layer_elements(shape, index, tensor=division.tensor) for index in range(shape.layers))
+    layer = max(layer_elements(shape, index, tensor=division.tensor) for index in {0, shape.layers - 1})
     weights, gradients, optimizer = state_bytes(dense, division, keeping, experts=experts, gathered=2 * layer)
     activations, transient = _peak_of_activations(shape, division, stage, keeping)
     return RankMemory(
@@ -155,10 +155,11 @@ def stage_elements(shape: TransformerShape, division: Division, stage: int) -> t
     """
     layers = [layer for chunk in stage_chunks(shape, division, stage) for layer in chunk]
     tensor = division.tensor
-    dense = sum(layer_elements(shape, layer, tensor=tensor) for layer in layers)
-    experts = sum(
-        expert_elements(shape, layer, expert=division.expert, expert_tensor=division.expert_ranks) for layer in layers
-    )
+    dense = experts = 0
+    for layer in {shape.has_experts(layer): layer for layer in layers}.values():
+        alike = sum(shape.has_experts(other) == shape.has_experts(layer) for other in layers)
+        dense += alike * layer_elements(shape, layer, tensor=tensor)
+        experts += alike * expert_elements(shape, layer, expert=division.expert, expert_tensor=division.expert_ranks)
     table = embedding_elements(shape, tensor)
     last = stage == division.pipeline - 1
     if stage == 0:
@@ -198,8 +199,9 @@ def _peak_of_activations(
     shape: TransformerShape, division: Division, stage: int, keeping: Bookkeeping
 ) -> tuple[int, int]:
     chunks, passes = stage_chunks(shape, division, stage), passes_in_flight(division, stage)
-    of_layer = {
-        layer: layer_activations(
+    # Layers of one kind keep the same, and there are two kinds at most.
+    of_kind = {
+        kind: layer_activations(
             shape,
             division,
             attention=keeping.attention,
@@ -207,10 +209,10 @@ def _peak_of_activations(
             product_input_bytes=keeping.product_input_bytes,
             layer=layer,
         )
-        for chunk in chunks
-        for layer in chunk
+        for kind, layer in {shape.has_experts(layer): layer for chunk in chunks for layer in chunk}.items()
     }
-    kept = sum(of_layer[layer].kept for chunk in passes for layer in chunks[chunk])
+    of_chunk = [sum(of_kind[shape.has_experts(layer)].kept for layer in chunk) for chunk in chunks]
+    kept = sum(of_chunk[chunk] for chunk in passes)
     first, last = stage == 0, stage == division.pipeline - 1
     tokens, stream = tokens_of_rank(shape, division), stream_bytes(shape, division, keeping.element_bytes)
     if keeping.dense_mask:
@@ -218,7 +220,7 @@ def _peak_of_activations(
     if first:
         kept += len(passes) * tokens * 8 * 3
         kept += len(passes) * stream // keeping.element_bytes if shape.hidden_dropout else 0
-    backward = max((layer.whole - layer.kept + layer.transient for layer in of_layer.values()), default=0)
+    backward = max((layer.whole - layer.kept + layer.transient for layer in of_kind.values()), default=0)
     if not last:
         return kept, backward
     # The norm before the head: its input and its output, which the product with the vocabulary keeps.

@@ -6,8 +6,12 @@ For each token of a layer, forward, on one of `t` ranks:
     attention    4 s q / t                                     half of it where a fused kernel skips what the mask hides
     elementwise  8 h (two norms) + 14 h (two sums with dropout) + 2 (g + 1) f / t (activation), read and written
     experts      12 e h: tokens put in the order of the `e` experts that each visits, and back
-    unfused      13 a s / t: scores written, scaled, masked and normalized, dropped out, read again
+    unfused      20 a s / t in all three passes: scores scaled, masked and normalized (2 + 2; backward 4 + 2), dropped
+                 out (2 + 3; backward 3 + 2); three times 20 a s / t more where the kernel that does the first three
+                 at once cannot run (`softmax_kernel_fits`), for the same in 32 bits, one after another
 
+A host that asks for kernels one by one walks through layers; head and loss have as many as one layer, the embedding
+as half of one.
 The backward of a product is two of its size, that of fused attention two and a half (it computes probabilities again).
 
 Source:
@@ -33,12 +37,14 @@ class PassWork:
         attention: products of queries, keys and values [FLOP]
         nbytes: moved by all else [bytes]
         layers: that host code has to walk through
+        softmaxes: of them, those whose softmax is many kernels instead of one
     """
 
     products: float = 0.0
     attention: float = 0.0
     nbytes: float = 0.0
     layers: float = 0.0
+    softmaxes: float = 0.0
 
     def __add__(self, other: "PassWork") -> "PassWork":
         return PassWork(
@@ -46,6 +52,7 @@ class PassWork:
             attention=self.attention + other.attention,
             nbytes=self.nbytes + other.nbytes,
             layers=self.layers + other.layers,
+            softmaxes=self.softmaxes + other.softmaxes,
         )
 
     def times(self, products: float, attention: float, rest: float) -> "PassWork":
@@ -55,6 +62,7 @@ class PassWork:
             attention=self.attention * attention,
             nbytes=self.nbytes * rest,
             layers=self.layers * rest,
+            softmaxes=self.softmaxes * rest,
         )
 
 
@@ -94,20 +102,46 @@ def layer_forward(
     if shape.experts is not None and shape.has_experts(layer):
         # Tokens are put in the order of their experts, sent, and put back: read and written, twice each way.
         moved += 12 * shape.experts.active * shape.hidden / shared
+    apart = attention == "unfused" and not softmax_kernel_fits(shape, division)
     if attention == "unfused":
-        moved += 13 * shape.heads // tensor * shape.sequence
+        moved += (20 / 3 + (20 if apart else 0)) * (shape.heads // tensor) * shape.sequence
     return PassWork(
         products=2.0 * tokens * (projections + (gates + 1) * shape.hidden * inner),
         attention=4.0 * tokens * shape.sequence * queries * skipped,
         nbytes=tokens * moved,
         layers=1.0,
+        softmaxes=1.0 if apart else 0.0,
     )
+
+
+def softmax_kernel_fits(shape: TransformerShape, division: Division) -> bool:
+    """Whether Megatron's kernel for scale, mask and softmax can run.
+
+    A block of it takes four rows of scores at once, so heads of a rank times sequences must be a multiple of four.
+
+    Source:
+        NVIDIA/Megatron-LM, megatron/model/fused_softmax.py, `is_kernel_available`.
+
+    Example:
+        Sixteen heads on eight ranks: two of one sequence do not fill a block, those of two sequences do.
+
+        >>> from trimaran.costs.transformers.shapes import gpt_shape
+        >>> shape = gpt_shape(layers=1, hidden=1024, heads=16)
+        >>> [softmax_kernel_fits(shape, Division(tensor=8, microbatch=microbatch)) for microbatch in (1, 2)]
+        [False, True]
+    """
+    return division.microbatch * (shape.heads // division.tensor) % 4 == 0 and shape.sequence % 4 == 0
 
 
 def head_forward(shape: TransformerShape, division: Division) -> PassWork:
     """Forward of the output layer and the loss on one rank: logits written, made 32 bits, reduced and normalized."""
     tokens, rows = tokens_of_rank(shape, division), shape.vocabulary // division.tensor
-    return PassWork(products=2.0 * tokens * shape.hidden * rows, nbytes=16.0 * tokens * rows)
+    return PassWork(products=2.0 * tokens * shape.hidden * rows, nbytes=16.0 * tokens * rows, layers=1.0)
+
+
+def embedding_forward(shape: TransformerShape, division: Division) -> PassWork:
+    """Forward of the embedding on one rank: rows gathered, positions added, dropped out."""
+    return PassWork(nbytes=14.0 * tokens_of_rank(shape, division) * shape.hidden, layers=0.5)
 
 
 def backward(forward: PassWork, *, attention: AttentionKernel, frozen: bool = False) -> PassWork:

@@ -29,10 +29,14 @@ class StepConstants:
         traffic: bytes that elementwise work moves, as a multiple of what is counted, in kernels made for them
         eager_traffic: the same where each operation is a kernel
         host_layer_s: what a host needs for forward and backward of a layer [s]
-        call_s: of a collective inside a layer, beyond its own time [s]
+        host_softmax_s: the same of a softmax that is many kernels [s]
+        odd_share: of `product_share`, what products reach where rows are odd, so that no load is aligned [0..1]
+        call_s: what a host needs to ask for a collective inside a layer [s]
         tensor_exposed: share of a layer's exchanges that is waited for where they overlap [0..1]
         data_exposed: share of replicas' exchanges that is waited for where they overlap [0..1]
+        send_exposed: share of sends between stages that is waited for where they overlap [0..1]
         update_bytes: of a parameter's update [bytes]
+        sum_bytes: of a parameter's gradient that is added to those of the microbatches before [bytes]
         sharpness: `p` of the sum of device and host
         spread: half of the 90 % interval, as a share
         spread_experts: the same of networks with experts
@@ -47,10 +51,14 @@ class StepConstants:
     traffic: float
     eager_traffic: float
     host_layer_s: float
+    host_softmax_s: float
+    odd_share: float
     call_s: float
     tensor_exposed: float
     data_exposed: float
+    send_exposed: float
     update_bytes: float
+    sum_bytes: float
     sharpness: float
     spread: float
     spread_experts: float
@@ -62,9 +70,24 @@ class StepConstants:
             return _EIGHT_BITS * self.eight_bit_share * large
         return self.product_share * large
 
-    def head_factor(self, precision: str, device: CatalogDevice) -> float:
-        """How many times more an output layer in 16 bits costs than the same product in the layers' precision."""
-        return self.share(precision, device) / self.share("bfloat16", device)
+    def head_factor(self, precision: str, device: CatalogDevice, rows: int) -> float:
+        """How many times more an output layer in 16 bits costs than the same product in the layers' precision.
+
+        Args:
+            precision: of the layers
+            device: where it runs
+            rows: of the vocabulary on a rank; odd ones leave no load aligned to more than an element
+        """
+        aligned = self.odd_share if rows % 2 else 1.0
+        return self.share(precision, device) / (self.share("bfloat16", device) * aligned)
+
+    def sum_seconds(self, elements: float, device: CatalogDevice) -> float:
+        """Time to add gradients of parameters to those of the microbatches before [s]."""
+        return elements * self.sum_bytes / (device.bandwidth.bytes_per_s * device.bandwidth.fraction)
+
+    def host_seconds(self, work: PassWork) -> float:
+        """Time of a host that asks for a forward and a backward kernel by kernel [s]."""
+        return (work.layers * self.host_layer_s + work.softmaxes * self.host_softmax_s) / 3.0
 
     def device_seconds(
         self,

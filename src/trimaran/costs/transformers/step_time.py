@@ -2,7 +2,8 @@
 
     microbatch   (device^p + host^p)^(1/p)     kernels back to back against a host that has to ask for them
     device       products / (peak · share) + attention / (peak · share) + bytes / bandwidth + exchanges inside a layer
-    pipeline     (m - 1) · slowest stage + one pass through all stages, of which interleaved chunks leave 1 / V
+    pipeline     (m - 1) · slowest stage + one pass through all stages, of which interleaved chunks leave 1 / V;
+                 sends between stages are waited for (1F1B), or V times as many overlap (interleaved)
     data         gradients reduced and parameters gathered, what the backward does not hide
     update       about 30 bytes a parameter of this rank, read and written
 
@@ -11,44 +12,18 @@ Source:
     exchanges of a layer; Rajbhandari et al., SC 2020, for those of divided states.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trimaran.cluster.catalog import CatalogDevice
-from trimaran.costs.transformers.activations import AttentionKernel, stream_bytes, tokens_of_rank
+from trimaran.costs.transformers.activations import stream_bytes
 from trimaran.costs.transformers.division import Division, stage_chunks
+from trimaran.costs.transformers.exchange import Exchange
+from trimaran.costs.transformers.exchanges import data_seconds, send_seconds, sum_count, tensor_seconds
 from trimaran.costs.transformers.rank_memory import stage_elements
-from trimaran.costs.transformers.shapes import TransformerShape, key_size
-from trimaran.costs.transformers.stage_work import PassWork, backward, head_forward, layer_forward
+from trimaran.costs.transformers.shapes import TransformerShape, layer_elements
+from trimaran.costs.transformers.stage_work import PassWork, backward, embedding_forward, head_forward, layer_forward
 from trimaran.costs.transformers.step_constants import StepConstants
-
-Exchange = Callable[[str, float, int, int], float]
-"""Time [s] of a collective: its name, its bytes, devices of the group, and how many of them share a node's links."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
-    """What trains, as far as a step's time depends on it.
-
-    Attributes:
-        precision: of products: "float16", "bfloat16" or "float8"
-        attention: kind of kernel
-        fused: norms, sums and activations run in kernels made for them
-        overlaps: exchanges of gradients and parameters run beside the backward
-        tensor_overlaps: exchanges of `tensor` ranks run beside products
-        frozen: weights have no gradients, but for few that are added (LoRA)
-        gradient_bytes: of a gradient that is exchanged [bytes]
-        year: of its kernels
-    """
-
-    precision: str = "bfloat16"
-    attention: AttentionKernel = "fused"
-    fused: bool = True
-    overlaps: bool = True
-    tensor_overlaps: bool = False
-    frozen: bool = False
-    gradient_bytes: int = 4
-    year: float = 2024.0
+from trimaran.costs.transformers.training_program import Program
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +33,7 @@ class DividedStep:
     Attributes:
         compute_s: products, attention and elementwise work of all microbatches on the slowest stage [s]
         tensor_s: exchanges inside layers, as far as they are waited for [s]
-        bubble_s: wait of the pipeline [s]
+        bubble_s: wait of the pipeline, for its filling and for sends between stages [s]
         data_s: exchanges between replicas, as far as they are waited for [s]
         update_s: the optimizer [s]
     """
@@ -97,29 +72,71 @@ def divided_step(
     Returns:
         By part.
     """
-    stages = range(division.pipeline)
-    computes = [_stage_seconds(shape, division, program, stage, device, constants) for stage in stages]
-    tensor_s = _tensor_seconds(shape, division, program, exchange, constants)
-    per_stage = [compute + tensor_s * _layers(shape, division, stage) for stage, compute in enumerate(computes)]
+    tensor_s = tensor_seconds(shape, division, program, exchange, constants)
+    known: dict[tuple[int, int, bool, bool], float] = {}
+    per_stage = []
+    for stage in range(division.pipeline):
+        # Stages with as many layers of each kind are alike, but for those with the embedding and the head.
+        kind = (*_layers_of_kinds(shape, division, stage), stage == 0, stage == division.pipeline - 1)
+        if kind not in known:
+            known[kind] = _stage_seconds(shape, division, program, stage, device, constants)
+        per_stage.append(known[kind] + tensor_s * _layers(shape, division, stage))
     slowest = max(per_stage)
     slowest_at = per_stage.index(slowest)
     inner = tensor_s * _layers(shape, division, slowest_at)
-    sends = 2.0 * exchange("send_recv", stream_bytes(shape, division), 2, division.pipeline)
+    stream = stream_bytes(shape, division)
+    one_way = stream / program.send_bytes_per_s if program.send_bytes_per_s else 0.0
+    sends = 2.0 * (one_way or exchange("send_recv", stream, 2, division.pipeline))
     through = (sum(per_stage) - slowest) / division.chunks + sends * (division.pipeline - 1)
+    waited = send_seconds(division, sends, constants)
     held, experts = stage_elements(shape, division, slowest_at)
-    level = 1 if division.sharding == "none" else division.data * division.context
-    update = 0.0 if program.frozen else (held / level + experts / max(1, division.expert_data)) * constants.update_bytes
+    alone = division.sharding == "none"
+    mine = held if alone else held / (division.data * division.context)
+    mine += experts if alone else experts / division.expert_data
+    update = 0.0 if program.frozen else mine * constants.update_bytes
     return DividedStep(
         compute_s=division.microbatches * (slowest - inner),
         tensor_s=division.microbatches * inner,
-        bubble_s=through if division.pipeline > 1 else 0.0,
-        data_s=_data_seconds(shape, division, program, slowest_at, slowest, exchange, constants),
+        bubble_s=through + division.microbatches * waited if division.pipeline > 1 else 0.0,
+        data_s=data_seconds(shape, division, program, slowest_at, slowest, exchange, constants),
         update_s=update / (device.bandwidth.bytes_per_s * device.bandwidth.fraction),
     )
 
 
+def least_seconds(
+    shape: TransformerShape,
+    division: Division,
+    program: Program,
+    *,
+    device: CatalogDevice,
+    exchange: Exchange,
+    constants: StepConstants,
+) -> float:
+    """A step with all stages equally loaded, without bubble, exchanges of replicas and update [s].
+
+    No schedule, sharding or choice of layers for stages makes a division of these degrees faster: the slowest stage has
+    at least the mean load.
+    """
+    whole = replace(division, pipeline=1, chunks=1, parts=())
+    alone = _stage_seconds(shape, whole, program, 0, device, constants) / division.pipeline
+    inside = tensor_seconds(shape, division, program, exchange, constants) * shape.layers / division.pipeline
+    return division.microbatches * (alone + inside)
+
+
 def _layers(shape: TransformerShape, division: Division, stage: int) -> int:
     return sum(len(chunk) for chunk in stage_chunks(shape, division, stage))
+
+
+def _layers_of_kinds(shape: TransformerShape, division: Division, stage: int) -> tuple[int, int]:
+    """Layers of a stage with an ordinary feed-forward network, and with experts."""
+    every = _layers(shape, division, stage)
+    if shape.experts is None:
+        return every, 0
+    plain = sum(
+        len(range(chunk.start, min(chunk.stop, shape.experts.dense_layers)))
+        for chunk in stage_chunks(shape, division, stage)
+    )
+    return plain, every - plain
 
 
 def _stage_seconds(
@@ -131,7 +148,7 @@ def _stage_seconds(
     constants: StepConstants,
 ) -> float:
     """Forward and backward of one microbatch on a stage [s]."""
-    work = PassWork()
+    work, held = PassWork(), 0
     # Layers of one kind are alike, and there are two kinds at most.
     layers = [layer for chunk in stage_chunks(shape, division, stage) for layer in chunk]
     for kind in (False, True):
@@ -141,15 +158,23 @@ def _stage_seconds(
             each = forward + backward(forward, attention=program.attention, frozen=program.frozen)
             each = each + forward.times(*_again(division))
             work = work + each.times(len(alike), len(alike), len(alike))
+            held += len(alike) * layer_elements(shape, alike[0], tensor=division.tensor)
+    if stage == 0:
+        rows = embedding_forward(shape, division)
+        work = work + rows + backward(rows, attention=program.attention, frozen=program.frozen)
     if stage == division.pipeline - 1:
         head = head_forward(shape, division)
         # The head stays in 16 bits where layers compute in 8.
         both = head + backward(head, attention=program.attention, frozen=program.frozen)
-        work = work + both.times(constants.head_factor(program.precision, device), 1.0, 1.0)
+        rows_of_rank = shape.vocabulary // division.tensor
+        work = work + both.times(constants.head_factor(program.precision, device, rows_of_rank), 1.0, 1.0)
     device_s = constants.device_seconds(
         work, program.precision, kernel=program.attention, fused=program.fused, device=device, year=program.year
     )
-    host_s = work.layers * constants.host_layer_s / 3.0
+    if not program.frozen and division.microbatches > 1:
+        device_s += constants.sum_seconds(held, device)
+    calls = sum_count(division) * len(layers) if division.tensor > 1 else 0
+    host_s = constants.host_seconds(work) + calls * constants.call_s
     power = constants.sharpness
     return float((device_s**power + host_s**power) ** (1.0 / power))
 
@@ -158,58 +183,3 @@ def _again(division: Division) -> tuple[float, float, float]:
     if "layers" in division.recomputed:
         return 1.0, 1.0, 1.0
     return 0.0, 1.0 if "attention" in division.recomputed else 0.0, 0.0
-
-
-def _tensor_seconds(
-    shape: TransformerShape, division: Division, program: Program, exchange: Exchange, constants: StepConstants
-) -> float:
-    """Exchanges of one layer and one microbatch, as far as they are waited for [s]."""
-    tokens = tokens_of_rank(shape, division)
-    seconds = 0.0
-    if division.tensor > 1:
-        passes = 6 if "layers" in division.recomputed else 4
-        each = exchange("all_reduce", tokens * shape.hidden * 2, division.tensor, 1) + constants.call_s
-        seconds += passes * each * (constants.tensor_exposed if program.tensor_overlaps else 1.0)
-    if division.context > 1:
-        keys = 2 * key_size(shape, division.tensor) * 2 * tokens * division.context
-        each = exchange("all_gather", keys, division.context, division.tensor)
-        seconds += 3 * each * constants.tensor_exposed
-    if shape.experts is not None and division.expert > 1:
-        sent = tokens * shape.experts.active * shape.hidden * 2
-        sent //= division.tensor if division.sequence_parallel else 1
-        each = exchange("all_to_all", sent, division.expert, 1)
-        seconds += 4 * each * (constants.tensor_exposed if program.tensor_overlaps else 1.0)
-    return seconds
-
-
-def _data_seconds(
-    shape: TransformerShape,
-    division: Division,
-    program: Program,
-    stage: int,
-    microbatch_s: float,
-    exchange: Exchange,
-    constants: StepConstants,
-) -> float:
-    """Exchanges between replicas, as far as they are waited for [s]."""
-    replicas = division.data * division.context
-    if replicas == 1 or program.frozen:
-        return 0.0
-    held, _ = stage_elements(shape, division, stage)
-    near = division.tensor
-    if division.sharding == "parameters":
-        gather = exchange("all_gather", held * 2, replicas, near)
-        reduce = exchange("reduce_scatter", held * program.gradient_bytes, replicas, near)
-        each = 2 * gather + reduce
-        # Fetched ahead of the layer that computes: the longer of the two counts, and a share of the shorter one.
-        waits = max(0.0, each - microbatch_s) + constants.data_exposed * min(each, microbatch_s)
-        return division.microbatches * waits
-    if division.sharding == "none":
-        seconds = exchange("all_reduce", held * program.gradient_bytes, replicas, near)
-    else:
-        seconds = exchange("reduce_scatter", held * program.gradient_bytes, replicas, near)
-        seconds += exchange("all_gather", held * 2, replicas, near)
-    if not program.overlaps:
-        return seconds
-    hidden = microbatch_s
-    return max(0.0, seconds - hidden) + constants.data_exposed * min(seconds, hidden)

@@ -2,10 +2,10 @@
 
 from trimaran.cluster.machine_matching import match_machine
 from trimaran.cluster.machines import Machine
+from trimaran.costs.transformers.exchange import machine_exchange
 from trimaran.costs.transformers.step_constants import step_constants
 from trimaran.costs.transformers.step_time import DividedStep, divided_step
 from trimaran.errors import InputError, TrimaranError
-from trimaran.session.validation.model_parallel_exchange import machine_exchange
 from trimaran.session.validation.model_parallel_setups import DividedRun, divided_run
 from trimaran.session.validation.types import Answer, Row
 

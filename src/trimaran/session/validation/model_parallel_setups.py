@@ -2,10 +2,13 @@
 
 Each source has a script of its own; what it does besides the degrees that a row says is a fact of it:
 
-    vTrain        Megatron-DeepSpeed of 2022 in fp16, attention unfused, gradients exchanged after the backward
+    vTrain        Megatron-DeepSpeed of 2022 in fp16, attention unfused, gradients exchanged after the backward; its
+                  figures are exactly linear in the number of microbatches, as composed ones are, and a sum over
+                  replicas takes its bytes over the bandwidth of a bus (src/predictor.py, `compute_comm_time`)
     NeMo          Megatron in 8 bits with fused attention; states divided, exchanges overlapped, the stream divided too
     llm-foundry   PyTorch FSDP in bf16, ALiBi attention in Triton, layers computed again where the row says so
-    Mist          Aceso on Megatron in fp16 with fused attention; stages by the name of the plan
+    Mist          Aceso on Megatron in fp16 with fused attention; stages by the name of the plan, layers computed again
+                  where they would not fit with attention as Aceso's own planner counts it
     Jean Zay      Megatron-DeepSpeed of 2021 in fp16 on V100, layers computed again, `tensor` 4 where not said
 """
 
@@ -16,8 +19,9 @@ from dataclasses import dataclass
 from trimaran.costs.transformers.division import Division
 from trimaran.costs.transformers.rank_memory import rank_memory
 from trimaran.costs.transformers.shapes import TransformerShape
-from trimaran.costs.transformers.step_time import Program
+from trimaran.costs.transformers.training_program import Program
 from trimaran.errors import InputError
+from trimaran.session.validation.model_parallel_cells import card_bytes, count, fitted, recomputed, sharding
 from trimaran.session.validation.model_parallel_shapes import named_shape
 from trimaran.session.validation.types import Row
 
@@ -53,7 +57,7 @@ def divided_run(row: Row) -> DividedRun:
     """
     fields = row.fields
     source = f"{fields.get('source_repo', '')} {fields.get('framework', '')}".lower()
-    sequence = _count(row, "seq_len") or (2048 if "tr3m" in fields.get("source_path", "") else 1024)
+    sequence = count(row, "seq_len") or (2048 if "tr3m" in fields.get("source_path", "") else 1024)
     if "tr8" in fields.get("source_path", ""):
         sequence = 2048
     model = fields.get("model", "").strip()
@@ -64,16 +68,23 @@ def divided_run(row: Row) -> DividedRun:
     shape = named_shape(model, sequence=sequence, source=fields.get("source_repo", ""))
     if shape is None:
         raise InputError(f"{model or 'a row without a network'}: no shape is known for it", model=model)
-    devices = _count(row, "n_gpus") or _count(row, "n_nodes") * 4
+    devices = count(row, "n_gpus") or count(row, "n_nodes") * 4
     if not devices:
         raise InputError(f"row {row.row_id}: n_gpus: missing", row=row.row_id)
     if "llm-foundry" in source:
         shape_, division, program = shape, _sharded(row, devices), _foundry(row)
-    elif "bigscience" in source or "vtrain" in source or "aceso" in source:
+    elif any(word in source for word in ("bigscience", "vtrain", "aceso", "mist", "megatron-deepspeed")):
         shape_, division, program = shape, _plain(row, devices, source), _megatron_of_then(source)
+        division = division if "bigscience" in source else fitted(shape, division, card_bytes(row))
     else:
         shape_, division, program = _nemo(row, shape, devices)
-    nodes = _count(row, "n_nodes") or (math.ceil(devices / 4) if "bigscience" in source else None)
+    most = 4 * shape_.layers
+    if division.pipeline > most:
+        raise InputError(
+            f"row {row.row_id}: {division.pipeline} stages for {shape_.layers} layers: more than {most} are not known",
+            row=row.row_id,
+        )
+    nodes = count(row, "n_nodes") or (math.ceil(devices / 4) if "bigscience" in source else None)
     device = fields.get("gpu", "")
     return DividedRun(
         shape=shape_,
@@ -86,12 +97,8 @@ def divided_run(row: Row) -> DividedRun:
     )
 
 
-def _count(row: Row, name: str) -> int:
-    text = row.fields.get(name, "")
-    try:
-        return int(float(text)) if text else 0
-    except ValueError:
-        return 0
+_VTRAIN_SENDS = 800e9 / 8 * 1.074 / 8
+"""800 Gib/s of four cards, of which a send has a quarter, with twice its bytes (`_compute_p2p_latency`) [bytes/s]."""
 
 
 def _script_model(path: str) -> str:
@@ -107,31 +114,32 @@ def _script_batch(path: str) -> int:
 
 def _plain(row: Row, devices: int, source: str) -> Division:
     stages = re.search(r"_(\d+)stages", row.fields.get("config", ""))
-    pipeline = _count(row, "pp") or (int(stages.group(1)) if stages else 1)
-    data, tensor = _count(row, "dp"), _count(row, "tp")
+    pipeline = count(row, "pp") or (int(stages.group(1)) if stages else 1)
+    data, tensor = count(row, "dp"), count(row, "tp")
+    batch = count(row, "global_batch") or _script_batch(row.fields.get("source_path", ""))
+    microbatch = count(row, "micro_batch") or 1
+    if "bigscience" in source and not (tensor or data or row.fields.get("pp")) and batch == microbatch * devices:
+        data = devices  # tables of Hugging Face's trainer: replicas alone
     if not tensor and data:
         tensor = devices // (pipeline * data)
     elif not tensor:
         tensor = 4 if "bigscience" in source else devices // pipeline if stages else 1
-    data = data or devices // (pipeline * tensor)
+    data = data or devices // max(1, pipeline * tensor)
     if pipeline * data * tensor > devices or not pipeline * data * tensor:
         raise InputError(
             f"row {row.row_id}: tp {tensor}, pp {pipeline}, dp {data} do not make {devices} devices", row=row.row_id
         )
-    batch = _count(row, "global_batch") or _script_batch(row.fields.get("source_path", ""))
-    microbatch = _count(row, "micro_batch") or 1
-    zero = row.fields.get("zero", "")
-    again = "bigscience" in source and row.fields.get("recompute") != "False"
-    # Tables of ZeRO have no column for stages: there are none, and parameters are divided.
-    divided = zero == "3" or ("bigscience" in source and not row.fields.get("pp"))
+    told = recomputed(row)
+    if told is None:
+        told = frozenset({"layers"}) if "bigscience" in source else frozenset()
     return Division(
         tensor=tensor,
         pipeline=pipeline,
         data=data,
         microbatch=microbatch,
         microbatches=max(1, round(batch / (microbatch * data))),
-        sharding="parameters" if divided else "none",
-        recomputed=frozenset({"layers"}) if again else frozenset(),
+        sharding=sharding(row, source),
+        recomputed=told,
     )
 
 
@@ -141,13 +149,15 @@ def _megatron_of_then(source: str) -> Program:
         attention="fused" if "aceso" in source else "unfused",
         overlaps=False,
         gradient_bytes=2,
+        flat_sums="vtrain" in source,
+        send_bytes_per_s=_VTRAIN_SENDS if "vtrain" in source else 0.0,
         year=2021.5 if "bigscience" in source else 2024.0 if "aceso" in source else 2022.5,
     )
 
 
 def _sharded(row: Row, devices: int) -> Division:
-    microbatch = _count(row, "micro_batch") or 1
-    batch = _count(row, "global_batch") or microbatch * devices
+    microbatch = count(row, "micro_batch") or 1
+    batch = count(row, "global_batch") or microbatch * devices
     return Division(
         data=devices,
         microbatch=microbatch,
@@ -164,16 +174,16 @@ def _foundry(row: Row) -> Program:
 
 def _nemo(row: Row, shape: TransformerShape, devices: int) -> tuple[TransformerShape, Division, Program]:
     fields = row.fields
-    tensor, pipeline, context = (_count(row, name) or 1 for name in ("tp", "pp", "cp"))
+    tensor, pipeline, context = (count(row, name) or 1 for name in ("tp", "pp", "cp"))
     data = max(1, devices // (tensor * pipeline * context))
-    microbatch = _count(row, "micro_batch") or 1
-    batch = _count(row, "global_batch") or microbatch * data
+    microbatch = count(row, "micro_batch") or 1
+    batch = count(row, "global_batch") or microbatch * data
     said = re.search(r"vp=(\d+)", fields.get("config", ""))
     per_stage = shape.layers // pipeline
     chunks = int(said.group(1)) if said and pipeline > 1 else 1
     if chunks > per_stage:
         chunks = 1
-    expert = _count(row, "ep") or 1
+    expert = count(row, "ep") or 1
     if max(expert, tensor * pipeline * context) > devices:
         raise InputError(
             f"row {row.row_id}: ep {expert}, tp {tensor}, pp {pipeline}, cp {context} do not fit on {devices} devices",

@@ -7,10 +7,11 @@ import pytest
 from trimaran.cluster.catalog import find_device
 from trimaran.cluster.catalog_types import Bandwidth, Peak
 from trimaran.costs.transformers.division import Division
-from trimaran.costs.transformers.shapes import gpt_shape, parameter_count
+from trimaran.costs.transformers.shapes import Experts, gpt_shape, parameter_count
 from trimaran.costs.transformers.stage_work import backward, head_forward, layer_forward
 from trimaran.costs.transformers.step_constants import step_constants
-from trimaran.costs.transformers.step_time import Program, divided_step
+from trimaran.costs.transformers.step_time import divided_step, least_seconds
+from trimaran.costs.transformers.training_program import Program
 
 SHAPE = gpt_shape(layers=8, hidden=1024, heads=16, vocabulary=51200)
 DEVICE = replace(
@@ -28,6 +29,8 @@ CONSTANTS = replace(
     call_s=0.0,
     update_bytes=0.0,
     data_exposed=0.0,
+    sum_bytes=0.0,
+    host_softmax_s=0.0,
 )
 """Every share 1, nothing but products: what a step then takes can be written down."""
 
@@ -76,11 +79,26 @@ def test_layers_computed_again_add_a_third() -> None:
 
 
 def test_a_bubble_is_the_other_stages_passes_over_chunks() -> None:
-    """4 stages, the head on the last: the pipeline fills and drains in the time of the three others."""
+    """4 stages, the head on the last: the pipeline fills and drains in the time of the three others.
+
+    Sends there and back, 2 · 2 h bytes a token: 3 while it fills; in each of 8 microbatches half of one, or, with
+    two chunks, a share of two.
+    """
     whole = seconds(Division(pipeline=4, microbatch=1, microbatches=8))
     parts = seconds(Division(pipeline=4, chunks=2, microbatch=1, microbatches=8))
-    sends = 3 * 2 * 1024 * 1024 * 2 / 1e11
-    assert (whole.bubble_s - sends) == pytest.approx(2 * (parts.bubble_s - sends), rel=1e-9)  # type: ignore[attr-defined]
+    sends = 2 * 1024 * 1024 * 2 / 1e11
+    filling = whole.bubble_s - (3 + 8 * 0.5) * sends  # type: ignore[attr-defined]
+    with_chunks = parts.bubble_s - (3 + 8 * 2 * CONSTANTS.send_exposed) * sends  # type: ignore[attr-defined]
+    assert filling == pytest.approx(2 * with_chunks, rel=1e-9)
+
+
+def test_sends_may_have_a_rate_of_their_own() -> None:
+    """A pipeline of 2 and one microbatch waits for 1.5 sends there and back: at 1 GB/s for 99 parts of 100 more."""
+    slow, fast = (
+        seconds(Division(pipeline=2), Program(send_bytes_per_s=rate)).seconds  # type: ignore[attr-defined]
+        for rate in (1e9, 1e11)
+    )
+    assert slow - fast == pytest.approx(1.5 * 2 * 1024 * 1024 * 2 * 0.99 / 1e9, rel=1e-9)
 
 
 def test_tensor_ranks_exchange_four_times_a_layer() -> None:
@@ -102,9 +120,91 @@ def test_frozen_weights_need_two_thirds_of_the_products() -> None:
 
 
 def test_a_host_that_is_slower_than_the_device_decides() -> None:
-    """8 layers of 3 ms, walked through forward and twice as long backward: 24 ms against 13 ms of kernels."""
+    """8 layers, the head and half as much for the embedding, 30 ms each: 285 ms against 13 ms of kernels."""
     slow = replace(CONSTANTS, host_layer_s=30e-3, sharpness=8.0)
-    assert seconds(Division(), constants=slow).seconds == pytest.approx(8 * 30e-3, rel=0.01)  # type: ignore[attr-defined]
+    assert seconds(Division(), constants=slow).seconds == pytest.approx(9.5 * 30e-3, rel=0.01)  # type: ignore[attr-defined]
+
+
+def test_a_softmax_of_many_kernels_costs_the_host_more() -> None:
+    """16 heads on 8 ranks: two heads do not fill a block of four rows, those of two sequences do. 8 layers of 5 ms."""
+    slow = replace(CONSTANTS, host_layer_s=30e-3, host_softmax_s=5e-3, sharpness=32.0, tensor_exposed=0.0)
+    program = Program(attention="unfused", tensor_overlaps=True)
+    apart, together = (
+        seconds(Division(tensor=8, microbatch=microbatch), program, slow).seconds  # type: ignore[attr-defined]
+        for microbatch in (1, 2)
+    )
+    assert apart - together == pytest.approx(8 * 5e-3, rel=0.02)
+
+
+def test_odd_rows_of_a_vocabulary_slow_the_head() -> None:
+    """50,257 rows: no load is aligned, so three products of 2 v h a token take 1 / share as long."""
+    slow = replace(CONSTANTS, odd_share=0.25)
+    odd = replace(SHAPE, vocabulary=50257)
+    aligned, misaligned = (
+        divided_step(odd, Division(), Program(), device=DEVICE, exchange=link, constants=constants).seconds
+        for constants in (replace(slow, odd_share=1.0), slow)
+    )
+    products = 3 * 2 * 1024 * 50257 * 1024 / 1e14
+    assert misaligned - aligned == pytest.approx(3 * products, rel=1e-9)
+
+
+def test_gradients_of_microbatches_are_added_up() -> None:
+    """Layers have 8 · (12 h² + 13 h) elements; 8 bytes each at 1 TB/s, for both microbatches."""
+    adding = replace(CONSTANTS, sum_bytes=8.0)
+    plain, more = (
+        seconds(Division(microbatches=2), constants=each).seconds  # type: ignore[attr-defined]
+        for each in (CONSTANTS, adding)
+    )
+    assert more - plain == pytest.approx(2 * 8 * (12 * 1024**2 + 13 * 1024) * 8 / 1e12, rel=1e-9)
+
+
+def test_divided_gradients_are_scattered_for_each_microbatch() -> None:
+    """Nothing overlaps: 4 scatters of 4 bytes and a gather of 2, where the optimizer alone needs one scatter."""
+    program = Program(overlaps=False)
+    optimizer, gradients = (
+        seconds(Division(data=2, microbatches=4, sharding=sharding), program).data_s  # type: ignore[attr-defined]
+        for sharding in ("optimizer", "gradients")
+    )
+    count = parameter_count(SHAPE)
+    assert optimizer == pytest.approx(count * 6 / 2 / 1e11, rel=1e-9)
+    assert gradients == pytest.approx(count * (4 * 4 + 2) / 2 / 1e11, rel=1e-9)
+
+
+def test_experts_are_summed_over_the_ranks_that_hold_the_same_ones() -> None:
+    """8 experts of 2 · 2h · h elements and their biases in 8 layers: on 8 ranks nobody shares one, on 2 four do."""
+    shape = replace(SHAPE, experts=Experts(count=8, active=2, ffn=2048))
+    program = Program(overlaps=False, gradient_bytes=2)
+    apart, shared = (
+        divided_step(
+            shape,
+            Division(data=8, expert=expert, expert_tensor=1),
+            program,
+            device=DEVICE,
+            exchange=link,
+            constants=CONSTANTS,
+        ).data_s
+        for expert in (8, 2)
+    )
+    each = 2 * 1024 * 2048 + 2048 + 1024
+    assert shared - apart == pytest.approx(8 * 4 * each * 2 * 2 * 3 / 4 / 1e11, rel=1e-9)
+
+
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_no_division_of_the_same_degrees_is_faster_than_their_bound(chunks: int) -> None:
+    division = Division(pipeline=4, chunks=chunks, tensor=2, microbatches=8, data=2)
+    bound = least_seconds(
+        SHAPE, division, Program(), device=find_device("a100-80gb"), exchange=link, constants=step_constants()
+    )
+    for parts in ((), (2,) * 4 if chunks == 1 else (1,) * 8, (3, 2, 2, 1) if chunks == 1 else (2, 1, 1, 1, 1, 1, 1, 0)):
+        step = divided_step(
+            SHAPE,
+            replace(division, parts=parts),
+            Program(),
+            device=find_device("a100-80gb"),
+            exchange=link,
+            constants=step_constants(),
+        )
+        assert bound <= step.seconds
 
 
 def test_eight_bits_shorten_products_of_layers_but_not_the_head() -> None:

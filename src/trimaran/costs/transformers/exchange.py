@@ -1,4 +1,4 @@
-"""Collectives between ranks of a divided step, priced on the machine that a row names.
+"""Collectives between ranks of a divided step, priced on a machine.
 
 Ranks stand in the order tensor, context, data, pipeline: the first ones are neighbours on a node. A group whose members
 are `near` ranks apart has as many siblings on the same nodes, and siblings use the nodes' network cards at once. So the
@@ -7,10 +7,13 @@ time of a group that spans nodes is that of a group of whole nodes with the sibl
 
 import functools
 import math
+from collections.abc import Callable
 
 from trimaran.cluster.machines import Machine
 from trimaran.costs.collectives.estimate import collective_cost
-from trimaran.costs.transformers.step_time import Exchange
+
+Exchange = Callable[[str, float, int, int], float]
+"""Time [s] of a collective: its name, its bytes, devices of the group, and how many of them share a node's links."""
 
 
 def machine_exchange(machine: Machine, *, year: float) -> Exchange:

@@ -1,0 +1,46 @@
+"""`trimaran emulate`: a plan for more devices than there are, with real messages between them."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trimaran.cli.options import Batch, Json
+from trimaran.cli.output import console, errors_reported, print_json
+from trimaran.cli.progress import progress_shown
+
+Subject = Annotated[str, typer.Argument(metavar="PLAN|JOB", help="A plan file (.json), or a job.", show_default=False)]
+Devices = Annotated[int | None, typer.Option("--devices", "-n", help="Devices to pretend.", min=2, show_default=False)]
+Link = Annotated[
+    str | None,
+    typer.Option("--link", help='What the links between them are held to, such as "1Gb/s".', show_default=False),
+]
+Steps = Annotated[int, typer.Option("--steps", help="Steps to emulate.", min=1)]
+Trace = Annotated[
+    Path | None, typer.Option("--trace", help="Write both timelines for a trace viewer.", show_default=False)
+]
+
+
+def emulate(
+    subject: Subject,
+    devices: Devices = None,
+    link: Link = None,
+    batch: Batch = None,
+    steps: Steps = 20,
+    trace: Trace = None,
+    as_json: Json = False,
+) -> None:
+    """Run a plan with pretended compute and real messages, beside its simulation."""
+    with errors_reported(as_json=as_json):
+        from trimaran.cli.emulation_views import emulation_document, print_emulation
+        from trimaran.report import write_trace
+        from trimaran.session.emulating import emulate_subject
+
+        with progress_shown() as progress:
+            found = emulate_subject(subject, devices=devices, link=link, batch=batch, steps=steps, progress=progress)
+        if trace is not None:
+            write_trace(trace, found.program, found.predicted, found.measured, comparison=found.comparison)
+        if as_json:
+            print_json(emulation_document(found))
+        else:
+            print_emulation(console(), found)

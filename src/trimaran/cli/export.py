@@ -1,0 +1,45 @@
+"""`trimaran export`: a plan as the configuration of another runtime."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trimaran.cli.options import Json
+from trimaran.cli.output import console, errors_reported, print_json
+
+PlanFile = Annotated[Path, typer.Argument(help="A plan, as `trimaran plan -o` writes it.", metavar="PLAN")]
+To = Annotated[str, typer.Option("--to", help="torchtitan, megatron or accelerate.", show_default=False)]
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", help="Write the configuration to this file.", show_default=False)
+]
+
+
+def export(plan: PlanFile, to: To, output: Output = None, as_json: Json = False) -> None:
+    """Write a plan for another runtime, and say what that runtime cannot be told."""
+    with errors_reported(as_json=as_json):
+        from trimaran.session.export.exporting import export_plan, write_export
+
+        exported = export_plan(plan, to)
+        if output is not None:
+            write_export(exported, output)
+        if as_json:
+            print_json(
+                {
+                    "schema_version": 1,
+                    "target": exported.target,
+                    "release": exported.release,
+                    "sections": exported.sections,
+                    "file": exported.text,
+                    "lost": list(exported.lost),
+                }
+            )
+            return
+        out = console()
+        if output is None:
+            out.print(exported.text, end="", markup=False, highlight=False, soft_wrap=True)
+            return
+        out.print(f"{output}: for {exported.target} {exported.release}", markup=False, soft_wrap=True)
+        for line in exported.lost:
+            out.print(f"not said: {line}", markup=False, soft_wrap=True)
+        out.print(f"Next: {exported.next.replace(exported.file_name, str(output))}", markup=False, soft_wrap=True)

@@ -1,0 +1,65 @@
+"""`trimaran place`: a profiled graph over devices, with the schedule, what crosses, and how good it is at most."""
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trimaran.cli.options import Gap, Json
+from trimaran.cli.output import console, errors_reported, print_json
+
+GraphFile = Annotated[
+    Path,
+    typer.Argument(metavar="GRAPH.json", help="Nodes with times and sizes, and edges.", show_default=False),
+]
+Devices = Annotated[int, typer.Option("--devices", "-n", help="How many devices there are, all alike.", min=1)]
+Bandwidth = Annotated[
+    str, typer.Option("--bandwidth", help='Of the wire between each two devices, each way, such as "25GB/s".')
+]
+Latency = Annotated[float, typer.Option("--latency", help="Of each transfer [s].", min=0.0)]
+Memory = Annotated[
+    str | None,
+    typer.Option("--memory", help='Of each device, such as "16GiB".  [default: no limit]', show_default=False),
+]
+TimeLimit = Annotated[
+    float, typer.Option("--time-limit", help="Time for the whole command [s]; the work is limited in proportion.")
+]
+Seed = Annotated[int, typer.Option("--seed", help="Of everything random.", min=0)]
+
+
+def place(
+    graph: GraphFile,
+    devices: Devices = 2,
+    bandwidth: Bandwidth = "25GB/s",
+    latency: Latency = 0.0,
+    memory: Memory = None,
+    time_limit: TimeLimit = 60.0,
+    seed: Seed = 0,
+    gap: Gap = 0.0,
+    as_json: Json = False,
+) -> None:
+    """Place the operations of a network on devices, so that a step ends soonest."""
+    began = time.monotonic()
+    with errors_reported(as_json=as_json):
+        from trimaran.report.placing import placing_document, placing_lines
+        from trimaran.session.placing import PlacingRequest, place_profiled, placing_report
+
+        request = PlacingRequest(
+            file=graph,
+            devices=devices,
+            bandwidth=bandwidth,
+            latency_s=latency,
+            memory=memory,
+            time_limit_s=time_limit,
+            seed=seed,
+            gap=gap,
+            began=began,
+        )
+        report = placing_report(place_profiled(request))
+        if as_json:
+            print_json(placing_document(report))
+            return
+        out = console()
+        for line in placing_lines(report):
+            out.print(line, markup=False)

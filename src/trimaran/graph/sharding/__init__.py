@@ -1,0 +1,1 @@
+"""Finds what tensor-parallel ranks can share, from the dataflow graph alone."""

@@ -1,0 +1,206 @@
+"""What each operation does with shares: where its result is split, and what it needs of its other inputs.
+
+One rule a family of operations. A rule reads the spreads of the inputs and returns that of the output, or several for
+an operation with several results. It asks its `Growing` for what is not split yet, and raises where shares are not
+provably the same as the whole: what has no rule has no share.
+"""
+
+from typing import Any
+
+from torch import fx
+
+from trimaran.graph.sharding import views
+from trimaran.graph.sharding.asking import Growing, Result, Rule, dim_of, dims, lead, leader
+from trimaran.graph.sharding.calls import arguments_of, is_endless, is_tensor, shape_of
+from trimaran.graph.sharding.elementwise import ELEMENTWISE
+from trimaran.graph.sharding.spread import NotSharedError, Spread
+
+
+def _elementwise(growing: Growing, node: fx.Node) -> Result:
+    source, spread = leader(growing, node)
+    right = spread.dim - len(shape_of(source))
+    for other in node.all_input_nodes:
+        if is_tensor(other):
+            growing.join(node, other, right, spread.sections)
+    return spread.moved(len(shape_of(node)) + right)
+
+
+def _repeat_interleave(growing: Growing, node: fx.Node) -> Result:
+    source, spread, arguments = lead(growing, node)
+    if not isinstance(arguments.get("repeats"), int) or arguments["dim"] is None:
+        raise NotSharedError("repeat_interleave with other repeats than one number")
+    if dim_of(arguments["dim"], source) != spread.dim:
+        return spread
+    return Spread(spread.dim, tuple(part * arguments["repeats"] for part in spread.sections))
+
+
+def _along(growing: Growing, node: fx.Node) -> Result:
+    """Operations along one dimension, which must not be the split one."""
+    source, spread, arguments = lead(growing, node)
+    if dim_of(arguments["dim"], source) == spread.dim:
+        raise NotSharedError(f"{node.name} works along the split dimension")
+    return spread
+
+
+def _reduction(growing: Growing, node: fx.Node) -> Result:
+    source, spread, arguments = lead(growing, node)
+    dims = arguments.get("dim")
+    if dims is None or dims == []:
+        raise NotSharedError(f"{node.name} reduces the split dimension")
+    gone = {dim_of(dim, source) for dim in ([dims] if isinstance(dims, int) else dims)}
+    if spread.dim in gone:
+        raise NotSharedError(f"{node.name} reduces the split dimension")
+    return spread if arguments.get("keepdim") else spread.moved(spread.dim - sum(dim < spread.dim for dim in gone))
+
+
+def _select(growing: Growing, node: fx.Node) -> Result:
+    source, spread, arguments = lead(growing, node)
+    dim = dim_of(arguments["dim"], source)
+    if dim == spread.dim:
+        raise NotSharedError(f"{node.name} takes one place of the split dimension")
+    return spread.moved(spread.dim - (dim < spread.dim))
+
+
+def _slice(growing: Growing, node: fx.Node) -> Result:
+    source, spread, arguments = lead(growing, node)
+    if dim_of(arguments["dim"], source) != spread.dim:
+        return spread
+    start, end = arguments["start"] or 0, arguments["end"]
+    if arguments["step"] != 1 or not isinstance(start, int):
+        raise NotSharedError(f"{node.name} takes some places of the split dimension")
+    end = spread.size if is_endless(end) or end == spread.size else end
+    bounds = [sum(spread.sections[:count]) for count in range(len(spread.sections) + 1)]
+    if start not in bounds or end not in bounds:
+        raise NotSharedError(f"{node.name} takes some places of the split dimension")
+    if start:
+        growing.resize(node, "start")
+    if end != spread.size:
+        growing.resize(node, "end")
+    return Spread(spread.dim, spread.sections[bounds.index(start) : bounds.index(end)])
+
+
+def _split(growing: Growing, node: fx.Node) -> Result:
+    source, spread, arguments = lead(growing, node)
+    count = len(node.meta["val"]) if isinstance(node.meta.get("val"), list | tuple) else 0
+    if dim_of(arguments["dim"], source) != spread.dim:
+        return (spread,) * count
+    pieces: list[int]
+    if "split_sizes" in arguments or isinstance(arguments.get("split_size"), list | tuple):
+        name = "split_sizes" if "split_sizes" in arguments else "split_size"
+        pieces = list(arguments[name])
+        for place in range(len(pieces)):
+            growing.resize(node, name, place)
+    elif "split_size" in arguments:
+        pieces = [arguments["split_size"]] * count
+        growing.resize(node, "split_size")
+    else:
+        pieces = [spread.size // count] * count
+    if tuple(pieces) != spread.sections:
+        raise NotSharedError(f"{node.name} takes the split dimension apart")
+    return tuple(Spread(spread.dim, (piece,)) for piece in pieces)
+
+
+def _unbind(growing: Growing, node: fx.Node) -> Result:
+    source, spread, arguments = lead(growing, node)
+    dim = dim_of(arguments["dim"], source)
+    if dim == spread.dim:
+        raise NotSharedError(f"{node.name} takes the split dimension apart")
+    return (spread.moved(spread.dim - (dim < spread.dim)),) * shape_of(source)[dim]
+
+
+def _join_all(growing: Growing, node: fx.Node) -> tuple[fx.Node, Spread, dict[str, Any]]:
+    source, spread, arguments = lead(growing, node)
+    right = spread.dim - len(shape_of(source))
+    for other in arguments["tensors"]:
+        if shape_of(other) != (0,):
+            growing.join(node, other, right, spread.sections)
+    return source, spread, arguments
+
+
+def _concatenate(growing: Growing, node: fx.Node) -> Result:
+    source, spread, arguments = _join_all(growing, node)
+    if dim_of(arguments["dim"], source) == spread.dim:
+        raise NotSharedError(f"{node.name} joins along the split dimension")
+    return spread
+
+
+def _stack(growing: Growing, node: fx.Node) -> Result:
+    source, spread, arguments = _join_all(growing, node)
+    new = arguments["dim"] % (len(shape_of(source)) + 1)
+    return spread.moved(spread.dim + (new <= spread.dim))
+
+
+def _matmul(growing: Growing, node: fx.Node) -> Result:
+    left, right = node.all_input_nodes if len(node.all_input_nodes) == 2 else (node.args[0], node.args[1])
+    if not isinstance(left, fx.Node) or not isinstance(right, fx.Node) or min(dims(left), dims(right)) < 2:
+        raise NotSharedError(f"{node.name} is no product of two batches of matrices")
+    one, other = growing.spread(left), growing.spread(right)
+    places = [found.dim - dims(part) for found, part in ((one, left), (other, right)) if found is not None]
+    if min(places) <= -3:
+        _, spread = leader(growing, node)
+        for part in (left, right):
+            growing.join(node, part, min(places), spread.sections)
+        return spread.moved(dims(node) + min(places))
+    if one is not None and other is None and places == [-2]:
+        growing.join(node, right, -dims(right) - 1, ())
+        return one.moved(dims(node) - 2)
+    if other is not None and one is None and places == [-1]:
+        growing.join(node, left, -dims(left) - 1, ())
+        return other.moved(dims(node) - 1)
+    raise NotSharedError(f"{node.name} multiplies along the split dimension")
+
+
+def _attention(growing: Growing, node: fx.Node) -> Result:
+    arguments = arguments_of(node)
+    query, key, value, mask = (arguments[name] for name in ("query", "key", "value", "attn_mask"))
+    source, spread = leader(growing, node)
+    right = spread.dim - dims(source)
+    if right > -3 or len(spread.sections) != 1:
+        raise NotSharedError("attention within what is split")
+    for part in (query, key, value):
+        # Groups of queries share keys and values: heads of both are split, each in its own number.
+        size = shape_of(part)[right] if dims(part) >= -right else 1
+        growing.join(node, part, right, (size,))
+    if mask is not None:
+        growing.join(node, mask, right, (shape_of(query)[right],))
+    return (
+        spread.moved(dims(node) + right)
+        if source is query
+        else Spread(dims(node) + right, shape_of(query)[right : right + 1])
+    )
+
+
+def _normalization(growing: Growing, node: fx.Node) -> Result:
+    source, spread, arguments = lead(growing, node)
+    if spread.dim >= dims(source) - len(arguments["normalized_shape"]):
+        raise NotSharedError(f"{node.name} normalizes over the split dimension")
+    for name in ("weight", "bias"):
+        if arguments.get(name) is not None:
+            growing.join(node, arguments[name], -dims(source) - 1, ())
+    return spread
+
+
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(ELEMENTWISE, _elementwise),
+    **dict.fromkeys(("view", "reshape", "_unsafe_view"), views.resized),
+    "unflatten": views.unflatten,
+    "flatten": views.renamed,
+    "unsqueeze": views.unsqueeze,
+    "squeeze": views.squeeze,
+    **dict.fromkeys(("transpose", "swapaxes", "swapdims", "t"), views.transpose),
+    "permute": views.permute,
+    "expand": views.expand,
+    "repeat_interleave": _repeat_interleave,
+    **dict.fromkeys(("softmax", "_softmax", "log_softmax", "cumsum"), _along),
+    **dict.fromkeys(("sum", "mean", "amax", "amin", "var", "std", "logsumexp"), _reduction),
+    "select": _select,
+    "slice": _slice,
+    **dict.fromkeys(("split", "split_with_sizes", "chunk"), _split),
+    "unbind": _unbind,
+    "cat": _concatenate,
+    "concat": _concatenate,
+    "stack": _stack,
+    **dict.fromkeys(("matmul", "bmm"), _matmul),
+    "scaled_dot_product_attention": _attention,
+    **dict.fromkeys(("layer_norm", "rms_norm"), _normalization),
+}

@@ -1,0 +1,232 @@
+"""What a strategy takes that a library runs in a way of its own: a few steps of it, run in place.
+
+Sharded operations (DTensor), sharded state (FSDP2) and backwards in two halves have an overhead that neither single
+operations nor the plain model show. So a few steps of the very program are run on all ranks, and the time of its
+forwards and backwards is noted; communication inside them counts, as it does in the program. From that follows what the
+whole model takes in this form (`fit_form`): the cost by which the simulated forwards and backwards are as long as the
+measured ones. What the update of such tensors takes longer is put down to the backward before it.
+"""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+from trimaran.cluster import Cluster, Link
+from trimaran.costs import CostTable, price
+from trimaran.costs.compute import FORMS, own_form
+from trimaran.costs.tables import WholeCost, WholeKey
+from trimaran.costs.types import Cost
+from trimaran.errors import EnvironmentProblem
+from trimaran.graph.types import Graph
+from trimaran.job import Job
+from trimaran.measure.cache import store
+from trimaran.program.types import Kind, Program, Strategy
+from trimaran.runtime.ranks import launch
+from trimaran.runtime.world import World
+from trimaran.simulator import simulate
+from trimaran.timeline import COMPUTE, Timeline
+
+WARM_UP_STEPS = 8
+MEASURED_S = 2.5
+"""Time of the steps that are noted [s]."""
+
+LEAST_STEPS, MOST_STEPS = 6, 60
+_PASSES = 8
+_FORWARDS = frozenset({Kind.FORWARD})
+_BACKWARDS = frozenset({Kind.BACKWARD, Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT, Kind.CLIP, Kind.UPDATE})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rehearsed:
+    """What the compute of a step took, summed over all ranks.
+
+    Attributes:
+        forward_s: forwards [s]
+        backward_s: backwards, clipping and update [s]
+        spread: half the width of what these steps took, as a share of the median
+    """
+
+    forward_s: float
+    backward_s: float
+    spread: float
+
+
+def is_known(strategy: Strategy, graph: Graph, table: CostTable, *, microbatch: int) -> bool:
+    """Whether the form of a strategy was measured at a size of its microbatch, or needs no measuring.
+
+    Args:
+        strategy: any
+        graph: the job's
+        table: what was measured
+        microbatch: samples of one
+    """
+    form = own_form(strategy)
+    key = WholeKey(graph.digest, form, strategy.execution)
+    return form in FORMS or strategy.execution != "eager" or microbatch in table.wholes.get(key, {})
+
+
+def rehearse(
+    make_job: Callable[[], Job],
+    strategy: Strategy,
+    program: Program,
+    evaluation: Program,
+    *,
+    link: Link | None = None,
+) -> Rehearsed:
+    """Run a few steps of a strategy on this machine.
+
+    Args:
+        make_job: makes the job; can be sent to another process
+        strategy: what is run
+        program: of a training step
+        evaluation: of the evaluation of a batch
+        link: what the links between the ranks are held to; None: nothing
+
+    Raises:
+        ExecutionError: a rank failed
+    """
+    with tempfile.TemporaryDirectory(prefix="trimaran-rehearse-") as logs:
+        arguments = (make_job, strategy, program, evaluation)
+        timeline = launch(_run, arguments, ranks=strategy.devices, log_dir=logs, link=link)[0]
+    return summarize_steps(program, timeline)
+
+
+def summarize_steps(program: Program, timeline: Timeline) -> Rehearsed:
+    """The compute of the steps of a run.
+
+    Args:
+        program: of a step
+        timeline: of several steps
+    """
+    kinds = {instruction.id: instruction.kind for instruction in program}
+    forward: dict[int, float] = {}
+    backward: dict[int, float] = {}
+    for span in timeline:
+        if span.stream == COMPUTE and span.instruction in kinds:
+            kind = kinds[span.instruction]
+            times = forward if kind in _FORWARDS else backward if kind in _BACKWARDS else {}
+            times[span.step] = times.get(span.step, 0.0) + span.seconds
+    steps = sorted(set(forward) & set(backward))[WARM_UP_STEPS:]
+    # Whatever else runs on the machine for a moment makes steps longer, never shorter: the faster half counts.
+    steps.sort(key=lambda step: forward[step] + backward[step])
+    calm = steps[: max(1, len(steps) // 2)]
+    totals = [forward[step] + backward[step] for step in calm]
+    return Rehearsed(
+        forward_s=median(forward[step] for step in calm),
+        backward_s=median(backward[step] for step in calm),
+        spread=max(0.02, (totals[-1] - totals[0]) / (2.0 * median(totals))),
+    )
+
+
+def fit_form(
+    found: Rehearsed,
+    strategy: Strategy,
+    program: Program,
+    graph: Graph,
+    table: CostTable,
+    cluster: Cluster,
+    *,
+    batch: int,
+) -> CostTable:
+    """A table with the cost of the whole model in a strategy's form, by which its simulated compute is as measured.
+
+    Args:
+        found: what was measured
+        strategy: that was run
+        program: of its step
+        graph: the job's
+        table: what else was measured
+        cluster: the devices
+        batch: samples of one update, over all ranks
+
+    Returns:
+        The table with that entry, which is kept in the cache too.
+    """
+    microbatch = batch // (strategy.dp * strategy.microbatches)
+    key = WholeKey(graph.digest, own_form(strategy), strategy.execution)
+    whole = next(
+        one
+        for form in (own_form(strategy).partition(" ")[0], *FORMS)
+        if (one := table.whole(WholeKey(graph.digest, form, strategy.execution), microbatch)) is not None
+    )
+    forward_s, backward_s = whole.forward.seconds, whole.backward.seconds
+    for _ in range(_PASSES):
+        entry = _entry(forward_s, backward_s, found.spread, whole)
+        tried = replace(table, wholes={**table.wholes, key: {**table.wholes.get(key, {}), microbatch: entry}})
+        costs = price(program, graph, strategy, tried, cluster, batch=batch)
+        simulated = simulate(program, costs)
+        as_simulated = _totals(program, simulated)
+        forward_s *= found.forward_s / as_simulated[0]
+        backward_s *= found.backward_s / as_simulated[1]
+    entry = _entry(forward_s, backward_s, found.spread, whole)
+    points = {key: {**table.wholes.get(key, {}), microbatch: entry}}
+    _keep(CostTable(fingerprint=replace(table.fingerprint, link=""), wholes=points))
+    return replace(table, wholes={**table.wholes, **points})
+
+
+def _entry(forward_s: float, backward_s: float, spread: float, whole: WholeCost) -> WholeCost:
+    how = "measured: in place"
+    return WholeCost(
+        forward=Cost(forward_s, forward_s * (1.0 - spread), forward_s * (1.0 + spread), how),
+        backward=Cost(backward_s, backward_s * (1.0 - spread), backward_s * (1.0 + spread), how),
+        evaluation=whole.evaluation,
+    )
+
+
+def _totals(program: Program, timeline: Timeline) -> tuple[float, float]:
+    kinds = {instruction.id: instruction.kind for instruction in program}
+    forward_s = sum(span.seconds for span in timeline if kinds[span.instruction] in _FORWARDS)
+    backward_s = sum(span.seconds for span in timeline if kinds[span.instruction] in _BACKWARDS)
+    return forward_s, backward_s
+
+
+def _keep(found: CostTable) -> None:
+    try:
+        store(found)
+    except EnvironmentProblem:
+        # It is measured again in the next run.
+        return
+
+
+def _run(
+    world: World, make_job: Callable[[], Job], strategy: Strategy, program: Program, evaluation: Program
+) -> Timeline:
+    from trimaran.graph.capture import capture
+    from trimaran.runtime.executor import Executor
+
+    job = make_job()
+    executor = Executor(job, strategy, program, evaluation, world, capture=capture(job))
+    shares = _endless(executor.feed())
+    for _ in range(WARM_UP_STEPS):
+        executor.step(next(shares))
+    for _ in range(_steps(world, executor, shares)):
+        executor.step(next(shares))
+    timeline = executor.timeline()
+    executor.close()
+    return timeline
+
+
+def _steps(world: World, executor: Any, shares: Iterator[Any]) -> int:
+    """How many steps there is time for; the same on every rank."""
+    import time
+
+    import torch
+    import torch.distributed as dist
+
+    started = time.perf_counter()
+    executor.step(next(shares))
+    slowest = torch.tensor([time.perf_counter() - started], dtype=torch.float64, device=world.device)
+    if world.size > 1:
+        dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+    return max(LEAST_STEPS, min(MOST_STEPS, int(MEASURED_S / max(float(slowest), 1e-6))))
+
+
+def _endless(feed: Any) -> Iterator[Any]:
+    """Full batches of one epoch after another."""
+    full = feed.batches - 1 if feed.batches > 1 else 1
+    while True:
+        for number, share in enumerate(feed.shares()):
+            if number < full:
+                yield share

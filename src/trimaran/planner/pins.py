@@ -1,0 +1,219 @@
+"""What a person has decided already: degrees, kinds of parallelism to use or not, modules on a row.
+
+A strategy that goes against a pin is not searched. What a pin costs is found by searching without it (`prices.py`).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+from typing import get_args
+
+from trimaran.errors import InputError
+from trimaran.graph import Graph
+from trimaran.planner.kinds import kinds_of, read_kinds, spreading
+from trimaran.program import Strategy
+from trimaran.program.segments import segment_ops
+from trimaran.program.types import Schedule
+
+DEGREES: tuple[str, ...] = ("dp", "pp", "tp", "zero", "microbatches", "schedule")
+"""What of a strategy can be pinned by its value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pins:
+    """What is decided.
+
+    Attributes:
+        keep: modules, each with the row of a replica that must run their operations
+        forbid: kinds of parallelism that are not used
+        allow: kinds of parallelism that may be used; empty: all. One device always may
+        dp: data-parallel replicas; None: free, as for the others
+        pp: rows of a replica
+        tp: ranks that share the tensors of a row
+        zero: what is sharded over the replicas
+        microbatches: of a replica's share
+        schedule: of a pipeline
+    """
+
+    keep: tuple[tuple[str, int], ...] = ()
+    forbid: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
+    dp: int | None = None
+    pp: int | None = None
+    tp: int | None = None
+    zero: int | None = None
+    microbatches: int | None = None
+    schedule: Schedule | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Each pin as it is written on the command line.
+
+        Example:
+            >>> Pins(keep=(("layer4", 1),), forbid=("pp",), tp=2).names
+            ('--keep layer4=1', '--forbid pp', '--tp 2')
+        """
+        found = [f"--keep {module}={row}" for module, row in self.keep]
+        found += [f"--forbid {kind}" for kind in self.forbid]
+        if self.allow:
+            found.append(f"--allow {','.join(self.allow)}")
+        return (*found, *(f"--{name} {value}" for name in DEGREES if (value := getattr(self, name)) is not None))
+
+    def without(self, name: str) -> "Pins":
+        """All pins but one.
+
+        Args:
+            name: one of `names`
+
+        Example:
+            >>> Pins(forbid=("pp", "tp")).without("--forbid tp").names
+            ('--forbid pp',)
+        """
+        option, _, value = name.removeprefix("--").partition(" ")
+        if option == "keep":
+            return replace(self, keep=tuple(entry for entry in self.keep if f"{entry[0]}={entry[1]}" != value))
+        if option == "forbid":
+            return replace(self, forbid=tuple(kind for kind in self.forbid if kind != value))
+        return replace(self, **{option: _FREE[option]})  # type: ignore[arg-type]  # the default of that field
+
+    def objection(self, strategy: Strategy) -> str:
+        """The pin that a strategy goes against, as far as its degrees and kinds say; empty where it respects all.
+
+        Args:
+            strategy: with or without boundaries
+
+        Example:
+            >>> Pins(forbid=("pp",)).objection(Strategy(pp=2)), Pins(tp=2).objection(Strategy(tp=2))
+            ('--forbid pp', '')
+        """
+        kinds = kinds_of(strategy)
+        for kind in self.forbid:
+            if kind in kinds:
+                return f"--forbid {kind}"
+        if self.allow and not spreading(strategy) <= frozenset(self.allow):
+            return f"--allow {','.join(self.allow)}"
+        for name in ("dp", "pp", "tp", "zero", "microbatches"):
+            wanted = getattr(self, name)
+            if wanted not in (None, getattr(strategy, name)):
+                return f"--{name} {wanted}"
+        if self.schedule is not None and (strategy.parts or strategy.pp == 1 or strategy.schedule != self.schedule):
+            return f"--schedule {self.schedule}"
+        for module, row in self.keep:
+            if row >= strategy.pp:
+                return f"--keep {module}={row}"
+        return ""
+
+    def rows(self, graph: Graph) -> dict[str, int]:
+        """For each operation that is kept on a row, the row.
+
+        Args:
+            graph: the job's
+
+        Raises:
+            InputError: a module that the network does not have, or an operation that is kept on two rows
+        """
+        found: dict[str, int] = {}
+        for module, row in self.keep:
+            members = [op.id for op in graph.ops if is_within(op.id, module) or is_within(op.module, module)]
+            if not members:
+                modules = sorted({op.module.partition(".")[0] for op in graph.ops if op.module})
+                raise InputError(
+                    f'--keep {module}={row}: {graph.name} has no module or operation "{module}"; '
+                    f"its modules begin with {', '.join(modules[:12])}",
+                    module=module,
+                )
+            for name in members:
+                if found.setdefault(name, row) != row:
+                    raise InputError(
+                        f"--keep puts {name} on row {found[name]} and on row {row}; leave one of them out", op=name
+                    )
+        return found
+
+    def misplaced(self, graph: Graph, strategy: Strategy) -> str:
+        """The first kept operation that a strategy has on another row, in words; empty where there is none.
+
+        Args:
+            graph: the job's
+            strategy: with boundaries or parts
+        """
+        wanted = self.rows(graph)
+        for ops, row in zip(segment_ops(graph, strategy), strategy.rows, strict=True):
+            for op in ops:
+                if wanted.get(op.id, row) != row:
+                    return f"{op.id} would run on row {row}, not on row {wanted[op.id]}"
+        return ""
+
+
+NO_PINS = Pins()
+"""Nothing is decided."""
+
+_FREE = {entry.name: entry.default for entry in fields(Pins)}
+
+
+def is_within(path: str, module: str) -> bool:
+    """Whether a path is that of a module or of something inside it.
+
+    Example:
+        >>> is_within("layer4.0.conv1", "layer4"), is_within("layer40", "layer4")
+        (True, False)
+    """
+    return path == module or path.startswith((f"{module}.", f"{module}@"))
+
+
+def parse_pins(
+    *,
+    keep: Iterable[str] = (),
+    forbid: Iterable[str] = (),
+    allow: Iterable[str] = (),
+    dp: int | None = None,
+    pp: int | None = None,
+    tp: int | None = None,
+    zero: int | None = None,
+    microbatches: int | None = None,
+    schedule: str | None = None,
+) -> Pins:
+    """Pins as they are written on the command line.
+
+    Args:
+        keep: such as "layer4=1"
+        forbid: kinds of parallelism
+        allow: kinds of parallelism
+        dp: as in `Pins`
+        pp: as in `Pins`
+        tp: as in `Pins`
+        zero: as in `Pins`
+        microbatches: as in `Pins`
+        schedule: as in `Pins`
+
+    Raises:
+        InputError: a word or a figure that means nothing, or two pins that contradict each other
+
+    Example:
+        >>> parse_pins(keep=["layer4=1"], forbid=["pp"], tp=2).names
+        ('--keep layer4=1', '--forbid pp', '--tp 2')
+    """
+    if schedule is not None and schedule not in get_args(Schedule):
+        raise InputError(f"--schedule must be one of {', '.join(get_args(Schedule))}, got {schedule!r}", value=schedule)
+    if zero is not None and zero not in (0, 1, 2, 3):
+        raise InputError(f"--zero must be 0, 1, 2 or 3, got {zero}", value=zero)
+    pins = Pins(
+        keep=tuple(sorted({_read_keep(text) for texts in keep for text in texts.split(",")})),
+        forbid=read_kinds(forbid, option="--forbid"),
+        allow=read_kinds(allow, option="--allow"),
+        dp=dp,
+        pp=pp,
+        tp=tp,
+        zero=zero,
+        microbatches=microbatches,
+        schedule=schedule,  # type: ignore[arg-type]  # checked above
+    )
+    both = sorted(set(pins.forbid) & set(pins.allow))
+    if both:
+        raise InputError(f"{', '.join(both)}: both allowed and forbidden; leave out one of the two", kinds=tuple(both))
+    return pins
+
+
+def _read_keep(text: str) -> tuple[str, int]:
+    module, equals, row = (part.strip() for part in text.partition("="))
+    if not module or not equals or not row.isdecimal():
+        raise InputError(f'--keep "{text}": expected a module and the number of a row, such as "layer4=1"', value=text)
+    return module, int(row)

@@ -1,0 +1,143 @@
+"""Good schedules of one problem in a given amount of work: annealing on coarse and fine nodes.
+
+Work is counted in tasks that the decoder goes through, so that the answer does not depend on how fast the machine is;
+a deadline ends it all the same.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trimaran.planner.placement.anneal import anneal
+from trimaran.planner.placement.coarsen import contract, expand, units
+from trimaran.planner.placement.flat import Flat
+from trimaran.planner.placement.heft import list_schedule
+from trimaran.planner.placement.lay import Layout, lay
+from trimaran.planner.placement.room import memory_of_all, overflow
+
+SHARES = (1.0, 0.5, 0.25, 0.0)
+"""Shares of edges that lists take to cross."""
+
+SMALL = 45
+"""Nodes up to which a problem is annealed without coarsening it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How much may be spent.
+
+    Attributes:
+        deadline: moment at which all ends, by the monotonic clock [s]
+        steps: tasks that decoders may go through
+        work: deterministic time that constraint programs may take together
+        seed: of everything random
+    """
+
+    deadline: float
+    steps: float
+    work: float
+    seed: int
+
+    @property
+    def left_s(self) -> float:
+        """Wall time that is left [s]."""
+        return self.deadline - time.monotonic()
+
+    def over(self) -> bool:
+        """Whether the wall time is over."""
+        return self.left_s <= 0.0
+
+
+def lists(flat: Flat) -> list[Layout]:
+    """Schedules by lists, and everything on one device."""
+    found = [list_schedule(flat, share) for share in SHARES]
+    homes = set(flat.pins.values()) or set(range(flat.devices))
+    if len(homes) == 1 or not flat.pins:
+        order = [*range(flat.n), *reversed(range(flat.n, 2 * flat.n))]
+        found.append(lay(flat, [min(homes)] * flat.n, order))
+    return found
+
+
+def better(one: Layout, other: Layout | None) -> Layout:
+    """The shorter of two schedules; the first where they are as long."""
+    return other if other is not None and other.makespan_s < one.makespan_s else one
+
+
+def annealed(flat: Flat, start: Layout, limits: Limits, *, cold: bool = False) -> Layout:
+    """The best of several annealings, on groups first where there are many nodes.
+
+    Args:
+        flat: the problem
+        start: a schedule
+        limits: `steps` are spent
+        cold: stay near the start, which is good already
+    """
+    if cold:
+        return _restarted(flat, start, limits, limits.steps, hot=0.005, most=2)
+    if flat.n <= SMALL:
+        return _restarted(flat, start, limits, limits.steps, hot=0.1)
+    groups = units(flat)
+    best = start
+    if len(groups) < 0.8 * flat.n:
+        coarse = contract(flat, groups)
+        first = min(lists(coarse), key=lambda one: one.makespan_s)
+        found = expand(flat, groups, coarse, _restarted(coarse, first, limits, 0.5 * limits.steps, hot=0.1))
+        best = min(best, found, key=lambda one: one.makespan_s)
+    else:
+        best = _restarted(flat, best, limits, 0.5 * limits.steps, hot=0.1)
+    return _restarted(flat, best, limits, 0.5 * limits.steps, hot=0.01, most=2)
+
+
+def _restarted(flat: Flat, start: Layout, limits: Limits, steps: float, *, hot: float, most: int = 6) -> Layout:
+    """The best of annealings from one start, each with enough moves to settle."""
+    moves = int(steps / (2 * flat.n))
+    times = max(1, min(most, moves // (240 * flat.n)))
+    best = start
+    for number in range(times):
+        found = anneal(
+            flat,
+            start,
+            moves=moves // times,
+            seed=limits.seed * 1009 + number,
+            hot=hot,
+            cold=0.0005,
+            stop=limits.over,
+        )
+        best = min(best, found, key=lambda one: one.makespan_s)
+        if limits.over():
+            break
+    return best
+
+
+def squeezed(flat: Flat, starts: Sequence[Layout], limits: Limits) -> list[Layout]:
+    """Schedules found by annealing in which memory that is not there costs time.
+
+    Args:
+        flat: the problem
+        starts: some schedules
+        limits: `steps` are spent
+    """
+    total = memory_of_all(flat)
+    price = 4.0 * flat.serial_s / total if total > 0 else 0.0
+    found = []
+    unlike = {tuple(start.on): start for start in starts}
+    for number, start in enumerate(unlike.values()):
+        moves = int(limits.steps / (3 * flat.n * len(unlike)))
+        found.append(
+            anneal(
+                flat,
+                start,
+                moves=moves,
+                seed=limits.seed + number,
+                hot=0.1,
+                cold=0.0005,
+                stop=limits.over,
+                extra=lambda on: _price(price, overflow(flat, on), flat),
+            )
+        )
+    return found
+
+
+def _price(price: float, over: float, flat: Flat) -> float:
+    """Seconds for bytes that are not there; something even for one."""
+    return price * over + 0.02 * flat.serial_s if over > 0 else 0.0

@@ -1,0 +1,190 @@
+"""Bounds and simulations of the strategies of a problem, each made once, whatever pins a search has.
+
+outline    a bound from totals alone, for every strategy of the space
+refine     stages cut, the program lowered and priced, a better bound; for those that the first leaves
+run        branches placed, the program simulated
+"""
+
+from dataclasses import dataclass, field, replace
+
+from trimaran.errors import InfeasibleError, InputError
+from trimaran.planner.bounds import Bound
+from trimaran.planner.candidates import Candidate
+from trimaran.planner.problem import (
+    Problem,
+    arrange,
+    assess_cut,
+    cut_for,
+    has_simple_bound,
+    lack_of_memory,
+    least,
+    place_on,
+    quick_bounds,
+)
+from trimaran.planner.quick import QuickBounds
+from trimaran.planner.shapes import is_unplaced
+from trimaran.planner.space import Cause, Rejection
+from trimaran.program import Strategy, check_strategy
+
+_Kept = tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prospect:
+    """A strategy that may fit, with its lower bounds.
+
+    Attributes:
+        strategy: with boundaries where it is refined; a placement may still have none of its parts
+        bound: what it takes at least
+        is_refined: the bound is that of its own stages
+    """
+
+    strategy: Strategy
+    bound: Bound
+    is_refined: bool = False
+
+
+@dataclass(slots=True)
+class Trials:
+    """What was found out about the strategies of a problem.
+
+    Attributes:
+        problem: the job, its costs and its devices
+        floors: for each placement that was solved, the solver's bound over what it found [0..1]
+    """
+
+    problem: Problem
+    floors: dict[Strategy, float] = field(default_factory=dict)
+    _quick: QuickBounds = field(init=False)
+    _refined: dict[tuple[Strategy, _Kept], Prospect | Rejection] = field(default_factory=dict)
+    _results: dict[Strategy, Candidate | Rejection] = field(default_factory=dict)
+    _placed: dict[tuple[int, int, _Kept], Strategy] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._quick = quick_bounds(self.problem)
+
+    def outline(self, uncut: Strategy) -> Prospect | Rejection:
+        """The bounds of a strategy from totals, or what stands against it.
+
+        Args:
+            uncut: without boundaries
+        """
+        try:
+            lower = self._quick.of(uncut)
+        except InputError as error:
+            return Rejection(strategy=uncut, cause="unmeasured", reason=error.message)
+        return _unless_too_large(uncut, lower, self.problem, is_refined=False)
+
+    def refine(self, prospect: Prospect, problem: Problem) -> Prospect | Rejection:
+        """The bounds of a strategy with its own stages, or what stands against it.
+
+        Args:
+            prospect: an outline
+            problem: as `Trials.problem`, with the pins of this search
+        """
+        if prospect.is_refined:
+            return prospect
+        key = (prospect.strategy, problem.pins.keep)
+        if key not in self._refined:
+            self._refined[key] = _refine(prospect, problem)
+        return self._refined[key]
+
+    def run(self, prospect: Prospect, problem: Problem) -> Candidate | Rejection:
+        """The simulation of a strategy, or what stands against it.
+
+        Args:
+            prospect: the strategy, refined
+            problem: as `Trials.problem`, with the pins of this search
+        """
+        strategy = prospect.strategy
+        if is_unplaced(strategy):
+            try:
+                strategy = self._place(strategy, problem)
+            except (InfeasibleError, InputError) as error:
+                return Rejection(strategy=strategy, cause=_cause_of(error), reason=error.message)
+        if strategy not in self._results:
+            self._results[strategy] = _run(strategy, problem)
+        return self._results[strategy]
+
+    def try_out(self, uncut: Strategy, problem: Problem) -> Candidate | Rejection:
+        """The simulation of a strategy from the start, or what stands against it."""
+        seen = self.outline(uncut)
+        if isinstance(seen, Prospect):
+            seen = self.refine(seen, problem)
+        return seen if isinstance(seen, Rejection) else self.run(seen, problem)
+
+    def _place(self, strategy: Strategy, problem: Problem) -> Strategy:
+        """Places are those of one microbatch: replicas of the same one share them."""
+        key = (strategy.pp, problem.batch // (strategy.dp * strategy.microbatches), problem.pins.keep)
+        if key not in self._placed:
+            found = place_on(strategy, problem)
+            self._placed[key] = found.strategy
+            self.floors[found.strategy] = found.bound
+        known = self._placed[key]
+        arranged = arrange(strategy, problem)
+        placed = replace(arranged, parts=known.parts, backward_order=known.backward_order)
+        self.floors.setdefault(placed, self.floors[known])
+        return placed
+
+
+def _refine(prospect: Prospect, problem: Problem) -> Prospect | Rejection:
+    strategy, cause, lower = prospect.strategy, "cut", prospect.bound
+    if is_unplaced(strategy):
+        return replace(prospect, is_refined=True)
+    try:
+        strategy = cut_for(strategy, problem)
+        cause = "form"
+        check_strategy(problem.graph, strategy, batch=problem.batch)
+        cause = "unmeasured"
+        if has_simple_bound(strategy):
+            lower = _larger(least(strategy, problem), prospect.bound)
+            if lack_of_memory(lower.peak_bytes, problem, at_least=True) and strategy.pp > 1:
+                strategy, lower = _cut_again(strategy, lower, prospect.bound, problem)
+    except (InfeasibleError, InputError) as error:
+        return Rejection(strategy=strategy, cause=cause, reason=error.message)  # type: ignore[arg-type]  # set above
+    return _unless_too_large(strategy, lower, problem, is_refined=True)
+
+
+def _unless_too_large(strategy: Strategy, lower: Bound, problem: Problem, *, is_refined: bool) -> Prospect | Rejection:
+    reason = lack_of_memory(lower.peak_bytes, problem, at_least=True)
+    if reason:
+        return Rejection(strategy=strategy, cause="memory", reason=reason, peak_bytes=lower.peak_bytes)
+    return Prospect(strategy=strategy, bound=lower, is_refined=is_refined)
+
+
+def _larger(one: Bound, other: Bound) -> Bound:
+    """The larger of two bounds of the same thing, with the memory of the first."""
+    low, median, high = (max(pair) for pair in zip(one.cases, other.cases, strict=True))
+    step_time_s = max(one.step_time_s, other.step_time_s)
+    return Bound(step_time_s=step_time_s, cases=(low, median, high), peak_bytes=one.peak_bytes)
+
+
+def _cut_again(strategy: Strategy, lower: Bound, quick: Bound, problem: Problem) -> tuple[Strategy, Bound]:
+    """Cut for memory where stages of equal time need too much; the first cut where nothing fits."""
+    try:
+        smaller = cut_for(strategy, problem, within_memory=True)
+    except InfeasibleError:
+        return strategy, lower
+    return smaller, _larger(least(smaller, problem), quick)
+
+
+def _run(strategy: Strategy, problem: Problem) -> Candidate | Rejection:
+    try:
+        candidate = assess_cut(strategy, problem)
+        reason = lack_of_memory(candidate.peak_bytes, problem)
+        if reason and strategy.pp > 1 and not strategy.parts:
+            again = cut_for(strategy, problem, within_memory=True)
+            if again != strategy:
+                candidate = assess_cut(again, problem)
+                reason = lack_of_memory(candidate.peak_bytes, problem)
+    except InfeasibleError as error:
+        return Rejection(strategy=strategy, cause="memory", reason=error.message)
+    except InputError as error:
+        return Rejection(strategy=strategy, cause="unmeasured", reason=error.message)
+    if reason:
+        return Rejection(strategy=strategy, cause="memory", reason=reason, peak_bytes=candidate.peak_bytes)
+    return candidate
+
+
+def _cause_of(error: InfeasibleError | InputError) -> Cause:
+    return "memory" if isinstance(error, InfeasibleError) else "unmeasured"

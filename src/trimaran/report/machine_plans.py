@@ -1,0 +1,72 @@
+"""The text of a plan for a machine that is not here, from its document."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from trimaran.units import format_bytes, format_seconds
+
+ROWS = 12
+"""Strategies that are listed."""
+
+
+def machine_plan_lines(document: Mapping[str, Any]) -> list[str]:
+    """A plan as lines of text.
+
+    Args:
+        document: as `trimaran plan --cluster … --json` prints it
+    """
+    chosen = document["chosen"]
+    lines = [
+        f"{document['job']} on {document['devices']} of {document['machine']} ({document['device']}), "
+        f"global batch {document['global_batch_size']}, {document['precision']}, {document['software']}",
+        "",
+        *_table(document),
+        "",
+        f"Chosen: {chosen['strategy']}, {format_seconds(chosen['step_time_s'])} a step "
+        f"({_interval(chosen['interval_s'])}), {_gain(document)}.",
+    ]
+    if chosen.get("device_order"):
+        lines.append(f"Devices of ranks 0, 1, …: {_listed(chosen['device_order'])}.")
+    placement = chosen.get("placement", {})
+    if len(set(placement.values())) > 1:
+        lines += ["Placement:", *_placement(placement)]
+    counts = document["rejected_counts"]
+    if counts:
+        lines.append("Not among them: " + ", ".join(f"{number} for {cause}" for cause, number in counts.items()) + ".")
+    return [*lines, *(f"Note: {note}." for note in document["notes"])]
+
+
+def _gain(document: Mapping[str, Any]) -> str:
+    chosen = document["chosen"]
+    if "speedup" not in chosen:
+        return f"{chosen['tokens_per_s']:,.0f} tokens/s, {chosen['mfu']:.0%} of the devices' peak"
+    lone = "" if document["one_device_fits"] else ", on which the whole would not fit"
+    return f"{chosen['speedup']:.2f} times one device{lone}"
+
+
+def _table(document: Mapping[str, Any]) -> Iterator[str]:
+    rows = document["candidates"][:ROWS]
+    width = max(8, *(len(row["strategy"]) for row in rows))
+    gain = "speedup" if "speedup" in rows[0] else "mfu"
+    yield f"{'strategy':<{width}}  {'step':>9}  {gain:>7}  {'memory':>9}  limited by".rstrip()
+    for row in rows:
+        yield (
+            f"{row['strategy']:<{width}}  {format_seconds(row['step_time_s']):>9}  {row[gain]:>7.2f}  "
+            f"{format_bytes(max(row['peak_bytes'], default=0)):>9}  {row['limiter']}"
+        ).rstrip()
+
+
+def _placement(placement: Mapping[str, int]) -> Iterator[str]:
+    rows = sorted(set(placement.values()))
+    for row in rows:
+        names = [name for name, where in placement.items() if where == row]
+        yield f"  {row}: {_listed(names)}"
+
+
+def _interval(ends: Sequence[float]) -> str:
+    return f"90 %: {format_seconds(ends[0])} to {format_seconds(ends[1])}"
+
+
+def _listed(values: Sequence[object], most: int = 16) -> str:
+    shown = ", ".join(str(value) for value in values[:most])
+    return f"{shown}, … ({len(values)} in all)" if len(values) > most else shown

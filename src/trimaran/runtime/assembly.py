@@ -1,0 +1,100 @@
+"""What runs the instructions of a rank, put together around its part of the job."""
+
+from dataclasses import dataclass
+
+from trimaran.graph.capture import Capture
+from trimaran.job import Job
+from trimaran.program.cut import carried
+from trimaran.program.segments import segment_ops
+from trimaran.program.types import Program, Strategy
+from trimaran.runtime.channels import Channels
+from trimaran.runtime.exchanges import Exchanges
+from trimaran.runtime.interpreter import Interpreter
+from trimaran.runtime.part import Part
+from trimaran.runtime.pending import InFlight
+from trimaran.runtime.record import Recorder
+from trimaran.runtime.reductions import Reductions
+from trimaran.runtime.releases import released_sends
+from trimaran.runtime.streams import open_streams
+from trimaran.runtime.updates import Updater
+from trimaran.runtime.world import World
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machinery:
+    """What works together in a step.
+
+    Attributes:
+        recorder: writes down what happens
+        in_flight: communication under way
+        reductions: collectives, and the update
+        interpreter: runs instructions
+    """
+
+    recorder: Recorder
+    in_flight: InFlight
+    reductions: Reductions
+    interpreter: Interpreter
+
+
+def assemble(
+    job: Job,
+    strategy: Strategy,
+    program: Program,
+    capture: Capture | None,
+    part: Part,
+    *,
+    world: World,
+    channels: Channels,
+    record: bool,
+) -> Machinery:
+    """Put together what runs the instructions of this rank.
+
+    Args:
+        job: has the loss, the metric and the optimizer
+        strategy: says which segments there are
+        program: of a training step
+        capture: of the job, where the network is divided
+        part: what this rank has
+        world: this process's
+        channels: communicate
+        record: write down what happens
+    """
+    streams = open_streams(world.device)
+    recorder = Recorder(world.rank, streams, channels.control, enabled=record)
+    in_flight = InFlight(world.rank, streams, recorder)
+    if part.record is not None:
+        part.record(recorder)
+    reductions = Reductions(
+        world,
+        channels=channels,
+        in_flight=in_flight,
+        recorder=recorder,
+        updater=part.updater or Updater(job, part.parameters, part.counted, elsewhere=part.elsewhere),
+        tied=part.tied,
+        buffers={number: tuple(stage.module.buffers()) for number, stage in part.stages.items()},
+        homed=part.buckets,
+    )
+    parts = () if capture is None else segment_ops(capture.graph, strategy)
+    exchanged = {} if capture is None else capture.graph.exchanged(parts)
+    routes = {} if capture is None else carried(capture.graph, parts, strategy.rows)
+    interpreter = Interpreter(
+        job,
+        world.device,
+        stages=part.stages,
+        reads={
+            number: [spec for (_, reader), specs in exchanged.items() if reader == number for spec in specs]
+            for number in part.stages
+        },
+        exchanges=Exchanges(
+            world.device,
+            channels=channels,
+            in_flight=in_flight,
+            recorder=recorder,
+            routes={pair: specs for pair, (specs, _) in routes.items()},
+            released=released_sends(program, world.rank),
+        ),
+        reductions=reductions,
+        recorder=recorder,
+    )
+    return Machinery(recorder=recorder, in_flight=in_flight, reductions=reductions, interpreter=interpreter)

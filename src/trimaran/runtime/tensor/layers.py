@@ -1,0 +1,222 @@
+"""What stands in a rewritten flow in place of the user's layers: the same layers on a share of their weights."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from trimaran.graph.regions import share_bounds
+from trimaran.runtime.tensor.edges import Edges
+from trimaran.runtime.tensor.sums import Group, gathered_whole
+
+
+class Enter(nn.Module):
+    """A tensor comes into a region.
+
+    Args:
+        edges: of the region
+    """
+
+    def __init__(self, edges: Edges) -> None:
+        super().__init__()
+        self._edges = edges
+
+    def forward(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor as the region reads it."""
+        return self._edges.enter(tensor)
+
+
+class TakeShare(nn.Module):
+    """This rank's share of a tensor that every rank has whole.
+
+    Args:
+        group: shares it
+        dim: that is split
+        sections: of it that are split each by itself
+    """
+
+    def __init__(self, group: Group, dim: int, sections: Sequence[int]) -> None:
+        super().__init__()
+        self._group, self._dim, self._sections = group, dim, tuple(sections)
+
+    def forward(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Its share of each section, joined."""
+        return take_share(tensor, self._dim, self._sections, self._group.size, self._group.shard)
+
+
+class GatherWhole(nn.Module):
+    """The whole of a tensor of which each rank has a part, for what reads it whole.
+
+    Args:
+        group: has the parts
+        dim: that is split
+        size: of the whole
+    """
+
+    def __init__(self, group: Group, dim: int, size: int) -> None:
+        super().__init__()
+        self._group, self._dim, self._size = group, dim, size
+
+    def forward(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The whole tensor; its gradient is whole on every rank."""
+        return gathered_whole(tensor, self._group, self._dim, self._size)
+
+
+class Column(nn.Module):
+    """A linear layer of which each rank makes some of the outputs.
+
+    Args:
+        out_dim: dimension of the matrix that is that of the output
+    """
+
+    def __init__(self, out_dim: int) -> None:
+        super().__init__()
+        self._out_dim = out_dim
+
+    def forward(self, tensor: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        """The share of the outputs."""
+        return functional.linear(tensor, weight if self._out_dim == 0 else weight.t(), bias)
+
+
+class Row(nn.Module):
+    """A linear layer of which each rank takes some of the inputs; their products are summed.
+
+    Args:
+        edges: of its region
+        out_dim: dimension of the matrix that is that of the output
+    """
+
+    def __init__(self, edges: Edges, out_dim: int) -> None:
+        super().__init__()
+        self._edges, self._out_dim = edges, out_dim
+
+    def forward(self, tensor: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        """The output."""
+        whole = self._edges.leave(functional.linear(tensor, weight if self._out_dim == 0 else weight.t()))
+        return whole if bias is None else whole + bias
+
+
+class Head(nn.Module):
+    """A linear layer of which each rank makes some of the outputs, which are then gathered.
+
+    Args:
+        group: shares it
+        out_dim: dimension of the matrix that is that of the output
+        size: number of outputs
+    """
+
+    def __init__(self, group: Group, out_dim: int, size: int) -> None:
+        super().__init__()
+        self._group, self._out_dim, self._size = group, out_dim, size
+
+    def forward(self, tensor: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        """All outputs."""
+        made = functional.linear(tensor, weight if self._out_dim == 0 else weight.t(), bias)
+        return gathered_whole(made, self._group, -1, self._size)
+
+
+class Lookup(nn.Module):
+    """An embedding of which each rank has some rows; it gives zeros for those of others.
+
+    Args:
+        edges: how its results come out
+        size: rows of the whole
+        padding: number of the row that has no gradient; -1: none
+    """
+
+    def __init__(self, edges: Edges, size: int, padding: int) -> None:
+        super().__init__()
+        self._edges = edges
+        self._low, self._high = edges.group.bounds(size)
+        self._padding = padding - self._low if self._low <= padding < self._high else None
+
+    def forward(self, numbers: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """The rows of these numbers."""
+        elsewhere = (numbers < self._low) | (numbers >= self._high)
+        own = (numbers - self._low).masked_fill(elsewhere, 0)
+        found = functional.embedding(own, weight, self._padding)
+        return self._edges.leave(found.masked_fill(elsewhere.unsqueeze(-1), 0))
+
+
+class Draws:
+    """Random numbers of this rank alone, for what it draws inside of regions.
+
+    Outside, all ranks of a group draw alike.
+
+    Args:
+        seed: of this rank
+        device: on which it draws
+    """
+
+    def __init__(self, seed: int, device: torch.device) -> None:
+        self._cuda = device if device.type == "cuda" else None
+        with self._other_state(None):
+            if self._cuda is None:
+                torch.default_generator.manual_seed(seed)
+            else:
+                torch.cuda.default_generators[torch.cuda._utils._get_device_index(device)].manual_seed(seed)
+            self._state = self._read()
+
+    @contextmanager
+    def own(self) -> Iterator[None]:
+        """Draw from them."""
+        with self._other_state(self._state):
+            try:
+                yield
+            finally:
+                self._state = self._read()
+
+    def _read(self) -> torch.Tensor:
+        return torch.get_rng_state() if self._cuda is None else torch.cuda.get_rng_state(self._cuda)
+
+    def _write(self, state: torch.Tensor) -> None:
+        if self._cuda is None:
+            torch.set_rng_state(state)
+        else:
+            torch.cuda.set_rng_state(state, self._cuda)
+
+    @contextmanager
+    def _other_state(self, state: torch.Tensor | None) -> Iterator[None]:
+        before = self._read()
+        if state is not None:
+            self._write(state)
+        try:
+            yield
+        finally:
+            self._write(before)
+
+
+class Drawing(nn.Module):
+    """A random operation on a share.
+
+    Args:
+        operation: what is called
+        draws: of this rank
+    """
+
+    def __init__(self, operation: Callable[..., Any], draws: Draws) -> None:
+        super().__init__()
+        self._operation = operation
+        self._draws = draws
+
+    def forward(self, *arguments: Any, **keywords: Any) -> Any:
+        """Its result."""
+        with self._draws.own():
+            return self._operation(*arguments, **keywords)
+
+
+def take_share(tensor: torch.Tensor, dim: int, sections: Sequence[int], ranks: int, shard: int) -> torch.Tensor:
+    """The share of one rank of each section of a dimension, joined.
+
+    Example:
+        >>> take_share(torch.arange(8), 0, (4, 4), 2, 1).tolist()
+        [2, 3, 6, 7]
+    """
+    parts = []
+    for section in tensor.split(list(sections), dim):
+        low, high = share_bounds(section.shape[dim], ranks, shard)
+        parts.append(section.narrow(dim, low, high - low))
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim)

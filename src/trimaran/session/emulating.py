@@ -1,0 +1,222 @@
+"""`trimaran emulate`: a plan for more devices than there are, with real messages between pretended devices.
+
+job ──capture──▶ graph ──measured on the cores that there are──▶ what operations cost
+links held to a rate ──measured between all ranks──▶ what messages cost
+                      │
+a plan, or the best one for so many devices ──▶ program ──┬─ simulate ─▶ Timeline ─┐
+                                                          └─ emulate ──▶ Timeline ─┴─ compare
+"""
+
+import os
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from trimaran.cluster import Cluster, Link
+from trimaran.cluster.detect import detect_cluster
+from trimaran.costs import CostTable, ProgramCosts, price
+from trimaran.costs.tables import Fingerprint
+from trimaran.errors import InputError
+from trimaran.graph import Graph
+from trimaran.job import Job
+from trimaran.planner import Problem, search
+from trimaran.program import Program, Strategy, check_plan, lower, read_plan
+from trimaran.report import Comparison, compare
+from trimaran.session.choosing import microbatch_sizes
+from trimaran.session.jobs import JobSource
+from trimaran.session.planning import Progress, ignore_progress
+from trimaran.session.request import parse_link
+from trimaran.simulator import simulate
+from trimaran.timeline import Timeline
+
+WARM_UP_STEPS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pretended:
+    """A job on devices that are pretended.
+
+    Attributes:
+        job: the job
+        graph: its dataflow graph
+        table: what its operations cost on one of the devices, and messages between all
+        cluster: the devices
+    """
+
+    job: Job
+    graph: Graph
+    table: CostTable
+    cluster: Cluster
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Emulated:
+    """An emulated plan.
+
+    Attributes:
+        strategy: what was run
+        program: one step
+        predicted: the simulation of it
+        measured: the steps that were run
+        comparison: of the two
+    """
+
+    strategy: Strategy
+    program: Program
+    predicted: Timeline
+    measured: Timeline
+    comparison: Comparison
+
+    @property
+    def predicted_s(self) -> float:
+        """The simulated step, of the slowest rank [s]."""
+        return max(rank.step.predicted_s for rank in self.comparison.ranks)
+
+    @property
+    def measured_s(self) -> float:
+        """The emulated step, of the slowest rank [s]."""
+        return max(rank.step.measured_s or 0.0 for rank in self.comparison.ranks)
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured step, less 1."""
+        return self.predicted_s / self.measured_s - 1.0
+
+
+def pretend(source: JobSource, *, devices: int, link: Link, progress: Progress = ignore_progress) -> Pretended:
+    """Measure what is needed to plan and emulate a job on so many devices.
+
+    Args:
+        source: where the job comes from
+        devices: how many; more than there are cores is what this is for
+        link: what the links between them are held to
+        progress: told what is being done
+
+    Raises:
+        InputError: fewer than two devices, or the job is wrong
+        EnvironmentProblem: links cannot be held to a rate here
+    """
+    from trimaran.graph.capture import capture
+    from trimaran.measure import measure_costs
+    from trimaran.measure.calibrate import measure_links
+
+    if devices < 2:
+        raise InputError(f"at least two devices can be emulated, got {devices}", devices=devices)
+    progress("capturing the graph", 0, 0)
+    job = source.make()
+    graph = capture(job).graph
+    sizes = microbatch_sizes(graph, devices=devices, batch=job.global_batch_size)
+    ranks = min(devices, os.cpu_count() or 1)
+    compute = measure_costs(source.make, graph, ranks=ranks, batches=sizes, progress=progress)
+    links = measure_links(link, ranks=devices, progress=progress)
+    # A pretended device leaves the core to others while it computes: nothing is slowed, and messages have spare cores.
+    fingerprint: Fingerprint = replace(links.fingerprint, cores=2 * devices)
+    table = replace(compute, fingerprint=fingerprint, curves=links.curves, interference={})
+    device = detect_cluster(1).devices[0]
+    cluster = Cluster(name=f"{devices} pretended devices", devices=(device,) * devices, hosts=(0,) * devices, link=link)
+    return Pretended(job=job, graph=graph, table=table, cluster=cluster)
+
+
+def best_strategy(pretended: Pretended) -> Strategy:
+    """The strategy that the planner finds for the pretended devices.
+
+    Raises:
+        InfeasibleError: nothing fits
+    """
+    problem = Problem(
+        graph=pretended.graph,
+        table=pretended.table,
+        cluster=pretended.cluster,
+        batch=pretended.job.global_batch_size,
+        devices=pretended.cluster.size,
+        clip=pretended.job.clip_norm is not None,
+    )
+    return search(problem).chosen.strategy
+
+
+def emulate(pretended: Pretended, strategy: Strategy, *, steps: int = 20) -> Emulated:
+    """Simulate a strategy, emulate it, and compare.
+
+    Args:
+        pretended: the job and the devices
+        strategy: with its boundaries; for as many devices, or fewer
+        steps: emulated, those of the warm-up not counted
+
+    Raises:
+        InputError: the strategy does not fit the job
+        EnvironmentProblem: links cannot be held to a rate here
+        ExecutionError: a rank failed
+    """
+    from trimaran.runtime.emulation.emulator import emulate_on_rank
+    from trimaran.runtime.ranks import launch
+
+    program, costs = _priced(pretended, strategy)
+    predicted = simulate(program, costs)
+    with tempfile.TemporaryDirectory(prefix="trimaran-emulate-") as logs:
+        found = launch(
+            emulate_on_rank,
+            (program, costs, steps + WARM_UP_STEPS),
+            ranks=strategy.devices,
+            log_dir=logs,
+            device="cpu",
+            link=pretended.cluster.link,
+        )
+    measured: Timeline = found[0]
+    return Emulated(
+        strategy=strategy,
+        program=program,
+        predicted=predicted,
+        measured=measured,
+        comparison=compare(program, predicted, measured, warmup=WARM_UP_STEPS),
+    )
+
+
+def _priced(pretended: Pretended, strategy: Strategy) -> tuple[Program, ProgramCosts]:
+    job, graph = pretended.job, pretended.graph
+    program = lower(graph, strategy, batch=job.global_batch_size, clip=job.clip_norm is not None)
+    costs = price(program, graph, strategy, pretended.table, pretended.cluster, batch=job.global_batch_size)
+    return program, costs
+
+
+def emulate_subject(
+    subject: str,
+    *,
+    devices: int | None = None,
+    link: str | None = None,
+    batch: int | None = None,
+    steps: int = 20,
+    progress: Progress = ignore_progress,
+) -> Emulated:
+    """Emulate a plan, or the best plan of a job.
+
+    Args:
+        subject: a plan file, or the reference of a job
+        devices: to pretend; a plan says how many it is for
+        link: what the links between them are held to, such as "1Gb/s"; a plan may say it
+        batch: samples of one update; None: as the job or the plan says
+        steps: to emulate
+        progress: told what is being done
+
+    Raises:
+        InputError: the plan or the job is wrong, or devices or links are not said
+        EnvironmentProblem: links cannot be held to a rate here
+        ExecutionError: a rank failed
+    """
+    plan = read_plan(Path(subject)) if subject.endswith(".json") and not subject.startswith("hf:") else None
+    devices = devices or (None if plan is None else plan.strategy.devices)
+    given = parse_link(link) if link is not None else None if plan is None else plan.premises.link
+    if devices is None or given is None:
+        raise InputError(
+            "say how many devices to pretend, and what the links between them are held to: --devices 4 --link 1Gb/s",
+            devices=devices,
+        )
+    source = JobSource(reference=subject if plan is None else plan.job, global_batch_size=batch)
+    if plan is not None and batch is None:
+        source = replace(source, global_batch_size=plan.premises.global_batch_size)
+    pretended = pretend(source, devices=devices, link=given, progress=progress)
+    if plan is not None:
+        check_plan(plan, graph_digest=pretended.graph.digest)
+    progress("searching", 0, 0)
+    strategy = best_strategy(pretended) if plan is None else plan.strategy
+    progress("emulating", 0, 0)
+    return emulate(pretended, strategy, steps=steps)

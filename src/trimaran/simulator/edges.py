@@ -1,0 +1,121 @@
+"""Order as edges between tasks: lanes, what an instruction names, marks, the issue of what is not compute."""
+
+from collections.abc import Mapping
+
+from trimaran.costs.types import ProgramCosts
+from trimaran.errors import InputError
+from trimaran.program.types import Instruction, Program
+from trimaran.simulator.columns import Tasks, wait
+from trimaran.simulator.pieces import Places, no_place, split
+from trimaran.timeline import COMPUTE, HOST
+
+
+def connect(tasks: Tasks, program: Program, costs: ProgramCosts) -> None:
+    """Add the edges that the lists, `after` and marks make; those between transfers are not among them.
+
+    Args:
+        tasks: priced, without edges
+        program: what each rank does
+        costs: where the marks are, and whether hosts block
+
+    Raises:
+        InputError: twice the same id, `after` or a mark that does not exist
+    """
+    position_of = {identifier: position for position, identifier in enumerate(tasks.identifiers)}
+    if len(position_of) < len(tasks.identifiers):
+        twice = next(name for position, name in enumerate(tasks.identifiers) if position_of[name] != position)
+        raise InputError(f"{twice} is there twice: ids are unique within a program", instruction=twice)
+    places = split(tasks, program, costs, position_of)
+    position = 0
+    for instructions in program.ranks:
+        lanes: dict[str, int] = {}
+        for instruction in instructions:
+            task = tasks.first[position]
+            stream = instruction.stream
+            blocks = stream in (COMPUTE, HOST)
+            issued_by_mark = _wait_for_named(tasks, position, instruction, position_of, places, costs)
+            if instruction.peer is None and not instruction.group:
+                lane = _BLOCKING_LANE if blocks and costs.host_blocks else stream
+                if lane in lanes:
+                    wait(tasks, task, lanes[lane])
+                lanes[lane] = tasks.number[position]
+            if costs.host_blocks and not blocks and not issued_by_mark:
+                handling_s = costs.handling.get(instruction.id, 0.0)
+                if handling_s > 0.0:
+                    lanes[_BLOCKING_LANE] = _handle(tasks, position, instruction, handling_s, lanes, position_of)
+                if _BLOCKING_LANE in lanes:
+                    wait(tasks, task, lanes[_BLOCKING_LANE])
+            position += 1
+
+
+_BLOCKING_LANE = "compute and host"
+
+
+def _handle(
+    tasks: Tasks,
+    position: int,
+    instruction: Instruction,
+    seconds: float,
+    lanes: Mapping[str, int],
+    position_of: Mapping[str, int],
+) -> int:
+    """Add the work of a rank's thread for a transfer; it needs what the transfer needs of its own rank."""
+    task = tasks.add(position, work_s=seconds, lane=instruction.rank)
+    if _BLOCKING_LANE in lanes:
+        wait(tasks, task, lanes[_BLOCKING_LANE])
+    for name in instruction.after:
+        if "!" not in name:
+            wait(tasks, task, tasks.number[position_of[f"r{instruction.rank}/{name}"]])
+    return task
+
+
+def _wait_for_named(
+    tasks: Tasks,
+    position: int,
+    instruction: Instruction,
+    position_of: Mapping[str, int],
+    places: Places,
+    costs: ProgramCosts,
+) -> bool:
+    """Add the edges of `after`; return whether one of them is a mark."""
+    task = tasks.first[position]
+    issued_by_mark = False
+    for name in instruction.after:
+        token, _, mark = name.partition("!")
+        prerequisite = f"r{instruction.rank}/{token}"
+        if prerequisite not in position_of:
+            raise InputError(
+                f'{instruction.id} is after "{name}", which rank {instruction.rank} does not have',
+                instruction=instruction.id,
+                after=name,
+            )
+        before = tasks.number[position_of[prerequisite]]
+        if not mark:
+            wait(tasks, task, before)
+            continue
+        issued_by_mark = True
+        place = places.get((prerequisite, mark))
+        if place is None:
+            place = before, _fraction(tasks, task, before, mark, costs.marks.get((prerequisite, mark)))
+        _wait_for_place(tasks, task, *place)
+    return issued_by_mark
+
+
+def _fraction(tasks: Tasks, task: int, before: int, mark: str, fraction: float | None) -> float:
+    if tasks.flow[before] is not None:
+        name = f"{tasks.name(before)}!{mark}"
+        raise InputError(f"the mark {name} is inside a transfer: only computation has marks", mark=name)
+    if fraction is None or not 0.0 <= fraction <= 1.0:
+        raise no_place(fraction, f"{tasks.name(before)}!{mark}", tasks.name(task))
+    return fraction
+
+
+def _wait_for_place(tasks: Tasks, task: int, before: int, fraction: float) -> None:
+    tasks.waits[task] += 1
+    places = tasks.marks.setdefault(before, [])
+    for place, waiting in places:
+        if place == fraction:
+            waiting.append(task)
+            return
+    places.append((fraction, [task]))
+    places.sort(key=lambda entry: -entry[0])

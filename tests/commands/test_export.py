@@ -1,0 +1,30 @@
+"""`trimaran export`, as a person runs it."""
+
+import json
+from pathlib import Path
+
+from tests.commands.running import trimaran
+
+JOBS = Path(__file__).with_name("faulty_jobs.py")
+
+
+def test_a_plan_is_exported(tmp_path: Path) -> None:
+    plan = str(tmp_path / "plan.json")
+    done = trimaran("plan", f"{JOBS}:good", "--devices", "1", "--output", plan, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+    file = tmp_path / "accelerate.yaml"
+    done = trimaran("export", plan, "--to", "accelerate", "-o", str(file), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert f"accelerate launch --config_file {file}" in done.stdout
+    assert "num_processes: 1" in file.read_text()
+
+    done = trimaran("export", plan, "--to", "megatron", "--json", cwd=tmp_path)
+    document = json.loads(done.stdout)
+    assert next(iter(document)) == "schema_version"
+    assert document["sections"]["model"]["tensor_model_parallel_size"] == 1
+    assert isinstance(document["lost"], list)
+
+    done = trimaran("export", plan, "--to", "nemo", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "torchtitan, megatron, accelerate" in done.stderr

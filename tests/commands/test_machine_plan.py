@@ -1,0 +1,66 @@
+"""`trimaran plan --cluster` as people and programs call it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.commands.running import trimaran
+
+LENET = ("plan", "lenet", "--cluster", "dgx1-v100", "--devices", "2", "--batch", "4096")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("machine-plan")
+
+
+@pytest.fixture(scope="module")
+def document(folder: Path) -> dict[str, Any]:
+    done = trimaran(*LENET, "--json", "-o", "plan.json", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_one_object_with_the_chosen_strategy(document: dict[str, Any]) -> None:
+    assert next(iter(document)) == "schema_version"
+    chosen = document["chosen"]
+    assert {"strategy", "degrees", "speedup", "gap", "placement", "interval_s", "peak_bytes"} <= set(chosen)
+    assert document["references"]
+
+
+def test_the_same_in_words(folder: Path, document: dict[str, Any]) -> None:
+    done = trimaran(*LENET, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert f"Chosen: {document['chosen']['strategy']}" in done.stdout
+
+
+def test_a_file_that_other_commands_take(folder: Path, document: dict[str, Any]) -> None:
+    plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
+    assert plan["premises"]["global_batch_size"] == 4096
+    assert plan["job"] == "lenet"
+
+
+def test_the_degrees_of_a_large_transformer(folder: Path) -> None:
+    done = trimaran(
+        "plan", "llama2:70b", "--cluster", "hgx-h100:128", "--devices", "1024", "--batch", "2048", "--json", cwd=folder
+    )
+    assert done.returncode == 0, done.stderr
+    degrees = json.loads(done.stdout)["chosen"]["degrees"]
+    assert degrees["tp"] * degrees["pp"] * degrees["cp"] * degrees["dp"] == 1024
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("plan", "lenet", "--cluster", "dgx9"), 2, "unknown machine"),
+        (("plan", "lenet", "--cluster", "dgx1-v100", "--devices", "9"), 2, "has 8 devices"),
+        (("plan", "lenet", "--cluster", "dgx1-v100", "--link", "1Gb/s"), 2, "--link"),
+        (("plan", "lenet", "--cluster", "dgx1-v100", "--devices", "1", "--memory", "1MiB"), 3, "iB"),
+    ],
+)
+def test_what_cannot_be_planned(folder: Path, arguments: tuple[str, ...], code: int, message: str) -> None:
+    done = trimaran(*arguments, cwd=folder)
+    assert done.returncode == code
+    assert message in done.stderr

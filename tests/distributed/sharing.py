@@ -1,0 +1,247 @@
+"""Jobs whose tensors are shared by ranks, and what ranks do with them in the tests."""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from tests.distributed.training import full_batch, take_steps
+from torch import nn
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.data import TensorDataset
+
+from trimaran.graph.capture import Capture, capture
+from trimaran.graph.types import Graph
+from trimaran.job import Job
+from trimaran.networks.alexnet import AlexNet
+from trimaran.networks.bert import BertForQuestions
+from trimaran.networks.gpt2 import Gpt2
+from trimaran.networks.llama import Llama
+from trimaran.networks.transformer_sizes import TransformerSize
+from trimaran.program.lower import lower, lower_evaluation
+from trimaran.program.shards import chosen_regions, find_classifier_shards, find_shards
+from trimaran.program.types import COLLECTIVES, Strategy
+from trimaran.runtime.executor import Executor
+from trimaran.runtime.world import World
+
+SMALL = TransformerSize(width=16, layers=2, heads=4, dense=32, vocabulary=21, positions=8, kv_heads=2)
+STEPS = 3
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A run: a job of this module, and a strategy whose shards are found; in two stages, the cut is in the middle."""
+
+    job: str
+    strategy: Strategy
+    sequence: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.job} {self.strategy.name}{' sequences' if self.sequence else ''}"
+
+    def fit(self, graph: Graph) -> Strategy:
+        strategy = self.strategy
+        if strategy.tp > 1:
+            shards = find_shards(graph, strategy.tp, sequence=self.sequence)
+        else:
+            shards = find_classifier_shards(graph, strategy.dp)
+        strategy = dataclasses.replace(strategy, shards=shards)
+        return strategy if strategy.pp == 1 else dataclasses.replace(strategy, boundaries=(_middle(graph, strategy),))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a rank saw: losses, weights at the end (on rank 0), the metric before and after a load of those weights,
+    and the collectives of one step, by kind and bytes, as the program has them and as they were."""
+
+    losses: list[float]
+    weights: dict[str, torch.Tensor]
+    scores: tuple[float, float]
+    planned: Counter[tuple[str, int]]
+    done: Counter[tuple[str, int]]
+    styles: frozenset[str]
+
+
+def share_all(world: World, cases: list[Case], folder: str) -> list[Found]:
+    """Run all cases in one world."""
+    captures: dict[str, tuple[Capture, dict[str, torch.Tensor]]] = {}
+    found = []
+    for number, case in enumerate(cases):
+        job = globals()[case.job]()
+        if case.job not in captures:
+            made = capture(job)
+            captures[case.job] = made, {name: t.clone() for name, t in made.model.state_dict().items()}
+        made, initial = captures[case.job]
+        made.model.load_state_dict(initial)
+        found.append(_share(world, job, case, made, Path(folder) / f"{number}.safetensors"))
+    return found
+
+
+def _share(world: World, job: Job, case: Case, made: Capture, path: Path) -> Found:
+    strategy = case.fit(made.graph)
+    batch = full_batch(job.global_batch_size, strategy)
+    program = lower(made.graph, strategy, batch=batch, clip=job.clip_norm is not None)
+    evaluation = lower_evaluation(made.graph, strategy, batch=batch)
+    executor = Executor(job, strategy, program, evaluation, world, capture=made)
+    losses = take_steps(executor, STEPS)
+    weights = executor.weights()
+    executor.save(path)
+    before = executor.evaluate(job.dataset())
+    with counted() as done:
+        take_steps(executor, 1)
+    executor.load(path)
+    after = executor.evaluate(job.dataset())
+    executor.close()
+    planned = Counter((str(i.kind), i.nbytes) for i in program.ranks[world.rank] if i.kind in COLLECTIVES)
+    styles = frozenset(str(shard.style) for shard in strategy.shards)
+    return Found(losses=losses, weights=weights, scores=(before, after), planned=planned, done=done, styles=styles)
+
+
+class _Recorder(TorchDispatchMode):
+    """Writes down what torch.distributed is asked to do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: Counter[tuple[str, int]] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = str(func).removeprefix("c10d.").partition(".")[0]
+        if name == "allreduce_":
+            self.seen["AR", sum(tensor.nbytes for tensor in args[0])] += 1
+        elif name == "_allgather_base_":
+            self.seen["AG", args[0].nbytes] += 1
+        elif name == "_reduce_scatter_base_":
+            self.seen["RS", args[1].nbytes] += 1
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def counted() -> Iterator[Counter[tuple[str, int]]]:
+    """The collectives that are begun meanwhile, by kind and bytes as a program counts them."""
+    recorder = _Recorder()
+    with recorder:
+        yield recorder.seen
+
+
+def _middle(graph: Graph, strategy: Strategy) -> str:
+    """The place to cut nearest to the middle that is in no region."""
+    place = {op.id: number for number, op in enumerate(graph.ops)}
+    spans = [
+        sorted(place[name] for name in (*region.columns, *region.inside, *region.rows))
+        for region in chosen_regions(graph, strategy)
+    ]
+    cuts = [cut for cut in graph.cuts if not any(span[0] <= place[cut] < span[-1] for span in spans)]
+    return min(cuts, key=lambda cut: abs(place[cut] - len(graph.ops) / 2))
+
+
+def _job(name: str, model: Any, data: TensorDataset, loss: Any, metric: Any, **options: Any) -> Job:
+    return Job(
+        name=name,
+        model=model,
+        loss=loss,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.2, momentum=0.9),
+        dataset=lambda: data,
+        metric=metric,
+        global_batch_size=8,
+        precision="fp64",
+        clip_norm=0.5,
+        **options,
+    )
+
+
+def _tokens() -> TensorDataset:
+    drawn = torch.randint(0, SMALL.vocabulary, (24, 9), generator=torch.Generator().manual_seed(3))
+    return TensorDataset(drawn[:, :-1].contiguous(), drawn[:, 1:].contiguous())
+
+
+def _images(size: int) -> TensorDataset:
+    generator = torch.Generator().manual_seed(4)
+    return TensorDataset(
+        torch.randn(22, 3, size, size, generator=generator), torch.randint(0, 4, (22,), generator=generator)
+    )
+
+
+def _token_loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(output.flatten(0, 1), target.flatten())
+
+
+def _token_accuracy(output: torch.Tensor, target: torch.Tensor) -> float:
+    return float((output.argmax(-1) == target).double().mean())
+
+
+def _class_accuracy(output: torch.Tensor, target: torch.Tensor) -> float:
+    return float((output.argmax(1) == target).double().mean())
+
+
+def gpt() -> Job:
+    """Fused queries, keys and values; a vocabulary that no number of ranks divides, tied to the head."""
+
+    def model() -> nn.Module:
+        return Gpt2(width=16, heads=4, blocks=2, vocabulary=SMALL.vocabulary, length=8, dropout=0.0)
+
+    return _job("gpt", model, _tokens(), _token_loss, _token_accuracy)
+
+
+def llama() -> Job:
+    """Four heads of queries and two of keys and values; gated layers; a head of its own."""
+    return _job("llama", lambda: Llama(SMALL), _tokens(), _token_loss, _token_accuracy)
+
+
+class _Questions(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = BertForQuestions(SMALL, dropout=0.0)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.net(tokens, (tokens > SMALL.vocabulary // 2).long())
+
+
+def bert() -> Job:
+    """Norms behind sums; a head of two scores, which nobody shares."""
+
+    def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return functional.cross_entropy(output.flatten(0, 1), target.flatten() % 2)
+
+    return _job("bert", _Questions, _tokens(), loss, lambda output, target: _token_accuracy(output, target % 2))
+
+
+def encoder() -> Job:
+    """torch's own encoder layer, which is called as one operation."""
+
+    def model() -> nn.Module:
+        layer = nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True)
+        return nn.Sequential(nn.Embedding(SMALL.vocabulary, 16), layer, nn.Linear(16, SMALL.vocabulary))
+
+    return _job("encoder", model, _tokens(), _token_loss, _token_accuracy)
+
+
+def mlp() -> Job:
+    """Two pairs of layers, with activations in place; batches of 8 from 22 samples: the last one of 6."""
+
+    def model() -> nn.Module:
+        return nn.Sequential(
+            nn.Flatten(),
+            nn.Linear(48, 32),
+            nn.ReLU(inplace=True),
+            nn.Linear(32, 32),
+            nn.ReLU(inplace=True),
+            nn.Linear(32, 16),
+            nn.GELU(),
+            nn.Linear(16, 4),
+        )
+
+    return _job("mlp", model, _images(4), functional.cross_entropy, _class_accuracy)
+
+
+def alexnet() -> Job:
+    """Convolutions, then a big classifier; batches of 8 from 22 samples: the last one of 6."""
+
+    def model() -> nn.Module:
+        return AlexNet(classes=4, width=0.03125, dropout=0.0)
+
+    return _job("alexnet", model, _images(64), functional.cross_entropy, _class_accuracy)

@@ -1,0 +1,60 @@
+"""In fp64, networks in parts equal one process: placements drawn by chance, several segments a rank, divided backwards.
+
+Each placement deals the stretches of a graph out to ranks at random, so that parts read from several others, feed
+several others, and feed each other on one rank. Losses are equal to 1e-10 over some steps, and weights after them to
+1e-9; the metric is that of the trained network on all its data. One world runs everything of its size.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from tests.distributed.test_equal_losses import BUCKET, compare
+from tests.distributed.training import Run, train_all
+
+from trimaran.program.types import Strategy
+from trimaran.runtime.ranks import launch
+
+STEPS = 3
+# Weights shared by parts (gpt), long skips (unet), running statistics and branches (cnn), tuples (lstm), late data.
+JOBS = ("cnn_fp64", "unet_fp64", "lstm_fp64", "gpt_clipped", "dictionary")
+
+
+def runs(job: str, *chosen: tuple[Strategy, int | None, tuple[float, ...]]) -> list[Run]:
+    return [Run(job=job, strategy=strategy, steps=STEPS, draw=draw, cut=cut) for strategy, draw, cut in chosen]
+
+
+def on_two_ranks(job: str, seed: int) -> list[Run]:
+    return runs(
+        job,
+        (Strategy(pp=2), seed, ()),
+        (Strategy(pp=2, microbatches=4), seed + 1, ()),
+        (Strategy(pp=2, schedule="interleaved", chunks=2, microbatches=4), None, ()),
+        (Strategy(pp=2, schedule="zero-bubble", microbatches=4), None, (0.3,)),
+        (Strategy(pp=2, schedule="1f1b", microbatches=4), None, (0.8,)),
+        (Strategy(pp=2, schedule="gpipe", microbatches=4), None, (0.8,)),
+    )
+
+
+def on_four_ranks(job: str, seed: int) -> list[Run]:
+    chosen = runs(
+        job,
+        (Strategy(pp=4), seed, ()),
+        (Strategy(pp=4, schedule="zero-bubble", microbatches=4), None, (0.1, 0.3, 0.8)),
+        (Strategy(dp=2, pp=2, microbatches=2, bucket_bytes=BUCKET), seed + 1, ()),
+        (Strategy(dp=2, pp=2, schedule="interleaved", chunks=2, microbatches=2, bucket_bytes=BUCKET), None, ()),
+        (Strategy(dp=2, pp=2, schedule="zero-bubble", microbatches=2, bucket_bytes=BUCKET), None, (0.6,)),
+    )
+    if job in ("cnn_fp64", "gpt_clipped"):
+        chosen += runs(job, (Strategy(pp=4, schedule="interleaved", chunks=2, microbatches=4), None, ()))
+    return chosen
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_networks_in_parts_equal_one_process(ranks: int, tmp_path: Path) -> None:
+    make = on_two_ranks if ranks == 2 else on_four_ranks
+    chosen: Sequence[Run] = [run for number, job in enumerate(JOBS) for run in make(job, 10 * number)]
+    outcomes = launch(train_all, (chosen,), ranks=ranks, log_dir=tmp_path, device="cpu")
+    for number, run in enumerate(chosen):
+        compare(run, [outcome[number] for outcome in outcomes])

@@ -1,0 +1,125 @@
+"""Decisions of a person: read, respected, priced."""
+
+import dataclasses
+
+import pytest
+from tests.graphs import chain
+from tests.unit.costs.tables import network, table_for
+from tests.unit.planner.problems import problem, proportional
+
+from trimaran.errors import InputError
+from trimaran.planner import NO_PINS, Pins, parse_pins, search
+from trimaran.planner.cutting import cut
+from trimaran.planner.kinds import kinds_of, read_kinds, spreading
+from trimaran.planner.prices import ALL_PINS, prices
+from trimaran.planner.trials import Trials
+from trimaran.program import Part, Shard, Strategy
+
+PLACED = Strategy(pp=2, parts=(Part(ops=("op0",), row=0), Part(ops=("op1", "loss"), row=1)))
+STAGES = Strategy(pp=2, boundaries=("op0",), microbatches=2, schedule="1f1b")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "kinds"),
+    [
+        (Strategy(), set()),
+        (Strategy(dp=2, zero=3), {"dp", "zero"}),
+        (Strategy(dp=2, sync="p2p"), {"dp", "p2p"}),
+        (STAGES, {"pp", "1f1b"}),
+        (PLACED, {"placement"}),
+        (Strategy(tp=2, shards=(Shard(op="fc", style="column"),)), {"tp"}),
+        (Strategy(dp=2, shards=(Shard(op="fc", style="column"),)), {"dp", "sharded"}),
+    ],
+)
+def test_kinds_of_strategies(strategy: Strategy, kinds: set[str]) -> None:
+    assert kinds_of(strategy) == kinds
+
+
+def test_replicas_that_share_their_state_are_not_plain_replicas() -> None:
+    assert spreading(Strategy(dp=2, zero=1)) == {"zero"}
+    assert Pins(allow=("zero",)).objection(Strategy(dp=2)) == "--allow zero"
+    assert Pins(allow=("zero",)).objection(Strategy(dp=2, zero=1)) == ""
+
+
+def test_a_word_that_means_nothing_is_refused_with_what_comes_near() -> None:
+    with pytest.raises(InputError, match=r'no kind of parallelism is called "pq"; .*choose among dp, pp, tp'):
+        read_kinds(["pq"], option="--forbid")
+    with pytest.raises(InputError, match='did you mean "placement"'):
+        read_kinds(["placment"], option="--allow")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"keep": ["layer4"]}, 'such as "layer4=1"'),
+        ({"schedule": "fifo"}, "gpipe, 1f1b, interleaved, zero-bubble"),
+        ({"zero": 4}, "0, 1, 2 or 3"),
+        ({"allow": ["pp"], "forbid": ["pp"]}, "both allowed and forbidden"),
+    ],
+)
+def test_pins_that_mean_nothing_are_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        parse_pins(**options)  # type: ignore[arg-type]
+
+
+def test_a_pin_is_taken_out_by_its_name() -> None:
+    pins = parse_pins(keep=["op1=1", "op0=0"], forbid=["tp", "fsdp"], pp=2)
+    for name in pins.names:
+        assert set(pins.without(name).names) == set(pins.names) - {name}
+
+
+def test_what_is_kept_on_a_row_is_found_by_module_or_operation() -> None:
+    pins = Pins(keep=(("op1", 1),))
+    assert pins.rows(chain(3)) == {"op1": 1}
+    assert pins.misplaced(chain(3), Strategy(pp=2, boundaries=("op1",))) == "op1 would run on row 0, not on row 1"
+    assert pins.misplaced(chain(3), Strategy(pp=2, boundaries=("op0",))) == ""
+
+
+def test_a_module_that_is_not_there_is_refused() -> None:
+    with pytest.raises(InputError, match='has no module or operation "layer4"'):
+        Pins(keep=(("layer4", 1),)).rows(chain(3))
+
+
+def test_stages_keep_what_is_kept() -> None:
+    """Layers of 1 to 4 ms and a loss of 1 ms are cut 6 | 5; with the third layer on row 1 it is 3 | 8."""
+    graph = network(4)
+    free = cut(STAGES, graph, table_for(graph), batch=16)
+    assert free.boundaries == ("op2",)
+    kept = Pins(keep=(("op2", 1),)).rows(graph)
+    assert cut(STAGES, graph, table_for(graph), batch=16, kept=kept).boundaries == ("op1",)
+
+
+def test_what_goes_against_a_pin_is_not_chosen_and_shown_as_a_baseline_only() -> None:
+    found = search(dataclasses.replace(problem(), pins=Pins(allow=("pp",))))
+    assert all(not candidate.strategy.dp > 1 for candidate in found.candidates)
+    assert "dp2" in {candidate.strategy.name for candidate in found.references}
+    assert {one.role for one in found.baselines if one.candidate} >= {"one device", "data parallelism"}
+
+
+def test_the_price_of_a_pin_is_the_plan_with_it_over_the_plan_without() -> None:
+    """Replicas with an exchange of 10 ms take 60.0 ms, one device 98.5 ms: forbidding them costs 64 %."""
+    only = Pins(forbid=("dp", "pp", "tp"))
+    given = dataclasses.replace(problem(all_reduce=proportional(10e-3)), pins=only)
+    trials = Trials(given)
+    found = search(given, trials)
+    assert found.chosen.strategy == Strategy()
+    paid = {one.pin: one for one in prices(given, found, trials)}
+    assert paid["--forbid tp"].price == 0.0
+    free = paid[ALL_PINS]
+    assert free.without is not None
+    assert free.without.strategy == search(dataclasses.replace(given, pins=NO_PINS)).chosen.strategy
+    assert free.price == pytest.approx(found.chosen.step_time_s / free.without.step_time_s - 1)
+    assert free.price == pytest.approx(0.64, abs=0.01)
+
+
+def test_a_gap_ends_the_search_early_and_is_kept_to() -> None:
+    whole, early = search(problem()), search(dataclasses.replace(problem(), gap=1.0))
+    assert len(early.candidates) <= len(whole.candidates)
+    assert early.gap <= 1.0
+    assert early.chosen.step_time_s <= 2.0 * whole.bound_s
+
+
+def test_when_the_time_is_over_the_best_so_far_is_taken_and_said() -> None:
+    found = search(dataclasses.replace(problem(), time_limit_s=0.0))
+    assert not found.is_complete
+    assert {one.cause for one in found.rejected} >= {"time"} or found.gap > 0.0

@@ -1,0 +1,167 @@
+"""Programs that a person has edited, beside the graph and the strategy that they are for."""
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+from tests.graphs import boundaries, chain, dag
+
+from trimaran.errors import InputError
+from trimaran.program import check_against_graph, check_program, lower, lower_order, parse_order
+from trimaran.program.types import Instruction, Kind, Part, Program, Strategy
+
+GRAPH = chain(4, tied=[(0, 3)], skips=[(0, 2)], buffers=True)
+HYBRID = Strategy(dp=2, pp=2, boundaries=("op1",), microbatches=2, bucket_bytes=50)
+TIED = Strategy(pp=2, boundaries=("op1",), microbatches=2)
+
+Change = Callable[[Instruction], Instruction | None]
+
+
+def edited(program: Program, change: Change) -> Program:
+    """Every instruction changed, or taken out with its name in what waited for it."""
+    lost = {item.id for item in program if change(item) is None}
+    ranks = []
+    for instructions in program.ranks:
+        kept = [made for item in instructions if (made := change(item)) is not None]
+        ranks.append(
+            tuple(
+                dataclasses.replace(
+                    item, after=tuple(name for name in item.after if f"r{item.rank}/{name}" not in lost)
+                )
+                for item in kept
+            )
+        )
+    return dataclasses.replace(program, ranks=tuple(ranks))
+
+
+def refusal(program: Program, strategy: Strategy = TIED, *, batch: int = 8) -> str:
+    """The message of rule 15; the rules that see a program alone have nothing against it."""
+    check_program(program)
+    with pytest.raises(InputError) as caught:
+        check_against_graph(program, GRAPH, strategy, batch=batch)
+    assert caught.value.figures["rule"] == 15
+    return str(caught.value)
+
+
+def test_a_lowered_program_is_accepted() -> None:
+    for strategy in (HYBRID, TIED):
+        check_against_graph(lower(GRAPH, strategy, batch=8, clip=True), GRAPH, strategy, batch=8)
+
+
+def test_a_lost_sum_of_a_shared_weight_is_drawn_with_the_name_of_the_weight() -> None:
+    found = refusal(edited(lower(GRAPH, TIED, batch=8), lambda item: None if item.label == "tie0" else item))
+    assert 'lacks r0/AR#tie0: segments 0, 1 share the weight "op0.weight"' in found
+    assert "copies drift apart" in found
+    assert "-> " in found
+
+
+def test_a_shared_weight_that_is_updated_before_its_sum_has_ended_is_refused() -> None:
+    """The update of rank 0 no longer waits for AR#tie0: already rule 12, which needs no graph."""
+    program = edited(
+        lower(GRAPH, TIED, batch=8),
+        lambda item: (
+            dataclasses.replace(item, after=tuple(name for name in item.after if name != "AR#tie0"))
+            if item.kind is Kind.UPDATE
+            else item
+        ),
+    )
+    with pytest.raises(InputError, match="does not wait for r0/AR#tie0") as caught:
+        check_program(program)
+    assert caught.value.figures["rule"] == 12
+
+
+def test_a_sum_that_does_not_wait_for_the_gradients_is_refused() -> None:
+    program = edited(
+        lower(GRAPH, TIED, batch=8), lambda item: dataclasses.replace(item, after=()) if item.label == "tie0" else item
+    )
+    assert "r0/AR#tie0 does not wait for 0B1" in refusal(program)
+
+
+def test_a_lost_activation_is_named() -> None:
+    """Without the message from segment 0 to segment 1, which carries t0 and t1, and its gradient."""
+    program = edited(lower(GRAPH, TIED, batch=8), lambda item: None if item.peer is not None else item)
+    assert 'lacks r0/0RECV_B0<1: segment 1 reads "t0", "t1" of segment 0' in refusal(
+        edited(lower(GRAPH, TIED, batch=8), lambda item: None if "_B" in item.kind else item)
+    )
+    assert 'segment 1 reads "t0", "t1" of segment 0' in refusal(program)
+
+
+def test_other_bytes_than_those_of_the_tensors_are_refused() -> None:
+    """Two tensors of 4 bytes for each of 4 samples are 32 bytes."""
+    program = edited(
+        lower(GRAPH, TIED, batch=8),
+        lambda item: dataclasses.replace(item, nbytes=16) if "_F" in item.kind else item,
+    )
+    assert "r0/0SEND_F0>1 has nbytes=16 bytes, and it must be 32 bytes" in refusal(program)
+
+
+def test_a_bucket_that_is_never_reduced_is_refused() -> None:
+    without = edited(
+        lower(GRAPH, HYBRID, batch=8),
+        lambda item: (
+            None
+            if item.label == "b1"
+            else dataclasses.replace(item, marks=tuple(mark for mark in item.marks if mark.name != "b1"))
+        ),
+    )
+    assert "0AR#b1: it sums the gradients of a bucket over the replicas" in refusal(without, HYBRID)
+
+
+def test_a_bucket_that_is_sent_before_its_gradients_are_there_is_refused() -> None:
+    """The marks of buckets are moved to an operation whose backward comes earlier."""
+    program = edited(
+        lower(GRAPH, HYBRID, batch=8),
+        lambda item: dataclasses.replace(item, marks=tuple(dataclasses.replace(mark, op="op1") for mark in item.marks)),
+    )
+    assert "lacks the mark b0 after operation" in refusal(program, HYBRID)
+
+
+def test_an_instruction_too_many_is_refused() -> None:
+    program = lower(GRAPH, HYBRID, batch=8)
+    loss = next(item for item in program if item.label == "loss")
+    ranks = []
+    for rank, instructions in enumerate(program.ranks):
+        extra = dataclasses.replace(loss, rank=rank, after=(), label="extra")
+        update = dataclasses.replace(instructions[-1], after=(*instructions[-1].after, "AR#extra"))
+        ranks.append((extra, *instructions[:-1], update))
+    assert "r0/AR#extra is there" in refusal(dataclasses.replace(program, ranks=tuple(ranks)), HYBRID)
+
+
+def test_a_segment_on_another_row_is_refused() -> None:
+    swapped = lower_order(GRAPH, parse_order("1F0,1F1,1B0,1B1\n0F0,0F1,0B0,0B1\n"), boundaries=("op1",), batch=8)
+    assert "r0/1F0 is on row 0, and segment 1 belongs to row 1" in refusal(swapped)
+
+
+def test_a_program_of_other_microbatches_is_refused() -> None:
+    program = lower(GRAPH, dataclasses.replace(TIED, microbatches=4), batch=8)
+    with pytest.raises(InputError, match="4 microbatches instead of 2"):
+        check_against_graph(program, GRAPH, TIED, batch=8)
+
+
+def test_another_order_of_compute_is_welcome() -> None:
+    """1F1B where the strategy says GPipe: the same work, messages and sums."""
+    order = parse_order("0F0,0F1,0B1,0B0\n1F0,1F1,1B1,1B0\n")
+    program = lower_order(GRAPH, order, boundaries=("op1",), batch=8)
+    check_against_graph(program, GRAPH, TIED, batch=8)
+
+
+def test_a_placement_that_loses_an_operation_is_refused() -> None:
+    graph = dag([[], [0], [0], [1, 2]])
+    parts = (
+        Part(ops=("op0",), row=0),
+        Part(ops=("op1",), row=0),
+        Part(ops=("op2",), row=1),
+        Part(ops=("op3", "loss"), row=0),
+    )
+    strategy = Strategy(pp=2, parts=parts)
+    program = lower(graph, strategy, batch=2)
+    lost = dataclasses.replace(strategy, parts=(parts[0], parts[2], parts[3]))
+    with pytest.raises(InputError, match="the placement loses op1"):
+        check_against_graph(program, graph, lost, batch=2)
+
+
+def test_marks_of_several_segments_of_a_rank_are_compared() -> None:
+    strategy = Strategy(
+        dp=2, pp=2, chunks=2, schedule="interleaved", boundaries=boundaries(4), microbatches=2, bucket_bytes=1
+    )
+    check_against_graph(lower(GRAPH, strategy, batch=8), GRAPH, strategy, batch=8)

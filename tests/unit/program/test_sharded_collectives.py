@@ -1,0 +1,155 @@
+"""Collectives of shared tensors, by hand: a GPT of one block, 4 samples of 8 tokens, width 16, fp32.
+
+A state is 4 x 8 x 16 x 4 bytes = 2,048. Forward: the embedding, the attention and the dense layers each end in a sum,
+the head in a gather of 4 x 8 x 32 x 4 = 4,096. Backward: a sum where the head, the dense layers, the attention start.
+"""
+
+import dataclasses
+
+import pytest
+import torch
+from torch.nn import functional
+from torch.utils.data import TensorDataset
+
+from trimaran.costs.sharded import Shares
+from trimaran.errors import InputError
+from trimaran.graph.capture import capture
+from trimaran.graph.types import Graph
+from trimaran.job import Job
+from trimaran.networks.alexnet import AlexNet
+from trimaran.networks.gpt2 import Gpt2
+from trimaran.program.lower import lower
+from trimaran.program.sharded import gradient_sums, own_parameters, sharded_bytes
+from trimaran.program.shards import check_shards, find_classifier_shards, find_shards, why_not
+from trimaran.program.types import Kind, Strategy
+
+STATE = 4 * 8 * 16 * 4
+LOGITS = 4 * 8 * 32 * 4
+
+
+def job(model: object, data: TensorDataset) -> Job:
+    return Job(
+        name="small",
+        model=model,  # type: ignore[arg-type]
+        loss=lambda output, target: functional.cross_entropy(output.flatten(0, -2), target.flatten()),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+        dataset=lambda: data,
+        global_batch_size=4,
+    )
+
+
+@pytest.fixture(scope="module")
+def gpt() -> Graph:
+    tokens = torch.zeros(8, 8, dtype=torch.long)
+    model = lambda: Gpt2(width=16, heads=4, blocks=1, vocabulary=32, length=8)  # noqa: E731
+    return capture(job(model, TensorDataset(tokens, tokens))).graph
+
+
+@pytest.fixture(scope="module")
+def alexnet() -> Graph:
+    data = TensorDataset(torch.zeros(8, 3, 64, 64), torch.zeros(8, dtype=torch.long))
+    return capture(job(lambda: AlexNet(classes=4, width=0.03125), data)).graph
+
+
+def exchanged(graph: Graph, strategy: Strategy) -> list[tuple[str, str, int]]:
+    """Label, kind and bytes of what rank 0 exchanges."""
+    program = lower(graph, strategy, batch=4)
+    return [(i.label, str(i.kind), i.nbytes) for i in program.ranks[0] if i.group]
+
+
+def test_every_region_ends_in_a_sum_and_starts_with_one_in_the_backward(gpt: Graph) -> None:
+    assert exchanged(gpt, Strategy(tp=2, shards=find_shards(gpt, 2))) == [
+        ("f0", "AR", STATE),
+        ("f1", "AR", STATE),
+        ("f2", "AR", STATE),
+        ("f3", "AG", LOGITS),
+        ("g0", "AR", STATE),
+        ("g1", "AR", STATE),
+        ("g2", "AR", STATE),
+    ]
+
+
+def test_split_sequences_are_gathered_and_scattered_in_place_of_summed(gpt: Graph) -> None:
+    strategy = Strategy(tp=2, shards=find_shards(gpt, 2, sequence=True))
+    forward = [("RS", STATE), *[("AG", STATE), ("RS", STATE)] * 2, ("AG", STATE), ("AG", LOGITS)]
+    backward = [("RS", STATE), *[("AG", STATE), ("RS", STATE)] * 2]
+    found = exchanged(gpt, strategy)
+    assert [entry[1:] for entry in found if entry[0].startswith("f")] == forward
+    inner = [entry[1:] for entry in found if entry[0].startswith("g")]
+    # At the end, the sum of the gradient of the positions (8 x 16 x 4 bytes) and the gather of the embedding's.
+    assert inner[: len(backward)] == backward
+    assert sorted(inner[len(backward) :]) == [("AG", STATE), ("AR", 8 * 16 * 4)]
+    ((label, names, nbytes),) = gradient_sums(gpt, gpt.ops, strategy)
+    # Three norms of two vectors, and the biases behind the two rows: eight vectors of 16.
+    assert (label, len(names), nbytes) == ("q0", 8, 8 * 16 * 4)
+    assert (label, "AR", nbytes) in found
+
+
+def test_a_rank_holds_its_share_and_does_its_share(gpt: Graph) -> None:
+    strategy = Strategy(tp=4, shards=find_shards(gpt, 4))
+    held = sharded_bytes(gpt, strategy)
+    assert held["h.0.mlp.0.weight"] == 64 * 16 * 4 // 4
+    assert held["wte.weight"] == 32 * 16 * 4 // 4
+    assert "h.0.mlp.2.bias" not in held
+    shares = Shares(gpt, strategy)
+    by_name = {op.id: op for op in gpt.ops}
+    assert shares.compute(by_name["h.0.mlp.0"]) == shares.compute(by_name["h.0.mlp.1"]) == 0.25
+    assert shares.compute(by_name["h.0.ln_1"]) == 1.0
+
+
+def test_replicas_share_a_classifier_by_exchanging_samples(alexnet: Graph) -> None:
+    strategy = Strategy(dp=2, shards=find_classifier_shards(alexnet, 2))
+    assert [(shard.op, shard.style) for shard in strategy.shards] == [
+        ("classifier.1", "column"),
+        ("classifier.4", "row"),
+    ]
+    own = own_parameters(alexnet, strategy)
+    assert own == {"classifier.1.weight", "classifier.1.bias", "classifier.4.weight"}
+    found = exchanged(alexnet, strategy)
+    # 4 samples of 8 x 36 features go in, 4 of 128 come out; the buckets have all but the shares.
+    into, out = 4 * 288 * 4, 4 * 128 * 4
+    assert [entry for entry in found if entry[0][0] in "xy"] == [
+        ("x0", "AG", into),
+        ("x1", "RS", out),
+        ("y0", "AG", out),
+        ("y1", "RS", into),
+    ]
+    whole = sum(parameter.nbytes for parameter in alexnet.parameters if parameter.name not in own)
+    assert sum(nbytes for label, _, nbytes in found if label.startswith("b")) == whole
+
+
+def test_marks_stand_still_for_each_sum(gpt: Graph) -> None:
+    program = lower(gpt, Strategy(tp=2, shards=find_shards(gpt, 2)), batch=4)
+    (forward,) = (i for i in program.ranks[1] if i.kind is Kind.FORWARD)
+    assert [(mark.op, mark.waits_for) for mark in forward.marks][:2] == [
+        ("wte", "0AR0#f0"),
+        ("h.0.attn.outer", "0AR0#f1"),
+    ]
+
+
+def test_wrong_shards_are_refused(gpt: Graph) -> None:
+    shards = find_shards(gpt, 2)
+    for wrong, message in (
+        (Strategy(tp=2), "needs shards"),
+        (Strategy(tp=2, shards=shards[1:]), "shares its weight with another operation|sharded together"),
+        (Strategy(tp=2, shards=tuple(s for s in shards if s.op != "h.0.mlp.2")), "sharded together with"),
+        (Strategy(tp=3, shards=shards), "do not divide"),
+        (Strategy(tp=2, shards=shards, execution="compiled"), "eagerly"),
+        (Strategy(dp=2, shards=shards), "replicas cannot share"),
+        (Strategy(pp=2, tp=2, shards=shards, boundaries=("h.0.mlp.1",)), "different segments"),
+    ):
+        with pytest.raises(InputError, match=message):
+            check_shards(gpt, wrong)
+
+
+def test_a_missing_operation_of_a_stream_is_refused(gpt: Graph) -> None:
+    shards = find_shards(gpt, 2, sequence=True)
+    without = tuple(shard for shard in shards if shard.op != "h.0.ln_1")
+    with pytest.raises(InputError, match=r"h\.0\.ln_1 is missing"):
+        check_shards(gpt, Strategy(tp=2, shards=without))
+
+
+def test_a_number_that_divides_nothing_has_a_reason(gpt: Graph, alexnet: Graph) -> None:
+    assert find_shards(gpt, 3) == ()
+    assert "do not divide" in why_not(gpt, 3)
+    assert find_classifier_shards(dataclasses.replace(alexnet, regions=()), 2) == ()
