@@ -54,7 +54,8 @@ def test_everything_has_a_figure_within_its_interval(written: tuple[Calibration,
     estimates += [product.flops_per_s for product in device.products]
     estimates += [end for link in calibration.links for end in (link.small_s, link.bytes_per_s)]
     assert all(0 < estimate.low <= estimate.value <= estimate.high for estimate in estimates)
-    transfers = {tuple(key) for key in wanted_curves(2, on_cpu=False)}
+    # The job's plans may gather sharded weights.
+    transfers = {tuple(key) for key in wanted_curves(2, on_cpu=False, gathers=True)}
     assert {(link.kind, link.ranks) for link in calibration.links} == transfers
     assert [noise.ranks for noise in calibration.noise] == [1, 2]
     assert all(-1 < noise.low < 0 < noise.high for noise in calibration.noise)

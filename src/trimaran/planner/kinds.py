@@ -18,6 +18,9 @@ SPREADING: tuple[str, ...] = ("dp", "pp", "tp", "placement", "zero", "sharded", 
 ORDERS: tuple[str, ...] = ("gpipe", "1f1b", "interleaved", "zero-bubble")
 """Kinds of order in a pipeline."""
 
+PLAIN_ORDERS: frozenset[str] = frozenset({"gpipe", "1f1b"})
+"""Orders with one segment a stage and whole backwards: what "a pipeline" means where nothing more is said."""
+
 KINDS: tuple[str, ...] = (*SPREADING, *ORDERS, "compiled", "memory")
 """All of them."""
 

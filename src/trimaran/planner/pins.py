@@ -9,7 +9,7 @@ from typing import get_args
 
 from trimaran.errors import InputError
 from trimaran.graph import Graph
-from trimaran.planner.kinds import kinds_of, read_kinds, spreading
+from trimaran.planner.kinds import ORDERS, PLAIN_ORDERS, kinds_of, read_kinds, spreading
 from trimaran.program import Strategy
 from trimaran.program.segments import segment_ops
 from trimaran.program.types import Schedule
@@ -89,7 +89,7 @@ class Pins:
         for kind in self.forbid:
             if kind in kinds:
                 return f"--forbid {kind}"
-        if self.allow and not spreading(strategy) <= frozenset(self.allow):
+        if self.allow and not self._allows(strategy):
             return f"--allow {','.join(self.allow)}"
         for name in ("dp", "pp", "tp", "zero", "microbatches"):
             wanted = getattr(self, name)
@@ -100,6 +100,43 @@ class Pins:
         for module, row in self.keep:
             if row >= strategy.pp:
                 return f"--keep {module}={row}"
+        return ""
+
+    def _allows(self, strategy: Strategy) -> bool:
+        """Whether only allowed kinds are used; "pp" allows plain pipelines, other orders are allowed by their names."""
+        allowed = frozenset(self.allow)
+        orders = allowed & frozenset(ORDERS)
+        if not spreading(strategy) <= (allowed | {"pp"} if orders else allowed):
+            return False
+        used = kinds_of(strategy) & frozenset(ORDERS)
+        return used <= (orders or PLAIN_ORDERS)
+
+    def conflict(self, devices: int) -> str:
+        """Why no strategy can respect all pins, as far as they say it themselves; empty where they do not.
+
+        Args:
+            devices: that there are
+
+        Example:
+            >>> Pins(dp=2, pp=2).conflict(2), Pins(zero=3).conflict(1)
+            ('--dp 2 --pp 2 take 4 devices, and there are 2', '--zero 3 is for two replicas or more')
+        """
+        degrees = [f"--{name} {getattr(self, name)}" for name in ("dp", "pp", "tp") if getattr(self, name)]
+        needed = (self.dp or 1) * (self.pp or 1) * (self.tp or 1)
+        if needed > devices:
+            there = f"there {'is' if devices == 1 else 'are'} {devices}"
+            return f"{' '.join(degrees)} {'take' if len(degrees) > 1 else 'takes'} {needed} devices, and {there}"
+        replicas = self.dp or devices // ((self.pp or 1) * (self.tp or 1))
+        if self.zero and replicas < 2:
+            return f"--zero {self.zero} is for two replicas or more"
+        stages = self.pp or devices // ((self.dp or 1) * (self.tp or 1))
+        if self.schedule is not None and stages < 2:
+            return f"--schedule {self.schedule} is for two stages or more"
+        for name in ("dp", "tp"):
+            if name in self.forbid and (getattr(self, name) or 1) > 1:
+                return f"--{name} {getattr(self, name)} goes against --forbid {name}"
+        if "pp" in self.forbid and self.schedule is not None:
+            return f"--schedule {self.schedule} goes against --forbid pp"
         return ""
 
     def rows(self, graph: Graph) -> dict[str, int]:

@@ -38,11 +38,13 @@ def nothing_fits(problem: Problem, rejected: Sequence[Rejection]) -> InfeasibleE
         problem: that was searched
         rejected: all that was considered
     """
-    if not rejected:
+    conflict = problem.pins.conflict(problem.devices)
+    if conflict or not rejected:
         pins = " ".join(problem.pins.names) or "what was asked"
+        why = conflict or "its network cannot be spread so, or there are too few devices"
+        devices = "1 device" if problem.devices == 1 else f"{problem.devices} devices"
         return InfeasibleError(
-            f"{problem.graph.name} has no strategy on {problem.devices} devices that keeps {pins}: its network cannot "
-            "be spread so, or there are too few devices",
+            f"{problem.graph.name} has no strategy on {devices} that keeps {pins}: {why}",
             devices=problem.devices,
         )
     sized = [rejection for rejection in rejected if rejection.peak_bytes]

@@ -155,6 +155,8 @@ def search(problem: Problem, trials: Trials | None = None) -> Search:
         InputError: a pin names a module that the network does not have
     """
     begun_s = time.monotonic()
+    # A module that is not there is told before anything else.
+    problem.pins.rows(problem.graph)
     limit_s = float("inf") if problem.time_limit_s is None else problem.time_limit_s
     hunt = _Hunt(problem=problem, trials=trials or Trials(problem), until_s=begun_s + limit_s)
     strategies, rejected = enumerate_strategies(

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trimaran.cluster import Cluster, Link
+from trimaran.cluster.catalog import catalog
 from trimaran.cluster.detect import detect_cluster
 from trimaran.costs import CostTable, price
 from trimaran.costs.noise import Noise
@@ -228,6 +229,7 @@ def load_plan(
         InfeasibleError: it does not fit the memory of the devices
     """
     plan = read_plan(path)
+    _check_kind(plan, local_cluster(replace(request, devices=None)))
     source, request = as_planned(plan, source, request)
     calibrated = find_calibrated(request)
     job, graph, cluster, data = _prepare(source, request, progress)
@@ -277,6 +279,22 @@ def load_plan(
             *_rescored(plan.prediction, chosen),
         ),
     )
+
+
+def _check_kind(plan: Plan, cluster: Cluster) -> None:
+    """Refuse a plan for GPUs of the catalog on a machine without any: its costs here would say nothing.
+
+    Raises:
+        InputError: with where the plan can be used
+    """
+    titles = {catalog()[name].title for name in catalog()}
+    wanted = next((name for name in plan.premises.devices if name in titles), None)
+    if wanted is not None and cluster.devices[0].kind == "cpu":
+        raise InputError(
+            f"the plan for {plan.job!r} was made for {len(plan.premises.devices)} × {wanted}, and this machine has "
+            "none: use it there, look at it with --cluster and the name of its machine, or plan again for what is here",
+            device=wanted,
+        )
 
 
 def _memory_to_use(plan: Plan, cluster: Cluster, request: PlanRequest) -> list[int]:

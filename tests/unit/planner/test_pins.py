@@ -123,3 +123,34 @@ def test_when_the_time_is_over_the_best_so_far_is_taken_and_said() -> None:
     found = search(dataclasses.replace(problem(), time_limit_s=0.0))
     assert not found.is_complete
     assert {one.cause for one in found.rejected} >= {"time"} or found.gap > 0.0
+
+
+INTERLEAVED = Strategy(pp=2, chunks=2, boundaries=("op0", "op1", "op2"), microbatches=2, schedule="interleaved")
+
+
+def test_a_pipeline_that_is_allowed_is_a_plain_one_unless_its_order_is_named() -> None:
+    assert Pins(allow=("pp",)).objection(STAGES) == ""
+    assert Pins(allow=("pp",)).objection(INTERLEAVED) == "--allow pp"
+    assert Pins(allow=("pp", "interleaved")).objection(INTERLEAVED) == ""
+    assert Pins(allow=("interleaved",)).objection(INTERLEAVED) == ""
+    assert Pins(allow=("interleaved",)).objection(STAGES) == "--allow interleaved"
+
+
+@pytest.mark.parametrize(
+    ("pins", "devices", "words"),
+    [
+        (Pins(dp=2, pp=2), 2, "take 4 devices, and there are 2"),
+        (Pins(tp=2), 1, "takes 2 devices, and there is 1"),
+        (Pins(zero=3), 1, "two replicas or more"),
+        (Pins(zero=1, pp=2), 2, "two replicas or more"),
+        (Pins(schedule="1f1b", dp=2), 2, "two stages or more"),
+        (Pins(tp=2, forbid=("tp",)), 2, "goes against --forbid tp"),
+        (Pins(schedule="gpipe", forbid=("pp",)), 2, "goes against --forbid pp"),
+        (Pins(pp=2, zero=1), 4, ""),
+        (Pins(pp=2, forbid=("pp",)), 2, ""),  # a placement may take two rows
+    ],
+)
+def test_pins_that_contradict_each_other_are_named(pins: Pins, devices: int, words: str) -> None:
+    found = pins.conflict(devices)
+    assert words in found
+    assert bool(found) == bool(words)
