@@ -117,7 +117,9 @@ class Emulator:
         collective = bool(instruction.group)
         ends = instruction.group if collective else (instruction.peer,)
         channel = f"{instruction.kind} {' '.join(map(str, ends))}"
-        self._in_flight.add(pending, channel, collective=collective, stood_still=not collective)
+        # gloo cannot tell when a scatter or a gather has ended, no more than it can of messages.
+        seen = collective and instruction.kind not in (Kind.ALL_GATHER, Kind.REDUCE_SCATTER)
+        self._in_flight.add(pending, channel, collective=seen, stood_still=not collective)
 
 
 def emulate_on_rank(world: World, program: Program, costs: ProgramCosts, steps: int) -> Timeline:
