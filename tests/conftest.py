@@ -3,6 +3,8 @@
 import itertools
 import multiprocessing
 import os
+import signal
+import sys
 
 # Read by OpenMP and gloo when torch is loaded, so they are set before anything imports it.
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -18,6 +20,10 @@ import pytest
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000, print_blob=True)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+# A shell starts what it runs in the background with Ctrl-C ignored, and whatever is started here would ignore it too.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 DISTRIBUTED = Path(__file__).parent / "distributed"
 _numbers = itertools.count()
@@ -53,3 +59,11 @@ def _no_process_left() -> Iterator[None]:
     for process in set(multiprocessing.active_children()) - before:
         process.kill()
         process.join()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_server_left() -> Iterator[None]:
+    """End the server of forks, where a test has started one."""
+    yield
+    if client := sys.modules.get("tests.forks.client"):
+        client.stop_server()

@@ -7,7 +7,7 @@ and real messages on links that are held to a rate. Prints a table and writes `b
 import argparse
 import statistics
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.environment import describe_environment, environment_line, write_result  # noqa: E402
 
+from trimaran.graph.units import sharding_units  # noqa: E402
 from trimaran.planner.problem import Problem, cut_for  # noqa: E402
 from trimaran.program import Strategy  # noqa: E402
 from trimaran.session.emulating import Pretended, emulate, pretend  # noqa: E402
@@ -31,7 +32,7 @@ class Setting:
         job: reference of a built-in job
         devices: how many
         link: what the links are held to
-        strategies: what is run, without boundaries
+        strategies: what is run, without boundaries and units
     """
 
     job: str
@@ -39,6 +40,9 @@ class Setting:
     link: str
     strategies: tuple[Strategy, ...]
 
+
+SMALLEST_UNIT = 2**16
+"""Smaller than what plans take, so that these small networks have units, and gathers beside compute [bytes]."""
 
 SETTINGS = (
     Setting(
@@ -85,6 +89,8 @@ def run_setting(setting: Setting, *, steps: int) -> list[dict[str, Any]]:
     rows = []
     for uncut in setting.strategies:
         strategy = cut_for(uncut, _problem(pretended))
+        if strategy.zero >= 2:
+            strategy = replace(strategy, units=sharding_units(pretended.graph, min_bytes=SMALLEST_UNIT))
         found = emulate(pretended, strategy, steps=steps)
         rows.append(
             {

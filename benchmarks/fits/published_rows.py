@@ -5,7 +5,7 @@
 FOLDER holds `calibrate/` and `dev/` with core_performance.csv, core_memory.csv and core_collectives.csv. One file a
 source is written, with the columns that differ between its rows; what all of them share stands in sources.toml.
 Collectives that were timed many times become the median of each point. Rows of networks that are neither built nor of
-known size are left out, as are times to an accuracy, rows that say the same as one before them, and cells without which
+known size are left out, as are rows that say the same as one before them, and cells without which
 a row is understood as it was.
 """
 
@@ -22,12 +22,16 @@ from trimaran.session.validation.published_sizes import SIZED
 from trimaran.session.validation.rows import figure, read_rows
 from trimaran.session.validation.setups import understand
 from trimaran.session.validation.sources import recipe_of
+from trimaran.session.validation.time_to_train import answer_times
 from trimaran.session.validation.types import Row
 
 TARGET = Path(__file__).parents[2] / "src/trimaran/session/validation/published"
 LEFT_OUT = {"split", "split_reason", "anchor_row_id", "source_file", "line", "busbw_gb_s"}
 UNIQUE = {"row_id", "commit", "source_path"}
 """Columns in which rows that say the same may differ."""
+
+RESULTS = {"source_path", "source_file", "split", "n_runs", "to_target_stdev", "to_target_min", "to_target_max", "unit"}
+"""Columns of results that predictions do not need."""
 
 USES = ("calibrate", "dev")
 STEPS = ("single_gpu_time", "dp_throughput", "dp_step_time")
@@ -49,6 +53,9 @@ def main(folder: Path) -> None:
                 seen.add(mark)
                 short["row_id"] = short.get("row_id", f"{use[0]}{number}")[:6]
                 sources[_stem(cells, name)].append(short)
+        for name in ("core_performance.csv", "core_convergence.csv"):
+            for short in _times(folder / use / name):
+                sources[short.pop("stem")].append(short | {"use": use})
         for cells in _thinned(_medians(_cells(folder / use / "core_collectives.csv"))):
             sources[_stem(cells, "collectives")].append(cells | {"use": use})
     TARGET.mkdir(exist_ok=True)
@@ -60,6 +67,24 @@ def main(folder: Path) -> None:
         lines.append(f"\n[{stem}]\n")
         lines += [f'{name} = "{_escaped(value)}"\n' for name, value in sorted(values.items())]
     (TARGET / "sources.toml").write_text("".join(lines), encoding="utf-8")
+
+
+def _times(path: Path) -> list[dict[str, str]]:
+    """Times to train: of read-me tables, and of results that were submitted, but for those that nothing is said of."""
+    rows = read_rows(path, family="time_to_train")
+    cells_of = [cells for cells in _cells(path) if cells.get("family", "time_to_train") == "time_to_train"]
+    found = []
+    for row, answered, cells in zip(rows, answer_times(rows), cells_of, strict=True):
+        submitted = cells.get("kind", "").startswith("submission")
+        if not submitted and "kind" in cells:
+            continue
+        if answered.predicted is None and not submitted and "no smaller" not in answered.skipped:
+            continue
+        short = {name: value for name, value in cells.items() if name not in (RESULTS if submitted else LEFT_OUT)}
+        short |= {"commit": cells["commit"][:8], "row_id": row.row_id[:6], "family": "time_to_train"}
+        short["stem"] = "times_" + cells["source_file"].removesuffix(".csv")
+        found.append(short)
+    return found
 
 
 def _answerable(row: Row) -> bool:

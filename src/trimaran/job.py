@@ -46,6 +46,8 @@ class Job:
         seed: of initial weights, of the order of samples, and of dropout
         drop_last: leave out the last, smaller batch of an epoch
         name: for people and for run directories
+        curve: how much training each batch needs to the target: a file of `trimaran converge` or `trimaran curve`, or
+            a name of the catalog; None: not known
 
     Raises:
         InputError: a figure out of range
@@ -67,6 +69,7 @@ class Job:
     seed: int = 0
     drop_last: bool = False
     name: str = field(default="job")
+    curve: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("model", "optimizer", "dataset"):
@@ -79,6 +82,8 @@ class Job:
             value = getattr(self, name)
             if not isinstance(value, int) or value < smallest:
                 raise InputError(f"Job.{name} must be an integer of at least {smallest}, got {value!r}", value=value)
+        if self.curve is not None and (not isinstance(self.curve, str) or not self.curve.strip()):
+            raise InputError(f"Job.curve must be a file of a curve or a name of the catalog, got {self.curve!r}")
         if self.precision not in ("fp32", "bf16", "fp64"):
             raise InputError(f'Job.precision must be "fp32", "bf16" or "fp64", got {self.precision!r}')
         if self.clip_norm is not None and not self.clip_norm > 0:

@@ -139,6 +139,36 @@ def format_bit_rate(bytes_per_s: float) -> str:
     return f"{bytes_per_s * 8:g} b/s"
 
 
+def format_count(count: int, noun: str) -> str:
+    """A number of things for people.
+
+    Args:
+        count: how many
+        noun: one of them, with a plural in -s
+
+    Example:
+        >>> format_count(1, "device"), format_count(8, "device")
+        ('1 device', '8 devices')
+    """
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def format_duration(seconds: float) -> str:
+    """A duration for people, in the largest unit of which it has some.
+
+    Args:
+        seconds: of a training [s]
+
+    Example:
+        >>> format_duration(12.3), format_duration(2585.0), format_duration(140_052.0), format_duration(1e6)
+        ('12.3 s', '43.1 min', '38.9 h', '11.6 days')
+    """
+    for unit, size, enough in (("days", 86400.0, 4.0), ("h", 3600.0, 2.0), ("min", 60.0, 2.0)):
+        if seconds >= enough * size:
+            return f"{_three_digits(seconds / size)} {unit}"
+    return format_seconds(seconds)
+
+
 def _split(text: str, *, example: str) -> tuple[float, str]:
     match = _QUANTITY.fullmatch(text)
     if match is None:

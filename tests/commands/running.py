@@ -5,15 +5,26 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.forks.commands import run_command
+
 
 def trimaran(*arguments: str, cwd: Path, timeout_s: float = 110) -> "subprocess.CompletedProcess[str]":
-    """Run a command; what one measures, the next one in the same folder finds."""
+    """Run a command, forked from a process that has imported it; what one measures, the next in the folder finds."""
+    return run_command(*arguments, folder=cwd, environment=_variables(cwd), timeout_s=timeout_s)
+
+
+def new_trimaran(*arguments: str, cwd: Path, timeout_s: float = 110) -> "subprocess.CompletedProcess[str]":
+    """The same in an interpreter of its own, with all that is read when one starts."""
     return subprocess.run(
         [sys.executable, "-m", "trimaran", *arguments],
         cwd=cwd,
-        env=os.environ | {"TRIMARAN_CACHE": f"{cwd}-cache"},
+        env=_variables(cwd),
         capture_output=True,
         text=True,
         timeout=timeout_s,
         check=False,
     )
+
+
+def _variables(folder: Path) -> dict[str, str]:
+    return os.environ | {"TRIMARAN_CACHE": f"{folder}-cache"}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.commands.running import trimaran
+from tests.commands.running import new_trimaran, trimaran
 
 SCRIPT = str(Path(__file__).with_name("observed_script.py"))
 
@@ -165,6 +165,6 @@ def test_looking_torch_up_does_not_end_the_watch(tmp_path: Path) -> None:
 def test_a_sitecustomize_that_stands_behind_ours_still_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.stdout.write('mine ran\\n')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    done = trimaran("observe", "--", sys.executable, "-c", "import torch", cwd=tmp_path)
+    done = new_trimaran("observe", "--", sys.executable, "-c", "import torch", cwd=tmp_path)
     # Once in the command itself, and once in ours.
     assert done.stdout.count("mine ran") == 2

@@ -80,6 +80,16 @@ def test_a_figure_of_ones_own_sets_the_scale(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["rows"][0]["samples_per_s"] == pytest.approx(1000.0)
 
 
+def test_figures_of_several_batches_set_the_scale_of_the_others(tmp_path: Path) -> None:
+    """apache/mxnet, docs/faq/perf.md, ResNet-50 on a V100 in float32: 343.19 images/s at 64, within 10 %."""
+    done = trimaran(
+        "scale", "resnet50", "--cluster", "dgx1-v100", "--devices", "1", "--batch", "64", "--software", "mxnet:2018.4",
+        "--measured", "65.01 images/s at 2, 251.22 at 16, 363.69 at 128", "--json", cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["rows"][0]["samples_per_s"] == pytest.approx(343.19, rel=0.10)
+
+
 def test_sentences_of_different_lengths_cost_a_group_its_longest_batch(tmp_path: Path) -> None:
     """Two devices wait 0.0564 of FP and BP at a spread of a tenth; one waits nothing."""
     alike, unequal = (
@@ -102,6 +112,8 @@ def test_sentences_of_different_lengths_cost_a_group_its_longest_batch(tmp_path:
         (("--devices", "8..2"), "ends before it starts"),
         (("--sync", "nccl,pigeon"), "nccl, p2p, server, byteps"),
         (("--measured", "fast"), "363 images/s"),
+        (("--measured", "251 at 16, 364"), "a batch each, all different"),
+        (("--measured", "251 at 16, 364 at 16"), "a batch each, all different"),
         (("--software", "mxnet:old"), 'such as "pytorch"'),
         (("--devices", "16"), "have 8 devices"),
         (("--length-spread", "-0.1"), "from 0 to below 1"),

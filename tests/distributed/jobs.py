@@ -1,6 +1,7 @@
 """Variants of the jobs of the zoo, by name, so that every rank can make the same one."""
 
 import dataclasses
+import math
 from typing import Any
 
 import torch
@@ -109,8 +110,8 @@ def gpt_bf16() -> Job:
 
 
 def lstm_exploding() -> Job:
-    """Its loss is finite twice, and then not a number."""
-    return dataclasses.replace(zoo.lstm_fp64(), optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1e200))
+    """Its loss is finite once; then weights are infinite, and it is not a number."""
+    return dataclasses.replace(zoo.lstm_fp64(), optimizer=lambda parameters: torch.optim.SGD(parameters, lr=math.inf))
 
 
 def cnn_not_scalar() -> Job:

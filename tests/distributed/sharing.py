@@ -1,6 +1,7 @@
 """Jobs whose tensors are shared by ranks, and what ranks do with them in the tests."""
 
 import dataclasses
+import functools
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -69,17 +70,20 @@ class Found:
 
 def share_all(world: World, cases: list[Case], folder: str) -> list[Found]:
     """Run all cases in one world."""
-    captures: dict[str, tuple[Capture, dict[str, torch.Tensor]]] = {}
     found = []
     for number, case in enumerate(cases):
         job = globals()[case.job]()
-        if case.job not in captures:
-            made = capture(job)
-            captures[case.job] = made, {name: t.clone() for name, t in made.model.state_dict().items()}
-        made, initial = captures[case.job]
+        made, initial = capture_once(case.job)
         made.model.load_state_dict(initial)
         found.append(_share(world, job, case, made, Path(folder) / f"{number}.safetensors"))
     return found
+
+
+@functools.cache
+def capture_once(job: str) -> tuple[Capture, dict[str, torch.Tensor]]:
+    """A job of this module captured, once in this process and in those that are forked from it, and initial weights."""
+    made = capture(globals()[job]())
+    return made, {name: tensor.clone() for name, tensor in made.model.state_dict().items()}
 
 
 def _share(world: World, job: Job, case: Case, made: Capture, path: Path) -> Found:

@@ -19,6 +19,8 @@ from trimaran.session.jobs import JobSource
 from trimaran.session.planning import plan_job
 from trimaran.session.request import PlanRequest
 
+pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("_forked")]
+
 JOBS = Path(__file__).parents[1] / "commands" / "faulty_jobs.py"
 SOURCE = JobSource(reference=f"{JOBS}:good")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
-from tests.commands.running import trimaran
+from tests.commands.running import new_trimaran, trimaran
 
 from trimaran.networks.lenet import LeNet
 from trimaran.program import parse_program, read_plan
@@ -19,7 +19,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def planned(folder: Path) -> dict[str, object]:
-    done = trimaran("plan", "digits", "--devices", "2", "--json", "--output", "plan.json", cwd=folder)
+    done = new_trimaran("plan", "digits", "--devices", "2", "--json", "--output", "plan.json", cwd=folder)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -27,7 +27,7 @@ def planned(folder: Path) -> dict[str, object]:
 @pytest.fixture(scope="module")
 def trained(folder: Path, planned: dict[str, object]) -> dict[str, object]:
     arguments = ("train", "digits", "--plan", "plan.json", "--epochs", "3", "--json")
-    done = trimaran(*arguments, cwd=folder)
+    done = new_trimaran(*arguments, cwd=folder)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -63,7 +63,7 @@ def test_the_same_costs_give_the_same_plan_byte_for_byte(
     """Also where Python orders its sets in another way."""
     for seed in ("1", "2"):
         monkeypatch.setenv("PYTHONHASHSEED", seed)
-        done = trimaran("plan", "digits", "--devices", "2", "--output", f"again{seed}.json", cwd=folder)
+        done = new_trimaran("plan", "digits", "--devices", "2", "--output", f"again{seed}.json", cwd=folder)
         assert done.returncode == 0, done.stderr
         assert (folder / f"again{seed}.json").read_bytes() == (folder / "plan.json").read_bytes()
 

@@ -4,15 +4,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.forks.client import launch
 from tests.graphs import boundaries, chain
 
 from trimaran.costs.types import Cost, ProgramCosts, Transfer
 from trimaran.errors import InputError
 from trimaran.program import Instruction, Kind, Mark, Program, Strategy, lower
 from trimaran.runtime.emulation.emulator import emulate_on_rank
-from trimaran.runtime.ranks import launch
 from trimaran.simulator import simulate
 from trimaran.timeline import COMMUNICATION, COMPUTE, Timeline
+
+pytestmark = pytest.mark.alone
 
 STEP_S = 0.02
 STEPS = 4

@@ -14,11 +14,11 @@ from tests import zoo
 from tests.distributed.jobs import with_gradients
 from tests.distributed.reference import add_gradients
 from tests.distributed.training import Run, train_all
+from tests.forks.client import launch
 from torch import nn
 
 from trimaran.program.types import Strategy
 from trimaran.runtime.feed import sample_order
-from trimaran.runtime.ranks import launch
 
 ORDERS = 8
 MARGIN = 1.5

@@ -12,9 +12,9 @@ import pytest
 from tests.distributed.jobs import make_job
 from tests.distributed.reference import Reference, evaluate_plainly, train_plainly
 from tests.distributed.training import Outcome, Run, train_all
+from tests.forks.client import launch
 
 from trimaran.program.types import Strategy
-from trimaran.runtime.ranks import launch
 
 STEPS = 50
 LOSS = 1e-10

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from tests.distributed.test_equal_losses import BUCKET, compare
 from tests.distributed.training import Run, train_all
+from tests.forks.client import launch
 
 from trimaran.program.types import Strategy
-from trimaran.runtime.ranks import launch
 
 STEPS = 3
 # Weights shared by parts (gpt), long skips (unet), running statistics and branches (cnn), tuples (lstm), late data.

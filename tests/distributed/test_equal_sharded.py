@@ -10,9 +10,9 @@ import torch
 from tests.distributed import sharing
 from tests.distributed.reference import evaluate_plainly, train_plainly
 from tests.distributed.sharing import STEPS, Case, Found, share_all
+from tests.forks.client import launch
 
 from trimaran.program.types import Strategy
-from trimaran.runtime.ranks import launch
 
 ON_TWO = [
     Case(job="gpt", strategy=Strategy(tp=2)),

@@ -8,14 +8,13 @@ import torch
 from safetensors.torch import load_file
 from tests.distributed.jobs import make_job
 from tests.distributed.test_equal_losses import BUCKET
-from tests.distributed.training import Run, open_executor, take_steps
+from tests.distributed.training import Run, captured, open_executor, take_steps
+from tests.forks.client import launch
 from torch.utils.data import TensorDataset, default_collate
 
 from trimaran.errors import CorruptDataError, InputError
-from trimaran.graph.capture import capture
 from trimaran.graph.sample import make_model
 from trimaran.program.types import Strategy
-from trimaran.runtime.ranks import launch
 from trimaran.runtime.world import World
 
 REPLICAS = Strategy(dp=2, microbatches=2, bucket_bytes=BUCKET)
@@ -33,7 +32,7 @@ def train_evaluate_save(world: World, runs: list[Run], folder: str) -> list[dict
     """Train, evaluate, train on, save; then load what the first run saved, and evaluate that."""
     found = []
     for number, run in enumerate(runs):
-        executor = open_executor(world, run, capture(make_job(run.job)))
+        executor = open_executor(world, run, captured(run.job))
         losses = take_steps(executor, run.steps)
         data = evaluation_data(run.job)
         score = executor.evaluate(data)
@@ -85,13 +84,13 @@ def test_weights_and_metrics_are_those_of_the_plain_model(strategies: tuple[Stra
 
 def score_before_and_after(world: World, run: Run) -> dict[str, Any]:
     """Whether an evaluation in the middle of training changes anything."""
-    executor = open_executor(world, run, capture(make_job(run.job)))
+    executor = open_executor(world, run, captured(run.job))
     losses = take_steps(executor, 2)
     executor.evaluate(evaluation_data(run.job))
     losses += take_steps(executor, 2)
     steps = executor.timeline().steps
     executor.close()
-    undisturbed = open_executor(world, run, capture(make_job(run.job)))
+    undisturbed = open_executor(world, run, captured(run.job))
     expected = take_steps(undisturbed, 2) + take_steps(undisturbed, 2)
     undisturbed.close()
     return {"losses": losses, "expected": expected, "steps": steps}
@@ -107,7 +106,7 @@ def test_an_evaluation_does_not_disturb_training(strategy: Strategy, tmp_path: P
 
 
 def load_bad_files(world: World, run: Run, folder: str) -> list[str]:
-    executor = open_executor(world, run, capture(make_job(run.job)))
+    executor = open_executor(world, run, captured(run.job))
     path = Path(folder) / "model.safetensors"
     executor.save(path)
     told = []

@@ -11,12 +11,12 @@ import pytest
 from tests.distributed.test_equal_losses import compare
 from tests.distributed.test_recording import check_step, record
 from tests.distributed.training import Run, train_all
+from tests.forks.client import launch
 
 from trimaran import report
 from trimaran.costs.types import Cost, ProgramCosts, Transfer
 from trimaran.program import check_program
 from trimaran.program.types import Kind, Program, Strategy
-from trimaran.runtime.ranks import launch
 from trimaran.simulator import simulate
 
 STEPS = 20

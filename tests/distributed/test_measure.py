@@ -25,6 +25,8 @@ from trimaran.program.types import Strategy
 from trimaran.runtime.ranks import launch
 from trimaran.simulator import simulate
 
+pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("_forked")]
+
 BATCHES = (4, 8, 16)
 
 

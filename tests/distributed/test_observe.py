@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.alone
+
 SCRIPT = Path(__file__).with_name("observed_pair.py")
 
 

@@ -5,14 +5,12 @@ from pathlib import Path
 
 import pytest
 import torch.distributed as dist
-from tests.distributed.jobs import make_job
 from tests.distributed.test_equal_losses import BUCKET
-from tests.distributed.training import Run, open_executor, take_steps
+from tests.distributed.training import Run, captured, open_executor, take_steps
+from tests.forks.client import launch
 
-from trimaran.graph.capture import capture
 from trimaran.program.types import Instruction, Kind, Strategy
 from trimaran.runtime.clocks import Offset, exchange_pings
-from trimaran.runtime.ranks import launch
 from trimaran.runtime.world import World
 from trimaran.timeline import COMPUTE, HOST, WAIT, Timeline
 
@@ -23,7 +21,7 @@ def record(world: World, runs: list[Run]) -> list[tuple[Timeline, dict[str, Inst
     """Timeline, instructions by id, and spans that were kept with recording switched off."""
     found = []
     for run in runs:
-        executor = open_executor(world, run, capture(make_job(run.job)))
+        executor = open_executor(world, run, captured(run.job))
         take_steps(executor, STEPS)
         timeline = executor.timeline()
         executor.recording = False

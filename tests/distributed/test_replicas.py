@@ -6,11 +6,11 @@ import pytest
 import torch
 from tests.distributed.jobs import make_job
 from tests.distributed.test_equal_losses import BUCKET
-from tests.distributed.training import Run, open_executor, take_steps
+from tests.distributed.training import Run, captured, open_executor, take_steps
+from tests.forks.client import launch
 
 from trimaran.graph.capture import capture
 from trimaran.program.types import Strategy
-from trimaran.runtime.ranks import launch
 from trimaran.runtime.world import World
 
 REPLICAS = Strategy(dp=2, bucket_bytes=BUCKET)
@@ -18,7 +18,7 @@ REPLICAS = Strategy(dp=2, bucket_bytes=BUCKET)
 
 def statistics(world: World) -> list[list[float]]:
     """Running means of the first batch norm: after training, and after the evaluation that follows."""
-    made = capture(make_job("cnn_fp64"))
+    made = captured("cnn_fp64")
     executor = open_executor(world, Run(job="cnn_fp64", strategy=REPLICAS, steps=3), made)
     take_steps(executor, 3)
     trained = made.model.get_buffer("stem.norm.running_mean").tolist()
@@ -58,7 +58,7 @@ def draws(world: World, strategies: list[Strategy]) -> list[float]:
     """What dropout would draw on this rank, under each strategy."""
     found = []
     for strategy in strategies:
-        executor = open_executor(world, Run(job="cnn", strategy=strategy, steps=0), capture(make_job("cnn")))
+        executor = open_executor(world, Run(job="cnn", strategy=strategy, steps=0), captured("cnn"))
         found.append(float(torch.rand(())))
         executor.close()
     return found

@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 from tests.distributed.jobs import make_job
 from tests.distributed.test_equal_losses import BUCKET
-from tests.distributed.training import Run, open_executor, take_steps
+from tests.distributed.training import Run, captured, open_executor, take_steps
+from tests.forks.client import launch
 from torch.utils.data import default_collate
 
 from trimaran.errors import ExecutionError, InputError
-from trimaran.graph.capture import capture
 from trimaran.program.types import Strategy
-from trimaran.runtime.ranks import launch
 from trimaran.runtime.world import World
 
 REPLICAS = Strategy(dp=2, bucket_bytes=BUCKET)
@@ -25,7 +24,7 @@ def explode(world: World, runs: list[Run]) -> list[tuple[str, dict[str, object],
     told = []
     for run in runs:
         losses: list[float] = []
-        executor = open_executor(world, run, capture(make_job(run.job)))
+        executor = open_executor(world, run, captured(run.job))
         try:
             take_steps(executor, 10, seen=lambda step, loss, losses=losses: losses.append(loss))
         except ExecutionError as error:
@@ -48,7 +47,7 @@ def test_a_loss_that_is_not_a_number_stops_every_rank_and_names_step_and_rank(tm
 
 
 def train(world: World, run: Run) -> None:
-    take_steps(open_executor(world, run, capture(make_job(run.job))), run.steps)
+    take_steps(open_executor(world, run, captured(run.job)), run.steps)
 
 
 @pytest.mark.timeout(120)
@@ -64,7 +63,7 @@ def die_at_step(world: World, run: Run, dying: int, step: int) -> None:
         if world.rank == dying and number == step:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    take_steps(open_executor(world, run, capture(make_job(run.job))), run.steps, seen)
+    take_steps(open_executor(world, run, captured(run.job)), run.steps, seen)
 
 
 @pytest.mark.timeout(120)
@@ -79,7 +78,7 @@ def test_a_rank_that_is_killed_in_the_middle_of_training_ends_the_run(strategy: 
 
 def lose_peer(world: World, run: Run) -> str:
     """Rank 1 ends its connections after two steps; what rank 0 is told in the third."""
-    executor = open_executor(world, run, capture(make_job(run.job)))
+    executor = open_executor(world, run, captured(run.job))
     shares = executor.feed().shares()
     executor.step(next(shares))
     executor.step(next(shares))
@@ -102,7 +101,7 @@ def test_a_rank_that_loses_contact_says_so(tmp_path: Path) -> None:
 
 
 def refuse_world(world: World) -> list[str]:
-    made = capture(make_job("cnn"))
+    made = captured("cnn")
     told = []
     for strategy in (REPLICAS, PIPELINE):
         try:
@@ -119,7 +118,7 @@ def test_a_strategy_for_another_world_is_refused(tmp_path: Path) -> None:
 
 
 def steps_of_other_sizes(world: World) -> list[str]:
-    made = capture(make_job("cnn"))
+    made = captured("cnn")
     executor = open_executor(world, Run(job="cnn", strategy=REPLICAS, steps=0), made)
     job = make_job("cnn")
     samples = [job.dataset()[index] for index in range(16)]

@@ -20,13 +20,13 @@ DEADLINE_S = 90.0
 class Run:
     """`trimaran train` in a process whose descendants can be found by a mark in their environment."""
 
-    def __init__(self, job: str, folder: Path, **environment: str) -> None:
+    def __init__(self, job: str, folder: Path, cache: Path) -> None:
         self.mark = uuid.uuid4().hex
         self.folder = folder
         self.process = subprocess.Popen(
             [sys.executable, "-m", "trimaran", "train", f"{JOBS}:{job}", "--devices", "2"],
             cwd=folder,
-            env=os.environ | environment | {"TRIMARAN_TEST_MARK": self.mark},
+            env=os.environ | {"TRIMARAN_CACHE": str(cache), "TRIMARAN_TEST_MARK": self.mark},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -64,12 +64,18 @@ class Run:
         return self.process.returncode, errors
 
 
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What one run measures, the next one finds: the job of two tests is slow on purpose."""
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[object]:
+def start(tmp_path: Path, measured: Path) -> Iterator[object]:
     runs: list[Run] = []
 
-    def begin(job: str, **environment: str) -> Run:
-        runs.append(Run(job, tmp_path, **environment))
+    def begin(job: str) -> Run:
+        runs.append(Run(job, tmp_path, measured))
         return runs[-1]
 
     yield begin

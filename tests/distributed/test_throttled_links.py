@@ -32,7 +32,10 @@ def obstacle() -> str:
         return problem.message
 
 
-pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle() or "links can be held to a rate")
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.skipif(bool(obstacle()), reason=obstacle() or "links can be held to a rate"),
+]
 
 
 def network(process: int | str = "self") -> str:

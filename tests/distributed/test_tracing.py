@@ -11,7 +11,7 @@ from trimaran.program.memory import KEEP_ALL
 from trimaran.session.jobs import JobSource
 from trimaran.simulator.memory import live_bytes
 
-pytestmark = pytest.mark.distributed
+pytestmark = pytest.mark.usefixtures("_forked")
 
 
 def test_each_size_is_traced_with_its_update_and_can_be_squeezed() -> None:

@@ -11,9 +11,9 @@ from tests.distributed.jobs import make_job
 from tests.distributed.reference import train_plainly
 from tests.distributed.test_equal_losses import BUCKET, compare
 from tests.distributed.training import Run, train_all
+from tests.forks.client import launch
 
 from trimaran.program.types import Strategy
-from trimaran.runtime.ranks import launch
 
 REPLICAS = Strategy(dp=2, microbatches=2, bucket_bytes=BUCKET)
 PIPELINE = Strategy(pp=2, schedule="1f1b", microbatches=4)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from tests.forks.client import launch
 from tests.reduced import REDUCED
 from tests.unit.session.virtual_loops import larger
 from torch import nn
@@ -16,7 +17,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 import trimaran
 from trimaran.errors import InfeasibleError
-from trimaran.runtime.ranks import launch
 from trimaran.runtime.world import World
 
 STEPS = 6

@@ -14,11 +14,11 @@ from tests.distributed.live_tensors import watch_memory
 from tests.distributed.test_equal_losses import compare
 from tests.distributed.test_recording import record
 from tests.distributed.training import Run, train_all
+from tests.forks.client import launch
 
 from trimaran.costs.zero import zero_bytes
 from trimaran.graph.capture import capture
 from trimaran.program.types import Kind, Strategy
-from trimaran.runtime.ranks import launch
 from trimaran.timeline import WAIT
 
 STEPS = 8

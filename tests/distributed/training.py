@@ -1,5 +1,6 @@
 """What ranks do in the tests of training: several runs in one world, as starting a world takes longer than a run."""
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -57,18 +58,26 @@ class Outcome:
     score: float
 
 
+@functools.cache
+def capture_once(job: str) -> tuple[Capture, dict[str, torch.Tensor]]:
+    """A job captured, once in this process and in those that are forked from it, with a copy of its initial weights."""
+    made = capture(make_job(job))
+    return made, {name: tensor.clone() for name, tensor in made.model.state_dict().items()}
+
+
+def captured(job: str) -> Capture:
+    """A job captured, with its initial weights."""
+    made, initial = capture_once(job)
+    made.model.load_state_dict(initial)
+    return made
+
+
 def train_all(world: World, runs: list[Run]) -> list[Outcome]:
     """Do several runs in one world."""
-    captures: dict[str, tuple[Capture, dict[str, torch.Tensor]]] = {}
     found = []
     for run in runs:
         job = make_job(run.job)
-        if run.job not in captures:
-            made = capture(job)
-            captures[run.job] = made, {name: t.clone() for name, t in made.model.state_dict().items()}
-        made, initial = captures[run.job]
-        made.model.load_state_dict(initial)
-        executor = open_executor(world, run, made)
+        executor = open_executor(world, run, captured(run.job))
         losses = take_steps(executor, run.steps)
         score = executor.evaluate(job.evaluation_dataset()) if job.evaluation_dataset and job.metric else math.nan
         found.append(Outcome(losses=losses, weights=executor.weights(), score=score))

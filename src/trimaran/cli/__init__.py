@@ -5,6 +5,9 @@ import typer
 from trimaran.cli import (
     calibrate,
     clusters,
+    converge,
+    crossover,
+    curve,
     doctor,
     emulate,
     explain,
@@ -39,6 +42,9 @@ app.command()(explain.explain)
 app.command()(export.export)
 app.command()(memory.memory)
 app.command()(scale.scale)
+app.command()(curve.curve)
+app.command()(converge.converge)
+app.command()(crossover.crossover)
 app.command()(profile.profile)
 app.command()(calibrate.calibrate)
 app.command()(observe.observe)

@@ -10,7 +10,7 @@ from rich.table import Table
 from trimaran.measure.calibration import Calibration, DeviceFigures, Estimate, LinkFigures
 from trimaran.program.files import to_plain
 from trimaran.report.noise import noise_line
-from trimaran.units import format_rate, format_seconds
+from trimaran.units import format_count, format_rate, format_seconds
 
 
 def print_calibration(out: Console, calibration: Calibration, *, output: Path | None) -> None:
@@ -52,7 +52,7 @@ def calibration_document(calibration: Calibration) -> dict[str, Any]:
 
 
 def _device_table(device: DeviceFigures) -> Table:
-    devices = "1 device" if device.count == 1 else f"{device.count} devices"
+    devices = format_count(device.count, "device")
     table = _table(f"{devices}, {device.name}, each while all are busy")
     table.add_column("what")
     table.add_column("figure", justify="right", no_wrap=True)

@@ -10,6 +10,7 @@ from trimaran.cli.options import (
     Batch,
     Calibration,
     ClusterName,
+    CurveName,
     Devices,
     Execution,
     Forbid,
@@ -79,6 +80,7 @@ def explain(
     oversubscribe: Oversubscribe = False,
     link: Link = None,
     objective: Objective = None,
+    curve: CurveName = None,
     execution: Execution = "any",
     calibration: Calibration = None,
     as_json: Json = False,
@@ -90,6 +92,7 @@ def explain(
         from trimaran.cli.planning import request_there
         from trimaran.planner.pins import parse_pins
         from trimaran.program import read_plan
+        from trimaran.session.accuracy.request import parse_target
         from trimaran.session.explaining import explain_plan, explain_there
         from trimaran.session.jobs import JobSource
         from trimaran.session.request import parse_request
@@ -117,6 +120,7 @@ def explain(
             ),
             time_limit_s=time_limit,
             gap=gap,
+            target=parse_target(curve=curve),
         )
         asked = {"why_not": why_not or (), "what_if": what_if or ()}
         with progress_shown() as progress:

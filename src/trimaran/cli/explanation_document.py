@@ -7,6 +7,7 @@ from trimaran.planner.binding import binding, groups
 from trimaran.planner.contrast import Anatomy, Contrast
 from trimaran.planner.explain import Rival
 from trimaran.planner.outcomes import Outcome
+from trimaran.program.files import to_plain
 from trimaran.report.remedies import remedies_document
 from trimaran.session.explaining import Explained
 from trimaran.session.searches import search_document
@@ -41,6 +42,7 @@ def explanation_document(explained: Explained) -> dict[str, Any]:
         "what_if": [_outcome(outcome) for outcome in explanation.outcomes],
         "remedies": remedies_document(explained.remedies),
         "not_worth_it": remedies_document(explained.not_worth_it),
+        "training": None if explained.planned.plan.training is None else to_plain(explained.planned.plan.training),
         "notes": list(explained.notes),
     }
 

@@ -16,6 +16,8 @@ from trimaran.planner.critical import Part
 from trimaran.planner.explain import Explanation, Rival
 from trimaran.planner.outcomes import Outcome
 from trimaran.planner.space import Cause, Rejection
+from trimaran.program.files import to_plain
+from trimaran.report.accuracy import training_line
 from trimaran.report.remedies import remedy_table
 from trimaran.session.explaining import Explained
 from trimaran.units import format_bytes, format_seconds
@@ -42,6 +44,11 @@ def print_explanation(out: Console, explained: Explained) -> None:
     )
     sentence = binding(explanation.chosen)
     out.print(escape(sentence[:1].upper() + sentence[1:]) + "\n")
+    if explained.planned.outlook is not None:
+        rivals = explained.planned.outlook.rivals
+        out.print(escape(f"Over all batches: {rivals.reason}."), soft_wrap=True)
+    if explained.planned.plan.training is not None:
+        out.print(escape(f"{training_line(to_plain(explained.planned.plan.training))}.\n"), soft_wrap=True)
     out.print(parts_table(explanation.chosen))
     print_prices(out, explained.planned.prices)
     _print_rivals(out, explanation)

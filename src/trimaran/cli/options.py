@@ -35,8 +35,9 @@ Objective = Annotated[
     str | None,
     typer.Option(
         "--objective",
-        help='What to make best: "throughput", or the time of an "epoch".',
-        show_default="throughput, or that of the plan",
+        help='What to make best: "throughput"; the time of an "epoch"; the "time" to the target, or its "cost" '
+        "(with --curve).",
+        show_default="throughput, with --curve time, or that of the plan",
     ),
 ]
 Execution = Annotated[str, typer.Option("--execution", help='How segments may run: "any", "eager", "compiled".')]
@@ -106,4 +107,50 @@ PrecisionName = Annotated[
 SoftwareName = Annotated[
     str | None,
     typer.Option("--software", help='With --cluster: framework and year, such as "pytorch:2020".', show_default=False),
+]
+CurveName = Annotated[
+    str | None,
+    typer.Option(
+        "--curve",
+        help="How much training each batch needs: a file of `trimaran converge` or `trimaran curve`, or a name of the "
+        "catalog (`trimaran curve --list`); the batch is then chosen too.",
+        show_default="that of the job",
+    ),
+]
+GlobalBatches = Annotated[
+    str | None,
+    typer.Option(
+        "--batches",
+        help='Global batches that may be chosen: "64,128", or "64..4096" in doublings.',
+        show_default="powers of two times the job's, as far as the curve is known",
+    ),
+]
+MostLocalBatch = Annotated[
+    int | None,
+    typer.Option(
+        "--max-local-batch", help="Most samples of one replica in one update.", min=1, show_default="what memory allows"
+    ),
+]
+PriceText = Annotated[
+    str | None,
+    typer.Option(
+        "--price",
+        help='Of devices, such as "24.48 USD/node-hour" or "3 USD/device-hour".',
+        show_default="that of the cluster file; else device-hours",
+    ),
+]
+LeastSaved = Annotated[
+    float,
+    typer.Option(
+        "--least-saved", help="A doubling of the devices that saves less than this share of the time is not worth it."
+    ),
+]
+SamplesPerEpoch = Annotated[
+    int | None,
+    typer.Option(
+        "--samples-per-epoch",
+        help="Samples of the training data.",
+        min=1,
+        show_default="those of the job, or as the curve says",
+    ),
 ]

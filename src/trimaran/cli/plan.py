@@ -12,21 +12,27 @@ from trimaran.cli.options import (
     Batch,
     Calibration,
     ClusterName,
+    CurveName,
     Devices,
     Execution,
     Forbid,
     Gap,
+    GlobalBatches,
     Json,
     Keep,
+    LeastSaved,
     Link,
     Memory,
     Microbatches,
+    MostLocalBatch,
     Objective,
     Oversubscribe,
     PrecisionName,
+    PriceText,
     Reference,
     Replicas,
     Rows,
+    SamplesPerEpoch,
     ScheduleOption,
     Seed,
     Shards,
@@ -63,6 +69,12 @@ def plan(
     oversubscribe: Oversubscribe = False,
     link: Link = None,
     objective: Objective = None,
+    curve: CurveName = None,
+    batches: GlobalBatches = None,
+    max_local_batch: MostLocalBatch = None,
+    price: PriceText = None,
+    least_saved: LeastSaved = 0.1,
+    samples_per_epoch: SamplesPerEpoch = None,
     execution: Execution = "any",
     calibration: Calibration = None,
     as_json: Json = False,
@@ -71,6 +83,7 @@ def plan(
     with errors_reported(as_json=as_json):
         from trimaran.cli.planning import plan_here, plan_there
         from trimaran.planner.pins import parse_pins
+        from trimaran.session.accuracy.request import parse_target
         from trimaran.session.request import parse_request
 
         pins = parse_pins(
@@ -95,6 +108,15 @@ def plan(
             pins=pins,
             time_limit_s=time_limit,
             gap=gap,
+            target=parse_target(
+                curve=curve,
+                batches=batches,
+                batch=batch,
+                most_local_batch=max_local_batch,
+                price=price,
+                least_saved=least_saved,
+                samples_per_epoch=samples_per_epoch,
+            ),
         )
         if cluster is not None:
             plan_there(
@@ -110,6 +132,10 @@ def plan(
             return
         planned = plan_here(job, request, batch=batch, seed=seed, output=output, as_json=as_json)
         if planned is None:
+            return
+        if planned.outlook is not None:
+            # What a training to a target takes of the job is in the plan file.
+            console().print(f"Next: {escape(_follow(job, output))}", soft_wrap=True)
             return
         command = next_command(
             job,
@@ -127,6 +153,12 @@ def plan(
         if output is None and pins.names:
             command = shlex.join(["trimaran", "plan", job, *" ".join(pins.names).split(), "--output", "plan.json"])
         console().print(f"Next: {escape(command)}", soft_wrap=True)
+
+
+def _follow(job: str, output: Path | None) -> str:
+    if output is None:
+        return "the same command with --output plan.json, then trimaran train with --plan plan.json"
+    return shlex.join(["trimaran", "train", job, "--plan", str(output)])
 
 
 # What a plan file says.

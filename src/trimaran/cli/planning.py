@@ -118,5 +118,7 @@ def request_there(
         memory_bytes=request.memory_bytes,
         time_limit_s=request.time_limit_s,
         gap=request.gap,
+        objective=request.objective,
+        target=request.target,
     )
     return asked if software is None else replace(asked, software=parse_software(software))

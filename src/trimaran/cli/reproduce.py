@@ -9,6 +9,7 @@ from rich.markup import escape
 from trimaran.cli.options import Json
 from trimaran.cli.output import console, errors_reported, print_json
 from trimaran.cli.progress import progress_shown
+from trimaran.units import format_count
 
 
 class Paper(StrEnum):
@@ -16,12 +17,14 @@ class Paper(StrEnum):
 
     VDNN = "vdnn"
     DGX1 = "dgx1"
+    HYBRID = "hybrid"
 
 
 Which = Annotated[
     Paper,
     typer.Argument(
-        help="vdnn: Rhu et al., MICRO 2016. dgx1: data parallelism on a DGX-1, Mojumder et al., IISWC 2018.",
+        help="vdnn: Rhu et al., MICRO 2016. dgx1: data parallelism on a DGX-1, Mojumder et al., IISWC 2018. "
+        "hybrid: data and model parallelism together, Pal et al., IEEE Micro 2019.",
         show_default=False,
     ),
 ]
@@ -53,7 +56,9 @@ def reproduce(
 ) -> None:
     """Run a paper's networks under its policies and ours, and show what is published beside."""
     with errors_reported(as_json=as_json):
-        if paper is Paper.DGX1 and real:
+        if paper is Paper.HYBRID:
+            _hybrid(networks, real=real, as_json=as_json)
+        elif paper is Paper.DGX1 and real:
             _measure_exchange(networks, devices, steps, as_json=as_json)
         elif paper is Paper.DGX1:
             _exchange(networks, as_json=as_json)
@@ -104,6 +109,28 @@ def _exchange(networks: str | None, *, as_json: bool) -> None:
     )
 
 
+def _hybrid(networks: str | None, *, real: bool, as_json: bool) -> None:
+    from trimaran.errors import InputError
+    from trimaran.report.reproduction.hybrid import hybrid_document, hybrid_lines, hybrid_table, legend_lines
+    from trimaran.session.reproduce_hybrid import reproduce_hybrid
+
+    if real:
+        raise InputError("--real runs small networks, and the study of hybrids needs two V100 or more: leave it out")
+    with progress_shown() as progress:
+        found = reproduce_hybrid(networks=networks, progress=progress)
+    if as_json:
+        print_json(hybrid_document(found))
+        return
+    out = console()
+    out.print(f"[bold]Hybrid parallelism[/], workers of two devices on {escape(found.cluster)}\n")
+    out.print(hybrid_table(found), "")
+    for line in hybrid_lines(found):
+        out.print(escape(line))
+    out.print()
+    for line in legend_lines(found):
+        out.print(f"[dim]{escape(line)}[/]")
+
+
 def _measure_exchange(networks: str | None, devices: int, steps: int, *, as_json: bool) -> None:
     from trimaran.report.reproduction.measured_exchange import measured_document, measured_lines, measured_table
     from trimaran.session.reproduce_dgx1_real import measure_dgx1
@@ -114,7 +141,7 @@ def _measure_exchange(networks: str | None, devices: int, steps: int, *, as_json
         print_json(measured_document(found))
         return
     out = console()
-    out.print(f"[bold]Data parallelism on this machine[/], {devices} devices, for real\n")
+    out.print(f"[bold]Data parallelism on this machine[/], {format_count(devices, 'device')}, for real\n")
     for network in found:
         out.print(measured_table(network), "")
     for line in measured_lines(found):

@@ -52,7 +52,7 @@ Measured = Annotated[
     str | None,
     typer.Option(
         "--measured",
-        help='What one device does, such as "363 images/s" or "363 images/s at 64"; the rest follows.',
+        help='What one device does, such as "363 images/s at 64", or several batches, with commas; the rest follows.',
         show_default=False,
     ),
 ]

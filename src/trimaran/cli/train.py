@@ -8,6 +8,7 @@ import typer
 from trimaran.cli.options import (
     Batch,
     Calibration,
+    CurveName,
     Devices,
     Execution,
     Json,
@@ -27,6 +28,13 @@ Runs = Annotated[
     Path | None, typer.Option("--runs", help="Folder of run directories.  [default: runs]", show_default=False)
 ]
 
+GradientNoise = Annotated[
+    bool,
+    typer.Option(
+        "--gradient-noise", help="Observe the gradient noise scale: from which batch on more samples stop paying."
+    ),
+]
+
 
 def train(
     job: Reference,
@@ -40,14 +48,18 @@ def train(
     oversubscribe: Oversubscribe = False,
     link: Link = None,
     objective: Objective = None,
+    curve: CurveName = None,
     execution: Execution = "any",
     calibration: Calibration = None,
+    gradient_noise: GradientNoise = False,
     as_json: Json = False,
 ) -> None:
     """Train a job by the best plan, or by a given one; report predicted against measured."""
     with errors_reported(as_json=as_json):
         from trimaran.cli.views import print_plan, print_trained
         from trimaran.report import report_document
+        from trimaran.session.accuracy.request import parse_target
+        from trimaran.session.gradient_noise import obtain_observable_plan
         from trimaran.session.jobs import JobSource
         from trimaran.session.planning import obtain_plan
         from trimaran.session.request import parse_request
@@ -62,14 +74,16 @@ def train(
             objective=objective,
             execution=execution,
             calibration=calibration,
+            target=parse_target(curve=curve),
         )
         out = console()
         with progress_shown() as progress:
-            planned = obtain_plan(source, request, path=plan, progress=progress)
+            obtain = obtain_observable_plan if gradient_noise else obtain_plan
+            planned = obtain(source, request, path=plan, progress=progress)
         if not as_json:
             print_plan(out, planned)
         with progress_shown() as progress:
-            trained = train_planned(planned, parent=runs, progress=progress)
+            trained = train_planned(planned, parent=runs, gradient_noise=gradient_noise, progress=progress)
         if as_json:
             print_json(report_document(trained.report))
         else:

@@ -10,9 +10,13 @@ from trimaran.measure.costs import name_link
 from trimaran.planner import Candidate, Rejection, Search, shown, simplicity
 from trimaran.planner.prices import PinPrice
 from trimaran.program import Strategy
+from trimaran.program.files import to_plain
+from trimaran.report.accuracy import outlook_lines, training_line
+from trimaran.report.gradient_noise import gradient_noise_lines
 from trimaran.report.noise import noise_line
 from trimaran.report.tables import CandidateLine, candidate_table, kind_table, rank_table, utilization_table
 from trimaran.report.utilization import utilization
+from trimaran.session.accuracy.document import with_outlook
 from trimaran.session.planning import Planned
 from trimaran.session.searches import chosen_document, search_document
 from trimaran.session.training import Trained
@@ -32,11 +36,21 @@ def print_plan(out: Console, planned: Planned) -> None:
         f"[bold]{chosen.strategy.name}[/], {epoch}{format_seconds(chosen.step_time_s)} a step, "
         f"limited by {escape(chosen.limiter)}"
     )
-    if planned.search is not None:
+    if planned.outlook is not None:
+        for line in outlook_lines(with_outlook(_plan_document(planned), planned.outlook)):
+            out.print(line, soft_wrap=True, markup=False)
+    print_training(out, planned)
+    if planned.search is not None and planned.outlook is None:
         out.print(_against_baseline(planned.search))
         print_prices(out, planned.prices)
         _print_missing_baselines(out, planned.search)
         out.print(f"[dim]{escape(_search_line(planned.search))}[/]")
+
+
+def print_training(out: Console, planned: Planned) -> None:
+    """What a plan from a file says of the training to its target; of a plan just made the table says it."""
+    if planned.plan.training is not None and planned.outlook is None:
+        out.print(escape(training_line(to_plain(planned.plan.training))), soft_wrap=True)
 
 
 def print_prices(out: Console, prices: Iterable[PinPrice]) -> None:
@@ -103,6 +117,10 @@ def print_trained(out: Console, trained: Trained) -> None:
         out.print(noise_line(trained.report.noise))
     if trained.memory is not None:
         out.print(f"\n{escape(str(trained.memory))}")
+    if trained.gradient_noise is not None:
+        out.print()
+        for line in gradient_noise_lines(trained.gradient_noise):
+            out.print(escape(line), soft_wrap=True)
     run = trained.run
     rate = trained.report.samples_per_s
     if rate is not None:
@@ -130,6 +148,11 @@ def print_simulation(out: Console, planned: Planned) -> None:
 
 def plan_document(planned: Planned) -> dict[str, Any]:
     """A plan and what it was chosen over, for programs."""
+    document = _plan_document(planned)
+    return document if planned.outlook is None else with_outlook(document, planned.outlook)
+
+
+def _plan_document(planned: Planned) -> dict[str, Any]:
     found = planned.search
     if found is None:
         return {

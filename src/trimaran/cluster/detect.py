@@ -13,6 +13,7 @@ from pathlib import Path
 
 from trimaran.cluster.types import Cluster, Device
 from trimaran.errors import InputError
+from trimaran.units import format_count
 
 _SYSTEM = Path("/")
 
@@ -48,7 +49,7 @@ def detect_cluster(devices: int | None = None) -> Cluster:
     if gpus:
         if devices is not None and devices > len(gpus):
             raise InputError(
-                f"{devices} devices were asked for, this machine has {len(gpus)} GPUs ({gpus[0].name})",
+                f"{devices} devices were asked for, this machine has {format_count(len(gpus), 'GPU')} ({gpus[0].name})",
                 devices=devices,
                 available=len(gpus),
             )

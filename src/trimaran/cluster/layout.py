@@ -21,6 +21,7 @@ from trimaran.cluster.seating import Talk, best_order
 from trimaran.cluster.topology import pair
 from trimaran.cluster.types import Cluster, Device
 from trimaran.errors import InputError
+from trimaran.units import format_count
 
 
 def machine_cluster(machine: Machine, devices: int, *, memory_bytes: int | None = None) -> Cluster:
@@ -36,8 +37,8 @@ def machine_cluster(machine: Machine, devices: int, *, memory_bytes: int | None 
     """
     if not 1 <= devices <= machine.devices:
         raise InputError(
-            f"{machine.node.title} has {machine.devices} devices on {machine.nodes} "
-            f"node{'s' if machine.nodes > 1 else ''}, {devices} were asked for; "
+            f"{machine.node.title} has {format_count(machine.devices, 'device')} on "
+            f"{format_count(machine.nodes, 'node')}, {devices} were asked for; "
             f'more nodes are "{machine.node.name}:{-(-devices // machine.node.devices)}"',
             devices=devices,
             available=machine.devices,
@@ -154,7 +155,9 @@ def lay_out(node: Node, ranks: int, talk: Talk) -> tuple[int, ...]:
         InputError: more ranks than devices
     """
     if ranks > node.devices:
-        raise InputError(f"{node.name} has {node.devices} devices, {ranks} ranks cannot sit on it", ranks=ranks)
+        raise InputError(
+            f"{node.name} has {format_count(node.devices, 'device')}, {ranks} ranks cannot sit on it", ranks=ranks
+        )
     if not talk or _all_alike(_slowness_of(_Key(node))):
         return tuple(range(ranks))
     return _laid_out(_Key(node), ranks, tuple(sorted(talk.items())))

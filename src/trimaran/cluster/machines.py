@@ -7,6 +7,7 @@ A `Machine` is one or several equal nodes and the fabric between them. Vertices 
 from dataclasses import dataclass
 
 from trimaran.cluster.catalog import CatalogDevice
+from trimaran.cluster.prices import Price
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +66,7 @@ class Node:
         network_cards: for other nodes: how many, and of what type; None: it has none worth mentioning
         caveat: what to bear in mind
         source: where the figures come from
+        price: of its devices, where the user says it
     """
 
     name: str
@@ -79,6 +81,7 @@ class Node:
     network_cards: tuple[int, LinkType] | None
     caveat: str
     source: str
+    price: Price | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

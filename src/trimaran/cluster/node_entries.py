@@ -10,6 +10,7 @@ from typing import TypeVar
 from trimaran.cluster.catalog import CatalogDevice
 from trimaran.cluster.link_lines import LinkLine, edges_of, read_line, vertex_number
 from trimaran.cluster.machines import Edge, LinkType, Node
+from trimaran.cluster.prices import Price, parse_price
 from trimaran.cluster.reading import Table
 from trimaran.errors import InputError
 
@@ -17,7 +18,7 @@ Found = TypeVar("Found")
 
 _KEYS = (
     *("name", "title", "aliases", "like", "device", "usual", "devices", "links", "bridges", "peer_access", "network"),
-    *("cores", "host_memory", "caveat", "source"),
+    *("cores", "host_memory", "caveat", "source", "price"),
 )
 
 
@@ -94,7 +95,22 @@ def read_node(entry: Table, names: Names, *, device: CatalogDevice | None = None
         network_cards=draft.network and (draft.network[0], _named(entry, "network", draft.network[1], names.link)),
         caveat=draft.caveat,
         source=entry.text("source"),
+        price=read_price(entry),
     )
+
+
+def read_price(entry: Table) -> Price | None:
+    """The price in a table; None where it says none.
+
+    Raises:
+        InputError: a text that is no price
+    """
+    if "price" not in entry:
+        return None
+    try:
+        return parse_price(entry.text("price"))
+    except InputError as error:
+        raise entry.wrong("price", error.message) from None
 
 
 def read_draft(entry: Table, names: Names) -> Draft:

@@ -6,6 +6,7 @@ is `[machine]`, or the only node of the file.
 
 import tomllib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,7 +14,7 @@ from trimaran.cluster.catalog import find_device
 from trimaran.cluster.device_entries import read_device
 from trimaran.cluster.links import find_link, read_link
 from trimaran.cluster.machines import LinkType, Machine, Node
-from trimaran.cluster.node_entries import Names, read_node
+from trimaran.cluster.node_entries import Names, read_node, read_price
 from trimaran.cluster.plain_machines import CATALOG_NAMES
 from trimaran.cluster.reading import Table, did_you_mean
 from trimaran.errors import InputError
@@ -65,7 +66,7 @@ def read_machine(text: str, *, file: str) -> Machine:
 def _machine(machine: Table, nodes: Mapping[str, Node], names: Names) -> Machine:
     if not nodes:
         raise InputError(f"{machine.file}: nodes: missing; expected at least one table headed [[nodes]]")
-    machine.allow("node", "nodes", "fabric")
+    machine.allow("node", "nodes", "fabric", "price")
     name = machine.text("node", next(iter(nodes)) if len(nodes) == 1 else None)
     if name not in nodes:
         raise machine.wrong("node", f'unknown node "{name}"{did_you_mean(name, nodes)}')
@@ -73,7 +74,8 @@ def _machine(machine: Table, nodes: Mapping[str, Node], names: Names) -> Machine
     fabric = _fabric(machine, names) or nodes[name].network_cards
     if count > 1 and fabric is None:
         raise machine.wrong("fabric", f'missing; expected what joins {count} nodes, such as "1 ethernet-25g"')
-    return Machine(node=nodes[name], nodes=count, fabric=fabric if count > 1 else None)
+    node = replace(nodes[name], price=read_price(machine) or nodes[name].price)
+    return Machine(node=node, nodes=count, fabric=fabric if count > 1 else None)
 
 
 def _fabric(machine: Table, names: Names) -> tuple[int, LinkType] | None:

@@ -57,6 +57,35 @@ def latency(points: Sequence[tuple[int, Cost]]) -> float:
     return min(cost.seconds for _, cost in points)
 
 
+def fixed_part(points: Sequence[tuple[int, Cost]], nbytes: int) -> float:
+    """The part of the duration at a size that does not grow with the bytes around that size [s].
+
+    The straight line through the two points around the size, carried back to no bytes; never below the lowest point of
+    the curve, nor above the duration at the size. A collective of many ranks has a long one that small messages, which
+    go another way, do not show.
+
+    Args:
+        points: sizes [bytes] and durations, ascending in size
+        nbytes: the size asked for [bytes]
+
+    Raises:
+        InputError: no point
+
+    Example:
+        >>> points = tuple((size, Cost(s, s, s, "measured")) for size, s in ((1, 2.0), (100, 7.0), (300, 11.0)))
+        >>> fixed_part(points, 1), fixed_part(points, 200), fixed_part(points, 500)  # 7 - 100 · 4 / 200
+        (2.0, 5.0, 5.0)
+    """
+    seconds, least = at_size(points, nbytes).seconds, latency(points)
+    sizes = [size for size, _ in points]
+    index = min(max(bisect.bisect_left(sizes, nbytes), 1), len(sizes) - 1)
+    if len(sizes) == 1 or nbytes <= sizes[0]:
+        return min(least, seconds)
+    (small, before), (large, after) = points[index - 1], points[index]
+    slope = (after.seconds - before.seconds) / (large - small)
+    return min(max(before.seconds - slope * small, least), before.seconds, seconds)
+
+
 def at_batch(points: Mapping[int, Cost], batch: int) -> Cost:
     """Duration at a batch size.
 

@@ -87,30 +87,6 @@ def machine_transfer(kind: str, nbytes: int, members: Sequence[int], machine: Ma
     )
 
 
-def message_line(machine: Machine, source: int, target: int, *, nbytes: int) -> tuple[float, float, tuple[str, ...]]:
-    """Messages from one device to another as a straight line: a latency, and a rate.
-
-    Small messages do not fill a link, so the line depends on where it is drawn: it is exact at one size.
-
-    Args:
-        machine: that has them
-        source: number of the device that sends
-        target: number of the device that receives
-        nbytes: a usual size [bytes]
-
-    Returns:
-        Latency [s], rate [bytes/s], and names of the links.
-
-    Example:
-        >>> from trimaran.cluster.find import find_machine
-        >>> latency_s, bytes_per_s, links = message_line(find_machine("dgx1-v100"), 0, 3, nbytes=10_000_000)
-        >>> round(bytes_per_s / 1e9), links
-        (43, ('n0 gpu0>gpu3',))
-    """
-    found = machine_transfer(MESSAGE, max(nbytes, 2 * _EMPTY_BYTES), (source, target), machine)
-    return found.latency_s, max(nbytes, 2 * _EMPTY_BYTES) / max(found.flow_s, 1e-12), found.links
-
-
 class _Key:
     """A machine by its identity, as a key: comparing link graphs takes longer than finding it again."""
 

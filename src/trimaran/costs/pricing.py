@@ -17,7 +17,7 @@ from trimaran.costs.memory import memory_changes, segment_memory
 from trimaran.costs.sharded import Shares
 from trimaran.costs.state import RankState, held_state, rank_states
 from trimaran.costs.tables import CostTable, StepCosts
-from trimaran.costs.transfers import SEND, handling_seconds, transfer_cost
+from trimaran.costs.transfers import SEND, collectives_at_once, handling_seconds, transfer_cost
 from trimaran.costs.types import Cost, Interference, ProgramCosts, Transfer
 from trimaran.errors import InputError
 from trimaran.graph.types import Graph
@@ -84,6 +84,7 @@ def price(
         marks=_marks(program, segments),
         handling=handling,
         interference=_interference(program, table),
+        at_once=collectives_at_once(table, cluster),
         host_blocks=table.fingerprint.kind == "cpu",
         resident_bytes=tuple(
             state.resident_bytes(state_bytes_per_byte=step.state_bytes_per_byte if step else 0.0) for state in states

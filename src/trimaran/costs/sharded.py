@@ -1,7 +1,8 @@
 """What one rank of a tensor-parallel group computes and keeps of each operation.
 
 An operation inside a sharded region does its share of the work on its share of the tensors; one outside is done whole
-by every rank. A share of a kernel takes its share of the time, but never less than a kernel of no work.
+by every rank. A share of a kernel takes its share of the time. Left out: that no kernel is shorter than the call that
+starts it, so that small operations gain less than their share.
 """
 
 from trimaran.graph.types import Graph, Op

@@ -97,6 +97,7 @@ class ProgramCosts:
         handling: for a communication instruction, how long its rank's thread works for it before it starts; counts
             where `host_blocks` [s]
         interference: slowdown of compute and communication side by side
+        at_once: collectives of one group that are under way at once; the next one starts when one of these has ended
         host_blocks: an instruction runs on the host that issues the ones after it (a CPU), so nothing later in the
             rank's list is issued before compute ends; False where a host runs ahead of its device (a GPU)
         resident_bytes: for each rank, what is there all the time: parameters, gradients, optimizer state [bytes]
@@ -108,6 +109,7 @@ class ProgramCosts:
     marks: Mapping[tuple[str, str], float] = field(default_factory=dict)
     handling: Mapping[str, float] = field(default_factory=dict)
     interference: Interference = Interference()
+    at_once: int = 1
     host_blocks: bool = True
     resident_bytes: tuple[int, ...] = ()
     memory: Mapping[str, tuple[int, int]] = field(default_factory=dict)

@@ -111,22 +111,6 @@ def slice_batch(batch: Any, start: int, stop: int) -> Any:
     return map_tensors(batch, lambda tensor: tensor[start:stop])
 
 
-def split_microbatches(batch: Any, parts: int) -> list[Any]:
-    """A batch as microbatches, with the boundaries of `torch.tensor_split`: the first ones may hold one sample more.
-
-    Args:
-        batch: a batch
-        parts: number of microbatches; those beyond the number of samples are empty
-
-    Example:
-        >>> [count_samples(part) for part in split_microbatches((torch.zeros(5, 1), torch.zeros(5)), 3)]
-        [2, 2, 1]
-    """
-    size, extra = divmod(count_samples(batch), parts)
-    ends = [size * (number + 1) + min(number + 1, extra) for number in range(parts)]
-    return [slice_batch(batch, start, stop) for start, stop in zip([0, *ends[:-1]], ends, strict=True)]
-
-
 def name_tensors(batch: Any) -> dict[str, Tensor]:
     """The tensors of a batch by name, in a fixed order.
 

@@ -64,27 +64,29 @@ def measure_machine(*, ranks: int, progress: Progress) -> tuple[DeviceFigures, C
     return figures, table
 
 
-def measure_links(link: Link, *, ranks: int, progress: Progress) -> CostTable:
+def measure_links(link: Link, *, ranks: int, gathers: bool = False, progress: Progress) -> CostTable:
     """The transfers between ranks whose links are held to a rate.
 
     Args:
         link: what they are held to
         ranks: at least two
+        gathers: what shards of parameters need too: gathers and scatters
         progress: told what is measured
 
     Raises:
         EnvironmentProblem: links cannot be held to a rate here
         ExecutionError: a rank failed
     """
-    return _table(_launch(ranks, devices=False, link=link, progress=progress), ranks, link)
+    return _table(_launch(ranks, devices=False, link=link, gathers=gathers, progress=progress), ranks, link)
 
 
-def find_on_rank(world: World, devices: bool) -> Found:
+def find_on_rank(world: World, devices: bool, gathers: bool) -> Found:
     """Measure a device and the links, or the links alone.
 
     Args:
         world: this rank; all ranks call this
         devices: measure the device too
+        gathers: measure gathers and scatters too
     """
     from trimaran.measure.devices import measure_device
     from trimaran.measure.interference import measure_interference
@@ -98,7 +100,7 @@ def find_on_rank(world: World, devices: bool) -> Found:
     if world.size == 1:
         return Found(rounds=rounds)
     report(world, "measuring links")
-    curves = measure_curves(world, wanted_curves(world.size, on_cpu=world.device == "cpu"))
+    curves = measure_curves(world, wanted_curves(world.size, on_cpu=world.device == "cpu", gathers=gathers))
     interference = {}
     for kind in (str(Kind.ALL_REDUCE), SEND):
         report(world, "measuring interference")
@@ -106,14 +108,14 @@ def find_on_rank(world: World, devices: bool) -> Found:
     return Found(rounds=rounds, curves=curves, interference=interference)
 
 
-def _launch(ranks: int, *, devices: bool, link: Link | None, progress: Progress) -> list[Found]:
+def _launch(ranks: int, *, devices: bool, link: Link | None, progress: Progress, gathers: bool = False) -> list[Found]:
     def on_event(rank: int, event: Event) -> None:
         if "measuring" in event:
             progress(str(event["measuring"]), int(str(event["done"])), int(str(event["total"])))
 
     progress("starting processes", 0, 0)
     with tempfile.TemporaryDirectory(prefix="trimaran-calibrate-") as logs:
-        return launch(find_on_rank, (devices,), ranks=ranks, log_dir=logs, on_event=on_event, link=link)
+        return launch(find_on_rank, (devices, gathers), ranks=ranks, log_dir=logs, on_event=on_event, link=link)
 
 
 def _table(found: Sequence[Found], ranks: int, link: Link | None) -> CostTable:

@@ -8,15 +8,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from trimaran.cluster import Link
-from trimaran.cluster.layout import machine_cluster
 from trimaran.cluster.links import find_link
-from trimaran.cluster.machines import LinkType, Machine
 from trimaran.costs import Cost, Interference
 from trimaran.costs.collectives import volume
 from trimaran.costs.curves import at_size, latency
 from trimaran.costs.tables import Curve, CurveKey, TensorFit, WholeCost
 from trimaran.costs.transfers import HOST, SEND
 from trimaran.errors import InputError
+from trimaran.planner.altered_machine import joined_by, machine_devices, machine_link, machine_wire
 from trimaran.planner.changes import Change
 from trimaran.planner.problem import Problem
 
@@ -42,86 +41,14 @@ def changed(problem: Problem, change: Change) -> Problem:
 
 def _link(problem: Problem, change: Change) -> Problem:
     if change.kind:
-        return _joined_by(find_link(change.kind), problem)
+        return joined_by(find_link(change.kind), problem)
     if change.value is None:
-        factor = 1.0 / _or_one(change.factor)
+        factor = 1.0 / change.scale
         problem = _with_links(problem, lambda link: replace(link, bytes_per_s=link.bytes_per_s / factor))
         return _with_transfers(problem, lambda _, curve: _flows(curve, lambda _, flow_s: flow_s * factor))
     rate, held, bare_curves = change.value, problem.cluster.link, problem.bare_curves
     problem = _with_links(problem, lambda link: replace(link, bytes_per_s=rate))
     return _with_transfers(problem, lambda key, curve: _held_to(rate, key, curve, held, bare_curves))
-
-
-def _joined_by(link: LinkType, problem: Problem) -> Problem:
-    """Every pair of devices with a link of its own of one kind, priced by its closed forms."""
-    joint = Link(
-        bytes_per_s=link.bytes_per_s, latency_s=link.latency_s, source=f"assumed: what-if, {link.name}, {link.source}"
-    )
-    size = problem.cluster.size
-    pairs = {(one, other): joint for one in range(size) for other in range(one + 1, size)}
-    cluster = replace(problem.cluster, links=pairs, link=None, machine=None, numbers=())
-    return replace(problem, cluster=cluster)
-
-
-def _machine_link(problem: Problem, change: Change) -> Problem:
-    """Links of a machine of the catalog: all of them faster, or one of a kind or rate between each two devices."""
-    if change.kind:
-        return _joined_by(find_link(change.kind), problem)
-    if change.value is not None:
-        edges = problem.cluster.machine.node.edges if problem.cluster.machine else ()
-        latency_s = max((edge.link.latency_s for edge in edges), default=0.0)
-        asked = LinkType(
-            name=change.text,
-            kind="assumed",
-            raw_bytes_per_s=change.value,
-            bytes_per_s=change.value,
-            latency_s=latency_s,
-            source="with the longest latency of the machine",
-        )
-        return _joined_by(asked, problem)
-    return _with_faster(problem, _or_one(change.factor))
-
-
-def _with_faster(problem: Problem, factor: float) -> Problem:
-    """All links of a machine, and what joins its nodes, so many times as fast."""
-
-    def faster(link: LinkType) -> LinkType:
-        return replace(
-            link,
-            raw_bytes_per_s=link.raw_bytes_per_s * factor,
-            bytes_per_s=link.bytes_per_s * factor,
-            ring_bytes_per_s=link.ring_bytes_per_s * factor,
-            source=f"assumed: what-if, {link.source}",
-        )
-
-    def with_faster(machine: Machine) -> Machine:
-        cards, fabric = machine.node.network_cards, machine.fabric
-        node = replace(
-            machine.node,
-            edges=tuple(replace(edge, link=faster(edge.link)) for edge in machine.node.edges),
-            network_cards=None if cards is None else (cards[0], faster(cards[1])),
-        )
-        return replace(machine, node=node, fabric=None if fabric is None else (fabric[0], faster(fabric[1])))
-
-    machine = problem.cluster.machine
-    if machine is None:
-        return problem
-    return replace(problem, cluster=replace(problem.cluster, machine=with_faster(machine)))
-
-
-def _machine_wire(problem: Problem, change: Change) -> Problem:
-    """Fewer bytes take as long as all of them on faster links."""
-    return _with_faster(problem, 1.0 / _or_one(change.factor))
-
-
-def _machine_devices(problem: Problem, change: Change) -> Problem:
-    cluster = problem.cluster
-    wanted = round(change.value or problem.devices)
-    if cluster.machine is None:
-        return problem
-    memory_bytes = min(device.memory_bytes for device in cluster.devices)
-    grown = machine_cluster(cluster.machine, wanted, memory_bytes=memory_bytes)
-    return replace(problem, cluster=grown, devices=wanted)
 
 
 def _held_to(
@@ -145,7 +72,7 @@ def _held_to(
 
 
 def _latency(problem: Problem, change: Change) -> Problem:
-    factor = _or_one(change.factor)
+    factor = change.scale
     problem = _with_links(problem, lambda link: replace(link, latency_s=link.latency_s * factor))
 
     def shorten(key: CurveKey, curve: Curve) -> Curve:
@@ -156,7 +83,7 @@ def _latency(problem: Problem, change: Change) -> Problem:
 
 
 def _wire(problem: Problem, change: Change) -> Problem:
-    factor = _or_one(change.factor)
+    factor = change.scale
     problem = _with_links(problem, lambda link: replace(link, bytes_per_s=link.bytes_per_s / factor))
 
     def stretch(key: CurveKey, curve: Curve) -> Curve:
@@ -167,7 +94,7 @@ def _wire(problem: Problem, change: Change) -> Problem:
 
 
 def _interference(problem: Problem, change: Change) -> Problem:
-    factor = _or_one(change.factor)
+    factor = change.scale
     beside = {
         kind: Interference(
             compute=1.0 + (entry.compute - 1.0) * factor,
@@ -180,7 +107,7 @@ def _interference(problem: Problem, change: Change) -> Problem:
 
 
 def _compute(problem: Problem, change: Change) -> Problem:
-    factor = 1.0 / _or_one(change.factor)
+    factor = 1.0 / change.scale
     table = problem.table
     operations = {
         key: {
@@ -208,7 +135,7 @@ def _compute(problem: Problem, change: Change) -> Problem:
 
 
 def _load(problem: Problem, change: Change) -> Problem:
-    factor = _or_one(change.factor)
+    factor = change.scale
     steps = {
         digest: replace(step, load={batch: cost.scaled(factor) for batch, cost in step.load.items()})
         for digest, step in problem.table.steps.items()
@@ -220,7 +147,7 @@ def _memory(problem: Problem, change: Change) -> Problem:
     devices = tuple(
         replace(
             device,
-            memory_bytes=round(device.memory_bytes * _or_one(change.factor) if change.value is None else change.value),
+            memory_bytes=round(device.memory_bytes * change.scale if change.value is None else change.value),
         )
         for device in problem.cluster.devices
     )
@@ -252,16 +179,12 @@ _APPLY: Mapping[str, Callable[[Problem, Change], Problem]] = {
 
 
 _APPLY_TO_MACHINE: Mapping[str, Callable[[Problem, Change], Problem]] = {
-    "link": _machine_link,
-    "wire": _machine_wire,
+    "link": machine_link,
+    "wire": machine_wire,
     "compute": _compute,
     "memory": _memory,
-    "devices": _machine_devices,
+    "devices": machine_devices,
 }
-
-
-def _or_one(factor: float | None) -> float:
-    return 1.0 if factor is None else factor
 
 
 def _with_links(problem: Problem, change: Callable[[Link], Link]) -> Problem:

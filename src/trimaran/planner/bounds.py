@@ -19,7 +19,7 @@ Nothing here is longer than in a simulation: interference and sharing only lengt
 is left out. Where a factor of interference is below 1, everything is taken to run at that factor.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from trimaran.cluster import Cluster
@@ -27,12 +27,12 @@ from trimaran.costs import CostTable, ProgramCosts, price
 from trimaran.graph import Graph
 from trimaran.planner.candidates import Cases, at_end, lower_short
 from trimaran.planner.epoch import EpochData, Part, extra_parts
-from trimaran.program import SENDS, Instruction, Kind, Program, Strategy
+from trimaran.planner.least_memory import smallest_peaks
+from trimaran.planner.stage_bounds import Stage, stage_of
+from trimaran.program import SENDS, Program, Strategy
 
 # Enough to tell the microbatch that completes the gradients from the others.
 PRICED_MICROBATCHES = 2
-
-_FORWARDS = (Kind.FORWARD, Kind.EVALUATE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,39 +53,6 @@ class Bound:
     def objective_s(self) -> float:
         """At least what is made small, with all costs at their median [s]."""
         return self.cases[1]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
-    """What one rank does, by its parts; durations as if nothing ran beside them.
-
-    Attributes:
-        begin_s: until its first input is loaded and its buffers are there [s]
-        forward_s: forward of one microbatch [s]
-        backward_s: backward of one microbatch [s]
-        last_backward_s: the backward that completes the gradients [s]
-        work_s: all forwards and backwards, and the loads between them [s]
-        backwards_s: all backwards [s]
-        received: for each segment that sends to it in the forward, what a message takes [s]
-        returned: for each segment that sends gradients to it, what a message takes [s]
-        buckets: for each bucket, the part of the last backward that is left at its mark [0..1], and its all-reduce [s]
-        loss_s: the reduction of the losses [s]
-        loss_first: the buckets follow it on the same ranks
-        tail_s: clipping and update [s]
-    """
-
-    begin_s: float
-    forward_s: float
-    backward_s: float
-    last_backward_s: float
-    work_s: float
-    backwards_s: float
-    received: Mapping[int, float]
-    returned: Mapping[int, float]
-    buckets: Sequence[tuple[float, float]]
-    loss_s: float
-    loss_first: bool
-    tail_s: float
 
 
 def bound(
@@ -132,47 +99,12 @@ def shortest_step(program: Program, costs: ProgramCosts, *, microbatches: int) -
     """
     compute = min(1.0, costs.interference.compute)
     flow = min(1.0, costs.interference.communication)
-    stages = [_stage(instructions, costs, microbatches, compute, flow) for instructions in program.ranks]
+    stages = [stage_of(instructions, costs, microbatches, compute, flow) for instructions in program.ranks]
     width = program.segments
     replicas = [stages[first : first + width] for first in range(0, len(stages), width)]
     chains = max((_shortest_replica(replica, microbatches) for replica in replicas), default=0.0)
     over_links = _busiest_link(program, costs, microbatches, flow) + min((stage.tail_s for stage in stages), default=0)
     return max(chains, over_links)
-
-
-def smallest_peaks(program: Program, costs: ProgramCosts, strategy: Strategy) -> tuple[int, ...]:
-    """What lives at least at once on each rank [bytes].
-
-    A microbatch lives from its forward to its backward; how many do at once follows from the schedule.
-
-    Args:
-        program: a training step with some of the microbatches of the strategy
-        costs: of it
-        strategy: with all of them
-    """
-    peaks = []
-    for rank, instructions in enumerate(program.ranks):
-        first = [item for item in instructions if item.microbatch == 0]
-        born: dict[Kind, int] = {}
-        for item in first:
-            born[item.kind] = born.get(item.kind, 0) + costs.memory.get(item.id, (0, 0))[0]
-        passing = sum(costs.memory.get(item.id, (0, 0))[1] for item in first if item.kind == Kind.FORWARD)
-        received, forward = born.get(Kind.RECEIVE_FORWARD, 0), born.get(Kind.FORWARD, 0)
-        alive = received + forward - passing
-        backward = born.get(Kind.RECEIVE_BACKWARD, 0) + born.get(Kind.BACKWARD, 0)
-        most = _at_once(strategy, rank % strategy.pp)
-        peak = max((most - 1) * alive + received + forward, most * alive + backward)
-        peaks.append((costs.resident_bytes[rank] if costs.resident_bytes else 0) + peak)
-    return tuple(peaks)
-
-
-def _at_once(strategy: Strategy, stage: int) -> int:
-    """Microbatches that live at once on a stage."""
-    if strategy.pp == 1:
-        return 1
-    if strategy.schedule == "gpipe":
-        return strategy.microbatches
-    return min(strategy.pp - stage, strategy.microbatches)
 
 
 def _price(part: Part, graph: Graph, table: CostTable, cluster: Cluster, *, clip: bool) -> tuple[ProgramCosts, Program]:
@@ -193,70 +125,6 @@ def _cases(program: Program, costs: ProgramCosts, microbatches: int) -> Cases:
         for case in (at_end(costs, "low"), costs, at_end(costs, "high"))
     )
     return min(low_s, median_s), median_s, max(median_s, high_s)
-
-
-def _stage(
-    instructions: Sequence[Instruction], costs: ProgramCosts, microbatches: int, compute: float, flow: float
-) -> Stage:
-    def busy(item: Instruction) -> float:
-        return costs.compute[item.id].seconds * compute
-
-    def moved(item: Instruction) -> float:
-        return _moved(item, costs, flow)
-
-    forwards = [busy(item) for item in instructions if item.kind in _FORWARDS]
-    backwards = [busy(item) for item in instructions if item.kind == Kind.BACKWARD]
-    loads = [busy(item) for item in instructions if item.kind == Kind.LOAD]
-    left_out = microbatches - len(forwards)
-    all_backwards = sum(backwards) + (left_out * backwards[0] if backwards else 0.0)
-    work = sum(forwards) + left_out * forwards[0] + all_backwards
-    if costs.host_blocks and loads:
-        # The first may be loaded while the stage waits for its input.
-        work += (microbatches - 1) * min(loads)
-    reductions = [item for item in instructions if item.kind == Kind.ALL_REDUCE]
-    loss = [item for item in reductions if item.label in ("loss", "metric")]
-    buckets = [item for item in reductions if any("!" in name for name in item.after)]
-    return Stage(
-        begin_s=max(
-            min(loads, default=0.0),
-            sum(moved(item) for item in instructions if item.kind == Kind.BROADCAST),
-        ),
-        forward_s=min(forwards),
-        backward_s=min(backwards, default=0.0),
-        last_backward_s=backwards[-1] if backwards else 0.0,
-        work_s=work,
-        backwards_s=all_backwards,
-        received=_by_sender(instructions, Kind.RECEIVE_FORWARD, moved),
-        returned=_by_sender(instructions, Kind.RECEIVE_BACKWARD, moved),
-        buckets=[(1.0 - _fraction(item, costs), moved(item)) for item in buckets],
-        loss_s=sum(moved(item) for item in loss),
-        loss_first=bool(loss and buckets)
-        and loss[0].group == buckets[0].group
-        and reductions.index(loss[0]) < reductions.index(buckets[0]),
-        tail_s=sum(busy(item) for item in instructions if item.kind in (Kind.CLIP, Kind.UPDATE)),
-    )
-
-
-def _by_sender(
-    instructions: Sequence[Instruction], kind: Kind, moved: Callable[[Instruction], float]
-) -> dict[int, float]:
-    """What the messages of one microbatch take, by the segment that they come from [s]."""
-    return {
-        item.peer_segment: moved(item)
-        for item in instructions
-        if item.kind == kind and item.microbatch == 0 and item.peer_segment is not None
-    }
-
-
-def _moved(item: Instruction, costs: ProgramCosts, flow: float) -> float:
-    transfer = costs.transfers[item.id]
-    return transfer.latency_s + transfer.flow_s * flow
-
-
-def _fraction(item: Instruction, costs: ProgramCosts) -> float:
-    """The part of the backward after which a bucket is complete."""
-    token, _, mark = next(name for name in item.after if "!" in name).partition("!")
-    return costs.marks[f"r{item.rank}/{token}", mark]
 
 
 def _shortest_replica(stages: Sequence[Stage], microbatches: int) -> float:

@@ -49,6 +49,11 @@ class Change:
     also: tuple["Change", ...] = ()
 
     @property
+    def scale(self) -> float:
+        """The factor; 1 where there is none."""
+        return 1.0 if self.factor is None else self.factor
+
+    @property
     def text(self) -> str:
         """As a person writes it.
 

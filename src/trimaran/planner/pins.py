@@ -11,7 +11,6 @@ from trimaran.errors import InputError
 from trimaran.graph import Graph
 from trimaran.planner.kinds import ORDERS, PLAIN_ORDERS, kinds_of, read_kinds, spreading
 from trimaran.program import Strategy
-from trimaran.program.segments import segment_ops
 from trimaran.program.types import Schedule
 
 DEGREES: tuple[str, ...] = ("dp", "pp", "tp", "zero", "microbatches", "schedule")
@@ -164,20 +163,6 @@ class Pins:
                         f"--keep puts {name} on row {found[name]} and on row {row}; leave one of them out", op=name
                     )
         return found
-
-    def misplaced(self, graph: Graph, strategy: Strategy) -> str:
-        """The first kept operation that a strategy has on another row, in words; empty where there is none.
-
-        Args:
-            graph: the job's
-            strategy: with boundaries or parts
-        """
-        wanted = self.rows(graph)
-        for ops, row in zip(segment_ops(graph, strategy), strategy.rows, strict=True):
-            for op in ops:
-                if wanted.get(op.id, row) != row:
-                    return f"{op.id} would run on row {row}, not on row {wanted[op.id]}"
-        return ""
 
 
 NO_PINS = Pins()

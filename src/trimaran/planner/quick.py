@@ -17,7 +17,7 @@ smallest counts. Interference below 1 is taken to hold all the time. The update 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from trimaran.costs import CostTable
@@ -48,6 +48,32 @@ class _Work:
         return self.forward + self.backward
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Totals:
+    """All operations of a microbatch on one device: their sums, what forms of running them multiply, the longest path.
+
+    In however many pieces they run, these are the same.
+    """
+
+    forward: Cost
+    backward: Cost
+    forward_factors: tuple[Cost, ...]
+    backward_factors: tuple[Cost, ...]
+    path: float
+
+    def in_pieces(self, pieces: int) -> tuple[_Work, ...]:
+        """The work where it runs in so many segments, at each end of the intervals."""
+        # At the other ends the path is as uncertain as all of its operations, each by itself, make it.
+        return tuple(
+            _Work(
+                forward=min(_end(self.forward, factor, pieces, end) for factor in self.forward_factors),
+                backward=min(_end(self.backward, factor, pieces, end) for factor in self.backward_factors),
+                path=self.path if end != "low" else 0.0,
+            )
+            for end in _ENDS
+        )
+
+
 @dataclass(slots=True, kw_only=True)
 class QuickBounds:
     """Lower bounds of the strategies of a job; what depends on the microbatch alone is found once.
@@ -66,7 +92,7 @@ class QuickBounds:
     batch: int
     epoch: EpochData | None = None
     balanced: bool = False
-    _works: dict[tuple[int, Execution, str, int], tuple[_Work, ...]] = field(default_factory=dict)
+    _works: dict[tuple[int, Execution, str], _Totals] = field(default_factory=dict)
 
     def of(self, strategy: Strategy) -> Bound:
         """What a strategy takes at least.
@@ -83,6 +109,10 @@ class QuickBounds:
             count = self.epoch.samples // self.batch
             cases = (low * count, median * count, high * count)
         return Bound(step_time_s=median, cases=cases, peak_bytes=(self._least_peak(strategy),))
+
+    def share(self, other: "QuickBounds") -> None:
+        """Know the works of microbatches that another one knows, of the same graph and costs."""
+        self._works = other._works
 
     def _step(self, strategy: Strategy, number: int) -> float:
         microbatch = self.batch // (strategy.dp * strategy.microbatches)
@@ -106,33 +136,30 @@ class QuickBounds:
         return least * max(spread, path, chain) + load_s
 
     def _at(self, microbatch: int, execution: Execution, form: str, pieces: int) -> tuple[_Work, ...]:
-        key = (microbatch, execution, form, pieces)
+        key = (microbatch, execution, form)
         if key not in self._works:
-            self._works[key] = tuple(self._work(*key, end) for end in _ENDS)
-        return self._works[key]
+            self._works[key] = self._totals(*key)
+        return self._works[key].in_pieces(pieces)
 
-    def _work(self, microbatch: int, execution: Execution, form: str, pieces: int, end: str) -> _Work:
+    def _totals(self, microbatch: int, execution: Execution, form: str) -> _Totals:
         graph, table = self.graph, self.table
         costs = operation_costs(graph, table, batch=microbatch, execution=execution)
         contexts = [
             context_of(graph, table, costs, batch=microbatch, form=one, execution=execution)
             for one in dict.fromkeys((*FORMS, form))
         ]
-        forward, backward = (
-            min(
-                _end([getattr(cost, phase) for cost in costs.values()], getattr(one, phase), pieces, end)
-                for one in contexts
-            )
-            for phase in ("forward", "backward")
-        )
         factor_f = min(context.forward.seconds for context in contexts)
         factor_b = min(context.backward.seconds for context in contexts)
         medians = {
             name: cost.forward.seconds * factor_f + cost.backward.seconds * factor_b for name, cost in costs.items()
         }
-        # At the other ends the path is as uncertain as all of its operations, each by itself, make it.
-        path = critical_path_s(graph, medians) if end != "low" else 0.0
-        return _Work(forward=forward, backward=backward, path=path)
+        return _Totals(
+            forward=add([cost.forward for cost in costs.values()]),
+            backward=add([cost.backward for cost in costs.values()]),
+            forward_factors=tuple(context.forward for context in contexts),
+            backward_factors=tuple(context.backward for context in contexts),
+            path=critical_path_s(graph, medians),
+        )
 
     def _least_peak(self, strategy: Strategy) -> int:
         step = self.table.steps.get(self.graph.digest)
@@ -149,13 +176,12 @@ class QuickBounds:
         return int((weights + gradients + state) / (strategy.pp * strategy.tp))
 
 
-def _end(costs: Sequence[Cost], factor: Cost, pieces: int, end: str) -> float:
+def _end(whole: Cost, factor: Cost, pieces: int, end: str) -> float:
     """One end of the interval of all operations together, priced in so many segments [s].
 
     Errors of operations are independent: the sum of K segments is less certain than the sum of all operations, by at
     most the root of K. So its high end is at least that of the whole, and its low end at least what that leaves.
     """
-    whole = add(costs)
     if end == "low":
         width = (whole.seconds - whole.low) * math.sqrt(pieces)
         whole = replace(whole, low=max(0.0, whole.seconds - width))

@@ -8,7 +8,7 @@ from trimaran.planner.choice import simplicity
 from trimaran.planner.problem import Problem
 from trimaran.planner.space import Rejection
 from trimaran.planner.trials import Prospect
-from trimaran.units import format_seconds
+from trimaran.units import format_count, format_seconds
 
 
 def too_slow(prospect: Prospect, chosen: Candidate) -> Rejection:
@@ -42,9 +42,9 @@ def nothing_fits(problem: Problem, rejected: Sequence[Rejection]) -> InfeasibleE
     if conflict or not rejected:
         pins = " ".join(problem.pins.names) or "what was asked"
         why = conflict or "its network cannot be spread so, or there are too few devices"
-        devices = "1 device" if problem.devices == 1 else f"{problem.devices} devices"
         return InfeasibleError(
-            f"{problem.graph.name} has no strategy on {devices} that keeps {pins}: {why}",
+            f"{problem.graph.name} has no strategy on {format_count(problem.devices, 'device')} that keeps {pins}: "
+            f"{why}",
             devices=problem.devices,
         )
     sized = [rejection for rejection in rejected if rejection.peak_bytes]
@@ -54,7 +54,20 @@ def nothing_fits(problem: Problem, rejected: Sequence[Rejection]) -> InfeasibleE
     )
     named = nearest or min(rejected, key=lambda rejection: simplicity(rejection.strategy))
     return InfeasibleError(
-        f"no strategy fits {problem.graph.name} on {problem.devices} devices. "
-        f"The nearest of {len(rejected)} is {named.strategy.name}: {named.reason}",
+        f"no strategy fits {problem.graph.name} on {format_count(problem.devices, 'device')}. "
+        f"The nearest of {len(rejected)} is {named.strategy.name}: {named.reason}"
+        + _undivided(problem, rejected, named),
         devices=problem.devices,
+    )
+
+
+def _undivided(problem: Problem, rejected: Sequence[Rejection], named: Rejection) -> str:
+    """What the batch alone stands in the way of, where that is not what was named."""
+    undivided = [one for one in rejected if one.cause == "batch"]
+    if not undivided or named.cause == "batch":
+        return ""
+    first = min(undivided, key=lambda one: (one.strategy.devices < problem.devices, simplicity(one.strategy)))
+    return (
+        f". {len(undivided)} cannot divide the batch, such as {first.strategy.name}: {first.reason}; "
+        "with another batch they may fit"
     )

@@ -28,36 +28,19 @@ Left out so far: memory plans of pipeline stages; placements of several microbat
 """
 
 import dataclasses
-import heapq
-import itertools
 import time
 from collections.abc import Iterable, Sequence
 
 from trimaran.planner.baselines import Baseline, baseline_of, baselines_of, unpinned_references
 from trimaran.planner.candidates import Candidate
-from trimaran.planner.choice import (
-    choose,
-    family,
-    fastest,
-    is_reference,
-    largest_peak,
-    may_be_as_fast,
-    pareto_front,
-    simplicity,
-)
+from trimaran.planner.choice import choose, fastest, is_reference, pareto_front, simplicity
+from trimaran.planner.hunt import Hunt, fill_up, find_fastest, order_of
 from trimaran.planner.problem import Problem
 from trimaran.planner.rejecting import nothing_fits, too_slow
-from trimaran.planner.shapes import EVERY_NUMBER
 from trimaran.planner.space import Rejection, enumerate_strategies
 from trimaran.planner.trials import Prospect, Trials
 from trimaran.planner.virtualized import virtualized
 from trimaran.program import Strategy
-
-# In a search on many devices, the best of a kind that takes longer than the fastest times this is not simulated.
-WORTH_SHOWING = 1.25
-
-# Of a replica: with many devices, a strategy that cannot be best is simulated for show only if it has no more steps.
-QUICK_STEPS = 2048
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,49 +80,6 @@ class Search:
         return max(0.0, fastest(self.candidates).objective_s / self.bound_s - 1.0) if self.bound_s > 0 else 0.0
 
 
-@dataclasses.dataclass(slots=True)
-class _Hunt:
-    """A search under way.
-
-    Attributes:
-        problem: what is searched
-        trials: bounds and simulations
-        until_s: when its time is over, by `time.monotonic` [s]
-        candidates: found so far
-        rejected: so far
-        lowest_s: the least bound of what was left when the fastest was known [s]
-    """
-
-    problem: Problem
-    trials: Trials
-    until_s: float
-    candidates: list[Candidate] = dataclasses.field(default_factory=list)
-    rejected: list[Rejection] = dataclasses.field(default_factory=list)
-    lowest_s: float = float("inf")
-    is_complete: bool = True
-
-    def refine(self, prospect: Prospect) -> Prospect | None:
-        """Bound one with its own stages; None where something stands against it."""
-        found = self.trials.refine(prospect, self.problem)
-        if isinstance(found, Rejection):
-            self.rejected.append(found)
-            return None
-        return found
-
-    def run(self, prospect: Prospect) -> None:
-        """Simulate one."""
-        found = self.trials.run(prospect, self.problem)
-        if isinstance(found, Rejection):
-            self.rejected.append(found)
-        else:
-            self.candidates.append(found)
-
-    @property
-    def is_over(self) -> bool:
-        """Whether its time is over."""
-        return time.monotonic() > self.until_s
-
-
 def search(problem: Problem, trials: Trials | None = None) -> Search:
     """Find the strategy with the shortest step, or epoch, that fits.
 
@@ -158,7 +98,7 @@ def search(problem: Problem, trials: Trials | None = None) -> Search:
     # A module that is not there is told before anything else.
     problem.pins.rows(problem.graph)
     limit_s = float("inf") if problem.time_limit_s is None else problem.time_limit_s
-    hunt = _Hunt(problem=problem, trials=trials or Trials(problem), until_s=begun_s + limit_s)
+    hunt = Hunt(problem=problem, trials=trials or Trials(problem), until_s=begun_s + limit_s)
     strategies, rejected = enumerate_strategies(
         problem.graph,
         devices=problem.devices,
@@ -167,15 +107,15 @@ def search(problem: Problem, trials: Trials | None = None) -> Search:
         pins=problem.pins,
     )
     hunt.rejected += rejected
-    left = _find_fastest(_outlines(strategies, hunt), hunt)
-    ruled_out = _fill_up(left, hunt) if hunt.candidates else []
+    left = find_fastest(_outlines(strategies, hunt), hunt)
+    ruled_out = fill_up(left, hunt) if hunt.candidates else []
     hunt.candidates += virtualized(problem, hunt.rejected)
     if not hunt.candidates:
         raise nothing_fits(problem, hunt.rejected)
     return _conclude(hunt, ruled_out, seconds=time.monotonic() - begun_s)
 
 
-def _conclude(hunt: _Hunt, ruled_out: Sequence[Prospect], *, seconds: float) -> Search:
+def _conclude(hunt: Hunt, ruled_out: Sequence[Prospect], *, seconds: float) -> Search:
     problem, candidates = hunt.problem, hunt.candidates
     candidates.sort(key=lambda candidate: (candidate.objective_s, simplicity(candidate.strategy)))
     chosen = choose(candidates)
@@ -204,13 +144,13 @@ def _conclude(hunt: _Hunt, ruled_out: Sequence[Prospect], *, seconds: float) -> 
     )
 
 
-def _bound(hunt: _Hunt) -> float:
+def _bound(hunt: Hunt) -> float:
     """What nothing that may be chosen takes less than [s]: a placement may be better by what its solver left open."""
     least = [candidate.objective_s * hunt.trials.floors.get(candidate.strategy, 1.0) for candidate in hunt.candidates]
     return min([*least, hunt.lowest_s])
 
 
-def _outlines(strategies: Iterable[Strategy], hunt: _Hunt) -> list[Prospect]:
+def _outlines(strategies: Iterable[Strategy], hunt: Hunt) -> list[Prospect]:
     """The strategies that may fit, by their bounds from totals; the others are rejected."""
     found = []
     for uncut in strategies:
@@ -219,75 +159,4 @@ def _outlines(strategies: Iterable[Strategy], hunt: _Hunt) -> list[Prospect]:
             hunt.rejected.append(seen)
         else:
             found.append(seen)
-    return sorted(found, key=_order)
-
-
-def _order(prospect: Prospect) -> tuple[float, tuple[int, ...]]:
-    return prospect.bound.objective_s, simplicity(prospect.strategy)
-
-
-def _find_fastest(prospects: Sequence[Prospect], hunt: _Hunt) -> list[Prospect]:
-    """Refine and simulate the one with the lowest bound, until none is below the best time; returns what is left."""
-    numbers = itertools.count(len(prospects))
-    waiting = [(*_order(prospect), number, prospect) for number, prospect in enumerate(prospects)]
-    heapq.heapify(waiting)
-    while waiting:
-        bound_s, *_, prospect = heapq.heappop(waiting)
-        if hunt.candidates:
-            best_s = fastest(hunt.candidates).objective_s
-            if bound_s > best_s or best_s <= bound_s * (1.0 + hunt.problem.gap) or hunt.is_over:
-                hunt.is_complete = bound_s > best_s or not hunt.is_over
-                hunt.lowest_s = min(bound_s, best_s)
-                return sorted([prospect, *(entry[-1] for entry in waiting)], key=_order)
-        if prospect.is_refined:
-            hunt.run(prospect)
-            continue
-        refined = hunt.refine(prospect)
-        if refined is not None:
-            heapq.heappush(waiting, (*_order(refined), next(numbers), refined))
-    return []
-
-
-def _fill_up(left: Iterable[Prospect], hunt: _Hunt) -> list[Prospect]:
-    """Simulate what the fastest does not rule out; returns the rest."""
-    best = fastest(hunt.candidates)
-    ruled_out = []
-    for outline in left:
-        needed = is_reference(outline.strategy, devices=hunt.problem.devices)
-        if not needed and (hunt.is_over or not _may_matter(outline, best, hunt)):
-            ruled_out.append(outline)
-            continue
-        prospect = hunt.refine(outline)
-        if prospect is None:
-            continue
-        if needed or _may_matter(prospect, best, hunt):
-            hunt.run(prospect)
-        else:
-            ruled_out.append(prospect)
-    return ruled_out
-
-
-def _may_matter(prospect: Prospect, best: Candidate, hunt: _Hunt) -> bool:
-    candidates = hunt.candidates
-    if may_be_as_fast(prospect.bound.cases, best.cases):
-        return True
-    is_new = all(_kind(one.strategy) != _kind(prospect.strategy) for one in candidates)
-    if hunt.problem.devices > EVERY_NUMBER:
-        steps = prospect.strategy.pp * prospect.strategy.chunks * prospect.strategy.microbatches
-        return is_new and steps <= QUICK_STEPS and prospect.bound.objective_s <= WORTH_SHOWING * best.objective_s
-    return is_new or not any(_beats(one, prospect) for one in candidates)
-
-
-def _beats(candidate: Candidate, prospect: Prospect) -> bool:
-    """Whether a candidate needs less time, and no more memory and devices, than another one can possibly do with."""
-    lower = prospect.bound
-    lighter = largest_peak(candidate) <= max(lower.peak_bytes, default=0)
-    return (
-        candidate.step_time_s < lower.step_time_s
-        and lighter
-        and candidate.strategy.devices <= prospect.strategy.devices
-    )
-
-
-def _kind(strategy: Strategy) -> tuple[bool | str, ...]:
-    return (*family(strategy), strategy.execution)
+    return sorted(found, key=order_of)

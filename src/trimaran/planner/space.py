@@ -62,6 +62,7 @@ def enumerate_strategies(
     kept: list[Strategy] = []
     rejected: list[Rejection] = []
     for execution in executions:
+        sizes = bucket_sizes(graph, execution=execution) if devices > 1 else ()
         for strategy in shapes(devices, offers, execution=execution, pins=pins):
             if pins.objection(strategy):
                 continue
@@ -69,7 +70,7 @@ def enumerate_strategies(
             if objection is not None:
                 rejected.append(objection)
             elif strategy.dp > 1 and strategy.pp == 1 and not (strategy.zero or strategy.sync == "p2p"):
-                kept.extend(_with_buckets(strategy, bucket_sizes(graph, execution=execution)))
+                kept.extend(_with_buckets(strategy, sizes))
             else:
                 kept.append(strategy)
     return kept, rejected

@@ -50,10 +50,12 @@ class Trials:
 
     Attributes:
         problem: the job, its costs and its devices
+        alike: trials of the same job and costs at another batch, whose works of microbatches are shared; None: none
         floors: for each placement that was solved, the solver's bound over what it found [0..1]
     """
 
     problem: Problem
+    alike: "Trials | None" = None
     floors: dict[Strategy, float] = field(default_factory=dict)
     _quick: QuickBounds = field(init=False)
     _refined: dict[tuple[Strategy, _Kept], Prospect | Rejection] = field(default_factory=dict)
@@ -62,6 +64,8 @@ class Trials:
 
     def __post_init__(self) -> None:
         self._quick = quick_bounds(self.problem)
+        if self.alike is not None:
+            self._quick.share(self.alike._quick)
 
     def outline(self, uncut: Strategy) -> Prospect | Rejection:
         """The bounds of a strategy from totals, or what stands against it.

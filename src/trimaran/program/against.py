@@ -2,11 +2,13 @@
 
 The rules see a program alone. What they cannot see is checked here against the program that `lower` makes of the graph
 in the same order of compute: its messages with their bytes, its buckets, the sums of weights that segments share, and
-what waits for what. A person may reorder what a plan does, and let it wait for more. What must be there is there.
+what waits for what. A person may reorder what a plan does, and let it wait for more; only not into another schedule
+than the one that the strategy names. What must be there is there.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import get_args
 
 from trimaran.errors import InputError
 from trimaran.graph.types import Graph
@@ -17,8 +19,9 @@ from trimaran.program.grid import Spot, fault
 from trimaran.program.index import Index, index_program
 from trimaran.program.lower import lower_as
 from trimaran.program.orders import COMPUTES, Compute, Order, check_order
+from trimaran.program.schedules import compute_order
 from trimaran.program.segments import segment_ops
-from trimaran.program.types import RECEIVES, SENDS, Instruction, Kind, Program, Strategy
+from trimaran.program.types import RECEIVES, SENDS, Instruction, Kind, Program, Schedule, Strategy
 
 
 def check_against_graph(program: Program, graph: Graph, strategy: Strategy, *, batch: int) -> None:
@@ -31,11 +34,13 @@ def check_against_graph(program: Program, graph: Graph, strategy: Strategy, *, b
         batch: global batch size [samples]
 
     Raises:
-        InputError: a strategy that does not fit the graph, or a program that lacks an instruction, moves other bytes,
-            or does not wait for what it needs, drawn with an arrow at the fault
+        InputError: a strategy that does not fit the graph, or a program in the order of a schedule that it does not
+            name, or one that lacks an instruction, moves other bytes, or does not wait for what it needs, drawn with
+            an arrow at the fault
     """
     check_strategy(graph, strategy, batch=batch)
     order = _order_of(program, strategy)
+    _check_schedule(program, order, strategy)
     clip = any(instruction.kind is Kind.CLIP for instruction in program)
     wanted = lower_as(graph, strategy, order, batch=batch, clip=clip)
     index = index_program(program)
@@ -85,6 +90,35 @@ def _order_of(program: Program, strategy: Strategy) -> Order:
                 what = f"r{rank}/{step.token} is on row {row}, and segment {step.segment} belongs to row "
                 raise _fault(program, f"{what}{strategy.rows[step.segment]}", [Spot(rank, position)])
     return order
+
+
+def _check_schedule(program: Program, order: Order, strategy: Strategy) -> None:
+    """Refuse the order of one schedule under the name of another; an order of nobody's is welcome."""
+    if strategy.parts or strategy.pp == 1:
+        return
+    own = _schedule_order(strategy.schedule, strategy)
+    if order == own:
+        return
+    # Only "interleaved" deals a stage several segments.
+    for name in get_args(Schedule) if strategy.chunks == 1 else ():
+        if order == _schedule_order(name, strategy):
+            row, at = next(
+                (row, at)
+                for row, steps in enumerate(order)
+                for at, step in enumerate(steps)
+                if at >= len(own[row]) or step != own[row][at]
+            )
+            rank, token = row * strategy.tp, order[row][at].token
+            position = next(place for place, item in enumerate(program.ranks[rank]) if item.token == token)
+            what = (
+                f'the strategy says schedule "{strategy.schedule}", and the order of the program is that of "{name}", '
+                "which takes another time and other memory"
+            )
+            raise _fault(program, what, [Spot(rank, position)])
+
+
+def _schedule_order(schedule: Schedule, strategy: Strategy) -> Order:
+    return compute_order(schedule, stages=strategy.pp, microbatches=strategy.microbatches, chunks=strategy.chunks)
 
 
 def _check_same(index: Index, spot: Spot, wanted: Instruction, graph: Graph, strategy: Strategy) -> None:

@@ -37,20 +37,6 @@ class Cut:
     parameter_bytes: Mapping[str, int]
 
 
-def cut_graph(graph: Graph, boundaries: Sequence[str], *, microbatch: int) -> Cut:
-    """Cut a graph into a chain of segments.
-
-    Args:
-        graph: the graph
-        boundaries: last operation of every segment but the last, in order
-        microbatch: samples of a microbatch
-
-    Returns:
-        What crosses the cuts, with its size.
-    """
-    return cut_parts(graph, graph.parts(boundaries), microbatch=microbatch)
-
-
 def cut_parts(
     graph: Graph, parts: Sequence[Sequence[Op]], *, microbatch: int, shards: Mapping[str, int] | None = None
 ) -> Cut:

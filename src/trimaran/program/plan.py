@@ -9,108 +9,48 @@ import contextlib
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-from trimaran.cluster.types import Link
 from trimaran.errors import CorruptDataError, InputError
 from trimaran.program.files import check_version, decode_object, digest, from_plain, read_text, to_plain
+from trimaran.program.plan_types import (
+    CandidateRow,
+    Objective,
+    Plan,
+    PlannedRates,
+    PlannedTraining,
+    Prediction,
+    Premises,
+    Verdict,
+)
 from trimaran.program.rules import check_program
 from trimaran.program.text import format_program, parse_program
-from trimaran.program.types import Program, Strategy
+from trimaran.program.types import Program
 from trimaran.units import format_bytes
 
 PLAN_VERSION = 1
 
-Verdict = Literal["chosen", "baseline", "runner-up", "rejected"]
+DIVISION_KIND = "division"
+"""The `kind` of files of degrees for a transformer over a machine of the catalog: they have no program."""
 
-Objective = Literal["throughput", "epoch"]
-"""What is made best: samples a second of the steady state, or the time of an epoch with its evaluation."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
-    """What the simulator says of a program.
-
-    Attributes:
-        step_time_s: time of a step [s]
-        interval_s: its 90 % interval [s]
-        peak_bytes: for each rank, the most that lives at once [bytes]
-        epoch_s: time of an epoch with its evaluation, where that was made best [s]
-        epoch_interval_s: its 90 % interval [s]
-    """
-
-    step_time_s: float
-    interval_s: tuple[float, float]
-    peak_bytes: tuple[int, ...] = ()
-    epoch_s: float | None = None
-    epoch_interval_s: tuple[float, float] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CandidateRow:
-    """A row of the table that the plan was chosen from.
-
-    Attributes:
-        strategy: what was considered
-        verdict: what became of it
-        prediction: what it would cost; None where it was rejected before
-        limiter: what limits it, such as "compute of rank 1"
-        reason: why it was rejected
-        pareto: no other candidate beats it in both the time of a step and the largest peak of memory
-    """
-
-    strategy: Strategy
-    verdict: Verdict
-    prediction: Prediction | None = None
-    limiter: str = ""
-    reason: str = ""
-    pareto: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Premises:
-    """What a plan was made for.
-
-    Attributes:
-        graph_digest: `Graph.digest` of the job
-        global_batch_size: samples of one update, over all ranks
-        devices: name of the device of each rank there was, also of those that the strategy leaves idle
-        memory_bytes: memory that the job may use on each of them [bytes]
-        costs_digest: digest of the costs by which it was scored
-        link: what the links between local ranks were held to; null: nothing
-    """
-
-    graph_digest: str
-    global_batch_size: int
-    devices: tuple[str, ...]
-    memory_bytes: tuple[int, ...]
-    costs_digest: str = ""
-    link: Link | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What was decided.
-
-    Attributes:
-        job: reference of the job, as `file.py:factory`, or its name
-        strategy: what was chosen
-        premises: what it was made for
-        prediction: what it should cost
-        objective: what was made best
-        candidates: what it was chosen from: itself, the baselines, runners-up and what was rejected
-        program: text form of a training step, line by line
-    """
-
-    job: str
-    strategy: Strategy
-    premises: Premises
-    prediction: Prediction
-    objective: Objective = "throughput"
-    candidates: tuple[CandidateRow, ...] = ()
-    program: tuple[str, ...]
+__all__ = [
+    "DIVISION_KIND",
+    "PLAN_VERSION",
+    "CandidateRow",
+    "Objective",
+    "Plan",
+    "PlannedRates",
+    "PlannedTraining",
+    "Prediction",
+    "Premises",
+    "Verdict",
+    "check_plan",
+    "format_plan",
+    "plan_program",
+    "program_lines",
+    "read_plan",
+    "write_plan",
+]
 
 
 def program_lines(program: Program) -> tuple[str, ...]:
@@ -182,10 +122,17 @@ def read_plan(path: Path) -> Plan:
 
     Raises:
         CorruptDataError: the file is truncated, or was edited after Trimaran wrote it
-        InputError: a wrong type or an unknown key, with its path; an illegal program; no such file
+        InputError: a wrong type or an unknown key, with its path; an illegal program; degrees without a program; no
+            such file
     """
     source = str(path)
     plain = decode_object(read_text(path), source=source)
+    if plain.get("kind") == DIVISION_KIND:
+        raise InputError(
+            f"{source} holds degrees for {plain.get('job')} on {plain.get('cluster')}, and no program that could "
+            "be run or simulated here: export it (`trimaran export`), or plan for what is here",
+            source=source,
+        )
     check_version(plain, PLAN_VERSION, source=source)
     written = plain.pop("digest", None)
     if written is not None and written != digest(plain):

@@ -14,10 +14,21 @@ import msgspec
 
 from trimaran.cluster.types import Link
 from trimaran.program.files import PROGRAM_VERSION
-from trimaran.program.plan import PLAN_VERSION, CandidateRow, Plan, Prediction, Premises
+from trimaran.program.plan import (
+    PLAN_VERSION,
+    CandidateRow,
+    Plan,
+    PlannedRates,
+    PlannedTraining,
+    Prediction,
+    Premises,
+)
 from trimaran.program.types import Instruction, Mark, Part, Program, Shard, Strategy
 
-_TYPES = (CandidateRow, Instruction, Link, Mark, Part, Plan, Prediction, Premises, Program, Shard, Strategy)
+_TYPES = (
+    *(CandidateRow, Instruction, Link, Mark, Part, Plan, PlannedRates, PlannedTraining, Prediction, Premises),
+    *(Program, Shard, Strategy),
+)
 _CONTENT_DIGEST = {
     "type": "string",
     "description": "SHA-256 of everything else in the file but the schema version, as JSON with sorted keys and no "

@@ -1,4 +1,4 @@
-"""Strategy, instruction, program: what was decided, and what each rank does.
+"""Instruction, program: what each rank does; and, from `strategy`, what was decided.
 
 A program is plain data: it prints, parses, diffs. It describes one step; every step of a run executes it again. One
 list a rank; instructions of a rank are issued in the order of its list. Those on one stream also run in that order,
@@ -12,11 +12,27 @@ the others.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal
 
-from trimaran.program.buckets import DEFAULT_BUCKET_BYTES
+from trimaran.program.strategy import Execution, Part, Schedule, Shard, ShardStyle, Strategy, Sync
 from trimaran.timeline import COMPUTE
-from trimaran.units import format_bytes
+
+__all__ = [
+    "COLLECTIVES",
+    "RECEIVES",
+    "ROOTED",
+    "SENDS",
+    "Execution",
+    "Instruction",
+    "Kind",
+    "Mark",
+    "Part",
+    "Program",
+    "Schedule",
+    "Shard",
+    "ShardStyle",
+    "Strategy",
+    "Sync",
+]
 
 
 class Kind(StrEnum):
@@ -163,174 +179,3 @@ class Program:
     def __iter__(self) -> Iterator[Instruction]:
         for instructions in self.ranks:
             yield from instructions
-
-
-Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
-"""Order of compute in a pipeline. "interleaved": several segments a stage, dealt in turn. "zero-bubble": backwards are
-split into I and W, and the W fill what would be idle (ZB-H1)."""
-
-Execution = Literal["eager", "compiled"]
-Sync = Literal["all-reduce", "p2p"]
-"""How replicas stay alike. "all-reduce": gradients are summed on every rank, and every rank updates everything. "p2p":
-each bucket has a home, which sums its gradients, updates its weights, and hands them out."""
-
-ShardStyle = Literal["column", "row", "vocabulary", "sequence"]
-"""How the parameters of an operation lie on the ranks of a tensor-parallel group.
-
-"column": by output features, input whole, output split; "row": by input features, input split, output summed;
-"vocabulary": an embedding or a classifier by entries of the vocabulary; "sequence": whole parameters, activations split
-along the sequence (norms, dropouts). What has no style is computed whole by every rank.
-"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """Some operations of the network that run as one segment.
-
-    Attributes:
-        ops: their ids, in the order of the graph
-        row: the rank of a replica that runs them
-    """
-
-    ops: tuple[str, ...]
-    row: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shard:
-    """How one operation with parameters is sharded.
-
-    Attributes:
-        op: id of the operation
-        style: how its parameters lie on the ranks of the group
-    """
-
-    op: str
-    style: ShardStyle
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Strategy:
-    """What was decided.
-
-    Ranks are laid out so that what talks most sits closest: rank = (replica * pp + row) * tp + shard.
-
-    Segments are either a chain, cut at `boundaries`, of which row `s % pp` has segment `s` (with `chunks` > 1 a row has
-    several); or any directed acyclic graph of `parts`, which says the row of each.
-
-    Attributes:
-        dp: data-parallel replicas
-        pp: rows of a replica: pipeline stages, or the ranks of a placement
-        tp: ranks that share the tensors of a row
-        boundaries: last operation of every segment of a chain but the last (`Graph.cuts`): pp * chunks - 1
-        chunks: segments of each pipeline stage; more than one with the schedule "interleaved"
-        parts: segments of a placement, in an order in which their forwards can run; empty: the segments are a chain
-        backward_order: order of the backwards of a placement, by segment number; empty: that of the forwards, reversed
-        schedule: order of forwards and backwards in a pipeline; with one stage it is microbatch by microbatch
-        microbatches: microbatches of a replica's share of the global batch; with one stage: gradient accumulation
-        bucket_bytes: size at which a bucket of gradients is sent [bytes]; 1: every parameter by itself
-        execution: segments as they are, or each through torch.compile
-        memory_bytes: memory in which a rank's step is made to fit by offloading and recomputing [bytes]; None: all that
-            autograd saves is kept
-        sync: how replicas stay alike; "p2p" is for whole networks (pp=1)
-        zero: what is sharded over the replicas: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too
-        units: modules that are gathered and freed as one, with zero=3 (or their gradients scattered, with 2); in the
-            order of the forward
-        shards: how operations are sharded over the ranks of a tensor-parallel group (tp > 1); or over the replicas
-            (tp = 1): the replicas then gather each other's samples before the first of them, and every replica holds
-            its share of these operations only
-        device_order: number of the device of each rank; empty: rank r has device r
-    """
-
-    dp: int = 1
-    pp: int = 1
-    tp: int = 1
-    boundaries: tuple[str, ...] = ()
-    chunks: int = 1
-    parts: tuple[Part, ...] = ()
-    backward_order: tuple[int, ...] = ()
-    schedule: Schedule = "gpipe"
-    microbatches: int = 1
-    bucket_bytes: int = DEFAULT_BUCKET_BYTES
-    execution: Execution = "eager"
-    memory_bytes: int | None = None
-    sync: Sync = "all-reduce"
-    zero: Literal[0, 1, 2, 3] = 0
-    units: tuple[str, ...] = ()
-    shards: tuple[Shard, ...] = ()
-    device_order: tuple[int, ...] = ()
-
-    @property
-    def devices(self) -> int:
-        """Ranks that take part."""
-        return self.dp * self.pp * self.tp
-
-    @property
-    def segments(self) -> int:
-        """Segments of the network."""
-        return len(self.parts) or len(self.boundaries) + 1
-
-    @property
-    def rows(self) -> tuple[int, ...]:
-        """For each segment, the row that has it.
-
-        Example:
-            >>> Strategy(pp=2, chunks=2, boundaries=("a", "b", "c"), schedule="interleaved").rows
-            (0, 1, 0, 1)
-        """
-        if self.parts:
-            return tuple(part.row for part in self.parts)
-        return tuple(segment % self.pp for segment in range(self.segments))
-
-    @property
-    def name(self) -> str:
-        """Short form for tables.
-
-        Example:
-            >>> Strategy(dp=2).name, Strategy(pp=2, boundaries=("conv2",), schedule="1f1b", microbatches=4).name
-            ('dp2', 'pp2 1f1b m4')
-            >>> Strategy(dp=2, microbatches=2, bucket_bytes=2**20).name
-            'dp2 m2 b1MiB'
-            >>> Strategy(dp=2, sync="p2p", bucket_bytes=1).name
-            'dp2 p2p b1B'
-            >>> Strategy(memory_bytes=12 * 2**30).name
-            'one device in 12.0 GiB'
-            >>> Strategy(dp=2, pp=2, tp=4, schedule="interleaved", chunks=2, microbatches=8).name
-            'dp2 pp2 interleaved x2 tp4 m8'
-            >>> Strategy(dp=8, zero=3).name, Strategy(pp=2, parts=(Part(ops=("a",), row=0),)).name
-            ('dp8 zero3', 'placed on 2')
-        """
-        parts = []
-        if self.dp > 1:
-            parts.append(f"dp{self.dp}")
-        if self.parts:
-            parts.append(f"placed on {self.pp}")
-        elif self.pp > 1:
-            parts.append(f"pp{self.pp} {self.schedule}{f' x{self.chunks}' if self.chunks > 1 else ''}")
-        if self.tp > 1:
-            parts.append(f"tp{self.tp}")
-        if not parts:
-            parts.append("one device")
-        if self.dp > 1 and self.sync != "all-reduce":
-            parts.append(self.sync)
-        if self.zero:
-            parts.append(f"zero{self.zero}")
-        if self.shards and self.tp == 1:
-            parts.append("sharded classifier")
-        if self.microbatches > 1:
-            parts.append(f"m{self.microbatches}")
-        if self.dp > 1 and self.bucket_bytes != DEFAULT_BUCKET_BYTES:
-            parts.append(f"b{_round_size(self.bucket_bytes)}")
-        if self.execution != "eager":
-            parts.append(self.execution)
-        if self.memory_bytes is not None:
-            parts.append(f"in {format_bytes(self.memory_bytes)}")
-        return " ".join(parts)
-
-
-def _round_size(nbytes: int) -> str:
-    """A size in the largest unit that leaves no fraction."""
-    return next(f"{nbytes // size}{unit}" for unit, size in _UNITS if nbytes % size == 0)
-
-
-_UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1))

@@ -39,6 +39,7 @@ class RunReport:
         environment: versions and device by name
         noise: how far identical runs are apart here; None where that is not known
         memory: what the memory plan of rank 0 did, by name; None where everything was kept
+        gradient_noise: noise scale of the gradients, as `gradient_noise_document` has it; None where nobody asked
         notes: what the user should know, such as what the model could not be used for
     """
 
@@ -52,6 +53,7 @@ class RunReport:
     environment: Mapping[str, str] = field(default_factory=dict)
     noise: Noise | None = None
     memory: Mapping[str, Any] | None = None
+    gradient_noise: Mapping[str, Any] | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -77,6 +79,7 @@ def report_document(report: RunReport) -> dict[str, Any]:
         "error": step.error,
         "noise": noise_document(report.noise),
         "memory": None if report.memory is None else dict(report.memory),
+        **({} if report.gradient_noise is None else {"gradient_noise": dict(report.gradient_noise)}),
         "samples_per_s": report.samples_per_s,
         "final": dict(report.final),
         "run_dir": report.run_dir,

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from trimaran.report.accuracy import outlook_lines
 from trimaran.units import format_bytes, format_seconds
 
 ROWS = 12
@@ -30,9 +31,11 @@ def machine_plan_lines(document: Mapping[str, Any]) -> list[str]:
     placement = chosen.get("placement", {})
     if len(set(placement.values())) > 1:
         lines += ["Placement:", *_placement(placement)]
+    if "time_to_accuracy_s" in document:
+        lines += ["", *outlook_lines(document), ""]
     counts = document["rejected_counts"]
     if counts:
-        lines.append("Not among them: " + ", ".join(f"{number} for {cause}" for cause, number in counts.items()) + ".")
+        lines.append("Not among them: " + ", ".join(f"{cause} ({number})" for cause, number in counts.items()) + ".")
     return [*lines, *(f"Note: {note}." for note in document["notes"])]
 
 
@@ -45,7 +48,7 @@ def _gain(document: Mapping[str, Any]) -> str:
 
 
 def _table(document: Mapping[str, Any]) -> Iterator[str]:
-    rows = document["candidates"][:ROWS]
+    rows = document.get("at_batch", document)["candidates"][:ROWS]
     width = max(8, *(len(row["strategy"]) for row in rows))
     gain = "speedup" if "speedup" in rows[0] else "mfu"
     yield f"{'strategy':<{width}}  {'step':>9}  {gain:>7}  {'memory':>9}  limited by".rstrip()

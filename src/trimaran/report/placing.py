@@ -8,7 +8,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from trimaran.units import format_bytes, format_rate, format_seconds
+from trimaran.units import format_bytes, format_count, format_rate, format_seconds
 
 _MOST_STRETCHES = 24
 """Lines of a table beyond which the smallest are put together."""
@@ -151,7 +151,7 @@ def placing_lines(report: PlacingReport) -> list[str | Table]:
     """
     heft = "" if report.heft_s is None else f" (a list schedule by earliest finish: {format_seconds(report.heft_s)})"
     lines: list[str | Table] = [
-        f"{report.name} on {report.devices} device{'s' if report.devices > 1 else ''}, "
+        f"{report.name} on {format_count(report.devices, 'device')}, "
         f"{format_rate(report.bytes_per_s)} each way: {format_seconds(report.makespan_s)} a step{heft}",
         f"{report.speedup:.3f} times as fast as one device ({format_seconds(report.serial_s)}); "
         + (

@@ -10,8 +10,9 @@
 Every method but `fetch` is called on every rank, in the same order: they communicate.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from trimaran.costs.convergence.noise_scale import Observation
 from trimaran.errors import InputError
 from trimaran.graph.capture import Capture
 from trimaran.graph.sample import make_model
@@ -28,8 +30,10 @@ from trimaran.program.types import Kind, Program, Strategy
 from trimaran.runtime.assembly import assemble
 from trimaran.runtime.channels import Channels, in_contact
 from trimaran.runtime.checkpoint import gather_weights, read_weights, write_weights
+from trimaran.runtime.evaluations import evaluation_states
 from trimaran.runtime.feed import Feed
-from trimaran.runtime.loading import Share, Shares, dataset_length
+from trimaran.runtime.gradient_noise import GradientNoise, check_observable
+from trimaran.runtime.loading import Share, dataset_length
 from trimaran.runtime.precision import place_model
 from trimaran.runtime.seeds import derive_seed, seed_generators
 from trimaran.runtime.setup import bucket_instructions, check_capture, check_world, make_part, share_weights
@@ -52,6 +56,7 @@ class Executor:
         capture: graph and model; needed where the model is cut, or buckets have homes
         model: the model, where there is no capture; None: made under the job's seed
         record: write down what happens; `recording` switches it later
+        gradient_noise: note the norms of gradients in one step of so many, for `observations`; 0: in none
 
     Attributes:
         program: of a training step
@@ -59,7 +64,8 @@ class Executor:
         steps: training steps done
 
     Raises:
-        InputError: the strategy or the program does not fit the world, or the model cannot be cut
+        InputError: the strategy or the program does not fit the world, or the model cannot be cut; or gradient noise
+            cannot be seen under the strategy
     """
 
     def __init__(
@@ -73,7 +79,10 @@ class Executor:
         capture: Capture | None = None,
         model: nn.Module | None = None,
         record: bool = True,
+        gradient_noise: int = 0,
     ) -> None:
+        if gradient_noise:
+            check_observable(strategy, None if capture is None else capture.graph)
         check_world(strategy, (program, evaluation), world)
         check_capture(job, strategy, capture)
         if model is None:
@@ -111,6 +120,8 @@ class Executor:
         )
         self._recorder, self._in_flight = machinery.recorder, machinery.in_flight
         self._reductions, self._interpreter = machinery.reductions, machinery.interpreter
+        self._noise = self._open_noise(gradient_noise) if gradient_noise else None
+        self._reductions.gradient_noise = self._noise
         self._uses = [self._interpreter.check(of) for of in (self._instructions, self._evaluation)]
         self.steps = 0
         seed_generators(derive_seed(job.seed, "rank", self._replica, row))
@@ -123,6 +134,11 @@ class Executor:
     @recording.setter
     def recording(self, enabled: bool) -> None:
         self._recorder.enabled = enabled
+
+    @property
+    def optimizer(self) -> str:
+        """Name of the optimizer's class; empty where this rank updates nothing."""
+        return self._reductions.optimizer
 
     def feed(self, *, workers: int = 0) -> Feed:
         """This rank's part of the training data.
@@ -177,6 +193,8 @@ class Executor:
             samples = samples or self._job.global_batch_size
             sizes = self._sizes(samples)
             state = State(number=self.steps, samples=samples, sizes=sizes, source=self._cut(batch, sizes))
+        if self._noise is not None:
+            self._noise.begin(self.steps)
         try:
             self._interpreter.run(self._instructions, self._uses[0], state)
             loss = self._reductions.check_loss(state)
@@ -202,11 +220,12 @@ class Executor:
         """
         if self._job.metric is None:
             raise InputError(f"the job {self._job.name!r} has no metric to evaluate: give Job.metric")
+        states = evaluation_states(self._job, self._strategy, dataset, replica=self._replica, reads=self.reads)
         total = torch.zeros(2, dtype=torch.float64)
         recording, self._recorder.enabled = self._recorder.enabled, False
         try:
             with evaluating(self._model):
-                for number, state in enumerate(self._evaluations(dataset)):
+                for number, state in enumerate(states):
                     if number == 0:
                         self._reductions.share_buffers(self._instructions, state)
                     self._interpreter.run(self._evaluation, self._uses[1], state)
@@ -214,6 +233,26 @@ class Executor:
         finally:
             self._recorder.enabled = recording
         return float(total[0] / total[1])
+
+    def observe_one_in(self, steps: int) -> None:
+        """Note the norms of gradients in one step of so many from now on, where they are noted at all.
+
+        Args:
+            steps: the same on every rank
+        """
+        if self._noise is not None:
+            self._noise.every = steps
+
+    def observations(self) -> tuple[Observation, ...]:
+        """Squared norms of the gradients of the steps so far, the same on every rank.
+
+        Raises:
+            InputError: they were not asked for
+        """
+        if self._noise is None:
+            raise InputError("nobody noted the norms of gradients: make it with gradient_noise=1")
+        with in_contact(self._world.rank, "adding up the norms of gradients"):
+            return self._noise.observations()
 
     def timeline(self) -> Timeline:
         """What happened in the last steps, all ranks together: on rank 0; on the others an empty timeline."""
@@ -260,6 +299,8 @@ class Executor:
         """End the connections that were made for the program; afterwards there is nothing left to use."""
         if not vars(self):
             return
+        if self._noise is not None:
+            self._noise.close()
         for stage in self._part.stages.values():
             stage.close()
         if self._part.close is not None:
@@ -267,31 +308,6 @@ class Executor:
         self._channels.close()
         # What refers to a process group keeps its threads alive, and this refers to everything.
         vars(self).clear()
-
-    def _evaluations(self, dataset: Any) -> Iterator[State]:
-        samples, batch = dataset_length(dataset), self._job.global_batch_size
-        left = samples % batch
-        if self._strategy.shards and self._strategy.tp == 1 and 0 < left < self._strategy.dp:
-            raise InputError(
-                f"the last batch of the evaluation has {left} samples, and {self._strategy.dp} replicas that share "
-                "layers need one each: leave them out of the data set, or take another global batch size",
-                samples=samples,
-                replicas=self._strategy.dp,
-            )
-        shares = Shares(
-            torch.arange(samples),
-            batch=batch,
-            replicas=self._strategy.dp,
-            microbatches=self._strategy.microbatches,
-            replica=self._replica,
-        )
-        for share in shares.load(
-            range(-(-samples // batch)),
-            dataset if self.reads else None,
-            self._job,
-            seed=derive_seed(self._job.seed, "evaluation"),
-        ):
-            yield State(number=-1, samples=share.samples, sizes=share.sizes, source=share.microbatch)
 
     def _sizes(self, samples: int) -> tuple[int, ...]:
         if samples < self._strategy.dp:
@@ -313,6 +329,19 @@ class Executor:
         else:
             # DDP has more of them in its first steps than the program says.
             self._reductions.start_bucket(replace(buckets[-1], label=f"b{number}"), flat)
+
+    def _open_noise(self, every: int) -> GradientNoise:
+        made = [one for stage in self._part.stages.values() for one in stage.module.parameters()]
+        # Replicas that sum on every rank have the same sums; with homes, each has those of its own.
+        counts = self._replica == 0 or self._strategy.sync == "p2p"
+        control = self._channels.control
+        return GradientNoise(
+            made,
+            self._part.counted if counts else (),
+            add_up=None if control is None else partial(dist.all_reduce, group=control),
+            every=every,
+            second_moment=self._reductions.second_moment,
+        )
 
     def _from_rank_0(self, number: int) -> int:
         if self._channels.control is None:

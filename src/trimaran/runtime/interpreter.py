@@ -3,11 +3,7 @@
 The instructions of a rank are issued in the order of its list. Each kind has one method; there is no other control
 flow. Compute runs when it is issued; communication is started when it is issued, and waited for by the first
 instruction whose `after` names it. An instruction of a microbatch that is empty, in a small last batch, is left out;
-all ranks leave out the same.
-
-A segment works on leaves of its own, cut off from the history of what it reads; the gradient of a leaf goes where the
-tensor came from. So a segment of this rank and one of another rank are served alike, and gradients are those of one
-graph.
+all ranks leave out the same. Where the gradients of a segment go is said in `passages`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,10 +15,11 @@ from trimaran.errors import InputError
 from trimaran.graph.batches import split_batch
 from trimaran.graph.types import TensorSpec
 from trimaran.job import Job
-from trimaran.program.types import Instruction, Kind
+from trimaran.program.types import COLLECTIVES, Instruction, Kind
 from trimaran.runtime.deferral import Deferred
 from trimaran.runtime.exchanges import Exchanges, microbatch_of, segment_of
 from trimaran.runtime.losses import loss_term
+from trimaran.runtime.passages import backward_roots, return_gradients
 from trimaran.runtime.precision import autocast, place_batch
 from trimaran.runtime.record import Recorder
 from trimaran.runtime.reductions import Reductions
@@ -159,9 +156,9 @@ class Interpreter:
         segment, microbatch = segment_of(instruction), microbatch_of(instruction)
         passage = state.passages.pop((segment, microbatch))
         self._stages[segment].backward(
-            *_roots(passage, microbatch, state), completing=microbatch == state.completing[segment]
+            *backward_roots(passage, microbatch, state), completing=microbatch == state.completing[segment]
         )
-        _return_gradients(passage, microbatch, state)
+        return_gradients(passage, microbatch, state)
         self._recorder.add(instruction.token, COMPUTE, start, self._recorder.stamp())
 
     def _backward_input(self, instruction: Instruction, state: State) -> None:
@@ -170,10 +167,10 @@ class Interpreter:
         start = self._recorder.stamp()
         segment, microbatch = segment_of(instruction), microbatch_of(instruction)
         passage = state.passages[segment, microbatch]
-        passage.roots = _roots(passage, microbatch, state)
+        passage.roots = backward_roots(passage, microbatch, state)
         if passage.is_awaited:
             self._stages[segment].backward(*passage.roots, completing=False)
-            _return_gradients(passage, microbatch, state)
+            return_gradients(passage, microbatch, state)
             passage.roots = (), ()
         passage.read, passage.made, passage.root = {}, {}, None
         self._recorder.add(instruction.token, COMPUTE, start, self._recorder.stamp())
@@ -252,34 +249,7 @@ _METHODS: dict[Kind, Callable[[Interpreter, Instruction, State], None]] = {
     Kind.SEND_BACKWARD: Interpreter._send_backward,
     Kind.RECEIVE_FORWARD: Interpreter._receive_forward,
     Kind.RECEIVE_BACKWARD: Interpreter._receive_backward,
-    Kind.ALL_REDUCE: Interpreter._collective,
-    Kind.ALL_GATHER: Interpreter._collective,
-    Kind.REDUCE_SCATTER: Interpreter._collective,
-    Kind.BROADCAST: Interpreter._collective,
-    Kind.REDUCE: Interpreter._collective,
+    **dict.fromkeys(COLLECTIVES, Interpreter._collective),
     Kind.CLIP: Interpreter._clip,
     Kind.UPDATE: Interpreter._update,
 }
-
-
-def _roots(passage: Passage, microbatch: int, state: State) -> tuple[list[torch.Tensor], list[torch.Tensor | None]]:
-    """Where a backward starts: the loss, and what was made for others, with the gradients that came back for it."""
-    roots: list[torch.Tensor] = []
-    gradients: list[torch.Tensor | None] = []
-    if passage.root is not None and passage.root.requires_grad:
-        roots.append(passage.root)
-        gradients.append(None)
-    for name, made in passage.made.items():
-        gradient = state.take_gradient(microbatch, name)
-        if gradient is not None and made.requires_grad:
-            roots.append(made)
-            gradients.append(gradient.to(made.dtype))
-    return roots, gradients
-
-
-def _return_gradients(passage: Passage, microbatch: int, state: State) -> None:
-    """Put the gradients of what a segment has read where their tensors came from."""
-    for name, leaf in passage.read.items():
-        if leaf.grad is not None:
-            state.add_gradient(microbatch, name, leaf.grad)
-            leaf.grad = None

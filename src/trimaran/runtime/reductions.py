@@ -8,15 +8,18 @@ weights from there. "f<k>", "g<k>", "u<k>", "v<k>", "s<k>", "x<k>" and "y<k>" ar
 instruction of compute: there is nothing left to do for them either.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import torch
 import torch.distributed as dist
 
-from trimaran.errors import ExecutionError, InputError
+from trimaran.errors import InputError
 from trimaran.program.types import Instruction, Kind
 from trimaran.runtime.channels import Channels, in_contact
+from trimaran.runtime.flat import pack, unpack
+from trimaran.runtime.gradient_noise import GradientNoise
+from trimaran.runtime.loss_sums import finite_loss, own_loss, own_metric
 from trimaran.runtime.part import HasGradient
 from trimaran.runtime.pending import InFlight, Pending
 from trimaran.runtime.record import Recorder
@@ -39,6 +42,9 @@ class Reductions:
         tied: for each label of a "tie", the parameter
         buffers: of each segment, by its number
         homed: parameters of each bucket that has a home, by its label
+
+    Attributes:
+        gradient_noise: notes the norms of gradients; None: nobody wants them
     """
 
     def __init__(
@@ -62,6 +68,16 @@ class Reductions:
         self._buffers = buffers
         self._homed = homed
         self._weighted: bool | None = None
+        self.gradient_noise: GradientNoise | None = None
+
+    @property
+    def optimizer(self) -> str:
+        """Name of the optimizer's class; empty where this rank updates nothing."""
+        return "" if self._updater.optimizer is None else type(self._updater.optimizer).__name__
+
+    def second_moment(self, parameter: torch.nn.Parameter) -> tuple[torch.Tensor, float] | None:
+        """The mean square of a parameter's earlier gradients, where the optimizer keeps it here."""
+        return self._updater.second_moment(parameter)
 
     def run(self, instruction: Instruction, state: State) -> None:
         """Run a collective, by its kind and label."""
@@ -102,23 +118,12 @@ class Reductions:
         else:
             tensors = list(self._buffers.get(instruction.segment or 0, ()))
         start = self._recorder.stamp()
-        flats, targets = [], []
-        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
-            alike = [tensor for tensor in tensors if tensor.dtype == dtype]
-            flats.append(_joined(alike))
-            targets.append(alike)
-
-        def unpack() -> None:
-            for flat, alike in zip(flats, targets, strict=True):
-                parts = flat.split([tensor.numel() for tensor in alike])
-                for tensor, part in zip(alike, parts, strict=True):
-                    if part.data_ptr() != tensor.data_ptr():
-                        tensor.copy_(part.view_as(tensor))
-
+        packed = pack(tensors)
+        flats = [flat for flat, _ in packed]
         works = [self._channels.broadcast(flat, instruction.group, instruction.home) for flat in flats]
         pending = self._launch(instruction, works, flats, start=start)
         if instruction.home != self._world.rank:
-            pending.finish = unpack
+            pending.finish = partial(unpack, packed)
 
     def share_buffers(self, instructions: Sequence[Instruction], state: State) -> None:
         """Copy the buffers of replica 0 to the others, where a program does that.
@@ -146,7 +151,8 @@ class Reductions:
         self._wait(instruction)
         self._settle_gradients(state)
         # Before the weights are lost.
-        self._finite_loss(state, self._mean(state).tolist() if state.fetched is None else state.fetched())
+        sums = self._mean(state).tolist() if state.fetched is None else state.fetched()
+        finite_loss(sums, state, self._first_rank)
         start = self._recorder.stamp()
         self._updater.update()
         self._recorder.add(instruction.token, COMPUTE, start, self._recorder.stamp())
@@ -174,22 +180,7 @@ class Reductions:
         Raises:
             ExecutionError: it is not a finite number; on every rank
         """
-        return self._finite_loss(state, self._mean(state).tolist())
-
-    def _finite_loss(self, state: State, sums: Sequence[float]) -> float:
-        total, weight = sums
-        loss = total / weight if weight else math.nan
-        if not math.isfinite(loss):
-            rank = self._first_rank(any(not math.isfinite(float(term.total)) for term in state.terms))
-            where = "summed over all ranks" if rank is None else f"first on rank {rank}"
-            raise ExecutionError(
-                f"the loss of step {state.number} is {loss}, {where}: lower the learning rate, clip the gradients "
-                "(Job.clip_norm), or look at the data of this batch",
-                step=state.number,
-                rank=rank,
-                loss=loss,
-            )
-        return float(loss)
+        return finite_loss(self._mean(state).tolist(), state, self._first_rank)
 
     def mean_metric(self, state: State) -> torch.Tensor:
         """Sum over the samples of the metric of a batch, and their number, over all ranks, fp64, in host memory.
@@ -197,35 +188,18 @@ class Reductions:
         Args:
             state: of the evaluation of one batch
         """
-        return (self._own_metric(state) if state.mean is None else state.mean).cpu()
+        return (own_metric(state, self._world.device) if state.mean is None else state.mean).cpu()
 
     def _mean(self, state: State) -> torch.Tensor:
         if state.mean is None:
-            state.mean = self._own_loss(state)
+            state.mean = own_loss(state, self._world.device)
         return state.mean
 
-    def _own_loss(self, state: State) -> torch.Tensor:
-        if not state.terms:
-            return torch.zeros(2, dtype=torch.float64, device=self._world.device)
-        if len(state.terms) == 1:
-            return torch.stack([state.terms[0].total, state.terms[0].weight])
-        return torch.stack(
-            [
-                torch.stack([term.total for term in state.terms]).sum(),
-                torch.stack([term.weight for term in state.terms]).sum(),
-            ]
-        )
-
     def _mean_loss(self, instruction: Instruction, state: State) -> None:
-        self._add_up(instruction, state, self._own_loss(state))
+        self._add_up(instruction, state, own_loss(state, self._world.device))
 
     def _mean_metric(self, instruction: Instruction, state: State) -> None:
-        self._add_up(instruction, state, self._own_metric(state))
-
-    def _own_metric(self, state: State) -> torch.Tensor:
-        total = math.fsum(value * samples for value, samples in state.metrics)
-        samples = sum(samples for _, samples in state.metrics)
-        return torch.tensor([total, float(samples)], dtype=torch.float64, device=self._world.device)
+        self._add_up(instruction, state, own_metric(state, self._world.device))
 
     def _add_up(self, instruction: Instruction, state: State, own: torch.Tensor) -> None:
         def store() -> None:
@@ -270,11 +244,15 @@ class Reductions:
         state.gradients_ready = True
         # Also buckets that the program does not have: DDP makes its own in the first step.
         self._in_flight.wait_for_all(_carries_gradients)
+        divisor = None
         if self._agree_on_weighted(state):
             self._in_flight.wait(f"{Kind.ALL_REDUCE}#loss")
             before = self._recorder.stamp()
-            self._updater.divide(self._mean(state)[1])
+            divisor = self._mean(state)[1]
+            self._updater.divide(divisor)
             self._recorder.add(Kind.UPDATE, COMPUTE, before, self._recorder.stamp())
+        if self.gradient_noise is not None:
+            self.gradient_noise.settle(state, divisor)
 
     def _agree_on_weighted(self, state: State) -> bool:
         """Whether the loss is (sum, weight): only the last stage has seen it, so it is asked, once in a run."""
@@ -318,13 +296,6 @@ class Reductions:
 def _carries_gradients(token: str) -> bool:
     summed = f"{Kind.ALL_REDUCE}#" in token and not token.endswith("#loss")
     return summed or f"{Kind.REDUCE}#" in token
-
-
-def _joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """One flat tensor of several; a tensor that is alone is not copied."""
-    if len(tensors) == 1 and tensors[0].is_contiguous():
-        return tensors[0].view(-1)
-    return torch.cat([tensor.reshape(-1) for tensor in tensors])
 
 
 _METHODS: dict[str, Callable[[Reductions, Instruction, State], None]] = {

@@ -43,6 +43,27 @@ class Updater:
         self.schedule = job.lr_schedule(self.optimizer) if job.lr_schedule and self.optimizer else None
         self._clip_norm = job.clip_norm
 
+    def second_moment(self, parameter: nn.Parameter) -> tuple[torch.Tensor, float] | None:
+        """The mean square of a parameter's gradients of earlier steps, as Adam, RMSprop and their kin keep it.
+
+        Args:
+            parameter: trained here
+
+        Returns:
+            What is kept, of the parameter's shape, and by how much it falls short of the mean, because it started from
+            zero; None where the optimizer keeps nothing, or has not begun.
+        """
+        if self.optimizer is None:
+            return None
+        state = self.optimizer.state.get(parameter)
+        if not state:
+            return None
+        if "square_avg" in state:
+            return state["square_avg"], 1.0
+        if "exp_avg_sq" not in state or "betas" not in self.optimizer.defaults:
+            return None
+        return state["exp_avg_sq"], 1.0 - self.optimizer.defaults["betas"][1] ** float(state["step"])
+
     def divide(self, divisor: torch.Tensor) -> None:
         """Divide all gradients.
 

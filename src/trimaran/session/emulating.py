@@ -20,7 +20,7 @@ from trimaran.errors import InputError
 from trimaran.graph import Graph
 from trimaran.job import Job
 from trimaran.planner import Problem, search
-from trimaran.program import Program, Strategy, check_plan, lower, read_plan
+from trimaran.program import Program, Strategy, check_against_graph, check_plan, lower, plan_program, read_plan
 from trimaran.report import Comparison, compare
 from trimaran.session.choosing import microbatch_sizes
 from trimaran.session.jobs import JobSource
@@ -108,7 +108,7 @@ def pretend(source: JobSource, *, devices: int, link: Link, progress: Progress =
     sizes = microbatch_sizes(graph, devices=devices, batch=job.global_batch_size)
     ranks = min(devices, os.cpu_count() or 1)
     compute = measure_costs(source.make, graph, ranks=ranks, batches=sizes, progress=progress)
-    links = measure_links(link, ranks=devices, progress=progress)
+    links = measure_links(link, ranks=devices, gathers=True, progress=progress)
     # A pretended device leaves the core to others while it computes: nothing is slowed, and messages have spare cores.
     fingerprint: Fingerprint = replace(links.fingerprint, cores=2 * devices)
     table = replace(compute, fingerprint=fingerprint, curves=links.curves, interference={})
@@ -134,23 +134,24 @@ def best_strategy(pretended: Pretended) -> Strategy:
     return search(problem).chosen.strategy
 
 
-def emulate(pretended: Pretended, strategy: Strategy, *, steps: int = 20) -> Emulated:
+def emulate(pretended: Pretended, strategy: Strategy, *, program: Program | None = None, steps: int = 20) -> Emulated:
     """Simulate a strategy, emulate it, and compare.
 
     Args:
         pretended: the job and the devices
         strategy: with its boundaries; for as many devices, or fewer
+        program: of the strategy, in an order of its own; None: as it is lowered
         steps: emulated, those of the warm-up not counted
 
     Raises:
-        InputError: the strategy does not fit the job
+        InputError: the strategy does not fit the job, or the program not the strategy
         EnvironmentProblem: links cannot be held to a rate here
         ExecutionError: a rank failed
     """
     from trimaran.runtime.emulation.emulator import emulate_on_rank
     from trimaran.runtime.ranks import launch
 
-    program, costs = _priced(pretended, strategy)
+    program, costs = priced_program(pretended, strategy, program)
     predicted = simulate(program, costs)
     with tempfile.TemporaryDirectory(prefix="trimaran-emulate-") as logs:
         found = launch(
@@ -171,9 +172,24 @@ def emulate(pretended: Pretended, strategy: Strategy, *, steps: int = 20) -> Emu
     )
 
 
-def _priced(pretended: Pretended, strategy: Strategy) -> tuple[Program, ProgramCosts]:
+def priced_program(
+    pretended: Pretended, strategy: Strategy, program: Program | None = None
+) -> tuple[Program, ProgramCosts]:
+    """What is emulated, and what it costs.
+
+    Args:
+        pretended: the job and the devices
+        strategy: with its boundaries
+        program: of the strategy, in an order of its own; None: as it is lowered
+
+    Raises:
+        InputError: the strategy does not fit the job, or the program not the strategy
+    """
     job, graph = pretended.job, pretended.graph
-    program = lower(graph, strategy, batch=job.global_batch_size, clip=job.clip_norm is not None)
+    if program is None:
+        program = lower(graph, strategy, batch=job.global_batch_size, clip=job.clip_norm is not None)
+    else:
+        check_against_graph(program, graph, strategy, batch=job.global_batch_size)
     costs = price(program, graph, strategy, pretended.table, pretended.cluster, batch=job.global_batch_size)
     return program, costs
 
@@ -218,5 +234,7 @@ def emulate_subject(
         check_plan(plan, graph_digest=pretended.graph.digest)
     progress("searching", 0, 0)
     strategy = best_strategy(pretended) if plan is None else plan.strategy
+    # A program is for the batch that it was lowered for.
+    as_written = plan is not None and plan.premises.global_batch_size == pretended.job.global_batch_size
     progress("emulating", 0, 0)
-    return emulate(pretended, strategy, steps=steps)
+    return emulate(pretended, strategy, program=plan_program(plan) if plan and as_written else None, steps=steps)

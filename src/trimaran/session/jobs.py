@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from trimaran.errors import InputError, TrimaranError
 from trimaran.job import Job
@@ -22,6 +23,9 @@ from trimaran.networks.names import canonical_network
 from trimaran.session.configured import configured_job, is_configuration
 from trimaran.session.network_references import parse_network
 from trimaran.session.network_summaries import NETWORK_SUMMARIES
+
+if TYPE_CHECKING:
+    from trimaran.costs.convergence.recipes import Recipe
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +112,8 @@ class JobSource:
         epochs: in place of the job's own
         global_batch_size: in place of the job's own
         precision: in place of the job's own
+        target: in place of the job's own
+        recipe: how the learning rate follows the batch; None: it stays
     """
 
     reference: str
@@ -115,6 +121,8 @@ class JobSource:
     epochs: int | None = None
     global_batch_size: int | None = None
     precision: str | None = None
+    target: float | None = None
+    recipe: "Recipe | None" = None
 
     def make(self) -> Job:
         """The job, with what was overridden.
@@ -124,10 +132,15 @@ class JobSource:
         """
         overrides = {
             name: value
-            for name in ("seed", "epochs", "global_batch_size", "precision")
+            for name in ("seed", "epochs", "global_batch_size", "precision", "target")
             if (value := getattr(self, name)) is not None
         }
-        return dataclasses.replace(resolve(self.reference), **overrides)
+        job = dataclasses.replace(resolve(self.reference), **overrides)
+        if self.recipe is not None:
+            from trimaran.session.recipes import follow_recipe
+
+            return follow_recipe(job, self.recipe)
+        return job
 
 
 def resolve(reference: str) -> Job:
@@ -152,6 +165,21 @@ def resolve(reference: str) -> Job:
     if not colon or not path.endswith(".py"):
         raise InputError(_unknown(reference), reference=reference)
     return _call(_factory(_load(Path(path)), name, path), f"{path}:{name}")
+
+
+def load_function(reference: str) -> Callable[..., object]:
+    """A function of the user's.
+
+    Args:
+        reference: "file.py:function"
+
+    Raises:
+        InputError: no such file or function, or the file raises
+    """
+    path, colon, name = reference.rpartition(":")
+    if not colon or not path.endswith(".py"):
+        raise InputError(f'"{reference}" is no "file.py:function"', reference=reference)
+    return _factory(_load(Path(path)), name, path)
 
 
 def _unknown(reference: str) -> str:

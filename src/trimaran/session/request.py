@@ -8,6 +8,7 @@ from trimaran.cluster import Link
 from trimaran.errors import InputError
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.program.plan import Objective
+from trimaran.session.accuracy.request import NO_TARGET, TargetRequest
 from trimaran.units import parse_bytes, parse_rate
 
 Executions = Literal["any", "eager", "compiled"]
@@ -29,6 +30,7 @@ class PlanRequest:
         pins: what is decided already
         time_limit_s: time after which the search takes the best that it has [s]; None: it ends by itself
         gap: the search may stop when its best is within this share of what anything takes at least
+        target: curve, batches and prices of a training to a target
     """
 
     devices: int | None = None
@@ -41,6 +43,15 @@ class PlanRequest:
     pins: Pins = NO_PINS
     time_limit_s: float | None = None
     gap: float = 0.0
+    target: TargetRequest = NO_TARGET
+
+    @property
+    def asks_for_outlook(self) -> bool:
+        """Whether batches are compared, or a training to a target is asked for."""
+        return self.objective in ("time", "cost") or self.target.is_asked
+
+
+EVERYTHING = PlanRequest()
 
 
 def parse_request(
@@ -55,6 +66,7 @@ def parse_request(
     pins: Pins = NO_PINS,
     time_limit_s: float | None = None,
     gap: float = 0.0,
+    target: TargetRequest = NO_TARGET,
 ) -> PlanRequest:
     """A request as it is written on the command line.
 
@@ -63,12 +75,13 @@ def parse_request(
         memory: such as "12GiB"
         oversubscribe: as in `PlanRequest`
         link: a rate such as "1Gb/s"
-        objective: "throughput" or "epoch"; None as in `PlanRequest`
+        objective: "throughput", "epoch", "time" or "cost"; None as in `PlanRequest`
         execution: "any", "eager" or "compiled"
         calibration: as in `PlanRequest`
         pins: as in `PlanRequest`
         time_limit_s: as in `PlanRequest`
         gap: as in `PlanRequest`
+        target: as in `PlanRequest`
 
     Raises:
         InputError: a text that means nothing
@@ -89,6 +102,7 @@ def parse_request(
         pins=pins,
         time_limit_s=time_limit_s,
         gap=gap,
+        target=target,
     )
 
 

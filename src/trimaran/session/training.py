@@ -32,6 +32,7 @@ from trimaran.program import (
 from trimaran.program.files import to_plain
 from trimaran.report import Comparison, RunReport, compare, write_report, write_timeline, write_trace
 from trimaran.report.files import write_whole
+from trimaran.report.gradient_noise import RunNoise, gradient_noise_document, run_noise
 from trimaran.session.jobs import JobSource
 from trimaran.session.planning import Planned, Progress, ignore_progress
 from trimaran.session.runs import RunDirectory, create_run_directory
@@ -44,6 +45,9 @@ if TYPE_CHECKING:
 
 # The first steps fill caches, allocate optimizer state and let DDP find its buckets.
 WARM_UP_STEPS = 5
+# An observed step takes 2 to 15 % longer: each is in a short run, few are in a long one.
+ALL_OBSERVED = 200
+OBSERVED_ONE_IN = 5
 # A viewer stays quick with these; all recorded steps are in `measured.json`.
 TRACED_STEPS = 20
 
@@ -78,6 +82,7 @@ class Trained:
         comparison: predicted against measured; None where no step was run
         report: what `report.json` holds
         memory: what rank 0's memory plan did; None where everything was kept
+        gradient_noise: noise scale of the gradients; None where it was not asked for
     """
 
     run: RunDirectory
@@ -86,6 +91,7 @@ class Trained:
     comparison: Comparison | None
     report: RunReport
     memory: "MemoryReport | None" = None
+    gradient_noise: RunNoise | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,10 +101,16 @@ class _Result:
     epochs: tuple[Epoch, ...] = ()
     timeline: Timeline = field(default_factory=lambda: Timeline([]))
     memory: "MemoryReport | None" = None
+    gradient_noise: RunNoise | None = None
 
 
 def train_planned(
-    planned: Planned, *, parent: Path | None = None, record: bool = True, progress: Progress = ignore_progress
+    planned: Planned,
+    *,
+    parent: Path | None = None,
+    record: bool = True,
+    gradient_noise: bool = False,
+    progress: Progress = ignore_progress,
 ) -> Trained:
     """Run a plan on this machine.
 
@@ -106,6 +118,7 @@ def train_planned(
         planned: from `plan_job` or `load_plan`
         parent: folder of run directories; None: `runs` in the current directory
         record: note what happened when
+        gradient_noise: observe the noise scale of the gradients
         progress: told of every step
 
     Raises:
@@ -123,7 +136,7 @@ def train_planned(
         evaluation = lower_evaluation(planned.graph, planned.plan.strategy, batch=planned.job.global_batch_size)
         results = launch(
             train_rank,
-            (planned.source, planned.plan, format_program(evaluation), run.path, record),
+            (planned.source, planned.plan, format_program(evaluation), run.path, record, gradient_noise),
             ranks=planned.plan.strategy.devices,
             log_dir=run.logs,
             on_event=_listener(run, progress),
@@ -141,7 +154,15 @@ def train_planned(
     return trained
 
 
-def train_rank(world: "World", source: JobSource, plan: Plan, evaluation: str, run: Path, record: bool) -> _Result:
+def train_rank(
+    world: "World",
+    source: JobSource,
+    plan: Plan,
+    evaluation: str,
+    run: Path,
+    record: bool,
+    gradient_noise: bool,
+) -> _Result:
     """One rank's part of a run; started by `train_planned`.
 
     Args:
@@ -151,6 +172,7 @@ def train_rank(world: "World", source: JobSource, plan: Plan, evaluation: str, r
         evaluation: text form of the program of an evaluation
         run: run directory
         record: note what happened when
+        gradient_noise: observe the noise scale of the gradients
     """
     from trimaran.runtime.executor import Executor
 
@@ -161,16 +183,31 @@ def train_rank(world: "World", source: JobSource, plan: Plan, evaluation: str, r
 
         captured = capture(job)
     executor = Executor(
-        job, plan.strategy, plan_program(plan), parse_program(evaluation), world, capture=captured, record=record
+        job,
+        plan.strategy,
+        plan_program(plan),
+        parse_program(evaluation),
+        world,
+        capture=captured,
+        record=record,
+        gradient_noise=1 if gradient_noise else 0,
     )
     with held_to(plan.strategy) as memory:
         epochs = tuple(_train_epochs(executor, job, world))
+    noise = None
+    if gradient_noise and epochs:
+        noise = run_noise(executor.observations(), executor.steps // len(epochs), optimizer=executor.optimizer)
     timeline = executor.timeline()
     executor.save(RunDirectory(path=run).model)
     executor.close()
     if world.rank != 0:
         return _Result()
-    return _Result(epochs=epochs, timeline=timeline, memory=None if memory is None else memory.report())
+    return _Result(
+        epochs=epochs,
+        timeline=timeline,
+        memory=None if memory is None else memory.report(),
+        gradient_noise=noise,
+    )
 
 
 def held_to(strategy: Strategy) -> AbstractContextManager["VirtualMemory | None"]:
@@ -197,6 +234,8 @@ def _train_epochs(executor: Any, job: Any, world: "World") -> list[Epoch]:
     held_out = job.evaluation_dataset() if job.evaluation_dataset is not None and job.metric is not None else None
     epochs: list[Epoch] = []
     total = job.epochs * feed.batches
+    if total > ALL_OBSERVED:
+        executor.observe_one_in(OBSERVED_ONE_IN)
     for number in range(1, job.epochs + 1):
         losses, samples, started = 0.0, 0, time.perf_counter()
         for share in feed.shares():
@@ -270,11 +309,18 @@ def _conclude(planned: Planned, run: RunDirectory, result: _Result) -> Trained:
         environment=environment(planned),
         noise=planned.noise,
         memory=None if result.memory is None else to_plain(result.memory),
+        gradient_noise=gradient_noise_document(result.gradient_noise),
         notes=planned.warnings,
     )
     write_report(run.report, report)
     return Trained(
-        run=run, planned=planned, epochs=result.epochs, comparison=comparison, report=report, memory=result.memory
+        run=run,
+        planned=planned,
+        epochs=result.epochs,
+        comparison=comparison,
+        report=report,
+        memory=result.memory,
+        gradient_noise=result.gradient_noise,
     )
 
 

@@ -24,6 +24,7 @@ from trimaran.simulator.exchange_calls import Ready
 from trimaran.simulator.exchange_clock import Exchanged
 from trimaran.simulator.exchange_explain import exposed_gradients
 from trimaran.simulator.exchange_run import Exchange, ready_gradients
+from trimaran.units import format_count
 
 _UNSURE = 0.3
 """Half the width of the 90 % interval of what is neither forward, backward nor update, as a share of it."""
@@ -77,8 +78,9 @@ def _check(machine: Machine, *, devices: int, nodes: int, sync: Sync) -> None:
     room = machine.node.devices * nodes
     if not 1 <= devices <= room or nodes > max(1, machine.nodes):
         raise InputError(
-            f'{max(1, machine.nodes)} x "{machine.node.name}" have {machine.devices} devices; '
-            f"got {devices} devices in {nodes} nodes",
+            f'{max(1, machine.nodes)} x "{machine.node.name}" have '
+            f"{format_count(machine.devices, 'device')}; "
+            f"got {format_count(devices, 'device')} in {format_count(nodes, 'node')}",
             devices=devices,
             nodes=nodes,
             machine=machine.node.name,

@@ -7,7 +7,8 @@ only has to start a task when its last prerequisite is met:
 - instructions of one lane run in the order of the list; with `host_blocks` the streams "compute" and "host" of a rank
   are one lane, because one thread does both;
 - `after` waits for the end of an instruction, or for a mark inside it;
-- transfers on one channel, or of one group, run one at a time in order;
+- transfers on one channel, or of one group, run one at a time in order; with `at_once` above 1 so many of a group run
+  side by side: each waits for the one that is so many places before it;
 - with `host_blocks`, what is not on that lane (a transfer, a copy) is issued when everything on the lane before it in
   the list has ended. What waits for a mark is issued by that mark instead: a hook inside the instruction does it;
 - with `host_blocks`, the handling of a transfer is a task of that lane of its own, between what is before it in the
@@ -18,11 +19,12 @@ only has to start a task when its last prerequisite is met:
 How *fast* a task runs depends on what runs beside it; `resources` says that.
 """
 
-from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
 from trimaran.costs.types import ProgramCosts, Transfer
 from trimaran.errors import InputError
+from trimaran.program.grid import Spot
 from trimaran.program.matching import match_collectives, match_messages
 from trimaran.program.types import Instruction, Program
 from trimaran.simulator.columns import Tasks, wait
@@ -47,7 +49,8 @@ def build_tasks(program: Program, costs: ProgramCosts) -> Tasks:
     """
     program = of_those_there(program)
     instructions = list(program)
-    queues = _transfers(program)
+    messages, collectives = _transfers(program)
+    queues = [*messages, *collectives]
     members = [positions for queue in queues for positions in queue]
     transfers = len(members)
     number = [-1] * len(instructions)
@@ -68,19 +71,23 @@ def build_tasks(program: Program, costs: ProgramCosts) -> Tasks:
     )
     _price(tasks, instructions, costs, transfers=transfers)
     connect(tasks, program, costs)
-    for queue in queues:
-        for before, after in pairwise(queue):
+    for queue, at_once in (*((one, 1) for one in messages), *((one, costs.at_once) for one in collectives)):
+        for before, after in zip(queue, queue[at_once:], strict=False):
             wait(tasks, number[after[0]], number[before[0]])
     return tasks
 
 
-def _transfers(program: Program) -> list[list[tuple[int, ...]]]:
-    """For each channel and group, in order, the positions in the whole program of the instructions that meet."""
+_Queue = list[tuple[int, ...]]
+
+
+def _transfers(program: Program) -> tuple[list[_Queue], list[_Queue]]:
+    """For each channel, and for each group, in order, the positions in the whole program of instructions that meet."""
     first = [0, *accumulate(len(instructions) for instructions in program.ranks)]
-    return [
-        [tuple(first[spot.rank] + spot.position for spot in meeting) for meeting in queue]
-        for queue in (*match_messages(program), *match_collectives(program))
-    ]
+
+    def placed(queues: Iterable[Sequence[Sequence[Spot]]]) -> list[_Queue]:
+        return [[tuple(first[spot.rank] + spot.position for spot in meeting) for meeting in queue] for queue in queues]
+
+    return placed(match_messages(program)), placed(match_collectives(program))
 
 
 def _price(tasks: Tasks, instructions: Sequence[Instruction], costs: ProgramCosts, *, transfers: int) -> None:

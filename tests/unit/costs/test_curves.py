@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.costs.tables import about, exact
 
-from trimaran.costs.curves import at_batch, at_size, latency
+from trimaran.costs.curves import at_batch, at_size, fixed_part, latency
 from trimaran.costs.types import Cost
 from trimaran.errors import InputError
 
@@ -33,6 +33,28 @@ def test_beyond_the_largest_size_bytes_go_on_at_the_last_rate() -> None:
 def test_a_curve_that_falls_at_its_end_is_carried_on_in_proportion() -> None:
     """Noise made 2000 B cheaper than 1000 B; 4000 B then take twice as long as 2000 B."""
     assert at_size(((1_000, exact(4.0)), (2_000, exact(3.0))), 4_000).seconds == pytest.approx(6.0)
+
+
+def test_what_does_not_grow_with_the_bytes_is_the_line_through_the_neighbours_at_no_bytes() -> None:
+    """8 ms at 100 KB and 16 ms at 900 KB are 10 ns a byte on 7 ms; 16 bytes go another way, and take 2 ms."""
+    points = ((16, exact(2e-3)), (100_000, exact(8e-3)), (900_000, exact(16e-3)))
+    assert fixed_part(points, 500_000) == pytest.approx(7e-3)
+    assert fixed_part(points, 10) == fixed_part(points, 16) == 2e-3
+    steep = ((16, exact(1e-3)), (100_000, exact(2e-3)), (200_000, exact(9e-3)))
+    assert fixed_part(steep, 150_000) == 1e-3  # the line would be below nothing
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 10**9), st.floats(1e-6, 10.0)), min_size=1, max_size=6, unique_by=lambda p: p[0]),
+    st.integers(1, 2 * 10**9),
+)
+def test_what_does_not_grow_is_never_below_the_lowest_point_nor_above_the_whole(
+    drawn: list[tuple[int, float]], nbytes: int
+) -> None:
+    points = tuple((size, exact(seconds)) for size, seconds in sorted(drawn))
+    whole = at_size(points, nbytes).seconds
+    assert min(latency(points), whole) <= fixed_part(points, nbytes) * (1 + 1e-9)
+    assert fixed_part(points, nbytes) <= whole * (1 + 1e-9)
 
 
 def test_the_latency_is_the_lowest_point() -> None:

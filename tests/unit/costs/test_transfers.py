@@ -5,7 +5,7 @@ from tests.unit.costs.tables import curve, exact, network, table_for
 
 from trimaran.cluster.types import Cluster, Device, Link
 from trimaran.costs.tables import CurveKey
-from trimaran.costs.transfers import HOST_COLLECTIVE, QUEUED, handling_seconds, transfer_cost
+from trimaran.costs.transfers import HOST_COLLECTIVE, QUEUED, collectives_at_once, handling_seconds, transfer_cost
 from trimaran.errors import InputError
 from trimaran.program.types import Instruction, Kind
 from trimaran.timeline import COMMUNICATION
@@ -54,6 +54,13 @@ def test_where_every_core_has_a_rank_latency_is_their_work() -> None:
     busy, spare = (transfer_cost(send, table, _cluster((0, 0))) for table in (BUSY, TABLE))
     assert busy.latency_s == 0.0
     assert busy.flow_s == pytest.approx(spare.latency_s + spare.flow_s)
+
+
+@pytest.mark.parametrize(("kind", "cores", "at_once"), [("cpu", 2, 1), ("cpu", 8, 2), ("cuda", 8, 1)])
+def test_gloo_has_two_collectives_under_way_where_cores_are_spare(kind: str, cores: int, at_once: int) -> None:
+    """Two ranks."""
+    fingerprint = dataclasses.replace(BUSY.fingerprint, kind=kind, cores=cores)
+    assert collectives_at_once(dataclasses.replace(BUSY, fingerprint=fingerprint), _cluster((0, 0))) == at_once
 
 
 def test_both_ends_of_a_message_cost_the_same() -> None:
@@ -132,6 +139,19 @@ def test_a_reduce_that_nobody_measured_takes_what_an_all_reduce_does_and_says_so
     reduce, other = (transfer_cost(item, TABLE, _cluster((0, 0))) for item in (_homed(Kind.REDUCE), _AR))
     assert (reduce.latency_s, reduce.flow_s) == (other.latency_s, other.flow_s)
     assert reduce.source.startswith("assumed: as an all-reduce")
+
+
+@pytest.mark.parametrize(
+    ("kind", "device", "share"),
+    [(Kind.ALL_GATHER, "cpu", 0.5), (Kind.REDUCE_SCATTER, "cpu", 1.0), (Kind.REDUCE_SCATTER, "cuda", 0.5)],
+)
+def test_gathers_that_nobody_measured_take_their_part_of_an_all_reduce(kind: Kind, device: str, share: float) -> None:
+    """Half of a ring; gloo scatters a whole all-reduce. 1 MB takes 1.1 ms in all."""
+    table = dataclasses.replace(TABLE, fingerprint=dataclasses.replace(TABLE.fingerprint, kind=device))
+    scattered = transfer_cost(dataclasses.replace(_AR, kind=kind), table, _cluster((0, 0)))
+    whole = transfer_cost(_AR, table, _cluster((0, 0)))
+    assert scattered.latency_s + scattered.flow_s == pytest.approx(share * (whole.latency_s + whole.flow_s))
+    assert scattered.source.startswith("assumed: ")
 
 
 def test_what_goes_to_homes_and_back_is_priced_as_one_of_many() -> None:

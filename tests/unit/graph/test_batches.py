@@ -19,7 +19,6 @@ from trimaran.graph.batches import (
     rebuild_batch,
     slice_batch,
     split_batch,
-    split_microbatches,
 )
 
 X, Y = torch.arange(10.0).view(5, 2), torch.arange(5.0)
@@ -82,13 +81,6 @@ def test_first_dims_that_disagree_are_listed() -> None:
 def test_tensor_without_dims_is_refused() -> None:
     with pytest.raises(InputError, match="target: no dim"):
         count_samples((X, torch.tensor(1.0)))
-
-
-def test_microbatches_have_the_boundaries_of_tensor_split() -> None:
-    """5 samples in 3 parts: 2, 2, 1; in 7 parts the last two are empty."""
-    for parts in (1, 3, 7):
-        sizes = [count_samples(part) for part in split_microbatches((X, Y), parts)]
-        assert sizes == [len(part) for part in torch.tensor_split(X, parts)]
 
 
 def test_slice_cuts_every_tensor() -> None:

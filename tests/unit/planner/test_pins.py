@@ -71,8 +71,6 @@ def test_a_pin_is_taken_out_by_its_name() -> None:
 def test_what_is_kept_on_a_row_is_found_by_module_or_operation() -> None:
     pins = Pins(keep=(("op1", 1),))
     assert pins.rows(chain(3)) == {"op1": 1}
-    assert pins.misplaced(chain(3), Strategy(pp=2, boundaries=("op1",))) == "op1 would run on row 0, not on row 1"
-    assert pins.misplaced(chain(3), Strategy(pp=2, boundaries=("op0",))) == ""
 
 
 def test_a_module_that_is_not_there_is_refused() -> None:

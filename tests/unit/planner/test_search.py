@@ -89,6 +89,14 @@ def test_where_nothing_fits_the_nearest_is_named() -> None:
         found(memory_bytes=100)
 
 
+def test_where_nothing_fits_and_the_batch_has_no_halves_both_are_said() -> None:
+    """Seven samples do not divide among two replicas, and one device has too little memory."""
+    with pytest.raises(InfeasibleError) as caught:
+        search(Problem(graph=GRAPH, table=TABLE, cluster=cluster(600), batch=7, devices=2))
+    assert "is one device: rank 0 needs at least" in str(caught.value)
+    assert "cannot divide the batch, such as dp2: a global batch of 7 does not divide into 2" in str(caught.value)
+
+
 def test_an_evaluation_counts_where_an_epoch_is_made_best() -> None:
     """Ten steps, and ten evaluations of a third of a step: the forward is one part in three of the compute."""
     chosen = found(epoch=EpochData(samples=160, evaluation_samples=160)).chosen

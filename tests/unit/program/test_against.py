@@ -139,10 +139,27 @@ def test_a_program_of_other_microbatches_is_refused() -> None:
 
 
 def test_another_order_of_compute_is_welcome() -> None:
-    """1F1B where the strategy says GPipe: the same work, messages and sums."""
+    """Backwards in reverse, which no schedule does: the same work, messages and sums."""
     order = parse_order("0F0,0F1,0B1,0B0\n1F0,1F1,1B1,1B0\n")
     program = lower_order(GRAPH, order, boundaries=("op1",), batch=8)
     check_against_graph(program, GRAPH, TIED, batch=8)
+
+
+@pytest.mark.parametrize(
+    ("lowered", "named"), [("1f1b", "gpipe"), ("gpipe", "1f1b"), ("zero-bubble", "1f1b"), ("gpipe", "zero-bubble")]
+)
+def test_a_schedule_under_the_name_of_another_is_refused(lowered: str, named: str) -> None:
+    strategy = dataclasses.replace(TIED, microbatches=4, schedule=lowered)
+    program = lower(GRAPH, strategy, batch=8)
+    found = refusal(program, dataclasses.replace(strategy, schedule=named))
+    assert f'says schedule "{named}", and the order of the program is that of "{lowered}"' in found
+    assert "-> " in found
+
+
+def test_schedules_that_do_the_same_are_one() -> None:
+    """One microbatch: GPipe and 1F1B are the same order."""
+    strategy = dataclasses.replace(TIED, microbatches=1)
+    check_against_graph(lower(GRAPH, strategy, batch=8), GRAPH, dataclasses.replace(strategy, schedule="1f1b"), batch=8)
 
 
 def test_a_placement_that_loses_an_operation_is_refused() -> None:

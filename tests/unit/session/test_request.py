@@ -11,7 +11,8 @@ from trimaran.planner.candidates import Candidate
 from trimaran.planner.problem import assess
 from trimaran.program import Plan, Prediction, Premises, Strategy
 from trimaran.session.jobs import JobSource
-from trimaran.session.planning import _rejoined, _rescored, as_planned, local_cluster
+from trimaran.session.loading_plans import _rejoined, _rescored
+from trimaran.session.planning import as_planned, local_cluster
 from trimaran.session.request import PlanRequest, parse_request
 
 PLAN = Plan(

@@ -56,6 +56,26 @@ def test_latency_is_not_shared() -> None:
     assert span_of(timeline, out[0]) == (0.0, 5.0)
 
 
+@pytest.mark.parametrize(("at_once", "ends"), [(1, [3.0, 6.0, 9.0]), (2, [5.0, 5.0, 8.0]), (3, [7.0, 7.0, 7.0])])
+def test_collectives_of_a_group_run_as_many_at_once_as_there_are_workers(at_once: int, ends: list[float]) -> None:
+    """Three of 1 s + 2 s on one wire. By twos: 1 s, then both at half speed until 5, then the third alone until 8."""
+    ranks = tuple(tuple(all_reduce(rank, (0, 1), label) for label in ("b0", "b1", "b2")) for rank in (0, 1))
+    entry = transfer(2.0, "wire", latency_s=1.0)
+    timeline = simulate(program(*ranks), costs(dict.fromkeys(ranks[0], entry), at_once=at_once))
+    assert [span_of(timeline, item)[1] for item in ranks[0]] == pytest.approx(ends)
+
+
+def test_messages_of_a_channel_run_one_at_a_time_whatever_collectives_do() -> None:
+    """Two of 1 s + 2 s from rank 0 to rank 1: 6 s."""
+    entry = transfer(2.0, "wire", latency_s=1.0)
+    sent = [send(0, 1, microbatch) for microbatch in (0, 1)]
+    timeline = simulate(
+        program(tuple(sent), tuple(receive(1, 0, microbatch) for microbatch in (0, 1))),
+        costs(dict.fromkeys(sent, entry), at_once=2),
+    )
+    assert span_of(timeline, sent[1]) == (3.0, 6.0)
+
+
 def test_a_transfer_in_its_latency_does_not_take_from_the_link() -> None:
     """The first flows from 0 to 2 alone, while the second waits out a latency of 2 s and then flows from 2 to 3."""
     out = [send(0, 2), send(1, 2)]

@@ -18,7 +18,6 @@ from trimaran.cluster.types import Link
 from trimaran.errors import InputError
 
 TWICE_AROUND = frozenset({"all_reduce"})
-ONCE_AROUND = frozenset({"all_gather", "reduce_scatter", "all_to_all"})
 ONE_WAY = frozenset({"broadcast", "reduce", "send_recv"})
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "send_recv")
 """Names of collectives and of the message between two."""

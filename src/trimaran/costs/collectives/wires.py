@@ -17,6 +17,7 @@ from trimaran.cluster.rings import RingSet, ring_bandwidth, ring_rate
 from trimaran.cluster.topology import pair, relays
 from trimaran.costs.collectives.groups import CardKind, Group, LinkKind
 from trimaran.errors import InputError
+from trimaran.units import format_count
 
 CLOUDS = ("AWS ", "Azure ", "Google Cloud ", "Lambda Cloud")
 """How titles of rented machines begin."""
@@ -60,14 +61,14 @@ def group_of(machine: Machine, devices: int, nodes: int = 1) -> Group:
     node = machine.node
     if nodes < 1 or devices < 1 or devices % nodes:
         raise InputError(
-            f"{node.name}: {devices} devices on {nodes} nodes are not equally many on each",
+            f"{node.name}: {format_count(devices, 'device')} on {nodes} nodes are not equally many on each",
             devices=devices,
             nodes=nodes,
         )
     if devices // nodes > node.devices:
         raise InputError(
-            f"{node.name}: a node has {node.devices} devices, {devices // nodes} of each were asked for; "
-            f"use {-(-devices // node.devices)} nodes",
+            f"{node.name}: a node has {format_count(node.devices, 'device')}, {devices // nodes} of each were asked "
+            f"for; use {-(-devices // node.devices)} nodes",
             devices=devices,
             nodes=nodes,
         )

@@ -95,38 +95,9 @@ def division_name(division: Division) -> str:
     level = _LEVEL[division.sharding]
     more = [f"zero{level}"] if level else []
     more += ["recompute"] if "layers" in division.recomputed else []
-    more += [f"{division.microbatches} microbatches of {division.microbatch}"]
+    several = "" if division.microbatches == 1 else "es"
+    more += [f"{division.microbatches} microbatch{several} of {division.microbatch}"]
     return ", ".join([" x ".join(parts) or "one device", *more])
-
-
-def division_lines(found: DivisionSearch) -> list[str]:
-    """A search in words: what is chosen, where its time goes, what others would run."""
-    chosen, step = found.chosen, found.chosen.step
-    parts = (
-        ("compute", step.compute_s),
-        ("inside layers", step.tensor_s),
-        ("pipeline", step.bubble_s),
-        ("replicas", step.data_s),
-        ("update", step.update_s),
-    )
-    lines = [
-        f"chosen: {division_name(chosen.division)}",
-        f"  step {chosen.seconds:.3g} s (90 %: {chosen.low:.3g} to {chosen.high:.3g}), MFU {chosen.utilization:.1%}, "
-        f"{chosen.memory.peak / 1e9:.1f} GB on stage {chosen.memory.stage} of {memory_limit(found.task) / 1e9:.1f} GB",
-        "  " + ", ".join(f"{name} {seconds / chosen.seconds:.1%}" for name, seconds in parts if seconds > 0),
-        f"  bound {found.bound_s:.3g} s, gap {found.gap:.1%}; {found.priced} divisions priced in {found.seconds:.1f} s"
-        + ("" if found.complete else ", ended by its time limit"),
-    ]
-    lines += [
-        f"next: {division_name(each.division)}: {each.seconds / chosen.seconds:.3f} x" for each in found.runners_up
-    ]
-    for baseline in found.baselines:
-        if baseline.priced is None:
-            lines.append(f"{baseline.name}: {baseline.reason}")
-            continue
-        ratio = baseline.priced.seconds / chosen.seconds
-        lines.append(f"{baseline.name}: {division_name(baseline.priced.division)}: {ratio:.3f} x")
-    return lines
 
 
 def _layout(task: DivisionTask, division: Division) -> dict[str, object]:

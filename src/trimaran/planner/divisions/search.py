@@ -31,6 +31,7 @@ from trimaran.planner.divisions.types import (
     DivisionTask,
     PricedDivision,
 )
+from trimaran.units import format_count
 
 _EARLY = ("volta", "turing", "pascal", "maxwell", "kepler")
 """Architectures without bfloat16, on which attention is two batched products."""
@@ -82,7 +83,8 @@ def division_task(
     count = machine.devices if devices is None else devices
     if batch < 1 or not 1 <= count <= machine.devices:
         raise InputError(
-            f"batch {batch}, {count} devices: expected a positive batch and 1 to {machine.devices} devices",
+            f"batch {batch}, {format_count(count, 'device')}: expected a positive batch and 1 to "
+            f"{format_count(machine.devices, 'device')}",
             batch=batch,
             devices=count,
         )
@@ -201,7 +203,7 @@ def _pareto(found: Sequence[PricedDivision]) -> tuple[PricedDivision, ...]:
 
 def _nothing_fits(task: DivisionTask, rejected: Counter[str], least: float) -> str:
     limit = memory_limit(task) / 1e9
-    what = f"no division of {task.devices} devices"
+    what = f"no division of {format_count(task.devices, 'device')}"
     if least < float("inf"):
         return (
             f"{what} fits: the smallest needs {least / 1e9:.1f} GB on a rank, a device leaves {limit:.1f} GB; "

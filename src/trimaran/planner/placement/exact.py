@@ -14,6 +14,7 @@ from ortools.sat.python import cp_model
 from trimaran.planner.placement.flat import Flat
 from trimaran.planner.placement.lay import Layout, by_start, lay, length_of, transfers_of
 from trimaran.planner.placement.model import Model
+from trimaran.planner.placement.model_memory import fit
 from trimaran.planner.placement.room import releases
 
 
@@ -65,7 +66,9 @@ def solve(
     if time.monotonic() > deadline:
         return nothing
     horizon_s = flat.serial_s + _all_transfers(flat) if memory else start.makespan_s
-    model = Model(flat, horizon_s, memory=memory, frozen=start if free is not None else None, free=free or ())
+    model = Model(flat, horizon_s, frozen=start if free is not None else None, free=free or ())
+    if memory:
+        fit(model)
     model.hint(start)
     wall_s = min(wall_s, deadline - time.monotonic())
     if wall_s <= 0.0:
@@ -80,7 +83,7 @@ def solve(
     bound = solver.best_objective_bound * model.tick_s
     spent = solver.response_proto.deterministic_time
     if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        layout = read(model, flat, solver)
+        layout = read(model, flat, solver, memory=memory)
         optimal = status == cp_model.OPTIMAL and gap == 0.0
         return Proof(layout=layout, bound_s=bound, optimal=optimal, infeasible=False, work=spent)
     return Proof(layout=None, bound_s=bound, optimal=False, infeasible=status == cp_model.INFEASIBLE, work=spent)
@@ -96,11 +99,11 @@ def _all_transfers(flat: Flat) -> float:
     return (flat.devices - 1) * sum(slowest)
 
 
-def read(model: Model, flat: Flat, solver: cp_model.CpSolver) -> Layout:
+def read(model: Model, flat: Flat, solver: cp_model.CpSolver, *, memory: bool) -> Layout:
     """The solver's order, with the times that follow from it."""
     on = [next(d for d in range(flat.devices) if solver.boolean_value(choices[d])) for choices in model.on]
     items = [*range(2 * flat.n), *transfers_of(flat, on)]
     start = {item: float(solver.value(model.start[item])) for item in items}
     end = {item: start[item] + model.ticks(length_of(flat, on, item)) for item in items}
     order = by_start(flat, start, end)
-    return lay(flat, on, order, releases(flat, on, order, start, end) if model.memory else None)
+    return lay(flat, on, order, releases(flat, on, order, start, end) if memory else None)

@@ -11,27 +11,23 @@
                 start[B v] >= end[F v], >= end[B w];  >= arrival of the gradient from b        precedence          (4)
                 go[v, b] >= end[F v];  back[v, b] >= end[B w] for each w on b                  transfers           (5)
                 tasks of a device, and transfers of a link, do not overlap                     resources           (6)
-                what lives on a device at once fits its memory                                 memory              (7)
+                what lives on a device at once fits its memory (`model_memory`)                memory              (7)
                 makespan >= end of every task; and the load of each device, by phase           bound               (8)
 
 A tick is a whole number of a small unit, and lengths are rounded down to it: what the solver proves is a bound of the
 problem itself, and the times of the answer come from its order (`lay`), not from its ticks.
 """
 
-import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 from ortools.sat.python import cp_model
 
 from trimaran.planner.placement.bounds import least_s
 from trimaran.planner.placement.flat import Flat
 from trimaran.planner.placement.lay import Layout
-from trimaran.planner.placement.room import memory_of_all
 
 TICKS = 1 << 22
 """Ticks of the longest schedule that is considered: rounding is below a millionth of it."""
-
-_BYTES = 1 << 34
 
 
 class Model:
@@ -40,7 +36,6 @@ class Model:
     Args:
         flat: the problem
         horizon_s: no schedule longer than this is looked for [s]
-        memory: whether memory is a constraint
         frozen: a schedule whose devices and orders hold for all but the free nodes
         free: numbers of the free nodes
     """
@@ -50,14 +45,12 @@ class Model:
         flat: Flat,
         horizon_s: float,
         *,
-        memory: bool = False,
         frozen: Layout | None = None,
         free: Collection[int] = (),
     ) -> None:
         self.flat = flat
         self.frozen = frozen
         self.free = frozenset(free)
-        self.memory = memory
         self.tick_s = horizon_s / TICKS if horizon_s > 0 else 1.0
         self.horizon = TICKS
         self.model = cp_model.CpModel()
@@ -77,8 +70,6 @@ class Model:
         self._bound()
         if frozen is not None:
             self._keep_order()
-        if memory:
-            self._fit()
         self.model.minimize(self.makespan)
 
     def ticks(self, seconds: float) -> int:
@@ -216,46 +207,6 @@ class Model:
             else:
                 model.add(turn >= forward)
                 model.add(self.makespan >= turn + backward)
-
-    def _fit(self) -> None:
-        """(7): state always; what is saved from forward to backward; what arrives until it is of no more use."""
-        total = memory_of_all(self.flat)
-        scale = max(1.0, total / _BYTES)
-        for device, memory in enumerate(self.flat.memory):
-            self._fit_device(device, int(min(memory, total) / scale), scale)
-
-    def _fit_device(self, device: int, room: int, scale: float) -> None:
-        flat, model, n, devices = self.flat, self.model, self.flat.n, self.flat.devices
-        intervals: list[cp_model.IntervalVar] = []
-        sizes: list[cp_model.LinearExprT] = []
-
-        def hold(item: int, until: Iterable[int], nbytes: float, present: cp_model.LiteralT) -> None:
-            size = math.ceil(nbytes / scale)  # rounded up, so that what fits here fits
-            if size == 0:
-                return
-            length = model.new_int_var(0, self.horizon, "")
-            end = model.new_int_var(0, self.horizon, "")
-            for task in until:
-                there = self.on[task % n][device]
-                model.add(end >= self.start[task] + self.length(task)).only_enforce_if(present, there)
-            intervals.append(model.new_optional_interval_var(self.start[item], length, end, present, ""))
-            sizes.append(size)
-
-        for node in range(n):
-            hold(node, [n + node], flat.held[node], self.on[node][device])
-        for (node, a, b), crosses in self.crosses.items():
-            go, back = 2 * n + node * devices + b, 2 * n + n * devices + node * devices + b
-            if b == device:
-                hold(go, [n + reader for reader in flat.read_by[node]], flat.out_bytes[node], crosses)
-            elif a == device:
-                hold(back, [n + node], flat.grad_bytes[node], crosses)
-        used = model.new_int_var(0, room, "")
-        here = [self.on[node][device] for node in range(n)]
-        sizes_here = [math.ceil(nbytes / scale) for nbytes in flat.state]
-        model.add(used == cp_model.LinearExpr.weighted_sum(here, sizes_here))
-        intervals.append(model.new_fixed_size_interval_var(0, self.horizon, ""))
-        sizes.append(used)
-        model.add_cumulative(intervals, sizes, room)
 
     def hint(self, layout: Layout) -> None:
         """Start the search from a schedule."""

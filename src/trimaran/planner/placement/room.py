@@ -11,11 +11,6 @@ def memory_of_all(flat: Flat) -> float:
     return sum(flat.state) + sum(flat.held) + sum(flat.out_bytes) + (flat.devices - 1) * sum(flat.grad_bytes)
 
 
-def may_bind(flat: Flat) -> bool:
-    """Whether some placement may need more than a device has."""
-    return memory_of_all(flat) > min(flat.memory)
-
-
 def fits(flat: Flat, layout: Layout) -> bool:
     """Whether a schedule stays within every device's memory."""
     return all(peak <= memory for peak, memory in zip(peaks(flat, layout), flat.memory, strict=True))

@@ -17,7 +17,7 @@ from trimaran.planner.placement.search import Limits, better, lists, squeezed
 from trimaran.planner.placement.staged import by_stages
 from trimaran.planner.placement.types import Placement, PlacementProblem
 from trimaran.planner.placement.written import written
-from trimaran.units import format_bytes
+from trimaran.units import format_bytes, format_count
 
 _EXACT = 64
 """Nodes times pairs of devices up to which a problem is solved as a whole, to the end."""
@@ -124,7 +124,8 @@ def _nothing_fits(flat: Flat, *, proved: bool) -> InfeasibleError:
     need, have = sum(flat.state) + sum(flat.held), sum(flat.memory)
     what = "no placement fits" if proved else "no placement was found that fits"
     return InfeasibleError(
-        f"{what} {flat.devices} devices with {format_bytes(have)} together: operations keep {format_bytes(need)}, and "
+        f"{what} {format_count(flat.devices, 'device')} with {format_bytes(have)} together: operations keep "
+        f"{format_bytes(need)}, and "
         "copies of what crosses come on top; take more devices, more memory, or a smaller batch",
         needed_bytes=need,
         memory_bytes=have,

@@ -63,6 +63,8 @@ def _row(row: Scored) -> dict[str, object]:
         document["baselines"] = dict(row.baselines)
     if row.fits is not None:
         document["fits"] = row.fits
+    if row.anchors:
+        document["anchors"] = list(row.anchors)
     if row.flag:
         document["flag"] = row.flag
     return document

@@ -32,6 +32,7 @@ class Scored:
         skipped: why there is no prediction
         flag: a known slip of the source
         fits: whether the step fits the device's memory; None where that is not asked
+        anchors: other rows that it was predicted from
     """
 
     row_id: str
@@ -46,6 +47,7 @@ class Scored:
     skipped: str = ""
     flag: str = ""
     fits: bool | None = None
+    anchors: tuple[str, ...] = ()
 
     @property
     def error(self) -> float | None:

@@ -14,9 +14,11 @@ from trimaran.networks.sizes import FAMILIES
 from trimaran.planner.divisions.search import search_divisions
 from trimaran.planner.divisions.types import DivisionLimits, DivisionPins, DivisionSearch
 from trimaran.planner.pins import Pins
+from trimaran.session.accuracy.types import Outlook
 from trimaran.session.cluster_planning.request import ClusterRequest
 from trimaran.session.network_references import NetworkReference, parse_network
 from trimaran.session.validation.model_parallel_shapes import named_shape
+from trimaran.units import format_count
 
 MOST_RANKS = 64
 """Up to so many ranks are simulated one by one."""
@@ -39,6 +41,7 @@ class DividedPlan:
         request: what was asked
         shape: of the network
         search: what was found
+        outlook: what a training to the target takes, where that or a choice of batches was asked for
         notes: what the reader should know
     """
 
@@ -46,6 +49,7 @@ class DividedPlan:
     request: ClusterRequest
     shape: TransformerShape
     search: DivisionSearch
+    outlook: Outlook | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -93,8 +97,9 @@ def plan_divided(reference: str, shape: TransformerShape, request: ClusterReques
         **({} if request.time_limit_s is None else {"time_limit_s": request.time_limit_s}),
     )
     notes = [
-        f"a transformer of {parameter_count(shape) / 1e9:.1f} billion parameters on {devices} devices: planned by "
-        "closed forms of its layers, without a trace and without a simulation of every rank"
+        f"a transformer of {parameter_count(shape) / 1e9:.1f} billion parameters on "
+        f"{format_count(devices, 'device')}: planned by closed forms of its layers, without a trace and without a "
+        "simulation of every rank"
     ]
     if request.batch is None:
         notes.append(f"no --batch was given: {found.task.batch} sequences of {shape.sequence} tokens are taken")

@@ -6,8 +6,9 @@ from trimaran.planner import Candidate
 from trimaran.planner.divisions.document import degrees as division_degrees
 from trimaran.planner.divisions.document import division_document, division_name
 from trimaran.planner.divisions.types import PricedDivision
+from trimaran.session.accuracy.document import with_outlook
 from trimaran.session.cluster_planning.divided import DividedPlan
-from trimaran.session.cluster_planning.planning import MachinePlan
+from trimaran.session.cluster_planning.types import MachinePlan
 from trimaran.session.searches import chosen_document, degrees, search_document
 
 SHOWN_REJECTIONS = 40
@@ -23,7 +24,8 @@ def machine_plan_document(plan: MachinePlan | DividedPlan) -> dict[str, Any]:
     Returns:
         Times in seconds, sizes in bytes, intervals as `[low, high]`, a figure for each rank as a list.
     """
-    return _divided(plan) if isinstance(plan, DividedPlan) else _simulated(plan)
+    document = _divided(plan) if isinstance(plan, DividedPlan) else _simulated(plan)
+    return document if plan.outlook is None else with_outlook(document, plan.outlook)
 
 
 def _simulated(plan: MachinePlan) -> dict[str, Any]:

@@ -14,12 +14,12 @@ from trimaran.errors import EnvironmentProblem
 from trimaran.measure.cache import put_in_place
 from trimaran.program import Plan, Premises, Program, lower, program_lines, write_plan
 from trimaran.program.files import to_plain
+from trimaran.program.plan import DIVISION_KIND
+from trimaran.session.accuracy.following import planned_training
 from trimaran.session.cluster_planning.divided import DividedPlan
 from trimaran.session.cluster_planning.document import machine_plan_document
-from trimaran.session.cluster_planning.planning import MachinePlan
+from trimaran.session.cluster_planning.types import MachinePlan
 from trimaran.session.rows import candidate_rows, predict
-
-DIVISION_KIND = "division"
 
 
 def write_machine_plan(path: Path, plan: MachinePlan | DividedPlan) -> None:
@@ -77,8 +77,10 @@ def plan_of(plan: MachinePlan) -> Plan:
             costs_digest=hashlib.sha256(costs.encode()).hexdigest()[:16],
         ),
         prediction=predict(found.chosen),
+        objective="throughput" if plan.outlook is None else plan.outlook.goal,
         candidates=tuple(candidate_rows(found)),
         program=program_lines(_whole_program(plan)),
+        training=None if plan.outlook is None else planned_training(plan.outlook),
     )
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from trimaran.cluster.find import find_machine
 from trimaran.cluster.layout import machine_cluster
@@ -29,16 +29,33 @@ def machine_problem(reference: str, request: ClusterRequest) -> Problem:
     Raises:
         InputError: no such job or machine, or more devices than there are
     """
+    batch = request.batch or resolve(reference).global_batch_size
+    return machine_problems(reference, request, (batch,))[batch]
+
+
+def machine_problems(reference: str, request: ClusterRequest, batches: Collection[int]) -> Mapping[int, Problem]:
+    """What is searched at each of several batches: one graph, one table of costs.
+
+    Args:
+        reference: of the job
+        request: what is asked
+        batches: samples of one update over all devices
+
+    Raises:
+        InputError: no such job or machine, or more devices than there are
+    """
     machine = find_machine(request.cluster)
     devices = request.devices or machine.devices
     cluster = machine_cluster(machine, devices, memory_bytes=request.memory_bytes)
     job = resolve(reference)
-    batch = request.batch or job.global_batch_size
     asked = make_request(reference, precision=request.precision, options=request.options or None, optimizer=None)
     graph = graph_of(asked)
     works = _workloads(reference, request)
     executions = executions_of(request)
-    sizes = {*microbatch_sizes(graph, devices=devices, batch=batch), batch}
+    sizes = {size for batch in batches for size in (*microbatch_sizes(graph, devices=devices, batch=batch), batch)}
+    if len(batches) > 1:
+        # Gradients of many microbatches are added up where a batch is larger than its devices hold.
+        sizes |= {1 << power for power in range(max(batches).bit_length())}
     table = estimated_table(
         graph,
         works,
@@ -46,18 +63,21 @@ def machine_problem(reference: str, request: ClusterRequest) -> Problem:
         batches=sizes,
         softwares=softwares_of(request.software, executions),
     )
-    return Problem(
-        graph=graph,
-        table=table,
-        cluster=cluster,
-        batch=batch,
-        devices=devices,
-        clip=job.clip_norm is not None,
-        executions=executions,
-        pins=request.pins,
-        time_limit_s=request.time_limit_s,
-        gap=request.gap,
-    )
+    return {
+        batch: Problem(
+            graph=graph,
+            table=table,
+            cluster=cluster,
+            batch=batch,
+            devices=devices,
+            clip=job.clip_norm is not None,
+            executions=executions,
+            pins=request.pins,
+            time_limit_s=request.time_limit_s,
+            gap=request.gap,
+        )
+        for batch in batches
+    }
 
 
 def executions_of(request: ClusterRequest) -> tuple[Execution, ...]:

@@ -6,6 +6,8 @@ from typing import Literal
 
 from trimaran.costs.software import Software
 from trimaran.planner.pins import NO_PINS, Pins
+from trimaran.program.plan import Objective
+from trimaran.session.accuracy.request import NO_TARGET, TargetRequest
 
 Executions = Literal["any", "eager", "compiled"]
 """How segments may be run; "any" lets the plan decide."""
@@ -27,6 +29,8 @@ class ClusterRequest:
         time_limit_s: for the search; None: none [s]
         gap: at which the search may stop, as a share of the bound
         options: of the job
+        objective: what is made best; None: throughput
+        target: curve, batches and prices of a training to a target
     """
 
     cluster: str
@@ -40,3 +44,10 @@ class ClusterRequest:
     time_limit_s: float | None = None
     gap: float = 0.0
     options: Mapping[str, str] = field(default_factory=dict)
+    objective: Objective | None = None
+    target: TargetRequest = NO_TARGET
+
+    @property
+    def asks_for_outlook(self) -> bool:
+        """Whether batches are compared, or a training to a target is asked for."""
+        return self.objective in ("time", "cost") or self.target.is_asked

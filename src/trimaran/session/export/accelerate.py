@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 
 from trimaran.session.export.recipe import Exported, Recipe
+from trimaran.units import format_count
 
 RELEASE = "1.15"
 
@@ -86,7 +87,7 @@ def _lost(recipe: Recipe) -> Iterator[str]:
 
 
 def _text(recipe: Recipe, section: dict[str, object]) -> str:
-    lines = [f"# {recipe.job} on {recipe.devices} devices, for accelerate {RELEASE}."]
+    lines = [f"# {recipe.job} on {format_count(recipe.devices, 'device')}, for accelerate {RELEASE}."]
     lines += [f"# Not said here: {line}" for line in _lost(recipe)]
     for name, value in section.items():
         if isinstance(value, dict):

@@ -5,8 +5,11 @@ from typing import Literal, get_args
 
 from trimaran.errors import InputError
 from trimaran.program import check_plan, read_plan
+from trimaran.program.files import decode_object, read_text
+from trimaran.program.plan import DIVISION_KIND
 from trimaran.report.files import write_whole
 from trimaran.session.export.accelerate import to_accelerate
+from trimaran.session.export.from_division import recipe_of_division_file
 from trimaran.session.export.from_plan import recipe_of_plan
 from trimaran.session.export.megatron import to_megatron
 from trimaran.session.export.recipe import Exported
@@ -22,7 +25,8 @@ def export_plan(path: Path, target: str) -> Exported:
     """A plan for another runtime.
 
     Args:
-        path: of the plan
+        path: of the plan; one of degrees for a transformer on a machine of the catalog names no modules, and its job is
+            not captured
         target: name of the runtime
 
     Raises:
@@ -31,6 +35,9 @@ def export_plan(path: Path, target: str) -> Exported:
     """
     if target not in _WRITERS:
         raise InputError(f'cannot export to "{target}": choose one of {", ".join(get_args(Target))}', target=target)
+    plain = decode_object(read_text(path), source=str(path))
+    if plain.get("kind") == DIVISION_KIND:
+        return _WRITERS[target](recipe_of_division_file(plain, source=str(path)))
     plan = read_plan(path)
     from trimaran.graph.capture import capture
 

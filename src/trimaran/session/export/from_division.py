@@ -1,17 +1,93 @@
 """From the division of a transformer over a machine to a recipe.
 
 Such a plan names no modules: its stages are numbers of layers. The embedding is with the first part of the stack and
-the loss with the last.
+the loss with the last. Its file holds more, for people to read: what the recipe takes is `_Decided`.
 """
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 from trimaran.costs.transformers.division import Division
+from trimaran.errors import InputError
+from trimaran.program.files import check_version, from_plain
 from trimaran.session.export.recipe import Precision, Recipe, Recompute, Stage
+from trimaran.units import format_count
 
 _ZERO = {"none": 0, "optimizer": 1, "gradients": 2, "parameters": 3}
 # What a runtime calls "selective" is attention's probabilities, or what is cheap to compute again.
 _SELECTIVE = frozenset({"attention", "norms", "activations", "feed_forward", "up_projections"})
+
+_PRECISIONS: dict[str, Precision] = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float8": "bf16"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Decided:
+    """What a file of a division says that a recipe takes.
+
+    Attributes:
+        job: reference of the network
+        division: degrees and stages
+        layers: of the whole stack
+        global_batch_size: sequences of one update
+        sequence_length: tokens of a sequence
+        precision: of products
+    """
+
+    job: str
+    division: Division
+    layers: int
+    global_batch_size: int
+    sequence_length: int
+    precision: str
+
+
+def recipe_of_division_file(plain: Mapping[str, Any], *, source: str) -> Recipe:
+    """What the file of a division says, in the words of other runtimes.
+
+    Args:
+        plain: the object of the file
+        source: what to call it in errors
+
+    Raises:
+        InputError: another version, a key that is missing or wrong, or parts that are not the whole stack
+    """
+    plain = dict(plain)
+    check_version(plain, 1, source=source)
+    names = [field.name for field in dataclasses.fields(_Decided)]
+    decided = from_plain({name: plain[name] for name in names if name in plain}, _Decided, source=source)
+    division = decided.division
+    _check_parts(division, decided.layers, source=source)
+    if decided.precision not in _PRECISIONS:
+        raise InputError(
+            f'{source}: precision is "{decided.precision}", known are {", ".join(_PRECISIONS)}',
+            source=source,
+            precision=decided.precision,
+        )
+    recipe = recipe_of_division(
+        division,
+        job=decided.job,
+        layers=decided.layers,
+        global_batch_size=decided.global_batch_size,
+        sequence_length=decided.sequence_length,
+        precision=_PRECISIONS[decided.precision],
+    )
+    if decided.precision != "float8":
+        return recipe
+    return replace(recipe, beyond=(*recipe.beyond, "products in float8: the file says bf16"))
+
+
+def _check_parts(division: Division, layers: int, *, source: str) -> None:
+    wanted = division.pipeline * division.chunks
+    if division.parts and (len(division.parts) != wanted or sum(division.parts) != layers):
+        raise InputError(
+            f"{source}: $.division.parts has {len(division.parts)} parts with {sum(division.parts)} layers in all, "
+            f"{format_count(division.pipeline, 'stage')} of {format_count(division.chunks, 'part')} want {wanted} with "
+            f"{layers}",
+            source=source,
+            parts=division.parts,
+        )
 
 
 def recipe_of_division(

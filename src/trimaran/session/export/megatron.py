@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Iterator
 
 from trimaran.session.export.recipe import Exported, Recipe
+from trimaran.units import format_count
 
 RELEASE = "0.16"
 
@@ -115,7 +116,7 @@ _NEGATED = {"bucket_size": "ddp-bucket-size"}
 
 
 def _text(recipe: Recipe) -> str:
-    lines = [f"# {recipe.job} on {recipe.devices} devices, for Megatron-LM (Megatron Core {RELEASE})."]
+    lines = [f"# {recipe.job} on {format_count(recipe.devices, 'device')}, for Megatron-LM (Megatron Core {RELEASE})."]
     lines += [f"# Not said here: {line}" for line in _lost(recipe)]
     values = _model(recipe) | _data_parallel(recipe) | _batch(recipe)
     for name, value in values.items():

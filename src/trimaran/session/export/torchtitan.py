@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from itertools import accumulate
 
 from trimaran.session.export.recipe import Exported, Recipe
+from trimaran.units import format_count
 
 RELEASE = "0.3"
 
@@ -118,8 +119,9 @@ def _lost(recipe: Recipe) -> Iterator[str]:
 
 
 def _text(recipe: Recipe, sections: dict[str, dict[str, object]]) -> str:
+    devices = format_count(recipe.devices, "device")
     lines = [
-        f'"""{recipe.job} on {recipe.devices} devices, for torchtitan {RELEASE}; made by `trimaran export`.',
+        f'"""{recipe.job} on {devices}, for torchtitan {RELEASE}; made by `trimaran export`.',
         "",
         "Not said here:",
         *(f"- {line}" for line in _lost(recipe)),

@@ -89,6 +89,27 @@ def parse_measured(text: str) -> tuple[float, int | None]:
     return float(match[1]), int(match[2]) if match[2] else None
 
 
+def parse_figures(text: str) -> tuple[tuple[float, int | None], ...]:
+    """One figure of one device, or several of different batches: samples a second, and the batch.
+
+    Raises:
+        InputError: not a figure; several of which one does not say its batch, or two of one batch
+
+    Example:
+        >>> parse_figures("251 images/s at 16, 364 images/s at 128")
+        ((251.0, 16), (364.0, 128))
+    """
+    figures = tuple(parse_measured(part) for part in text.split(","))
+    batches = [batch for _, batch in figures]
+    if len(figures) > 1 and (None in batches or len(set(batches)) < len(batches)):
+        raise InputError(
+            'several figures need a batch each, all different, such as "251 images/s at 16, 364 images/s at 128"; '
+            f'got "{text}"',
+            text=text,
+        )
+    return figures
+
+
 def check_spread(spread: float) -> float:
     """A spread of the work of batches, as it is.
 

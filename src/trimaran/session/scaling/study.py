@@ -26,10 +26,11 @@ from trimaran.report.scaling.study import Mode, ScalingRow, ScalingStudy
 from trimaran.session.planning import Progress, ignore_progress
 from trimaran.session.scaling.advice import advise
 from trimaran.session.scaling.memory import rank_memory
-from trimaran.session.scaling.profiled import profile_correction
-from trimaran.session.scaling.requests import default_software, parse_measured
+from trimaran.session.scaling.profiled import figures_correction, profile_correction
+from trimaran.session.scaling.requests import default_software, parse_figures
 from trimaran.session.workloads import workload
 from trimaran.simulator.exchange import scale_step
+from trimaran.units import format_count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +46,7 @@ class StudyRequest:
         precision: in which is computed
         software: framework and year; None: what goes with the methods
         options: of the job
-        measured: a figure of one device, such as "363 images/s"
+        measured: a figure of one device, such as "363 images/s", or several with their batches
         nccl_log: output of nccl-tests on the machine
         kineto: a trace of PyTorch's profiler of one device
         length_spread: of batches: standard deviation of their work by its mean
@@ -128,16 +129,23 @@ class Steps:
         return self._known[batch]
 
     def _estimate(self, work: Workload) -> StepEstimate:
-        """A step as modelled, and as a profile of the largest batch corrects that."""
-        estimate = estimate_step(work, self.machine.node.device, self.software)
-        if self.request.kineto is None:
-            return estimate
-        if self._correction is None:
+        """A step as modelled, and as several figures or a profile of the largest batch correct that."""
+        device = self.machine.node.device
+        figures = self._figures()
+        if self._correction is None and len(figures) > 1:
+            if self.request.kineto is not None:
+                raise InputError("several measured figures and a profile correct the same: leave one of them out")
+            known = [(self._work(batch), batch / rate) for rate, batch in figures if batch]
+            self._correction = figures_correction(known, device, self.software)
+        if self._correction is None and self.request.kineto is not None:
             profiled = self._work(max(self.request.batches))
             self._correction = profile_correction(
-                self.request.kineto, profiled, estimate_step(profiled, self.machine.node.device, self.software)
+                self.request.kineto, profiled, estimate_step(profiled, device, self.software)
             )
-        return estimate_step(work, self.machine.node.device, self.software, correction=self._correction)
+        return estimate_step(work, device, self.software, correction=self._correction)
+
+    def _figures(self) -> tuple[tuple[float, int | None], ...]:
+        return () if self.request.measured is None else parse_figures(self.request.measured)
 
     def _work(self, batch: int) -> Workload:
         return workload(
@@ -151,10 +159,11 @@ class Steps:
         return ExchangeOptions(explain=explain, correction=self._links, length_spread=self.request.length_spread)
 
     def _anchor_s(self, work: Workload, estimate: StepEstimate) -> float | None:
-        """A step as the person's figure has it; at another batch, the model is off by the same factor [s]."""
-        if self.request.measured is None:
+        """A step as the person's one figure has it; at another batch, the model is off by the same factor [s]."""
+        figures = self._figures()
+        if len(figures) != 1:
             return None
-        samples_per_s, at = parse_measured(self.request.measured)
+        ((samples_per_s, at),) = figures
         base = at or max(self.request.batches)
         if base == work.batch:
             return base / samples_per_s
@@ -199,7 +208,7 @@ def _rows(steps: Steps, batch: int, sync: Sync, notes: list[str]) -> list[Scalin
     for devices in steps.request.devices:
         share, rest = divmod(batch, devices) if strong else (batch, 0)
         if rest or not share:
-            notes.append(f"a batch of {batch} has no equal shares for {devices} devices: left out")
+            notes.append(f"a batch of {batch} has no equal shares for {format_count(devices, 'device')}: left out")
             continue
         if sync == "p2p" and devices > steps.machine.node.devices:
             notes.append(f"copies between devices stay within a node: p2p on {devices} devices is left out")

@@ -18,11 +18,9 @@ from trimaran.session.validation.quantities import figure_of, is_time, step_of
 from trimaran.session.validation.setups import understand
 from trimaran.session.validation.sources import recipe_of
 from trimaran.session.validation.steps import RowStep, row_step
+from trimaran.session.validation.time_to_train import FAMILY as TIMES
+from trimaran.session.validation.time_to_train import answer_times
 from trimaran.session.validation.types import Anchor, Answer, Row, Setup
-
-_NOT_PREDICTED = {
-    "time_to_train": "how many epochs a target takes is not predicted; ask for the throughput instead",
-}
 
 
 def answer(row: Row, *, anchor: Anchor, sizes: bool = False) -> Answer:
@@ -47,8 +45,8 @@ def answer(row: Row, *, anchor: Anchor, sizes: bool = False) -> Answer:
 def _answered(row: Row, anchor: Anchor, sizes: bool) -> Answer:
     if row.measured <= 0:
         raise InputError(f"row {row.row_id}: a measured figure of {row.measured} cannot be compared with")
-    if row.family in _NOT_PREDICTED:
-        raise InputError(_NOT_PREDICTED[row.family])
+    if row.family == TIMES:
+        return answer_times([row])[0]
     if row.family in _FAMILIES:
         return _FAMILIES[row.family](row)
     if row.family in ("single_gpu_time", "dp_throughput", "dp_step_time"):

@@ -16,7 +16,8 @@ from trimaran.graph.workload import Gradient, WeightGradient, Work, WorkKind, Wo
 SIZED = "published:"
 """Begins the names of such networks in a set-up."""
 
-_BLOCKS = 40
+_LAYERS = 40
+"""Of a network whose depth does not matter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +32,7 @@ class PublishedSize:
         forward_flops: of one sample [FLOP]
         tensors: parameters are in so many
         split_parameters: of a layer that model parallelism divides
+        layers: products that stand for a forward pass
         source: where the figures come from
     """
 
@@ -41,6 +43,7 @@ class PublishedSize:
     forward_flops: float
     tensors: int
     split_parameters: int
+    layers: int
     source: str
 
 
@@ -57,6 +60,7 @@ def published_sizes() -> tuple[PublishedSize, ...]:
             forward_flops=entry["forward_flops"],
             tensors=entry["tensors"],
             split_parameters=entry.get("split_parameters", 0),
+            layers=entry.get("layers", _LAYERS),
             source=entry["source"],
         )
         for entry in tomllib.loads(text)["networks"]
@@ -93,16 +97,17 @@ def sized_workload(name: str, *, batch: int, precision: str, split: bool) -> Wor
     size = next(one for one in published_sizes() if one.name == name)
     parameters = size.parameters + (0 if split else size.split_parameters)
     dtype = precision if precision in ("float16", "bfloat16") else "float32"
-    flops = size.forward_flops * batch / _BLOCKS
-    forward = [_product(flops, dtype, Phase.FORWARD, Gradient.NONE, block) for block in range(_BLOCKS)]
+    layers = size.layers
+    flops = size.forward_flops * batch / layers
+    forward = [_product(flops, dtype, Phase.FORWARD, Gradient.NONE, block) for block in range(layers)]
     backward: list[Work] = []
     gradients: list[WeightGradient] = []
-    for block in reversed(range(_BLOCKS)):
+    for block in reversed(range(layers)):
         backward.append(_product(flops, dtype, Phase.BACKWARD, Gradient.INPUT, block))
         backward.append(_product(flops, dtype, Phase.BACKWARD, Gradient.WEIGHT, block))
-        for elements in _tensors(size.parameters, size.tensors, block):
+        for elements in _tensors(size, block):
             gradients.append(_gradient(elements, block, len(gradients), len(forward) + len(backward) - 1))
-        if block == _BLOCKS - 1 and parameters > size.parameters:
+        if block == layers - 1 and parameters > size.parameters:
             gradients.insert(0, _gradient(size.split_parameters, block, len(gradients), len(forward) + 1))
     update = Work(
         kind=WorkKind.OPTIMIZER,
@@ -144,11 +149,11 @@ def _product(flops: float, dtype: str, phase: Phase, gradient: Gradient, block: 
     )
 
 
-def _tensors(parameters: int, tensors: int, block: int) -> list[int]:
+def _tensors(size: PublishedSize, block: int) -> list[int]:
     """Elements of a block's tensors: later blocks have more, in proportion to their number."""
-    share = 2 * (block + 1) / (_BLOCKS * (_BLOCKS + 1))
-    number = max(1, round(tensors / _BLOCKS))
-    elements = max(1, round(parameters * share))
+    share = 2 * (block + 1) / (size.layers * (size.layers + 1))
+    number = max(1, round(size.tensors / size.layers))
+    elements = max(1, round(size.parameters * share))
     return [max(1, elements // number)] * number
 
 

@@ -72,6 +72,9 @@ def wanted(family: str, asked: str | None) -> bool:
 
 
 def _family_of_file(path: Path, columns: tuple[str, ...], asked: str | None) -> str:
+    if "ttt_min" in columns and "value" not in columns:
+        _require(path, columns, ("benchmark", "kind", "global_batch"))
+        return "time_to_train"
     if "family" in columns:
         _require(path, columns, ("value",))
         return ""
@@ -119,6 +122,9 @@ def _row(path: Path, line: int, cells: Mapping[str, str], given: str) -> Row:
         column, unit = "time_us", "us"
         for name in ("n_gpus", "bytes"):
             number(cells.get(name, ""), path=path, line=line, column=name)
+    elif family == "time_to_train" and "value" not in cells:
+        column, unit = "ttt_min", "min"
+        cells = _result(cells)
     else:
         column = "value"
     if not family:
@@ -134,6 +140,20 @@ def _row(path: Path, line: int, cells: Mapping[str, str], given: str) -> Row:
         anchor=number(anchor, path=path, line=line, column="anchor_value") if anchor else None,
         flag=cells.get("flag", ""),
     )
+
+
+def _result(cells: Mapping[str, str]) -> Mapping[str, str]:
+    """Cells of a submitted result, named as others are; 0 where it has no time, as points of convergence have none."""
+    minutes = figure(cells.get("ttt_min", "")) or 0.0
+    return {
+        "model": cells.get("benchmark", ""),
+        "machine": cells.get("kind", "").removeprefix("submission").strip(),
+        "gpu": cells.get("accelerator", ""),
+        "n_gpus": cells.get("n_accelerators", ""),
+        **cells,
+        "benchmark": cells.get("benchmark", ""),
+        "ttt_min": str(max(0.0, minutes)),
+    }
 
 
 def _unit_of(cell: str) -> str:

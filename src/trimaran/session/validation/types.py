@@ -85,6 +85,9 @@ class Answer:
         baselines: what simple rules say, by name, such as "linear" and "log2", where there is an anchor
         setup: as understood; None where it was not
         fits: whether the step fits the memory of the row's device; None where that is not asked or not known
+        basis: what it was predicted from, in words, where that is another row; ""
+        anchors: rows that it was predicted from
+        several_nodes: whether devices of several nodes took part, where the set-up does not say it; None
     """
 
     row: Row
@@ -95,6 +98,9 @@ class Answer:
     baselines: Mapping[str, float] | None = None
     setup: Setup | None = None
     fits: bool | None = None
+    basis: str = ""
+    anchors: tuple[str, ...] = ()
+    several_nodes: bool | None = None
 
     @property
     def error(self) -> float | None:

@@ -5,18 +5,19 @@ Rows of one network go to the same process one after another, because a network 
 
 import functools
 import os
-import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from importlib import resources
 from multiprocessing import get_context
 from pathlib import Path
 
 from trimaran.report.validation.scores import Scored
 from trimaran.session.validation.predict import answer
+from trimaran.session.validation.published_rows import published_rows as published_rows
 from trimaran.session.validation.published_sizes import SIZED
 from trimaran.session.validation.rows import read_rows
+from trimaran.session.validation.time_to_train import FAMILY as TIMES
+from trimaran.session.validation.time_to_train import answer_times
 from trimaran.session.validation.types import Anchor, Answer, Row
 
 Progress = Callable[[str, int, int], None]
@@ -72,11 +73,32 @@ def answer_rows(
         sizes: as for `ValidationRequest`
         processes: at most
     """
+    together = [place for place, row in enumerate(rows) if row.family == TIMES]
+    if together:
+        return _with_times(rows, together, anchor, progress=progress, sizes=sizes, processes=processes)
     one = functools.partial(answer, anchor=anchor, sizes=sizes)
     at_most = min(processes, os.cpu_count() or 1)
     if len(rows) <= _ALONE or at_most < 2:
         return _here(rows, one, progress)
     return _apart(rows, one, progress, at_most)
+
+
+def _with_times(
+    rows: Sequence[Row], together: Sequence[int], anchor: Anchor, *, progress: Progress, sizes: bool, processes: int
+) -> tuple[Answer, ...]:
+    """Times to train are predicted from one another where that is allowed, so they stay together; others as ever."""
+    times = set(together)
+    apart = [place for place in range(len(rows)) if place not in times]
+    answers: dict[int, Answer] = {}
+    if apart:
+        others = [rows[place] for place in apart]
+        found = answer_rows(others, anchor, progress=progress, sizes=sizes, processes=processes)
+        answers.update(zip(apart, found, strict=True))
+    asked = [rows[place] for place in together]
+    told = answer_times(asked) if anchor == "single" else tuple(answer_times([row])[0] for row in asked)
+    answers.update(zip(together, told, strict=True))
+    progress("rows", len(rows), len(rows))
+    return tuple(answers[place] for place in range(len(rows)))
 
 
 def _rows(request: ValidationRequest) -> list[Row]:
@@ -85,26 +107,13 @@ def _rows(request: ValidationRequest) -> list[Row]:
     return [row for path in request.files for row in read_rows(path, family=request.family)]
 
 
-def published_rows(family: str | None = None) -> tuple[Row, ...]:
-    """The rows that come with Trimaran; their column `use` says whether constants may be fitted on them.
-
-    Args:
-        family: only these; None for all
-    """
-    folder = Path(str(resources.files("trimaran.session.validation.published")))
-    same = tomllib.loads((folder / "sources.toml").read_text("utf-8"))
-    return tuple(
-        row for path in sorted(folder.glob("*.csv")) for row in read_rows(path, family=family, same=same[path.stem])
-    )
-
-
 def scored(found: Answer) -> Scored:
     """An answer as it is scored and shown."""
     row, setup = found.row, found.setup
     machine = row.fields.get("machine") or row.fields.get("gpu", "")
     network = row.fields.get("op") or row.fields.get("model", "")
     nodes = row.fields.get("n_nodes", "1")
-    several = nodes not in ("", "0", "1")
+    several = nodes not in ("", "0", "1") if found.several_nodes is None else found.several_nodes
     if setup is not None:
         machine = setup.machine.node.name if setup.devices > 1 else setup.device
         network, several = setup.network.removeprefix(SIZED), setup.nodes > 1
@@ -127,12 +136,15 @@ def scored(found: Answer) -> Scored:
         skipped=found.skipped,
         flag=row.flag,
         fits=found.fits,
+        anchors=found.anchors,
     )
 
 
 def _setting(found: Answer) -> str:
     """Devices, nodes, and whether one device's figure was used."""
     setup = found.setup
+    if found.basis:
+        return found.basis
     if setup is None:
         return "not one step of equal ranks"
     where = "one device" if setup.devices == 1 else "one node" if setup.nodes == 1 else "several nodes"

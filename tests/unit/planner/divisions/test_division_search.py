@@ -12,7 +12,7 @@ from trimaran.costs.transformers.shapes import Experts, TransformerShape, gpt_sh
 from trimaran.errors import InfeasibleError, InputError
 from trimaran.planner.divisions.candidates import groups, members
 from trimaran.planner.divisions.contrast import why_not
-from trimaran.planner.divisions.document import division_document, division_lines
+from trimaran.planner.divisions.document import division_document, division_name
 from trimaran.planner.divisions.pricing import memory_limit, pricer
 from trimaran.planner.divisions.search import division_task, search_divisions, search_task
 from trimaran.planner.divisions.types import DivisionLimits, DivisionPins, DivisionTask, PricedDivision
@@ -174,7 +174,7 @@ def test_the_document_has_every_stage_and_adds_up() -> None:
     for axis in chosen["device_order"]:  # type: ignore[index]
         product *= axis["size"]
     assert product == 16
-    assert division_lines(found)[0].startswith("chosen: ")
+    assert division_name(found.chosen.division).startswith("tp")
 
 
 def test_why_not_names_the_part_that_costs_most() -> None:

@@ -1,6 +1,17 @@
 """From the division of a transformer to what other runtimes are told."""
 
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
 from trimaran.costs.transformers.division import Division
+from trimaran.errors import InputError
+from trimaran.planner.pins import Pins
+from trimaran.program import read_plan
+from trimaran.session.cluster_planning import ClusterRequest, DividedPlan, plan_on_machine, write_machine_plan
+from trimaran.session.export.exporting import export_plan
 from trimaran.session.export.from_division import recipe_of_division
 from trimaran.session.export.megatron import to_megatron
 from trimaran.session.export.torchtitan import to_torchtitan
@@ -37,3 +48,62 @@ def test_recompute_and_sharding_have_the_names_of_the_field() -> None:
     recipe = recipe_of_division(Division(recomputed=frozenset({"attention"})), layers=8, **FIGURES)
     assert recipe.recompute == "selective"
     assert to_megatron(recipe).sections["model"]["recompute_granularity"] == "selective"
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory: pytest.TempPathFactory) -> tuple[DividedPlan, dict[str, Any]]:
+    request = ClusterRequest(cluster="hgx-h100:16", devices=128, batch=256, pins=Pins(tp=8, pp=4), precision="bfloat16")
+    found = plan_on_machine("llama2:13b", request)
+    assert isinstance(found, DividedPlan)
+    path = tmp_path_factory.mktemp("divided") / "plan.json"
+    write_machine_plan(path, found)
+    return found, json.loads(path.read_text())
+
+
+def written(tmp_path: Path, plain: dict[str, Any]) -> Path:
+    (tmp_path / "plan.json").write_text(json.dumps(plain))
+    return tmp_path / "plan.json"
+
+
+def test_the_file_of_a_division_is_exported(planned: tuple[DividedPlan, dict[str, Any]], tmp_path: Path) -> None:
+    found, plain = planned
+    division = found.search.chosen.division
+    exported = export_plan(written(tmp_path, plain), "megatron")
+    model = exported.sections["model"]
+    assert (model["tensor_model_parallel_size"], model["pipeline_model_parallel_size"]) == (8, 4)
+    assert model["bf16"] is True
+    assert exported.sections["batch"]["micro_batch_size"] == division.microbatch
+    assert exported.sections["batch"]["global_batch_size"] == 256
+    assert "llama2:13b on 128 devices" in exported.text
+    named = export_plan(written(tmp_path, plain), "torchtitan").sections["parallelism"]["module_fqns_per_model_part"]
+    layers = [name for part in named for name in part if name.startswith("layers.")]  # type: ignore[attr-defined]
+    assert layers == [f"layers.{number}" for number in range(40)]
+
+
+def test_what_the_file_of_a_division_does_not_say_is_named(
+    planned: tuple[DividedPlan, dict[str, Any]], tmp_path: Path
+) -> None:
+    lost = {name: value for name, value in planned[1].items() if name != "layers"}
+    with pytest.raises(InputError, match="layers"):
+        export_plan(written(tmp_path, lost), "megatron")
+    odd = planned[1] | {"division": planned[1]["division"] | {"chunks": 1, "parts": [20, 21, 0, 0]}}
+    with pytest.raises(InputError, match=r"parts has 4 parts with 41 layers in all, 4 stages of 1 part want 4 with 40"):
+        export_plan(written(tmp_path, odd), "megatron")
+    with pytest.raises(InputError, match='precision is "int4"'):
+        export_plan(written(tmp_path, planned[1] | {"precision": "int4"}), "megatron")
+    with pytest.raises(InputError, match="unknown key"):
+        export_plan(written(tmp_path, planned[1] | {"division": {"tensors": 8}}), "megatron")
+
+
+def test_products_in_float8_are_said_in_other_words(
+    planned: tuple[DividedPlan, dict[str, Any]], tmp_path: Path
+) -> None:
+    exported = export_plan(written(tmp_path, planned[1] | {"precision": "float8"}), "megatron")
+    assert any("float8" in line for line in exported.lost)
+
+
+def test_degrees_without_a_program_are_not_read_as_a_plan(
+    planned: tuple[DividedPlan, dict[str, Any]], tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match="degrees for llama2:13b on hgx-h100:16, and no program"):
+        read_plan(written(tmp_path, planned[1]))

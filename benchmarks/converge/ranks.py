@@ -1,0 +1,20 @@
+"""What each rank of the benchmark does; in a file of its own, so that the ranks can import it."""
+
+from trimaran.graph.capture import capture
+from trimaran.measure.converge.training import Limits, Outcome, train_to_target
+from trimaran.program import Plan, parse_program, plan_program
+from trimaran.runtime.executor import Executor
+from trimaran.runtime.world import World
+from trimaran.session.jobs import JobSource
+
+
+def train_rank(world: World, source: JobSource, plan: Plan, evaluation: str, limits: Limits) -> Outcome:
+    """Train by a plan until the target; the clock stands still during evaluations."""
+    job = source.make()
+    executor = Executor(
+        job, plan.strategy, plan_program(plan), parse_program(evaluation), world, capture=capture(job), record=False
+    )
+    held_out = job.evaluation_dataset() if job.evaluation_dataset is not None else None
+    outcome = train_to_target(executor, held_out, limits, batch=job.global_batch_size)
+    executor.close()
+    return outcome

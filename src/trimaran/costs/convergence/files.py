@@ -1,0 +1,126 @@
+"""Curve files: the points of a curve with task, source and learning-rate recipe, as TOML or JSON; CSV is read too.
+
+    schema_version = 1
+    task = "digits to accuracy 0.97"
+    unit = "epochs"
+    points = [
+      {global_batch = 64, amount = 4.1, runs = 2, deviation = 0.14, values = [4.0, 4.2]},
+    ]
+
+What is fitted is not kept: it follows from the points.
+"""
+
+import json
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from trimaran.costs.convergence.checks import check_table
+from trimaran.costs.convergence.curve import Curve, fit_curve
+from trimaran.costs.convergence.tables import read_table
+from trimaran.costs.convergence.types import CurveTable
+from trimaran.errors import EnvironmentProblem, InputError
+from trimaran.program.files import check_version, decode_object, from_plain, read_text, to_plain
+
+CURVE_VERSION = 1
+
+
+def read_curve(path: Path) -> Curve:
+    """The curve of a file.
+
+    Args:
+        path: a curve file (.toml, .json), or a table of runs (anything else, read as CSV)
+
+    Raises:
+        InputError: it cannot be read, or a place in it is wrong: the message names it
+        CorruptDataError: it is not what its name says, as a truncated file is
+    """
+    if path.suffix.lower() not in (".toml", ".json"):
+        return fit_curve(read_table(path))
+    text = read_text(path)
+    if path.suffix.lower() == ".json":
+        plain = decode_object(text, source=str(path))
+    else:
+        try:
+            plain = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise InputError(f"{path}: not TOML: {error}", file=str(path)) from None
+    check_version(plain, CURVE_VERSION, source=str(path))
+    return fit_curve(table_of(plain, source=str(path)))
+
+
+def write_curve(path: Path, table: CurveTable) -> None:
+    """Write a curve file that `read_curve` reads back as the same table.
+
+    Args:
+        path: ends in .toml or .json; an existing file is replaced
+        table: to write
+
+    Raises:
+        InputError: another ending
+        EnvironmentProblem: it cannot be written there
+    """
+    plain = {"schema_version": CURVE_VERSION} | plain_table(table)
+    if path.suffix.lower() == ".json":
+        text = json.dumps(plain, indent=2, allow_nan=False) + "\n"
+    elif path.suffix.lower() == ".toml":
+        text = toml_text(plain)
+    else:
+        raise InputError(f"{path}: a curve file ends in .toml or .json", file=str(path))
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    try:
+        unfinished.write_text(text, encoding="utf-8")
+        unfinished.replace(path)
+    except OSError as error:
+        raise EnvironmentProblem(f"{path} cannot be written: {error.strerror}", path=str(path)) from error
+
+
+def plain_table(table: CurveTable) -> dict[str, Any]:
+    """A table as JSON data, without what is at its default; points last."""
+    plain: dict[str, Any] = to_plain(table, defaults=False)
+    points = plain.pop("points")
+    return plain | {"points": points}
+
+
+def table_of(plain: Mapping[str, Any], *, source: str) -> CurveTable:
+    """JSON data as a table, checked.
+
+    Args:
+        plain: what a file gave, without its schema version
+        source: what to call it in errors
+
+    Raises:
+        InputError: a missing or unknown key, a figure out of range
+    """
+    table = from_plain(dict(plain), CurveTable, source=source)
+    check_table(table, source=source)
+    return replace(table, points=tuple(sorted(table.points, key=lambda point: point.global_batch)))
+
+
+def toml_text(plain: Mapping[str, Any]) -> str:
+    """TOML of keys whose values are figures, texts, lists and tables; a list of tables has one a line."""
+    lines = []
+    for key, value in plain.items():
+        if isinstance(value, list) and value and isinstance(value[0], Mapping):
+            lines.append(f"{key} = [")
+            lines.extend(f"  {_toml(item)}," for item in value)
+            lines.append("]")
+        else:
+            lines.append(f"{key} = {_toml(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return repr(value) if math.isfinite(value) else {math.inf: "inf", -math.inf: "-inf"}.get(value, "nan")
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    # A JSON text is a TOML text, but for the character DEL.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f") if isinstance(value, str) else str(value)

@@ -1,0 +1,248 @@
+"""Which strategies, batches and device counts are simulated on the way to a target.
+
+    for each batch B and count N     data parallelism with the fewest microbatches that fit: the rival
+    then, lowest bound first         what spreads a network, where it may beat the best rival on no more devices
+
+A step of any strategy takes at least what its samples take one device at the microbatch that suits it best, shared by
+all. Where even that, times the updates of the batch, does not beat the rival by more than the model's error, nothing
+else is looked at: ties go to the simpler one. Of the rest each strategy is bounded by its own totals (`quick.py`), and
+simulated while its bound is below the best.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+from trimaran.errors import InfeasibleError, InputError
+from trimaran.planner.accuracy.grid import Grid, GridSearch
+from trimaran.planner.candidates import Candidate
+from trimaran.planner.choice import MODEL_ERROR, simplicity
+from trimaran.planner.problem import Problem, quick_bounds
+from trimaran.planner.quick import QuickBounds
+from trimaran.planner.space import Rejection, enumerate_strategies
+from trimaran.planner.trials import Prospect, Trials
+from trimaran.program import Strategy
+
+MOST_MICROBATCHES = 4096
+"""Gradients of no more microbatches are added up."""
+
+
+def search_grid(grid: Grid) -> GridSearch:
+    """Find the strategies that may be best at each batch and count.
+
+    Args:
+        grid: what is searched
+
+    Raises:
+        InfeasibleError: nothing fits at any batch
+    """
+    begun_s = time.monotonic()
+    cells = _Cells(grid)
+    for batch in grid.problems:
+        for count in grid.counts:
+            cells.try_replicas(batch, count)
+    complete = cells.try_others(until_s=begun_s + (float("inf") if grid.time_limit_s is None else grid.time_limit_s))
+    if not any(cells.found.values()):
+        raise InfeasibleError(_nothing_fits(cells.rejected))
+    return GridSearch(
+        candidates={batch: tuple(found) for batch, found in cells.found.items() if found},
+        rejected={batch: tuple(found) for batch, found in cells.rejected.items()},
+        is_complete=complete,
+        seconds=time.monotonic() - begun_s,
+    )
+
+
+class _Cells:
+    """Batches × counts, with what was found in each."""
+
+    def __init__(self, grid: Grid) -> None:
+        self.grid = grid
+        self.found: dict[int, list[Candidate]] = {batch: [] for batch in grid.problems}
+        self.rejected: dict[int, list[Rejection]] = {batch: [] for batch in grid.problems}
+        self._bounds = {batch: quick_bounds(problem) for batch, problem in grid.problems.items()}
+        self._alone_s: dict[int, float] = {}
+        self._trials: dict[int, Trials] = {}
+        for batch, problem in grid.problems.items():
+            first = next(iter(self._trials.values()), None)
+            self._trials[batch] = Trials(problem, alike=first)
+        self._too_large = float("inf")
+        self._cut_short = False
+
+    def try_replicas(self, batch: int, count: int) -> None:
+        """Simulate data parallelism on so many devices, with the fewest microbatches that fit."""
+        problem, rejection = self.grid.problems[batch], None
+        if self._is_too_local(batch, count):
+            return
+        local, rest = divmod(batch, count)
+        if rest or not local:
+            why = f"a global batch of {batch} has no equal shares for {count} devices"
+            self.rejected[batch].append(Rejection(strategy=Strategy(dp=count), cause="batch", reason=why))
+            return
+        for strategy in _replicas(count, local, problem):
+            # What does not fit at some microbatch does not fit at a larger one either.
+            if local // strategy.microbatches >= self._too_large:
+                continue
+            result = self._trials[batch].try_out(strategy, problem)
+            if isinstance(result, Candidate):
+                self.found[batch].append(result)
+                return
+            rejection = result
+            if result.cause == "memory":
+                self._too_large = min(self._too_large, local // strategy.microbatches)
+        if rejection is not None:
+            self.rejected[batch].append(rejection)
+
+    def try_others(self, *, until_s: float) -> bool:
+        """Simulate what may beat the replicas; False where the time ran out."""
+        waiting = sorted(
+            (
+                (weight * prospect.bound.step_time_s, number, batch, prospect)
+                for number, (batch, weight, prospect) in enumerate(self._prospects(until_s))
+            ),
+            key=lambda entry: entry[:2],
+        )
+        for bound, _, batch, prospect in waiting:
+            if bound * (1.0 + MODEL_ERROR) >= self._best(prospect.strategy.devices):
+                continue
+            if time.monotonic() > until_s and any(self.found.values()):
+                return not self._cut_short and not any(
+                    self._may_be_chosen(bound, prospect.strategy.devices) for bound, _, _, prospect in waiting
+                )
+            self._try(batch, prospect)
+        self._show_hybrid(until_s)
+        return not self._cut_short
+
+    def _may_be_chosen(self, bound: float, devices: int) -> bool:
+        """Whether what takes at least so long, weighted, on so many devices may be better than all that is known."""
+        by_cost, weights = self.grid.by_cost, self.grid.weights
+        known = [
+            weights[batch] * one.step_time_s * (one.strategy.devices if by_cost else 1)
+            for batch, found in self.found.items()
+            for one in found
+        ]
+        return bound * (devices if by_cost else 1) * (1.0 + MODEL_ERROR) < min(known)
+
+    def _show_hybrid(self, until_s: float) -> None:
+        """Simulate the hybrid that may be best beside the best replicas, so that the choice can be seen."""
+        if any(one.strategy.pp * one.strategy.tp > 1 for found in self.found.values() for one in found):
+            return
+        weights = self.grid.weights
+        known = [(weights[batch] * one.step_time_s, batch, one) for batch, found in self.found.items() for one in found]
+        if not known or time.monotonic() > until_s:
+            return
+        _, batch, best = min(known, key=lambda entry: entry[:2])
+        prospects = [
+            prospect
+            for prospect in self._outlines(batch, (best.strategy.devices,))
+            if prospect.strategy.pp * prospect.strategy.tp > 1
+        ]
+        for prospect in sorted(prospects, key=lambda one: (one.bound.step_time_s, simplicity(one.strategy))):
+            before = len(self.found[batch])
+            self._try(batch, prospect, whatever=True)
+            if len(self.found[batch]) > before or time.monotonic() > until_s:
+                return
+
+    def _try(self, batch: int, outline: Prospect, *, whatever: bool = False) -> None:
+        problem, trials = self.grid.problems[batch], self._trials[batch]
+        weight = self.grid.weights[batch]
+        seen = trials.refine(outline, problem)
+        if isinstance(seen, Prospect):
+            bound = weight * seen.bound.step_time_s
+            if not whatever and bound * (1.0 + MODEL_ERROR) >= self._best(seen.strategy.devices):
+                return
+            result = trials.run(seen, problem)
+        else:
+            result = seen
+        if isinstance(result, Rejection):
+            self.rejected[batch].append(result)
+        else:
+            self.found[batch].append(result)
+
+    def _prospects(self, until_s: float) -> Iterator[tuple[int, float, Prospect]]:
+        """Strategies of the cells in which something may beat the replicas, with their bounds."""
+        for batch in self.grid.problems:
+            counts = [count for count in self.grid.counts if self._may_win(batch, count)]
+            if counts and time.monotonic() > until_s and any(self.found.values()):
+                self._cut_short = True
+            elif counts:
+                for seen in self._outlines(batch, counts):
+                    yield batch, self.grid.weights[batch], seen
+
+    def _outlines(self, batch: int, counts: Sequence[int]) -> Iterator[Prospect]:
+        """Strategies on some counts of devices with their bounds; what stands against the others is kept."""
+        problem = self.grid.problems[batch]
+        strategies, rejected = enumerate_strategies(
+            problem.graph, devices=problem.devices, batch=batch, executions=problem.executions, pins=problem.pins
+        )
+        self.rejected[batch] += [one for one in rejected if one.strategy.devices in counts]
+        for strategy in strategies:
+            if strategy.devices not in counts or self._is_too_local(batch, strategy.dp):
+                continue
+            seen = self._trials[batch].outline(strategy)
+            if isinstance(seen, Prospect):
+                yield seen
+            else:
+                self.rejected[batch].append(seen)
+
+    def _may_win(self, batch: int, count: int) -> bool:
+        """Whether anything on so many devices may beat what is known on no more of them."""
+        best = self._best(count)
+        if best == float("inf"):
+            return True
+        if batch not in self._alone_s:
+            self._bounds[batch].share(next(iter(self._bounds.values())))
+            self._alone_s[batch] = _alone_s(self.grid.problems[batch], self._bounds[batch])
+        alone_s = self._alone_s[batch]
+        return self.grid.weights[batch] * alone_s / count * (1.0 + MODEL_ERROR) < best
+
+    def _best(self, devices: int) -> float:
+        """The least weighted time of a step on no more devices."""
+        return min(
+            (
+                self.grid.weights[batch] * one.step_time_s
+                for batch, found in self.found.items()
+                for one in found
+                if one.strategy.devices <= devices
+            ),
+            default=float("inf"),
+        )
+
+    def _is_too_local(self, batch: int, replicas: int) -> bool:
+        most = self.grid.most_local_batch
+        return most is not None and batch > most * replicas
+
+
+def _replicas(count: int, local: int, problem: Problem) -> Iterator[Strategy]:
+    """Data parallelism on so many devices, by rising number of microbatches."""
+    microbatches = 1
+    pinned = problem.pins.microbatches
+    while microbatches <= min(local, MOST_MICROBATCHES):
+        for execution in problem.executions:
+            strategy = Strategy(dp=count, microbatches=microbatches, execution=execution)
+            if local % microbatches == 0 and pinned in (None, microbatches) and not problem.pins.objection(strategy):
+                yield strategy
+        microbatches = pinned if pinned is not None and pinned > microbatches else 2 * microbatches
+
+
+def _alone_s(problem: Problem, bounds: QuickBounds) -> float:
+    """What the samples of an update take one device at the microbatch that suits it best, at least [s]."""
+    found = []
+    for execution in problem.executions:
+        for size in sorted({size for key in problem.table.wholes.values() for size in key}):
+            if problem.batch % size == 0:
+                strategy = Strategy(microbatches=problem.batch // size, execution=execution)
+                try:
+                    found.append(bounds.of(strategy).step_time_s)
+                except InputError:
+                    continue
+    return min(found, default=0.0)
+
+
+def _nothing_fits(rejected: Mapping[int, Sequence[Rejection]]) -> str:
+    reasons = [one.reason for found in rejected.values() for one in found if one.cause == "memory"] or [
+        one.reason for found in rejected.values() for one in found
+    ]
+    first = reasons[0] if reasons else "no strategy respects the limits"
+    return (
+        f"nothing fits at batches {', '.join(map(str, rejected))}: {first}; "
+        "allow more devices, smaller batches, a larger local batch, or take a pin away"
+    )

@@ -1,0 +1,1 @@
+"""A convergence curve for people and programs: document, lines, drawing."""

@@ -1,0 +1,1 @@
+"""The crossover between data parallelism and a hybrid: values, documents, lines, a drawing."""

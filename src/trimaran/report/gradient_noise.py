@@ -1,0 +1,153 @@
+"""The gradient noise scale of a run: over the whole of it, and how it moved from epoch to epoch."""
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trimaran.costs.convergence.noise_scale import NoiseScale, Observation, as_scaled, estimate_noise_scale
+from trimaran.costs.convergence.resampling import LEAST_STEPS
+
+_LINES = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunNoise:
+    """The gradient noise scale of a run.
+
+    Attributes:
+        whole: over all observed steps
+        by_epoch: number of the epoch, from 1, and its noise scale; epochs without an observed step are left out
+        scaled: over the steps whose gradients are known as the optimizer scales them; None where it does not, or where
+            that is not known
+        optimizer: name of its class
+        notes: what the reader should know
+    """
+
+    whole: NoiseScale
+    by_epoch: tuple[tuple[int, NoiseScale], ...]
+    scaled: NoiseScale | None = None
+    optimizer: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def run_noise(observations: Sequence[Observation], steps_per_epoch: int, *, optimizer: str = "") -> RunNoise | None:
+    """The noise scale of a run from what its steps noted.
+
+    Args:
+        observations: by rising step
+        steps_per_epoch: of the run
+        optimizer: name of its class; empty: not known
+
+    Returns:
+        None where no step was observed.
+    """
+    if not observations:
+        return None
+    notes = []
+    scaled = as_scaled(observations)
+    if optimizer and optimizer not in _PLAIN and len(scaled) < LEAST_STEPS:
+        notes.append(
+            f"the noise scale is that of plain gradients; {optimizer} scales them, so its critical batch differs"
+        )
+    whole = estimate_noise_scale(observations)
+    if math.isinf(whole.interval[1]):
+        notes.append(
+            f"{whole.steps} steps at batch {whole.batch:.0f} do not bound the noise scale from above: observe more "
+            "steps, or a larger batch"
+        )
+    epochs = itertools.groupby(observations, lambda one: one.step // steps_per_epoch + 1)
+    by_epoch = tuple((number, estimate_noise_scale(list(steps))) for number, steps in epochs)
+    return RunNoise(
+        whole=whole,
+        by_epoch=by_epoch,
+        scaled=estimate_noise_scale(scaled) if len(scaled) >= LEAST_STEPS else None,
+        optimizer=optimizer,
+        notes=tuple(notes),
+    )
+
+
+def gradient_noise_lines(found: RunNoise) -> list[str]:
+    """For people: the critical batch, the noise scale, and how it moved.
+
+    Args:
+        found: of a run
+    """
+    whole = found.whole
+    lines = [
+        f"gradient noise: critical batch {_range(whole.b_crit, whole.b_crit_interval)} samples, "
+        f"B_simple {_range(whole.b_simple, whole.interval)}, over {whole.steps} steps"
+    ]
+    if found.scaled is not None:
+        lines.append(
+            f"as {found.optimizer} scales gradients: critical batch "
+            f"{_range(found.scaled.b_crit, found.scaled.b_crit_interval)} samples: the one to go by"
+        )
+    shown = found.by_epoch[:: max(1, math.ceil(len(found.by_epoch) / _LINES))]
+    if len(found.by_epoch) > 1:
+        lines.append("by epoch: " + ", ".join(f"{number}: {_round(scale.b_simple)}" for number, scale in shown))
+    return lines + [f"note: {note}" for note in found.notes]
+
+
+def gradient_noise_document(found: RunNoise | None) -> dict[str, Any] | None:
+    """For programs: batches in samples, intervals at 90 %, null for what has no upper end.
+
+    Args:
+        found: of a run; None where it was not observed
+    """
+    if found is None:
+        return None
+    return {
+        **noise_scale_document(found.whole),
+        "optimizer": found.optimizer,
+        "scaled": None if found.scaled is None else noise_scale_document(found.scaled),
+        "by_epoch": [{"epoch": number, **noise_scale_document(scale)} for number, scale in found.by_epoch],
+        "notes": list(found.notes),
+    }
+
+
+def noise_scale_document(scale: NoiseScale) -> dict[str, Any]:
+    """A noise scale for programs.
+
+    Args:
+        scale: of some steps
+
+    Example:
+        >>> one = Observation(step=0, samples=8, share=0.5, pieces=10.0, whole=10.0)
+        >>> noise_scale_document(estimate_noise_scale([one]))["b_simple"] is None   # no signal at all
+        True
+    """
+    return {
+        "b_simple": _finite(scale.b_simple),
+        "interval": [_finite(end) for end in scale.interval],
+        "b_crit": _finite(scale.b_crit),
+        "b_crit_interval": [_finite(end) for end in scale.b_crit_interval],
+        "global_batch_size": scale.batch,
+        "steps": scale.steps,
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _range(value: float, interval: tuple[float, float]) -> str:
+    low, high = interval
+    end = f"{_round(low)} or more" if math.isinf(high) else f"{_round(low)} to {_round(high)}"
+    return f"{_round(value)} (90 %: {end})"
+
+
+def _round(value: float) -> str:
+    """Three digits, more where they stand before the point.
+
+    Example:
+        >>> _round(1234.5), _round(56.78), _round(0.0123), _round(math.inf)
+        ('1234', '56.8', '0.0123', 'no end seen')
+    """
+    if math.isinf(value):
+        return "no end seen"
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+_PLAIN = frozenset({"SGD", "ASGD"})

@@ -1,0 +1,111 @@
+"""Which curve holds for a job, and how much training it says a batch needs. A curve is never invented."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trimaran.errors import InputError
+from trimaran.job import Job
+from trimaran.planner.accuracy.types import Training
+from trimaran.session.accuracy.request import TargetRequest
+from trimaran.session.network_references import parse_network
+
+if TYPE_CHECKING:
+    from trimaran.costs.convergence.curve import Curve
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What is known of a job's convergence.
+
+    Attributes:
+        curve: None: there is none
+        name: as it was asked for
+        job_batch: the job's own
+        samples_per_epoch: of the data that is trained on; None: as the curve says
+        drop_last: the last, smaller batch of an epoch is left out
+        warnings: what the user should know
+    """
+
+    curve: "Curve | None"
+    name: str = ""
+    job_batch: int = 0
+    samples_per_epoch: int | None = None
+    drop_last: bool = False
+    warnings: tuple[str, ...] = ()
+
+
+def find_job_curve(job: Job, reference: str, request: TargetRequest, *, samples: int | None) -> Known:
+    """The curve that was asked for, else the job's own, else none.
+
+    Args:
+        job: may name one
+        reference: of the job
+        request: may name one
+        samples: of the job's training data; None: they stand for others
+
+    Raises:
+        InputError: no such curve, one of another task, or epochs of nobody knows how many samples
+    """
+    name = request.curve or _own_curve(job, reference)
+    if name is None:
+        return Known(curve=None, job_batch=job.global_batch_size, samples_per_epoch=samples)
+    from trimaran.costs.convergence import check_task, find_curve
+    from trimaran.costs.convergence.checks import oddities
+
+    curve = find_curve(name)
+    samples = request.samples_per_epoch or samples
+    per_epoch = samples or curve.table.samples_per_epoch
+    if curve.table.unit == "epochs" and per_epoch is None:
+        raise InputError(
+            f"the curve {name} is in epochs, and neither it nor {reference} says how many samples one has: give "
+            "--samples-per-epoch, or a column samples_per_epoch in its table",
+            curve=name,
+        )
+    told = check_task(curve, _in_one_spelling(reference), samples_per_epoch=samples, target=job.target)
+    return Known(
+        curve=curve,
+        name=name,
+        job_batch=job.global_batch_size,
+        samples_per_epoch=per_epoch,
+        drop_last=job.drop_last,
+        warnings=(*told, *oddities(curve.table)),
+    )
+
+
+def _in_one_spelling(reference: str) -> str:
+    """A published network as curves name it: "gpt3" is the "gpt" of 175 billion parameters."""
+    network = parse_network(reference)
+    if network is None:
+        return reference
+    name = {"gpt3": "gpt"}.get(network.name, network.name)
+    return f"{name}:{network.size}" if network.size else name
+
+
+def _own_curve(job: Job, reference: str) -> str | None:
+    """The curve that a job names; a file may be named as seen from the file of the job."""
+    file, _, function = reference.rpartition(":")
+    if job.curve is None or not function or not file.endswith(".py"):
+        return job.curve
+    beside = Path(file).parent / job.curve
+    return str(beside) if beside.is_file() and not Path(job.curve).is_file() else job.curve
+
+
+def training_at(known: Known, batch: int) -> Training | None:
+    """How much training a batch needs; None without a curve.
+
+    Args:
+        known: the curve and the data
+        batch: samples of one update
+
+    Raises:
+        InputError: the curve does not say how its unit becomes updates
+    """
+    if known.curve is None:
+        return None
+    samples = known.samples_per_epoch
+    if samples is None:
+        return Training(updates=known.curve.steps(batch))
+    epochs = known.curve.epochs(batch, samples)
+    steps = float(samples // batch) if known.drop_last else samples / batch
+    return Training(updates=epochs.scaled(steps, "steps"), epochs=epochs, steps_per_epoch=steps)

@@ -1,0 +1,1 @@
+"""`trimaran converge`: how much training a job needs, batch by batch, on this machine."""

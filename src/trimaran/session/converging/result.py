@@ -1,0 +1,168 @@
+"""From finished runs to a curve, and what the reader should know of it."""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+
+from trimaran.costs.convergence import Curve, CurveTable, Point
+from trimaran.costs.convergence.checks import oddities
+from trimaran.errors import InfeasibleError
+from trimaran.measure.converge.state import Run
+from trimaran.report.converging import ConvergedBatch, ConvergedRun, NoiseComparison
+from trimaran.session.converging.targets import Target
+from trimaran.session.converging.task import Task
+
+_ROUNDS = 20  # of weighing again, each of which changes the result a small part of what the one before did
+
+
+def gather(
+    task: Task, target: Target, runs: Mapping[tuple[int, int], Run], *, repeats: int
+) -> tuple[ConvergedBatch, ...]:
+    """What each batch needed.
+
+    Args:
+        task: what was trained
+        target: that was to be reached
+        runs: finished, by batch and seed
+        repeats: wanted of each batch
+    """
+    found = []
+    for batch in task.batches:
+        mine = tuple(_row(task, target, run) for _, run in sorted(runs.items()) if run.batch == batch)
+        found.append(ConvergedBatch(global_batch=batch, runs=mine, missing=repeats - len(mine)))
+    return tuple(found)
+
+
+def _row(task: Task, target: Target, run: Run) -> ConvergedRun:
+    epochs = run.needed(target.value, most=task.max_epochs)
+    # It may have been trained to a higher target, or further.
+    return ConvergedRun(
+        global_batch=run.batch,
+        seed=run.seed,
+        end="reached" if epochs is not None else run.end,
+        epochs=epochs,
+        trained_epochs=run.epochs,
+        samples=run.samples,
+        updates=run.updates,
+        seconds=run.seconds,
+        best=run.best,
+        noise=run.noise,
+    )
+
+
+def table_of(task: Task, target: Target, measured: Sequence[ConvergedBatch]) -> CurveTable:
+    """The points of the batches that reached the target at least once.
+
+    Raises:
+        InfeasibleError: none did; with the best metric
+    """
+    points = [
+        Point(
+            global_batch=one.global_batch,
+            amount=statistics.mean(one.needed),
+            runs=len(one.needed),
+            deviation=statistics.stdev(one.needed) if len(one.needed) > 1 else None,
+            values=one.needed,
+            failed=one.failed,
+        )
+        for one in measured
+        if one.needed
+    ]
+    if not points:
+        raise _never_reached(task, target, measured)
+    return CurveTable(
+        task=f"{task.source.reference} to {target.value:g}",
+        unit="epochs",
+        points=tuple(points),
+        source=f"measured by trimaran converge, {_how(task)}",
+        samples_per_epoch=task.samples,
+        network=task.source.reference,
+        target=target.value,
+        recipe=task.recipe,
+    )
+
+
+def compare_noise(measured: Sequence[ConvergedBatch], curve: Curve) -> NoiseComparison | None:
+    """The critical batch of the runs' gradients, over all runs as the fit weighs their batches.
+
+    A run at batch B whose gradients say b has E(B) / E0 = 1 + B / b. The logarithm of that changes with ln b by
+    −B / (B + b), and the fit minimises squares of such logarithms: so ln b counts by (B / (B + b̄))², with the b̄ that
+    comes out. Batches far below the critical one say little of it, here as in the fit.
+
+    Args:
+        measured: with their runs
+        curve: has the fitted one
+    """
+    found = sorted(
+        (float(run.noise["b_crit"]), run.global_batch)
+        for one in measured
+        for run in one.runs
+        if run.noise is not None and run.noise["b_crit"]
+    )
+    if not found:
+        return None
+    pooled = math.exp(statistics.mean(math.log(value) for value, _ in found))
+    for _ in range(_ROUNDS):
+        weights = [(batch / (batch + pooled)) ** 2 for _, batch in found]
+        logarithms = [weight * math.log(value) for weight, (value, _) in zip(weights, found, strict=True)]
+        pooled = math.exp(sum(logarithms) / sum(weights))
+    fitted = curve.fit.b_crit
+    return NoiseComparison(
+        b_crit=pooled,
+        low=found[int(0.05 * (len(found) - 1))][0],
+        high=found[math.ceil(0.95 * (len(found) - 1))][0],
+        runs=len(found),
+        ratio=pooled / fitted if math.isfinite(fitted) else None,
+    )
+
+
+def warnings_of(task: Task, target: Target, measured: Sequence[ConvergedBatch], table: CurveTable) -> tuple[str, ...]:
+    """What the reader should know of the points."""
+    found = list(task.warnings)
+    for one in measured:
+        if one.missing:
+            wanted = one.missing + len(one.runs)
+            found.append(
+                f"batch {one.global_batch}: {one.missing} of {wanted} runs were not finished in time; the same command "
+                "goes on"
+            )
+        if one.failed:
+            best = "none" if one.best is None else f"{one.best:.4g}"
+            diverged = sum(run.end == "diverged" for run in one.runs)
+            found.append(
+                f"batch {one.global_batch}: {one.failed} of {len(one.runs)} runs did not reach {target.value:g} within "
+                f"{task.max_epochs:g} epochs, best {best}"
+                + (f", {diverged} diverged" if diverged else "")
+                + ("; the mean is over the others, and too low" if one.needed else "; it is not in the curve")
+            )
+    return (*found, *(text for text in oddities(table) if text not in found))
+
+
+def _never_reached(task: Task, target: Target, measured: Sequence[ConvergedBatch]) -> InfeasibleError:
+    runs = [run for one in measured for run in one.runs]
+    known = [run for run in runs if run.best is not None]
+    if not known:
+        return InfeasibleError(
+            "no run was finished and evaluated within the limits: give more --time-limit; the same command goes on",
+            target=target.value,
+        )
+    best = max(known, key=lambda run: run.best or 0.0)
+    return InfeasibleError(
+        f"no run reached {target.value:g}: the best of {len(runs)} came to {best.best:.4g}, with batch "
+        f"{best.global_batch} and seed {best.seed}, within {task.max_epochs:g} epochs. Lower --target, or raise "
+        f"--max-epochs; finished runs are kept in {task.folder}",
+        target=target.value,
+        best_metric=best.best,
+        best_batch=best.global_batch,
+        max_epochs=task.max_epochs,
+        run_dir=str(task.folder),
+    )
+
+
+def _how(task: Task) -> str:
+    recipe = task.recipe
+    held = "without its decay" if recipe.schedule == "hold" else "with its decay"
+    return (
+        f"learning rate {recipe.rule} from batch {recipe.base_batch}, the job's schedule by samples {held}, "
+        f"microbatches of at most {task.microbatch} accumulated on one device"
+    )

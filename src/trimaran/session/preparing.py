@@ -1,0 +1,91 @@
+"""What a plan for this machine starts from: the job, its graph, its data, the devices."""
+
+from dataclasses import dataclass, replace
+
+from trimaran.cluster import Cluster
+from trimaran.cluster.detect import detect_cluster
+from trimaran.errors import InputError
+from trimaran.graph import Graph
+from trimaran.job import Job
+from trimaran.planner import EpochData
+from trimaran.session.calibrated import Calibrated, find_calibrated
+from trimaran.session.jobs import JobSource
+from trimaran.session.planned import Progress
+from trimaran.session.request import EVERYTHING, PlanRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """What is known before anything is measured.
+
+    Attributes:
+        job: the job
+        graph: its dataflow graph, the same for any batch
+        cluster: the devices that may take part
+        data: how many samples an epoch has
+        calibrated: figures of this machine that are kept
+    """
+
+    job: Job
+    graph: Graph
+    cluster: Cluster
+    data: EpochData
+    calibrated: Calibrated
+
+
+def local_cluster(request: PlanRequest = EVERYTHING) -> Cluster:
+    """This machine as a cluster.
+
+    Args:
+        request: how many devices, with how much memory, joined by what
+
+    Raises:
+        InputError: more devices than there are
+    """
+    available, devices = detect_cluster().size, request.devices
+    if devices is not None and devices > available and not request.oversubscribe:
+        raise InputError(
+            f"{devices} devices were asked for, this machine has {available}: "
+            f"use --devices {available}, or --oversubscribe to share them",
+            devices=devices,
+            available=available,
+        )
+    cluster = replace(detect_cluster(devices), link=request.link)
+    most = request.memory_bytes
+    if most is None:
+        return cluster
+    limited = tuple(replace(device, memory_bytes=min(most, device.memory_bytes)) for device in cluster.devices)
+    return replace(cluster, devices=limited)
+
+
+def prepare(source: JobSource, request: PlanRequest, progress: Progress) -> Prepared:
+    """Make the job, capture its graph and look at the machine.
+
+    Args:
+        source: where the job comes from
+        request: which devices
+        progress: told what is being done
+
+    Raises:
+        InputError: the job is wrong, or more devices than there are
+    """
+    from trimaran.graph.capture import capture
+
+    calibrated = find_calibrated(request)
+    progress("reading the job", 0, 0)
+    job = source.make()
+    cluster = local_cluster(request)
+    progress("capturing the graph", 0, 0)
+    graph = capture(job).graph
+    return Prepared(job=job, graph=graph, cluster=cluster, data=epoch_data(job), calibrated=calibrated)
+
+
+def epoch_data(job: Job) -> EpochData:
+    """How many samples an epoch of a job has."""
+    from trimaran.runtime.feed import check_length
+    from trimaran.runtime.loading import dataset_length
+
+    samples = dataset_length(job.dataset())
+    check_length(samples, job)
+    held_out = 0 if job.evaluation_dataset is None or job.metric is None else dataset_length(job.evaluation_dataset())
+    return EpochData(samples=samples, evaluation_samples=held_out, drop_last=job.drop_last)

@@ -1,0 +1,180 @@
+"""A job at another batch: the learning rate by a rule, the job's schedule followed by samples instead of updates.
+
+    update        0      1      2      3                  batch 4 times the job's
+    job's update  2      6      10     14                 the middle of the samples that the update takes
+    rate          what the job's optimizer and schedule say there, times the rule's factor
+
+The job's optimizer stays as it is. Its schedule is asked as often as in the job's own training, on the rates that the
+job gave it; only what it says is multiplied. So a schedule that sets rates outright is scaled too.
+"""
+
+import dataclasses
+import math
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from trimaran.costs.convergence.recipes import RULES, Recipe, named_factor
+from trimaran.errors import InputError
+from trimaran.job import Job
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+
+def follow_recipe(job: Job, recipe: Recipe) -> Job:
+    """The job as a recipe trains it at the batch that it has.
+
+    Args:
+        job: its `global_batch_size` is the batch that is wanted
+        recipe: says at which batch the job's own rates hold
+
+    Returns:
+        The job itself, at that batch and with its own schedule; otherwise one with another `lr_schedule`.
+
+    Raises:
+        InputError: no such rule, or what the user's function gives is no positive number
+    """
+    batch, base = job.global_batch_size, recipe.base_batch
+    if batch == base and (recipe.schedule == "job" or job.lr_schedule is None):
+        return job
+    factor = rate_factor(recipe.rule, batch / base)
+    own = _updates_per_epoch(recipe.samples_per_epoch, base, drop_last=job.drop_last)
+    now = _updates_per_epoch(recipe.samples_per_epoch, batch, drop_last=job.drop_last)
+    pace = batch / base if own is None or now is None else own / now
+    per_epoch = now if now is not None else 0.0
+    warmup = recipe.warmup_epochs * per_epoch if factor > 1 else 0.0
+
+    def make_schedule(optimizer: "Optimizer") -> Any:
+        return FollowedSchedule(
+            optimizer, job.lr_schedule, factor=factor, pace=pace, warmup=warmup, holds=recipe.schedule == "hold"
+        )
+
+    return dataclasses.replace(job, lr_schedule=make_schedule)
+
+
+def rate_factor(rule: str, ratio: float) -> float:
+    """What a rule multiplies the learning rate by.
+
+    Args:
+        rule: a name, or "file.py:function"; the function takes the ratio and gives the factor
+        ratio: the batch over the one at which the job's own rates hold
+
+    Raises:
+        InputError: no such rule, file or function; the function raises, or gives no positive number
+
+    Example:
+        >>> rate_factor("sqrt", 4.0)
+        2.0
+    """
+    if ".py" not in rule:
+        return named_factor(rule, ratio)
+    from trimaran.session.jobs import load_function
+
+    try:
+        given = load_function(rule)(ratio)
+        factor = float(given)  # type: ignore[arg-type]  # whatever it is, it is checked
+    except InputError:
+        raise
+    except Exception as error:  # noqa: BLE001 it is the user's function
+        raise InputError(
+            f"the rule {rule} failed at {ratio:g} times the batch: {type(error).__name__}: {error}"
+        ) from None
+    if not (math.isfinite(factor) and factor > 0):
+        raise InputError(
+            f"the rule {rule} gave {given!r} for {ratio:g} times the batch: it must be a positive number, what to "
+            "multiply the learning rate by",
+            rule=rule,
+            ratio=ratio,
+        )
+    return factor
+
+
+def default_rule(optimizer: "Optimizer") -> str:
+    """The rule for an optimizer: "sqrt" where it divides by the size of the gradients, as Adam does; else "linear".
+
+    Args:
+        optimizer: of the job
+
+    Source:
+        Malladi et al., arXiv 2205.10330, for the square root; Goyal et al., arXiv 1706.02677, for the line.
+    """
+    names = {kind.__name__ for kind in type(optimizer).__mro__}
+    return "sqrt" if names & _ADAPTIVE else "linear"
+
+
+_ADAPTIVE = {"Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Adagrad", "Adadelta", "Adafactor", "SparseAdam"}
+
+
+class FollowedSchedule:
+    """The schedule of a job that runs at another batch; has what the runtime needs of one, `step`.
+
+    Args:
+        optimizer: of the job
+        inner: makes the job's own schedule; None: the rate stays
+        factor: of the rule
+        pace: updates of the job that one update stands for
+        warmup: updates over which the factor grows from 1
+        holds: keep the largest rate that the job's schedule has come to
+    """
+
+    def __init__(
+        self,
+        optimizer: "Optimizer",
+        inner: "Callable[[Optimizer], Any] | None",
+        *,
+        factor: float,
+        pace: float,
+        warmup: float,
+        holds: bool,
+    ) -> None:
+        self.optimizer = optimizer
+        self._inner = None if inner is None else inner(optimizer)
+        self._factor, self._pace, self._warmup, self._holds = factor, pace, warmup, holds
+        self._own = [group["lr"] for group in optimizer.param_groups]
+        self._largest = list(self._own)
+        self._update, self._followed = 0, 0
+        self._set()
+
+    def step(self) -> None:
+        """Go on to the next update."""
+        self._update += 1
+        self._set()
+
+    def get_last_lr(self) -> list[Any]:
+        """The rates of the next update, one a group."""
+        return [group["lr"] for group in self.optimizer.param_groups]
+
+    def _set(self) -> None:
+        groups = self.optimizer.param_groups
+        wanted = math.floor((self._update + 0.5) * self._pace)
+        if self._inner is not None and wanted > self._followed:
+            for group, rate in zip(groups, self._own, strict=True):
+                group["lr"] = rate
+            with warnings.catch_warnings():
+                # The first update stands in the middle of several of the job's, before the optimizer has stepped.
+                warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step\\(\\)` before")
+                for _ in range(wanted - self._followed):
+                    self._inner.step()
+                    self._own = [group["lr"] for group in groups]
+                    self._largest = [max(pair) for pair in zip(self._largest, self._own, strict=True)]
+            self._followed = wanted
+        grown = min(1.0, (self._update + 1) / self._warmup) if self._warmup > 0 else 1.0
+        for group, rate in zip(groups, self._largest if self._holds else self._own, strict=True):
+            group["lr"] = rate * (1.0 + (self._factor - 1.0) * grown)
+
+
+def _updates_per_epoch(samples: int | None, batch: int, *, drop_last: bool) -> int | None:
+    if samples is None:
+        return None
+    return max(1, samples // batch if drop_last else -(-samples // batch))
+
+
+def check_rule(rule: str) -> None:
+    """Refuse a rule that is neither a name nor a function in a file.
+
+    Raises:
+        InputError: with the names
+    """
+    if rule not in RULES:
+        rate_factor(rule, 2.0)

@@ -1,0 +1,47 @@
+"""The `trimaran` command, forked from a server in the place of a new interpreter."""
+
+import os
+import runpy
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.forks.client import Server, forked_ranks, server
+
+
+def run_command(
+    *arguments: str, folder: Path, environment: Mapping[str, str], timeout_s: float
+) -> "subprocess.CompletedProcess[str]":
+    """As `subprocess.run` of `python -m trimaran`, its output captured, in a fork; its ranks are forks, too."""
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+        descriptor = server().admit()
+        with Path(os.devnull).open("rb") as nothing:
+            command = server().fork(
+                be_command,
+                *arguments,
+                streams=(nothing.fileno(), output.fileno(), errors.fileno()),
+                descriptors=[descriptor],
+                environment=environment,
+                folder=folder,
+            )
+        os.close(descriptor)
+        try:
+            code = command.wait(timeout_s)
+        finally:
+            command.end()
+        told = []
+        for stream in (output, errors):
+            stream.seek(0)
+            told.append(stream.read())
+    return subprocess.CompletedProcess(["trimaran", *arguments], code, *told)
+
+
+def be_command(descriptor: int, *arguments: str) -> None:
+    """What `python -m trimaran` does, in the process that is to be it."""
+    sys.argv = ["trimaran", *arguments]
+    sys.path.insert(0, str(Path.cwd()))
+    with forked_ranks(Server(socket.socket(fileno=descriptor))):
+        runpy.run_module("trimaran", run_name="__main__", alter_sys=True)

@@ -1,0 +1,71 @@
+"""Published times to train, each predicted from a smaller one. Thresholds are what is reached, a little rounded up.
+
+Sources of the rows: src/trimaran/session/validation/published, times_*.csv and sources.toml.
+"""
+
+import functools
+from collections.abc import Sequence
+
+import pytest
+
+from trimaran.report.validation.scores import Score, Scored, score
+from trimaran.session.validation.validating import answer_rows, published_rows, scored
+
+pytestmark = pytest.mark.published
+
+
+def quiet(what: str, done: int, total: int) -> None:
+    """Nobody watches."""
+
+
+@functools.cache
+def times(use: str, *, submitted: bool) -> tuple[Scored, ...]:
+    rows = [row for row in published_rows("time_to_train") if row.fields["use"] == use]
+    asked = [row for row in rows if ("benchmark" in row.fields) == submitted]
+    return tuple(scored(found) for found in answer_rows(asked, "single", progress=quiet))
+
+
+def checked(rows: Sequence[Scored]) -> Score:
+    found = score(rows)
+    assert found is not None
+    assert [row.row_id for row in rows if "Trimaran failed" in row.skipped] == []
+    return found
+
+
+def test_larger_submissions_from_the_smallest() -> None:
+    """Six rounds, six benchmarks; linear scaling has 18 %, linear scaling with the curve's epochs 13 %."""
+    found = checked(times("dev", submitted=True))
+    assert found.answered >= 400
+    assert found.median <= 0.10
+    assert found.p90 <= 0.32
+    assert found.coverage is not None
+    assert 0.85 <= found.coverage <= 0.95
+    assert found.median < min(found.baselines[name][0] for name in ("linear", "log2", "linear, curve"))
+
+
+def test_tables_from_their_smallest() -> None:
+    """One to 64 GPUs, rows that no constant was fitted on."""
+    found = checked(
+        [row for row in times("dev", submitted=False) if row.groups["setting"] == "from the smallest of its table"]
+    )
+    assert found.answered >= 100
+    assert found.median <= 0.13
+    assert found.coverage is not None
+    assert found.coverage >= 0.80
+
+
+def test_trainings_of_known_length() -> None:
+    """One device, no other training to go by."""
+    found = checked(
+        [row for row in times("dev", submitted=False) if row.groups["setting"] == "from epochs and data of its script"]
+    )
+    assert found.answered >= 40
+    assert found.median <= 0.08
+    assert found.p90 <= 0.27
+
+
+@pytest.mark.parametrize(("use", "submitted"), [("dev", True), ("dev", False), ("calibrate", False)])
+def test_every_row_has_an_answer_or_a_reason(use: str, submitted: bool) -> None:
+    rows = times(use, submitted=submitted)
+    assert rows
+    assert [row.row_id for row in rows if (row.predicted is None) == (not row.skipped)] == []

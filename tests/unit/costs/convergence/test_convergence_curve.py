@@ -1,0 +1,134 @@
+"""What a curve says of a batch: inside the data, beyond it, in other units."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from trimaran.costs.convergence import CurveTable, Point, fit_curve
+from trimaran.errors import InputError
+
+AMOUNTS = {256: 4.0, 1024: 6.0, 4096: 15.0}
+TABLE = CurveTable(
+    task="made",
+    unit="epochs",
+    points=tuple(Point(global_batch=batch, amount=amount) for batch, amount in AMOUNTS.items()),
+    source="by hand",
+    samples_per_epoch=10_000,
+)
+
+
+def test_a_curve_passes_through_its_points() -> None:
+    curve = fit_curve(TABLE)
+    for batch, amount in AMOUNTS.items():
+        need = curve.need(batch)
+        assert need.amount == pytest.approx(amount, rel=1e-6)
+        assert need.low < amount < need.high
+        assert need.source == "measured: 1 run"
+        assert need.warnings == ()
+
+
+def test_between_points_it_lies_between_them_and_is_less_sure() -> None:
+    curve = fit_curve(TABLE)
+    need, known = curve.need(2048), curve.need(1024)
+    assert 6.0 < need.amount < 15.0
+    assert math.log(need.high / need.low) > math.log(known.high / known.low)
+    assert need.source == "interpolated: between 1024 and 4096"
+
+
+def test_beyond_the_data_it_warns_and_widens_with_the_distance() -> None:
+    curve = fit_curve(TABLE)
+    widths = [math.log(need.high / need.low) for need in curve.needs((4096, 8192, 16384, 65536, 262144))]
+    assert widths == sorted(widths)
+    assert curve.need(8192).warnings == ("batch 8192 is 2 times the largest measured one, 4096",)
+    assert curve.need(64).warnings == ("batch 64 is 1/4 of the smallest measured one, 256",)
+    assert curve.need(8192).source == "extrapolated: from 4096"
+
+
+def test_one_point_is_sure_at_its_batch_alone() -> None:
+    curve = fit_curve(replace(TABLE, points=(Point(global_batch=1024, amount=6.0),)))
+    there, near, far = curve.needs((1024, 2048, 65536))
+    assert there.warnings == ()
+    assert far.amount == near.amount == 6.0
+    assert there.high / there.low < near.high / near.low < far.high / far.low
+    assert "only batch 1024 was measured" in far.warnings[0]
+
+
+def test_a_flat_table_stays_flat_inside_and_opens_upwards_beyond() -> None:
+    points = tuple(Point(global_batch=batch, amount=5.0) for batch in (64, 256, 1024, 4096))
+    curve = fit_curve(replace(TABLE, points=points))
+    assert curve.need(512).amount == pytest.approx(5.0, rel=0.02)
+    far = curve.need(65536)
+    assert far.high / 5.0 > 5.0 / far.low
+
+
+def test_many_runs_narrow_the_interval_and_few_are_drawn_to_their_neighbours() -> None:
+    """A lone run that lies 30 % high between means of ten is not taken at its word."""
+    steady = [Point(global_batch=b, amount=5.0, runs=10, deviation=0.1) for b in (64, 256, 1024, 4096)]
+    lone = Point(global_batch=512, amount=6.5)
+    points = (*steady[:2], lone, *steady[2:])
+    curve = fit_curve(replace(TABLE, points=points))
+    assert 5.0 < curve.need(512).amount < 6.5
+    alone, sure = curve.need(512), curve.need(256)
+    assert alone.high / alone.low > sure.high / sure.low
+    assert sure.amount == pytest.approx(5.0, rel=1e-6)
+
+
+def test_units_follow_from_one_another() -> None:
+    """4 epochs of 10000 samples are 40000, in 156.25 updates of 256."""
+    curve = fit_curve(TABLE)
+    assert curve.epochs(256).amount == pytest.approx(4.0)
+    assert curve.samples(256).amount == pytest.approx(40_000)
+    assert curve.steps(256).amount == pytest.approx(156.25)
+    assert curve.steps(256, samples_per_epoch=20_000).amount == pytest.approx(312.5)
+    tokens = fit_curve(replace(TABLE, unit="tokens", tokens_per_sample=2))
+    assert tokens.samples(256).amount == pytest.approx(2.0)
+
+
+def test_units_that_are_not_known_are_asked_for() -> None:
+    curve = fit_curve(replace(TABLE, samples_per_epoch=None))
+    assert curve.epochs(256).unit == "epochs"
+    with pytest.raises(InputError, match="give samples_per_epoch"):
+        curve.steps(256)
+    with pytest.raises(InputError, match="give tokens_per_sample"):
+        fit_curve(replace(TABLE, unit="tokens")).samples(256)
+
+
+@pytest.mark.parametrize("batch", [0, -1, 1.5, True, 10**16])
+def test_a_batch_that_is_none_is_refused(batch: int) -> None:
+    with pytest.raises(InputError, match="a global batch is a whole number"):
+        fit_curve(TABLE).need(batch)
+
+
+@pytest.mark.parametrize(
+    ("points", "message"),
+    [
+        ((), "no points"),
+        ((Point(global_batch=64, amount=math.nan),), "batch 64: amount must be positive and finite"),
+        ((Point(global_batch=64, amount=1e31),), "batch 64: amount must lie between 1e-30 and 1e30"),
+        ((Point(global_batch=64, amount=1.0), Point(global_batch=64, amount=2.0)), "batch 64 is there twice"),
+        ((Point(global_batch=64, amount=1.0, deviation=-1.0),), "deviation must be finite and not negative"),
+        ((Point(global_batch=64, amount=1.0, runs=2, values=(2.0, 3.0)),), "contradict 2 runs with mean 1"),
+        (tuple(Point(global_batch=b + 1, amount=1.0) for b in range(301)), "301 batches, at most 300"),
+    ],
+)
+def test_tables_that_are_no_curve_are_refused(points: tuple[Point, ...], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        fit_curve(replace(TABLE, points=points))
+
+
+def test_single_runs_that_jump_are_taken_as_noisy() -> None:
+    """5 epochs at every batch, half as many again at every other: no walk, but noise; the curve goes between."""
+    amounts = [5.0 * (1.5 if n % 2 else 1.0) for n in range(10)]
+    points = tuple(Point(global_batch=32 * 2**n, amount=amount) for n, amount in enumerate(amounts))
+    curve = fit_curve(replace(TABLE, points=points))
+    low, high = curve.need(64), curve.need(512)
+    assert 5.1 < low.amount < 7.4
+    assert 5.1 < high.amount < 7.4
+    assert curve.need(181).low < 6.1 < curve.need(181).high
+
+
+def test_points_that_are_given_are_passed_through_however_they_lie() -> None:
+    points = tuple(Point(global_batch=32 * 2**n, amount=5.0 * (1.5 if n % 2 else 1.0)) for n in range(10))
+    curve = fit_curve(replace(TABLE, points=points, projection=True))
+    assert curve.need(64).amount == pytest.approx(7.5, rel=1e-6)

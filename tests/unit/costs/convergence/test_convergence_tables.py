@@ -1,0 +1,109 @@
+"""A user's table of runs: what it may look like, and what is refused with its place."""
+
+from pathlib import Path
+
+import pytest
+
+from trimaran.costs.convergence import CurveTable, parse_table, read_table
+from trimaran.errors import InputError
+
+
+def _parse(text: str) -> CurveTable:
+    return parse_table(text, file="runs.csv")
+
+
+def test_runs_of_a_batch_become_one_point() -> None:
+    """Mean of 4 and 5 is 4.5; their deviation is 0.5 * sqrt(2) = 0.7071."""
+    table = _parse("global_batch,epochs,run\n64,4,a\n64,5,b\n128,6,a\n")
+    first, second = table.points
+    assert (first.amount, first.runs, first.values) == (4.5, 2, (4.0, 5.0))
+    assert first.deviation == pytest.approx(0.70711, abs=1e-5)
+    assert (second.amount, second.runs, second.deviation) == (6.0, 1, None)
+
+
+def test_order_spaces_separators_comments_and_a_byte_order_mark_do_not_matter(tmp_path: Path) -> None:
+    plain = _parse("global_batch,epochs\n64,4\n128,6\n")
+    (tmp_path / "runs.csv").write_bytes(
+        "\ufeff# measured in May\nGlobal Batch ; Epochs\n\n 128 ; 6,0 ;\n64;4.0\n".encode()
+    )
+    assert read_table(tmp_path / "runs.csv").points == plain.points
+
+
+def test_steps_become_samples() -> None:
+    """100 updates of 64 are 6400 samples; a deviation of 2 updates is one of 128."""
+    table = _parse("batch_size,steps,runs,stdev\n64,100,5,2\n")
+    assert (table.unit, table.points[0].amount, table.points[0].deviation) == ("samples", 6400.0, 128.0)
+
+
+def test_epochs_beside_samples_say_what_an_epoch_holds() -> None:
+    """12800 samples in 4 epochs are 3200 an epoch; so are 60 updates of 320 in 6."""
+    table = _parse("global_batch,epochs,samples\n64,4,12800\n128,6,19200\n")
+    assert (table.unit, table.samples_per_epoch) == ("epochs", 3200)
+    assert _parse("global_batch,epochs,steps\n64,4,200\n320,6,60\n").samples_per_epoch == 3200
+
+
+def test_an_update_more_or_less_is_no_contradiction() -> None:
+    """3199 samples are 49.98 updates of 64: 50 with the smaller last one."""
+    assert _parse("global_batch,samples,steps\n64,3199,50\n").points[0].amount == 3199.0
+
+
+def test_runs_that_failed_are_counted_and_left_out() -> None:
+    table = _parse("global_batch,epochs,run,reached\n64,4,a,yes\n64,,b,no\n128,20,a,no\n")
+    assert [(point.global_batch, point.amount, point.failed) for point in table.points] == [(64, 4.0, 1)]
+    assert table.notes == ("batch 128: left out, none of 1 runs reached the target",)
+
+
+def test_equal_batches_without_names_are_runs_and_it_says_so() -> None:
+    table = _parse("global_batch,epochs\n64,4\n64,5\n")
+    assert table.points[0].values == (4.0, 5.0)
+    assert "batch 64 is there 2 times" in table.notes[0]
+
+
+def test_a_target_is_kept() -> None:
+    assert _parse("global_batch,epochs,target\n64,4,0.97\n128,5,0.97\n").target == 0.97
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "runs.csv: empty"),
+        ("\n\n# only words\n", "runs.csv: empty"),
+        ("global_batch,epochs\n", "a header and no rows"),
+        ("batches,epochs\n64,4\n", "line 1: no column global_batch among batches, epochs"),
+        ("global_batch,loss\n64,4\n", "line 1: no column epochs, samples, steps or tokens"),
+        ("global_batch,epochs,epochs\n64,4,4\n", 'line 1: column "epochs" is there twice'),
+        ("global_batch,epochs\n64,four\n", 'line 2, column epochs: expected a number, got "four"'),
+        ("global_batch,epochs\n64,4\n128,nan\n", "line 3, column epochs: expected a finite number"),
+        ("global_batch,epochs\n64,inf\n", "line 2, column epochs: expected a finite number"),
+        ("global_batch,epochs\n64,-4\n", "line 2, column epochs: expected a positive number"),
+        ("global_batch,epochs\n64,0\n", "line 2, column epochs: expected a positive number"),
+        ("global_batch,epochs\n64,\n", "line 2, column epochs: expected a positive number"),
+        ("global_batch,epochs\n0,4\n", "line 2, column global_batch: expected a whole number of at least 1"),
+        ("global_batch,epochs\n12.5,4\n", "line 2, column global_batch: expected a whole number"),
+        ("global_batch,epochs\n1e300,4\n", "line 2, column global_batch: expected a whole number"),
+        ("global_batch,epochs\n,4\n", "line 2, column global_batch: expected a whole number"),
+        ("global_batch,epochs\n64,4,7\n", "line 2: 3 cells under 2 columns"),
+        ("global_batch,epochs,reached\n64,4,perhaps\n", "line 2, column reached: expected yes or no"),
+        ("global_batch,epochs,reached\n64,,no\n", "none of its 1 runs reached the target"),
+        ("global_batch,epochs,run\n64,4,a\n64,5,a\n", "lines 2 and 3 are both run a of batch 64"),
+        ("global_batch,epochs,target\n64,4,0.9\n128,5,0.8\n", "lines 2 and 3 have two values of target"),
+        ("global_batch,epochs,steps\n64,4,200\n128,6,900\n", "lines 2 and 3 contradict each other"),
+        ("global_batch,samples,steps\n64,9999,100\n", "line 2: 100 steps of batch 64 are 6400 samples, not 9999"),
+        ("global_batch,epochs,samples\n64,4,\n128,,9000\n", "line 3: no epochs, which line 2 has"),
+        ("global_batch,epochs,runs\n64,4,10\n64,5,10\n", "a mean of several runs and others beside it"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_place(text: str, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        _parse(text)
+    assert message in caught.value.message
+
+
+def test_files_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "runs.csv").write_bytes(b"global_batch,epochs\n\xff\xfe64,4\n")
+    with pytest.raises(InputError, match="not UTF-8 text"):
+        read_table(tmp_path / "runs.csv")
+    with pytest.raises(InputError, match="cannot be read"):
+        read_table(tmp_path / "missing.csv")
+    with pytest.raises(InputError, match="cannot be read"):
+        read_table(tmp_path)

@@ -1,0 +1,174 @@
+"""From finished runs to points, targets and warnings, by hand."""
+
+import dataclasses
+import math
+from pathlib import Path
+
+import pytest
+from tests import zoo
+
+from trimaran.costs.convergence import fit_curve
+from trimaran.costs.convergence.recipes import Recipe
+from trimaran.errors import InfeasibleError, InputError
+from trimaran.graph.capture import capture
+from trimaran.measure.converge.state import Run
+from trimaran.session.converging.request import parse_converge_request, parse_duration
+from trimaran.session.converging.result import compare_noise, gather, table_of, warnings_of
+from trimaran.session.converging.running import order_runs
+from trimaran.session.converging.targets import Target, rule_of_thumb
+from trimaran.session.converging.task import Task
+from trimaran.session.jobs import JobSource
+
+TARGET = Target(value=0.9, source="by hand")
+
+
+@pytest.fixture(scope="module")
+def task() -> Task:
+    job = zoo.cnn_fp64()
+    return Task(
+        source=JobSource(reference="mine.py:make"),
+        job=job,
+        graph=capture(job).graph,
+        samples=1000,
+        batches=(32, 64, 128),
+        recipe=Recipe(rule="linear", base_batch=32),
+        rule_source="by hand",
+        max_epochs=20.0,
+        microbatch=32,
+        devices=2,
+        folder=Path("nowhere"),
+    )
+
+
+def run(batch: int, seed: int, *, epochs: float, best: float = 0.95, b_crit: float | None = None) -> Run:
+    """Reaches `best` in a line from nothing at epoch 0: 0.9 at 0.9 / best of the epochs."""
+    return Run(
+        batch=batch,
+        seed=seed,
+        end="reached" if best >= TARGET.value else "epochs",
+        epochs=epochs,
+        samples=round(epochs * 1000),
+        updates=10,
+        seconds=2.0,
+        evaluations=((0.0, 0.0), (epochs, best)),
+        noise=None if b_crit is None else {"b_crit": b_crit},
+    )
+
+
+def keyed(*runs: Run) -> dict[tuple[int, int], Run]:
+    return {(one.batch, one.seed): one for one in runs}
+
+
+def test_a_point_is_the_mean_of_the_runs_that_arrived(task: Task) -> None:
+    """3.8 epochs to 0.95 are 3.6 to 0.9; 5.7 are 5.4: mean 4.5, deviation 1.8 / √2."""
+    runs = keyed(run(32, 0, epochs=3.8), run(32, 1, epochs=5.7), run(32, 2, epochs=20.0, best=0.8))
+    measured = gather(task, TARGET, runs, repeats=3)
+    (point,) = table_of(task, TARGET, measured).points
+    assert point.amount == pytest.approx(4.5)
+    assert point.deviation == pytest.approx(1.8 / math.sqrt(2))
+    assert (point.runs, point.failed, point.global_batch) == (2, 1, 32)
+    assert [one.missing for one in measured] == [0, 3, 3]
+
+
+def test_runs_that_failed_or_are_missing_are_told(task: Task) -> None:
+    runs = keyed(run(32, 0, epochs=3.8), run(32, 1, epochs=20.0, best=0.8), run(64, 0, epochs=20.0, best=0.7))
+    measured = gather(task, TARGET, runs, repeats=2)
+    told = warnings_of(task, TARGET, measured, table_of(task, TARGET, measured))
+    assert any("batch 32: 1 of 2 runs did not reach 0.9" in text and "too low" in text for text in told)
+    assert any("batch 64: 1 of 1" in text and "best 0.7" in text and "not in the curve" in text for text in told)
+    assert any("batch 128: 2 of 2 runs were not finished" in text for text in told)
+
+
+def test_no_run_that_arrived_is_no_curve_and_the_best_is_said(task: Task) -> None:
+    measured = gather(
+        task, TARGET, keyed(run(64, 3, epochs=20.0, best=0.85), run(32, 0, epochs=20.0, best=0.8)), repeats=1
+    )
+    with pytest.raises(InfeasibleError, match=r"0\.85, with batch 64 and seed 3") as raised:
+        table_of(task, TARGET, measured)
+    assert raised.value.figures["best_metric"] == 0.85
+
+
+def test_runs_of_one_batch_count_alike_by_their_logarithms(task: Task) -> None:
+    """√(32 · 128) = 64."""
+    runs = keyed(run(128, 0, epochs=6.0, b_crit=128.0), run(128, 1, epochs=6.0, b_crit=32.0), run(64, 0, epochs=4.0))
+    measured = gather(task, TARGET, runs, repeats=2)
+    curve = fit_curve(table_of(task, TARGET, measured))
+    noise = compare_noise(measured, curve)
+    assert noise is not None
+    assert noise.b_crit == pytest.approx(64.0)
+    assert (noise.low, noise.high, noise.runs) == (32.0, 128.0, 2)
+    assert noise.ratio == pytest.approx(64.0 / curve.fit.b_crit)
+
+
+def test_noise_is_weighed_as_the_fit_weighs_batches(task: Task) -> None:
+    """With b in the middle, runs at 32 and 128 count by (32 / (32 + b))² and (128 / (128 + b))²."""
+    runs = keyed(run(128, 0, epochs=6.0, b_crit=200.0), run(32, 0, epochs=3.0, b_crit=50.0))
+    measured = gather(task, TARGET, runs, repeats=1)
+    noise = compare_noise(measured, fit_curve(table_of(task, TARGET, measured)))
+    assert noise is not None
+    small, large = ((batch / (batch + noise.b_crit)) ** 2 for batch in (32, 128))
+    middle = (small * math.log(50) + large * math.log(200)) / (small + large)
+    assert math.log(noise.b_crit) == pytest.approx(middle, rel=1e-6)
+    assert noise.b_crit > 100
+
+
+def test_noise_of_small_batches_hardly_counts(task: Task) -> None:
+    """(2 / 130)² against (128 / 256)²."""
+    task = dataclasses.replace(task, batches=(2, 64, 128))
+    runs = keyed(run(2, 0, epochs=3.0, b_crit=100.0), run(128, 0, epochs=6.0, b_crit=128.0))
+    measured = gather(task, TARGET, runs, repeats=1)
+    noise = compare_noise(measured, fit_curve(table_of(task, TARGET, measured)))
+    assert noise is not None
+    assert noise.b_crit == pytest.approx(128.0, rel=0.001)
+
+
+def test_without_noise_there_is_nothing_to_compare(task: Task) -> None:
+    measured = gather(task, TARGET, keyed(run(32, 0, epochs=3.0)), repeats=1)
+    assert compare_noise(measured, fit_curve(table_of(task, TARGET, measured))) is None
+
+
+def test_long_runs_come_first(task: Task) -> None:
+    """Nothing known: 8 · 32 = 256 is twice the epochs. Known: what a batch took."""
+    keys = [(batch, seed) for batch in (32, 64, 128) for seed in (0, 1)]
+    assert [batch for batch, _ in order_runs(keys, [], task)] == [128, 128, 32, 32, 64, 64]
+    known = [run(64, 7, epochs=19.0)]
+    assert [batch for batch, _ in order_runs(keys, known, task)][:2] == [64, 64]
+
+
+def test_a_target_from_what_the_job_reaches() -> None:
+    """The smaller best of two runs, 0.9: 99 % of it."""
+    target = rule_of_thumb([run(32, 0, epochs=5.0, best=0.95), run(32, 1, epochs=5.0, best=0.9)])
+    assert target.value == 0.891
+    assert "0.9" in target.source
+
+
+@pytest.mark.parametrize("best", [0.0, -2.5])
+def test_no_target_follows_from_a_metric_that_is_not_positive(best: float) -> None:
+    with pytest.raises(InputError, match="--target"):
+        rule_of_thumb([run(32, 0, epochs=5.0, best=best)])
+
+
+def test_a_run_that_was_never_evaluated_gives_no_target() -> None:
+    with pytest.raises(InputError, match="--target"):
+        rule_of_thumb([dataclasses.replace(run(32, 0, epochs=5.0), evaluations=())])
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90.0), ("90s", 90.0), ("10min", 600.0), ("0.5 h", 1800.0), (" 2 min ", 120.0)]
+)
+def test_times_as_people_write_them(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-5", "0", "10m", "nan", "inf", "1e3"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="time"):
+        parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("warmup", math.nan), ("max_epochs", math.inf), ("max_epochs", -1.0), ("target", "ninety")]
+)
+def test_figures_that_mean_nothing_are_refused(option: str, value: object) -> None:
+    with pytest.raises(InputError, match="--"):
+        parse_converge_request(**{option: value})  # type: ignore[arg-type]
