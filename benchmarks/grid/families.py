@@ -1,6 +1,6 @@
 """The strategies of a cell: one of each kind, as the planner would take it if it had to."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 from trimaran.errors import InfeasibleError, InputError
@@ -40,17 +40,22 @@ FAMILIES = (
 )
 
 
-def plan_families(source: JobSource, request: PlanRequest) -> Iterator[tuple[str, Planned | str]]:
+def plan_families(
+    source: JobSource, request: PlanRequest, names: Collection[str]
+) -> Iterator[tuple[str, Planned | str]]:
     """The best strategy of each kind for a job.
 
     Args:
         source: of the job
         request: devices, links and memory
+        names: of the kinds
 
     Yields:
         The name of the kind, with its plan; or with why there is none.
     """
     for family in FAMILIES:
+        if family.name not in names:
+            continue
         try:
             yield family.name, plan_job(source, replace(request, pins=family.pins))
         except (InfeasibleError, InputError) as error:

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.environment import describe_environment, environment_line, write_document  # noqa: E402
-from benchmarks.grid.families import plan_families  # noqa: E402
+from benchmarks.grid.families import FAMILIES, plan_families  # noqa: E402
 from benchmarks.grid.ranks import Entry, time_apart, time_strategies  # noqa: E402
 
 from trimaran.costs.noise import Noise  # noqa: E402
@@ -32,6 +32,7 @@ from trimaran.session.jobs import JobSource  # noqa: E402
 from trimaran.session.planning import Planned, plan_job  # noqa: E402
 from trimaran.session.request import PlanRequest, parse_request  # noqa: E402
 
+KINDS = tuple(family.name for family in FAMILIES)
 JOBS = ("digits", "digits-resnet", "digits-branches", "text-lstm", "text-gpt", "wide")
 LINKS = ("none", "1Gb/s", "200Mb/s")
 BUDGETS = (("text-gpt", "32MiB"), ("text-gpt", "20MiB"), ("digits-resnet", "16MiB"))
@@ -100,7 +101,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", nargs="*", default=JOBS)
     parser.add_argument("--links", nargs="*", default=LINKS)
-    parser.add_argument("--blocks", type=int, default=5, help="blocks of each strategy")
+    parser.add_argument("--kinds", nargs="*", default=KINDS, help="of strategies, beside one device and DDP")
+    parser.add_argument("--blocks", type=int, default=15, help="blocks of each strategy")
     parser.add_argument(
         "--budgets", action=argparse.BooleanOptionalAction, default=True, help="cells with little memory"
     )
@@ -112,7 +114,7 @@ def main() -> None:
     settings = [(job, link, None) for job in options.jobs for link in options.links]
     settings += [(job, "none", budget) for job, budget in BUDGETS if options.budgets and job in options.jobs]
     for job, link, budget in settings:
-        cells.append(run_cell(job, link, budget, blocks=options.blocks))
+        cells.append(run_cell(job, link, budget, kinds=options.kinds, blocks=options.blocks))
         print(format_cell(cells[-1]), flush=True)
         write_document(document(cells, environment, noise), options.output)
     print(format_summary(cells))
@@ -120,7 +122,7 @@ def main() -> None:
     print(environment_line(environment))
 
 
-def run_cell(job: str, link: str, budget: str | None, *, blocks: int) -> Cell:
+def run_cell(job: str, link: str, budget: str | None, *, kinds: Sequence[str], blocks: int) -> Cell:
     """Plan, simulate and run one job on one link, or in one budget."""
     source = JobSource(reference=job)
     request = parse_request(devices=2, link=None if link == "none" else link, memory=budget)
@@ -129,7 +131,7 @@ def run_cell(job: str, link: str, budget: str | None, *, blocks: int) -> Cell:
     planned = plan_job(source, request)
     plan_s = time.perf_counter() - started
     plans, missing = {}, {}
-    for name, found in plan_families(source, request):
+    for name, found in plan_families(source, request, {ALWAYS_ONE, ALWAYS_DDP, *kinds}):
         if isinstance(found, str):
             missing[name] = found
         elif found.chosen.strategy not in [other.chosen.strategy for other in plans.values()]:

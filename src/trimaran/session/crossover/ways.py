@@ -78,7 +78,7 @@ def local_batches(base: int) -> tuple[int, ...]:
 
     Example:
         >>> local_batches(8), local_batches(6)
-        ((1, 2, 4, 8, 16, 32), (1, 2, 3, 6, 12, 24))
+        ((1, 2, 4, 8, 16, 32), (1, 3, 6, 12, 24))
     """
     found, batch = [], base * LARGEST
     while batch > 1:
