@@ -11,7 +11,7 @@ Per = Literal["device-hour", "node-hour"]
 
 _SECONDS_PER_HOUR = 3600.0
 _FORM = re.compile(
-    r"\s*([A-Za-z€$£]{0,4})\s*([0-9][0-9_,]*\.?[0-9]*|\.[0-9]+)\s*([A-Za-z€$£]{0,4})\s*(?:/|per\s)\s*(\S+)\s*"
+    r"\s*([A-Za-z€$£]{0,4})\s*([0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]*)?|[0-9]+\.?[0-9]*|\.[0-9]+)\s*([A-Za-z€$£]{0,4})\s*(?:/|per\s)\s*(\S+)\s*"
 )
 _PER: dict[str, Per] = {
     "device-hour": "device-hour",
@@ -75,9 +75,10 @@ def parse_price(text: str) -> Price:
     match = _FORM.fullmatch(text)
     per = _PER.get(match[4].lower()) if match else None
     currency = (match[1] or match[3]) if match else ""
-    if match is None or per is None or not currency or (match[1] and match[3]):
+    amount = float(match[2].replace(",", "")) if match else 0.0
+    if match is None or per is None or not currency or (match[1] and match[3]) or not 0.0 < amount < math.inf:
         raise InputError(
             f'expected a price such as "24.48 USD/node-hour" or "3 USD/device-hour", got "{text}"', price=text
         )
     named = {"$": "USD", "€": "EUR", "£": "GBP"}.get(currency, currency.upper())
-    return Price(amount=float(match[2].replace(",", "").replace("_", "")), currency=named, per=per)
+    return Price(amount=amount, currency=named, per=per)

@@ -97,7 +97,8 @@ class ProgramCosts:
         handling: for a communication instruction, how long its rank's thread works for it before it starts; counts
             where `host_blocks` [s]
         interference: slowdown of compute and communication side by side
-        at_once: collectives of one group that are under way at once; the next one starts when one of these has ended
+        at_once: collectives of one group that are under way at once: each starts when the one so many places before it
+            has ended, which is what as many workers do where all take equally long
         host_blocks: an instruction runs on the host that issues the ones after it (a CPU), so nothing later in the
             rank's list is issued before compute ends; False where a host runs ahead of its device (a GPU)
         resident_bytes: for each rank, what is there all the time: parameters, gradients, optimizer state [bytes]

@@ -24,7 +24,21 @@ fabric = "1 ethernet-25g"
 """
 
 
-@pytest.mark.parametrize("text", ["3", "3 USD", "USD/hour", "3 USD/day", "-3 USD/node-hour", "3 /node-hour", "x", ""])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "3",
+        "3 USD",
+        "USD/hour",
+        "3 USD/day",
+        "-3 USD/node-hour",
+        "3 /node-hour",
+        "x",
+        "",
+        "0 USD/node-hour",
+        "24,48 USD/node-hour",
+    ],
+)
 def test_what_is_no_price_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="expected a price such as"):
         parse_price(text)

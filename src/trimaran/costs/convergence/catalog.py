@@ -61,7 +61,7 @@ def find_curve(name_or_path: str | Path) -> Curve:
     if name in _catalog()["curves"]:
         return _curve(name)
     path = Path(text)
-    if path.exists():
+    if _exists(path):
         return read_curve(path)
     for known in doubling_ratios():
         if known.name == name:
@@ -72,6 +72,14 @@ def find_curve(name_or_path: str | Path) -> Curve:
                 ratio=known.ratio,
             )
     raise InputError(f'"{text}": no curve of the catalog and no file{did_you_mean(name, catalog_names())}', name=text)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        # Too long for the name of a file, or with a null in it.
+        return False
 
 
 @functools.cache

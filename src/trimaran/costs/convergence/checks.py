@@ -3,6 +3,7 @@
 import itertools
 import math
 
+from trimaran.costs.convergence.recipes import Recipe
 from trimaran.costs.convergence.types import CurveTable, Point
 from trimaran.errors import InputError
 
@@ -38,6 +39,7 @@ def check_table(table: CurveTable, *, source: str) -> None:
             raise InputError(f"{source}: {name} must be at least 1, got {figure}", source=source, value=figure)
     if table.target is not None and not math.isfinite(table.target):
         raise InputError(f"{source}: target must be a finite number, got {table.target}", source=source)
+    _check_recipe(table.recipe, source)
     seen: set[int] = set()
     for point in table.points:
         _check_point(point, source)
@@ -112,3 +114,18 @@ def _check_point(point: Point, source: str) -> None:
                 f"with mean {point.amount:g}",
                 batch=point.global_batch,
             )
+
+
+def _check_recipe(recipe: Recipe | None, source: str) -> None:
+    if recipe is None:
+        return
+    for name in ("base_batch", "samples_per_epoch"):
+        figure = getattr(recipe, name)
+        if figure is not None and figure < 1:
+            raise InputError(f"{source}: recipe.{name} must be at least 1, got {figure}", source=source, value=figure)
+    if not 0.0 <= recipe.warmup_epochs < math.inf:
+        raise InputError(
+            f"{source}: recipe.warmup_epochs must be finite and not negative, got {recipe.warmup_epochs}",
+            source=source,
+            value=recipe.warmup_epochs,
+        )

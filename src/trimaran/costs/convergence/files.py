@@ -10,6 +10,7 @@
 What is fitted is not kept: it follows from the points.
 """
 
+import csv
 import json
 import math
 import tomllib
@@ -22,7 +23,7 @@ from trimaran.costs.convergence.checks import check_table
 from trimaran.costs.convergence.curve import Curve, fit_curve
 from trimaran.costs.convergence.tables import read_table
 from trimaran.costs.convergence.types import CurveTable
-from trimaran.errors import EnvironmentProblem, InputError
+from trimaran.errors import EnvironmentProblem, InputError, TrimaranError
 from trimaran.program.files import check_version, decode_object, from_plain, read_text, to_plain
 
 CURVE_VERSION = 1
@@ -38,8 +39,19 @@ def read_curve(path: Path) -> Curve:
         InputError: it cannot be read, or a place in it is wrong: the message names it
         CorruptDataError: it is not what its name says, as a truncated file is
     """
+    try:
+        return fit_curve(_read(path))
+    except TrimaranError:
+        raise
+    except (ArithmeticError, ValueError, csv.Error) as error:
+        raise InputError(
+            f"{path}: a figure or a cell in it is too large to be worked with ({error}): correct it", file=str(path)
+        ) from None
+
+
+def _read(path: Path) -> CurveTable:
     if path.suffix.lower() not in (".toml", ".json"):
-        return fit_curve(read_table(path))
+        return read_table(path)
     text = read_text(path)
     if path.suffix.lower() == ".json":
         plain = decode_object(text, source=str(path))
@@ -49,7 +61,7 @@ def read_curve(path: Path) -> Curve:
         except tomllib.TOMLDecodeError as error:
             raise InputError(f"{path}: not TOML: {error}", file=str(path)) from None
     check_version(plain, CURVE_VERSION, source=str(path))
-    return fit_curve(table_of(plain, source=str(path)))
+    return table_of(plain, source=str(path))
 
 
 def write_curve(path: Path, table: CurveTable) -> None:
@@ -74,8 +86,10 @@ def write_curve(path: Path, table: CurveTable) -> None:
     try:
         unfinished.write_text(text, encoding="utf-8")
         unfinished.replace(path)
-    except OSError as error:
-        raise EnvironmentProblem(f"{path} cannot be written: {error.strerror}", path=str(path)) from error
+    except (OSError, UnicodeError) as error:
+        raise EnvironmentProblem(f"{path} cannot be written: {error}", path=str(path)) from error
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def plain_table(table: CurveTable) -> dict[str, Any]:

@@ -2,6 +2,9 @@
 
 from collections.abc import Sequence
 
+MOST_MICROBATCHES = 4096
+"""Gradients of no more microbatches are added up."""
+
 MOST_BATCHES = 12
 """So many batches are looked at by default."""
 
@@ -55,3 +58,21 @@ def device_counts(devices: int, *, most: int = 8) -> tuple[int, ...]:
     while 2 * counts[-1] <= devices:
         counts.append(2 * counts[-1])
     return tuple(dict.fromkeys([*counts, devices]))
+
+
+def accumulations(local: int, *, most: int = MOST_MICROBATCHES) -> tuple[int, ...]:
+    """Numbers of equal microbatches of a replica's share that are tried: divisors, each at least twice the one before.
+
+    Args:
+        local: samples of a replica in one update
+        most: no more of them
+
+    Example:
+        >>> accumulations(16), accumulations(375)
+        ((1, 2, 4, 8, 16), (1, 3, 15, 75, 375))
+    """
+    found = [1]
+    for number in range(2, min(local, most) + 1):
+        if local % number == 0 and number >= 2 * found[-1]:
+            found.append(number)
+    return tuple(found)

@@ -18,12 +18,25 @@ def choose_estimate(estimates: Sequence[Estimate], goal: Goal) -> Estimate:
         goal: what is made best
     """
     best = min(estimates, key=lambda one: (one.value(goal), one.contender.simplicity, one.global_batch))
-    close = [one for one in estimates if one is best or is_tied(one, best, goal)]
+    # Of one batch the curve says the same, whatever it says: there its uncertainty excuses nothing.
+    leaders = {batch: min(of, key=lambda one: one.value(goal)) for batch, of in _by_batch(estimates).items()}
+    close = [
+        one
+        for one in estimates
+        if one is best or (is_tied(one, best, goal) and is_tied(one, leaders[one.global_batch], goal))
+    ]
     least = min((_kind(one), one.devices) for one in close)
     alike = [one for one in close if (_kind(one), one.devices) == least]
     near = min(one.value(goal) for one in alike) * (1.0 + MODEL_ERROR)
     equal = [one for one in alike if one.value(goal) <= near]
     return min(equal, key=lambda one: (one.contender.simplicity, one.value(goal), one.global_batch))
+
+
+def _by_batch(estimates: Sequence[Estimate]) -> dict[int, list[Estimate]]:
+    found: dict[int, list[Estimate]] = {}
+    for one in estimates:
+        found.setdefault(one.global_batch, []).append(one)
+    return found
 
 
 def is_tied(one: Estimate, best: Estimate, goal: Goal) -> bool:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from trimaran.errors import InfeasibleError, InputError
+from trimaran.planner.accuracy.batches import accumulations
 from trimaran.planner.accuracy.grid import Grid, GridSearch
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.choice import MODEL_ERROR, simplicity
@@ -21,9 +22,6 @@ from trimaran.planner.quick import QuickBounds
 from trimaran.planner.space import Rejection, enumerate_strategies
 from trimaran.planner.trials import Prospect, Trials
 from trimaran.program import Strategy
-
-MOST_MICROBATCHES = 4096
-"""Gradients of no more microbatches are added up."""
 
 
 def search_grid(grid: Grid) -> GridSearch:
@@ -71,6 +69,8 @@ class _Cells:
         """Simulate data parallelism on so many devices, with the fewest microbatches that fit."""
         problem, rejection = self.grid.problems[batch], None
         if self._is_too_local(batch, count):
+            why = f"{count} replicas would have more than {self.grid.most_local_batch} samples each in one update"
+            self.rejected[batch].append(Rejection(strategy=Strategy(dp=count), cause="batch", reason=why))
             return
         local, rest = divmod(batch, count)
         if rest or not local:
@@ -213,14 +213,12 @@ class _Cells:
 
 def _replicas(count: int, local: int, problem: Problem) -> Iterator[Strategy]:
     """Data parallelism on so many devices, by rising number of microbatches."""
-    microbatches = 1
     pinned = problem.pins.microbatches
-    while microbatches <= min(local, MOST_MICROBATCHES):
+    for microbatches in accumulations(local) if pinned is None else (pinned,):
         for execution in problem.executions:
             strategy = Strategy(dp=count, microbatches=microbatches, execution=execution)
-            if local % microbatches == 0 and pinned in (None, microbatches) and not problem.pins.objection(strategy):
+            if local % microbatches == 0 and not problem.pins.objection(strategy):
                 yield strategy
-        microbatches = pinned if pinned is not None and pinned > microbatches else 2 * microbatches
 
 
 def _alone_s(problem: Problem, bounds: QuickBounds) -> float:

@@ -47,6 +47,29 @@ def batches_to_try(base: int, known: Known, request: TargetRequest, *, devices: 
     return default_batches(base, known.curve.range, measured, devices=devices)
 
 
+def batches_within(batches: Sequence[int], known: Known) -> tuple[list[int], list[tuple[int, str]]]:
+    """Batches that the training data fill, and the others with the reason.
+
+    Args:
+        batches: that are asked for
+        known: says how many samples there are; where it does not, nothing is left out
+
+    Raises:
+        InputError: none is left
+    """
+    samples = known.samples_per_epoch
+    if samples is None:
+        return list(batches), []
+    kept = [batch for batch in batches if batch <= samples]
+    if not kept:
+        raise InputError(
+            f"the training data have {samples} samples, fewer than every batch that is asked for "
+            f"({', '.join(map(str, batches))}): give smaller ones with --batches",
+            samples=samples,
+        )
+    return kept, [(batch, f"the training data have only {samples} samples") for batch in batches if batch > samples]
+
+
 def conclude(
     contenders: Iterable[Contender],
     *,

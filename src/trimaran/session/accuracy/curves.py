@@ -8,6 +8,8 @@ from trimaran.errors import InputError
 from trimaran.job import Job
 from trimaran.planner.accuracy.types import Training
 from trimaran.session.accuracy.request import TargetRequest
+from trimaran.session.configured import is_configuration
+from trimaran.session.jobs import resolve
 from trimaran.session.network_references import parse_network
 
 if TYPE_CHECKING:
@@ -54,6 +56,8 @@ def find_job_curve(job: Job, reference: str, request: TargetRequest, *, samples:
     from trimaran.costs.convergence.checks import oddities
 
     curve = find_curve(name)
+    # What others trained on is no multiple of what stands for it here.
+    drop_last = job.drop_last and samples is not None
     samples = request.samples_per_epoch or samples
     per_epoch = samples or curve.table.samples_per_epoch
     if curve.table.unit == "epochs" and per_epoch is None:
@@ -68,9 +72,31 @@ def find_job_curve(job: Job, reference: str, request: TargetRequest, *, samples:
         name=name,
         job_batch=job.global_batch_size,
         samples_per_epoch=per_epoch,
-        drop_last=job.drop_last,
+        drop_last=drop_last,
         warnings=(*told, *oddities(curve.table)),
     )
+
+
+def has_own_data(reference: str) -> bool:
+    """Whether a job has training data; those of published networks and configurations are made up.
+
+    Args:
+        reference: of the job
+    """
+    return parse_network(reference) is None and not is_configuration(reference)
+
+
+def own_samples(reference: str) -> int | None:
+    """Samples of a job's own training data; None for a published network, whose data are made up.
+
+    Args:
+        reference: of the job
+    """
+    if not has_own_data(reference):
+        return None
+    from trimaran.runtime.loading import dataset_length
+
+    return dataset_length(resolve(reference).dataset())
 
 
 def _in_one_spelling(reference: str) -> str:
@@ -107,5 +133,7 @@ def training_at(known: Known, batch: int) -> Training | None:
     if samples is None:
         return Training(updates=known.curve.steps(batch))
     epochs = known.curve.epochs(batch, samples)
-    steps = float(samples // batch) if known.drop_last else samples / batch
+    # A curve of samples says how many are trained on; one of epochs was measured with the same ones left out.
+    in_epochs = known.curve.table.unit == "epochs"
+    steps = float(samples // batch) if known.drop_last and in_epochs else samples / batch
     return Training(updates=epochs.scaled(steps, "steps"), epochs=epochs, steps_per_epoch=steps)

@@ -13,6 +13,9 @@ from trimaran.program.plan import Plan, PlannedRates, PlannedTraining
 from trimaran.session.accuracy.types import Outlook
 from trimaran.session.jobs import JobSource
 
+HEADROOM = 1.5
+"""A run may take so many times the epochs that the mean over runs takes at most."""
+
 if TYPE_CHECKING:
     from trimaran.costs.convergence.recipes import Recipe
 
@@ -58,7 +61,7 @@ def source_as_planned(plan: Plan, source: JobSource) -> JobSource:
     """A job at the batch of a plan, with the learning rates, epochs and target of its curve.
 
     What the user has said of epochs stays. Where a curve says that more of them are needed than the job has, there are
-    as many as the upper end of its interval.
+    more than the upper end of its interval: that is of a mean, and a run strays further. The target ends it anyway.
 
     Args:
         plan: says them
@@ -75,7 +78,7 @@ def source_as_planned(plan: Plan, source: JobSource) -> JobSource:
     job = source.make()
     epochs = source.epochs
     if epochs is None and training.epochs_interval is not None:
-        epochs = max(job.epochs, math.ceil(training.epochs_interval[1]))
+        epochs = max(job.epochs, math.ceil(HEADROOM * training.epochs_interval[1]))
     return dataclasses.replace(
         source,
         recipe=source.recipe or recipe_of(training),

@@ -3,13 +3,14 @@
 import dataclasses
 from collections.abc import Sequence
 
-from trimaran.errors import InfeasibleError, InputError
+from trimaran.cluster.detect import detect_cluster
+from trimaran.errors import InfeasibleError
 from trimaran.planner.accuracy.grid import contender_of
 from trimaran.planner.accuracy.types import Contender
 from trimaran.program import program_lines
 from trimaran.program.types import Execution
-from trimaran.session.accuracy.concluding import batches_to_try, conclude, goal_of
-from trimaran.session.accuracy.curves import find_job_curve
+from trimaran.session.accuracy.concluding import batches_to_try, batches_within, conclude, goal_of
+from trimaran.session.accuracy.curves import find_job_curve, has_own_data
 from trimaran.session.accuracy.following import planned_training, source_as_planned
 from trimaran.session.accuracy.request import NO_TARGET
 from trimaran.session.accuracy.types import Outlook
@@ -37,7 +38,7 @@ def plan_for_target(source: JobSource, request: PlanRequest, *, progress: Progre
     """
     asked = goal_of(request.objective, request.target)
     prepared = prepare(source, request, progress)
-    samples = prepared.data.samples
+    samples = prepared.data.samples if has_own_data(source.reference) else None
     known = find_job_curve(prepared.job, source.reference, request.target, samples=samples)
     wanted = batches_to_try(
         prepared.job.global_batch_size,
@@ -46,14 +47,7 @@ def plan_for_target(source: JobSource, request: PlanRequest, *, progress: Progre
         devices=prepared.cluster.size,
         fixed=source.global_batch_size is not None,
     )
-    left_out = [(batch, f"the training data have only {samples} samples") for batch in wanted if batch > samples]
-    batches = [batch for batch in wanted if batch <= samples]
-    if not batches:
-        raise InputError(
-            f"the training data have {samples} samples, fewer than every batch that is asked for "
-            f"({', '.join(map(str, wanted))}): give smaller ones with --batches",
-            samples=samples,
-        )
+    batches, left_out = batches_within(wanted, known)
     plain = dataclasses.replace(request, objective="throughput", target=NO_TARGET)
     _measure_all(source, prepared, batches, plain, progress)
     plans: dict[int, Planned] = {}
@@ -69,7 +63,15 @@ def plan_for_target(source: JobSource, request: PlanRequest, *, progress: Progre
             continue
         plans[batch] = found
         contenders += [contender_of(one, batch) for one in (found.search.candidates if found.search else ())]
-    outlook = conclude(contenders, asked=asked, known=known, request=request.target, batches=batches, left_out=left_out)
+    outlook = conclude(
+        contenders,
+        asked=asked,
+        known=known,
+        request=request.target,
+        batches=batches,
+        left_out=left_out,
+        node_devices=detect_cluster().size,
+    )
     return _planned(plans[outlook.chosen.global_batch], outlook, source)
 
 

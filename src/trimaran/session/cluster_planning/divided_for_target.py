@@ -15,8 +15,9 @@ from trimaran.networks.sizes import FAMILIES
 from trimaran.planner.accuracy.types import Contender
 from trimaran.planner.divisions.document import division_name
 from trimaran.planner.divisions.types import DivisionSearch, PricedDivision
-from trimaran.session.accuracy.concluding import batches_to_try, conclude, goal_of
+from trimaran.session.accuracy.concluding import batches_to_try, batches_within, conclude, goal_of
 from trimaran.session.accuracy.curves import find_job_curve
+from trimaran.session.accuracy.types import Outlook
 from trimaran.session.cluster_planning.divided import DividedPlan, plan_divided
 from trimaran.session.cluster_planning.request import ClusterRequest
 from trimaran.session.jobs import resolve
@@ -47,28 +48,37 @@ def plan_divided_for_target(reference: str, shape: TransformerShape, request: Cl
     network = parse_network(reference)
     devices = request.devices or machine.devices
     base = request.batch or max(FAMILIES[network.name].batch if network else 1, devices)
-    batches = batches_to_try(base, known, request.target, devices=devices, fixed=request.batch is not None)
+    wanted = batches_to_try(base, known, request.target, devices=devices, fixed=request.batch is not None)
+    batches, left_out = batches_within(wanted, known)
     contenders: list[Contender] = []
-    left_out: list[tuple[int, str]] = []
     for batch in batches:
         found = list(_at_batch(reference, shape, request, batch, devices, left_out))
         contenders += found
-    outlook = conclude(
-        contenders,
-        asked=asked,
-        known=known,
-        request=request.target,
-        batches=batches,
-        left_out=left_out,
-        price=machine.node.price,
-        node_devices=machine.node.devices,
-    )
-    chosen = outlook.chosen.contender.origin
+
+    def concluded(chosen: Contender | None = None) -> Outlook:
+        return conclude(
+            contenders,
+            asked=asked,
+            known=known,
+            request=request.target,
+            batches=batches,
+            left_out=left_out,
+            price=machine.node.price,
+            node_devices=machine.node.devices,
+            chosen=chosen,
+        )
+
+    outlook = concluded()
     planned = plan_divided(
         reference,
         shape,
         dataclasses.replace(request, batch=outlook.chosen.global_batch, devices=outlook.chosen.devices),
     )
+    chosen, longer = outlook.chosen.contender.origin, planned.search.chosen
+    if longer.seconds < chosen.seconds:
+        better = contender_of_division(longer, outlook.chosen.global_batch)
+        contenders.append(better)
+        outlook, chosen = concluded(better), longer
     search = dataclasses.replace(planned.search, chosen=chosen)
     return dataclasses.replace(
         planned, request=request, search=search, outlook=outlook, notes=(*planned.notes, *outlook.warnings)

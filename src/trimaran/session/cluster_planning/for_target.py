@@ -16,15 +16,14 @@ from trimaran.planner.accuracy.types import Goal
 from trimaran.planner.baselines import baseline_of, baselines_of
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.choice import MODEL_ERROR, is_reference, pareto_front, simplicity
-from trimaran.planner.problem import Problem, lack_of_memory
-from trimaran.session.accuracy.concluding import batches_to_try, conclude, goal_of
-from trimaran.session.accuracy.curves import Known, find_job_curve, training_at
+from trimaran.planner.problem import lack_of_memory
+from trimaran.session.accuracy.concluding import batches_to_try, batches_within, conclude, goal_of
+from trimaran.session.accuracy.curves import Known, find_job_curve, own_samples, training_at
 from trimaran.session.cluster_planning.one_batch import one_device, plan_one_batch
 from trimaran.session.cluster_planning.problem import machine_problems
 from trimaran.session.cluster_planning.request import ClusterRequest
 from trimaran.session.cluster_planning.types import MachinePlan
 from trimaran.session.jobs import resolve
-from trimaran.session.network_references import parse_network
 from trimaran.session.planned import Progress
 
 SEARCH_S = 15.0
@@ -50,25 +49,25 @@ def plan_there_for_target(reference: str, request: ClusterRequest, *, progress: 
         return _by_throughput(plan_one_batch(reference, request, progress=progress), asked, known)
     progress("reading the job and the machine", 0, 0)
     devices = request.devices or find_machine(request.cluster).devices
-    batches = batches_to_try(
+    wanted = batches_to_try(
         request.batch or job.global_batch_size,
         known,
         request.target,
         devices=devices,
         fixed=request.batch is not None,
     )
+    batches, too_large = batches_within(wanted, known)
     problems = machine_problems(reference, request, batches)
     progress("searching", 0, 0)
-    found = search_grid(
-        Grid(
-            problems=problems,
-            counts=device_counts(devices),
-            weights=_weights(known, batches),
-            most_local_batch=request.target.most_local_batch,
-            time_limit_s=SEARCH_S if request.time_limit_s is None else request.time_limit_s,
-            by_cost=asked == "cost" and known.curve is not None,
-        )
+    grid = Grid(
+        problems=problems,
+        counts=device_counts(devices),
+        weights=_weights(known, batches, asked),
+        most_local_batch=request.target.most_local_batch,
+        time_limit_s=SEARCH_S if request.time_limit_s is None else request.time_limit_s,
+        by_cost=asked == "cost" and known.curve is not None,
     )
+    found = search_grid(grid)
     machine = problems[batches[0]].cluster.machine
     outlook = conclude(
         found.contenders,
@@ -76,13 +75,13 @@ def plan_there_for_target(reference: str, request: ClusterRequest, *, progress: 
         known=known,
         request=request.target,
         batches=batches,
-        left_out=[(batch, _why(found, batch)) for batch in batches if batch not in found.candidates],
+        left_out=[*too_large, *((batch, _why(found, batch)) for batch in batches if batch not in found.candidates)],
         price=machine.node.price if machine else None,
         node_devices=machine.node.devices if machine else 1,
         is_complete=found.is_complete,
     )
     batch = outlook.chosen.global_batch
-    search = _search_at(problems[batch], found, batch, outlook.chosen.contender.origin)
+    search = _search_at(grid, found, batch, outlook.chosen.contender.origin)
     alone = one_device(problems[batch])
     return MachinePlan(
         reference=reference,
@@ -112,22 +111,9 @@ def _by_throughput(plan: MachinePlan, asked: Goal, known: Known) -> MachinePlan:
     return dataclasses.replace(plan, outlook=outlook, notes=(*plan.notes, *outlook.warnings))
 
 
-def own_samples(reference: str) -> int | None:
-    """Samples of a job's own training data; None for a published network, whose data are made up.
-
-    Args:
-        reference: of the job
-    """
-    if parse_network(reference) is not None or reference.endswith(".json") or ".json:" in reference:
-        return None
-    from trimaran.runtime.loading import dataset_length
-
-    return dataset_length(resolve(reference).dataset())
-
-
-def _weights(known: Known, batches: Sequence[int]) -> Mapping[int, float]:
+def _weights(known: Known, batches: Sequence[int], asked: Goal) -> Mapping[int, float]:
     """What a step of each batch is multiplied by to compare them: updates to the target, or 1 over the batch."""
-    trainings = {batch: training_at(known, batch) for batch in batches}
+    trainings = {batch: None if asked == "throughput" else training_at(known, batch) for batch in batches}
     return {
         batch: 1.0 / batch if training is None else training.updates.amount for batch, training in trainings.items()
     }
@@ -137,8 +123,9 @@ def _why(found: GridSearch, batch: int) -> str:
     return next((one.reason for one in found.rejected.get(batch, ())), "beyond the limits")
 
 
-def _search_at(problem: Problem, found: GridSearch, batch: int, chosen: Candidate) -> Search:
+def _search_at(grid: Grid, found: GridSearch, batch: int, chosen: Candidate) -> Search:
     """What was simulated at the chosen batch, as a search of that batch alone would say it."""
+    problem = grid.problems[batch]
     candidates = sorted(found.candidates[batch], key=lambda one: (one.objective_s, simplicity(one.strategy)))
     rejected = found.rejected.get(batch, ())
     baselines = baselines_of(problem, candidates, rejected)
@@ -153,8 +140,14 @@ def _search_at(problem: Problem, found: GridSearch, batch: int, chosen: Candidat
         ),
         pareto=pareto_front(candidates),
         baselines=baselines,
-        # What was left out cannot beat the best by more than the model's error.
-        bound_s=chosen.objective_s / (1.0 + MODEL_ERROR) if found.is_complete else 0.0,
+        bound_s=_bound(grid, found, batch) if found.is_complete and not grid.by_cost else 0.0,
         seconds=found.seconds,
         is_complete=found.is_complete,
     )
+
+
+def _bound(grid: Grid, found: GridSearch, batch: int) -> float:
+    """What no step at a batch takes less than [s]: nothing left out beats the best by more than the model's error."""
+    best = min(grid.weights[other] * one.step_time_s for other, those in found.candidates.items() for one in those)
+    fastest = min(one.step_time_s for one in found.candidates[batch])
+    return min(fastest, best / grid.weights[batch] / (1.0 + MODEL_ERROR))

@@ -9,6 +9,7 @@ from trimaran.cluster.layout import machine_cluster
 from trimaran.costs.estimated import estimated_table
 from trimaran.costs.software import Software
 from trimaran.graph.workload import Workload
+from trimaran.planner.accuracy.batches import accumulations, device_counts
 from trimaran.planner.problem import Problem
 from trimaran.program.types import Execution
 from trimaran.session.choosing import microbatch_sizes
@@ -56,6 +57,8 @@ def machine_problems(reference: str, request: ClusterRequest, batches: Collectio
     if len(batches) > 1:
         # Gradients of many microbatches are added up where a batch is larger than its devices hold.
         sizes |= {1 << power for power in range(max(batches).bit_length())}
+        shares = {batch // count for batch in batches for count in device_counts(devices) if batch % count == 0}
+        sizes |= {share // number for share in shares for number in accumulations(share)}
     table = estimated_table(
         graph,
         works,

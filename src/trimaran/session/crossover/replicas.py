@@ -8,6 +8,7 @@ SU^M, so less of it is hidden; waits for the slowest are in proportion to comput
 the gradients alone, so these are shorter by SU^M too.
 """
 
+import math
 from dataclasses import dataclass, field
 
 from trimaran.cluster.machines import Machine
@@ -65,6 +66,10 @@ class Replicas:
     _known: dict[int, tuple[Workload, StepEstimate]] = field(default_factory=dict)
     _steps: dict[tuple[int, int, float], ScaledStep] = field(default_factory=dict)
     _fits: dict[int, bool] = field(default_factory=dict)
+
+    def is_even(self, devices: int) -> bool:
+        """Whether so many devices are equally many on each node that they take."""
+        return devices % math.ceil(devices / self.machine.node.devices) == 0
 
     def alone_s(self, batch: int) -> float:
         """A step of one device [s]."""

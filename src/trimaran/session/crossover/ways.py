@@ -139,6 +139,7 @@ def free_options(
                 small=_halvings(batch, base),
             )
             for devices in tried_counts(asked, width)
+            if devices in asked or replicas.is_even(devices)
         ]
     return tuple(found)
 

@@ -75,6 +75,8 @@ def _read(row: Row) -> Submission | str:
         return read_submission(row)
     except TrimaranError as error:
         return error.message
+    except (ArithmeticError, LookupError, ValueError, TypeError) as error:
+        return f"row {row.row_id}: a cell is not what its column holds ({error})"
 
 
 def _answer(target: Submission, every: Sequence[Submission], factors: dict[str, float | None]) -> Answer:
@@ -122,7 +124,7 @@ def forecast(
         anchor: that ran
         target: that is predicted; its time and its log are not looked at
         benchmark: what both train
-        factors: of the devices of anchors, by row; kept from one call to the next
+        factors: of the devices of anchors, which live as long; kept from one call to the next
 
     Raises:
         InputError: the anchor's time is not that of the benchmark, or the batch is beyond what is known
@@ -133,7 +135,7 @@ def forecast(
     spent_s = 60 * anchor.minutes
     step_s = max(spent_s - benchmark.fixed_s, _SHRINKS * spent_s) / trained
     model, own = StepModel(target, benchmark), StepModel(anchor, benchmark)
-    key = f"{anchor.row.row_id} {epochs.anchor}"
+    key = f"{id(anchor)} {epochs.anchor}"
     if key not in factors:
         factors[key] = own.factor(step_s)
     factor = factors[key]

@@ -25,8 +25,8 @@ from trimaran.session.validation.time_to_train_speeds import published_step_s
 from trimaran.session.validation.types import Answer, Row, Setup
 
 _SECONDS = (
-    (r"\bs\b|\bsec(?:onds?)?\b", 1.0),
-    (r"\bmin(?:utes?)?\b", 60.0),
+    (r"\bs\b|\bsec(?:ond)?s?\b", 1.0),
+    (r"\bmin(?:ute)?s?\b", 60.0),
     (r"\bh(?:r|rs|ours?)?\b", 3600.0),
     (r"\bdays?\b", 86400.0),
 )
@@ -93,6 +93,8 @@ def answer_tables(rows: Sequence[Row]) -> tuple[Answer, ...]:
             entries.append(_entry(row, seen))
         except TrimaranError as error:
             entries.append(error.message)
+        except (ArithmeticError, LookupError, ValueError, TypeError) as error:
+            entries.append(f"row {row.row_id}: a cell is not what its column holds ({error})")
     known = [one for one in entries if isinstance(one, Entry)]
     return tuple(
         _answer(one, known) if isinstance(one, Entry) else Answer(row=row, predicted=None, skipped=one)

@@ -133,3 +133,43 @@ def test_oddities_are_said() -> None:
     assert "two points only" in said(b64=5, b128=6)
     assert said(b64=5, b128=6, b256=7) == ""
     assert "batch 64: 1 of 3 runs did not reach the target" in oddities(TABLE)[-1]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        "global_batch,epochs,run\n32,1e200,1\n32,2e200,2\n",
+        "global_batch,epochs,samples\n32,1e-300,1e300\n64,1e-300,1e300\n",
+        "global_batch,epochs,deviation,runs\n32,1,1e200,3\n64,2,1e200,3\n",
+    ],
+)
+def test_figures_that_no_float_holds_are_refused_with_the_file(tmp_path: Path, rows: str) -> None:
+    table = tmp_path / "runs.csv"
+    table.write_text(rows)
+    with pytest.raises(InputError, match=r"runs\.csv"):
+        read_curve(table)
+
+
+@pytest.mark.parametrize("recipe", ["base_batch = 0", "base_batch = 64, warmup_epochs = -3.0"])
+def test_a_recipe_that_cannot_be_followed_is_refused(tmp_path: Path, recipe: str) -> None:
+    """Not a division by zero later, in a plan."""
+    file = tmp_path / "curve.toml"
+    file.write_text(
+        'schema_version = 1\ntask = "t"\nunit = "epochs"\nsource = "s"\n'
+        f'recipe = {{rule = "linear", {recipe}}}\npoints = [{{global_batch = 32, amount = 2.0}}]\n'
+    )
+    with pytest.raises(InputError, match="recipe"):
+        read_curve(file)
+
+
+def test_a_curve_file_that_cannot_be_put_in_place_leaves_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "curve.toml"
+    folder.mkdir()
+    with pytest.raises(EnvironmentProblem):
+        write_curve(folder, find_curve("resnet50").table)
+    assert [one.name for one in tmp_path.iterdir()] == ["curve.toml"]
+
+
+def test_a_name_too_long_for_a_file_is_no_curve() -> None:
+    with pytest.raises(InputError, match="no curve of the catalog"):
+        find_curve("x" * 5000)

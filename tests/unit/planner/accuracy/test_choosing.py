@@ -45,6 +45,15 @@ def test_the_curve_says_nothing_between_strategies_of_one_batch() -> None:
     assert not is_tied(one, two, "time")
 
 
+def test_the_doubt_of_the_curve_does_not_take_fewer_devices_at_the_same_batch() -> None:
+    """By a curve known within a factor of 2: 4 devices at a batch lose to 16 at it, whatever another batch may need."""
+    few = timed(devices=4, batch=64, step_ms=40.0, curve=2.0)
+    many = timed(devices=16, batch=64, step_ms=10.0, curve=2.0)
+    large = timed(devices=16, batch=512, step_ms=25.0, curve=2.0)
+    assert is_tied(few, large, "time")
+    assert choose_estimate([few, many, large], "time") is many
+
+
 def test_on_as_many_devices_the_better_batch_is_taken_though_the_curve_is_unsure() -> None:
     one, other = timed(devices=4, batch=64, curve=1.3), timed(devices=4, batch=128, step_ms=9.0, curve=1.3)
     assert choose_estimate([one, other], "time") is other
