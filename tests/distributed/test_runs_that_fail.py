@@ -13,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+# The plan must take both devices, by what is measured: nothing else may run meanwhile.
+pytestmark = pytest.mark.alone
+
 JOBS = Path(__file__).parents[1] / "commands" / "faulty_jobs.py"
 DEADLINE_S = 90.0
 

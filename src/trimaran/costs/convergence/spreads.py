@@ -18,8 +18,9 @@ FEW = 3
 def variances_of_means(points: Sequence[Point]) -> NDArray[np.float64]:
     """Variance of the logarithm of each point's amount.
 
-    The spread over the runs of a batch is weighed with that of published tables as with four runs more, so that three
-    equal runs are no proof of certainty. Where only one figure is known it counts as one run.
+    The spread over the runs of a batch is weighed with that of all batches of the table as with four runs more, and
+    that with the spread of published tables likewise, so that three equal runs are no proof of certainty. Where only
+    one figure is known it counts as one run.
 
     Args:
         points: of one table
@@ -37,7 +38,7 @@ def variances_of_means(points: Sequence[Point]) -> NDArray[np.float64]:
         if own is None:
             found.append(pooled / max(point.runs, 1))
         else:
-            shrunk = (_PRIOR_RUNS * published + (point.runs - 1) * own) / (_PRIOR_RUNS + point.runs - 1)
+            shrunk = (_PRIOR_RUNS * pooled + (point.runs - 1) * own) / (_PRIOR_RUNS + point.runs - 1)
             found.append(shrunk / point.runs)
     return np.array(found)
 
