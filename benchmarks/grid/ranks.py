@@ -72,7 +72,8 @@ def _runner(world: World, source: JobSource, entry: Entry) -> Callable[[int], No
         return lambda steps: None
     job = source.make()
     own = world if strategy.devices == world.size else replace(world, size=1, local_size=1, backend="none")
-    executor = Executor(job, strategy, program, evaluation, own, capture=capture(job))
+    # What recording costs is no part of what is compared.
+    executor = Executor(job, strategy, program, evaluation, own, capture=capture(job), record=False)
     shares = _endless(executor)
 
     def run(steps: int) -> None:

@@ -106,6 +106,7 @@ def main() -> None:
     parser.add_argument(
         "--budgets", action=argparse.BooleanOptionalAction, default=True, help="cells with little memory"
     )
+    parser.add_argument("--apart", action="store_true", help="each strategy in processes of its own, none in turns")
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "grid.json")
     options = parser.parse_args()
     environment = describe_environment(devices=2)
@@ -114,7 +115,9 @@ def main() -> None:
     settings = [(job, link, None) for job in options.jobs for link in options.links]
     settings += [(job, "none", budget) for job, budget in BUDGETS if options.budgets and job in options.jobs]
     for job, link, budget in settings:
-        cells.append(run_cell(job, link, budget, kinds=options.kinds, blocks=options.blocks))
+        cells.append(
+            run_cell(job, link, budget, kinds=options.kinds, blocks=options.blocks, apart=options.apart or bool(budget))
+        )
         print(format_cell(cells[-1]), flush=True)
         write_document(document(cells, environment, noise), options.output)
     print(format_summary(cells))
@@ -122,8 +125,8 @@ def main() -> None:
     print(environment_line(environment))
 
 
-def run_cell(job: str, link: str, budget: str | None, *, kinds: Sequence[str], blocks: int) -> Cell:
-    """Plan, simulate and run one job on one link, or in one budget."""
+def run_cell(job: str, link: str, budget: str | None, *, kinds: Sequence[str], blocks: int, apart: bool) -> Cell:
+    """Plan, simulate and run one job on one link, or in one budget; its strategies in turns, or apart."""
     source = JobSource(reference=job)
     request = parse_request(devices=2, link=None if link == "none" else link, memory=budget)
     plan_job(source, request)
@@ -139,7 +142,7 @@ def run_cell(job: str, link: str, budget: str | None, *, kinds: Sequence[str], b
     chosen = next((name for name, found in plans.items() if found.chosen.strategy == planned.chosen.strategy), CHOSEN)
     plans.setdefault(chosen, planned)
     entries = [_entry(found) for found in plans.values()]
-    times = _times(source, request, entries, blocks)
+    times = _times(source, request, entries, blocks, apart=apart)
     return Cell(
         job=job,
         limit=budget or link,
@@ -164,9 +167,11 @@ def _entry(planned: Planned) -> Entry:
     return strategy, planned.chosen.program, lower_evaluation(planned.graph, strategy, batch=batch)
 
 
-def _times(source: JobSource, request: PlanRequest, entries: Sequence[Entry], blocks: int) -> list[list[float]]:
+def _times(
+    source: JobSource, request: PlanRequest, entries: Sequence[Entry], blocks: int, *, apart: bool
+) -> list[list[float]]:
     with tempfile.TemporaryDirectory() as folder:
-        if request.memory_bytes is None:
+        if not apart:
             arguments = (source, entries, blocks)
             together: list[list[float]] = launch(
                 time_strategies, arguments, ranks=2, log_dir=folder, link=request.link
@@ -174,7 +179,8 @@ def _times(source: JobSource, request: PlanRequest, entries: Sequence[Entry], bl
             return together
         # A budget holds for a process, so strategies cannot take turns within one.
         return [
-            launch(time_apart, (source, entry, blocks), ranks=entry[0].devices, log_dir=folder)[0] for entry in entries
+            launch(time_apart, (source, entry, blocks), ranks=entry[0].devices, log_dir=folder, link=request.link)[0]
+            for entry in entries
         ]
 
 
