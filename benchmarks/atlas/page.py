@@ -21,10 +21,11 @@ _HEAD = """# Atlas: where does model parallelism pay?
   batch, exchanges apart.
 - **paper mode**: fixed local batch, no exchange. With a curve, the number of devices from which on a hybrid is ahead.
   Without one, how many times the epochs M times the batch must take.
-- **ours**: local batch free, predicted exchange. With a curve, the number of devices likewise. Without, "B ≤ x at n":
-  on n devices the hybrid's step is shorter than that of data parallelism with the same batch only up to x samples;
-  x below n says that there are fewer samples than devices. "never": at no batch and on no number of devices; "always":
-  at 1,024 devices it does more samples a second with a batch that is no larger than the best of data parallelism.
+- **ours**: local batch free, predicted exchange. With a curve, the number of devices likewise. Without, "B = x at n":
+  x samples are the largest batch at which, on n devices, the hybrid's step is shorter than that of data parallelism
+  with the same batch; at smaller ones it may not be. x below n says that there are fewer samples than devices. "never":
+  at no batch and on no number of devices; "more samples/s at n": on n devices, the most here, it does more samples a
+  second with a batch that is no larger than the best of data parallelism.
 - **exchange**: share of a data-parallel step on 256 devices that the exchange of gradients adds, at its best batch.
 """
 
@@ -110,7 +111,9 @@ def _ours(cell: Cell, by: Mapping[tuple[str, int], Cell]) -> str:
     if cell["curve"]:
         return _earliest(by, "ours")
     ahead = [width for width in (2, 4) if _does_more(by["ours", width])]
-    return f"always, M = {ahead[0]}" if ahead else _limits(by, cell["local_batch_size"])
+    if not ahead:
+        return _limits(by, cell["local_batch_size"])
+    return f"more samples/s at {by['ours', ahead[0]]['rows'][-1]['devices']}, M = {ahead[0]}"
 
 
 def _does_more(one: Cell) -> bool:
@@ -123,7 +126,7 @@ def _does_more(one: Cell) -> bool:
 
 
 def _limits(by: Mapping[tuple[str, int], Cell], base: int) -> str:
-    """The batches up to which it has the shorter step, on the fewest and on the most devices."""
+    """The largest batches at which it has the shorter step, on the fewest and on the most devices."""
     limits = {
         row["devices"]: max(row["equal_batch_limit"] or 0, _limit(by["ours", 4], row["devices"]))
         for row in by["ours", 2]["rows"]
@@ -134,7 +137,7 @@ def _limits(by: Mapping[tuple[str, int], Cell], base: int) -> str:
     told = sorted({held[0], held[-1]})
     if all(limits[devices] >= LARGEST * base * devices // 2 for devices in told):
         return "at every batch that was tried"
-    return ", ".join(f"B ≤ {limits[devices]:,} at {devices}" for devices in told)
+    return ", ".join(f"B = {limits[devices]:,} at {devices}" for devices in told)
 
 
 def _earliest(by: Mapping[tuple[str, int], Cell], basis: str) -> str:

@@ -23,7 +23,7 @@ from trimaran.planner import Candidate
 from trimaran.program import lower_evaluation
 from trimaran.report import Comparison, Figure, compare
 from trimaran.runtime.executor import Executor
-from trimaran.runtime.loading import Share
+from trimaran.runtime.feed import Share
 from trimaran.runtime.world import World
 
 RESAMPLES = 500

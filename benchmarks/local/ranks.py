@@ -7,7 +7,7 @@ from itertools import cycle, islice
 from trimaran.graph.capture import capture
 from trimaran.program import Program, Strategy
 from trimaran.runtime.executor import Executor
-from trimaran.runtime.loading import Share
+from trimaran.runtime.feed import Share
 from trimaran.runtime.world import World
 from trimaran.session.jobs import JobSource
 from trimaran.timeline import Timeline

@@ -23,6 +23,7 @@ from benchmarks.environment import describe_environment  # noqa: E402
 from benchmarks.local.ranks import StepTimes, run_rank  # noqa: E402
 
 from trimaran.cluster.detect import detect_cluster  # noqa: E402
+from trimaran.costs.transfers import collectives_at_once  # noqa: E402
 from trimaran.graph.capture import capture  # noqa: E402
 from trimaran.measure import measure_costs  # noqa: E402
 from trimaran.planner import Candidate, cut, evaluate  # noqa: E402
@@ -102,7 +103,8 @@ def run_network(network: str, blocks: int) -> Iterator[Case]:
         with tempfile.TemporaryDirectory() as folder:
             arguments = (source, candidate.strategy, candidate.program, evaluation, blocks)
             timeline, times = launch(run_rank, arguments, ranks=2, log_dir=folder)[0]
-        comparison = compare(candidate.program, candidate.timeline, timeline, warmup=0)
+        at_once = collectives_at_once(table, cluster)
+        comparison = compare(candidate.program, candidate.timeline, timeline, warmup=0, at_once=at_once)
         yield Case(network=network, candidate=candidate, comparison=comparison, times=times)
 
 

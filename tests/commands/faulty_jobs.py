@@ -78,3 +78,16 @@ def never_ends() -> Job:
     return dataclasses.replace(
         good(), model=lambda: nn.Sequential(Slow(8, 16), nn.ReLU(), nn.Linear(16, 2)), epochs=100_000
     )
+
+
+class Torn(TensorDataset):
+    """A data set of which one sample cannot be read."""
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
+        if index == 5:
+            raise OSError("no such picture")
+        return super().__getitem__(index)
+
+
+def raises_at_five() -> Job:
+    return dataclasses.replace(good(), dataset=lambda: Torn(*make_data(64).tensors), global_batch_size=64)

@@ -31,6 +31,7 @@ def document(folder: Path) -> dict[str, Any]:
 def test_one_object_with_the_time_to_the_target(document: dict[str, Any]) -> None:
     assert next(iter(document)) == "schema_version"
     assert document["objective"] == "time"
+    assert (document["chosen"]["objective"], document["chosen"]["asked"]) == ("time", "time")
     time_s = document["chosen"]["step_time_s"] * document["steps_per_epoch"] * document["epochs_to_converge"]
     assert document["time_to_accuracy_s"] == pytest.approx(time_s)
     assert {row["global_batch_size"] for row in document["candidates"]} == {64, 128, 256}
@@ -55,6 +56,13 @@ def test_another_batch_than_the_plan_s_is_refused(folder: Path, document: dict[s
     done = trimaran("train", "digits", "--plan", "plan.json", "--batch", str(other), cwd=folder)
     assert done.returncode == 2
     assert "the global batch size" in done.stderr
+
+
+def test_a_curve_beside_a_plan_is_refused(folder: Path, document: dict[str, Any]) -> None:
+    assert document["global_batch_size"]
+    done = trimaran("train", "digits", "--plan", "plan.json", "--curve", "digits.toml", cwd=folder)
+    assert done.returncode == 2
+    assert "plan.json is one already" in done.stderr
 
 
 def test_the_same_in_words(folder: Path, document: dict[str, Any]) -> None:

@@ -154,6 +154,27 @@ def time_gathering(world: World, nbytes: int, times: int) -> list[float]:
     return found
 
 
+def time_pairs(world: World, nbytes: int, times: int) -> dict[str, list[tuple[float, float]]]:
+    """Messages from each rank of the first half to its counterpart in the second, and to its neighbour.
+
+    Returns:
+        Start and end of each, on the clock that all ranks of a machine share [s].
+    """
+    tensor = torch.zeros(nbytes // 4)
+    half = world.size // 2
+    found: dict[str, list[tuple[float, float]]] = {"across": [], "within": []}
+    for _ in range(times):
+        for kind, sends, distance in (("across", world.rank < half, half), ("within", world.rank % 2 == 0, 1)):
+            dist.barrier()
+            start = time.perf_counter()
+            if sends:
+                dist.send(tensor, world.rank + distance)
+            else:
+                dist.recv(tensor, world.rank - distance)
+            found[kind].append((start, time.perf_counter()))
+    return found
+
+
 def _target(descriptor: Path) -> str:
     try:
         return str(descriptor.readlink())

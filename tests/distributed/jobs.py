@@ -2,15 +2,21 @@
 
 import dataclasses
 import math
+import os
+import random
+import signal
+from pathlib import Path
 from typing import Any
 
+import numpy
 import torch
 from tests import zoo
 from torch import nn
 from torch.nn import functional
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import Dataset, TensorDataset, get_worker_info
 
 from trimaran.job import Job
+from trimaran.runtime.seeds import seeded
 
 
 def make_job(name: str) -> Job:
@@ -149,6 +155,33 @@ def lstm_unused() -> Job:
     return dataclasses.replace(zoo.lstm_fp64(), model=_with_unused)
 
 
+def one_gradient() -> Job:
+    """A loss that is linear in the weights, of one sample over and over: each step has the same gradient, of rank 1."""
+    return _linear(1)
+
+
+def eight_gradients() -> Job:
+    """The same of eight samples, all of which are in each batch: each step has the same gradient, of rank 8."""
+    return _linear(8)
+
+
+def _linear(samples: int) -> Job:
+    def dataset() -> TensorDataset:
+        generator = torch.Generator().manual_seed(6)
+        x, y = torch.randn(samples, 24, generator=generator), torch.randn(samples, 20, generator=generator)
+        return TensorDataset(x.repeat(8 // samples, 1), y.repeat(8 // samples, 1))
+
+    return Job(
+        name="linear",
+        model=lambda: nn.Linear(24, 20),
+        loss=lambda output, target: (output * target).sum(1).mean(),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1.0),
+        dataset=dataset,
+        global_batch_size=8,
+        precision="fp64",
+    )
+
+
 class Gated(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -176,6 +209,86 @@ class Dictionaries(Dataset[Any]):
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         values = self.values[index]
         return {"values": values, "gate": self.gate[index], "wanted": values.sum().reshape(1)}
+
+
+class Tallied(Dataset[Any]):
+    """Rows of 16 bytes; each read is tallied by one byte in the file that TRIMARAN_TEST_READS names, where it does."""
+
+    def __init__(self, samples: int, *, draws: bool = False) -> None:
+        self.samples, self.draws = samples, draws
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if tally := os.environ.get("TRIMARAN_TEST_READS"):
+            with Path(tally).open("ab", buffering=0) as file:
+                file.write(b".")
+        drawn = [float(torch.rand(())), random.random(), float(numpy.random.rand())]  # noqa: NPY002
+        return torch.tensor([float(index), *(drawn if self.draws else [0.5] * 3)]), torch.tensor([float(index)])
+
+
+class Quiet(Tallied):
+    """The same without a draw."""
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        with seeded(0):
+            return super().__getitem__(index)
+
+
+class Failing(Tallied):
+    """In a sample after the first few it raises, dies or hangs, as its name says; by its process id it can be found."""
+
+    def __init__(self, how: str, *, in_worker: bool) -> None:
+        super().__init__(64)
+        self.how, self.in_worker = how, in_worker
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if folder := os.environ.get("TRIMARAN_TEST_PIDS"):
+            (Path(folder) / str(os.getpid())).touch()
+        if index == 40 and self.in_worker == (get_worker_info() is not None):
+            if self.how == "raise":
+                raise OSError("no such picture")
+            if self.how == "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+        width = 5 if index == 40 and self.how == "shape" else 4
+        return torch.zeros(width), torch.zeros(1)
+
+
+def rows(dataset: Any, batch: int = 7) -> Job:
+    return Job(
+        name="rows",
+        model=lambda: nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 1)),
+        loss=functional.mse_loss,
+        optimizer=zoo.sgd,
+        dataset=dataset,
+        global_batch_size=batch,
+    )
+
+
+def rows_drawn() -> Job:
+    """33 samples in batches of 7, the last one of 5: neither is divided by 2 or 4."""
+    return rows(lambda: Tallied(33, draws=True))
+
+
+def rows_quiet() -> Job:
+    return rows(lambda: Quiet(32), batch=8)
+
+
+def rows_raise() -> Job:
+    return rows(lambda: Failing("raise", in_worker=False))
+
+
+def rows_raise_in_worker() -> Job:
+    return rows(lambda: Failing("raise", in_worker=True))
+
+
+def rows_die_in_worker() -> Job:
+    return rows(lambda: Failing("die", in_worker=True))
+
+
+def rows_shape() -> Job:
+    return rows(lambda: Failing("shape", in_worker=True))
 
 
 def _first(samples: int, base: Any = zoo.cnn) -> TensorDataset:

@@ -132,13 +132,14 @@ def _square(gradients: Sequence[torch.Tensor | None]) -> float:
 def _scaled(
     optimizer: torch.optim.Optimizer, trained: list[nn.Parameter], pieces: Sequence[Sequence[torch.Tensor]]
 ) -> tuple[float, float] | None:
-    """Squares over √v, with v as Adam keeps it; None before it does."""
+    """Squares over √v and a hundredth of its root mean square, with v as Adam keeps it; None before it does."""
     if "exp_avg_sq" not in optimizer.state.get(trained[0], {}):
         return None
     sums = [0.0, 0.0]
     for parameter, *gradients in zip(trained, *pieces, strict=True):
         state = optimizer.state[parameter]
-        scale = (state["exp_avg_sq"] / (1.0 - 0.999 ** float(state["step"]))).sqrt() + 1e-8
+        mean_square = state["exp_avg_sq"] / (1.0 - 0.999 ** float(state["step"]))
+        scale = mean_square.sqrt() + 1e-8 + 0.01 * mean_square.mean().sqrt()
         sums[0] += sum(float((gradient.square() / scale).sum()) for gradient in gradients)
         sums[1] += float((parameter.grad.square() / scale).sum())
     return sums[0], sums[1]

@@ -16,6 +16,7 @@ from trimaran.cluster import Link
 from trimaran.errors import EnvironmentProblem, ExecutionError
 from trimaran.program.types import Strategy
 from trimaran.runtime.ranks import launch
+from trimaran.runtime.uplinks import Uplink
 from trimaran.runtime.wires import wired
 from trimaran.session.request import parse_link
 
@@ -159,3 +160,24 @@ def test_nothing_is_left_when_the_parent_ends(number: signal.Signals, tmp_path: 
     assert pids.have_ended()
     assert not networks_in_use() & (used - {network()})
     assert socket.if_nameindex() == interfaces
+
+
+def test_what_leaves_a_node_shares_its_uplink_and_what_does_not_is_free(tmp_path: Path) -> None:
+    """Two nodes of two ranks, 1 Gb/s each, 200 Mb/s between the nodes.
+
+    1 MiB from ranks 0 and 1 to ranks 2 and 3 at the same time are 2 MiB at 25 MB/s, 84 ms, 15 % either way. From rank 0
+    to rank 1 and from 2 to 3 they are 8.4 ms, of so short a time 30 % either way.
+    """
+    uplink = Uplink(nodes=2, link=parse_link("200Mb/s"))
+    found = launch(
+        duties.time_pairs, (1 << 20, 5), ranks=4, log_dir=tmp_path, device="cpu", link=GIGABIT, uplink=uplink
+    )
+    across, within = (
+        min(
+            max(end for _, end in tries) - min(start for start, _ in tries)
+            for tries in zip(*(times[kind] for times in found), strict=True)
+        )
+        for kind in ("across", "within")
+    )
+    assert across == pytest.approx((2 << 20) / 25e6, rel=0.15)
+    assert within == pytest.approx((1 << 20) / 125e6, rel=0.3)

@@ -35,6 +35,9 @@ def programs() -> dict[str, Program]:
         "one_device": lower(chain(4), Strategy(microbatches=2), batch=8),
         "dp2": lower(chain(4, buffers=True), Strategy(dp=2, bucket_bytes=100), batch=8),
         "dp3_homes_clipped": lower(chain(4), Strategy(dp=3, bucket_bytes=1, sync="p2p"), batch=6, clip=True),
+        "dp4_levels_clipped": lower(
+            chain(4), Strategy(dp=4, bucket_bytes=100, sync="hierarchical", nodes=2), batch=8, clip=True
+        ),
         "pp2_gpipe_m4": lower(plain, Strategy(pp=2, boundaries=("op3",), microbatches=4), batch=16),
         "pp4_1f1b_m8": lower(
             plain, Strategy(pp=4, boundaries=boundaries(4), schedule="1f1b", microbatches=8), batch=16

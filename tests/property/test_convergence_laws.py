@@ -27,7 +27,8 @@ def test_any_table_gives_an_ordered_finite_interval(amounts: dict[int, float], b
 
 @given(amounts=POINTS)
 def test_a_curve_passes_through_means_of_many_runs(amounts: dict[int, float]) -> None:
-    points = tuple(Point(global_batch=b, amount=a, runs=5, deviation=0.1 * a) for b, a in amounts.items())
+    """Five runs that stray by 5 % are surer than three that stray as published ones do, by 4.8 %."""
+    points = tuple(Point(global_batch=b, amount=a, runs=5, deviation=0.05 * a) for b, a in amounts.items())
     curve = fit_curve(CurveTable(task="drawn", unit="epochs", points=points, source="drawn"))
     for batch, amount in amounts.items():
         assert math.isclose(curve.need(batch).amount, amount, rel_tol=1e-4)

@@ -1,19 +1,22 @@
 """The critical path of any simulated step is a chain without gaps from its start to its end."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from tests.property.test_simulator_laws import Case, cases
 
 from trimaran.planner.critical import Part, critical_path, parts_of
 from trimaran.simulator import simulate
 
 
-@given(case=cases())
+@given(case=cases(), at_once=st.sampled_from([1, 2]))
 @settings(suppress_health_check=[HealthCheck.too_slow])
-def test_the_classes_sum_to_the_makespan(case: Case) -> None:
+def test_the_classes_sum_to_the_makespan(case: Case, at_once: int) -> None:
     program, costs = case.build()
+    costs = replace(costs, at_once=at_once)
     timeline = simulate(program, costs)
     legs = critical_path(program, costs)
     assert all(before.end_s == after.start_s for before, after in pairwise(legs))

@@ -51,14 +51,17 @@ def graphs(draw: st.DrawFn, segments: int) -> Graph:
 def lowered(draw: st.DrawFn) -> Program:
     """A program that `lower` makes."""
     pp = draw(st.integers(1, 5))
+    sync = draw(st.sampled_from(["all-reduce", "p2p", "hierarchical"])) if pp == 1 else "all-reduce"
+    nodes = draw(st.integers(2, 3)) if sync == "hierarchical" else 1
     strategy = Strategy(
-        dp=draw(st.integers(1, 3)),
+        dp=draw(st.integers(1, 3)) if nodes == 1 else nodes * draw(st.integers(2, 3)),
         pp=pp,
         boundaries=boundaries(pp),
         schedule=draw(st.sampled_from(["gpipe", "1f1b"])),
         microbatches=draw(st.integers(1, 6)),
         bucket_bytes=draw(st.sampled_from([1, 50, 25 * 2**20])),
-        sync=draw(st.sampled_from(["all-reduce", "p2p"])) if pp == 1 else "all-reduce",
+        sync=sync,
+        nodes=nodes,
     )
     graph = draw(graphs(pp))
     batch = strategy.dp * strategy.microbatches * draw(st.integers(1, 3))

@@ -259,10 +259,11 @@ def test_the_makespan_is_at_least_the_busiest_resource(case: Case) -> None:
     assert simulate(program, costs).makespan_s >= max(busy.values(), default=0.0) - TOLERANCE
 
 
-@given(cases(shared=False, interferes=False), st.floats(0.0, 1.0), st.data())
-def test_a_faster_link_never_slows_a_program_down(case: Case, factor: float, data: st.DataObject) -> None:
+@given(cases(shared=False, interferes=False), st.floats(0.0, 1.0), st.sampled_from([1, 2]), st.data())
+def test_a_faster_link_never_slows_a_program_down(case: Case, factor: float, at_once: int, data: st.DataObject) -> None:
     """Order is fixed, nothing is shared, nothing interferes; some transfers take `factor` of their time."""
     program, costs = case.build()
+    costs = replace(costs, at_once=at_once)
     names = sorted({link for transfer in costs.transfers.values() for link in transfer.links})
     faster = set(data.draw(st.lists(st.sampled_from(names), min_size=1))) if names else set()
     transfers = {
@@ -322,6 +323,24 @@ def test_what_runs_on_one_lane_or_channel_does_not_overlap(case: Case) -> None:
             queues[number].append(spans[program.ranks[spot.rank][spot.position].id])
     for queued in queues.values():
         assert all(before[1] <= after[0] for before, after in pairwise(queued))
+
+
+@given(cases(most_replicas=4), st.integers(2, 3))
+def test_of_the_collectives_of_a_group_no_more_are_under_way_than_may_be(case: Case, at_once: int) -> None:
+    program, costs = case.build()
+    spans = spans_by_id(simulate(program, replace(costs, at_once=at_once)))
+    for queue in match_collectives(program):
+        members = [on_ranks(program, meeting)[0].id for meeting in queue]
+        for number, name in enumerate(members[at_once:], start=at_once):
+            before = sorted(spans[earlier][1] for earlier in members[:number])
+            assert before[-at_once] <= spans[name][0]
+
+
+@given(cases(shared=False, interferes=False), st.sampled_from([2, 3]))
+def test_more_workers_never_slow_a_program_down_where_nothing_is_shared(case: Case, at_once: int) -> None:
+    program, costs = case.build()
+    one = simulate(program, costs).makespan_s
+    assert simulate(program, replace(costs, at_once=at_once)).makespan_s <= one + TOLERANCE
 
 
 @given(cases())

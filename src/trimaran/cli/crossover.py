@@ -5,57 +5,28 @@ from typing import Annotated
 
 import typer
 
-from trimaran.cli.options import Json
+from trimaran.cli.options import AnyReference, CurveName, Json, MachineName, MachinePrecision, MachineSoftware
 from trimaran.cli.output import console, errors_reported, print_json
 from trimaran.cli.progress import progress_shown
 
-Reference = Annotated[
-    str,
-    typer.Argument(
-        metavar="JOB",
-        help="A network such as inception_v3, a built-in job, file.py:factory, or a Hugging Face config.json.",
-        show_default=False,
-    ),
-]
-ClusterName = Annotated[
-    str,
-    typer.Option(
-        "--cluster",
-        help='A machine (see `trimaran clusters`), such as "dgx1-v100": as many nodes as are needed.',
-        show_default=False,
-    ),
-]
 Counts = Annotated[str, typer.Option("--devices", help='Numbers of devices: "8..1024" in doublings, or "64,96,128".')]
 Widths = Annotated[str, typer.Option("--widths", help="Devices of a worker of the hybrid.")]
-CurveName = Annotated[
-    str | None,
-    typer.Option(
-        "--curve",
-        help="Convergence curve: a name (see `trimaran curve --list`) or a file.  [default: the job's own]",
-        show_default=False,
-    ),
-]
 LocalBatch = Annotated[
     int | None,
     typer.Option("--local-batch", help="Samples of a worker in paper mode.  [default: the job's]", show_default=False),
-]
-PrecisionName = Annotated[str, typer.Option("--precision", help='"float32", "tf32", "bfloat16" or "float16".')]
-SoftwareName = Annotated[
-    str | None,
-    typer.Option("--software", help='Framework and year, such as "pytorch:2020".', show_default=False),
 ]
 Plot = Annotated[Path | None, typer.Option("--plot", help="Draw it into this SVG file.", show_default=False)]
 
 
 def crossover(
-    job: Reference,
-    cluster: ClusterName,
+    job: AnyReference,
+    cluster: MachineName,
     devices: Counts = "8..1024",
     widths: Widths = "2,4,8",
     curve: CurveName = None,
     local_batch: LocalBatch = None,
-    precision: PrecisionName = "float32",
-    software: SoftwareName = None,
+    precision: MachinePrecision = "float32",
+    software: MachineSoftware = None,
     plot: Plot = None,
     as_json: Json = False,
 ) -> None:

@@ -15,6 +15,13 @@ Link = Annotated[
     str | None,
     typer.Option("--link", help='What the links between them are held to, such as "1Gb/s".', show_default=False),
 ]
+NodeCount = Annotated[int, typer.Option("--nodes", help="Nodes that the devices are dealt to.", min=1)]
+UplinkRate = Annotated[
+    str | None,
+    typer.Option(
+        "--uplink", help='With --nodes: what joins each node to the others, such as "200Mb/s".', show_default=False
+    ),
+]
 Steps = Annotated[int, typer.Option("--steps", help="Steps to emulate.", min=1)]
 Trace = Annotated[
     Path | None, typer.Option("--trace", help="Write both timelines for a trace viewer.", show_default=False)
@@ -25,6 +32,8 @@ def emulate(
     subject: Subject,
     devices: Devices = None,
     link: Link = None,
+    nodes: NodeCount = 1,
+    uplink: UplinkRate = None,
     batch: Batch = None,
     steps: Steps = 20,
     trace: Trace = None,
@@ -37,7 +46,16 @@ def emulate(
         from trimaran.session.emulating import emulate_subject
 
         with progress_shown() as progress:
-            found = emulate_subject(subject, devices=devices, link=link, batch=batch, steps=steps, progress=progress)
+            found = emulate_subject(
+                subject,
+                devices=devices,
+                link=link,
+                nodes=nodes,
+                uplink=uplink,
+                batch=batch,
+                steps=steps,
+                progress=progress,
+            )
         if trace is not None:
             write_trace(trace, found.program, found.predicted, found.measured, comparison=found.comparison)
         if as_json:

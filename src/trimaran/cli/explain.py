@@ -10,6 +10,7 @@ from trimaran.cli.options import (
     Batch,
     Calibration,
     ClusterName,
+    CompressionName,
     CurveName,
     Devices,
     Execution,
@@ -29,6 +30,7 @@ from trimaran.cli.options import (
     Shards,
     SoftwareName,
     TimeLimit,
+    Workers,
     Zero,
 )
 from trimaran.cli.output import console, errors_reported, print_json
@@ -72,6 +74,8 @@ def explain(
     zero: Zero = None,
     microbatches: Microbatches = None,
     schedule: ScheduleOption = None,
+    compression: CompressionName = None,
+    workers: Workers = None,
     time_limit: TimeLimit = None,
     gap: Gap = 0.0,
     precision: PrecisionName = None,
@@ -90,7 +94,7 @@ def explain(
         from trimaran.cli.explanation_document import explanation_document
         from trimaran.cli.explanation_views import print_explanation
         from trimaran.cli.planning import request_there
-        from trimaran.planner.pins import parse_pins
+        from trimaran.planner.pin_options import parse_pins
         from trimaran.program import read_plan
         from trimaran.session.accuracy.request import parse_target
         from trimaran.session.explaining import explain_plan, explain_there
@@ -117,6 +121,8 @@ def explain(
                 zero=zero,
                 microbatches=microbatches,
                 schedule=schedule,
+                compression=compression,
+                workers=workers,
             ),
             time_limit_s=time_limit,
             gap=gap,

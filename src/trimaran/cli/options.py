@@ -59,8 +59,8 @@ Forbid = Annotated[
     typer.Option(
         "--forbid",
         metavar="KIND",
-        help="Do not use a kind of parallelism: dp, pp, tp, placement, zero, sharded, p2p, gpipe, 1f1b, interleaved, "
-        "zero-bubble, compiled, memory. Repeatable.",
+        help="Do not use a kind of parallelism: dp, pp, tp, placement, zero, sharded, p2p, hierarchical, gpipe, 1f1b, "
+        "interleaved, zero-bubble, compiled, memory, compress, cache. Repeatable.",
         show_default=False,
     ),
 ]
@@ -69,7 +69,8 @@ Allow = Annotated[
     typer.Option(
         "--allow",
         metavar="KIND",
-        help="Use only these kinds of parallelism, or one device. Repeatable.",
+        help='Use only these kinds of parallelism, or one device. "compress" restricts nothing: it lets gradients lose '
+        "something on the wire. Repeatable.",
         show_default=False,
     ),
 ]
@@ -84,6 +85,32 @@ Microbatches = Annotated[int | None, typer.Option("--microbatches", help="So man
 ScheduleOption = Annotated[
     str | None,
     typer.Option("--schedule", help="Of a pipeline: gpipe, 1f1b, interleaved, zero-bubble.", show_default=False),
+]
+Nodes = Annotated[
+    int | None,
+    typer.Option(
+        "--nodes",
+        help="Sum gradients within each of so many nodes and then across them, whatever hosts the ranks are on.",
+        min=1,
+        show_default="as it pays, where ranks are on several hosts",
+    ),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        "--workers",
+        help="Processes of each rank that load its data beside the training; 0: its own thread loads.",
+        min=0,
+        show_default="what is worth it",
+    ),
+]
+CompressionName = Annotated[
+    str | None,
+    typer.Option(
+        "--compression",
+        help='Send gradients so: "bf16", "fp16", "powersgd:RANK", or "none".',
+        show_default="none; with --allow compress what pays",
+    ),
 ]
 TimeLimit = Annotated[
     float | None,
@@ -107,6 +134,31 @@ PrecisionName = Annotated[
 SoftwareName = Annotated[
     str | None,
     typer.Option("--software", help='With --cluster: framework and year, such as "pytorch:2020".', show_default=False),
+]
+AnyReference = Annotated[
+    str,
+    typer.Argument(
+        metavar="JOB",
+        help="A network such as inception_v3, a built-in job, file.py:factory, or a Hugging Face config.json.",
+        show_default=False,
+    ),
+]
+MachineName = Annotated[
+    str,
+    typer.Option(
+        "--cluster",
+        help='A machine (see `trimaran clusters`), such as "dgx1-v100", or "dgx-a100:512" of so many nodes.',
+        show_default=False,
+    ),
+]
+MachinePrecision = Annotated[str, typer.Option("--precision", help='"float32", "tf32", "bfloat16" or "float16".')]
+MachineSoftware = Annotated[
+    str | None,
+    typer.Option(
+        "--software",
+        help='Framework and year, such as "pytorch:2020".',
+        show_default="PyTorch of today; with --sync p2p MXNet of 2018",
+    ),
 ]
 CurveName = Annotated[
     str | None,

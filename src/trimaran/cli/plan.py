@@ -12,6 +12,7 @@ from trimaran.cli.options import (
     Batch,
     Calibration,
     ClusterName,
+    CompressionName,
     CurveName,
     Devices,
     Execution,
@@ -25,6 +26,7 @@ from trimaran.cli.options import (
     Memory,
     Microbatches,
     MostLocalBatch,
+    Nodes,
     Objective,
     Oversubscribe,
     PrecisionName,
@@ -38,6 +40,7 @@ from trimaran.cli.options import (
     Shards,
     SoftwareName,
     TimeLimit,
+    Workers,
     Zero,
 )
 from trimaran.cli.output import console, errors_reported
@@ -62,6 +65,9 @@ def plan(
     zero: Zero = None,
     microbatches: Microbatches = None,
     schedule: ScheduleOption = None,
+    nodes: Nodes = None,
+    compression: CompressionName = None,
+    workers: Workers = None,
     time_limit: TimeLimit = None,
     gap: Gap = 0.0,
     precision: PrecisionName = None,
@@ -82,7 +88,7 @@ def plan(
     """Find the fastest way to train a job that fits; print what was considered."""
     with errors_reported(as_json=as_json):
         from trimaran.cli.planning import plan_here, plan_there
-        from trimaran.planner.pins import parse_pins
+        from trimaran.planner.pin_options import parse_pins
         from trimaran.session.accuracy.request import parse_target
         from trimaran.session.request import parse_request
 
@@ -96,6 +102,9 @@ def plan(
             zero=zero,
             microbatches=microbatches,
             schedule=schedule,
+            nodes=nodes,
+            compression=compression,
+            workers=workers,
         )
         request = parse_request(
             devices=devices,

@@ -108,6 +108,12 @@ def request_there(
         raise InputError(
             f"--{lost[0]} is for plans of this machine and means nothing with --cluster: leave it out", option=lost[0]
         )
+    if request.pins.workers is not None:
+        raise InputError(
+            "--workers is for plans of this machine and means nothing with --cluster, where data are taken to be "
+            "there: leave it out",
+            option="workers",
+        )
     asked = ClusterRequest(
         cluster=cluster,
         devices=request.devices,

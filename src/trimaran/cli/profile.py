@@ -1,14 +1,20 @@
 """`trimaran profile`: where a job's step, compute and memory go on this machine."""
 
 from enum import StrEnum
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 
-from trimaran.cli.options import Batch, Calibration, Devices, Json, Link, Oversubscribe, Reference, Seed
+from trimaran.cli.options import Batch, Calibration, Devices, Json, Link, Oversubscribe, PlanFile, Reference, Seed
 from trimaran.cli.output import console, errors_reported, print_json
 from trimaran.cli.progress import progress_shown
+from trimaran.cli.stall_options import Stalls, Steps, Workers
+
+if TYPE_CHECKING:
+    from trimaran.session.jobs import JobSource
+    from trimaran.session.request import PlanRequest
 
 
 class Line(StrEnum):
@@ -33,17 +39,32 @@ def profile(
     oversubscribe: Oversubscribe = False,
     link: Link = None,
     calibration: Calibration = None,
+    stalls: Stalls = False,
+    steps: Steps = None,
+    workers: Workers = None,
+    plan: PlanFile = None,
     as_json: Json = False,
 ) -> None:
-    """Show forward, backward, update and loading of a job, its memory, and its most expensive parts."""
+    """Show forward, backward, update and loading of a job, its memory, and its most expensive parts.
+
+    With --stalls: run it, and split its steps by what they wait for.
+    """
     with errors_reported(as_json=as_json):
-        from trimaran.report.profile import memory_table, overhead_lines, profile_document, spot_table, step_table
+        from trimaran.errors import InputError
         from trimaran.session.jobs import JobSource
-        from trimaran.session.profiling import profile_job
         from trimaran.session.request import parse_request
 
         source = JobSource(reference=job, global_batch_size=batch, seed=seed)
         request = parse_request(devices=devices, oversubscribe=oversubscribe, link=link, calibration=calibration)
+        if stalls:
+            _print_stalls(source, request, plan=plan, steps=steps, workers=workers, as_json=as_json)
+            return
+        for option, value in (("--steps", steps), ("--workers", workers), ("--plan", plan)):
+            if value is not None:
+                raise InputError(f"{option} is for --stalls, which runs the job: add it, or leave {option} out")
+        from trimaran.report.profile import memory_table, overhead_lines, profile_document, spot_table, step_table
+        from trimaran.session.profiling import profile_job
+
         with progress_shown() as progress:
             found = profile_job(source, request, by=by.value, progress=progress)
         if as_json:
@@ -62,3 +83,23 @@ def profile(
             out.print(f"[dim]and {len(found.spots) - top} more[/]")
         out.print("", *overhead_lines(found.overhead), sep="\n")
         out.print("[dim]Not seen: " + "; ".join(found.unseen) + ".[/]")
+
+
+def _print_stalls(
+    source: "JobSource",
+    request: "PlanRequest",
+    *,
+    plan: Path | None,
+    steps: int | None,
+    workers: int | None,
+    as_json: bool,
+) -> None:
+    from trimaran.report.stalls import stalls_document, stalls_view
+    from trimaran.session.stalls import profile_stalls
+
+    with progress_shown() as progress:
+        found = profile_stalls(source, request, plan=plan, steps=steps, workers=workers, progress=progress)
+    if as_json:
+        print_json(stalls_document(found))
+    else:
+        console().print(stalls_view(found))

@@ -1,6 +1,7 @@
 """`trimaran reproduce`: published results again, with the published figures beside them."""
 
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -18,13 +19,15 @@ class Paper(StrEnum):
     VDNN = "vdnn"
     DGX1 = "dgx1"
     HYBRID = "hybrid"
+    FEEDING = "feeding"
 
 
 Which = Annotated[
     Paper,
     typer.Argument(
         help="vdnn: Rhu et al., MICRO 2016. dgx1: data parallelism on a DGX-1, Mojumder et al., IISWC 2018. "
-        "hybrid: data and model parallelism together, Pal et al., IEEE Micro 2019.",
+        "hybrid: data and model parallelism together, Pal et al., IEEE Micro 2019. "
+        "feeding: split, pre-load, compress, Xu et al., ICCAD 2021.",
         show_default=False,
     ),
 ]
@@ -41,8 +44,9 @@ Networks = Annotated[
 ]
 Real = Annotated[bool, typer.Option("--real", help="Run networks on this machine instead, small ones without a GPU.")]
 
+Plot = Annotated[Path | None, typer.Option("--plot", help="feeding: draw it into this SVG file.", show_default=False)]
 RealDevices = Annotated[int, typer.Option("--devices", help="dgx1 --real: processes, or GPUs where there are as many.")]
-RealSteps = Annotated[int, typer.Option("--steps", help="dgx1 --real: least number of timed steps of each exchange.")]
+RealSteps = Annotated[int, typer.Option("--steps", help="dgx1 and feeding --real: timed steps of each, at least.")]
 
 
 def reproduce(
@@ -52,11 +56,16 @@ def reproduce(
     real: Real = False,
     devices: RealDevices = 2,
     steps: RealSteps = 18,
+    plot: Plot = None,
     as_json: Json = False,
 ) -> None:
     """Run a paper's networks under its policies and ours, and show what is published beside."""
     with errors_reported(as_json=as_json):
-        if paper is Paper.HYBRID:
+        if paper is Paper.FEEDING and real:
+            _measure_feeding(networks, steps, plot, as_json=as_json)
+        elif paper is Paper.FEEDING:
+            _feeding(networks, plot, as_json=as_json)
+        elif paper is Paper.HYBRID:
             _hybrid(networks, real=real, as_json=as_json)
         elif paper is Paper.DGX1 and real:
             _measure_exchange(networks, devices, steps, as_json=as_json)
@@ -128,6 +137,55 @@ def _hybrid(networks: str | None, *, real: bool, as_json: bool) -> None:
         out.print(escape(line))
     out.print()
     for line in legend_lines(found):
+        out.print(f"[dim]{escape(line)}[/]")
+
+
+def _feeding(networks: str | None, plot: Path | None, *, as_json: bool) -> None:
+    from trimaran.report.reproduction.feeding import feeding_document
+    from trimaran.report.reproduction.feeding_lines import legend_lines, verdict_lines
+    from trimaran.report.reproduction.feeding_tables import feeding_table, savings_table
+    from trimaran.session.reproduce_feeding import reproduce_feeding
+
+    with progress_shown() as progress:
+        found = reproduce_feeding(networks=networks, progress=progress)
+    if plot is not None:
+        from trimaran.report.reproduction.feeding_plot import write_plot
+
+        write_plot(plot, found)
+    if as_json:
+        print_json(feeding_document(found))
+        return
+    out = console()
+    out.print(f"[bold]Feed and wire[/]: three remedies, {escape(found.software)}, simulated\n")
+    for machine in found.machines:
+        for batch in found.batches:
+            out.print(feeding_table(found, machine, batch), "")
+    for machine in found.machines:
+        out.print(savings_table(found, machine), "")
+    for line in verdict_lines(found):
+        out.print(escape(line))
+    out.print()
+    for line in legend_lines(found):
+        out.print(f"[dim]{escape(line)}[/]")
+
+
+def _measure_feeding(jobs: str | None, steps: int, plot: Path | None, *, as_json: bool) -> None:
+    from trimaran.errors import InputError
+    from trimaran.report.reproduction.feeding_real import tried_document, tried_lines, tried_tables
+    from trimaran.session.reproduce_feeding_real import try_feeding
+
+    if plot is not None:
+        raise InputError("--plot draws what is simulated: leave --real or --plot out")
+    with progress_shown() as progress:
+        found = try_feeding(jobs=jobs, steps=steps, progress=progress)
+    if as_json:
+        print_json(tried_document(found))
+        return
+    out = console()
+    out.print(f"[bold]Feed and wire on this machine[/], {format_count(found.ranks, 'rank')}, for real\n")
+    for table in tried_tables(found):
+        out.print(table, "")
+    for line in tried_lines(found):
         out.print(f"[dim]{escape(line)}[/]")
 
 

@@ -5,26 +5,10 @@ from typing import Annotated
 
 import typer
 
-from trimaran.cli.options import Json
+from trimaran.cli.options import AnyReference, Json, MachineName, MachinePrecision, MachineSoftware
 from trimaran.cli.output import console, errors_reported, print_json
 from trimaran.cli.progress import progress_shown
 
-Reference = Annotated[
-    str,
-    typer.Argument(
-        metavar="JOB",
-        help="A network such as inception_v3, a built-in job, file.py:factory, or a Hugging Face config.json.",
-        show_default=False,
-    ),
-]
-ClusterName = Annotated[
-    str,
-    typer.Option(
-        "--cluster",
-        help='A machine (see `trimaran clusters`), such as "dgx1-v100" or "dgx-a100:512".',
-        show_default=False,
-    ),
-]
 Counts = Annotated[str, typer.Option("--devices", help='Devices in the group: "1,2,4,8", or "8..1024" in doublings.')]
 Batches = Annotated[str, typer.Option("--batch", help="Samples of each device; with --strong, of all together.")]
 Syncs = Annotated[
@@ -38,15 +22,6 @@ Strong = Annotated[bool, typer.Option("--strong", help="All devices share one ba
 GlobalBatch = Annotated[
     str | None,
     typer.Option("--global-batch", help="Samples of all devices together; means --strong.", show_default=False),
-]
-PrecisionName = Annotated[str, typer.Option("--precision", help='"float32", "tf32", "bfloat16" or "float16".')]
-SoftwareName = Annotated[
-    str | None,
-    typer.Option(
-        "--software",
-        help='Framework and year, such as "pytorch:2020".  [default: PyTorch of today; with p2p MXNet of 2018]',
-        show_default=False,
-    ),
 ]
 Measured = Annotated[
     str | None,
@@ -73,15 +48,15 @@ Plot = Annotated[Path | None, typer.Option("--plot", help="Draw the study into t
 
 
 def scale(
-    job: Reference,
-    cluster: ClusterName,
+    job: AnyReference,
+    cluster: MachineName,
     devices: Counts = "1,2,4,8",
     batch: Batches = "64",
     sync: Syncs = "nccl",
     strong: Strong = False,
     global_batch: GlobalBatch = None,
-    precision: PrecisionName = "float32",
-    software: SoftwareName = None,
+    precision: MachinePrecision = "float32",
+    software: MachineSoftware = None,
     measured: Measured = None,
     nccl_log: NcclLog = None,
     kineto: Kineto = None,

@@ -6,11 +6,14 @@ from typing import Annotated
 import typer
 
 from trimaran.cli.options import (
+    Allow,
     Batch,
     Calibration,
+    CompressionName,
     CurveName,
     Devices,
     Execution,
+    Forbid,
     Json,
     Link,
     Memory,
@@ -19,6 +22,7 @@ from trimaran.cli.options import (
     PlanFile,
     Reference,
     Seed,
+    Workers,
 )
 from trimaran.cli.output import console, errors_reported, print_json
 from trimaran.cli.progress import progress_shown
@@ -50,6 +54,10 @@ def train(
     objective: Objective = None,
     curve: CurveName = None,
     execution: Execution = "any",
+    allow: Allow = None,
+    forbid: Forbid = None,
+    compression: CompressionName = None,
+    workers: Workers = None,
     calibration: Calibration = None,
     gradient_noise: GradientNoise = False,
     as_json: Json = False,
@@ -57,6 +65,7 @@ def train(
     """Train a job by the best plan, or by a given one; report predicted against measured."""
     with errors_reported(as_json=as_json):
         from trimaran.cli.views import print_plan, print_trained
+        from trimaran.planner.pin_options import parse_pins
         from trimaran.report import report_document
         from trimaran.session.accuracy.request import parse_target
         from trimaran.session.gradient_noise import obtain_observable_plan
@@ -74,6 +83,7 @@ def train(
             objective=objective,
             execution=execution,
             calibration=calibration,
+            pins=parse_pins(allow=allow or (), forbid=forbid or (), compression=compression, workers=workers),
             target=parse_target(curve=curve),
         )
         out = console()

@@ -21,7 +21,7 @@ Family = Annotated[
     typer.Option(
         "--family",
         help="Only these rows: single_gpu_time, dp_throughput, dp_step_time, mp_throughput, mp_step_time, "
-        "collectives, memory, time_to_train.",
+        "collectives, memory, time_to_train; feeding: those that differ in what feeds them.",
         show_default=False,
     ),
 ]

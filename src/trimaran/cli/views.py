@@ -17,6 +17,7 @@ from trimaran.report.noise import noise_line
 from trimaran.report.tables import CandidateLine, candidate_table, kind_table, rank_table, utilization_table
 from trimaran.report.utilization import utilization
 from trimaran.session.accuracy.document import with_outlook
+from trimaran.session.feeding import feeding_document
 from trimaran.session.planning import Planned
 from trimaran.session.searches import chosen_document, search_document
 from trimaran.session.training import Trained
@@ -159,6 +160,7 @@ def _plan_document(planned: Planned) -> dict[str, Any]:
             "job": planned.source.reference,
             "objective": planned.plan.objective,
             "chosen": _candidate(planned.chosen),
+            "feeding": feeding_document(planned.chosen.strategy, None),
         }
     front = {id(candidate) for candidate in found.pareto}
     return {
@@ -171,6 +173,7 @@ def _plan_document(planned: Planned) -> dict[str, Any]:
         "chosen": _candidate(found.chosen)
         | {"pareto": id(found.chosen) in front}
         | chosen_document(planned.graph, found),
+        "feeding": feeding_document(found.chosen.strategy, found),
         "baseline": _candidate(found.baseline) | {"pareto": id(found.baseline) in front},
         **search_document(found, prices=planned.prices),
         "rejected": [

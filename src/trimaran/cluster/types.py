@@ -56,6 +56,8 @@ class Cluster:
         hosts: for each device, the number of its host
         links: for each pair of devices `(a, b)` with a < b that is joined, its link; a missing pair has none
         link: what the links between ranks of this machine are held to; None: nothing
+        uplink: what each host has to the others, each way, for all its devices together; counts for pairs that no link
+            of their own joins; None: nothing
         machine: of the catalog, whose link graph prices transfers; None: the devices are here, or `links` say it all
         numbers: for each rank, the number of its device on that machine, counted node by node; empty: rank r has
             device r
@@ -66,6 +68,7 @@ class Cluster:
     hosts: tuple[int, ...]
     links: Mapping[tuple[int, int], Link] = field(default_factory=dict)
     link: Link | None = None
+    uplink: Link | None = None
     machine: Machine | None = None
     numbers: tuple[int, ...] = ()
 

@@ -14,10 +14,10 @@ from trimaran.program.types import Instruction, Program, Strategy
 
 
 def can_fold(program: Program, strategy: Strategy, table: CostTable, cluster: Cluster) -> bool:
-    """Whether the simulation of the first replica gives the times of all.
+    """Whether the simulation of the first replica, or of the first node of them, gives the times of all.
 
     Args:
-        program: the lists of the first replica (`program.lower_replica`)
+        program: the lists of the first replica, or node (`program.lower_replica`)
         strategy: how many replicas there are, and on which devices
         table: what was measured
         cluster: the devices
@@ -30,11 +30,12 @@ def can_fold(program: Program, strategy: Strategy, table: CostTable, cluster: Cl
     cluster = order_devices(cluster, strategy.device_order)
     if len({(device.kind, device.name) for device in cluster.devices[: strategy.devices]}) > 1:
         return False
-    return all(_is_alike(item, strategy, table, cluster) for item in _within(program, strategy.pp * strategy.tp))
+    size = len(program.ranks)
+    return all(_is_alike(item, size, strategy, table, cluster) for item in _within(program, size))
 
 
 def _within(program: Program, size: int) -> list[Instruction]:
-    """What a replica moves within itself: one instruction for each pair or group and size."""
+    """What a replica or node moves within itself: one instruction for each pair or group and size."""
     found: dict[tuple[object, ...], Instruction] = {}
     for item in program:
         if item.peer is not None or (item.group and item.group[-1] < size):
@@ -42,12 +43,10 @@ def _within(program: Program, size: int) -> list[Instruction]:
     return list(found.values())
 
 
-def _is_alike(item: Instruction, strategy: Strategy, table: CostTable, cluster: Cluster) -> bool:
+def _is_alike(item: Instruction, size: int, strategy: Strategy, table: CostTable, cluster: Cluster) -> bool:
     taken: set[str] = set()
-    size = strategy.pp * strategy.tp
     first = transfer_cost(item, table, cluster)
-    for replica in range(strategy.dp):
-        shift = replica * size
+    for shift in range(0, strategy.devices, size):
         moved = replace(
             item,
             rank=item.rank + shift,

@@ -18,21 +18,6 @@ Source:
 from trimaran.errors import InputError
 
 
-def converge_s(step_s: float, steps_per_epoch: float, epochs: float) -> float:
-    """Time to the target, C = T · S · E [s].
-
-    Args:
-        step_s: T, time of a step [s]
-        steps_per_epoch: S
-        epochs: E, to the target
-
-    Example:
-        >>> converge_s(0.5, 100, 4)
-        200.0
-    """
-    return step_s * steps_per_epoch * epochs
-
-
 def data_speedup(devices: int, *, epochs_one: float, epochs: float, efficiency: float = 1.0) -> float:
     """Speedup of data parallelism over one device, SU_N.
 

@@ -11,14 +11,17 @@ from trimaran.cluster.layout import order_devices
 from trimaran.cluster.types import Cluster
 from trimaran.costs.compute import SegmentCost, context_of, operation_costs, own_form, segment_cost
 from trimaran.costs.curves import at_batch
+from trimaran.costs.fed_pricing import price_feeding
 from trimaran.costs.halves import weight_shares
 from trimaran.costs.intervals import add
 from trimaran.costs.memory import memory_changes, segment_memory
+from trimaran.costs.residuals import with_wire_buffers
 from trimaran.costs.sharded import Shares
 from trimaran.costs.state import RankState, held_state, rank_states
 from trimaran.costs.tables import CostTable, StepCosts
 from trimaran.costs.transfers import SEND, collectives_at_once, handling_seconds, transfer_cost
 from trimaran.costs.types import Cost, Interference, ProgramCosts, Transfer
+from trimaran.costs.wire import bucket_transfer, code_program, reducing_table, with_encoding
 from trimaran.errors import InputError
 from trimaran.graph.types import Graph
 from trimaran.program.segments import segment_ops
@@ -63,12 +66,18 @@ def price(
     transfers: dict[str, Transfer] = {}
     handling: dict[str, float] = {}
     known: dict[tuple[object, ...], Transfer] = {}
+    compression = strategy.compression
+    codings = code_program(program, graph, strategy, table, cluster)
+    reducing = reducing_table(strategy, table)
     for instruction in program:
         if instruction.communicates:
             # The members of a group share the price of what they do together.
             what = instruction.kind, instruction.rank if instruction.peer is not None else None, instruction.peer
-            key = (*what, instruction.group, instruction.root, instruction.nbytes)
-            if key not in known:
+            coded = instruction.id in codings
+            key = (*what, instruction.group, instruction.root, instruction.nbytes, coded)
+            if key not in known and compression is not None and coded:
+                known[key] = bucket_transfer(instruction, compression, reducing, cluster)
+            elif key not in known:
                 known[key] = transfer_cost(instruction, table, cluster)
             transfers[instruction.id] = known[key]
             handling[instruction.id] = handling_seconds(instruction, table)
@@ -78,18 +87,26 @@ def price(
         held = [held_state(graph, ops, strategy) for ops in segment_ops(graph, strategy)]
         _add_sums(program, compute, [step.accumulate.at(tensors=s.trained_tensors, nbytes=s.trained) for s in held])
     _add_calls(program, compute, handling)
+    marks = _marks(program, segments)
+    memory = memory_changes(program, segment_memory(graph, strategy, batch=microbatch))
+    if compression is not None:
+        compute, marks = with_encoding(program, compute, marks, codings)
+        memory = with_wire_buffers(memory, program, codings)
+    period = price_feeding(program, strategy, table, step, compute, transfers, handling, microbatch=microbatch)
     return ProgramCosts(
         compute=compute,
         transfers=transfers,
-        marks=_marks(program, segments),
+        marks=marks,
         handling=handling,
+        decoding={name: coding.decode for name, coding in codings.items()},
         interference=_interference(program, table),
         at_once=collectives_at_once(table, cluster),
         host_blocks=table.fingerprint.kind == "cpu",
         resident_bytes=tuple(
             state.resident_bytes(state_bytes_per_byte=step.state_bytes_per_byte if step else 0.0) for state in states
         ),
-        memory=memory_changes(program, segment_memory(graph, strategy, batch=microbatch)),
+        memory=memory,
+        period=period,
     )
 
 
@@ -186,7 +203,7 @@ def _interference(program: Program, table: CostTable) -> Interference:
     return found[0] if found else Interference()
 
 
-def _marks(program: Program, segments: Sequence[SegmentCost]) -> Mapping[tuple[str, str], float]:
+def _marks(program: Program, segments: Sequence[SegmentCost]) -> dict[tuple[str, str], float]:
     marks: dict[tuple[str, str], float] = {}
     for instruction in program:
         if not instruction.marks:

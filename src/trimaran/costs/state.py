@@ -7,6 +7,7 @@ with what no captured operation reads.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from trimaran.costs.residuals import kept_bytes
 from trimaran.costs.zero import zero_bytes
 from trimaran.graph.types import Graph, Op
 from trimaran.program.buckets import gradient_buckets
@@ -26,6 +27,7 @@ class RankState:
         updated: bytes of the trained that this rank updates; with homes it is home to them [bytes]
         updated_tensors: number of those
         buffers: bytes of its buffers, such as running statistics [bytes]
+        kept: by the compression of gradients from one step to the next [bytes]
     """
 
     parameters: int
@@ -34,9 +36,10 @@ class RankState:
     updated: int
     updated_tensors: int
     buffers: int
+    kept: int = 0
 
     def resident_bytes(self, *, state_bytes_per_byte: float) -> int:
-        """Parameters, gradients, optimizer state and buffers together [bytes].
+        """Parameters, gradients, optimizer state, buffers and what compression keeps, together [bytes].
 
         Args:
             state_bytes_per_byte: state that the optimizer keeps for a byte of parameter that it updates [bytes/byte]
@@ -47,7 +50,8 @@ class RankState:
             >>> state.resident_bytes(state_bytes_per_byte=2.0)  # 100 + 80 + 2 * 60 + 5
             305
         """
-        return self.parameters + self.trained + round(self.updated * state_bytes_per_byte) + self.buffers
+        state = round(self.updated * state_bytes_per_byte)
+        return self.parameters + self.trained + state + self.buffers + self.kept
 
 
 def rank_states(program: Program, graph: Graph, strategy: Strategy) -> tuple[RankState, ...]:
@@ -119,4 +123,5 @@ def held_state(graph: Graph, ops: Sequence[Op], strategy: Strategy) -> RankState
         updated=sum(parameter.nbytes for parameter in trained),
         updated_tensors=len(trained),
         buffers=sum(graph.buffers.get(name, 0) for name in buffers),
+        kept=kept_bytes(strategy.compression, trained),
     )

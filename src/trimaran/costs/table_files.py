@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from trimaran.costs.sample_costs import SampleCosts
 from trimaran.costs.tables import (
     CostTable,
     CurveKey,
@@ -58,6 +59,7 @@ class _Step(msgspec.Struct, frozen=True):
     clip: TensorFit
     load: list[tuple[int, _Duration]]
     state_bytes_per_byte: float
+    samples: SampleCosts | None = None
 
 
 class _Curve(msgspec.Struct, frozen=True):
@@ -172,6 +174,7 @@ def _rows(table: CostTable) -> _Table:
                 clip=step.clip,
                 load=[(batch, _pack(cost)) for batch, cost in sorted(step.load.items())],
                 state_bytes_per_byte=step.state_bytes_per_byte,
+                samples=step.samples,
             )
             for job, step in sorted(table.steps.items())
         ],
@@ -203,6 +206,7 @@ def _table(rows: _Table) -> CostTable:
                 clip=row.clip,
                 load={batch: _unpack(cost) for batch, cost in row.load},
                 state_bytes_per_byte=row.state_bytes_per_byte,
+                samples=row.samples,
             )
             for row in rows.steps
         },
@@ -239,6 +243,7 @@ def _durations(table: CostTable) -> Iterator[tuple[str, Cost]]:
             yield from _named(f"graph {whole.graph} at batch {batch}", (item.forward, item.backward, item.evaluation))
     for job, step in table.steps.items():
         yield from _named(f"load of job {job}", step.load.values())
+        yield from _named(f"samples of job {job}", () if step.samples is None else step.samples.durations)
     for curve_key, curve in table.curves.items():
         yield from _named(f"curve {curve_key.kind} of {curve_key.ranks} ranks", (cost for _, cost in curve))
     for kind, factors in table.interference.items():

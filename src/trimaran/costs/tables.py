@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Literal, NamedTuple, TypeVar
 
 from trimaran.costs.curves import at_batch
+from trimaran.costs.sample_costs import SampleCosts
 from trimaran.costs.types import Cost, Interference, OpCost
 from trimaran.errors import InputError
 
@@ -128,6 +129,7 @@ class StepCosts:
         state_bytes_per_byte: state that the optimizer keeps for a byte of parameter [bytes/byte]
         accumulate: adding the gradients of a further microbatch to those that are there, by trained parameters; None:
             it is in the time of the backward, as where that was measured
+        samples: what a sample takes before a step can use it; None: nobody measured it apart
     """
 
     update: TensorFit
@@ -135,15 +137,17 @@ class StepCosts:
     load: Mapping[int, Cost]
     state_bytes_per_byte: float = 0.0
     accumulate: TensorFit | None = None
+    samples: SampleCosts | None = None
 
 
 class CurveKey(NamedTuple):
     """Which transfer a size curve belongs to.
 
     Attributes:
-        kind: "SEND" for a message, or the token of a collective, such as "AR"; with " host" behind it, the time that a
-            rank's own thread spends on one
-        ranks: size of the group; 2 for a message
+        kind: "SEND" for a message, or the token of a collective, such as "AR", perhaps with its numbers behind it, as
+            in "AR bf16"; with " host" at the end, the time that a rank's own thread spends: on one of these, or on
+            encoding and decoding a bucket, as in "ENC bf16 host"
+        ranks: size of the group; 2 for a message, 1 for what a rank does alone
     """
 
     kind: str

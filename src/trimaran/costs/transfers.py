@@ -32,10 +32,14 @@ overlap, so each takes less than it does alone."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Way:
-    """The links between the members of a transfer: their names, and the slowest; None: the measured loopback."""
+    """The links between the members of a transfer: their names, and the slowest; None: the measured loopback.
+
+    Over the uplinks of hosts it takes at least what was measured within one.
+    """
 
     names: tuple[str, ...]
     slowest: Link | None
+    is_uplink: bool = False
 
 
 def transfer_cost(instruction: Instruction, table: CostTable, cluster: Cluster) -> Transfer:
@@ -69,6 +73,8 @@ def transfer_cost(instruction: Instruction, table: CostTable, cluster: Cluster) 
     way = _way(ranks, kind, cluster)
     if way.slowest is None:
         return _measured(kind, len(ranks), instruction.nbytes, table, way.names)
+    if way.is_uplink:
+        return _over_uplink(kind, len(ranks), instruction.nbytes, table, way)
     return _analytic(kind.removesuffix(QUEUED), len(ranks), instruction.nbytes, way.slowest, way.names)
 
 
@@ -147,6 +153,7 @@ def _way(ranks: tuple[int, ...], kind: str, cluster: Cluster) -> _Way:
     pairs = list(dict.fromkeys(pairs[:1] if kind == SEND else pairs))
     names: dict[str, None] = {}
     known: list[Link] = []
+    uplinks: list[Link] = []
     for a, b in pairs:
         link = cluster.links.get((a, b))
         if link is not None:
@@ -154,14 +161,24 @@ def _way(ranks: tuple[int, ...], kind: str, cluster: Cluster) -> _Way:
             known.append(link)
         elif cluster.hosts[a] == cluster.hosts[b]:
             names.update(dict.fromkeys(_local(cluster, cluster.hosts[a], ranks, kind)))
+        elif cluster.uplink is not None:
+            names.update(dict.fromkeys(_up_and_down(cluster, ranks if kind == SEND else (a, b), kind)))
+            uplinks.append(cluster.uplink)
         else:
             raise InputError(
                 f'cluster "{cluster.name}" has no link between ranks {a} and {b}, which are on different hosts',
                 ranks=(a, b),
             )
     # The measured curve holds for a group that is all on one host; where a link leaves the host, it is what limits.
-    slowest = min(known, key=lambda link: link.bytes_per_s) if known else None
-    return _Way(names=tuple(names), slowest=slowest)
+    slowest = min([*known, *uplinks], key=lambda link: link.bytes_per_s, default=None)
+    return _Way(names=tuple(names), slowest=slowest, is_uplink=bool(uplinks) and not known)
+
+
+def _up_and_down(cluster: Cluster, ends: tuple[int, ...], kind: str) -> tuple[str, ...]:
+    """The uplinks between the hosts of two ranks: of a message one each, of a collective both in both directions."""
+    first, second = (f"host {cluster.hosts[rank]}" for rank in ends)
+    up = (f"out of {first}", f"into {second}")
+    return up if kind == SEND else (*up, f"out of {second}", f"into {first}")
 
 
 def _local(cluster: Cluster, host: int, ranks: tuple[int, ...], kind: str) -> tuple[str, ...]:
@@ -236,6 +253,24 @@ def _rescale(curve: Curve, kind: str, measured: int, wanted: int) -> Curve:
         return replace(scaled, source=f"analytic: from {measured} ranks, {cost.source}")
 
     return tuple((size, scale(cost)) for size, cost in curve)
+
+
+def _over_uplink(kind: str, num_ranks: int, nbytes: int, table: CostTable, way: _Way) -> Transfer:
+    """Over the uplinks of hosts: the start as it was measured, then what the slowest of them carries."""
+    within = _measured(kind, num_ranks, nbytes, table, way.names)
+    if way.slowest is None:
+        return within
+    flow_s = _analytic(kind.removesuffix(QUEUED), num_ranks, nbytes, way.slowest, way.names).flow_s
+    latency_s = within.latency_s + way.slowest.latency_s
+    total_s = latency_s + max(within.flow_s, flow_s)
+    return Transfer(
+        latency_s=latency_s,
+        flow_s=total_s - latency_s,
+        links=way.names,
+        low=total_s - within.latency_s - within.flow_s + within.low,
+        high=total_s - within.latency_s - within.flow_s + within.high,
+        source=f"analytic: {way.slowest.source}, start as {within.source}",
+    )
 
 
 def _analytic(kind: str, num_ranks: int, nbytes: int, link: Link, links: tuple[str, ...]) -> Transfer:

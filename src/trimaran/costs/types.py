@@ -96,21 +96,26 @@ class ProgramCosts:
             [0..1]
         handling: for a communication instruction, how long its rank's thread works for it before it starts; counts
             where `host_blocks` [s]
+        decoding: for a collective whose result is encoded, how long each of its ranks works on it once it has ended,
+            before anything that names it starts
         interference: slowdown of compute and communication side by side
-        at_once: collectives of one group that are under way at once: each starts when the one so many places before it
-            has ended, which is what as many workers do where all take equally long
+        at_once: collectives of one group that are under way at once: they wait in the order of their issue for so many
+            workers, so each starts when any of those under way has ended
         host_blocks: an instruction runs on the host that issues the ones after it (a CPU), so nothing later in the
             rank's list is issued before compute ends; False where a host runs ahead of its device (a GPU)
         resident_bytes: for each rank, what is there all the time: parameters, gradients, optimizer state [bytes]
         memory: for each instruction id, bytes that live from its start on and bytes that die at its end
+        period: the time below which no step comes, because data are not made more often; None: they are
     """
 
     compute: Mapping[str, Cost]
     transfers: Mapping[str, Transfer] = field(default_factory=dict)
     marks: Mapping[tuple[str, str], float] = field(default_factory=dict)
     handling: Mapping[str, float] = field(default_factory=dict)
+    decoding: Mapping[str, Cost] = field(default_factory=dict)
     interference: Interference = Interference()
     at_once: int = 1
     host_blocks: bool = True
     resident_bytes: tuple[int, ...] = ()
     memory: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    period: Cost | None = None

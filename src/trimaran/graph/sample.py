@@ -8,6 +8,8 @@ from torch.utils.data import default_collate
 
 from trimaran.errors import InputError
 from trimaran.graph.batches import cast_batch, count_samples, move_batch
+from trimaran.graph.data_faults import batching_fault, reading_fault
+from trimaran.graph.datasets import check_map_style
 from trimaran.graph.untouched import preserved_randomness
 from trimaran.job import Job
 
@@ -43,18 +45,12 @@ def sample_batch(job: Job, device: torch.device | str = "cpu") -> Any:
     """
     with preserved_randomness():
         dataset = _call(job, "dataset")
-        if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
-            raise InputError(
-                f"Job.dataset must make map-style data, with len() and an index; it made a {type(dataset).__name__}"
-            )
+        check_map_style(dataset)
         if len(dataset) < SAMPLES:
             raise InputError(
                 f"the training data has {len(dataset)} samples; at least {SAMPLES} are needed", samples=len(dataset)
             )
-        try:
-            batch = (job.collate or default_collate)([dataset[index] for index in range(SAMPLES)])
-        except Exception as error:
-            raise InputError(f"making a batch of {SAMPLES} samples failed: {type(error).__name__}: {error}") from error
+        batch = _collated(job, [_read(dataset, number) for number in range(SAMPLES)])
     if count_samples(batch) != SAMPLES:
         raise InputError(
             f"from {SAMPLES} samples collate made a batch of {count_samples(batch)}: "
@@ -62,6 +58,21 @@ def sample_batch(job: Job, device: torch.device | str = "cpu") -> Any:
             samples=count_samples(batch),
         )
     return move_batch(cast_batch(batch, torch.float64) if job.precision == "fp64" else batch, device)
+
+
+def _read(dataset: Any, number: int) -> Any:
+    try:
+        return dataset[number]
+    except Exception as error:
+        raise InputError(reading_fault(error, [number]).text, samples=(number,)) from error
+
+
+def _collated(job: Job, samples: list[Any]) -> Any:
+    try:
+        return (job.collate or default_collate)(samples)
+    except Exception as error:
+        fault = batching_fault(error, samples, range(SAMPLES), own=job.collate is not None)
+        raise InputError(fault.text, samples=fault.samples) from error
 
 
 def _call(job: Job, name: str) -> Any:

@@ -26,6 +26,7 @@ from trimaran.job import Job
 from trimaran.measure.cache import load_cached, store
 from trimaran.measure.findings import Findings, assemble
 from trimaran.measure.wanted import Wanted, find_missing
+from trimaran.program.compression import Compression
 from trimaran.program.types import Execution
 from trimaran.runtime.ranks import Event, launch
 from trimaran.runtime.world import choose_device
@@ -51,6 +52,8 @@ def measure_costs(
     known: Sequence[CostTable] = (),
     reduces: bool = False,
     gathers: bool = False,
+    compressions: Sequence[Compression] = (),
+    samples: bool = False,
     progress: Progress = ignore_progress,
 ) -> CostTable:
     """What a job costs on this machine.
@@ -65,6 +68,8 @@ def measure_costs(
         known: tables of a calibration; where one is for these ranks or links, it counts before the cache
         reduces: plans may reduce gradients to homes
         gathers: plans may shard parameters
+        compressions: plans may send gradients so
+        samples: plans may choose how ranks are fed
         progress: told what is measured, and how many of how many rounds are done
 
     Returns:
@@ -88,6 +93,8 @@ def measure_costs(
         executions=executions,
         reduces=reduces,
         gathers=gathers,
+        compressions=compressions,
+        samples=samples,
     )
     if not wanted.nothing:
         found = _measure(make_job, graph, wanted, ranks, link, progress)

@@ -17,6 +17,7 @@ from trimaran.costs.tables import (
 from trimaran.costs.types import Cost, Interference, OpCost
 from trimaran.graph.types import Graph
 from trimaran.measure.fits import ListKey, fit_rounds
+from trimaran.measure.sampled import Sampled, sample_costs
 from trimaran.measure.samples import Rounds, pool, summarize
 from trimaran.measure.wanted import WholeRun
 
@@ -44,12 +45,14 @@ class Findings:
         state_bytes_per_byte: bytes of optimizer state for a byte of parameter; None where no update was wanted
         curves: transfers by size, the same on every rank
         interference: by kind of transfer, the same on every rank
+        sampled: what samples of the data set took; None where that was not wanted
     """
 
     rounds: dict[Timed, Rounds] = field(default_factory=dict)
     state_bytes_per_byte: float | None = None
     curves: dict[CurveKey, Curve] = field(default_factory=dict)
     interference: dict[str, Interference] = field(default_factory=dict)
+    sampled: Sampled | None = None
 
 
 def assemble(
@@ -67,7 +70,7 @@ def assemble(
     how = f"{fingerprint.ranks} {'rank' if fingerprint.ranks == 1 else 'ranks'} busy"
     rounds = pool(finding.rounds for finding in findings)
     rounds.update(_of_slowest(findings))
-    step = _step(rounds, findings[0].state_bytes_per_byte, known, how)
+    step = _with_samples(_step(rounds, findings[0].state_bytes_per_byte, known, how), known, findings, how)
     return CostTable(
         fingerprint=fingerprint,
         operations=_operations(rounds, graph, how),
@@ -76,6 +79,16 @@ def assemble(
         curves=findings[0].curves,
         interference=findings[0].interference,
     )
+
+
+def _with_samples(
+    step: StepCosts | None, known: StepCosts | None, findings: Sequence[Findings], how: str
+) -> StepCosts | None:
+    """The costs of a step with those of samples: what was measured now counts before what was known."""
+    found = [finding.sampled for finding in findings if finding.sampled is not None]
+    samples = sample_costs(found, how=how) if found else None if known is None else known.samples
+    whole = step or (known if found else None)
+    return whole if whole is None or samples is None else replace(whole, samples=samples)
 
 
 def _of_slowest(findings: Sequence[Findings]) -> dict[Timed, Rounds]:

@@ -44,6 +44,7 @@ _QUEUE = 32
 _LARGEST_QUEUED = 1024 * 1024
 _COLD_BYTES = 32 * 1024 * 1024
 _SHARED = (Kind.ALL_GATHER, Kind.REDUCE_SCATTER)
+_OF_16_BITS = {f"{Kind.ALL_REDUCE} bf16": torch.bfloat16, f"{Kind.ALL_REDUCE} fp16": torch.float16}
 
 
 def measure_curves(world: World, keys: Sequence[CurveKey], *, sizes: Sequence[int] = SIZES) -> dict[CurveKey, Curve]:
@@ -78,6 +79,9 @@ def measure_curves(world: World, keys: Sequence[CurveKey], *, sizes: Sequence[in
 def _sizes(key: CurveKey, sizes: Sequence[int]) -> Sequence[int]:
     if key.kind.endswith(QUEUED):
         return [size for size in sizes if size <= _LARGEST_QUEUED]
+    if key.kind in _OF_16_BITS:
+        # Beyond it goes on as that of whole numbers does.
+        return [size for size in sizes if size <= _LARGE]
     return [size for size in sizes if size in HANDLING_SIZES] if key.kind.endswith(HOST) else sizes
 
 
@@ -141,7 +145,8 @@ def _transfer(
         return lambda: _finish(dist.broadcast(next(buffers), src=0, group=group, async_op=True))
     if key.kind in _SHARED:
         return lambda: _share(key.kind, next(buffers), world, group)
-    return lambda: _finish(dist.all_reduce(next(buffers), group=group, async_op=True))
+    dtype = _OF_16_BITS.get(key.kind, torch.float32)
+    return lambda: _finish(dist.all_reduce(next(buffers).view(dtype), group=group, async_op=True))
 
 
 def _share(kind: str, whole: torch.Tensor, world: World, group: dist.ProcessGroup) -> None:

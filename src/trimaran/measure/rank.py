@@ -9,6 +9,7 @@ All ranks start each of these together, so that all are busy with the same. Impo
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from statistics import median
 
 import torch
 
@@ -17,13 +18,15 @@ from trimaran.graph.assemble import move_constants
 from trimaran.graph.capture import Capture, capture
 from trimaran.job import Job
 from trimaran.measure.clocks import open_clock
+from trimaran.measure.encoding import measure_encoding
 from trimaran.measure.findings import Findings, Timed
 from trimaran.measure.interference import measure_interference
 from trimaran.measure.links import measure_curves
-from trimaran.measure.loading import Loader
+from trimaran.measure.loading import Loader, Repeated
 from trimaran.measure.operations import OperationPasses
 from trimaran.measure.optimizer import Updates
-from trimaran.measure.rounds import BOX_S, Item, measure_in_rounds, report
+from trimaran.measure.rounds import BOX_S, Item, largest, measure_in_rounds, report
+from trimaran.measure.sampling import measure_samples
 from trimaran.measure.wanted import Wanted, WholeRun
 from trimaran.measure.whole import WholeModel, make_stage
 from trimaran.runtime.precision import place_model
@@ -33,6 +36,8 @@ from trimaran.runtime.updates import Updater
 from trimaran.runtime.world import World
 
 _LOG = logging.getLogger(__name__)
+# Where loading takes less of a step, no worker is worth starting, not even to see what it takes.
+_LOADING_MATTERS = 0.02
 _MODULE = WholeRun(form="module", execution="eager", batch=1)
 
 
@@ -62,6 +67,9 @@ def measure_on_rank(
     if wanted.curves:
         report(world, "measuring links")
         findings.curves = measure_curves(world, wanted.curves)
+    if wanted.encodings:
+        report(world, "measuring compression")
+        findings.curves |= measure_encoding(world, wanted.encodings)
     for kind in wanted.interference:
         report(world, "measuring interference")
         findings.interference[kind] = measure_interference(world, kind)
@@ -71,7 +79,28 @@ def measure_on_rank(
             report(world, "capturing the graph")
             captured = capture(job)
         _measure_job(world, job, _place(captured, job, world, digest), wanted, findings, box_s)
+    if wanted.samples:
+        report(world, "measuring the data set")
+        job = make_job()
+        # The same on all ranks: those that measure a worker take longer.
+        matters = not wanted.wholes or largest(world, _loading_share(findings)) > _LOADING_MATTERS
+        findings.sampled = measure_samples(
+            job, job.dataset(), rank=world.rank, ranks=world.size, device=world.device, workers=matters
+        )
     return findings
+
+
+def _loading_share(findings: Findings) -> float:
+    """Loading as a part of loading, forward and backward, where it is the largest [0..1]."""
+    shares = [0.0]
+    for timed, rounds in findings.rounds.items():
+        if timed.phase == "load" and isinstance(timed.what, WholeRun):
+            others = [findings.rounds[timed._replace(phase=phase)] for phase in ("forward", "backward")]
+            times = [[time for group in item for time in group] for item in (rounds, *others)]
+            if all(times):
+                load_s, forward_s, backward_s = map(median, times)
+                shares.append(load_s / max(load_s + forward_s + backward_s, 1e-9))
+    return max(shares)
 
 
 def _place(captured: Capture, job: Job, world: World, digest: str) -> Capture:
@@ -97,8 +126,17 @@ def _measure_job(world: World, job: Job, captured: Capture, wanted: Wanted, find
         if (run.form, run.execution) not in stages:
             stages[run.form, run.execution] = make_stage(job, captured, world, run.form, run.execution)
 
+    loaders: dict[int, Loader] = {}
+
+    def batches(size: int) -> Loader:
+        if size not in loaders:
+            loaders[size] = Loader(job, dataset, size, world.device)
+        return loaders[size]
+
     def whole(form: str, execution: str, size: int, updater: Updater | None = None) -> WholeModel:
-        loader = Loader(job, dataset, size, world.device)
+        # One form is enough to time the loads of a slow data set.
+        times_loads = form == ("replicated" if world.size > 1 else "module") and updater is not None
+        loader = batches(size) if times_loads else Repeated(batches(size))
         return WholeModel(job, stages[form, execution], loader, size, open_clock(world), world.device, updater)
 
     updaters = {way: _updater(job, stage) for way, stage in stages.items()}
@@ -109,9 +147,7 @@ def _measure_job(world: World, job: Job, captured: Capture, wanted: Wanted, find
     if wanted.passes:
         passes = OperationPasses(job, captured, stages["module", "eager"], open_clock(world), world.device)
         contents = {op.id: op.content for op in captured.graph.ops}
-        items += [
-            _pass_item(passes, contents, Loader(job, dataset, size, world.device), size) for size in wanted.passes
-        ]
+        items += [_pass_item(passes, contents, Repeated(batches(size)), size) for size in wanted.passes]
     updates = None
     if wanted.update:
         size = max(run.batch for run in wanted.wholes)
@@ -127,7 +163,7 @@ def _updater(job: Job, stage: Stage) -> Updater:
     return Updater(replace(job, lr_schedule=None), trained, trained)
 
 
-def _pass_item(passes: OperationPasses, contents: Mapping[str, str], loader: Loader, size: int) -> Item:
+def _pass_item(passes: OperationPasses, contents: Mapping[str, str], loader: Repeated, size: int) -> Item:
     def run(repeats: int) -> Mapping[Timed, list[float]]:
         found: dict[Timed, list[float]] = {}
         # Twice at most: a pass has as many samples as there are operations alike.

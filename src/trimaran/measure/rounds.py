@@ -84,7 +84,7 @@ def _warm_up(world: World, item: Item) -> float:
     for number in range(_MOST_WARM_UPS):
         start_s = time.perf_counter()
         _run(world, item, 1)
-        before, seconds = seconds, _largest(world, time.perf_counter() - start_s)
+        before, seconds = seconds, largest(world, time.perf_counter() - start_s)
         # A compiled model is compiled again as its modes and sizes come, so the last run may still be a long one.
         settled = number >= _LEAST_WARM_UPS - 1 and seconds > before / 2
         if settled or seconds > BOX_S:
@@ -101,7 +101,8 @@ def _run(world: World, item: Item, repeats: int) -> Mapping[Timed, list[float]]:
     return found
 
 
-def _largest(world: World, value: float) -> float:
+def largest(world: World, value: float) -> float:
+    """The largest of the values that the ranks have; all call it."""
     if world.size == 1:
         return value
     shared = torch.tensor([value], dtype=torch.float64, device=world.device)

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 
 from trimaran.costs.tables import CostTable, CurveKey, Form, OperationKey, WholeKey
 from trimaran.costs.transfers import HOST_COLLECTIVE, HOST_RECEIVE, HOST_SEND, QUEUED, SEND
+from trimaran.costs.wire import coding_keys, reduce_key
 from trimaran.graph.types import Graph
+from trimaran.program.compression import Compression
 from trimaran.program.types import Execution, Kind
 
 MOST_BATCHES = 6
@@ -34,6 +36,8 @@ class Wanted:
         update: the update and the clipping
         curves: transfers by size
         interference: kinds of transfer beside which compute is measured
+        encodings: compressions of gradients
+        samples: what samples of the data set take, apart by what it waits for
     """
 
     passes: tuple[int, ...] = ()
@@ -41,6 +45,8 @@ class Wanted:
     update: bool = False
     curves: tuple[CurveKey, ...] = ()
     interference: tuple[str, ...] = ()
+    encodings: tuple[Compression, ...] = ()
+    samples: bool = False
 
     @property
     def nothing(self) -> bool:
@@ -63,6 +69,8 @@ def find_missing(
     executions: Sequence[Execution],
     reduces: bool = False,
     gathers: bool = False,
+    compressions: Sequence[Compression] = (),
+    samples: bool = False,
 ) -> Wanted:
     """What a table lacks for a job.
 
@@ -75,6 +83,8 @@ def find_missing(
         executions: "eager", "compiled"
         reduces: gradients may be reduced to homes
         gathers: parameters may be sharded: gathered, their gradients scattered
+        compressions: gradients may be sent so
+        samples: it may be chosen how ranks are fed
     """
     sizes = choose_batches(batches)
     contents = {op.content for op in graph.ops}
@@ -102,13 +112,31 @@ def find_missing(
         update=step is None,
         curves=tuple(
             key
-            for key in wanted_curves(ranks, on_cpu=table.fingerprint.kind == "cpu", reduces=reduces, gathers=gathers)
+            for key in (
+                *wanted_curves(ranks, on_cpu=table.fingerprint.kind == "cpu", reduces=reduces, gathers=gathers),
+                *_reduced_in_16_bits(compressions, ranks),
+            )
             if key not in table.curves
         ),
         interference=tuple(
             kind for kind in (str(Kind.ALL_REDUCE), SEND) if ranks > 1 and kind not in table.interference
         ),
+        encodings=tuple(
+            method
+            for method in compressions
+            if ranks > 1 and any(key not in table.curves for key in coding_keys(method))
+        ),
+        samples=samples and (step is None or step.samples is None),
     )
+
+
+def _reduced_in_16_bits(compressions: Sequence[Compression], ranks: int) -> tuple[CurveKey, ...]:
+    found = (reduce_key(method, size) for method in compressions for size in _group_sizes(ranks))
+    return tuple(key for key in found if key is not None)
+
+
+def _group_sizes(ranks: int) -> list[int]:
+    return [size for size in range(2, ranks + 1) if size <= 4 or ranks % size == 0]
 
 
 def choose_batches(batches: Iterable[int], *, most: int = MOST_BATCHES) -> tuple[int, ...]:
@@ -161,7 +189,7 @@ def wanted_curves(
     """
     if ranks < 2:
         return ()
-    sizes = [size for size in range(2, ranks + 1) if size <= 4 or ranks % size == 0]
+    sizes = _group_sizes(ranks)
     kinds = [str(Kind.ALL_REDUCE), str(Kind.BROADCAST)]
     if reduces:
         kinds += [f"{kind}{QUEUED}" for kind in (Kind.BROADCAST, Kind.REDUCE)]

@@ -59,7 +59,8 @@ def _held_to(
     What the ranks themselves do for a transfer comes on top of the wire: between two local ranks, all-reduces of
     128 KiB to 16 MiB over links held to 1 Gb/s take between 15 % more and 13 % less than that sum.
     """
-    volumes = 1.0 if key.kind == SEND else volume(key.kind, key.ranks)
+    # Behind the token of a collective stands what is special of this curve.
+    volumes = 1.0 if key.kind == SEND else volume(key.kind.partition(" ")[0], key.ranks)
 
     def flow(nbytes: int, flow_s: float) -> float:
         if held is None:
@@ -137,7 +138,11 @@ def _compute(problem: Problem, change: Change) -> Problem:
 def _load(problem: Problem, change: Change) -> Problem:
     factor = change.scale
     steps = {
-        digest: replace(step, load={batch: cost.scaled(factor) for batch, cost in step.load.items()})
+        digest: replace(
+            step,
+            load={batch: cost.scaled(factor) for batch, cost in step.load.items()},
+            samples=None if step.samples is None else step.samples.scaled(factor),
+        )
         for digest, step in problem.table.steps.items()
     }
     return replace(problem, table=replace(problem.table, steps=steps))

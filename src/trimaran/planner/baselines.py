@@ -124,6 +124,7 @@ def _is_usual(strategy: Strategy, devices: int) -> bool:
     ordered = strategy.pp == 1 or strategy.schedule == "1f1b"
     whole = strategy.tp > 1 or not strategy.shards
     default = strategy.bucket_bytes == DEFAULT_BUCKET_BYTES and strategy.memory_bytes is None
+    default = default and strategy.compression is None
     once = strategy.pp > 1 or strategy.microbatches == 1
     return strategy.devices == devices and plain and ordered and whole and default and once
 

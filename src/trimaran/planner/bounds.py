@@ -11,7 +11,7 @@ and B of a microbatch, m what a message takes, U what follows the last reduction
                    ready(q) + F(q) + B(q) + M m + B(k)                                      (what q sends back to it)
                    done(q) + m + B(k)                                                                    (ramp down)
     reduced(k) = the last bucket has arrived: max over buckets i of the mark of i in the last backward
-                 + the all-reduces from i on, which follow one another
+                 + the all-reduces from i on, one after the other (where several are under way at once, what flows)
     step      >= max over k of max(done(k), reduced(k), the loss's reduction) + U(k)
     step      >= for each link: what flows over it, one after the other, + the shortest U
 

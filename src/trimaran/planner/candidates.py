@@ -16,6 +16,7 @@ from trimaran.planner.virtual import Squeeze, squeezed
 from trimaran.program import Program, Strategy, lower, lower_replica
 from trimaran.program.plan import Objective
 from trimaran.simulator import simulate
+from trimaran.simulator.waits import with_waits
 from trimaran.timeline import Timeline
 
 SHORT_BEYOND = 8
@@ -146,7 +147,7 @@ def score(
         return costs if effect is None else squeezed(costs, program, effect)
 
     costs = costs_of(program, strategy, batch)
-    timeline = simulate(program, costs)
+    timeline = simulate(program, with_waits(program, costs))
     low, median, high = step = _cases(program, costs, timeline.makespan_s)
     peaks = [timeline.peak_bytes(rank) for rank in range(len(program.ranks))]
     candidate = Candidate(
@@ -164,13 +165,14 @@ def score(
     for part in extra_parts(strategy, epoch, batch=batch):
         program = part.lower(graph, clip=clip)
         costs = costs_of(program, part.strategy, part.batch)
-        each = _cases(program, costs, simulate(program, costs).makespan_s)
+        each = _cases(program, costs, simulate(program, with_waits(program, costs)).makespan_s)
         total = [before + part.count * seconds for before, seconds in zip(total, each, strict=True)]
     return dataclasses.replace(candidate, epoch_s=total[1], epoch_interval_s=(total[0], total[2]))
 
 
 def _cases(program: Program, costs: ProgramCosts, median_s: float) -> Cases:
-    low_s, high_s = (simulate(program, at_end(costs, end)).makespan_s for end in ("low", "high"))
+    ends = (at_end(costs, end) for end in ("low", "high"))
+    low_s, high_s = (simulate(program, with_waits(program, end)).makespan_s for end in ends)
     return min(low_s, median_s), median_s, max(high_s, median_s)
 
 
@@ -193,4 +195,6 @@ def at_end(costs: ProgramCosts, end: str) -> ProgramCosts:
             transfer, latency_s=transfer.latency_s * factor, flow_s=transfer.flow_s * factor
         )
     compute = {name: bound(cost) for name, cost in costs.compute.items()}
-    return dataclasses.replace(costs, compute=compute, transfers=transfers)
+    decoding = {name: bound(cost) for name, cost in costs.decoding.items()}
+    period = None if costs.period is None else bound(costs.period)
+    return dataclasses.replace(costs, compute=compute, transfers=transfers, decoding=decoding, period=period)

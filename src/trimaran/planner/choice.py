@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 
 from trimaran.planner.candidates import Candidate, Cases
+from trimaran.planner.compressing import unfaithfulness
 from trimaran.planner.shapes import SCHEDULES
 from trimaran.program import Strategy
 from trimaran.program.buckets import DEFAULT_BUCKET_BYTES
+from trimaran.program.feeding import IN_LINE
 
 # What the simulator leaves out is worth about this much of a step, also where every cost is known.
 MODEL_ERROR = 0.03
@@ -14,13 +16,16 @@ MODEL_ERROR = 0.03
 def simplicity(strategy: Strategy) -> tuple[int, ...]:
     """Sort key by which the simpler of two equally good strategies comes first.
 
-    One process is simpler than replicas, replicas are simpler than a pipeline or a placement, these than sharded
+    What sends whole gradients comes before what loses some of them, whatever else they do. One process is simpler than
+    replicas, replicas are simpler than a pipeline or a placement, these than sharded
     operations, and each of them than a hybrid; then fewer devices, what autograd saves kept before moved, eager before
     compiled, whole state before sharded, sums everywhere before homes, the default buckets before others, fewer
-    microbatches, stages before branches, GPipe before other orders.
+    microbatches, stages before branches, GPipe before other orders, samples
+    read each time before kept, fewer workers before more.
     """
     shape = 4 * (strategy.tp > 1) + 2 * (strategy.pp > 1) + (strategy.dp > 1)
     return (
+        unfaithfulness(strategy.compression),
         shape,
         strategy.devices,
         strategy.memory_bytes is not None,
@@ -33,6 +38,8 @@ def simplicity(strategy: Strategy) -> tuple[int, ...]:
         bool(strategy.parts),
         strategy.chunks,
         SCHEDULES.index(strategy.schedule),
+        strategy.feeding.cached,
+        strategy.feeding.workers,
     )
 
 
@@ -131,6 +138,7 @@ def is_reference(strategy: Strategy, *, devices: int) -> bool:
 def _is_ordinary(strategy: Strategy) -> bool:
     """Whether whole networks run on whole devices, joined as libraries do it."""
     default = strategy.bucket_bytes == DEFAULT_BUCKET_BYTES and strategy.memory_bytes is None
+    default = default and strategy.feeding == IN_LINE and strategy.compression is None
     return strategy.pp == 1 and strategy.tp == 1 and strategy.sync == "all-reduce" and not strategy.shards and default
 
 
@@ -145,7 +153,7 @@ def shown(
     """The candidates that a person should see.
 
     Those that must be there, then the front of time, memory and devices, then the best few of each family: one device,
-    replicas, pipelines, placements, sharded operations or state, hybrids.
+    replicas, pipelines, placements, sharded operations or state, hybrids, compressed gradients.
 
     Args:
         candidates: all, best first
@@ -182,4 +190,5 @@ def family(strategy: Strategy) -> tuple[bool, ...]:
         bool(strategy.parts),
         strategy.zero > 0,
         bool(strategy.shards) and strategy.tp == 1,
+        strategy.compression is not None,
     )

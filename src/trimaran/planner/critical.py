@@ -76,18 +76,20 @@ def critical_path(program: Program, costs: ProgramCosts) -> tuple[Leg, ...]:
     if not instructions:
         return ()
     tasks = build_tasks(program, costs)
-    times = _times(program, costs)
+    times, taken_after = _run(program, costs)
     before = _prerequisites(tasks)
+    for task, ended in taken_after.items():
+        before[task].append((ended, None))
     legs: list[Leg] = []
     last = max(range(len(times)), key=lambda one: (times[one][1], -one))
-    task: int | None = last
+    at: int | None = last
     at_s, done = times[last][1], 1.0
-    while task is not None:
-        start_s = min(times[task][0], at_s)
-        instruction = instructions[tasks.identifiers[tasks.members[task][0]]]
-        alone_s = min(at_s - start_s, tasks.latency_s[task] + tasks.work_s[task] * done)
+    while at is not None:
+        start_s = min(times[at][0], at_s)
+        instruction = instructions[tasks.identifiers[tasks.members[at][0]]]
+        alone_s = min(at_s - start_s, tasks.latency_s[at] + tasks.work_s[at] * done)
         legs.append(Leg(instruction=instruction, start_s=start_s, end_s=at_s, alone_s=alone_s))
-        task, released_s, done = _released_by(times[task][0], before[task], times, tasks)
+        at, released_s, done = _released_by(times[at][0], before[at], times, tasks)
         at_s = min(released_s, start_s)
         if at_s < start_s:
             legs.append(Leg(instruction=None, start_s=at_s, end_s=start_s, alone_s=0.0))
@@ -129,12 +131,15 @@ def binding_segments(program: Program, legs: Sequence[Leg]) -> frozenset[int]:
     return max(spent, key=lambda segments: (spent[segments], -min(segments, default=0)), default=frozenset())
 
 
-def _times(program: Program, costs: ProgramCosts) -> list[tuple[float, float]]:
-    """Start and end of each task [s]; some, such as the host's part of a transfer, have no span in a timeline."""
+def _run(program: Program, costs: ProgramCosts) -> tuple[list[tuple[float, float]], Mapping[int, int]]:
+    """Start and end of each task [s], and after which others those that waited in lines were taken.
+
+    Some tasks, such as the host's part of a transfer, have no span in a timeline.
+    """
     tasks = build_tasks(program, costs)
     engine = Engine(tasks, Resources(ranks=len(program.ranks), links=tasks.links, interference=costs.interference))
     engine.run()
-    return list(zip(engine.start_s, engine.end_s, strict=True))
+    return list(zip(engine.start_s, engine.end_s, strict=True)), engine.taken_after
 
 
 def _prerequisites(tasks: Tasks) -> list[list[tuple[int, float | None]]]:

@@ -1,10 +1,10 @@
 """What a person calls a strategy or a group of them, such as "pp", "dp2", "pp2-gpipe-m4", "fsdp", "one device".
 
 A name is a list of words. A strategy belongs to it if each word holds: "dp", "pp", "tp", "zero" (or "fsdp"),
-"placement", "sharded" (the kinds of `kinds.py`), "hybrid" (replicas of stages, places or sharded operations), "one" or
-"single" (one device), "eager"; any other word is one that names of strategies have: "dp2", "tp2", "zero3", "m4",
-"gpipe", "b1MiB". Where kinds are named, strategies that use others are not meant: "dp" are replicas of whole networks,
-"pp" is one pipeline.
+"placement", "sharded" (the kinds of `kinds.py`), "compress", "bf16", "fp16", "powersgd" with its rank "r2", "hybrid"
+(replicas of stages, places or sharded operations), "one" or "single" (one device), "eager"; any other word is one that
+names of strategies have: "dp2", "tp2", "zero3", "m4", "gpipe", "b1MiB". Where kinds are named, strategies that use
+others are not meant: "dp" are replicas of whole networks that exchange whole gradients, "pp" is one pipeline.
 """
 
 import dataclasses
@@ -14,15 +14,18 @@ from collections.abc import Sequence
 from typing import Literal, cast
 
 from trimaran.errors import InputError
+from trimaran.planner.compressing import METHODS
 from trimaran.planner.kinds import spreading
 from trimaran.planner.shapes import unplaced
 from trimaran.program import Strategy
 from trimaran.program.buckets import DEFAULT_BUCKET_BYTES
-from trimaran.program.types import Schedule
+from trimaran.program.compression import Compression, Method
+from trimaran.program.types import Schedule, Sync
 
 _EXAMPLES = (
     *("one device", "dp", "dp2", "pp", "pp2", "tp", "tp2", "placement", "fsdp", "zero1", "sharded", "p2p", "hybrid"),
-    *("gpipe", "1f1b", "interleaved", "zero-bubble", "m4", "b1MiB", "eager", "compiled"),
+    "hierarchical",
+    *("gpipe", "1f1b", "interleaved", "zero-bubble", "m4", "b1MiB", "bf16", "powersgd-r2", "eager", "compiled"),
 )
 
 _SINGLE = frozenset({"one", "single", "device"})
@@ -34,9 +37,14 @@ _ORDERS: dict[str, Schedule] = {
 }
 # Other ways to say a word, and two words that are one.
 _SAME = (("zero-bubble", "zerobubble"), ("zero bubble", "zerobubble"), ("fsdp2", "fsdp"), ("placed on", "placement"))
+_RANKED = re.compile(r"powersgd[-: ]?r?([1-9][0-9]{0,3})")
 _SYNONYMS = {"fsdp": "zero3", "placed": "placement", "ddp": "dp", "classifier": "sharded", "zb": "zerobubble"}
+_SYNONYMS |= dict.fromkeys(("compressed", "compression"), "compress")
 _KINDS = {"dp": "dp", "pp": "pp", "tp": "tp", "zero": "zero", "placement": "placement", "sharded": "sharded"}
-_GENERIC = frozenset({"hybrid", "eager", "compiled", "p2p", *_ORDERS, *_KINDS}) | _SINGLE
+_METHODS: dict[str, Method] = {"bf16": "bf16", "fp16": "fp16", "powersgd": "powersgd"}
+_SYNCS: dict[str, Sync] = {"p2p": "p2p", "hierarchical": "hierarchical"}
+_GENERIC = frozenset({"hybrid", "eager", "compiled", "compress", *_SYNCS, *_ORDERS, *_KINDS, *_METHODS}) | _SINGLE
+_RANK = re.compile(r"r([1-9][0-9]{0,3})")
 _NUMBERED = re.compile(r"(dp|pp|tp|zero|m|x)([1-9][0-9]{0,3})")
 _SIZED = re.compile(r"b([1-9][0-9]{0,11})([kmg]i)?b")
 _UNITS = {None: 1, "ki": 2**10, "mi": 2**20, "gi": 2**30}
@@ -67,6 +75,8 @@ class Family:
             used = spreading(strategy) & frozenset(_KINDS)
             # Replicas share their state; nobody would name them too.
             if not used <= named | ({"dp"} if named & {"zero", "sharded"} else set()):
+                return False
+            if strategy.compression is not None and not any(_is_of_compression(word) for word in self.words):
                 return False
         return all(_holds(word, strategy) for word in self.words)
 
@@ -110,6 +120,8 @@ def imagine(family: Family) -> Sequence[Strategy]:
         ['dp2']
         >>> [strategy.name for strategy in imagine(read_family("b512KiB"))]
         ['dp2 b512KiB']
+        >>> [strategy.name for strategy in imagine(read_family("powersgd:2"))]
+        ['dp2 powersgd-r2']
     """
     figures = {match[1]: int(match[2]) for word in family.words if (match := _NUMBERED.fullmatch(word))}
     kinds = {kind for word in family.words if (kind := _kind_of(word))}
@@ -117,16 +129,21 @@ def imagine(family: Family) -> Sequence[Strategy]:
     orders = [_ORDERS[word] for word in family.words if word in _ORDERS]
     both = "hybrid" in family.words
     staged = bool(orders) or bool(kinds & {"pp", "placement"}) or (both and not kinds & {"tp"})
-    # Only replicas have buckets, homes and shared state.
-    replicated = both or bool(kinds & {"dp", "zero", "sharded"}) or "p2p" in family.words or bool(sizes and not staged)
+    methods = compressions_of(family) or (None,)
+    syncs = [_SYNCS[word] for word in family.words if word in _SYNCS]
+    nodes = 2 if "hierarchical" in syncs else 1
+    # Only replicas have buckets, homes, nodes and shared state.
+    replicated = both or bool(kinds & {"dp", "zero", "sharded"}) or bool(syncs) or bool(sizes and not staged)
+    replicated = replicated or methods != (None,)
     strategy = Strategy(
-        dp=figures.get("dp", 2 if replicated else 1),
+        dp=figures.get("dp", 2 * nodes if replicated else 1),
         pp=figures.get("pp", 2 if staged else 1),
         tp=figures.get("tp", 2 if "tp" in kinds else 1),
         schedule=orders[0] if orders else "gpipe",
         chunks=figures.get("x", 2) if "interleaved" in orders else 1,
         zero=cast(Literal[0, 1, 2, 3], min(3, figures.get("zero", 3 if "zero" in kinds else 0))),
-        sync="p2p" if "p2p" in family.words else "all-reduce",
+        sync=syncs[0] if syncs else "all-reduce",
+        nodes=nodes,
         bucket_bytes=sizes[0] if sizes else DEFAULT_BUCKET_BYTES,
         execution="compiled" if "compiled" in family.words else "eager",
     )
@@ -135,17 +152,41 @@ def imagine(family: Family) -> Sequence[Strategy]:
     counts: Sequence[int] = (figures.get("m", 1),)
     if strategy.pp > 1 and "m" not in figures:
         counts = tuple(strategy.pp * ratio for ratio in _RATIOS)
-    return tuple(dataclasses.replace(strategy, microbatches=count) for count in counts)
+    return tuple(
+        dataclasses.replace(strategy, microbatches=count, compression=method) for count in counts for method in methods
+    )
+
+
+def compressions_of(family: Family) -> tuple[Compression, ...]:
+    """The compressions of gradients that the words of a family describe.
+
+    Example:
+        >>> [method.name for method in compressions_of(read_family("dp2 powersgd-r8"))]
+        ['powersgd-r8']
+    """
+    ranks = [int(match[1]) for word in family.words if (match := _RANK.fullmatch(word))]
+    named = [_METHODS[word] for word in family.words if word in _METHODS]
+    if "powersgd" in named or ranks:
+        tried = ranks or [method.rank for method in METHODS if method.method == "powersgd"]
+        return tuple(Compression(method="powersgd", rank=rank) for rank in tried)
+    if named:
+        return (Compression(method=named[0]),)
+    return METHODS if "compress" in family.words else ()
+
+
+def _is_of_compression(word: str) -> bool:
+    return word == "compress" or word in _METHODS or bool(_RANK.fullmatch(word))
 
 
 def _is_word(word: str) -> bool:
-    return word in _GENERIC or bool(_NUMBERED.fullmatch(word) or _SIZED.fullmatch(word))
+    return word in _GENERIC or any(pattern.fullmatch(word) for pattern in (_NUMBERED, _SIZED, _RANK))
 
 
 def _split(name: str) -> list[str]:
     text = name.lower()
     for said, meant in _SAME:
         text = text.replace(said, meant)
+    text = _RANKED.sub(r"powersgd r\1", text)
     return [_SYNONYMS.get(word, word) for word in re.findall(r"[a-z0-9.]+", text)]
 
 
@@ -160,6 +201,8 @@ def _holds(word: str, strategy: Strategy) -> bool:
         return strategy.dp > 1 and strategy.pp * strategy.tp > 1
     if word == "dp":
         return strategy.dp > 1
+    if word == "compress":
+        return strategy.compression is not None
     if word == "pp":
         return strategy.pp > 1 and not strategy.parts
     if word in _KINDS:

@@ -4,6 +4,9 @@ dp           replicas            pp           stages of a chain       tp        
 placement    branches on ranks   zero         sharded state           sharded      a classifier over the replicas
 p2p          homes of gradients  interleaved, zero-bubble, gpipe, 1f1b    the order of a pipeline
 compiled     by torch.compile    memory       offloading and recomputing
+hierarchical gradients summed within nodes, and then across them
+compress     gradients that lose something on the wire; used by consent only
+cache        samples that the host keeps after their first read
 """
 
 import difflib
@@ -12,7 +15,7 @@ from collections.abc import Iterable
 from trimaran.errors import InputError
 from trimaran.program import Strategy
 
-SPREADING: tuple[str, ...] = ("dp", "pp", "tp", "placement", "zero", "sharded", "p2p")
+SPREADING: tuple[str, ...] = ("dp", "pp", "tp", "placement", "zero", "sharded", "p2p", "hierarchical")
 """Kinds that spread a network or its state over devices."""
 
 ORDERS: tuple[str, ...] = ("gpipe", "1f1b", "interleaved", "zero-bubble")
@@ -21,7 +24,7 @@ ORDERS: tuple[str, ...] = ("gpipe", "1f1b", "interleaved", "zero-bubble")
 PLAIN_ORDERS: frozenset[str] = frozenset({"gpipe", "1f1b"})
 """Orders with one segment a stage and whole backwards: what "a pipeline" means where nothing more is said."""
 
-KINDS: tuple[str, ...] = (*SPREADING, *ORDERS, "compiled", "memory")
+KINDS: tuple[str, ...] = (*SPREADING, *ORDERS, "compiled", "memory", "compress", "cache")
 """All of them."""
 
 OTHER_NAMES = {
@@ -35,11 +38,13 @@ OTHER_NAMES = {
     "zb": "zero-bubble",
     "offload": "memory",
     "recompute": "memory",
+    "compression": "compress",
+    "cached": "cache",
 }
 """What some people call them."""
 
 # These are ways to run replicas.
-_OF_REPLICAS = frozenset({"zero", "sharded", "p2p"})
+_OF_REPLICAS = frozenset({"zero", "sharded", "p2p", "hierarchical"})
 
 
 def kinds_of(strategy: Strategy) -> frozenset[str]:
@@ -58,8 +63,11 @@ def kinds_of(strategy: Strategy) -> frozenset[str]:
         "zero": strategy.zero > 0,
         "sharded": bool(strategy.shards) and strategy.tp == 1,
         "p2p": strategy.sync == "p2p" and strategy.dp > 1,
+        "hierarchical": strategy.sync == "hierarchical",
         "compiled": strategy.execution == "compiled",
         "memory": strategy.memory_bytes is not None,
+        "compress": strategy.compression is not None,
+        "cache": strategy.feeding.cached,
     } | {order: staged and strategy.schedule == order for order in ORDERS}
     return frozenset(kind for kind, holds in held.items() if holds)
 

@@ -12,6 +12,8 @@ from trimaran.units import format_seconds
 
 # Below this share of the step, waiting is not what to work on.
 NEGLIGIBLE_SHARE = 0.05
+# Below this share of the step, loading is not what limits it.
+LOADING_SHARE = 0.25
 
 
 def limiter(program: Program, timeline: Timeline) -> str:
@@ -32,6 +34,9 @@ def limiter(program: Program, timeline: Timeline) -> str:
     busy = {rank: covered(span for span in spans if span.stream != COMMUNICATION) for rank, spans in by_rank.items()}
     rank = max(busy, key=lambda one: (busy[one], -one))
     waiting = step_s - busy[rank]
+    load_s = covered(span for span in by_rank[rank] if kinds[span.instruction] == Kind.LOAD)
+    if load_s > max(waiting, LOADING_SHARE * step_s):
+        return f"loading, {format_seconds(load_s)} ({load_s / step_s:.0%})"
     if waiting < NEGLIGIBLE_SHARE * step_s:
         return "compute"
     exchange = [span for span in by_rank[rank] if kinds[span.instruction] in COLLECTIVES]

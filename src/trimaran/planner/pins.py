@@ -1,20 +1,26 @@
 """What a person has decided already: degrees, kinds of parallelism to use or not, modules on a row.
 
 A strategy that goes against a pin is not searched. What a pin costs is found by searching without it (`prices.py`).
+Gradients that lose something on the wire need consent, given in general ("--allow compress") or to one method.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
-from typing import get_args
 
 from trimaran.errors import InputError
 from trimaran.graph import Graph
-from trimaran.planner.kinds import ORDERS, PLAIN_ORDERS, kinds_of, read_kinds, spreading
+from trimaran.planner.kinds import ORDERS, PLAIN_ORDERS, kinds_of, spreading
 from trimaran.program import Strategy
+from trimaran.program.compression import Compression, parse_compression
 from trimaran.program.types import Schedule
 
-DEGREES: tuple[str, ...] = ("dp", "pp", "tp", "zero", "microbatches", "schedule")
+DEGREES: tuple[str, ...] = ("dp", "pp", "tp", "zero", "microbatches", "schedule", "nodes", "compression", "workers")
 """What of a strategy can be pinned by its value."""
+
+CONSENT = "--allow compress"
+"""Lets a plan compress gradients with loss; it stands for no restriction to that kind."""
+
+NO_CONSENT = f"the lack of {CONSENT}"
+"""What a strategy with compressed gradients goes against where nobody consented."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +37,10 @@ class Pins:
         zero: what is sharded over the replicas
         microbatches: of a replica's share
         schedule: of a pipeline
+        nodes: over which replicas sum their gradients in levels; 1: they do not
+        compress: gradients may lose something on the wire
+        compression: of gradients, as it is written on the command line; a method is consent to it, "none" is no method
+        workers: processes of each rank that load; how ranks are fed is chosen last, so no strategy goes against it
     """
 
     keep: tuple[tuple[str, int], ...] = ()
@@ -42,6 +52,20 @@ class Pins:
     zero: int | None = None
     microbatches: int | None = None
     schedule: Schedule | None = None
+    nodes: int | None = None
+    compress: bool = False
+    compression: str | None = None
+    workers: int | None = None
+
+    @property
+    def method(self) -> Compression | None:
+        """The method that is asked for; None: none is."""
+        return None if self.compression is None else parse_compression(self.compression)
+
+    @property
+    def consents(self) -> bool:
+        """Whether gradients may lose something on the wire."""
+        return self.method is not None or (self.compress and self.compression is None)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -55,6 +79,8 @@ class Pins:
         found += [f"--forbid {kind}" for kind in self.forbid]
         if self.allow:
             found.append(f"--allow {','.join(self.allow)}")
+        if self.compress:
+            found.append(CONSENT)
         return (*found, *(f"--{name} {value}" for name in DEGREES if (value := getattr(self, name)) is not None))
 
     def without(self, name: str) -> "Pins":
@@ -67,6 +93,8 @@ class Pins:
             >>> Pins(forbid=("pp", "tp")).without("--forbid tp").names
             ('--forbid pp',)
         """
+        if name == CONSENT:
+            return replace(self, compress=False)
         option, _, value = name.removeprefix("--").partition(" ")
         if option == "keep":
             return replace(self, keep=tuple(entry for entry in self.keep if f"{entry[0]}={entry[1]}" != value))
@@ -90,16 +118,25 @@ class Pins:
                 return f"--forbid {kind}"
         if self.allow and not self._allows(strategy):
             return f"--allow {','.join(self.allow)}"
-        for name in ("dp", "pp", "tp", "zero", "microbatches"):
+        for name in ("dp", "pp", "tp", "zero", "microbatches", "nodes"):
             wanted = getattr(self, name)
             if wanted not in (None, getattr(strategy, name)):
                 return f"--{name} {wanted}"
+        lossy = self._objection_to_loss(strategy)
+        if lossy:
+            return lossy
         if self.schedule is not None and (strategy.parts or strategy.pp == 1 or strategy.schedule != self.schedule):
             return f"--schedule {self.schedule}"
         for module, row in self.keep:
             if row >= strategy.pp:
                 return f"--keep {module}={row}"
         return ""
+
+    def _objection_to_loss(self, strategy: Strategy) -> str:
+        """What stands against how a strategy sends its gradients."""
+        if self.compression is not None and strategy.compression != self.method:
+            return f"--compression {self.compression}"
+        return NO_CONSENT if strategy.compression is not None and not self.consents else ""
 
     def _allows(self, strategy: Strategy) -> bool:
         """Whether only allowed kinds are used; "pp" allows plain pipelines, other orders are allowed by their names."""
@@ -128,6 +165,9 @@ class Pins:
         replicas = self.dp or devices // ((self.pp or 1) * (self.tp or 1))
         if self.zero and replicas < 2:
             return f"--zero {self.zero} is for two replicas or more"
+        lossy = self._conflict_of_loss(replicas)
+        if lossy:
+            return lossy
         stages = self.pp or devices // ((self.dp or 1) * (self.tp or 1))
         if self.schedule is not None and stages < 2:
             return f"--schedule {self.schedule} is for two stages or more"
@@ -137,6 +177,19 @@ class Pins:
         if "pp" in self.forbid and self.schedule is not None:
             return f"--schedule {self.schedule} goes against --forbid pp"
         return ""
+
+    def _conflict_of_loss(self, replicas: int) -> str:
+        """What stands against the method of compression that is asked for."""
+        if self.method is None:
+            return ""
+        asked = f"--compression {self.compression}"
+        if replicas < 2:
+            return f"{asked} is for two replicas or more"
+        if "compress" in self.forbid:
+            return f"{asked} goes against --forbid compress"
+        if self.zero:
+            return f"{asked} is for gradients that are summed whole, and goes against --zero {self.zero}"
+        return f"{asked} is for whole tensors, and goes against --tp {self.tp}" if (self.tp or 1) > 1 else ""
 
     def rows(self, graph: Graph) -> dict[str, int]:
         """For each operation that is kept on a row, the row.
@@ -179,63 +232,3 @@ def is_within(path: str, module: str) -> bool:
         (True, False)
     """
     return path == module or path.startswith((f"{module}.", f"{module}@"))
-
-
-def parse_pins(
-    *,
-    keep: Iterable[str] = (),
-    forbid: Iterable[str] = (),
-    allow: Iterable[str] = (),
-    dp: int | None = None,
-    pp: int | None = None,
-    tp: int | None = None,
-    zero: int | None = None,
-    microbatches: int | None = None,
-    schedule: str | None = None,
-) -> Pins:
-    """Pins as they are written on the command line.
-
-    Args:
-        keep: such as "layer4=1"
-        forbid: kinds of parallelism
-        allow: kinds of parallelism
-        dp: as in `Pins`
-        pp: as in `Pins`
-        tp: as in `Pins`
-        zero: as in `Pins`
-        microbatches: as in `Pins`
-        schedule: as in `Pins`
-
-    Raises:
-        InputError: a word or a figure that means nothing, or two pins that contradict each other
-
-    Example:
-        >>> parse_pins(keep=["layer4=1"], forbid=["pp"], tp=2).names
-        ('--keep layer4=1', '--forbid pp', '--tp 2')
-    """
-    if schedule is not None and schedule not in get_args(Schedule):
-        raise InputError(f"--schedule must be one of {', '.join(get_args(Schedule))}, got {schedule!r}", value=schedule)
-    if zero is not None and zero not in (0, 1, 2, 3):
-        raise InputError(f"--zero must be 0, 1, 2 or 3, got {zero}", value=zero)
-    pins = Pins(
-        keep=tuple(sorted({_read_keep(text) for texts in keep for text in texts.split(",")})),
-        forbid=read_kinds(forbid, option="--forbid"),
-        allow=read_kinds(allow, option="--allow"),
-        dp=dp,
-        pp=pp,
-        tp=tp,
-        zero=zero,
-        microbatches=microbatches,
-        schedule=schedule,  # type: ignore[arg-type]  # checked above
-    )
-    both = sorted(set(pins.forbid) & set(pins.allow))
-    if both:
-        raise InputError(f"{', '.join(both)}: both allowed and forbidden; leave out one of the two", kinds=tuple(both))
-    return pins
-
-
-def _read_keep(text: str) -> tuple[str, int]:
-    module, equals, row = (part.strip() for part in text.partition("="))
-    if not module or not equals or not row.isdecimal():
-        raise InputError(f'--keep "{text}": expected a module and the number of a row, such as "layer4=1"', value=text)
-    return module, int(row)

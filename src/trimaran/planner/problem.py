@@ -17,10 +17,12 @@ from trimaran.planner.epoch import EpochData
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.placed import Placed, place_for
 from trimaran.planner.quick import QuickBounds
+from trimaran.planner.room import Room
 from trimaran.planner.shapes import EVERY_NUMBER, is_unplaced
 from trimaran.planner.virtual import Squeeze, squeeze, squeezed
 from trimaran.program import Strategy
 from trimaran.program.types import Execution
+from trimaran.simulator.waits import with_waits
 from trimaran.units import format_bytes
 
 
@@ -42,6 +44,7 @@ class Problem:
         pins: what is decided already
         time_limit_s: time after which a search takes the best that it has [s]; None: it ends by itself
         gap: a search may stop when the best is within this share of what anything takes at least
+        room: what there is to feed ranks with; None: they load in line
     """
 
     graph: Graph
@@ -57,6 +60,7 @@ class Problem:
     pins: Pins = NO_PINS
     time_limit_s: float | None = None
     gap: float = 0.0
+    room: Room | None = None
 
 
 def least(strategy: Strategy, problem: Problem) -> Bound:
@@ -214,12 +218,13 @@ def effect_of_memory(strategy: Strategy, problem: Problem) -> Squeeze | None:
 
 
 def costs_of(candidate: Candidate, problem: Problem) -> ProgramCosts:
-    """The costs by which a candidate was simulated."""
+    """The costs by which a candidate was simulated, with what it waits for its data."""
     costs = price(
         candidate.program, problem.graph, candidate.strategy, problem.table, problem.cluster, batch=problem.batch
     )
     effect = effect_of_memory(candidate.strategy, problem)
-    return costs if effect is None else squeezed(costs, candidate.program, effect)
+    costs = costs if effect is None else squeezed(costs, candidate.program, effect)
+    return with_waits(candidate.program, costs)
 
 
 def lack_of_memory(peak_bytes: Sequence[int], problem: Problem, *, at_least: bool = False) -> str:

@@ -9,10 +9,12 @@ epochs that training needs is left out.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from trimaran.costs.wire import is_priced
 from trimaran.errors import InfeasibleError, InputError
 from trimaran.planner.altered import changed
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.changes import Change
+from trimaran.planner.compressing import METHODS, may_be_compressed
 from trimaran.planner.contrast import Anatomy
 from trimaran.planner.critical import Part
 from trimaran.planner.outcomes import gains
@@ -115,13 +117,24 @@ def _trials(anatomy: Anatomy, problem: Problem) -> Iterator[_Trial]:
 
 
 def _on_the_wire(part: Part, strategy: Strategy, problem: Problem) -> Iterator[_Trial]:
-    yield _Trial(
-        limiter=str(part),
-        name="16 bits on the wire",
-        action="Send gradients and activations as bf16.",
-        assumption="converting takes no time, and training bears the rounding.",
-        change=Change(what="wire", factor=0.5),
-    )
+    methods = [method for method in METHODS if is_priced(method, problem.table, problem.cluster)]
+    if part is Part.EXCHANGE and may_be_compressed(strategy) and methods:
+        for method in methods:
+            yield _Trial(
+                limiter=str(part),
+                name="16 bits on the wire" if method.method == "bf16" else f"PowerSGD of rank {method.rank}",
+                action=f"Send gradients as {method.name}: --compression {method.option}.",
+                assumption="training bears what is lost.",
+                strategy=replace(strategy, compression=method),
+            )
+    elif strategy.compression is None:
+        yield _Trial(
+            limiter=str(part),
+            name="16 bits on the wire",
+            action="Send gradients and activations as bf16.",
+            assumption="converting takes no time, and training bears the rounding.",
+            change=Change(what="wire", factor=0.5),
+        )
     if strategy.dp == 1:
         return
     yield _Trial(

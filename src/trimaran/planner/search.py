@@ -13,13 +13,14 @@ their turn comes:
     1. until no bound is below the best simulated time, or the best is as close to the lowest bound as `Problem.gap`
        says: now the fastest is known;
     2. of the rest, those that the uncertainty may leave as fast as it, those that may use less memory or fewer devices
-       than all that are faster, the best of each family, and what people do without a plan.
+       than all that are faster, the best of each family, and what people do without a plan;
+    3. more sizes of buckets of the best replicas, where these wait for their gradients (`bucketing.py`).
 
 What is left out is slower than the fastest by more than the uncertainty and not on the front of time, memory and
 devices, so the choice and the front are those of a search that simulates everything, unless its time ran out. On more
 than `EVERY_NUMBER` devices stages are taken for equal in the first bound, and the front is that of what was simulated
 for other reasons. A strategy that is believed faster only within the uncertainty of the costs loses to a simpler one
-(`choice.py`).
+(`choice.py`). Bounds are those of the sizes of buckets that the space has.
 
 A whole network that memory alone stands against is tried once more in the memory that there is, with a plan of what is
 kept, offloaded and recomputed (`virtual.py`), where its step was traced.
@@ -32,8 +33,10 @@ import time
 from collections.abc import Iterable, Sequence
 
 from trimaran.planner.baselines import Baseline, baseline_of, baselines_of, unpinned_references
+from trimaran.planner.bucketing import refine_buckets
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.choice import choose, fastest, is_reference, pareto_front, simplicity
+from trimaran.planner.feeding import fed
 from trimaran.planner.hunt import Hunt, fill_up, find_fastest, order_of
 from trimaran.planner.problem import Problem
 from trimaran.planner.rejecting import nothing_fits, too_slow
@@ -61,6 +64,7 @@ class Search:
         bound_s: nothing that goes against no pin takes less [s]
         seconds: that the search took [s]
         is_complete: its time did not run out
+        feeding: why ranks are fed as they are; empty where it was not asked
     """
 
     candidates: tuple[Candidate, ...]
@@ -73,6 +77,7 @@ class Search:
     bound_s: float = 0.0
     seconds: float = dataclasses.field(default=0.0, compare=False)
     is_complete: bool = True
+    feeding: tuple[str, ...] = ()
 
     @property
     def gap(self) -> float:
@@ -94,6 +99,12 @@ def search(problem: Problem, trials: Trials | None = None) -> Search:
         InfeasibleError: nothing fits, with what the nearest one needs
         InputError: a pin names a module that the network does not have
     """
+    found = _search_in_line(problem, trials)
+    return found if problem.room is None else fed(found, problem, _search_in_line)
+
+
+def _search_in_line(problem: Problem, trials: Trials | None = None) -> Search:
+    """The same, where each rank's own thread loads."""
     begun_s = time.monotonic()
     # A module that is not there is told before anything else.
     problem.pins.rows(problem.graph)
@@ -105,10 +116,12 @@ def search(problem: Problem, trials: Trials | None = None) -> Search:
         batch=problem.batch,
         executions=problem.executions,
         pins=problem.pins,
+        hosts=problem.cluster.hosts,
     )
     hunt.rejected += rejected
     left = find_fastest(_outlines(strategies, hunt), hunt)
     ruled_out = fill_up(left, hunt) if hunt.candidates else []
+    refine_buckets(hunt, [prospect.strategy for prospect in ruled_out])
     hunt.candidates += virtualized(problem, hunt.rejected)
     if not hunt.candidates:
         raise nothing_fits(problem, hunt.rejected)

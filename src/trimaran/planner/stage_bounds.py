@@ -25,9 +25,10 @@ class Stage:
         backwards_s: all backwards [s]
         received: for each segment that sends to it in the forward, what a message takes [s]
         returned: for each segment that sends gradients to it, what a message takes [s]
-        buckets: for each bucket, the part of the last backward that is left at its mark [0..1], and its all-reduce [s]
-        loss_s: the reduction of the losses [s]
-        loss_first: the buckets follow it on the same ranks
+        buckets: for each bucket, the part of the last backward that is left at its mark [0..1], and what its all-reduce
+            takes of the time of all [s]: the whole, or only what flows where several are under way at once
+        loss_s: what the reduction of the losses takes of it [s]
+        loss_first: the buckets are reduced after it, or beside it over the same links
         tail_s: clipping and update [s]
     """
 
@@ -66,7 +67,8 @@ def stage_of(
         return transfer.latency_s + transfer.flow_s * flow
 
     def summed(item: Instruction) -> float:
-        # Where several are under way at once, the latency of one may pass while another flows; what flows shares links.
+        # Where several are under way at once, the latency of one may pass while another flows. What flows over the same
+        # links takes as long together as one after the other.
         return moved(item) if costs.at_once == 1 else costs.transfers[item.id].flow_s * flow
 
     forwards = [busy(item) for item in instructions if item.kind in _FORWARDS]

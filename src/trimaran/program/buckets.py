@@ -5,10 +5,12 @@ fill a bucket until it has reached its limit, one dtype a bucket, with a smaller
 uses the same buckets, so that data-parallel and hybrid plans are told apart by what differs in them.
 """
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from trimaran.graph.types import Graph, Op
+from trimaran.graph.types import Graph, Op, Parameter
+from trimaran.program.compression import Compression
 
 DEFAULT_BUCKET_BYTES = 25 * 2**20
 """Limit of DDP's buckets where the user gave none [bytes]; `bucket_cap_mb` in torch's documentation."""
@@ -27,6 +29,7 @@ class Bucket:
         nbytes: size of their gradients [bytes]
         op: id of the operation whose backward completes it
         dtype: torch's name of the dtype of all of them, without "torch."
+        wire_bytes: size of what stands for them on the wire [bytes]
     """
 
     label: str
@@ -34,6 +37,7 @@ class Bucket:
     nbytes: int
     op: str
     dtype: str
+    wire_bytes: int
 
 
 def gradient_buckets(
@@ -43,6 +47,7 @@ def gradient_buckets(
     *,
     without: Collection[str] = (),
     sizes: Mapping[str, int] | None = None,
+    compression: Compression | None = None,
 ) -> tuple[Bucket, ...]:
     """Buckets of the gradients of some operations, in order of readiness in their backward.
 
@@ -55,6 +60,7 @@ def gradient_buckets(
         bucket_bytes: a bucket is closed when it has reached this size [bytes]
         without: names of parameters to leave out, because another segment of the same rank completes them
         sizes: bytes that a rank holds of parameters of which it may hold a share; None: all are whole
+        compression: of gradients on the wire; it decides on `wire_bytes` alone: a bucket is filled by what it holds
 
     Returns:
         The buckets; none where nothing is trained.
@@ -82,16 +88,30 @@ def gradient_buckets(
             held[dtype], limits[dtype] = 0, bucket_bytes
     # A bucket is complete with its last member, whenever another dtype's was closed.
     members = sorted([*filled, *opened.values()], key=lambda positions: positions[-1])
-    return tuple(
-        Bucket(
-            label=f"b{number}",
-            parameters=tuple(ready[position][0].name for position in positions),
-            nbytes=sum(ready[position][0].nbytes for position in positions),
-            op=ready[positions[-1]][1],
-            dtype=ready[positions[0]][0].dtype,
+    found = []
+    for number, positions in enumerate(members):
+        held_here = [ready[position][0] for position in positions]
+        found.append(
+            Bucket(
+                label=f"b{number}",
+                parameters=tuple(parameter.name for parameter in held_here),
+                nbytes=sum(parameter.nbytes for parameter in held_here),
+                op=ready[positions[-1]][1],
+                dtype=held_here[0].dtype,
+                wire_bytes=_wire_bytes(held_here, compression),
+            )
         )
-        for number, positions in enumerate(members)
-    )
+    return tuple(found)
+
+
+def _wire_bytes(parameters: Sequence[Parameter], compression: Compression | None) -> int:
+    """What a bucket is on the wire [bytes]; no method makes it larger."""
+    whole = sum(parameter.nbytes for parameter in parameters)
+    if compression is None:
+        return whole
+    numbers = sum(math.prod(parameter.shape) for parameter in parameters)
+    itemsize = whole // numbers if numbers else 0
+    return min(whole, compression.wire_bytes([parameter.shape for parameter in parameters], itemsize=itemsize))
 
 
 def first_bucket_bytes(bucket_bytes: int) -> int:

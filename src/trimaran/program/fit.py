@@ -19,10 +19,10 @@ def check_strategy(graph: Graph, strategy: Strategy, *, batch: int) -> None:
         batch: global batch size [samples]
 
     Raises:
-        InputError: a degree below 1, a memory budget or homes that the strategy cannot have, boundaries that the graph
-            does not offer, or a batch that does not divide
+        InputError: a degree below 1, a memory budget, homes or a compression that the strategy cannot have, boundaries
+            that the graph does not offer, or a batch that does not divide
     """
-    for name in ("dp", "pp", "tp", "chunks", "microbatches", "bucket_bytes"):
+    for name in ("dp", "pp", "tp", "chunks", "microbatches", "bucket_bytes", "nodes"):
         value = getattr(strategy, name)
         if value < 1:
             raise InputError(f"Strategy.{name} must be at least 1, got {value}", **{name: value})
@@ -33,7 +33,9 @@ def check_strategy(graph: Graph, strategy: Strategy, *, batch: int) -> None:
             raise InputError(f"Strategy.{name} must be {listed}, got {value!r}".replace("'", '"'), **{name: value})
     _check_whole(strategy)
     _check_devices(strategy)
+    _check_nodes(strategy)
     _check_zero(strategy)
+    _check_compression(strategy)
     if strategy.parts:
         check_parts(graph, strategy)
     else:
@@ -65,6 +67,31 @@ def _check_whole(strategy: Strategy) -> None:
         )
 
 
+def _check_nodes(strategy: Strategy) -> None:
+    """Levels need several nodes with several replicas each, of whole networks that share nothing."""
+    nodes = strategy.nodes
+    if strategy.sync != "hierarchical":
+        if nodes != 1:
+            raise InputError(
+                f'Strategy.nodes={nodes} is for sync "hierarchical", got {strategy.name}',
+                nodes=nodes,
+                sync=strategy.sync,
+            )
+        return
+    wrong = ""
+    if strategy.pp > 1 or strategy.tp > 1 or strategy.parts or strategy.shards or strategy.zero:
+        wrong = "is for replicas of whole networks that share nothing (pp=1, tp=1, zero=0)"
+    elif nodes < 2 or strategy.dp % nodes or strategy.dp // nodes < 2:
+        wrong = f"needs two nodes or more with as many replicas on each, two or more; {strategy.dp} are on {nodes}"
+    if wrong:
+        raise InputError(
+            f'Strategy.sync "hierarchical" {wrong}, got {strategy.name}. Take sync "all-reduce"',
+            sync=strategy.sync,
+            nodes=nodes,
+            dp=strategy.dp,
+        )
+
+
 def _check_zero(strategy: Strategy) -> None:
     """What is sharded over replicas needs replicas that exchange by all-reduce; whole units need a whole network."""
     zero = strategy.zero
@@ -80,6 +107,23 @@ def _check_zero(strategy: Strategy) -> None:
         wrong = "is for whole networks, run eagerly (pp=1, tp=1)"
     if wrong:
         raise InputError(f"Strategy.zero={zero} {wrong}, got {strategy.name}", zero=zero, strategy=strategy.name)
+
+
+def _check_compression(strategy: Strategy) -> None:
+    """Only sums of whole gradients over replicas are compressed."""
+    if strategy.compression is None:
+        return
+    wrong = ""
+    if strategy.dp == 1:
+        wrong = "needs several replicas (dp): one sends no gradients"
+    elif strategy.sync != "all-reduce" or strategy.zero:
+        wrong = 'is for gradients that every replica sums whole (sync "all-reduce", zero=0)'
+    elif strategy.tp > 1 or strategy.shards:
+        wrong = "is for replicas that hold whole tensors (tp=1, no shards)"
+    if wrong:
+        raise InputError(
+            f'Strategy.compression "{strategy.compression.name}" {wrong}, got {strategy.name}', strategy=strategy.name
+        )
 
 
 def _check_devices(strategy: Strategy) -> None:

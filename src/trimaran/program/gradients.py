@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from trimaran.program.awaits import named_by
 from trimaran.program.grid import Spot, fault
 from trimaran.program.index import Index
+from trimaran.program.nodes import in_levels, is_last_level
 from trimaran.program.orders import BACKWARDS
 from trimaran.program.steps import Steps
 from trimaran.program.types import COLLECTIVES, Instruction, Kind
@@ -53,7 +54,7 @@ def check_groups(index: Index, steps: Steps) -> None:
             holders = sorted(steps[instruction.segment])
             replicas = tuple(rank for rank in holders if rank % tp == spot.rank % tp)
             shards = tuple(rank for rank in holders if rank // tp == spot.rank // tp)
-            if instruction.group not in (replicas, shards):
+            if instruction.group not in (replicas, shards) and not in_levels(index, spot, replicas):
                 held = f"segment {instruction.segment} is on {tuple(holders)}"
                 if tp > 1:
                     held += f", in the same shard on {replicas}, in the same row on {shards}"
@@ -75,15 +76,16 @@ def check_updates(index: Index) -> None:
             [Spot(rank, position) for position, instruction in enumerate(instructions) if instruction.kind in kinds]
             for kinds in (BACKWARDS, REDUCTIONS, {Kind.UPDATE})
         )
+        gathers = [Spot(rank, position) for position, one in enumerate(instructions) if is_last_level(one)]
         if len(updates) != (1 if backwards else 0):
             what = f"rank {rank} has {len(backwards)} backwards and {len(updates)} updates"
             advice = "A rank that trains updates its parameters once a step, any other never."
             raise fault(index.program, 12, what, updates or backwards[-1:], advice)
         for update in updates:
             awaited = _with_earlier(instructions, named_by(index, update) | _awaited_inside(index, rank))
-            for spot in [*backwards, *reductions]:
+            for spot in [*backwards, *reductions, *gathers]:
                 early = spot.position > update.position
-                if early or (index.at(spot).kind in REDUCTIONS and spot.position not in awaited):
+                if early or (index.at(spot).kind not in BACKWARDS and spot.position not in awaited):
                     what = f"{index.at(update).id} does not wait for {index.at(spot).id}"
                     advice = "List the update last, and let its `after` lead to every reduction of the rank."
                     raise fault(index.program, 12, what, [update, spot], advice)
@@ -118,7 +120,7 @@ def _awaited_inside(index: Index, rank: int) -> set[int]:
 
 
 def _with_earlier(instructions: Sequence[Instruction], awaited: set[int]) -> set[int]:
-    """Also what is inside earlier steps: it is of the same library, and the group does one at a time."""
+    """Also what is inside earlier steps: the library that does it there waits for each before the next of its group."""
     last: dict[tuple[int, ...], int] = {}
     for position in awaited:
         item = instructions[position]

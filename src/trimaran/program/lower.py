@@ -10,7 +10,8 @@ Ranks are laid out replica by replica: rank = (replica * pp + row) * tp + shard.
     AR#norm  CLIP  U             global norm, clipping, update
 
 With `sync="p2p"`, `0RD#b0` to the bucket's home in place of `0AR#b0`, an update of what the rank is home to, and at the
-end `0BC#b0` of the weights from their home.
+end `0BC#b0` of the weights from their home. With `sync="hierarchical"`, `0RS#b0`, `0AR#b0`, and `0AG#b0` behind the
+last of those: see `nodes`.
 
 An evaluation has `EV` in place of `F`, and ends with `AR#metric`.
 """
@@ -57,6 +58,8 @@ def lower(graph: Graph, strategy: Strategy, *, batch: int, clip: bool = False) -
 def lower_replica(graph: Graph, strategy: Strategy, *, batch: int, clip: bool = False) -> Program:
     """The lists of the first replica in the program of a training step, with the groups that they are in.
 
+    Of replicas that sum in levels these are the lists of the first node: its replicas do not all do the same.
+
     Where all replicas do the same, this says as much as the whole program, and `simulator.simulate` takes it: members
     of a group that are not there are taken to arrive when those do that are.
 
@@ -67,7 +70,7 @@ def lower_replica(graph: Graph, strategy: Strategy, *, batch: int, clip: bool = 
         clip: gradients are clipped by their global norm
 
     Returns:
-        `strategy.pp * strategy.tp` lists; no legal program by itself.
+        `strategy.pp * strategy.tp` lists, or those of a node; no legal program by itself.
 
     Raises:
         InputError: the strategy does not fit the graph or the batch
@@ -76,7 +79,8 @@ def lower_replica(graph: Graph, strategy: Strategy, *, batch: int, clip: bool = 
     cut = _cut(graph, strategy, batch=batch)
     lengths = _lengths(cut, strategy)
     order = _own_order(strategy, cut, lengths)
-    return _lower(graph, order, strategy, cut, lengths, clip=clip, replicas=1)
+    replicas = strategy.dp // strategy.nodes if strategy.sync == "hierarchical" else 1
+    return _lower(graph, order, strategy, cut, lengths, clip=clip, replicas=replicas)
 
 
 def lower_as(graph: Graph, strategy: Strategy, order: Order | None, *, batch: int, clip: bool = False) -> Program:
@@ -146,6 +150,8 @@ def lower_order(
         InputError: the order is incomplete or can never run; it has other segments than the boundaries make; the batch
             does not divide; homes for a pipeline
     """
+    if sync == "hierarchical":
+        raise InputError('"hierarchical" needs to know the nodes: lower a Strategy, which says them', sync=sync)
     if sync == "p2p" and len(order) > 1:
         raise InputError('"p2p" is for whole networks, not for pipelines', sync=sync, rows=len(order))
     microbatches = check_order(order)

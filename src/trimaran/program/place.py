@@ -7,8 +7,9 @@ from trimaran.program.cut import Cut
 from trimaran.program.homes import bucket_homes
 from trimaran.program.inner import Axis
 from trimaran.program.layout import Layout
+from trimaran.program.nodes import across_nodes, within_node
 from trimaran.program.rows import Row
-from trimaran.program.types import Instruction, Kind, Strategy
+from trimaran.program.types import Instruction, Kind, Strategy, Sync
 from trimaran.timeline import COMMUNICATION
 
 
@@ -45,6 +46,16 @@ class Place:
         return self.layout.replicas(self.row, self.shard)
 
     @property
+    def within(self) -> tuple[int, ...]:
+        """Those of the replicas that are on its node."""
+        return within_node(self.replicas, self.strategy.nodes, self.rank)
+
+    @property
+    def across(self) -> tuple[int, ...]:
+        """Those of the replicas that have its place on other nodes, itself included."""
+        return across_nodes(self.replicas, self.strategy.nodes, self.rank)
+
+    @property
     def alike(self) -> tuple[int, ...]:
         """The ranks of all rows and replicas that have its shard: those of one row count the same samples."""
         return self.layout.everyone[self.shard :: self.layout.tp]
@@ -65,14 +76,21 @@ class Place:
 
     @property
     def reduction(self) -> Kind:
-        """How gradients are added up."""
-        return Kind.REDUCE if self.strategy.sync == "p2p" else Kind.ALL_REDUCE
+        """What has ended when gradients are added up."""
+        return _LAST[self.strategy.sync]
 
     def homes(self, segment: int) -> Mapping[str, int]:
         """Where each bucket of a segment is updated, by its label; everywhere where it is not here."""
         if self.strategy.sync != "p2p" or self.layout.dp == 1:
             return {}
         return bucket_homes(self.plan.buckets[segment], self.replicas)
+
+
+_LAST: Mapping[Sync, Kind] = {
+    "all-reduce": Kind.ALL_REDUCE,
+    "p2p": Kind.REDUCE,
+    "hierarchical": Kind.ALL_GATHER,
+}
 
 
 def collective(

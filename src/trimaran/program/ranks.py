@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from trimaran.program.finishing import finish, hand_out
 from trimaran.program.inner import inner_instructions, inner_marks
+from trimaran.program.nodes import shard_bytes
 from trimaran.program.orders import BACKWARDS, Compute
 from trimaran.program.place import Place, collective
 from trimaran.program.traffic import Message
@@ -113,6 +114,9 @@ def _mean(place: Place, *, training: bool, after: tuple[str, ...]) -> Iterator[I
 def _reductions(place: Place, step: Compute) -> Iterator[Instruction]:
     if place.layout.dp == 1:
         return
+    if place.strategy.sync == "hierarchical":
+        yield from _in_levels(place, step)
+        return
     homes = place.homes(step.segment)
     for bucket in place.plan.buckets[step.segment]:
         yield collective(
@@ -122,6 +126,34 @@ def _reductions(place: Place, step: Compute) -> Iterator[Instruction]:
             segment=step.segment,
             group=place.replicas,
             root=homes.get(bucket.label),
-            nbytes=bucket.nbytes,
+            nbytes=bucket.wire_bytes,
             after=(f"{step.token}!{bucket.label}",),
         )
+
+
+def _in_levels(place: Place, step: Compute) -> Iterator[Instruction]:
+    """Sums within the node and across nodes, bucket by bucket; behind them what hands the sums out within the node."""
+    gathers = []
+    for bucket in place.plan.buckets[step.segment]:
+        scatter, total, gather = (
+            collective(place, bucket.label, kind=kind, segment=step.segment, group=group, nbytes=nbytes, after=(name,))
+            for kind, group, nbytes, name in (
+                (Kind.REDUCE_SCATTER, place.within, bucket.nbytes, f"{step.token}!{bucket.label}"),
+                (
+                    Kind.ALL_REDUCE,
+                    place.across,
+                    shard_bytes(bucket.nbytes, len(place.within)),
+                    f"{step.segment}{Kind.REDUCE_SCATTER}#{bucket.label}",
+                ),
+                (
+                    Kind.ALL_GATHER,
+                    place.within,
+                    bucket.nbytes,
+                    f"{step.segment}{Kind.ALL_REDUCE}#{bucket.label}",
+                ),
+            )
+        )
+        yield scatter
+        yield total
+        gathers.append(gather)
+    yield from gathers

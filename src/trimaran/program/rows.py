@@ -4,17 +4,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from trimaran.graph.types import Graph
-from trimaran.program.buckets import Bucket, gradient_buckets
+from trimaran.program.buckets import Bucket
 from trimaran.program.channels import channel_order, send_positions
 from trimaran.program.clock import Clock
 from trimaran.program.cut import Cut, bytes_of, carried
 from trimaran.program.inner import Inner
 from trimaran.program.orders import Compute, Order
-from trimaran.program.sharded import gradient_sums, own_parameters
+from trimaran.program.reduced import COMPLETING, rank_buckets
+from trimaran.program.sharded import gradient_sums
 from trimaran.program.traffic import FORWARDS, Message, Route, messages, receive_positions
-from trimaran.program.types import Kind, Strategy
+from trimaran.program.types import Strategy
 from trimaran.program.within import row_inners
-from trimaran.program.zero import Handed, after_update, bucket_reduction
+from trimaran.program.zero import Handed, after_update
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +117,7 @@ def plan_rows(graph: Graph, strategy: Strategy, cut: Cut, order: Order, clock: C
     planned = []
     for steps, received, made in zip(order, before, after, strict=True):
         fed = tuple(_reads_batch(step, cut) for step in steps)
-        completing = {step.segment: step for step in steps if step.kind in _COMPLETING}
+        completing = {step.segment: step for step in steps if step.kind in COMPLETING}
         buckets = _buckets(graph, strategy, cut, steps, completing)
         planned.append(
             Row(
@@ -146,9 +147,6 @@ def _sums(graph: Graph, strategy: Strategy, cut: Cut, completing: Mapping[int, C
     return tuple((label, nbytes) for label, _, nbytes in found)
 
 
-_COMPLETING = (Kind.BACKWARD, Kind.BACKWARD_WEIGHT)
-
-
 def _reads_batch(step: Compute, cut: Cut) -> bool:
     return step.kind in FORWARDS and bool(cut.data[step.segment])
 
@@ -166,15 +164,7 @@ def _first_uses(steps: Sequence[Compute], fed: Sequence[bool]) -> tuple[bool, ..
 def _buckets(
     graph: Graph, strategy: Strategy, cut: Cut, steps: Sequence[Compute], completing: Mapping[int, Compute]
 ) -> dict[int, tuple[Bucket, ...]]:
-    """Buckets of each segment of a row; a weight that two of them share is complete with the later one."""
-    if bucket_reduction(strategy) is None:
-        return dict.fromkeys(completing, ())
+    """Buckets of each segment of a row."""
     position = {step: index for index, step in enumerate(steps)}
-    taken = set(own_parameters(graph, strategy))
-    buckets = {}
-    for segment in sorted(completing, key=lambda segment: position[completing[segment]], reverse=True):
-        buckets[segment] = gradient_buckets(
-            graph, cut.parts[segment], strategy.bucket_bytes, without=taken, sizes=cut.parameter_bytes
-        )
-        taken.update(name for name, users in cut.tied.items() if segment in users)
-    return buckets
+    order = sorted(completing, key=lambda segment: position[completing[segment]])
+    return rank_buckets(graph, strategy, cut.parts, order, tied=cut.tied, sizes=cut.parameter_bytes)

@@ -17,8 +17,10 @@ A program that keeps them can be simulated and run, and never deadlocks, even on
      9  The n-th collective of a group on one member meets the n-th on every other: of the same token, bytes and root.
     10  Exactly one instruction waits for each mark; none may, where its own instruction waits at it.
     11  A collective of a segment is over exactly the ranks that hold the same of it: its replicas; or over those that
-        share its tensors in one replica.
-    12  Every rank that trains updates once: after all its backwards, and waiting for all its reductions.
+        share its tensors in one replica; or it is a level of a sum over the replicas: a reduce-scatter within a node,
+        an all-reduce over one rank of each node, an all-gather within the node, of one label, each after the other.
+    12  Every rank that trains updates once: after all its backwards, and waiting for all its reductions, and for the
+        gathers of those in levels.
     13  With both ends of a message, and all members of a collective, as one, and an instruction that stands still at
         marks as a chain of pieces: nothing waits for itself.
     14  What is reduced to one rank comes back: a broadcast of the same label, bytes and root waits for the update.

@@ -13,6 +13,8 @@ from typing import Any
 import msgspec
 
 from trimaran.cluster.types import Link
+from trimaran.program.compression import Compression
+from trimaran.program.feeding import Feeding
 from trimaran.program.files import PROGRAM_VERSION
 from trimaran.program.plan import (
     PLAN_VERSION,
@@ -26,8 +28,8 @@ from trimaran.program.plan import (
 from trimaran.program.types import Instruction, Mark, Part, Program, Shard, Strategy
 
 _TYPES = (
-    *(CandidateRow, Instruction, Link, Mark, Part, Plan, PlannedRates, PlannedTraining, Prediction, Premises),
-    *(Program, Shard, Strategy),
+    *(CandidateRow, Compression, Feeding, Instruction, Link, Mark, Part, Plan, PlannedRates, PlannedTraining),
+    *(Prediction, Premises, Program, Shard, Strategy),
 )
 _CONTENT_DIGEST = {
     "type": "string",

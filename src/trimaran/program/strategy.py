@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from trimaran.program.buckets import DEFAULT_BUCKET_BYTES
+from trimaran.program.compression import Compression
+from trimaran.program.feeding import IN_LINE, Feeding
 from trimaran.units import format_bytes
 
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
@@ -11,9 +13,10 @@ Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
 split into I and W, and the W fill what would be idle (ZB-H1)."""
 
 Execution = Literal["eager", "compiled"]
-Sync = Literal["all-reduce", "p2p"]
+Sync = Literal["all-reduce", "p2p", "hierarchical"]
 """How replicas stay alike. "all-reduce": gradients are summed on every rank, and every rank updates everything. "p2p":
-each bucket has a home, which sums its gradients, updates its weights, and hands them out."""
+each bucket has a home, which sums its gradients, updates its weights, and hands them out. "hierarchical": summed on
+every rank, within each node and then across nodes."""
 
 ShardStyle = Literal["column", "row", "vocabulary", "sequence"]
 """How the parameters of an operation lie on the ranks of a tensor-parallel group.
@@ -73,7 +76,8 @@ class Strategy:
         execution: segments as they are, or each through torch.compile
         memory_bytes: memory in which a rank's step is made to fit by offloading and recomputing [bytes]; None: all that
             autograd saves is kept
-        sync: how replicas stay alike; "p2p" is for whole networks (pp=1)
+        sync: how replicas stay alike; "p2p" and "hierarchical" are for whole networks (pp=1)
+        nodes: that replicas are spread over, as many on each, in the order of ranks; counts with sync "hierarchical"
         zero: what is sharded over the replicas: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too
         units: modules that are gathered and freed as one, with zero=3 (or their gradients scattered, with 2); in the
             order of the forward
@@ -81,6 +85,8 @@ class Strategy:
             (tp = 1): the replicas then gather each other's samples before the first of them, and every replica holds
             its share of these operations only
         device_order: number of the device of each rank; empty: rank r has device r
+        compression: what gradients lose on their way between replicas; None: nothing. Only by the user's consent
+        feeding: how ranks get their batches
     """
 
     dp: int = 1
@@ -96,10 +102,13 @@ class Strategy:
     execution: Execution = "eager"
     memory_bytes: int | None = None
     sync: Sync = "all-reduce"
+    nodes: int = 1
     zero: Literal[0, 1, 2, 3] = 0
     units: tuple[str, ...] = ()
     shards: tuple[Shard, ...] = ()
     device_order: tuple[int, ...] = ()
+    compression: Compression | None = None
+    feeding: Feeding = IN_LINE
 
     @property
     def devices(self) -> int:
@@ -134,12 +143,16 @@ class Strategy:
             'dp2 m2 b1MiB'
             >>> Strategy(dp=2, sync="p2p", bucket_bytes=1).name
             'dp2 p2p b1B'
+            >>> Strategy(dp=4, sync="hierarchical", nodes=2).name
+            'dp4 hierarchical'
             >>> Strategy(memory_bytes=12 * 2**30).name
             'one device in 12.0 GiB'
             >>> Strategy(dp=2, pp=2, tp=4, schedule="interleaved", chunks=2, microbatches=8).name
             'dp2 pp2 interleaved x2 tp4 m8'
             >>> Strategy(dp=8, zero=3).name, Strategy(pp=2, parts=(Part(ops=("a",), row=0),)).name
             ('dp8 zero3', 'placed on 2')
+            >>> Strategy(dp=2, compression=Compression(method="bf16"), feeding=Feeding(workers=2)).name
+            'dp2 bf16 w2'
         """
         parts = []
         if self.dp > 1:
@@ -162,10 +175,14 @@ class Strategy:
             parts.append(f"m{self.microbatches}")
         if self.dp > 1 and self.bucket_bytes != DEFAULT_BUCKET_BYTES:
             parts.append(f"b{_round_size(self.bucket_bytes)}")
+        if self.compression is not None:
+            parts.append(self.compression.name)
         if self.execution != "eager":
             parts.append(self.execution)
         if self.memory_bytes is not None:
             parts.append(f"in {format_bytes(self.memory_bytes)}")
+        if self.feeding.name:
+            parts.append(self.feeding.name)
         return " ".join(parts)
 
 

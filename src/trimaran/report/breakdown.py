@@ -89,13 +89,14 @@ class Breakdown:
     unattributed_s: float
 
 
-def break_down(program: Program, timeline: Timeline, source: Source) -> tuple[Breakdown, ...]:
+def break_down(program: Program, timeline: Timeline, source: Source, *, at_once: int = 1) -> tuple[Breakdown, ...]:
     """The parts of every step of every rank.
 
     Args:
         program: what ran
         timeline: what happened, one step or several
         source: a prediction or a measurement
+        at_once: collectives of one group that are under way at once
 
     Returns:
         One entry a rank and step, ordered by rank and step; ranks without a span have none.
@@ -108,8 +109,9 @@ def break_down(program: Program, timeline: Timeline, source: Source) -> tuple[Br
     spent: dict[tuple[int, int], dict[str, list[Interval]]] = {key: defaultdict(list) for key in windows}
     columns = timeline.columns
     waits_are_recorded = {rank for rank, stream in zip(columns.rank, columns.stream, strict=True) if stream == WAIT}
+    spans = under_way(program, timeline, at_once=at_once)
     for rank, stream, name, step, (start_s, end_s, _) in zip(
-        columns.rank, columns.stream, columns.instruction, columns.step, under_way(program, timeline), strict=True
+        columns.rank, columns.stream, columns.instruction, columns.step, spans, strict=True
     ):
         if name not in kinds:
             raise InputError(

@@ -114,7 +114,9 @@ class Comparison:
     warmup: int
 
 
-def compare(program: Program, predicted: Timeline, measured: Timeline, *, warmup: int = 1) -> Comparison:
+def compare(
+    program: Program, predicted: Timeline, measured: Timeline, *, warmup: int = 1, at_once: int = 1
+) -> Comparison:
     """Set a prediction beside a measurement.
 
     Args:
@@ -122,6 +124,7 @@ def compare(program: Program, predicted: Timeline, measured: Timeline, *, warmup
         predicted: one step, as simulated
         measured: several steps, clocks aligned across ranks
         warmup: measured steps at the beginning to leave out
+        at_once: collectives of one group that are under way at once, as the prediction has it (`ProgramCosts.at_once`)
 
     Returns:
         Predicted and measured figures of each rank, kind and instruction.
@@ -137,10 +140,11 @@ def compare(program: Program, predicted: Timeline, measured: Timeline, *, warmup
             steps=len(measured.steps),
             warmup=warmup,
         )
-    instructions = _by_instruction(program, predicted, measured, steps)
+    instructions = _by_instruction(program, predicted, measured, steps, at_once)
+    found = break_down(program, measured, Source.MEASURED, at_once=at_once)
     ranks = _by_rank(
-        break_down(program, predicted, Source.PREDICTED),
-        [part for part in break_down(program, measured, Source.MEASURED) if part.step in steps],
+        break_down(program, predicted, Source.PREDICTED, at_once=at_once),
+        [part for part in found if part.step in steps],
     )
     return Comparison(
         step=Figure(
@@ -189,9 +193,11 @@ def _middle_half(parts: Sequence[Breakdown]) -> set[int]:
     return set(ordered[cut : len(ordered) - cut])
 
 
-def _by_instruction(program: Program, predicted: Timeline, measured: Timeline, steps: Set[int]) -> dict[str, Figure]:
-    expected = _durations(program, predicted, set(predicted.steps))
-    found = _durations(program, measured, steps)
+def _by_instruction(
+    program: Program, predicted: Timeline, measured: Timeline, steps: Set[int], at_once: int
+) -> dict[str, Figure]:
+    expected = _durations(program, predicted, set(predicted.steps), at_once)
+    found = _durations(program, measured, steps, at_once)
     figures = {}
     for instruction in program:
         name = instruction.id
@@ -202,12 +208,11 @@ def _by_instruction(program: Program, predicted: Timeline, measured: Timeline, s
     return figures
 
 
-def _durations(program: Program, timeline: Timeline, steps: Set[int]) -> dict[str, list[float]]:
+def _durations(program: Program, timeline: Timeline, steps: Set[int], at_once: int) -> dict[str, list[float]]:
     durations: dict[str, list[float]] = defaultdict(list)
     columns = timeline.columns
-    for name, stream, step, span in zip(
-        columns.instruction, columns.stream, columns.step, under_way(program, timeline), strict=True
-    ):
+    spans = under_way(program, timeline, at_once=at_once)
+    for name, stream, step, span in zip(columns.instruction, columns.stream, columns.step, spans, strict=True):
         if stream != WAIT and step in steps:
             durations[name].extend([span.end_s - span.start_s] if span.known else [])
     return durations

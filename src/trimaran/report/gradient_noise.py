@@ -41,11 +41,15 @@ def run_noise(observations: Sequence[Observation], steps_per_epoch: int, *, opti
         optimizer: name of its class; empty: not known
 
     Returns:
-        None where no step was observed.
+        None where no step was observed whose norms are finite.
     """
+    seen = len(observations)
+    observations = [one for one in observations if math.isfinite(one.whole) and math.isfinite(one.pieces)]
     if not observations:
         return None
     notes = []
+    if len(observations) < seen:
+        notes.append(f"{seen - len(observations)} of {seen} steps are left out: their gradients were not finite")
     scaled = as_scaled(observations)
     if optimizer and optimizer not in _PLAIN and len(scaled) < LEAST_STEPS:
         notes.append(

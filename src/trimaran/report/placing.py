@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rich import box
 from rich.table import Table
-from rich.text import Text
 
+from trimaran.report.framing import frame_table
 from trimaran.units import format_bytes, format_count, format_rate, format_seconds
 
 _MOST_STRETCHES = 24
@@ -169,7 +168,7 @@ def placing_lines(report: PlacingReport) -> list[str | Table]:
 
 
 def _device_table(report: PlacingReport) -> Table:
-    table = _table("Devices")
+    table = frame_table("Devices")
     for title in ("device", "operations", "busy", "sends", "memory"):
         table.add_column(title, justify="right")
     step = report.makespan_s or 1.0
@@ -187,7 +186,7 @@ def _device_table(report: PlacingReport) -> Table:
 
 
 def _stretch_table(report: PlacingReport) -> Table:
-    table = _table("From front to back: forward and backward time on each device, and what crosses")
+    table = frame_table("From front to back: forward and backward time on each device, and what crosses")
     table.add_column("operations", overflow="ellipsis", no_wrap=True, max_width=24)
     table.add_column("kinds", overflow="ellipsis", no_wrap=True, max_width=20)
     shown = min(report.devices, 4)
@@ -236,15 +235,4 @@ def _together(one: PlacedStretch, other: PlacedStretch) -> PlacedStretch:
         what=", ".join(kind for kind in kinds if kind),
         seconds=tuple(a + b for a, b in zip(one.seconds, other.seconds, strict=True)),
         crossing_bytes=one.crossing_bytes + other.crossing_bytes,
-    )
-
-
-def _table(title: str) -> Table:
-    return Table(
-        box=box.SIMPLE_HEAD,
-        title=Text(title, style="bold"),
-        title_justify="left",
-        show_edge=False,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
     )

@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rich import box
 from rich.table import Table
-from rich.text import Text
 
 from trimaran.program.files import to_plain
+from trimaran.report.framing import frame_table
 from trimaran.report.hotspots import Grouping, Overhead, Spot, kind_of
 from trimaran.units import format_bytes, format_seconds
 
@@ -136,7 +135,7 @@ def profile_document(profile: Profile, *, top: int | None = None) -> dict[str, A
 def step_table(step: StepProfile) -> Table:
     """A step by phase, with intervals, shares and sources."""
     hidden = f"\nhidden exchange {format_seconds(step.hidden_s)}, beside compute" if step.hidden_s else ""
-    table = _table(f"{step.strategy}, {step.samples} samples a device", f"interval: 90 %{hidden}")
+    table = frame_table(f"{step.strategy}, {step.samples} samples a device", f"interval: 90 %{hidden}")
     table.add_column("phase")
     for title in ("time", "interval", "share"):
         table.add_column(title, justify="right", no_wrap=True)
@@ -160,7 +159,7 @@ def step_table(step: StepProfile) -> Table:
 
 def memory_table(steps: Sequence[StepProfile]) -> Table:
     """Memory at the peak by class, one column a strategy."""
-    table = _table("Memory of a device at its peak", "not counted: the allocator's\nrounding and workspaces")
+    table = frame_table("Memory of a device at its peak", "not counted: the allocator's\nrounding and workspaces")
     table.add_column("class")
     for step in steps:
         table.add_column(step.strategy, justify="right")
@@ -181,7 +180,7 @@ def spot_table(profile: Profile, *, top: int) -> Table:
     total_s = sum(spot.seconds for spot in profile.spots) or 1.0
     shown = profile.spots[:top]
     unit, size = next((entry for entry in _TIMES if shown and shown[0].seconds >= 10 * entry[1]), _TIMES[-1])
-    table = _table(
+    table = frame_table(
         f"Compute by {profile.by}, {profile.samples} samples [{unit}]",
         "share: of FP and BP   FLOP/s, B/s: reached   param: elements\n"
         "saved: bytes kept for the backward\n"
@@ -248,16 +247,3 @@ def _factor(cost: Any) -> str:
 def _source_letter(spot: Spot) -> str:
     letters = dict.fromkeys(kind_of(cost.source)[:1] for cost in (spot.forward, spot.backward) if cost.seconds)
     return "".join(letters) or "a"
-
-
-def _table(title: str, caption: str = "") -> Table:
-    return Table(
-        box=box.SIMPLE_HEAD,
-        title=Text(title, style="bold"),
-        title_justify="left",
-        caption=Text(caption) if caption else None,
-        caption_justify="left",
-        show_edge=False,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )

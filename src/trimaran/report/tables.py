@@ -7,11 +7,11 @@ where NO_COLOR is set.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from rich import box
 from rich.table import Table
 from rich.text import Text
 
 from trimaran.report.compare import Comparison, Figure, RankComparison
+from trimaran.report.framing import frame_table
 from trimaran.report.utilization import Utilization
 from trimaran.units import format_bytes, format_seconds
 
@@ -67,7 +67,7 @@ def rank_table(comparison: Comparison) -> Table:
         Three lines a rank. The parts sum to the step; hidden communication is beside them.
     """
     unit, size = _unit(_longest(comparison))
-    table = _table(
+    table = frame_table(
         f"Predicted and measured step by rank [{unit}]",
         "comm: communication while waiting   other: unattributed\n"
         "hidden: communication while working, not part of the step\n"
@@ -91,7 +91,7 @@ def kind_table(comparison: Comparison) -> Table:
     Args:
         comparison: of a prediction and a run
     """
-    table = _table("Median by kind of instruction")
+    table = frame_table("Median by kind of instruction")
     table.add_column("kind")
     for title in ("count", "observed", "predicted", "measured", "error"):
         table.add_column(title, justify="right")
@@ -121,7 +121,7 @@ def candidate_table(candidates: Iterable[CandidateLine]) -> Table:
     rows = list(candidates)
     marks = [("*", "chosen", "chosen"), ("=", "baseline", "baseline"), ("^", "Pareto: time, memory, devices", "pareto")]
     legend = "   ".join(f"{mark} {what}" for mark, what, name in marks if any(getattr(row, name) for row in rows))
-    table = _table("Candidates", f"{legend}\ninterval: 90 %, in the unit of the step".lstrip())
+    table = frame_table("Candidates", f"{legend}\ninterval: 90 %, in the unit of the step".lstrip())
     table.add_column("", no_wrap=True)
     table.add_column("strategy", min_width=12)
     table.add_column("step", justify="right", no_wrap=True)
@@ -152,27 +152,13 @@ def utilization_table(devices: Sequence[Utilization]) -> Table:
     Args:
         devices: one entry a rank
     """
-    table = _table("Devices")
+    table = frame_table("Devices")
     for title in ("rank", "step", "busy", "wait", "bubble"):
         table.add_column(title, justify="right")
     for device in devices:
         shares = (f"{100 * share:.1f} %" for share in (device.busy, device.wait, device.bubble))
         table.add_row(str(device.rank), format_seconds(device.step_s), *shares)
     return table
-
-
-def _table(title: str, caption: str = "") -> Table:
-    # As Text, because rich takes brackets in a string for markup.
-    return Table(
-        box=box.SIMPLE_HEAD,
-        title=Text(title, style="bold"),
-        title_justify="left",
-        caption=Text(caption) if caption else None,
-        caption_justify="left",
-        show_edge=False,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )
 
 
 def _figure(rank: RankComparison, name: str) -> Figure:

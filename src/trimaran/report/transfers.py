@@ -6,7 +6,8 @@ its rank learned of the end, which for a send or receive of gloo is when it wait
 taken to be under way
 
     from  the latest start among the spans of its members in the same step (clocks are aligned across ranks), but not
-          before the one ahead of it on the same channel or group has ended;
+          before the one ahead of it on the same channel has ended, or all but one of two of those ahead of it in the
+          same group, where two are under way at once;
     to    for a collective, the end of each member's own span;
           for a message, on both ranks, the end of the receive if that is known, else that of the send if that is known,
           else the earlier of the two, and the duration counts as not known.
@@ -21,6 +22,7 @@ On a simulated timeline all this changes nothing.
 """
 
 from collections.abc import Mapping, Sequence
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 from trimaran.program.matching import Meeting, match_collectives, match_messages
@@ -43,12 +45,13 @@ class UnderWay(NamedTuple):
     known: bool
 
 
-def under_way(program: Program, timeline: Timeline) -> list[UnderWay]:
+def under_way(program: Program, timeline: Timeline, *, at_once: int = 1) -> list[UnderWay]:
     """When the bytes of each transfer were under way; other spans as they are.
 
     Args:
         program: what ran
         timeline: what happened
+        at_once: collectives of one group that are under way at once (`ProgramCosts.at_once`)
 
     Returns:
         One entry for each span of the timeline, in its order.
@@ -66,10 +69,10 @@ def under_way(program: Program, timeline: Timeline) -> list[UnderWay]:
     messages = match_messages(program)
     for number, queue in enumerate((*messages, *match_collectives(program))):
         names = [_names(program, meeting) for meeting in queue]
+        is_channel = number < len(messages)
         for step in timeline.steps:
-            _settle(
-                [[(step, name) for name in meeting] for meeting in names], number < len(messages), rows, waits, result
-            )
+            meetings = [[(step, name) for name in meeting] for meeting in names]
+            _settle(meetings, is_channel, 1 if is_channel else at_once, rows, waits, result)
     return result
 
 
@@ -80,24 +83,26 @@ def _names(program: Program, meeting: Meeting) -> list[str]:
 def _settle(
     queue: Sequence[Sequence[tuple[int, str]]],
     is_channel: bool,
+    workers: int,
     rows: Mapping[tuple[int, str], int],
     waits: Mapping[tuple[int, str], Interval],
     result: list[UnderWay],
 ) -> None:
     """Settle the transfers of one channel or group in one step, in their order."""
-    free_s = float("-inf")
+    # When each worker is free again; the one that is first takes the next transfer.
+    free_s = [float("-inf")] * workers
     for members in queue:
         found = {key: result[rows[key]] for key in members if key in rows}
         if not found:
             continue
-        start_s = max(free_s, *(span.start_s for span in found.values()))
+        start_s = max(heappop(free_s), *(span.start_s for span in found.values()))
         settled = {key: _cut(start_s, span, waits.get(key)) for key, span in found.items()}
         if is_channel:
             joint = _message_end(start_s, list(settled.values()))
             settled = dict.fromkeys(settled, joint)
         for key, span in settled.items():
             result[rows[key]] = span
-        free_s = min(span.end_s for span in settled.values())
+        heappush(free_s, min(span.end_s for span in settled.values()))
 
 
 def _cut(start_s: float, span: UnderWay, wait: Interval | None) -> UnderWay:

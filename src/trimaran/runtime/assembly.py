@@ -5,11 +5,14 @@ from dataclasses import dataclass
 from trimaran.graph.capture import Capture
 from trimaran.job import Job
 from trimaran.program.cut import carried
+from trimaran.program.nodes import is_chained
 from trimaran.program.segments import segment_ops
 from trimaran.program.types import Program, Strategy
 from trimaran.runtime.channels import Channels
+from trimaran.runtime.compression import Wire, open_codec
 from trimaran.runtime.exchanges import Exchanges
 from trimaran.runtime.interpreter import Interpreter
+from trimaran.runtime.levels import Levels
 from trimaran.runtime.part import Part
 from trimaran.runtime.pending import InFlight
 from trimaran.runtime.record import Recorder
@@ -65,6 +68,10 @@ def assemble(
     in_flight = InFlight(world.rank, streams, recorder)
     if part.record is not None:
         part.record(recorder)
+    wire = None
+    if strategy.compression is not None and strategy.dp > 1:
+        codec = open_codec(strategy.compression, replicas=strategy.dp, seed=job.seed)
+        wire = Wire(codec, channels=channels, in_flight=in_flight, recorder=recorder)
     reductions = Reductions(
         world,
         channels=channels,
@@ -74,6 +81,8 @@ def assemble(
         tied=part.tied,
         buffers={number: tuple(stage.module.buffers()) for number, stage in part.stages.items()},
         homed=part.buckets,
+        wire=wire,
+        levels=_open_levels(strategy, program, world=world, channels=channels, in_flight=in_flight, recorder=recorder),
     )
     parts = () if capture is None else segment_ops(capture.graph, strategy)
     exchanged = {} if capture is None else capture.graph.exchanged(parts)
@@ -98,3 +107,16 @@ def assemble(
         recorder=recorder,
     )
     return Machinery(recorder=recorder, in_flight=in_flight, reductions=reductions, interpreter=interpreter)
+
+
+def _open_levels(
+    strategy: Strategy, program: Program, *, world: World, channels: Channels, in_flight: InFlight, recorder: Recorder
+) -> Levels | None:
+    """What sums within nodes and then across them, where the strategy does."""
+    if strategy.sync != "hierarchical":
+        return None
+    groups = [instruction.group for instruction in program.ranks[world.rank] if is_chained(instruction)]
+    if not groups:
+        return None
+    chain = channels.chain()
+    return Levels(groups[0], channels=channels, chain=chain, in_flight=in_flight, recorder=recorder)

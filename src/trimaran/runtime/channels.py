@@ -17,8 +17,10 @@ import torch.distributed as dist
 
 from trimaran.errors import ExecutionError
 from trimaran.program.types import COLLECTIVES, SENDS, Program
+from trimaran.runtime.chains import Chain, open_chain
 from trimaran.runtime.event_loops import calm_event_loops
 from trimaran.runtime.failures import is_peer_failure
+from trimaran.runtime.flat import all_gather, reduce_scatter
 from trimaran.runtime.letterbox import Letterbox, Receiver, Sender
 from trimaran.runtime.letterboxes import open_letterboxes
 from trimaran.runtime.world import World
@@ -39,6 +41,7 @@ class Channels:
         self._pairs: dict[bool, Any] = {}
         self._groups: dict[Group, Any] = {}
         self._boxes: dict[tuple[int, int], Letterbox] = {}
+        self._chain: Chain | None = None
         self.control: Any = None
         if world.size == 1:
             return
@@ -96,12 +99,29 @@ class Channels:
         """Start to add a tensor up on one rank of a group, in place; on the others its content is lost."""
         return self._start(dist.reduce, tensor, dst=target, group=self._groups[group], async_op=True)
 
+    def reduce_scatter(self, shard: torch.Tensor, whole: torch.Tensor, group: Group) -> Any:
+        """Start to add a tensor up over a group, of which each rank gets its share of the sum."""
+        return self._start(reduce_scatter, shard, whole, group=self._groups[group], async_op=True)
+
+    def all_gather(self, whole: torch.Tensor, shard: torch.Tensor, group: Group) -> Any:
+        """Start to put together what each rank of a group has a share of."""
+        return self._start(all_gather, whole, shard, group=self._groups[group], async_op=True)
+
     def group(self, ranks: Group) -> Any:
         """The process group of some ranks that a collective of a program names."""
         return self._groups[ranks]
 
+    def chain(self) -> Chain:
+        """What starts collectives when others have ended; it is closed with the connections."""
+        if self._chain is None:
+            self._chain = open_chain(self._world.device)
+        return self._chain
+
     def close(self) -> None:
         """End all connections that were made here."""
+        if self._chain is not None:
+            self._chain.close()
+            self._chain = None
         for box in self._boxes.values():
             box.close()
         self._boxes = {}

@@ -1,6 +1,7 @@
 """The batches of an evaluation: a whole data set in its order, in global batches that are cut as those of training."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -8,12 +9,15 @@ import torch
 from trimaran.errors import InputError
 from trimaran.job import Job
 from trimaran.program.types import Strategy
-from trimaran.runtime.loading import Shares, dataset_length
+from trimaran.runtime.feed import Shares, dataset_length
+from trimaran.runtime.precision import place_batch
 from trimaran.runtime.seeds import derive_seed
 from trimaran.runtime.state import State
 
 
-def evaluation_states(job: Job, strategy: Strategy, dataset: Any, *, replica: int, reads: bool) -> Iterator[State]:
+def evaluation_states(
+    job: Job, strategy: Strategy, dataset: Any, *, replica: int, reads: bool, device: str
+) -> Iterator[State]:
     """The state of each batch of an evaluation, before it is run.
 
     Args:
@@ -22,6 +26,7 @@ def evaluation_states(job: Job, strategy: Strategy, dataset: Any, *, replica: in
         dataset: map-style
         replica: of this rank
         reads: this rank reads data
+        device: of this rank
 
     Raises:
         InputError: the last batch has fewer samples than replicas that share layers
@@ -47,5 +52,6 @@ def evaluation_states(job: Job, strategy: Strategy, dataset: Any, *, replica: in
         dataset if reads else None,
         job,
         seed=derive_seed(job.seed, "evaluation"),
+        place=partial(place_batch, precision=job.precision, device=device),
     ):
         yield State(number=-1, samples=share.samples, sizes=share.sizes, source=share.microbatch)

@@ -10,7 +10,8 @@
 Every method but `fetch` is called on every rank, in the same order: they communicate.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,16 +26,16 @@ from trimaran.errors import InputError
 from trimaran.graph.capture import Capture
 from trimaran.graph.sample import make_model
 from trimaran.job import Job
+from trimaran.program.feeding import Feeding
 from trimaran.program.layout import strategy_layout
 from trimaran.program.types import Kind, Program, Strategy
 from trimaran.runtime.assembly import assemble
 from trimaran.runtime.channels import Channels, in_contact
 from trimaran.runtime.checkpoint import gather_weights, read_weights, write_weights
 from trimaran.runtime.evaluations import evaluation_states
-from trimaran.runtime.feed import Feed
+from trimaran.runtime.feed import Feed, Share, open_feed
 from trimaran.runtime.gradient_noise import GradientNoise, check_observable
-from trimaran.runtime.loading import Share, dataset_length
-from trimaran.runtime.precision import place_model
+from trimaran.runtime.precision import place_batch, place_model
 from trimaran.runtime.seeds import derive_seed, seed_generators
 from trimaran.runtime.setup import bucket_instructions, check_capture, check_world, make_part, share_weights
 from trimaran.runtime.shares import cut_batch, microbatch_sizes
@@ -124,6 +125,7 @@ class Executor:
         self._reductions.gradient_noise = self._noise
         self._uses = [self._interpreter.check(of) for of in (self._instructions, self._evaluation)]
         self.steps = 0
+        self._opened = ExitStack()
         seed_generators(derive_seed(job.seed, "rank", self._replica, row))
 
     @property
@@ -140,26 +142,28 @@ class Executor:
         """Name of the optimizer's class; empty where this rank updates nothing."""
         return self._reductions.optimizer
 
-    def feed(self, *, workers: int = 0) -> Feed:
-        """This rank's part of the training data.
+    def feed(self, feeding: Feeding | None = None) -> Feed:
+        """This rank's part of the training data; it ends with the executor.
 
         Args:
-            workers: processes that load beside the training
+            feeding: how batches are loaded; None: as the strategy says
 
         Raises:
-            InputError: the data set is smaller than a global batch
+            InputError: the data set is smaller than a global batch, or has no length
         """
-        samples = dataset_length(self._job.dataset()) if self._world.rank == 0 else 0
-        return Feed(
+        feed, shared = open_feed(
             self._job,
-            replicas=self._strategy.dp,
-            microbatches=self._strategy.microbatches,
+            self._strategy,
+            self._strategy.feeding if feeding is None else feeding,
+            self._world,
             replica=self._replica,
             reads=self.reads,
-            samples=self._from_rank_0(samples),
-            workers=workers,
-            pin_memory=self._world.device != "cpu",
+            from_rank_0=self._from_rank_0,
+            group=self._channels.control,
         )
+        self._opened.callback(shared.close)
+        self._opened.callback(feed.close)
+        return feed
 
     def fetch(self, share: Share) -> Any:
         """Load a share as one batch, for a loop that wants to see it; an empty tuple where this rank reads nothing.
@@ -220,7 +224,9 @@ class Executor:
         """
         if self._job.metric is None:
             raise InputError(f"the job {self._job.name!r} has no metric to evaluate: give Job.metric")
-        states = evaluation_states(self._job, self._strategy, dataset, replica=self._replica, reads=self.reads)
+        states = evaluation_states(
+            self._job, self._strategy, dataset, replica=self._replica, reads=self.reads, device=self._world.device
+        )
         total = torch.zeros(2, dtype=torch.float64)
         recording, self._recorder.enabled = self._recorder.enabled, False
         try:
@@ -299,6 +305,7 @@ class Executor:
         """End the connections that were made for the program; afterwards there is nothing left to use."""
         if not vars(self):
             return
+        self._opened.close()
         if self._noise is not None:
             self._noise.close()
         for stage in self._part.stages.values():
@@ -319,16 +326,19 @@ class Executor:
         return replicas[self._replica]
 
     def _cut(self, batch: Any, sizes: tuple[int, ...]) -> Callable[[int], Any]:
-        return cut_batch(batch, sizes).__getitem__ if self.reads else lambda number: None
+        if not self.reads:
+            return lambda number: None
+        cut, job, device = cut_batch(batch, sizes), self._job, self._world.device
+        return lambda number: place_batch(cut[number], precision=job.precision, device=device)
 
-    def _reduce_bucket(self, segment: int, number: int, flat: torch.Tensor) -> None:
+    def _reduce_bucket(self, segment: int, number: int, flat: torch.Tensor, parameters: Sequence[torch.Tensor]) -> None:
         """A bucket is complete; number -1 is the last one of its segment, whichever it is."""
         buckets = self._buckets[segment]
         if number < len(buckets):
-            self._reductions.start_bucket(buckets[number], flat)
+            self._reductions.start_bucket(buckets[number], flat, parameters)
         else:
             # DDP has more of them in its first steps than the program says.
-            self._reductions.start_bucket(replace(buckets[-1], label=f"b{number}"), flat)
+            self._reductions.start_bucket(replace(buckets[-1], label=f"b{number}"), flat, parameters)
 
     def _open_noise(self, every: int) -> GradientNoise:
         made = [one for stage in self._part.stages.values() for one in stage.module.parameters()]

@@ -12,6 +12,7 @@ several times, whose squares do not add up (`check_observable`).
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -34,6 +35,9 @@ SecondMoment = Callable[[nn.Parameter], tuple[torch.Tensor, float] | None]
 _BEGUN = 10
 # Of Adam, which adds it to √v: it counts only where a parameter had no gradient yet.
 _EPSILON = 1e-8
+# What is added besides, as a share of the root mean square of √v over the tensor. An element whose gradients were near
+# nothing so far would count thousands of times in the first step in which its gradient is not.
+_FLOOR = 0.01
 # Numbers of a GPU are fetched so many steps at a time, long after it has made them.
 _KEPT_ON_DEVICE = 256
 
@@ -70,6 +74,8 @@ def obstacle(strategy: Strategy, graph: Graph | None) -> str | None:
         return "ranks that share tensors have parts of sums, and squares of parts do not add up"
     if strategy.schedule == "zero-bubble" and strategy.pp > 1:
         return "a zero-bubble schedule makes the gradients of weights outside of autograd, which tells of none"
+    if strategy.compression is not None and strategy.compression.method == "powersgd":
+        return "PowerSGD puts parts of a gradient off to later steps, so that squares of pieces and of the whole differ"
     if strategy.dp * strategy.microbatches < 2:
         return "a step computes its gradient in one piece, which says nothing of its noise"
     if strategy.segments > 1 and graph is not None and tied_segments(graph, segment_ops(graph, strategy)):
@@ -108,6 +114,7 @@ class GradientNoise:
         self.every = every
         self._second_moment = second_moment
         self._armed = self._scales = False
+        self._floors: dict[int, torch.Tensor] = {}
         self._pieces = _Squares()
         self._rows: list[tuple[int, int, torch.Tensor]] = []
         self._fetched: list[tuple[int, int, list[float]]] = []
@@ -122,6 +129,7 @@ class GradientNoise:
             step: its number, the same on every rank
         """
         self._pieces = _Squares()
+        self._floors.clear()
         self._armed = step % self.every == 0
         self._scales = step >= _BEGUN
 
@@ -179,14 +187,34 @@ class GradientNoise:
         if self._armed:
             self._pieces.add(gradient, self._scale_of(parameter))
 
-    def _scale_of(self, parameter: nn.Parameter) -> tuple[torch.Tensor, float] | None:
-        return self._second_moment(parameter) if self._scales else None
+    def _scale_of(self, parameter: nn.Parameter) -> "_Scale | None":
+        moment = self._second_moment(parameter) if self._scales else None
+        if moment is None:
+            return None
+        floor = self._floors.get(id(parameter))
+        if floor is None:
+            floor = self._floors[id(parameter)] = _FLOOR * moment[0].mean().sqrt()
+        return _Scale(*moment, floor)
 
     def _fetch(self, count: int) -> None:
         rows, self._rows = self._rows[:count], self._rows[count:]
         if rows:
             values = torch.stack([row for _, _, row in rows]).tolist()
             self._fetched += [(step, samples, row) for (step, samples, _), row in zip(rows, values, strict=True)]
+
+
+class _Scale(NamedTuple):
+    """By what an optimizer scales the gradient of a parameter.
+
+    Attributes:
+        kept: v, as it is kept
+        short: by how much that falls short of the mean square, because it started from zero
+        floor: what is added to √v
+    """
+
+    kept: torch.Tensor
+    short: float
+    floor: torch.Tensor
 
 
 class _Squares:
@@ -202,21 +230,21 @@ class _Squares:
         """How many gradients have no square as the optimizer scales them."""
         return len(self._norms) - len(self._scaled)
 
-    def add(self, gradient: torch.Tensor, moment: tuple[torch.Tensor, float] | None) -> None:
+    def add(self, gradient: torch.Tensor, scale: _Scale | None) -> None:
         """Add a gradient, never in less than fp32.
 
         Args:
             gradient: of a parameter
-            moment: its second moment; None: not known
+            scale: of the parameter; None: not known
         """
         values = gradient.coalesce().values() if gradient.is_sparse else gradient
         exact = values if values.dtype in (torch.float32, torch.float64) else values.float()
         self._norms.append(torch.linalg.vector_norm(exact))
-        if moment is None or gradient.is_sparse:
+        if scale is None or gradient.is_sparse:
             return
-        kept, missing = moment[0], math.sqrt(moment[1])
+        missing = math.sqrt(scale.short)
         # g² / (√(v / c) + ε) = √c g² / (√v + ε √c), with one tensor made for it.
-        quotient = kept.sqrt().add_(_EPSILON * missing)
+        quotient = scale.kept.sqrt().add_(scale.floor + _EPSILON * missing)
         torch.div(exact, quotient, out=quotient)
         self._scaled.append(torch.dot(exact.reshape(-1), quotient.reshape(-1)))
         self._factors.append(missing)

@@ -20,7 +20,7 @@ from trimaran.runtime.deferral import Deferred
 from trimaran.runtime.exchanges import Exchanges, microbatch_of, segment_of
 from trimaran.runtime.losses import loss_term
 from trimaran.runtime.passages import backward_roots, return_gradients
-from trimaran.runtime.precision import autocast, place_batch
+from trimaran.runtime.precision import autocast
 from trimaran.runtime.record import Recorder
 from trimaran.runtime.reductions import Reductions
 from trimaran.runtime.stages import Divided, Stage
@@ -122,9 +122,7 @@ class Interpreter:
     def _load(self, instruction: Instruction, state: State) -> None:
         start = self._recorder.stamp()
         microbatch = microbatch_of(instruction)
-        state.batches[microbatch] = place_batch(
-            state.source(microbatch), precision=self._job.precision, device=self._device
-        )
+        state.batches[microbatch] = state.source(microbatch)
         self._recorder.add(instruction.token, HOST, start, self._recorder.stamp(), instruction.nbytes)
 
     def _forward(self, instruction: Instruction, state: State) -> None:

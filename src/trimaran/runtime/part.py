@@ -18,8 +18,9 @@ class HasGradient(Protocol):
     grad: torch.Tensor | None
 
 
-ReduceSegmentBucket = Callable[[int, int, torch.Tensor], None]
-"""Starts to add up, over the replicas, flat gradients: segment, number of its bucket (-1: its last one), gradients."""
+ReduceSegmentBucket = Callable[[int, int, torch.Tensor, Sequence[torch.Tensor]], None]
+"""Starts to add up, over the replicas, flat gradients: segment, number of its bucket (-1: its last one), gradients,
+parameters in the same order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,11 +22,11 @@ class Pending:
 
     Attributes:
         token: of the instruction
-        nbytes: moved [bytes]
+        nbytes: moved since `start` [bytes]
         works: what torch.distributed returned
         buffers: kept alive until they have been sent or filled
         start: when it was posted
-        finish: to do when it has ended: unpack, store
+        finish: to do when it has ended: unpack, store; it may start more of the same instruction
         end: when it ended, where somebody can tell
     """
 
@@ -37,6 +37,23 @@ class Pending:
     start: Stamp
     finish: Callable[[], None] = _nothing
     end: Stamp = field(default=None)
+
+
+def _together(one: Pending, other: Pending) -> Pending:
+    """Two pieces of one instruction, such as two buckets where the program has one."""
+
+    def finish() -> None:
+        one.finish()
+        other.finish()
+
+    return Pending(
+        token=one.token,
+        nbytes=one.nbytes + other.nbytes,
+        works=[*one.works, *other.works],
+        buffers=[*one.buffers, *other.buffers],
+        start=one.start,
+        finish=finish,
+    )
 
 
 class InFlight:
@@ -55,7 +72,7 @@ class InFlight:
         self._pending: dict[str, Pending] = {}
 
     def add(self, pending: Pending, channel: str, *, collective: bool, stood_still: bool) -> None:
-        """Keep what was just started.
+        """Keep what was just started. What its instruction has under way already is then waited for together with it.
 
         Args:
             pending: what was started
@@ -63,19 +80,29 @@ class InFlight:
             collective: it is one; False: it is a message
             stood_still: the rank packed and handed over data from its start to now, and computed nothing
         """
-        self._pending[pending.token] = pending
+        before = self._pending.get(pending.token)
+        self._pending[pending.token] = pending if before is None else _together(before, pending)
         if stood_still:
             self._recorder.add(pending.token, WAIT, pending.start, self._recorder.stamp())
         if self._recorder.watches(collective=collective):
 
-            def done(stamp: Stamp) -> None:
-                pending.end = stamp
+            def done(stamp: Stamp, kept: Pending = self._pending[pending.token]) -> None:
+                kept.end = stamp
 
             for work in pending.works:
                 self._streams.watch(work, channel, done)
 
     def wait(self, token: str) -> None:
-        """Wait for one; nothing happens where it is not under way.
+        """Wait for one to its end; nothing happens where it is not under way.
+
+        Args:
+            token: of the instruction
+        """
+        while token in self._pending:
+            self.advance(token)
+
+    def advance(self, token: str) -> None:
+        """Wait for what one has started last, which may then start more.
 
         Args:
             token: of the instruction
@@ -88,8 +115,9 @@ class InFlight:
             wait_for(work, self._rank, token)
         after = self._recorder.stamp()
         pending.finish()
-        end = after if pending.end is None else pending.end
-        self._recorder.add(token, COMMUNICATION, pending.start, end, pending.nbytes)
+        if token not in self._pending:
+            end = after if pending.end is None else pending.end
+            self._recorder.add(token, COMMUNICATION, pending.start, end, pending.nbytes)
         self._recorder.add(token, WAIT, before, after)
 
     def wait_for_all(self, chosen: Callable[[str], bool] = lambda token: True) -> None:

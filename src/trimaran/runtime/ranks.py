@@ -35,6 +35,7 @@ from typing import Any
 from trimaran.cluster.types import Link
 from trimaran.errors import InputError
 from trimaran.runtime.failures import Failure, find_cause, to_error
+from trimaran.runtime.uplinks import Uplink, wired_nodes
 from trimaran.runtime.wires import Seat, wired
 from trimaran.runtime.world import TIMEOUT_S, DeviceChoice, World, join_world
 
@@ -115,6 +116,7 @@ def launch(
     device: DeviceChoice = "auto",
     timeout_s: float = TIMEOUT_S,
     link: Link | None = None,
+    uplink: Uplink | None = None,
 ) -> list[Any]:
     """Run `function(world, *arguments)` on each of several local ranks, and wait for all.
 
@@ -128,6 +130,7 @@ def launch(
         device: "auto" takes GPUs where there is one a rank, else the CPU
         timeout_s: how long a collective may wait for the others [s]
         link: what the links between the ranks are held to, each way; needs root, see `runtime.wires`. None: nothing
+        uplink: with a link: deals the ranks to nodes, which are joined by others; see `runtime.uplinks`
 
     Returns:
         What the function returned, by rank.
@@ -143,7 +146,7 @@ def launch(
     work = _pack(function, arguments)
     logs = Path(log_dir)
     logs.mkdir(parents=True, exist_ok=True)
-    with wired(link, ranks=ranks) as seats:
+    with _network(link, uplink, ranks) as seats:
         folder = tempfile.mkdtemp(prefix="trimaran-")
         started: list[_Rank] = []
         try:
@@ -167,6 +170,14 @@ def launch(
         finally:
             _end(started)
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _network(
+    link: Link | None, uplink: Uplink | None, ranks: int
+) -> contextlib.AbstractContextManager[tuple[Seat, ...]]:
+    if link is not None and uplink is not None:
+        return wired_nodes(link, uplink, ranks=ranks)
+    return wired(link, ranks=ranks)
 
 
 def _pack(function: Callable[..., Any], arguments: Sequence[Any]) -> bytes:

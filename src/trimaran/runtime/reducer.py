@@ -89,7 +89,7 @@ class BucketReducer:
     def _hand_over(self) -> None:
         number = self._next
         self._next += 1
-        self._reduce_bucket(number, _flatten(self._buckets[number]))
+        self._reduce_bucket(number, _flatten(self._buckets[number]), self._buckets[number])
 
 
 def _flatten(parameters: Sequence[nn.Parameter]) -> torch.Tensor:

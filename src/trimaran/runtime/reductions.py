@@ -3,9 +3,10 @@
 By label: "b<k>" adds up a bucket of gradients over the replicas, and is started by a mark of the last backward, so
 that here there is nothing left to do; "loss" and "metric" add up sums and weights over all ranks; "tie<k>" adds up
 the gradients of a weight that several stages hold; "norm" adds up squares over the stages, or over homes; "buffers"
-copies replica 0's. A reduce of "b<k>" adds the bucket up at its home only, and a broadcast of "b<k>" hands out its
-weights from there. "f<k>", "g<k>", "u<k>", "v<k>", "s<k>", "x<k>" and "y<k>" are what a library communicates inside an
-instruction of compute: there is nothing left to do for them either.
+copies replica 0's. A scatter and a gather of "b<k>" are levels of its sum (`levels`). A reduce of "b<k>" adds the
+bucket up at its home only, and a broadcast of "b<k>" hands out its weights from there. "f<k>", "g<k>", "u<k>", "v<k>",
+"s<k>", "x<k>" and "y<k>" are what a library communicates inside an instruction of compute: there is nothing left to do
+for them either.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,8 +18,10 @@ import torch.distributed as dist
 from trimaran.errors import InputError
 from trimaran.program.types import Instruction, Kind
 from trimaran.runtime.channels import Channels, in_contact
+from trimaran.runtime.compression import Wire
 from trimaran.runtime.flat import pack, unpack
 from trimaran.runtime.gradient_noise import GradientNoise
+from trimaran.runtime.levels import Levels
 from trimaran.runtime.loss_sums import finite_loss, own_loss, own_metric
 from trimaran.runtime.part import HasGradient
 from trimaran.runtime.pending import InFlight, Pending
@@ -42,6 +45,8 @@ class Reductions:
         tied: for each label of a "tie", the parameter
         buffers: of each segment, by its number
         homed: parameters of each bucket that has a home, by its label
+        wire: adds up buckets of gradients with less on the wire; None: they go as they are
+        levels: adds up buckets of gradients within nodes and then across them; None: all replicas at once
 
     Attributes:
         gradient_noise: notes the norms of gradients; None: nobody wants them
@@ -58,6 +63,8 @@ class Reductions:
         tied: Mapping[str, HasGradient],
         buffers: Mapping[int, Sequence[torch.Tensor]],
         homed: Mapping[str, Sequence[torch.nn.Parameter]],
+        wire: Wire | None = None,
+        levels: Levels | None = None,
     ) -> None:
         self._world = world
         self._channels = channels
@@ -67,6 +74,8 @@ class Reductions:
         self._tied = tied
         self._buffers = buffers
         self._homed = homed
+        self._wire = wire
+        self._levels = levels
         self._weighted: bool | None = None
         self.gradient_noise: GradientNoise | None = None
 
@@ -84,6 +93,9 @@ class Reductions:
         if instruction.kind is Kind.BROADCAST:
             self.broadcast(instruction, state)
             return
+        if self._levels is not None and instruction.kind is Kind.ALL_GATHER:
+            self._levels.gather(instruction)
+            return
         name = instruction.label.rstrip("0123456789")
         if name in _ELSEWHERE and name != instruction.label:
             return
@@ -96,13 +108,20 @@ class Reductions:
         """Wait for all communication that is under way."""
         self._in_flight.wait_for_all()
 
-    def start_bucket(self, instruction: Instruction, flat: torch.Tensor) -> None:
+    def start_bucket(self, instruction: Instruction, flat: torch.Tensor, parameters: Sequence[torch.Tensor]) -> None:
         """Add up a bucket of gradients.
 
         Args:
             instruction: of the bucket
             flat: its gradients; the sum replaces them, at least at its home
+            parameters: whose gradients they are, in order
         """
+        if self._wire is not None:
+            self._wire.start(instruction, flat, parameters)
+            return
+        if self._levels is not None:
+            self._levels.start(instruction, flat)
+            return
         start = self._recorder.stamp()
         if instruction.kind is Kind.REDUCE:
             work = self._channels.reduce(flat, instruction.group, instruction.home)
@@ -243,6 +262,8 @@ class Reductions:
             return
         state.gradients_ready = True
         # Also buckets that the program does not have: DDP makes its own in the first step.
+        if self._levels is not None:
+            self._levels.settle()
         self._in_flight.wait_for_all(_carries_gradients)
         divisor = None
         if self._agree_on_weighted(state):
@@ -289,13 +310,16 @@ class Reductions:
         return pending
 
     def _wait(self, instruction: Instruction) -> None:
+        if self._wire is not None:
+            self._wire.go_on()
         for token in instruction.after:
             self._in_flight.wait(token)
 
 
 def _carries_gradients(token: str) -> bool:
     summed = f"{Kind.ALL_REDUCE}#" in token and not token.endswith("#loss")
-    return summed or f"{Kind.REDUCE}#" in token
+    in_levels = f"{Kind.REDUCE_SCATTER}#b" in token or f"{Kind.ALL_GATHER}#b" in token
+    return summed or in_levels or f"{Kind.REDUCE}#" in token
 
 
 _METHODS: dict[str, Callable[[Reductions, Instruction, State], None]] = {

@@ -127,7 +127,7 @@ def _start_reduction(
     bucket: dist.GradBucket,  # type: ignore[name-defined]  # DDP checks that it is this, spelled so
 ) -> torch.futures.Future[torch.Tensor]:
     buffer = bucket.buffer()
-    reduce_bucket(-1 if bucket.is_last() else bucket.index(), buffer)
+    reduce_bucket(-1 if bucket.is_last() else bucket.index(), buffer, bucket.parameters())
     devices = [buffer.device] if buffer.is_cuda else []
     done: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
     done.set_result(buffer)

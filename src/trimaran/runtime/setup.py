@@ -11,8 +11,10 @@ from trimaran.errors import InputError
 from trimaran.graph.capture import Capture
 from trimaran.job import Job
 from trimaran.program.buckets import gradient_buckets
+from trimaran.program.nodes import is_chained
 from trimaran.program.types import Instruction, Kind, Program, Strategy
 from trimaran.runtime.channels import Channels
+from trimaran.runtime.compression import wire_bytes
 from trimaran.runtime.homed import HomedReplica
 from trimaran.runtime.part import Part, ReduceSegmentBucket
 from trimaran.runtime.replica import Replica
@@ -145,16 +147,17 @@ def _sharded_or_segmented(strategy: Strategy) -> Callable[..., Part]:
 
 
 def bucket_instructions(instructions: Sequence[Instruction]) -> dict[int, list[Instruction]]:
-    """The reductions of gradient buckets of each segment, in order."""
+    """The reductions of gradient buckets of each segment, in order; of those in levels the first level."""
     found: dict[int, list[Instruction]] = {}
     for instruction in instructions:
         label = instruction.label
-        if instruction.kind in _REDUCTIONS and label[:1] == "b" and label[1:].isdigit():
+        first = instruction.kind in _REDUCTIONS and not is_chained(instruction)
+        if first and label[:1] == "b" and label[1:].isdigit():
             found.setdefault(instruction.segment or 0, []).append(instruction)
     return found
 
 
-_REDUCTIONS = (Kind.ALL_REDUCE, Kind.REDUCE)
+_REDUCTIONS = (Kind.ALL_REDUCE, Kind.REDUCE, Kind.REDUCE_SCATTER)
 
 
 def whole_model(
@@ -185,7 +188,7 @@ def whole_model(
         group=channels.group(tuple(range(strategy.dp))) if strategy.dp > 1 else None,
         bucket_bytes=strategy.bucket_bytes,
         reduce_bucket=partial(reduce_bucket, 0),
-        some_unused=reduced_bytes < sum(parameter.nbytes for parameter in parameters),
+        some_unused=reduced_bytes < sum(wire_bytes(parameter, strategy.compression) for parameter in parameters),
     )
     return Part(stages={0: stage}, parameters=parameters, counted=parameters, tied={}, reads=True)
 

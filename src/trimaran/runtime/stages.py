@@ -13,8 +13,9 @@ from torch import nn
 
 from trimaran.runtime.deferral import Deferred
 
-ReduceBucket = Callable[[int, torch.Tensor], None]
-"""Starts to add up, over the replicas, the flat gradients of the bucket of that number; -1 is the last one."""
+ReduceBucket = Callable[[int, torch.Tensor, Sequence[torch.Tensor]], None]
+"""Starts to add up, over the replicas, the flat gradients of the bucket of that number (-1 is the last one), which are
+those of these parameters, in order."""
 
 
 class Stage(Protocol):

@@ -47,7 +47,7 @@ class State:
         number: of the step
         samples: of the global batch
         sizes: samples of each microbatch of this replica; 0: it is left out, by all ranks
-        source: gives a microbatch
+        source: gives a microbatch, on the device and in the job's precision
         completing: for each segment, the microbatch whose backward completes its gradients
         batches: microbatches that were loaded
         values: for each microbatch, tensors that segments or messages here still read, by name

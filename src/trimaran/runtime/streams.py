@@ -13,7 +13,7 @@ once the device has passed it. Everything else in this room is written once, aga
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import torch
@@ -124,6 +124,80 @@ class CudaStreams:
         event = torch.cuda.Event(enable_timing=True)
         event.record(torch.cuda.current_stream(self._device))
         return event
+
+
+class Lane(Protocol):
+    """Where batches are copied to the device, beside what it computes.
+
+    host      load i+1  start  │ step i (issues)      │ finish, step i+1
+    lane               copy ═══════╝                   │
+    device    F i ████████ B i ████████████████ U ██   ▒ waits for the copy
+    """
+
+    def start(self, copy: Callable[[], Any]) -> tuple[Any, Stamp]:
+        """Begin to copy.
+
+        Args:
+            copy: issues the copies
+
+        Returns:
+            What `copy` returned, and the moment at which the device has it.
+        """
+
+    def finish(self, tensors: Iterable[torch.Tensor], copied: Stamp) -> None:
+        """Operations that are issued from now on come after the copy.
+
+        Args:
+            tensors: that were made by it
+            copied: its moment
+        """
+
+
+class HostLane:
+    """A CPU: the thread that starts a copy has made it when `start` returns."""
+
+    def start(self, copy: Callable[[], Any]) -> tuple[Any, int]:
+        """Copy."""
+        return copy(), 0
+
+    def finish(self, tensors: Iterable[torch.Tensor], copied: int) -> None:
+        """Nothing to wait for."""
+
+
+class CudaLane:
+    """A GPU: a stream for copies, for which the stream that computes waits.
+
+    Args:
+        device: "cuda:<n>"
+    """
+
+    def __init__(self, device: str) -> None:
+        self._device = torch.device(device)
+        self._stream = torch.cuda.Stream(self._device)
+
+    def start(self, copy: Callable[[], Any]) -> tuple[Any, torch.cuda.Event]:
+        """Issue the copies on the stream of copies."""
+        with torch.cuda.stream(self._stream):
+            copied = copy()
+            event = torch.cuda.Event()
+            event.record(self._stream)
+        return copied, event
+
+    def finish(self, tensors: Iterable[torch.Tensor], copied: torch.cuda.Event) -> None:
+        """The current stream waits, and memory that was taken on the other one is not used again before it is done."""
+        stream = torch.cuda.current_stream(self._device)
+        stream.wait_event(copied)
+        for tensor in tensors:
+            tensor.record_stream(stream)
+
+
+def open_lane(device: str) -> Lane:
+    """A lane of copies to a device.
+
+    Args:
+        device: "cpu" or "cuda:<n>"
+    """
+    return CudaLane(device) if device.startswith("cuda") else HostLane()
 
 
 def fetch(tensor: torch.Tensor) -> Callable[[], list[float]]:

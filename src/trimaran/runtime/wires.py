@@ -9,6 +9,8 @@ its own. Nothing is made in the machine's own namespace, and nothing has a name 
                rank 1 wire ───── port1 ├ bridge
                rank 2 wire ───── port2 ┘
 
+Ranks on several nodes, whose switches are joined by links of another rate, are in `uplinks`.
+
 Every interface but the bridge is held to the rate in the direction in which it sends, by a token bucket. So a rank
 sends and receives at the rate at the same time, and several that send to one share its rate, as at the port of a
 switch.
@@ -50,15 +52,18 @@ _COMMAND_S = 30.0
 _SBIN = "/usr/sbin:/sbin"
 _MOST_RANKS = 250
 
-_WIRE = "wire"
-_ENVIRONMENT = {
-    "GLOO_SOCKET_IFNAME": _WIRE,
-    "NCCL_SOCKET_IFNAME": _WIRE,
+WIRE = "wire"
+"""The interface of a rank."""
+
+ENVIRONMENT = {
+    "GLOO_SOCKET_IFNAME": WIRE,
+    "NCCL_SOCKET_IFNAME": WIRE,
     # GPUs of one machine would talk past the network.
     "NCCL_P2P_DISABLE": "1",
     "NCCL_SHM_DISABLE": "1",
     "NCCL_IB_DISABLE": "1",
 }
+"""What a rank in a network of its own needs to know."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,18 +118,18 @@ def wired(link: Link | None, *, ranks: int) -> Iterator[tuple[Seat, ...]]:
     if link is None or ranks == 1:
         yield (Seat(),) * ranks
         return
-    _check(link, ranks)
-    tools = {name: _find(name) for name in ("ip", "tc")}
+    check_link(link, ranks)
+    tools = {name: find_tool(name) for name in ("ip", "tc")}
     with contextlib.ExitStack() as holders:
         ends = [open_namespace(holders) for _ in range(ranks)]
         paths = [f"/proc/{os.getpid()}/fd/{end}" for end in ends]
         if ranks == 2:
-            _run(ends[0], Commands(ip=(pair(_WIRE, paths[1]),)), tools)
+            run_in(ends[0], Commands(ip=(pair(WIRE, paths[1]),)), tools)
         else:
-            _run(open_namespace(holders), switch(paths, link), tools)
+            run_in(open_namespace(holders), switch(paths, link), tools)
         for rank, end in enumerate(ends):
-            _run(end, rank_end(rank, link), tools)
-        yield tuple(Seat(namespace=end, environment=_ENVIRONMENT) for end in ends)
+            run_in(end, rank_end(rank, link), tools)
+        yield tuple(Seat(namespace=end, environment=ENVIRONMENT) for end in ends)
 
 
 def packet_bytes(link: Link) -> int:
@@ -140,54 +145,59 @@ def packet_bytes(link: Link) -> int:
     return min(_LARGEST_PACKET, max(_SMALLEST_PACKET, round(link.bytes_per_s * _PACKET_S)))
 
 
-def pair(name: str, path: str) -> str:
-    """The line of `ip` that makes two joined interfaces, one here and one, called `wire`, elsewhere.
+def pair(name: str, path: str, *, other: str = WIRE) -> str:
+    """The line of `ip` that makes two joined interfaces, one here and one elsewhere.
 
     Args:
         name: of the one here
         path: of the other one's namespace
+        other: name of that one
     """
-    return f"link add name {name} type veth peer name {_WIRE} netns {path}"
+    return f"link add name {name} type veth peer name {other} netns {path}"
 
 
-def rank_end(rank: int, link: Link) -> Commands:
+def rank_end(rank: int, link: Link, *, packet: int | None = None) -> Commands:
     """What is to be run in the namespace of a rank, after its interface has been made.
 
     Args:
         rank: decides on the address
         link: what its interface is held to
+        packet: the largest one [bytes]; None: as the link is best imitated
     """
     return Commands(
-        ip=("link set dev lo up", f"addr add 10.0.0.{rank + 1}/24 dev {_WIRE}", _raise(_WIRE, link)),
-        tc=throttle(_WIRE, link, latency_s=link.latency_s),
+        ip=("link set dev lo up", f"addr add 10.0.0.{rank + 1}/24 dev {WIRE}", raised(WIRE, link, packet)),
+        tc=throttle(WIRE, link, latency_s=link.latency_s, packet=packet),
     )
 
 
-def switch(paths: Sequence[str], link: Link) -> Commands:
-    """What is to be run in the namespace of the switch.
+def switch(paths: Sequence[str], link: Link, *, packet: int | None = None, other: str = WIRE) -> Commands:
+    """What is to be run in the namespace of a switch.
 
     Args:
-        paths: of the namespace of each rank
+        paths: of the namespaces that it joins
         link: what each port is held to
+        packet: as of `rank_end`
+        other: name of the interface at the other end of each port
     """
     ip = ["link add name bridge type bridge", "link set dev bridge up"]
     tc: list[str] = []
-    for rank, path in enumerate(paths):
-        port = f"port{rank}"
-        ip += [pair(port, path), _raise(port, link), f"link set dev {port} master bridge"]
-        tc += throttle(port, link)
+    for number, path in enumerate(paths):
+        port = f"port{number}"
+        ip += [pair(port, path, other=other), raised(port, link, packet), f"link set dev {port} master bridge"]
+        tc += throttle(port, link, packet=packet)
     return Commands(ip=tuple(ip), tc=tuple(tc))
 
 
-def throttle(interface: str, link: Link, *, latency_s: float = 0.0) -> tuple[str, ...]:
+def throttle(interface: str, link: Link, *, latency_s: float = 0.0, packet: int | None = None) -> tuple[str, ...]:
     """The lines of `tc` that hold what an interface sends.
 
     Args:
         interface: its name
         link: the rate that is to be left for data
         latency_s: by which each packet is held back [s]
+        packet: as of `rank_end`
     """
-    packet = packet_bytes(link)
+    packet = packet_bytes(link) if packet is None else packet
     rate = link.bytes_per_s * (packet + _ETHERNET) / (packet - _HEADERS)
     burst = packet + _ETHERNET + round(rate * _LATE_S)
     bucket = f"tbf rate {round(8 * rate)}bit burst {burst} limit {_QUEUE_BYTES}"
@@ -199,12 +209,18 @@ def throttle(interface: str, link: Link, *, latency_s: float = 0.0) -> tuple[str
     )
 
 
-def _raise(interface: str, link: Link) -> str:
+def raised(interface: str, link: Link, packet: int | None = None) -> str:
+    """The line of `ip` that brings an interface up; arguments as of `throttle`."""
     # One segment at a time: the kernel would join segments to packets that do not fit into the bucket.
-    return f"link set dev {interface} mtu {packet_bytes(link)} gso_max_segs 1 up"
+    return f"link set dev {interface} mtu {packet_bytes(link) if packet is None else packet} gso_max_segs 1 up"
 
 
-def _check(link: Link, ranks: int) -> None:
+def check_link(link: Link, ranks: int) -> None:
+    """Refuse a link that cannot be imitated.
+
+    Raises:
+        InputError: a rate that is not positive, a negative latency, or more ranks than there are addresses for
+    """
     if not 0 < link.bytes_per_s < math.inf or not 0 <= link.latency_s < math.inf:
         raise InputError(
             f"a link needs a positive, finite rate and no negative latency, got {link.bytes_per_s} bytes/s and "
@@ -216,7 +232,12 @@ def _check(link: Link, ranks: int) -> None:
         raise InputError(f"links can be held for up to {_MOST_RANKS} local ranks, got {ranks}", ranks=ranks)
 
 
-def _find(name: str) -> str:
+def find_tool(name: str) -> str:
+    """Where a tool is.
+
+    Raises:
+        EnvironmentProblem: nowhere
+    """
     found = shutil.which(name) or shutil.which(name, path=_SBIN)
     if found is None:
         raise EnvironmentProblem(
@@ -227,7 +248,18 @@ def _find(name: str) -> str:
     return found
 
 
-def _run(namespace: int, commands: Commands, tools: Mapping[str, str]) -> None:
+def run_in(namespace: int, commands: Commands, tools: Mapping[str, str]) -> None:
+    """Run commands in a namespace.
+
+    Args:
+        namespace: descriptor of it
+        commands: lines
+        tools: where `ip` and `tc` are
+
+    Raises:
+        EnvironmentProblem: one of them fails
+    """
+
     def work() -> None:
         for name, lines in (("ip", commands.ip), ("tc", commands.tc)):
             if lines:

@@ -20,6 +20,7 @@ from trimaran.planner import Candidate, EpochData, Problem, Rejection, Search, e
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.virtualized import may_be_virtualized
 from trimaran.program.types import Execution
+from trimaran.session.feeding import room_of
 from trimaran.session.request import PlanRequest
 from trimaran.units import format_seconds
 
@@ -82,6 +83,7 @@ def find_best(
             pins=request.pins,
             time_limit_s=request.time_limit_s,
             gap=request.gap,
+            room=room_of(job),
         )
         return _search_with_traces(problem, trace)
 

@@ -11,6 +11,7 @@ import os
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trimaran.cluster import Cluster, Link
 from trimaran.cluster.detect import detect_cluster
@@ -28,6 +29,9 @@ from trimaran.session.planning import Progress, ignore_progress
 from trimaran.session.request import parse_link
 from trimaran.simulator import simulate
 from trimaran.timeline import Timeline
+
+if TYPE_CHECKING:
+    from trimaran.runtime.uplinks import Uplink
 
 WARM_UP_STEPS = 3
 
@@ -83,17 +87,27 @@ class Emulated:
         return self.predicted_s / self.measured_s - 1.0
 
 
-def pretend(source: JobSource, *, devices: int, link: Link, progress: Progress = ignore_progress) -> Pretended:
+def pretend(
+    source: JobSource,
+    *,
+    devices: int,
+    link: Link,
+    nodes: int = 1,
+    uplink: Link | None = None,
+    progress: Progress = ignore_progress,
+) -> Pretended:
     """Measure what is needed to plan and emulate a job on so many devices.
 
     Args:
         source: where the job comes from
         devices: how many; more than there are cores is what this is for
         link: what the links between them are held to
+        nodes: that the devices are dealt to, as many to each
+        uplink: what each node's link to the others is held to; only with several nodes
         progress: told what is being done
 
     Raises:
-        InputError: fewer than two devices, or the job is wrong
+        InputError: fewer than two devices, devices that nodes do not divide, nodes without uplinks, or the job is wrong
         EnvironmentProblem: links cannot be held to a rate here
     """
     from trimaran.graph.capture import capture
@@ -102,6 +116,13 @@ def pretend(source: JobSource, *, devices: int, link: Link, progress: Progress =
 
     if devices < 2:
         raise InputError(f"at least two devices can be emulated, got {devices}", devices=devices)
+    if devices % nodes or (nodes > 1) != (uplink is not None):
+        raise InputError(
+            f"{devices} devices on {nodes} nodes: give nodes that divide them, and with several nodes an uplink: "
+            "--devices 4 --link 1Gb/s --nodes 2 --uplink 200Mb/s",
+            devices=devices,
+            nodes=nodes,
+        )
     progress("capturing the graph", 0, 0)
     job = source.make()
     graph = capture(job).graph
@@ -113,7 +134,13 @@ def pretend(source: JobSource, *, devices: int, link: Link, progress: Progress =
     fingerprint: Fingerprint = replace(links.fingerprint, cores=2 * devices)
     table = replace(compute, fingerprint=fingerprint, curves=links.curves, interference={})
     device = detect_cluster(1).devices[0]
-    cluster = Cluster(name=f"{devices} pretended devices", devices=(device,) * devices, hosts=(0,) * devices, link=link)
+    cluster = Cluster(
+        name=f"{devices} pretended devices",
+        devices=(device,) * devices,
+        hosts=tuple(number * nodes // devices for number in range(devices)),
+        link=link,
+        uplink=uplink,
+    )
     return Pretended(job=job, graph=graph, table=table, cluster=cluster)
 
 
@@ -161,6 +188,7 @@ def emulate(pretended: Pretended, strategy: Strategy, *, program: Program | None
             log_dir=logs,
             device="cpu",
             link=pretended.cluster.link,
+            uplink=_uplink(pretended.cluster, strategy.devices),
         )
     measured: Timeline = found[0]
     return Emulated(
@@ -168,8 +196,24 @@ def emulate(pretended: Pretended, strategy: Strategy, *, program: Program | None
         program=program,
         predicted=predicted,
         measured=measured,
-        comparison=compare(program, predicted, measured, warmup=WARM_UP_STEPS),
+        comparison=compare(program, predicted, measured, warmup=WARM_UP_STEPS, at_once=costs.at_once),
     )
+
+
+def _uplink(cluster: Cluster, ranks: int) -> "Uplink | None":
+    """What joins the nodes that so many ranks are on; None: they are on one.
+
+    Raises:
+        InputError: the ranks are not as many on each of several nodes
+    """
+    nodes = len(set(cluster.hosts[:ranks]))
+    if cluster.uplink is None or nodes == 1:
+        return None
+    if ranks % nodes or len(set(cluster.hosts[: ranks // nodes])) > 1:
+        raise InputError(f"{ranks} ranks are on {nodes} nodes, and not as many on each", ranks=ranks, nodes=nodes)
+    from trimaran.runtime.uplinks import Uplink
+
+    return Uplink(nodes=nodes, link=cluster.uplink)
 
 
 def priced_program(
@@ -199,6 +243,8 @@ def emulate_subject(
     *,
     devices: int | None = None,
     link: str | None = None,
+    nodes: int = 1,
+    uplink: str | None = None,
     batch: int | None = None,
     steps: int = 20,
     progress: Progress = ignore_progress,
@@ -209,6 +255,8 @@ def emulate_subject(
         subject: a plan file, or the reference of a job
         devices: to pretend; a plan says how many it is for
         link: what the links between them are held to, such as "1Gb/s"; a plan may say it
+        nodes: that the devices are dealt to
+        uplink: what each node's link to the others is held to
         batch: samples of one update; None: as the job or the plan says
         steps: to emulate
         progress: told what is being done
@@ -229,7 +277,8 @@ def emulate_subject(
     source = JobSource(reference=subject if plan is None else plan.job, global_batch_size=batch)
     if plan is not None and batch is None:
         source = replace(source, global_batch_size=plan.premises.global_batch_size)
-    pretended = pretend(source, devices=devices, link=given, progress=progress)
+    between = None if uplink is None else parse_link(uplink)
+    pretended = pretend(source, devices=devices, link=given, nodes=nodes, uplink=between, progress=progress)
     if plan is not None:
         check_plan(plan, graph_digest=pretended.graph.digest)
     progress("searching", 0, 0)

@@ -10,7 +10,7 @@ from trimaran.planner import NO_PINS, Search
 from trimaran.planner.changes import parse_change
 from trimaran.planner.choice import MODEL_ERROR
 from trimaran.planner.explain import Explanation, explain
-from trimaran.planner.families import read_family
+from trimaran.planner.families import compressions_of, read_family
 from trimaran.planner.outcomes import is_same
 from trimaran.planner.prices import PinPrice, prices
 from trimaran.planner.problem import Problem
@@ -18,8 +18,11 @@ from trimaran.planner.prospects import Prospect
 from trimaran.planner.trials import Trials
 from trimaran.program import Plan, Premises, read_plan
 from trimaran.report.remedies import Remedy
+from trimaran.session.calibrated import find_calibrated
 from trimaran.session.cluster_planning import ClusterRequest, MachinePlan, plan_on_machine
+from trimaran.session.feeding import room_of
 from trimaran.session.jobs import JobSource
+from trimaran.session.measuring import with_compressions
 from trimaran.session.planning import (
     EVERYTHING,
     Planned,
@@ -103,6 +106,9 @@ def explain_plan(
         # What the plan's own execution and microbatch cost, which a search may have had no use for.
         traces = {**given.traces, **problem.traces}
         problem = replace(problem, table=merge([problem.table, given.table]), traces=traces)
+    # A plan without consent measures no compression.
+    methods = [method for family in families for method in compressions_of(family)]
+    problem = with_compressions(problem, planned.source, methods, find_calibrated(request), progress)
     progress("simulating what could be otherwise", 0, 0)
     chosen = None if given is None else given.chosen
     explanation = explain(problem, found, chosen=chosen, why_not=families, changes=changes)
@@ -207,6 +213,7 @@ def problem_of(planned: Planned, found: Search, request: PlanRequest) -> Problem
         pins=request.pins,
         time_limit_s=request.time_limit_s,
         gap=request.gap,
+        room=room_of(planned.job),
     )
 
 

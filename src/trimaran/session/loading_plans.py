@@ -11,6 +11,7 @@ from trimaran.planner import Candidate, score
 from trimaran.planner.virtual import squeeze
 from trimaran.program import Plan, Prediction, check_against_graph, check_plan, plan_program, read_plan
 from trimaran.session.accuracy.following import source_as_planned
+from trimaran.session.feeding import fed_as_asked
 from trimaran.session.jobs import JobSource
 from trimaran.session.measuring import measure_job, rehearse_strategy, trace_job
 from trimaran.session.planned import Planned, Progress, ignore_progress
@@ -55,13 +56,22 @@ def load_plan(
         memory_bytes=[device.memory_bytes for device in cluster.devices],
         global_batch_size=job.global_batch_size,
     )
-    program, strategy = plan_program(plan, source=str(path)), plan.strategy
+    strategy = fed_as_asked(plan.strategy, request.pins)
+    program, plan = plan_program(plan, source=str(path)), replace(plan, strategy=strategy)
     check_against_graph(program, graph, strategy, batch=job.global_batch_size)
     size = job.global_batch_size // (plan.strategy.dp * plan.strategy.microbatches)
     executions = tuple(dict.fromkeys(("eager", plan.strategy.execution)))
-    reduces, gathers = strategy.sync == "p2p", strategy.zero >= 2
     table = measure_job(
-        source, graph, cluster, {size}, executions, calibrated, progress, reduces=reduces, gathers=gathers
+        source,
+        graph,
+        cluster,
+        {size},
+        executions,
+        calibrated,
+        progress,
+        reduces=strategy.sync == "p2p",
+        gathers=strategy.zero >= 2,
+        compressions=() if strategy.compression is None else (strategy.compression,),
     )
     traces = {} if strategy.memory_bytes is None else trace_job(source, {size}, progress)
     table = rehearse_strategy(source, job, graph, cluster, strategy, program, table, progress) or table

@@ -1,13 +1,19 @@
 """What plans for this machine need measured: operations and links, trial runs of some strategies, traces of steps."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from trimaran.cluster import Cluster
 from trimaran.costs import CostTable
+from trimaran.costs.tables import merge
 from trimaran.costs.traced import TracedStep
+from trimaran.costs.wire import is_priced
 from trimaran.graph import Graph
 from trimaran.job import Job
+from trimaran.planner.problem import Problem
 from trimaran.program import Program, Strategy, lower_evaluation
+from trimaran.program.compression import Compression
+from trimaran.program.feeding import IN_LINE
 from trimaran.program.types import Execution
 from trimaran.session.calibrated import Calibrated
 from trimaran.session.jobs import JobSource
@@ -25,6 +31,8 @@ def measure_job(
     *,
     reduces: bool = False,
     gathers: bool = True,
+    compressions: Sequence[Compression] = (),
+    samples: bool = True,
 ) -> CostTable:
     """Measure operations and links that are not known yet.
 
@@ -38,6 +46,8 @@ def measure_job(
         progress: told what is being done
         reduces: messages of sums at homes too
         gathers: of sharded parameters too
+        compressions: of gradients too, sent so
+        samples: of the data set too, by which it is chosen how ranks are fed
     """
     from trimaran.measure import measure_costs
 
@@ -51,8 +61,36 @@ def measure_job(
         known=calibrated.tables,
         reduces=reduces,
         gathers=gathers,
+        compressions=compressions,
+        samples=samples,
         progress=progress,
     )
+
+
+def with_compressions(
+    problem: Problem,
+    source: JobSource,
+    methods: Iterable[Compression],
+    calibrated: Calibrated,
+    progress: Progress,
+) -> Problem:
+    """A problem that knows what some compressions of gradients take; the same where it does already.
+
+    Args:
+        problem: on this machine, or on one of the catalog, where all are known
+        source: where the job comes from
+        methods: of compression
+        calibrated: figures that are kept
+        progress: told what is being done
+    """
+    lacking = [one for one in dict.fromkeys(methods) if not is_priced(one, problem.table, problem.cluster)]
+    if not lacking or problem.devices < 2:
+        return problem
+    size = max(1, problem.batch // problem.devices)
+    more = measure_job(
+        source, problem.graph, problem.cluster, {size}, ("eager",), calibrated, progress, compressions=lacking
+    )
+    return replace(problem, table=merge([problem.table, more]))
 
 
 def rehearse_strategy(
@@ -67,6 +105,9 @@ def rehearse_strategy(
 ) -> CostTable | None:
     """Run a strategy that a library runs in a way of its own, where that was not measured; see `measure.rehearsal`."""
     from trimaran.measure.rehearsal import fit_form, is_known, rehearse
+
+    # Only compute is looked at, and workers beside it would blur that.
+    strategy = replace(strategy, feeding=IN_LINE)
 
     batch = job.global_batch_size
     if is_known(strategy, graph, table, microbatch=batch // (strategy.dp * strategy.microbatches)):

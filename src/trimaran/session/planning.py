@@ -5,6 +5,7 @@ What was measured is kept, so that planning the same job again starts no process
 
 from pathlib import Path
 
+from trimaran.errors import InputError
 from trimaran.session.accuracy.here import plan_for_target
 from trimaran.session.jobs import JobSource
 from trimaran.session.loading_plans import as_planned, load_plan
@@ -35,9 +36,19 @@ def obtain_plan(
     path: Path | None = None,
     progress: Progress = ignore_progress,
 ) -> Planned:
-    """Make a plan, or read it where a file is given; see `plan_job` and `load_plan`."""
+    """Make a plan, or read it where a file is given; see `plan_job` and `load_plan`.
+
+    Raises:
+        InputError: what `plan_job` and `load_plan` raise; a plan that is there, and a curve or batches for another
+    """
     if path is None:
         return plan_job(source, request, progress=progress)
+    if request.target.is_asked:
+        raise InputError(
+            f"--curve and its options choose the batch of a new plan, and {path} is one already: leave --plan out, or "
+            "make the plan with the curve (`trimaran plan --curve … -o`)",
+            path=str(path),
+        )
     return load_plan(path, source, request, progress=progress)
 
 

@@ -82,8 +82,7 @@ def prepare(source: JobSource, request: PlanRequest, progress: Progress) -> Prep
 
 def epoch_data(job: Job) -> EpochData:
     """How many samples an epoch of a job has."""
-    from trimaran.runtime.feed import check_length
-    from trimaran.runtime.loading import dataset_length
+    from trimaran.runtime.feed import check_length, dataset_length
 
     samples = dataset_length(job.dataset())
     check_length(samples, job)

@@ -33,12 +33,15 @@ class _Phase:
     kinds: frozenset[Kind]
 
 
+_EXCHANGES = frozenset({Kind.ALL_REDUCE, Kind.BROADCAST, Kind.REDUCE_SCATTER, Kind.ALL_GATHER})
+"""What replicas do together in a step."""
+
 _PHASES = (
     _Phase(name="load", figure="load_s", kinds=frozenset({Kind.LOAD})),
     _Phase(name="FP", figure="forward_s", kinds=frozenset({Kind.FORWARD})),
     _Phase(name="BP", figure="backward_s", kinds=frozenset({Kind.BACKWARD})),
     _Phase(name="WU update", figure="update_s", kinds=frozenset({Kind.UPDATE, Kind.CLIP})),
-    _Phase(name="WU exchange", figure="exposed_s", kinds=frozenset({Kind.ALL_REDUCE, Kind.BROADCAST})),
+    _Phase(name="WU exchange", figure="exposed_s", kinds=_EXCHANGES),
     _Phase(name="idle", figure="idle_s", kinds=frozenset()),
 )
 

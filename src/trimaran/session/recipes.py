@@ -33,7 +33,8 @@ def follow_recipe(job: Job, recipe: Recipe) -> Job:
         The job itself, at that batch and with its own schedule; otherwise one with another `lr_schedule`.
 
     Raises:
-        InputError: no such rule, or what the user's function gives is no positive number
+        InputError: no such rule, what the user's function gives is no positive number, or a warm-up of epochs of nobody
+            knows how many samples
     """
     batch, base = job.global_batch_size, recipe.base_batch
     if batch == base and (recipe.schedule == "job" or job.lr_schedule is None):
@@ -42,8 +43,14 @@ def follow_recipe(job: Job, recipe: Recipe) -> Job:
     own = _updates_per_epoch(recipe.samples_per_epoch, base, drop_last=job.drop_last)
     now = _updates_per_epoch(recipe.samples_per_epoch, batch, drop_last=job.drop_last)
     pace = batch / base if own is None or now is None else own / now
-    per_epoch = now if now is not None else 0.0
-    warmup = recipe.warmup_epochs * per_epoch if factor > 1 else 0.0
+    warmup = 0.0
+    if factor > 1 and recipe.warmup_epochs > 0:
+        if now is None:
+            raise InputError(
+                f"the recipe warms up over {recipe.warmup_epochs:g} epochs and does not say how many samples an epoch "
+                "has: give samples_per_epoch in the recipe of the curve, or warmup_epochs = 0"
+            )
+        warmup = recipe.warmup_epochs * now
 
     def make_schedule(optimizer: "Optimizer") -> Any:
         return FollowedSchedule(

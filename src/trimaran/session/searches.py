@@ -75,7 +75,7 @@ def one_device(found: Search) -> float | None:
     return min((one.step_time_s for one in plain), default=None)
 
 
-def degrees(strategy: Strategy) -> dict[str, int | str]:
+def degrees(strategy: Strategy) -> dict[str, int | str | None]:
     """The figures of a strategy.
 
     Example:
@@ -93,6 +93,7 @@ def degrees(strategy: Strategy) -> dict[str, int | str]:
         "sync": strategy.sync,
         "execution": strategy.execution,
         "bucket_bytes": strategy.bucket_bytes,
+        "compression": None if strategy.compression is None else strategy.compression.name,
     }
 
 

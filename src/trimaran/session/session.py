@@ -33,6 +33,7 @@ from trimaran.program import (
     read_plan,
 )
 from trimaran.runtime.executor import Executor
+from trimaran.runtime.feed import Feed
 from trimaran.runtime.world import World, join_world, leave_world
 from trimaran.session.accuracy.following import job_as_planned
 from trimaran.session.training import held_to
@@ -104,6 +105,11 @@ class Session:
     def epoch(self) -> int:
         """Number of epochs that have been completed."""
         return self._feed.epoch
+
+    @property
+    def feed(self) -> Feed:
+        """This rank's training data: its `state_dict` can be saved, and another run goes on from there."""
+        return self._feed
 
     @property
     def memory(self) -> MemoryReport | None:

@@ -9,12 +9,15 @@ from trimaran.costs.tables import merge
 from trimaran.costs.traced import TracedStep
 from trimaran.costs.transfers import has_queues
 from trimaran.planner import NO_PINS, Candidate, Problem, Search
+from trimaran.planner.compressing import offered
 from trimaran.planner.prices import PinPrice
 from trimaran.planner.prices import prices as prices_of
 from trimaran.planner.trials import Trials
+from trimaran.planner.worth import said_of_compression
 from trimaran.program import Plan, Premises, program_lines
 from trimaran.program.types import Execution
 from trimaran.session.choosing import find_best
+from trimaran.session.feeding import feeding_notes, room_of
 from trimaran.session.jobs import JobSource
 from trimaran.session.measuring import measure_job, rehearse_strategy, trace_job
 from trimaran.session.planned import Planned, Progress, ignore_progress
@@ -46,7 +49,9 @@ def plan_at_batch(
     job, graph, cluster, calibrated = prepared.job, prepared.graph, prepared.cluster, prepared.calibrated
 
     def measure(sizes: Collection[int], executions: Sequence[Execution]) -> CostTable:
-        table = measure_job(source, graph, cluster, sizes, executions, calibrated, progress)
+        table = measure_job(
+            source, graph, cluster, sizes, executions, calibrated, progress, compressions=offered(request.pins)
+        )
         progress("searching", 0, 0)
         return table
 
@@ -64,6 +69,7 @@ def plan_at_batch(
         return rehearse_strategy(source, job, graph, cluster, chosen.strategy, chosen.program, table, progress)
 
     found, table = find_best(job, graph, cluster, prepared.data, request, measure, trace, rehearse)
+    said = filter(None, [said_of_compression(found, request.pins)])
     plan = Plan(
         job=source.reference,
         strategy=found.chosen.strategy,
@@ -92,7 +98,7 @@ def plan_at_batch(
         search=found,
         prices=_prices(found, prepared, table, request, traces),
         noise=calibrated.noise_of(found.chosen.strategy),
-        warnings=(*graph.notes, *calibrated.lacks(cluster.size)),
+        warnings=(*graph.notes, *calibrated.lacks(cluster.size), *feeding_notes(found), *said),
     )
 
 
@@ -114,6 +120,7 @@ def _prices(
         pins=request.pins,
         time_limit_s=request.time_limit_s,
         gap=request.gap,
+        room=room_of(prepared.job),
     )
     return prices_of(problem, found, Trials(problem))
 

@@ -18,10 +18,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trimaran.cluster import Cluster
+from trimaran.costs.transfers import collectives_at_once
 from trimaran.errors import TrimaranError
 from trimaran.program import (
     Plan,
-    Program,
     Strategy,
     format_program,
     lower_evaluation,
@@ -178,7 +179,7 @@ def train_rank(
 
     job = source.make()
     captured = None
-    if _needs_graph(plan.strategy):
+    if needs_graph(plan.strategy):
         from trimaran.graph.capture import capture
 
         captured = capture(job)
@@ -223,8 +224,12 @@ def held_to(strategy: Strategy) -> AbstractContextManager["VirtualMemory | None"
     return virtual_memory(strategy.memory_bytes)
 
 
-def _needs_graph(strategy: Strategy) -> bool:
-    """Whether the network is divided, or its parameters told apart; plain replicas run the user's model as it is."""
+def needs_graph(strategy: Strategy) -> bool:
+    """Whether the network is divided, or its parameters told apart; plain replicas run the user's model as it is.
+
+    Args:
+        strategy: what is run
+    """
     divided = strategy.pp * strategy.tp > 1 or bool(strategy.parts) or bool(strategy.shards)
     return divided or strategy.zero > 0 or strategy.sync == "p2p"
 
@@ -282,7 +287,7 @@ def _listener(run: RunDirectory, progress: Progress) -> Callable[[int, Mapping[s
 def _conclude(planned: Planned, run: RunDirectory, result: _Result) -> Trained:
     comparison = None
     if len(result.timeline):
-        comparison = _compare(planned.chosen.program, planned.chosen.timeline, result.timeline)
+        comparison = _compare(planned, result.timeline)
         write_timeline(run.measured, result.timeline)
         write_trace(
             run.trace,
@@ -324,9 +329,10 @@ def _conclude(planned: Planned, run: RunDirectory, result: _Result) -> Trained:
     )
 
 
-def _compare(program: Program, predicted: Timeline, measured: Timeline) -> Comparison:
+def _compare(planned: Planned, measured: Timeline) -> Comparison:
     warmup = min(WARM_UP_STEPS, max(0, len(measured.steps) - 1))
-    return compare(program, predicted, measured, warmup=warmup)
+    at_once = collectives_at_once(planned.table, planned.cluster)
+    return compare(planned.chosen.program, planned.chosen.timeline, measured, warmup=warmup, at_once=at_once)
 
 
 def environment(planned: Planned) -> dict[str, str]:
@@ -335,15 +341,22 @@ def environment(planned: Planned) -> dict[str, str]:
     Args:
         planned: says which devices, and what their links are held to
     """
+    return cluster_environment(planned.cluster)
+
+
+def cluster_environment(cluster: Cluster) -> dict[str, str]:
+    """Versions and devices, to be kept with what was found on them.
+
+    Args:
+        cluster: the devices, and what their links are held to
+    """
     import torch
 
     from trimaran.measure.costs import name_link
-
-    link = planned.cluster.link
 
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
         "system": platform.platform(terse=True),
-        "devices": f"{planned.cluster.size} × {planned.cluster.devices[0].name}",
-    } | ({} if link is None else {"link": name_link(link)})
+        "devices": f"{cluster.size} × {cluster.devices[0].name}",
+    } | ({} if cluster.link is None else {"link": name_link(cluster.link)})

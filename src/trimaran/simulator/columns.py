@@ -20,6 +20,8 @@ class Tasks:
         waits: number of prerequisites
         followers: the tasks that wait for the end of this one, once for each reason
         marks: where tasks wait for marks inside this one: `(fraction, waiting tasks)`, descending
+        queue: number of the queue of a task that is in one with several workers
+        queued: for each such queue, the tasks that no worker has taken yet, the next one last
         links: number of different links
     """
 
@@ -34,6 +36,8 @@ class Tasks:
     waits: list[int] = field(default_factory=list)
     followers: list[list[int]] = field(default_factory=list)
     marks: dict[int, list[tuple[float, list[int]]]] = field(default_factory=dict)
+    queue: dict[int, int] = field(default_factory=dict)
+    queued: list[list[int]] = field(default_factory=list)
     links: int = 0
 
     def name(self, task: int) -> str:
@@ -56,3 +60,22 @@ def wait(tasks: Tasks, task: int, prerequisite: int) -> None:
     """Let a task wait for the end of another."""
     tasks.followers[prerequisite].append(task)
     tasks.waits[task] += 1
+
+
+def line_up(tasks: Tasks, line: Sequence[int], workers: int) -> None:
+    """Let transfers wait in one line for several workers.
+
+    The first of them have a worker from the beginning on. Whenever one ends, its worker takes the next in the line: it
+    may start when all that it waits for has happened besides.
+
+    Args:
+        tasks: the tasks; those of the line wait for one thing more, until they are taken
+        line: the transfers, in the order of their issue
+        workers: how many are under way at once
+    """
+    number = len(tasks.queued)
+    tasks.queue.update(dict.fromkeys(line, number))
+    waiting = list(line[workers:])
+    for task in waiting:
+        tasks.waits[task] += 1
+    tasks.queued.append(waiting[::-1])

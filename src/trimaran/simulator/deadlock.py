@@ -20,6 +20,11 @@ def deadlock(tasks: Tasks) -> InputError:
         waiting = followers + [follower for _, marked in tasks.marks.get(task, ()) for follower in marked]
         for follower in waiting:
             prerequisite.setdefault(follower, task)
+    for task, number in tasks.queue.items():
+        # All workers of a line are held by transfers that cannot start, or the next one would have been taken.
+        if tasks.waits[task] and task not in tasks.queued[number]:
+            for waiting_task in tasks.queued[number]:
+                prerequisite.setdefault(waiting_task, task)
     # Every task that could not start waits for another one that could not, so the walk ends in a circle.
     walk = [next(task for task, waits in enumerate(tasks.waits) if waits)]
     while prerequisite[walk[-1]] not in walk:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from trimaran.costs.types import ProgramCosts
 from trimaran.errors import InputError
+from trimaran.program.nodes import is_chained
 from trimaran.program.types import Instruction, Program
 from trimaran.simulator.columns import Tasks, wait
 from trimaran.simulator.pieces import Places, no_place, split
@@ -29,11 +30,16 @@ def connect(tasks: Tasks, program: Program, costs: ProgramCosts) -> None:
     position = 0
     for instructions in program.ranks:
         lanes: dict[str, int] = {}
+        decoded: dict[str, int] = {}
         for instruction in instructions:
             task = tasks.first[position]
             stream = instruction.stream
             blocks = stream in (COMPUTE, HOST)
+            if costs.decoding:
+                _decode(tasks, instruction, costs, lanes, decoded, position_of)
             issued_by_mark = _wait_for_named(tasks, position, instruction, position_of, places, costs)
+            # What follows a collective by itself is issued by its end, and not by what the host does meanwhile.
+            issued_by_mark = issued_by_mark or is_chained(instruction)
             if instruction.peer is None and not instruction.group:
                 lane = _BLOCKING_LANE if blocks and costs.host_blocks else stream
                 if lane in lanes:
@@ -49,6 +55,40 @@ def connect(tasks: Tasks, program: Program, costs: ProgramCosts) -> None:
 
 
 _BLOCKING_LANE = "compute and host"
+
+
+def _decode(
+    tasks: Tasks,
+    instruction: Instruction,
+    costs: ProgramCosts,
+    lanes: dict[str, int],
+    decoded: dict[str, int],
+    position_of: Mapping[str, int],
+) -> None:
+    """Add the work on results that an instruction is the first to name; whoever names them waits for it.
+
+    Args:
+        tasks: get a task for each result
+        instruction: names results
+        costs: of that work
+        lanes: the last task of each lane of the rank
+        decoded: for each result, by its token, the task that works on it
+        position_of: position of each instruction by its id
+    """
+    lane = _BLOCKING_LANE if costs.host_blocks else COMPUTE
+    for token in instruction.after:
+        result = f"r{instruction.rank}/{token}"
+        cost = costs.decoding.get(result)
+        if cost is None or result not in position_of:
+            continue
+        if token not in decoded:
+            position = position_of[result]
+            task = tasks.add(position, work_s=cost.seconds, lane=instruction.rank)
+            wait(tasks, task, tasks.number[position])
+            if lane in lanes:
+                wait(tasks, task, lanes[lane])
+            decoded[token] = lanes[lane] = task
+        wait(tasks, tasks.first[position_of[instruction.id]], decoded[token])
 
 
 def _handle(

@@ -81,6 +81,7 @@ class Engine:
         now_s: the clock [s]
         start_s: start of each task, -1 before it started [s]
         end_s: end of each task, -1 before it ended [s]
+        taken_after: for each transfer that waited in a line for a worker, the one whose end set the worker free
     """
 
     def __init__(self, tasks: Tasks, resources: Resources) -> None:
@@ -97,6 +98,7 @@ class Engine:
         self.now_s = 0.0
         self.start_s = [-1.0] * size
         self.end_s = [-1.0] * size
+        self.taken_after: dict[int, int] = {}
 
     def run(self) -> None:
         """Run every task.
@@ -172,9 +174,18 @@ class Engine:
         if tasks.flow[task] is not None:
             if tasks.work_s[task]:
                 self._resources.end_flow(task)
+            self._take_next(task)
         elif self._is_slowed(task):
             self._resources.end_compute(task)
         self._release(tasks.followers[task])
+
+    def _take_next(self, ended: int) -> None:
+        """Let the worker of a transfer that has ended take the next one in its line."""
+        number = self._tasks.queue.get(ended)
+        if number is not None and self._tasks.queued[number]:
+            task = self._tasks.queued[number].pop()
+            self.taken_after[task] = ended
+            self._release([task])
 
     def _next_goal(self, task: int) -> float:
         """Work that is left at the next mark of a task, or at its end [s]."""

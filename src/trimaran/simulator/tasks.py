@@ -1,16 +1,18 @@
 """A program and its costs as a graph of tasks, which is what the engine runs.
 
 A task is one instruction that a rank does alone, or a piece of one, or one transfer: the two ends of a message, or all
-members of a collective, which start and end together. Every rule about *order* becomes an edge here, so that the engine
-only has to start a task when its last prerequisite is met:
+members of a collective, which start and end together. Every rule about *order* but one becomes an edge here, so that
+the engine only has to start a task when its last prerequisite is met:
 
 - instructions of one lane run in the order of the list; with `host_blocks` the streams "compute" and "host" of a rank
   are one lane, because one thread does both;
 - `after` waits for the end of an instruction, or for a mark inside it;
-- transfers on one channel, or of one group, run one at a time in order; with `at_once` above 1 so many of a group run
-  side by side: each waits for the one that is so many places before it;
+- transfers on one channel, or of one group, run one at a time in order. With `at_once` above 1 the collectives of a
+  group wait in one line for so many workers: the next one is taken when any of those under way has ended. Which one
+  that is the engine finds out, so this alone is no edge;
 - with `host_blocks`, what is not on that lane (a transfer, a copy) is issued when everything on the lane before it in
-  the list has ended. What waits for a mark is issued by that mark instead: a hook inside the instruction does it;
+  the list has ended. What waits for a mark is issued by that mark instead: a hook inside the instruction does it. A
+  sum across nodes is issued by the end of the sum within the node;
 - with `host_blocks`, the handling of a transfer is a task of that lane of its own, between what is before it in the
   list and the transfer. It belongs to no instruction's span;
 - an instruction that stands still at marks is a chain of tasks, one up to each such mark and one to the end. Its span
@@ -20,14 +22,14 @@ How *fast* a task runs depends on what runs beside it; `resources` says that.
 """
 
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from trimaran.costs.types import ProgramCosts, Transfer
 from trimaran.errors import InputError
 from trimaran.program.grid import Spot
 from trimaran.program.matching import match_collectives, match_messages
 from trimaran.program.types import Instruction, Program
-from trimaran.simulator.columns import Tasks, wait
+from trimaran.simulator.columns import Tasks, line_up, wait
 from trimaran.simulator.edges import connect
 from trimaran.simulator.folding import of_those_there
 from trimaran.timeline import COMPUTE, HOST
@@ -72,8 +74,12 @@ def build_tasks(program: Program, costs: ProgramCosts) -> Tasks:
     _price(tasks, instructions, costs, transfers=transfers)
     connect(tasks, program, costs)
     for queue, at_once in (*((one, 1) for one in messages), *((one, costs.at_once) for one in collectives)):
-        for before, after in zip(queue, queue[at_once:], strict=False):
-            wait(tasks, number[after[0]], number[before[0]])
+        line = [number[meeting[0]] for meeting in queue]
+        if at_once > 1:
+            line_up(tasks, line, at_once)
+            continue
+        for before, after in pairwise(line):
+            wait(tasks, after, before)
     return tasks
 
 

@@ -47,8 +47,8 @@ def test_a_page_has_a_line_for_each_cell(tmp_path: Path) -> None:
     assert "on 2026-11-20" in text
     # 2 / 1.5 for a doubling of the batch; 4 / 1.5 for two of them, 1.63 for each.
     assert "| plain | 64 | 1.50 | 1.90 | 1.50 | 3.80 | E(2B) > 1.33 E(B) | never | 10% |  |" in text
-    assert "| B ≤ 32 at 8, B ≤ 4,096 at 1024 |" in text
-    assert "| always, M = 2 |" in text
+    assert "| B = 32 at 8, B = 4,096 at 1024 |" in text
+    assert "| more samples/s at 1024, M = 2 |" in text
     assert "| from 64, M = 2 (64 to 128) | never | 10% | mine |" in text
 
 

@@ -7,7 +7,6 @@ Source:
 import pytest
 
 from trimaran.costs.hybrid import (
-    converge_s,
     data_speedup,
     hybrid_over_data,
     hybrid_speedup,
@@ -16,11 +15,6 @@ from trimaran.costs.hybrid import (
     needed_worker_speedup,
 )
 from trimaran.errors import InputError
-
-
-def test_time_to_the_target_is_the_product_of_step_steps_and_epochs() -> None:
-    """0.25 s · 1,000 steps · 90 epochs = 22,500 s."""
-    assert converge_s(0.25, 1000, 90) == 22500.0
 
 
 def test_data_parallelism_on_64_devices_with_the_epochs_of_inception() -> None:

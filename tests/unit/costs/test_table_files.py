@@ -1,10 +1,12 @@
 import dataclasses
+import hashlib
 import json
 from pathlib import Path
 
 import msgspec
 import pytest
 from tests.unit.costs.tables import HERE, exact, network, table_for
+from tests.unit.costs.test_fed_step import SAMPLES
 
 from trimaran.costs.table_files import decode_table, encode_table, read_table
 from trimaran.costs.tables import CostTable, CurveKey, OperationKey
@@ -74,3 +76,21 @@ def test_sizes_of_a_curve_must_ascend() -> None:
     table = CostTable(fingerprint=HERE, curves={CurveKey("AR", 2): ((20, exact(1.0)), (10, exact(2.0)))})
     with pytest.raises(CorruptDataError, match=r"curve AR of 2 ranks: sizes must ascend from 1, got \[20, 10\]"):
         decode_table(encode_table(table))
+
+
+def test_what_samples_take_survives_the_way_to_a_file_and_back() -> None:
+    table = table_for(network())
+    steps = {job: dataclasses.replace(step, samples=SAMPLES) for job, step in table.steps.items()}
+    table = dataclasses.replace(table, steps=steps)
+    assert decode_table(encode_table(table)) == table
+
+
+def test_a_file_from_before_samples_were_measured_is_read() -> None:
+    """Without the row, with the digest of its content."""
+    table = table_for(network())
+    file = json.loads(encode_table(table))
+    for step in file["table"]["steps"]:
+        del step["samples"]
+    body = msgspec.json.encode(file["table"])
+    file["digest"] = hashlib.sha256(body).hexdigest()
+    assert decode_table(msgspec.json.encode(file)) == table

@@ -193,7 +193,7 @@ def test_output_keeps_its_structure() -> None:
         ({"dataset": lambda: [(torch.zeros(6), torch.zeros(4))] * 2}, "the training data has 2 samples"),
         ({"dataset": lambda: iter([])}, "map-style data"),
         ({"dataset": lambda: 1 / 0}, "Job.dataset failed: ZeroDivisionError"),
-        ({"collate": lambda samples: samples[9]}, "making a batch of 3 samples failed: IndexError"),
+        ({"collate": lambda samples: samples[9]}, "Job.collate could not make a batch of samples 0, 1, 2: IndexError"),
         ({"collate": lambda samples: (torch.zeros(6, 6), torch.zeros(6, 4))}, "made a batch of 6"),
         ({"model": lambda: 1 / 0}, "Job.model failed: ZeroDivisionError"),
         ({"model": lambda: "model"}, "it made a str"),

@@ -1,10 +1,12 @@
 import dataclasses
 
+import pytest
 import torch
 from tests import zoo
 from torch.utils.data import TensorDataset
 
-from trimaran.measure.loading import Loader
+from trimaran.measure import loading
+from trimaran.measure.loading import Loader, Repeated
 
 
 def test_a_small_data_set_is_gone_through_again_and_again() -> None:
@@ -29,3 +31,34 @@ def test_samples_come_in_a_random_order_that_is_the_same_each_time() -> None:
 def test_a_batch_has_the_precision_of_the_job() -> None:
     job = zoo.cnn_fp64()
     assert Loader(job, job.dataset(), 2, "cpu").load()[0].dtype == torch.float64
+
+
+def test_of_a_slow_data_set_a_few_batches_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every batch takes longer than nothing: after 8 of them the last one comes again, and is not fresh."""
+    monkeypatch.setattr(loading, "SLOW_S", 0.0)
+    job = zoo.cnn()
+    loader = Loader(job, job.dataset(), 2, "cpu")
+    fresh = []
+    for _ in range(loading.MOST_SLOW + 2):
+        batch = loader.load()
+        fresh.append(loader.is_fresh)
+    assert fresh == [True] * loading.MOST_SLOW + [False] * 2
+    assert Repeated(loader).load() is batch
+
+
+def test_what_does_not_time_loading_reads_a_slow_batch_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "SLOW_S", 0.0)
+    job = zoo.cnn()
+    batches = Repeated(Loader(job, job.dataset(), 2, "cpu"))
+    first = batches.load()
+    assert batches.is_fresh
+    assert batches.load() is first
+    assert not batches.is_fresh
+
+
+def test_a_quick_data_set_gives_new_batches_to_everybody() -> None:
+    job = zoo.cnn()
+    batches = Repeated(Loader(job, job.dataset(), 2, "cpu"))
+    first = batches.load()
+    assert batches.load() is not first
+    assert batches.is_fresh

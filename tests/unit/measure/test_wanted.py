@@ -1,11 +1,14 @@
 import dataclasses
 
 from tests.unit.costs.tables import about, curve, exact, network, table_for
+from tests.unit.costs.test_fed_step import SAMPLES
 
 from trimaran.costs.tables import CostTable, CurveKey, WholeCost, WholeKey
 from trimaran.costs.types import Interference
+from trimaran.costs.wire import coding_keys
 from trimaran.graph.types import Graph
 from trimaran.measure.wanted import Wanted, WholeRun, choose_batches, find_missing, forms, wanted_curves
+from trimaran.program.compression import Compression
 
 GRAPH = network(4)
 
@@ -63,6 +66,24 @@ def test_links_that_are_missing_are_measured_alone() -> None:
     assert wanted == Wanted(curves=tuple(CurveKey(kind, 2) for kind in kinds))
 
 
+def test_compressions_that_plans_may_use_are_measured_once() -> None:
+    """Sums of 16 bits too; PowerSGD sums in 32."""
+    methods = (Compression(method="bf16"), Compression(method="powersgd", rank=2))
+
+    def missing(table: CostTable, ranks: int = 2) -> Wanted:
+        return find_missing(
+            table, GRAPH, job="job", ranks=ranks, batches=(4, 8), executions=("eager",), compressions=methods
+        )
+
+    wanted = missing(_known(GRAPH))
+    assert wanted == Wanted(encodings=methods, curves=(CurveKey("AR bf16", 2),))
+    keys = [*wanted.curves, *(key for method in methods for key in coding_keys(method))]
+    known = _known(GRAPH)
+    full = dataclasses.replace(known, curves={**known.curves, **dict.fromkeys(keys, curve(1e-5, 1e10))})
+    assert missing(full).nothing
+    assert missing(_known(GRAPH), ranks=1).encodings == ()
+
+
 def test_one_rank_needs_no_links_and_one_form() -> None:
     wanted = _missing(CostTable(fingerprint=table_for(GRAPH).fingerprint), 8, ranks=1)
     assert (wanted.curves, wanted.interference) == ((), ())
@@ -88,3 +109,14 @@ def test_a_batch_size_whose_loading_is_not_known_is_run_again() -> None:
     step = dataclasses.replace(table.steps["job"], load={4: about(1.0, 0.1)})
     wanted = _missing(dataclasses.replace(table, steps={"job": step}), 4, 8)
     assert wanted == Wanted(wholes=(WholeRun(form="replicated", execution="eager", batch=8),))
+
+
+def test_samples_are_measured_where_they_are_wanted_and_not_known() -> None:
+    def missing(table: CostTable, *, samples: bool) -> Wanted:
+        return find_missing(table, GRAPH, job="job", ranks=2, batches=(4, 8), executions=("eager",), samples=samples)
+
+    known = _known(GRAPH)
+    assert missing(known, samples=False).nothing
+    assert missing(known, samples=True) == Wanted(samples=True)
+    step = dataclasses.replace(known.steps["job"], samples=SAMPLES)
+    assert missing(dataclasses.replace(known, steps={"job": step}), samples=True).nothing

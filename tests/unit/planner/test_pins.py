@@ -25,6 +25,7 @@ STAGES = Strategy(pp=2, boundaries=("op0",), microbatches=2, schedule="1f1b")
         (Strategy(), set()),
         (Strategy(dp=2, zero=3), {"dp", "zero"}),
         (Strategy(dp=2, sync="p2p"), {"dp", "p2p"}),
+        (Strategy(dp=4, sync="hierarchical", nodes=2), {"dp", "hierarchical"}),
         (STAGES, {"pp", "1f1b"}),
         (PLACED, {"placement"}),
         (Strategy(tp=2, shards=(Shard(op="fc", style="column"),)), {"tp"}),

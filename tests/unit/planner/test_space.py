@@ -7,6 +7,7 @@ from tests.graphs import chain, parameter
 
 from trimaran.graph import Graph
 from trimaran.planner.choice import simplicity
+from trimaran.planner.pins import Pins
 from trimaran.planner.space import bucket_sizes, enumerate_strategies
 from trimaran.program import Strategy
 from trimaran.program.buckets import DEFAULT_BUCKET_BYTES
@@ -110,3 +111,23 @@ def test_simpler_means_eager_then_default_buckets_then_fewer_microbatches() -> N
         dataclasses.replace(plain, execution="compiled"),
     ]
     assert sorted((in_order[place] for place in (3, 1, 4, 0, 2)), key=simplicity) == in_order
+
+
+def test_replicas_on_several_hosts_may_sum_in_levels() -> None:
+    """Only where each host has as many of them, two or more; four devices are the first that do."""
+    kept, _ = enumerate_strategies(chain(3), devices=4, batch=64, hosts=(0, 0, 1, 1))
+    levels = {strategy for strategy in kept if strategy.sync == "hierarchical"}
+    assert {(strategy.name, strategy.nodes) for strategy in levels} == {
+        (f"dp4 hierarchical{count}", 2) for count in ("", " m2", " m4")
+    }
+    for hosts in ((), (0, 0, 0, 0), (0, 1, 0, 1), (0, 0, 0, 1), (0, 1, 2, 3)):
+        kept, _ = enumerate_strategies(chain(3), devices=4, batch=64, hosts=hosts)
+        assert not any(strategy.sync == "hierarchical" for strategy in kept), hosts
+
+
+def test_levels_can_be_forbidden_and_pinned() -> None:
+    hosts = (0, 0, 1, 1)
+    kept, _ = enumerate_strategies(chain(3), devices=4, batch=64, hosts=hosts, pins=Pins(forbid=("hierarchical",)))
+    assert not any(strategy.sync == "hierarchical" for strategy in kept)
+    kept, _ = enumerate_strategies(chain(3), devices=4, batch=64, hosts=hosts, pins=Pins(allow=("hierarchical",), dp=4))
+    assert {strategy.sync for strategy in kept} == {"hierarchical"}

@@ -72,7 +72,7 @@ def test_one_replica_needs_no_homes() -> None:
 def test_homes_for_a_pipeline_are_refused() -> None:
     with pytest.raises(InputError, match="for whole networks"):
         two_stages(chain(2), sync="p2p")
-    with pytest.raises(InputError, match='must be "all-reduce" or "p2p", got "star"'):
+    with pytest.raises(InputError, match='must be "all-reduce" or "p2p" or "hierarchical", got "star"'):
         lower(chain(2), Strategy(dp=2, sync="star"), batch=4)  # type: ignore[arg-type]
 
 

@@ -2,11 +2,13 @@
 
 import pytest
 from tests.unit.report.runs import FORWARDS, PROGRAM, RECV_F, SEND_B, STEP_S, measured, measured_step, predicted, span
+from tests.unit.simulator.building import all_reduce, costs, program, transfer
 
 from trimaran.errors import InputError
 from trimaran.program.types import Kind, Program
 from trimaran.report.breakdown import PARTS
 from trimaran.report.compare import Figure, compare
+from trimaran.simulator import simulate
 from trimaran.timeline import WAIT, Timeline
 
 
@@ -18,6 +20,19 @@ def test_the_error_is_predicted_over_measured_less_one() -> None:
 @pytest.mark.parametrize("measured_s", [0.0, None])
 def test_there_is_no_error_where_nothing_was_measured(measured_s: float | None) -> None:
     assert Figure(predicted_s=9.0, measured_s=measured_s).error is None
+
+
+def test_collectives_of_which_two_are_under_way_at_once_are_compared_as_they_were() -> None:
+    """Of 5, 1 and 1 s. Taken as one at a time, the second would have no time of its own."""
+    reductions = [all_reduce(0, (0,), label) for label in ("b0", "b1", "b2")]
+    lists = program(tuple(reductions))
+    priced = costs(dict(zip(reductions, map(transfer, (5.0, 1.0, 1.0)), strict=True)), at_once=2)
+    expected = simulate(lists, priced)
+    posted = Timeline([span(item, 0.0, end_s) for item, end_s in zip(reductions, (5.0, 1.0, 2.0), strict=True)])
+    figures = compare(lists, expected, posted, warmup=0, at_once=2).instructions
+    assert [figures[item.id] for item in reductions] == [
+        Figure(predicted_s=seconds, measured_s=seconds) for seconds in (5.0, 1.0, 1.0)
+    ]
 
 
 def test_parts_of_a_rank_stand_beside_each_other() -> None:

@@ -114,6 +114,21 @@ def test_a_collective_flows_from_its_last_member_and_ends_on_each_by_itself() ->
     assert found(lists, timeline, members[1]) == (3.0, 5.5, True)
 
 
+@pytest.mark.parametrize(
+    ("at_once", "expected"), [(1, [(0.0, 5.0), (1.0, 1.0), (1.0, 2.0)]), (2, [(0.0, 5.0), (0.0, 1.0), (1.0, 2.0)])]
+)
+def test_of_two_collectives_at_once_the_third_starts_when_either_has_ended(
+    at_once: int, expected: list[tuple[float, float]]
+) -> None:
+    """All are posted at 0; the first ends at 5, the second at 1, the third at 2."""
+    members = [all_reduce(0, (0,), label) for label in ("b0", "b1", "b2")]
+    timeline = Timeline([span(item, 0.0, end_s) for item, end_s in zip(members, (5.0, 1.0, 2.0), strict=True)])
+    lists = program(tuple(members))
+    settled = zip(timeline, under_way(lists, timeline, at_once=at_once), strict=True)
+    by_name = {item.instruction: entry[:2] for item, entry in settled}
+    assert [by_name[item.id] for item in members] == expected
+
+
 def test_compute_is_as_it_was() -> None:
     timeline = Timeline([span(FORWARDS[0], 1.0, 2.0)])
     lists = Program(ranks=((FORWARDS[0],), ()), segments=1, microbatches=1)

@@ -1,18 +1,21 @@
 """Order and distribution of the data."""
 
+import json
 import random
-from itertools import chain
+import re
+from collections.abc import Iterator
+from itertools import chain, islice
 from typing import Any
 
 import numpy
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from trimaran.errors import InputError
 from trimaran.job import Job
-from trimaran.runtime.feed import Feed, sample_order
+from trimaran.runtime.feed import Feed, Loading, sample_order
 
 
 def job(samples: int, batch: int, **fields: Any) -> Job:
@@ -65,8 +68,11 @@ def test_microbatches_are_contiguous_parts_of_the_share() -> None:
 def test_a_run_goes_on_where_it_was() -> None:
     whole = feed(job(12, 4))
     expected = targets(whole) + targets(whole)
+    other = feed(job(12, 4))
+    shares = other.shares()
+    next(shares), next(shares)
     again = feed(job(12, 4))
-    again.go_to(0, 2)
+    again.load_state_dict(other.state_dict())
     assert targets(again) + targets(again) == expected[2:]
 
 
@@ -101,9 +107,120 @@ def test_a_data_set_smaller_than_a_batch_is_refused() -> None:
         feed(job(3, 4))
 
 
-def test_a_data_set_without_a_length_is_refused() -> None:
-    with pytest.raises(InputError, match="has no length"):
-        feed(job(3, 4, dataset=lambda: iter([])))
+class Endless(IterableDataset[Any]):
+    """A stream that claims a length."""
+
+    def __iter__(self) -> Iterator[int]:
+        yield 0
+
+    def __len__(self) -> int:
+        return 8
+
+
+class Unmeasured(Dataset[Any]):
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+@pytest.mark.parametrize(
+    ("dataset", "said"),
+    [
+        (Endless, "Endless is a stream.*N ranks would each have to read all of it.*list"),
+        (lambda: iter([]), "is a stream"),
+        (Unmeasured, "Unmeasured has no length: give it __len__"),
+        (lambda: 7, "int has no index"),
+        (list, "the data set is empty"),
+        (lambda: 1 // 0, "Job.dataset failed: ZeroDivisionError"),
+    ],
+)
+def test_data_that_are_not_map_style_are_refused(dataset: Any, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        feed(job(3, 4, dataset=dataset))
+
+
+def test_a_global_batch_smaller_than_the_replicas_is_refused() -> None:
+    with pytest.raises(InputError, match="a global batch of 3 samples leaves some of 4 replicas without any"):
+        feed(job(12, 3), replicas=4)
+
+
+@pytest.mark.parametrize("stages", [(2, 4, 1), (4, 2, 2), (1, 3, 2)])
+def test_a_run_that_changes_its_ranks_in_the_middle_of_an_epoch_sees_each_sample_once(stages: tuple[int, ...]) -> None:
+    """30 samples in batches of 7, two batches by each number of ranks, the rest of two epochs by one."""
+    whole = feed(job(30, 7))
+    expected = targets(whole) + targets(whole)
+    state = feed(job(30, 7)).state_dict()
+    seen: list[list[int]] = []
+    for replicas in stages:
+        own = [feed(job(30, 7), replicas=replicas, replica=replica) for replica in range(replicas)]
+        parts = []
+        for one in own:
+            one.load_state_dict(state)
+            parts.append([share.whole()[1].tolist() for share in islice(one.shares(), 2)])
+        seen += [list(chain(*batch)) for batch in zip(*parts, strict=True)]
+        (state,) = {tuple(sorted(one.state_dict().items())) for one in own}
+        state = dict(state)
+    last = feed(job(30, 7))
+    last.load_state_dict(state)
+    while last.epoch < 2:
+        seen += targets(last)
+    assert seen == expected
+
+
+def test_a_state_is_plain_figures() -> None:
+    own = feed(job(12, 4), replicas=2)
+    next(own.shares())
+    state = own.state_dict()
+    assert state == {"version": 1, "epoch": 0, "index": 1, "samples": 12, "global_batch_size": 4, "seed": 3}
+    assert json.loads(json.dumps(state)) == state
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"samples": 13}, "saved with samples 13, this job has samples 12"),
+        ({"global_batch_size": 6}, "saved with global batch 6, this job has global batch 4"),
+        ({"seed": 4}, "saved with seed 4, this job has seed 3"),
+        ({"index": 4}, "at batch 4 of an epoch that has 3"),
+        ({"index": -1}, '"index" of the state of a feed must be an integer of at least 0, got -1'),
+        ({"epoch": "1"}, "\"epoch\" of the state of a feed must be an integer of at least 0, got '1'"),
+        ({"version": 2}, "this is no state of a feed"),
+    ],
+)
+def test_a_state_that_contradicts_the_job_is_refused(change: dict[str, Any], said: str) -> None:
+    own = feed(job(12, 4))
+    with pytest.raises(InputError, match=re.escape(said)):
+        own.load_state_dict(own.state_dict() | change)
+    assert (own.epoch, own.index) == (0, 0)
+
+
+def test_an_epoch_that_is_over_for_more_ranks_has_a_last_batch_for_fewer() -> None:
+    """9 samples in batches of 4: the last one leaves a replica of two without any."""
+    two, one = feed(job(9, 4), replicas=2), feed(job(9, 4))
+    list(islice(two.shares(), 2))
+    one.load_state_dict(two.state_dict())
+    assert targets(one) == [sample_order(9, seed=3, epoch=0).tolist()[8:]]
+
+
+def test_shares_may_be_left_out_and_taken_later() -> None:
+    own = feed(job(12, 4), microbatches=2)
+    expected = targets(feed(job(12, 4), microbatches=2))
+    first, second, third = own.shares()
+    assert third.whole()[1].tolist() == expected[2]
+    assert first.whole()[1].tolist() == expected[0]
+    assert second.microbatch(1)[1].tolist() == expected[1][2:]
+
+
+def test_what_a_microbatch_took_is_told() -> None:
+    own = feed(job(7, 7), microbatches=3)
+    seen: list[Loading] = []
+    own.observe = seen.append
+    (share,) = own.shares()
+    with pytest.raises(InputError, match="microbatch 0 has not been loaded"):
+        share.loading(0)
+    share.whole()
+    assert [share.loading(number) for number in range(3)] == seen
+    assert [(one.samples, one.in_line) for one in seen] == [(3, True), (2, True), (2, True)]
+    assert all(one.prepared_s > 0 for one in seen)
 
 
 class Drawing(Dataset[Any]):
@@ -130,3 +247,13 @@ def test_two_ranks_that_load_the_same_samples_draw_the_same_numbers() -> None:
     assert not torch.equal(first[0], first[1])
     torch.manual_seed(1)
     assert torch.equal(left, torch.rand(3))
+
+
+@pytest.mark.parametrize("replicas", [2, 4])
+def test_what_a_sample_draws_does_not_depend_on_how_a_batch_is_cut(replicas: int) -> None:
+    alone = [share.whole()[0] for share in feed(job(8, 8, dataset=Drawing)).shares()]
+    parts = [
+        [share.whole()[0] for share in feed(job(8, 8, dataset=Drawing), replicas=replicas, replica=replica).shares()]
+        for replica in range(replicas)
+    ]
+    assert all(torch.equal(torch.cat(cut), one) for cut, one in zip(zip(*parts, strict=True), alone, strict=True))

@@ -148,6 +148,23 @@ def test_half_precision_is_added_up_in_fp32() -> None:
     assert noted[0][:, 0].tolist() == pytest.approx([4097.0, 4097.0], rel=1e-6)
 
 
+def test_an_element_without_earlier_gradients_does_not_count_for_all() -> None:
+    """v = 1, 1, 1 and 0 of a mean square of 0.75, gradients of 1: 3 / (1 + f) + 1 / f with f = 0.01 · √0.75 = 0.00866.
+
+    3 / 1.00866 + 115.47 = 118.44. By ε alone the last one would be 10⁸.
+    """
+    weight = nn.Parameter(torch.zeros(4, dtype=torch.float64))
+    moment = torch.tensor([1.0, 1.0, 1.0, 0.0], dtype=torch.float64)
+    noted: list[torch.Tensor] = []
+    noise = GradientNoise([weight], [weight], add_up=noted.append, second_moment=lambda parameter: (moment, 1.0))
+    noise.begin(10)
+    weight.sum().backward()
+    noise.settle(_state(10), None)
+    noise.observations()
+    _, pieces, _, whole, *_ = noted[0][0].tolist()
+    assert (pieces, whole) == pytest.approx((118.44, 118.44), rel=1e-4)
+
+
 def test_no_hook_stays() -> None:
     weight = nn.Parameter(torch.ones(2))
     noise = GradientNoise([weight, weight], [weight], add_up=None)

@@ -1,5 +1,7 @@
 """Gradient buckets of a segment."""
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from torch import nn
@@ -15,7 +17,8 @@ class Double:
     def __init__(self) -> None:
         self.seen: list[int] = []
 
-    def __call__(self, number: int, flat: torch.Tensor) -> None:
+    def __call__(self, number: int, flat: torch.Tensor, parameters: Sequence[torch.Tensor]) -> None:
+        assert flat.numel() == sum(parameter.numel() for parameter in parameters)
         self.seen.append(number)
         flat.mul_(2)
 

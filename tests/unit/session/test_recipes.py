@@ -91,6 +91,12 @@ def test_warm_up_goes_from_the_jobs_rate_to_that_of_the_rule() -> None:
     assert found == pytest.approx([1.75, 2.5, 3.25, 4, 4])
 
 
+def test_a_warm_up_of_nobody_knows_how_many_updates_is_refused() -> None:
+    with pytest.raises(InputError, match="give samples_per_epoch"):
+        follow_recipe(job(4 * BASE), recipe(warmup_epochs=2))
+    assert follow_recipe(job(BASE // 2), recipe(warmup_epochs=2)).lr_schedule is not None
+
+
 def test_a_smaller_rate_needs_no_warm_up() -> None:
     found = rates(follow_recipe(job(BASE // 2), recipe(warmup_epochs=2, samples_per_epoch=64)), 2)
     assert found == pytest.approx([0.5, 0.5])

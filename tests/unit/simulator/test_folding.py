@@ -40,6 +40,7 @@ def direct(devices: int) -> Cluster:
         (CHAIN, Strategy(dp=2, pp=2, boundaries=("op2",), schedule="zero-bubble", microbatches=3)),
         (CHAIN, Strategy(dp=4, zero=3, microbatches=2)),
         (CHAIN, Strategy(dp=4, zero=1)),
+        (CHAIN, Strategy(dp=6, sync="hierarchical", nodes=2, bucket_bytes=50)),
         (PAIRS, Strategy(dp=3, tp=2, pp=1, shards=find_shards(PAIRS, 2), microbatches=2)),
     ],
 )
@@ -50,7 +51,8 @@ def test_one_replica_takes_as_long_as_all(graph: Graph, strategy: Strategy) -> N
     table, cluster = table_for(graph), direct(strategy.devices)
     batch = 4 * strategy.dp * strategy.microbatches
     whole, one = lower(graph, strategy, batch=batch), lower_replica(graph, strategy, batch=batch)
-    assert one.ranks == whole.ranks[: strategy.pp * strategy.tp]
+    replicas = strategy.dp // strategy.nodes if strategy.sync == "hierarchical" else 1
+    assert one.ranks == whole.ranks[: replicas * strategy.pp * strategy.tp]
     assert can_fold(one, strategy, table, cluster)
     times = [
         simulate(program, price(program, graph, strategy, table, cluster, batch=batch)) for program in (whole, one)

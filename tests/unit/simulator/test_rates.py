@@ -65,6 +65,32 @@ def test_collectives_of_a_group_run_as_many_at_once_as_there_are_workers(at_once
     assert [span_of(timeline, item)[1] for item in ranks[0]] == pytest.approx(ends)
 
 
+def test_the_next_collective_takes_the_worker_that_is_free_first() -> None:
+    """Of 5, 1, 1 and 1 s, two at once: the worker of the second does the third and the fourth beside the first."""
+    ranks = tuple(tuple(all_reduce(rank, (0, 1), f"b{number}") for number in range(4)) for rank in (0, 1))
+    entries = dict(zip(ranks[0], map(transfer, (5.0, 1.0, 1.0, 1.0)), strict=True))
+    timeline = simulate(program(*ranks), costs(entries, at_once=2))
+    assert [span_of(timeline, item) for item in ranks[1]] == [(0.0, 5.0), (0.0, 1.0), (1.0, 2.0), (2.0, 3.0)]
+
+
+def test_collectives_of_unequal_sizes_share_the_wire_by_twos() -> None:
+    """4, 1 and 1 s. At half speed the second ends at 2, the third at 4; the first has 2 s left then and ends at 6."""
+    ranks = tuple(tuple(all_reduce(rank, (0, 1), f"b{number}") for number in range(3)) for rank in (0, 1))
+    entries = dict(zip(ranks[0], (transfer(seconds, "wire") for seconds in (4.0, 1.0, 1.0)), strict=True))
+    timeline = simulate(program(*ranks), costs(entries, at_once=2))
+    assert [span_of(timeline, item) for item in ranks[0]] == [(0.0, 6.0), (0.0, 2.0), (2.0, 4.0)]
+
+
+def test_a_collective_that_has_a_worker_keeps_it_while_a_member_is_late() -> None:
+    """The first waits for rank 1 until 3. The second (1 s) passes it; the third has to wait for its worker, until 1."""
+    late = forward(1)
+    first = tuple(all_reduce(0, (0, 1), f"b{number}") for number in range(3))
+    second = (late, all_reduce(1, (0, 1), "b0", after=("1F0",)), *(all_reduce(1, (0, 1), f"b{n}") for n in (1, 2)))
+    entries = {late: 3.0} | dict.fromkeys(first, transfer(1.0))
+    timeline = simulate(program(first, second), costs(entries, at_once=2, host_blocks=False))
+    assert [span_of(timeline, item) for item in first] == [(3.0, 4.0), (0.0, 1.0), (1.0, 2.0)]
+
+
 def test_messages_of_a_channel_run_one_at_a_time_whatever_collectives_do() -> None:
     """Two of 1 s + 2 s from rank 0 to rank 1: 6 s."""
     entry = transfer(2.0, "wire", latency_s=1.0)

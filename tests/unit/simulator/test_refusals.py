@@ -67,6 +67,22 @@ def test_after_something_that_is_not_there_is_refused() -> None:
         simulate(program((work,)), costs({work: 1.0}))
 
 
+def test_collectives_that_hold_all_workers_and_wait_for_a_later_one_are_told() -> None:
+    """Two are under way and wait for what is after the third, which waits for a worker."""
+    group = (0, 1)
+    lists = []
+    for rank in group:
+        third = all_reduce(rank, group, "b2")
+        work = forward(rank, after=(third.token,))
+        lists.append((*(all_reduce(rank, group, label, after=(work.token,)) for label in ("b0", "b1")), third, work))
+    entries = {item: 1.0 if item.kind is Kind.FORWARD else transfer(1.0) for rank in lists for item in rank}
+    first, third = (f"r0/AR#{label} = r1/AR#{label}" for label in ("b0", "b2"))
+    circle = f"deadlocks: {first} waits for r0/0F0, r0/0F0 waits for {third}, {third} waits for {first};"
+    with pytest.raises(InputError, match=circle):
+        simulate(program(*lists), costs(entries, at_once=2, host_blocks=False))
+    assert simulate(program(*lists), costs(entries, at_once=3, host_blocks=False)).makespan_s == 3.0
+
+
 @pytest.mark.parametrize("marks", [{}, {("r0/0B0", "b0"): 1.5}])
 def test_a_mark_without_a_place_inside_is_refused(marks: dict[tuple[str, str], float]) -> None:
     work, total = backward(0), all_reduce(0, (0,), after=("0B0!b0",))

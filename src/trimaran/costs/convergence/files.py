@@ -7,7 +7,8 @@
       {global_batch = 64, amount = 4.1, runs = 2, deviation = 0.14, values = [4.0, 4.2]},
     ]
 
-What is fitted is not kept: it follows from the points.
+What is fitted is not kept: it follows from the points. The file of a learning-rate rule is kept as seen from the folder
+of the curve file, wherever the command runs that reads it.
 """
 
 import csv
@@ -21,6 +22,7 @@ from typing import Any
 
 from trimaran.costs.convergence.checks import check_table
 from trimaran.costs.convergence.curve import Curve, fit_curve
+from trimaran.costs.convergence.recipes import rule_seen_from
 from trimaran.costs.convergence.tables import read_table
 from trimaran.costs.convergence.types import CurveTable
 from trimaran.errors import EnvironmentProblem, InputError, TrimaranError
@@ -61,7 +63,14 @@ def _read(path: Path) -> CurveTable:
         except tomllib.TOMLDecodeError as error:
             raise InputError(f"{path}: not TOML: {error}", file=str(path)) from None
     check_version(plain, CURVE_VERSION, source=str(path))
-    return table_of(plain, source=str(path))
+    return _with_rule(table_of(plain, source=str(path)), path.parent, relative=False)
+
+
+def _with_rule(table: CurveTable, folder: Path, *, relative: bool) -> CurveTable:
+    if table.recipe is None:
+        return table
+    rule = rule_seen_from(table.recipe.rule, folder, relative=relative)
+    return replace(table, recipe=replace(table.recipe, rule=rule))
 
 
 def write_curve(path: Path, table: CurveTable) -> None:
@@ -75,7 +84,7 @@ def write_curve(path: Path, table: CurveTable) -> None:
         InputError: another ending
         EnvironmentProblem: it cannot be written there
     """
-    plain = {"schema_version": CURVE_VERSION} | plain_table(table)
+    plain = {"schema_version": CURVE_VERSION} | plain_table(_with_rule(table, path.parent, relative=True))
     if path.suffix.lower() == ".json":
         text = json.dumps(plain, indent=2, allow_nan=False) + "\n"
     elif path.suffix.lower() == ".toml":

@@ -1,8 +1,8 @@
 """E(B) = E0 · (1 + B / Bcrit), fitted to the points of a table, with intervals.
 
 The logarithms are fitted by weighted least squares. For one Bcrit the best E0 is a weighted mean, so that the search is
-along one line. Intervals come from tables drawn anew: the runs of a batch are drawn again where they are known, their
-mean is moved by its spread where they are not, and both by what the form itself leaves unexplained.
+along one line. Intervals come from tables drawn anew: the mean of a batch is moved as its runs drawn again lie, where
+they are known, and by its spread; and by what the form itself leaves unexplained.
 
 Source:
     The form: McCandlish et al., arXiv 1812.06162, equation 2.11, with samples and updates exchanged.
@@ -25,6 +25,8 @@ _BELOW, _ABOVE = 100.0, 1000.0
 
 _DRAWS = 500
 _TAILS = (5.0, 95.0)
+_SAME = 1e-9
+"""Means whose logarithms differ by less are equal but for rounding."""
 
 Array = NDArray[np.float64]
 
@@ -126,18 +128,20 @@ def _misfit(residuals: Array, variances: Array) -> float:
 def _drawn(points: tuple[Point, ...], predicted: Array, amounts: Array, variances: Array, misfit: float) -> Array:
     """Tables drawn anew: logarithms of amounts, (draws, n)."""
     source = np.random.default_rng(0)
-    strays = source.standard_normal((_DRAWS, len(points))) * misfit
+    unexplained = source.standard_normal((_DRAWS, len(points))) * misfit
     moved = np.empty((_DRAWS, len(points)))
     for column, (point, variance) in enumerate(zip(points, variances, strict=True)):
         luck = source.standard_normal(_DRAWS) * math.sqrt(variance)
         if len(point.values) >= 3 and len(set(point.values)) > 1:
             runs = source.choice(point.values, size=(_DRAWS, len(point.values)))
-            # Runs drawn from n runs stray less than runs do, by n − 1 over n in variance.
-            luck = np.log(runs.mean(1) / point.amount) * math.sqrt(len(point.values) / (len(point.values) - 1))
+            strays = np.log(runs.mean(1) / point.amount)
+            # As these runs lie, and as far as runs are thought to stray: few that are nearly equal prove no certainty.
+            if strays.std() > _SAME:
+                luck = strays / strays.std() * math.sqrt(variance)
         moved[:, column] = luck
     # Around the points where runs are all that strays; around the form where the points themselves stray from it.
     centre = predicted if misfit > 0 else amounts
-    return centre[None, :] + strays + moved
+    return centre[None, :] + unexplained + moved
 
 
 def _or_infinite(critical: float, line: Array) -> float:

@@ -42,7 +42,8 @@ class Observation:
         pieces: sum of |g_k|²
         whole: |g|²
         scaled: the same two of gradients as the optimizer scales them, g / √(√v + ε) with the mean square v that Adam
-            keeps of earlier gradients: it steps by g / (√v + ε), which in these coordinates is plain descent; None
+            keeps of earlier gradients: it steps by g / (√v + ε), which in these coordinates is plain descent. An ε of
+            its own, and a hundredth of the root mean square of the tensor, so that no element counts for all; None
             where it does not scale, or has only begun
 
     Example:
@@ -70,7 +71,7 @@ class Observation:
 
 
 def as_scaled(observations: Iterable[Observation]) -> tuple[Observation, ...]:
-    """The same steps in the optimizer's own coordinates, those that have them.
+    """The same steps in the optimizer's own coordinates, those that have them, in finite figures.
 
     Args:
         observations: of a run
@@ -78,7 +79,7 @@ def as_scaled(observations: Iterable[Observation]) -> tuple[Observation, ...]:
     return tuple(
         replace(one, pieces=one.scaled[0], whole=one.scaled[1], scaled=None)
         for one in observations
-        if one.scaled is not None
+        if one.scaled is not None and all(map(math.isfinite, one.scaled))
     )
 
 
@@ -147,34 +148,6 @@ def estimate_noise_scale(observations: Sequence[Observation], *, seed: int = 0) 
         batch=batch,
         steps=len(observations),
     )
-
-
-def steps_needed(batch: float, noise_scale: float) -> float:
-    """How many times the steps of a huge batch a batch needs: 1 + B_noise / B.
-
-    Args:
-        batch: global batch [samples]
-        noise_scale: a `b_simple` or `b_crit` [samples]
-
-    Example:
-        >>> steps_needed(64, 192.0)
-        4.0
-    """
-    return 1.0 + noise_scale / batch
-
-
-def samples_needed(batch: float, noise_scale: float) -> float:
-    """How many times the samples of a tiny batch a batch needs: 1 + B / B_noise.
-
-    Args:
-        batch: global batch [samples]
-        noise_scale: a `b_simple` or `b_crit` [samples]; infinite: any batch is as good
-
-    Example:
-        >>> samples_needed(64, 32.0), samples_needed(64, 0.0)
-        (3.0, inf)
-    """
-    return 1.0 + batch / noise_scale if noise_scale > 0 else math.inf
 
 
 def _check(observations: Sequence[Observation]) -> None:

@@ -94,9 +94,9 @@ def predict_amounts(
         of_this = mixture.roughness == roughness
         rises = np.logaddexp(0.0, x[None, :] - mixture.criticals[of_this, None])
         forms = np.logaddexp(0.0, at[None, :] - mixture.criticals[of_this, None])
-        means.append(forms + _kriged(x, y[None, :] - rises, held, roughness, at)[0])
-        spread = _kriged(x, y[None, :] - rises, mixture.luck, roughness, at)[1] + (np.array(extra) if extra else 0.0)
-        deviations.append(np.broadcast_to(np.sqrt(spread), means[-1].shape))
+        stray, spread = _kriged(x, y[None, :] - rises, held, mixture.luck, roughness, at)
+        means.append(forms + stray)
+        deviations.append(np.broadcast_to(np.sqrt(spread + (np.array(extra) if extra else 0.0)), stray.shape))
     order = np.argsort(mixture.roughness, kind="stable")
     weights = mixture.weights[order]
     return np.exp(_quantiles(np.concatenate(means), np.concatenate(deviations), weights, (_TAIL, 0.5, 1 - _TAIL)))
@@ -187,16 +187,19 @@ def _solved(x: Array, variances: Array, roughness: float, span: float) -> tuple[
     return inverse, ones, float(ones.sum()), float(np.linalg.slogdet(matrix)[1])
 
 
-def _kriged(x: Array, residuals: Array, variances: Array, roughness: float, at: Array) -> tuple[Array, Array]:
-    """Mean (rows, m) and variance (m,) of the stray and the level at new places, given rows of residuals."""
+def _kriged(x: Array, residuals: Array, held: Array, luck: Array, roughness: float, at: Array) -> tuple[Array, Array]:
+    """Mean (rows, m) and variance (m,) of the stray and the level at new places, given rows of residuals.
+
+    The mean is a weighed mean of the residuals, by what is held against each point; its error has the luck of their
+    runs in it by the same weights. Where the prediction passes through a mean of lucky runs, it shares their luck.
+    """
     span = float(max(x.max(), at.max()) - min(x.min(), at.min()))
-    inverse, ones, total, _ = _solved(x, variances, roughness, span)
-    level = residuals @ ones / total
+    inverse, ones, total, _ = _solved(x, held, roughness, span)
     between = _covariance(x, at, roughness, span)
-    mean = level[:, None] + ((residuals - level[:, None]) @ inverse) @ between
-    missing = 1.0 - ones @ between
-    variance = roughness**2 * (2.0 * span + 10.0) - (between * (inverse @ between)).sum(0) + missing**2 / total
-    return mean, np.maximum(variance, 1e-12)
+    shares = inverse @ between + np.outer(ones, (1.0 - ones @ between) / total)
+    strays = _covariance(x, x, roughness, span) + np.diag(luck)
+    variance = roughness**2 * (2.0 * span + 10.0) + (shares * (strays @ shares - 2.0 * between)).sum(0)
+    return residuals @ shares, np.maximum(variance, 1e-12)
 
 
 def _quantiles(means: Array, deviations: Array, weights: Array, shares: tuple[float, ...]) -> Array:

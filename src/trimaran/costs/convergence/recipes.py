@@ -1,7 +1,10 @@
 """How the learning rate follows the batch: the named rules, and the recipe that a curve was measured with."""
 
+import hashlib
 import math
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from trimaran.errors import InputError
@@ -10,6 +13,8 @@ Schedule = Literal["hold", "job"]
 """The job's own schedule, followed by samples instead of updates; "hold": as far as it rises, without its decay."""
 
 RULES = ("linear", "sqrt", "constant")
+
+_DIGITS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +27,7 @@ class Recipe:
         warmup_epochs: over how many epochs the rate goes from the job's own to that of the rule, where it rises
         schedule: the job's own, with or without its decay
         samples_per_epoch: of the training data, so that a smaller last batch counts as what it is; None: as a full one
+        rule_digest: of the user's file as it was (`digest_of_rule`); "": none, or not known
     """
 
     rule: str
@@ -29,6 +35,54 @@ class Recipe:
     warmup_epochs: float = 0.0
     schedule: Schedule = "hold"
     samples_per_epoch: int | None = None
+    rule_digest: str = ""
+
+
+def is_function(rule: str) -> bool:
+    """Whether a rule is "file.py:function" of the user.
+
+    Args:
+        rule: as a recipe has it
+
+    Example:
+        >>> is_function("linear"), is_function("rules.py:half")
+        (False, True)
+    """
+    return ".py:" in rule
+
+
+def digest_of_rule(rule: str) -> str:
+    """What the user's file of a rule holds, as a digest; "" for a name, and for a file that cannot be read.
+
+    Args:
+        rule: as a recipe has it
+    """
+    if not is_function(rule):
+        return ""
+    try:
+        return hashlib.sha256(Path(rule.rpartition(":")[0]).read_bytes()).hexdigest()[:_DIGITS]
+    except OSError:
+        return ""
+
+
+def rule_seen_from(rule: str, folder: Path, *, relative: bool) -> str:
+    """A rule with the path of its file: whole, or relative to a folder.
+
+    Args:
+        rule: as a recipe has it; a name stays as it is
+        folder: that a relative path starts from
+        relative: make it relative to the folder, taking it as seen from the current one; else make it whole, taking it
+            as seen from the folder
+
+    Example:
+        >>> rule_seen_from("rules.py:half", Path("/curves"), relative=False)
+        '/curves/rules.py:half'
+    """
+    if not is_function(rule):
+        return rule
+    path, _, name = rule.rpartition(":")
+    found = os.path.relpath(Path(path).resolve(), folder.resolve()) if relative else str((folder / path).resolve())
+    return f"{found}:{name}"
 
 
 def named_factor(rule: str, ratio: float) -> float:

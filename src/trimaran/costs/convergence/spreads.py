@@ -12,7 +12,8 @@ _PRIOR_RUNS = 4
 """Runs that the pooled spread counts as beside a batch's own."""
 
 FEW = 3
-"""From so many runs on a mean is taken as it is; fewer are drawn to their neighbours."""
+"""From so many runs on a mean is taken as it is, where they stray as published ones do; fewer are drawn to their
+neighbours."""
 
 
 def variances_of_means(points: Sequence[Point]) -> NDArray[np.float64]:
@@ -46,8 +47,9 @@ def variances_of_means(points: Sequence[Point]) -> NDArray[np.float64]:
 def variances_held_against(points: Sequence[Point]) -> NDArray[np.float64]:
     """Variances with which the points draw a prediction to themselves.
 
-    A mean of three runs or more, or a figure of which nothing is said, is passed through. One or two runs among tables
-    of more are drawn to their neighbours.
+    A mean that is as sure as one of three published runs, or a figure of which nothing is said, is passed through. One
+    or two runs among tables of more are drawn to their neighbours, and so are means of runs that stray further, by what
+    they are less sure than that.
 
     Args:
         points: of one table
@@ -58,7 +60,8 @@ def variances_held_against(points: Sequence[Point]) -> NDArray[np.float64]:
     if all(point.runs == 1 for point in points):
         return np.zeros(len(points))
     found = variances_of_means(points)
-    return np.where([point.runs >= FEW for point in points], 0.0, found)
+    beyond = np.maximum(0.0, found - convergence_constants().run_spread ** 2 / FEW)
+    return np.where([point.runs >= FEW for point in points], beyond, found)
 
 
 def _own_variance(point: Point) -> float | None:

@@ -38,8 +38,9 @@ class TableRow:
         run: what the run is called; "" where it has no name
         reached: whether it reached the target
         target: of the metric; None where the row does not say
-        runs: how many the row stands for
-        deviation: over them, in the unit of the first amount; None where the row does not say
+        runs: how many the row stands for; None where the row does not say
+        deviation: over them, as a share of the amount; None where the row does not say
+        deviation_of: the first column of an amount that the row has, in whose unit the deviation was given
         samples_per_epoch: of the data; None where the row does not say
     """
 
@@ -49,8 +50,9 @@ class TableRow:
     run: str = ""
     reached: bool = True
     target: float | None = None
-    runs: int = 1
+    runs: int | None = None
     deviation: float | None = None
+    deviation_of: str = ""
     samples_per_epoch: int | None = None
 
 
@@ -117,6 +119,10 @@ def _row(header: list[str], cells: list[str], *, file: str, line: int, decimal_c
     if reached and not amounts:
         wanted = next(unit for unit in AMOUNTS if unit in row)
         raise place.wrong(wanted, "a positive number, or no under a column reached")
+    first = next((name for name in header if name in amounts), "")
+    deviation = place.number("deviation", least=0.0) if first else None
+    if deviation is not None and deviation > amounts[first]:
+        raise place.wrong("deviation", f"a standard deviation of {first}, no larger than the {amounts[first]:g} there")
     return TableRow(
         line=line,
         global_batch=batch,
@@ -124,8 +130,9 @@ def _row(header: list[str], cells: list[str], *, file: str, line: int, decimal_c
         run=row.get("run", ""),
         reached=reached,
         target=place.number("target"),
-        runs=place.whole("runs") or 1,
-        deviation=place.number("deviation", least=0.0),
+        runs=place.whole("runs"),
+        deviation=None if deviation is None else deviation / amounts[first],
+        deviation_of=first,
         samples_per_epoch=place.whole("samples_per_epoch"),
     )
 

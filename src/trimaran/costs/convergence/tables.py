@@ -1,15 +1,16 @@
 """A user's table of runs as a `CurveTable`: units made one, runs of a batch made a point."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from trimaran.costs.convergence.table_rows import AMOUNTS, TableRow, read_rows
 from trimaran.costs.convergence.types import CurveTable, Point, Unit
 from trimaran.errors import InputError
 
 _AGREE = 0.02
-"""Amounts in two units may differ by this share, or by one update."""
+"""Amounts in two units may differ by this share, or by one update, or one in each epoch: its last may be smaller."""
 
 
 def read_table(path: Path) -> CurveTable:
@@ -90,28 +91,63 @@ def _common_unit(rows: Sequence[TableRow], *, file: str) -> Unit:
     raise InputError(f"{file}: no unit that every row has: fill one of {', '.join(AMOUNTS)}", file=file)
 
 
+class _Epoch(NamedTuple):
+    """How many samples an epoch has, by one row.
+
+    Attributes:
+        line: of the row
+        samples: most likely
+        low: at least
+        high: at most
+        exact: samples are counted; else updates are, of which the last in an epoch may be smaller, or left out
+    """
+
+    line: int
+    samples: float
+    low: float
+    high: float
+    exact: bool
+
+
 def _samples_per_epoch(rows: Sequence[TableRow], *, file: str) -> float | None:
     """Of the rows that give epochs beside samples or steps, and of the column."""
-    found: list[tuple[int, float, float]] = []
-    for row in rows:
-        if row.samples_per_epoch is not None:
-            found.append((row.line, float(row.samples_per_epoch), _AGREE))
-        if "epochs" in row.amounts and ("samples" in row.amounts or "steps" in row.amounts):
-            samples = row.amounts.get("samples", row.amounts.get("steps", 0.0) * row.global_batch)
-            slack = _AGREE + (row.global_batch / samples if "samples" not in row.amounts else 0.0)
-            found.append((row.line, samples / row.amounts["epochs"], slack))
-    for line, per_epoch, slack in found[1:]:
-        first = found[0]
-        if abs(per_epoch / first[1] - 1) > max(slack, first[2]):
+    found = [epoch for row in rows for epoch in _epochs_of(row)]
+    if not found:
+        return None
+    lowest = highest = found[0]
+    for epoch in found:
+        lowest = epoch if epoch.high < lowest.high else lowest
+        highest = epoch if epoch.low > highest.low else highest
+        if highest.low > lowest.high:
+            one, other = sorted((lowest, highest))
             raise InputError(
-                f"{file}: lines {first[0]} and {line} contradict each other: an epoch has {first[1]:.6g} samples "
-                f"by the one and {per_epoch:.6g} by the other; correct epochs, samples or steps, or keep one of them",
+                f"{file}: lines {one.line} and {other.line} contradict each other: an epoch has {one.samples:.6g} "
+                f"samples by the one and {other.samples:.6g} by the other; correct epochs, samples or steps, or keep "
+                "one of them",
                 file=file,
-                line=line,
+                line=other.line,
             )
-    exact = [per_epoch for _, per_epoch, slack in found if slack == _AGREE]
-    usable = exact or [per_epoch for _, per_epoch, _ in found]
-    return math.fsum(usable) / len(usable) if usable else None
+    exact = [epoch.samples for epoch in found if epoch.exact]
+    if exact:
+        return math.fsum(exact) / len(exact)
+    return min(found, key=lambda epoch: epoch.high - epoch.low).samples
+
+
+def _epochs_of(row: TableRow) -> Iterator[_Epoch]:
+    about = _AGREE / 2
+    if row.samples_per_epoch is not None:
+        samples = float(row.samples_per_epoch)
+        yield _Epoch(row.line, samples, samples * (1 - about), samples * (1 + about), True)
+    epochs = row.amounts.get("epochs")
+    if epochs is None:
+        return
+    if "samples" in row.amounts:
+        samples = row.amounts["samples"] / epochs
+        yield _Epoch(row.line, samples, samples * (1 - about), samples * (1 + about), True)
+    elif "steps" in row.amounts:
+        samples = row.amounts["steps"] * row.global_batch / epochs
+        low, high = (samples + way * row.global_batch * max(1.0, 1.0 / epochs) for way in (-1, 1))
+        yield _Epoch(row.line, samples, low * (1 - about), high * (1 + about), False)
 
 
 def _compare_steps(rows: Sequence[TableRow], *, file: str) -> None:
@@ -119,7 +155,10 @@ def _compare_steps(rows: Sequence[TableRow], *, file: str) -> None:
         if "steps" not in row.amounts or "samples" not in row.amounts:
             continue
         made = row.amounts["steps"] * row.global_batch
-        if abs(made - row.amounts["samples"]) > max(row.global_batch, _AGREE * made):
+        epochs = row.amounts.get("epochs")
+        if epochs is None:
+            epochs = row.amounts["samples"] / row.samples_per_epoch if row.samples_per_epoch else 0.0
+        if abs(made - row.amounts["samples"]) > max(row.global_batch * max(1.0, epochs), _AGREE * made):
             raise InputError(
                 f"{file}: line {row.line}: {row.amounts['steps']:g} steps of batch {row.global_batch} are "
                 f"{made:g} samples, not {row.amounts['samples']:g}: correct one, or keep one of the columns",
@@ -142,7 +181,7 @@ def _one(found: Sequence[tuple[int, float]], name: str, *, file: str) -> float |
 
 def _point(batch: int, rows: Sequence[TableRow], unit: Unit, *, file: str, notes: list[str]) -> Point | None:
     done = [row for row in rows if row.reached]
-    failed = sum(row.runs for row in rows if not row.reached)
+    failed = sum(row.runs or 1 for row in rows if not row.reached)
     names = [row.run for row in rows if row.run]
     for name in names:
         if names.count(name) > 1:
@@ -158,7 +197,7 @@ def _point(batch: int, rows: Sequence[TableRow], unit: Unit, *, file: str, notes
         return None
     if len(rows) > 1 and len(names) < len(rows):
         notes.append(f"batch {batch} is there {len(rows)} times without a name under run: taken as repeated runs")
-    if len(done) > 1 and any(row.runs > 1 for row in done):
+    if len(done) > 1 and any((row.runs or 1) > 1 or row.deviation is not None for row in done):
         raise InputError(
             f"{file}: line {done[1].line}: batch {batch} has a row that is a mean of several runs and others beside "
             "it: give either means or runs",
@@ -167,13 +206,25 @@ def _point(batch: int, rows: Sequence[TableRow], unit: Unit, *, file: str, notes
         )
     values = tuple(_amount(row, unit) for row in done)
     if len(done) == 1:
-        row, spread = done[0], done[0].deviation
-        if spread is not None and _from_steps(row, unit):
-            spread *= batch
-        return Point(global_batch=batch, amount=values[0], runs=row.runs, deviation=spread, failed=failed)
+        runs, share = _spread_of(done[0], notes=notes)
+        spread = None if share is None else share * values[0]
+        return Point(global_batch=batch, amount=values[0], runs=runs, deviation=spread, failed=failed)
     mean = math.fsum(values) / len(values)
     spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
     return Point(global_batch=batch, amount=mean, runs=len(values), deviation=spread, values=values, failed=failed)
+
+
+def _spread_of(row: TableRow, *, notes: list[str]) -> tuple[int, float | None]:
+    """Runs of a row that is a mean, and their deviation as a share of it."""
+    if row.deviation is None or (row.runs or 2) > 1:
+        if row.deviation is not None and len(row.amounts) > 1:
+            notes.append(f"batch {row.global_batch}: the deviation is taken as one of {row.deviation_of}")
+        if row.deviation is not None and row.runs is None:
+            notes.append(f"batch {row.global_batch}: a deviation over nobody says how many runs: taken as two")
+            return 2, row.deviation
+        return row.runs or 1, row.deviation
+    notes.append(f"batch {row.global_batch}: a single run has no deviation, left out")
+    return 1, None
 
 
 def _amount(row: TableRow, unit: Unit) -> float:

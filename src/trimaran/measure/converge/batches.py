@@ -8,6 +8,13 @@ from trimaran.errors import InputError
 _DOTS = ("…", "...", "..")
 # Below this share of what the device is known to take, microbatches are so small that a step is mostly overhead.
 _SMALLEST_SHARE = 0.25
+_MOST_BATCHES = 300
+"""As many as a curve may have points."""
+
+_MOST_DIGITS = 12
+"""Of a batch: larger than any data set."""
+
+_SHOWN = 60
 
 
 def parse_batches(text: str) -> tuple[int, ...]:
@@ -20,7 +27,7 @@ def parse_batches(text: str) -> tuple[int, ...]:
         By rising size, each once [samples].
 
     Raises:
-        InputError: not a number, less than 1, or dots that do not lead to the number after them
+        InputError: not a number, less than 1, too large, dots that do not lead to the number after them, or too many
 
     Example:
         >>> parse_batches("32,64,…,256"), parse_batches("16..64"), parse_batches("100,200,...,500")
@@ -40,17 +47,24 @@ def parse_batches(text: str) -> tuple[int, ...]:
         dots = False
     if dots:
         raise InputError(f'--batches "{text}": dots must stand between two numbers', text=text)
+    if len(set(batches)) > _MOST_BATCHES:
+        raise InputError(f"--batches: {len(set(batches))} of them, at most {_MOST_BATCHES} can be measured")
     return tuple(sorted(set(batches)))
 
 
 def _size(entry: str, text: str) -> int:
-    if not re.fullmatch(r"[0-9]+", entry) or int(entry) < 1:
+    digits = entry.lstrip("0") if re.fullmatch(r"[0-9]+", entry) else ""
+    if not 1 <= len(digits) <= _MOST_DIGITS:
         raise InputError(
-            f'--batches "{text}": "{entry}" is no number of samples; write whole numbers of at least 1 between commas, '
-            'such as "32,64,128" or "32,64,…,1024"',
-            entry=entry,
+            f'--batches "{_short(text)}": "{_short(entry)}" is no number of samples; write whole numbers from 1 to '
+            f'{_MOST_DIGITS} digits between commas, such as "32,64,128" or "32,64,…,1024"',
+            entry=_short(entry),
         )
-    return int(entry)
+    return int(digits)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 def _between(before: Sequence[int], last: int, text: str) -> list[int]:
@@ -63,11 +77,13 @@ def _between(before: Sequence[int], last: int, text: str) -> list[int]:
         while size < last and size * multiply + add > size:
             size = size * multiply + add
             found.append(round(size))
+            if len(found) > _MOST_BATCHES:
+                break
         if found and found[-1] == last:
             return found
     raise InputError(
-        f'--batches "{text}": going on from {", ".join(map(str, before[-2:]))} does not lead to {last}; write all of '
-        "them",
+        f'--batches "{text}": going on from {", ".join(map(str, before[-2:]))} does not lead to {last} within '
+        f"{_MOST_BATCHES} batches; write all of them",
         text=text,
     )
 
@@ -129,23 +145,25 @@ def count_microbatches(batch: int, *, fits: int) -> int:
         fits: what the device is known to take at once [samples]
 
     Returns:
-        The fewest that divide the batch and are no larger than that, at least 2 where there are 2 samples: the spread
-        between them says how noisy the gradient is.
+        The fewest that divide the batch and are no larger than that. At least 2, whose spread says how noisy the
+        gradient is, where the batch has a divisor that leaves them not far smaller; else 1, where the batch fits.
 
     Raises:
-        InputError: the batch has no such divisor but ones far smaller
+        InputError: the batch does not fit and has no such divisor but ones far smaller
 
     Example:
         >>> count_microbatches(256, fits=64), count_microbatches(16, fits=64), count_microbatches(96, fits=64)
         (4, 2, 2)
+        >>> count_microbatches(13, fits=64)
+        1
     """
-    if batch == 1:
-        return 1
     for count in range(max(2, -(-batch // fits)), batch + 1):
         if batch % count == 0:
             if batch // count < _SMALLEST_SHARE * min(fits, batch // 2):
                 break
             return count
+    if batch <= fits:
+        return 1
     near = sorted({max(1, batch // fits) * fits, -(-batch // fits) * fits})
     raise InputError(
         f"a batch of {batch} cannot be cut into equal microbatches of at most {fits} that are not tiny: take "

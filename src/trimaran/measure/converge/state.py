@@ -32,7 +32,8 @@ class Run:
         updates: of the weights
         seconds: of training, evaluations not counted [s]
         evaluations: epochs and metric of each
-        noise: of its gradients, as a plain document; None where it was not watched
+        noise: of its gradients, as a plain document; None where it was not watched. Where the target was not known yet,
+            `until` has the epochs of each evaluation that was the best so far, and the document up to there
     """
 
     batch: int
@@ -60,6 +61,23 @@ class Run:
         epochs = find_crossing(self.evaluations, target)
         return epochs if epochs is not None and epochs <= most else None
 
+    def noise_until(self, target: float) -> dict[str, Any] | None:
+        """What its gradients said until an evaluation reached a target: later ones say nothing of the way there.
+
+        Args:
+            target: value of the metric
+
+        Returns:
+            A plain document, of the whole run where nothing is known of a part; None where nothing is known.
+        """
+        if self.noise is None:
+            return None
+        reached = next((epochs for epochs, metric in self.evaluations if metric >= target), None)
+        for epochs, document in self.noise.get("until", ()):
+            if epochs == reached:
+                return None if document is None else dict(document)
+        return {name: value for name, value in self.noise.items() if name != "until"}
+
     def settles(self, target: float | None, *, most: float) -> bool:
         """Whether it says what a run to a target would say, so that it need not be run again.
 
@@ -67,9 +85,11 @@ class Run:
             target: value of the metric; None: only the epochs end a run
             most: limit of epochs
         """
-        if target is not None and self.needed(target, most=most) is not None:
+        if self.end == "diverged" or (target is not None and self.needed(target, most=most) is not None):
             return True
-        return self.end == "diverged" or (self.end == "epochs" and self.epochs >= most - 1e-9)
+        # One that reached the target after the limit, such as by its last update, has not reached it within.
+        ended = self.end == "epochs" or (target is not None and self.end == "reached")
+        return ended and self.epochs >= most - 1e-9
 
 
 @contextlib.contextmanager
@@ -103,16 +123,20 @@ def read_runs(folder: Path) -> list[Run]:
 
     Raises:
         CorruptDataError: a line is damaged; the last one may be cut short, as when the command was killed
+        EnvironmentProblem: the file cannot be read
     """
     path = folder / "runs.jsonl"
-    if not path.exists():
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
         return []
-    lines = path.read_text(encoding="utf-8").split("\n")
+    except OSError as error:
+        raise EnvironmentProblem(f"{path} cannot be read: {error.strerror}", path=str(path)) from None
     runs = []
     for number, line in enumerate(lines[:-1], start=1):
         try:
             runs.append(from_plain(json.loads(line), Run, source=f"{path}:{number}"))
-        except (ValueError, InputError) as error:
+        except (ValueError, RecursionError, InputError) as error:
             raise CorruptDataError(
                 f"{path}:{number} is damaged, {error}: remove the line, and the run is done again", path=str(path)
             ) from None

@@ -46,6 +46,7 @@ class Outcome:
         updates: of the weights
         seconds: of training, evaluations not counted [s]
         evaluations: epochs and metric of each
+        evaluated_after: updates of the weights before each evaluation
     """
 
     end: End
@@ -54,6 +55,7 @@ class Outcome:
     updates: int
     seconds: float
     evaluations: tuple[Evaluation, ...] = field(default=())
+    evaluated_after: tuple[int, ...] = field(default=())
 
 
 def train_to_target(
@@ -78,6 +80,7 @@ def train_to_target(
     """
     feed = executor.feed()
     evaluations: list[Evaluation] = []
+    evaluated_after: list[int] = []
     per_epoch = min(feed.samples, feed.batches * batch)
     samples, updates, seconds, last = 0, 0, 0.0, 0.0
 
@@ -89,6 +92,7 @@ def train_to_target(
             updates=updates,
             seconds=seconds,
             evaluations=tuple(evaluations),
+            evaluated_after=tuple(evaluated_after),
         )
 
     while True:
@@ -111,6 +115,7 @@ def train_to_target(
                 if not math.isfinite(metric):
                     return outcome("diverged")
                 evaluations.append((epochs, metric))
+                evaluated_after.append(updates)
                 report(epochs, metric)
                 if limits.target is not None and metric >= limits.target:
                     return outcome("reached")

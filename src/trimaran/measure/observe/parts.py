@@ -2,8 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, fields
+from typing import TypeVar
 
 from trimaran.costs.noise import student_95
+
+_Step = TypeVar("_Step")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +52,12 @@ def mean_parts(parts: Sequence[Parts]) -> Parts:
 
 
 def figure_interval(
-    figure: Callable[[Parts], float], mean: Parts, blocks: Sequence[Parts]
+    figure: Callable[[_Step], float], mean: _Step, blocks: Sequence[_Step]
 ) -> tuple[float, float, float]:
     """A figure of the mean step with its 90 % interval from the spread between blocks of consecutive steps.
 
     Args:
-        figure: of a step
+        figure: of a step, or of what else sums up steps
         mean: of all steps
         blocks: means of blocks of consecutive steps
 

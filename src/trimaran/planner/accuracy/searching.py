@@ -171,7 +171,12 @@ class _Cells:
         """Strategies on some counts of devices with their bounds; what stands against the others is kept."""
         problem = self.grid.problems[batch]
         strategies, rejected = enumerate_strategies(
-            problem.graph, devices=problem.devices, batch=batch, executions=problem.executions, pins=problem.pins
+            problem.graph,
+            devices=problem.devices,
+            batch=batch,
+            executions=problem.executions,
+            pins=problem.pins,
+            hosts=problem.cluster.hosts,
         )
         self.rejected[batch] += [one for one in rejected if one.strategy.devices in counts]
         for strategy in strategies:

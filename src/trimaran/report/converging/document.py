@@ -77,9 +77,10 @@ def _run_document(run: ConvergedRun) -> dict[str, object]:
 
 def _noise_document(noise: NoiseComparison) -> dict[str, object]:
     return {
-        "b_crit": noise.b_crit,
-        "runs_interval": [noise.low, noise.high],
+        "b_crit": _finite(noise.b_crit),
+        "runs_interval": [_finite(noise.low), _finite(noise.high)],
         "runs": noise.runs,
+        "runs_without_signal": noise.endless,
         "ratio_to_fitted": noise.ratio,
     }
 

@@ -1,5 +1,6 @@
 """What a measurement of convergence found."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +35,20 @@ class ConvergedRun:
     seconds: float
     best: float | None
     noise: Mapping[str, Any] | None = None
+
+    @property
+    def noise_b_crit(self) -> float | None:
+        """Critical batch by its gradients, infinite where they show no signal [samples]; None where they were not seen.
+
+        Example:
+            >>> figures = {"end": "reached", "epochs": 2.0, "trained_epochs": 2.0, "samples": 9, "updates": 3}
+            >>> run = ConvergedRun(global_batch=3, seed=0, seconds=1.0, best=0.9, noise={"b_crit": None}, **figures)
+            >>> run.noise_b_crit
+            inf
+        """
+        if self.noise is None:
+            return None
+        return math.inf if self.noise["b_crit"] is None else float(self.noise["b_crit"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,11 +86,12 @@ class NoiseComparison:
     """The critical batch by gradient noise, beside the fitted one.
 
     Attributes:
-        b_crit: over all runs, as the fit weighs their batches [samples]
+        b_crit: median over all runs, as the fit weighs their batches; infinite where most show no signal [samples]
         low: 5 % of the runs are below
         high: 5 % of the runs are above
-        runs: that say one
-        ratio: over the fitted one; None where the fitted one is infinite
+        runs: that were observed
+        endless: those of them whose gradients show no signal: their critical batch is counted as infinite
+        ratio: over the fitted one; None where either is infinite
     """
 
     b_crit: float
@@ -83,6 +99,7 @@ class NoiseComparison:
     high: float
     runs: int
     ratio: float | None
+    endless: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

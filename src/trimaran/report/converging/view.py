@@ -34,7 +34,7 @@ def convergence_view(found: Convergence) -> RenderableType:
         ratio = "" if noise.ratio is None else f", {noise.ratio:.2f} × the fitted one"
         after.append(
             f"Bcrit by gradient noise {_count(noise.b_crit)}{ratio}; single runs {_count(noise.low)} to "
-            f"{_count(noise.high)}"
+            f"{_count(noise.high)}" + (f"; {noise.endless} of {noise.runs} show no signal" if noise.endless else "")
         )
     kept = f", {found.kept} kept from before" if found.kept else ""
     ended = sum(len(one.runs) for one in found.batches)
@@ -50,7 +50,7 @@ def convergence_view(found: Convergence) -> RenderableType:
 
 def _cells(curve: Curve, one: ConvergedBatch) -> list[str]:
     point = next((point for point in curve.table.points if point.global_batch == one.global_batch), None)
-    found = sorted(float(run.noise["b_crit"]) for run in one.runs if run.noise is not None and run.noise["b_crit"])
+    found = sorted(value for run in one.runs if (value := run.noise_b_crit) is not None)
     return [
         str(one.global_batch),
         "–" if point is None else f"{point.amount:.2f}",

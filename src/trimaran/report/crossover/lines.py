@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 
-from rich import box
 from rich.table import Table
 
 from trimaran.report.crossover.study import Crossing, Crossover, Row
+from trimaran.report.framing import frame_table
 
 TITLES = {"paper": "paper mode: fixed local batch, SE = 1", "ours": "local batch free, predicted exchange"}
 
@@ -23,7 +23,7 @@ def head_lines(found: Crossover) -> list[str]:
 def summary_table(found: Crossover) -> Table:
     """One line a width: the worker, and from how many devices on it is ahead on each basis."""
     told = "from so many devices on" if found.curve else f"where, on {max(found.counts)} devices,"
-    table = _table(f"The hybrid is ahead {told}")
+    table = frame_table(f"The hybrid is ahead {told}")
     for title in ("M", "worker", "SU^M"):
         table.add_column(title, justify="left" if title == "worker" else "right", no_wrap=True)
     for title in ("paper mode", "ours"):
@@ -45,10 +45,10 @@ def summary_table(found: Crossover) -> Table:
 
 def crossing_table(crossing: Crossing, *, is_known: bool) -> Table:
     """The best ways of both sides on each number of devices."""
-    table = _table(f"M = {crossing.width}, {TITLES[crossing.basis]}")
+    table = frame_table(f"M = {crossing.width}, {TITLES[crossing.basis]}")
     for title in ("GPUs", "data parallel", "hybrid"):
         table.add_column(title, justify="right", no_wrap=True)
-    for title in ("hybrid/DP", "90 %", "likely") if is_known else ("epochs needed", "same batch up to"):
+    for title in ("hybrid/DP", "90 %", "likely") if is_known else ("epochs needed", "largest same batch"):
         table.add_column(title, justify="right", no_wrap=True)
     for row in crossing.rows:
         table.add_row(str(row.devices), row.data.name, row.hybrid.name, *_cells(row, is_known=is_known))
@@ -73,8 +73,8 @@ def legend_lines(found: Crossover) -> list[str]:
     if found.curve is None:
         return [
             "Ways are workers × local batch, here those with the most samples a second.",
-            "epochs needed: the ratio of epochs above which the hybrid is ahead; same batch up to: the largest global "
-            "batch at which its step is the shorter one.",
+            "epochs needed: the ratio of epochs above which the hybrid is ahead; largest same batch: the largest "
+            "global batch at which its step is the shorter one; at smaller ones it may not be.",
         ]
     return [
         "Ways are workers × local batch, '128 of 2 × 64' workers of two devices.",
@@ -98,7 +98,7 @@ def _needed(crossing: Crossing) -> str:
     last = crossing.rows[-1]
     if crossing.basis == "paper":
         return f"epochs × {last.needed_epoch_ratio:.2f}"
-    return "never" if last.equal_batch_limit is None else f"batch ≤ {last.equal_batch_limit:,}"
+    return "never" if last.equal_batch_limit is None else f"at batch {last.equal_batch_limit:,}"
 
 
 def _cells(row: Row, *, is_known: bool) -> tuple[str, ...]:
@@ -115,15 +115,3 @@ def _count(devices: int | None) -> str:
 
 def _told(parts: Iterable[str]) -> str:
     return "; ".join(parts)
-
-
-def _table(title: str) -> Table:
-    return Table(
-        title=title,
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-        title_style="bold",
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-        show_edge=False,
-    )

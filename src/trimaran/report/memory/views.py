@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from trimaran.report.framing import frame_table
 from trimaran.report.memory.estimate import LargestBatch, MemoryEstimate, PolicyFigures, StorageLine, Usage
 from trimaran.report.memory.split import SplitFigures
 from trimaran.units import format_bytes, format_seconds
@@ -26,7 +26,7 @@ def budget_line(estimate: MemoryEstimate) -> str:
 
 def summary_table(estimate: MemoryEstimate) -> Table:
     """Peak, mean and time: without help, at the floor, under the plan, at the limit."""
-    table = _table("")
+    table = frame_table("")
     split = estimate.split
     table.add_column("", no_wrap=split is None)
     for title in ("peak", "mean", "step", "slower"):
@@ -89,7 +89,7 @@ def batch_line(batches: LargestBatch) -> str:
 
 def policy_table(estimate: MemoryEstimate) -> Table:
     """The paper's policies and ours, one line each."""
-    table = _table("Policies", "w/o: without weights, gradients and optimizer state   * the plan")
+    table = frame_table("Policies", "w/o: without weights, gradients and optimizer state   * the plan")
     table.add_column("", no_wrap=True)
     table.add_column("policy", no_wrap=True)
     for title in ("peak", "mean", "mean w/o", "slower", "to host", "again"):
@@ -117,7 +117,7 @@ def policy_notes(policies: Sequence[PolicyFigures]) -> list[str]:
 
 def storage_table(lines: Sequence[StorageLine]) -> Table:
     """What becomes of each storage, and why."""
-    table = _table("Storages")
+    table = frame_table("Storages")
     table.add_column("", justify="right", no_wrap=True)
     table.add_column("made by", max_width=26, overflow="ellipsis", no_wrap=True)
     table.add_column("size", justify="right", no_wrap=True)
@@ -140,16 +140,3 @@ def slower(share: float) -> str:
 
 def _sizes(usage: Usage) -> tuple[str, str]:
     return format_bytes(usage.peak_bytes), format_bytes(usage.mean_bytes)
-
-
-def _table(title: str, caption: str = "") -> Table:
-    return Table(
-        box=box.SIMPLE_HEAD,
-        title=Text(title, style="bold") if title else None,
-        title_justify="left",
-        caption=Text(caption) if caption else None,
-        caption_justify="left",
-        show_edge=False,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )

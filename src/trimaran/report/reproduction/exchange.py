@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rich import box
 from rich.table import Table
 
+from trimaran.report.framing import frame_table
 from trimaran.report.reproduction.exchange_figures import PublishedRatio
 from trimaran.report.scaling.document import row_document
 from trimaran.report.scaling.study import ScalingRow
@@ -58,7 +58,7 @@ class ReproducedExchange:
 
 def studied_table(network: StudiedNetwork) -> Table:
     """FP, BP and WU in milliseconds: a line for each batch and number of devices, both methods beside each other."""
-    table = _table(network.network)
+    table = frame_table(network.network)
     for name in ("batch", "GPUs", "FP"):
         table.add_column(name, justify="right", no_wrap=True)
     for sync in ("p2p", "nccl"):
@@ -80,7 +80,7 @@ def studied_table(network: StudiedNetwork) -> Table:
 
 def ratio_table(networks: Sequence[StudiedNetwork], devices: int = 8) -> Table:
     """NCCL by copies on eight devices, ours and what is published."""
-    table = _table(f"speed of NCCL by that of copies, {devices} GPUs")
+    table = frame_table(f"speed of NCCL by that of copies, {devices} GPUs")
     table.add_column("network", no_wrap=True)
     batches = networks[0].batches
     for batch in batches:
@@ -108,18 +108,6 @@ def exchange_document(found: ReproducedExchange) -> dict[str, Any]:
             for network in found.networks
         ],
     }
-
-
-def _table(title: str) -> Table:
-    return Table(
-        title=title,
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-        title_style="bold",
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-        show_edge=False,
-    )
 
 
 def _ms(seconds: float) -> str:

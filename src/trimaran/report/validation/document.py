@@ -17,6 +17,7 @@ ORDER = (
     "peak_memory",
     "activation_memory",
     "time_to_train",
+    "feeding",
 )
 """Families as they are shown."""
 
@@ -57,7 +58,7 @@ def by_nodes(rows: Sequence[Scored]) -> dict[str, list[Scored]]:
 def _row(row: Scored) -> dict[str, object]:
     document: dict[str, object] = {"row_id": row.row_id, "family": row.family, "measured": row.measured}
     if row.predicted is None:
-        return document | {"skipped": row.skipped}
+        return document | {"predicted": None, "interval": None, "error": None, "skipped": row.skipped}
     document |= {"predicted": row.predicted, "interval": [row.low, row.high], "error": row.error}
     if row.baselines:
         document["baselines"] = dict(row.baselines)

@@ -18,12 +18,13 @@ import torch.distributed as dist
 
 from trimaran.costs.types import ProgramCosts
 from trimaran.errors import InputError
+from trimaran.program.nodes import is_chained
 from trimaran.program.types import RECEIVES, SENDS, Instruction, Kind, Mark, Program
 from trimaran.runtime.channels import Channels
 from trimaran.runtime.emulation.pauses import pause_until, sharpen_timers
 from trimaran.runtime.pending import InFlight, Pending
 from trimaran.runtime.record import Recorder
-from trimaran.runtime.streams import open_streams
+from trimaran.runtime.streams import Stamp, open_streams
 from trimaran.runtime.world import World
 from trimaran.timeline import COMPUTE, HOST, Timeline
 
@@ -52,6 +53,7 @@ class Emulator:
         self._marks = {item.token: _in_order(item, costs) for item in self._instructions if item.marks}
         self._started_by = _started_by_marks(self._instructions)
         self._named = {item.token: item for item in self._instructions}
+        self._followers = {name: item for item in self._instructions if is_chained(item) for name in item.after}
         self._channels = Channels([program], world)
         self._buffers = {item.token: _buffer(item) for item in self._instructions if item.communicates}
         streams = open_streams(world.device)
@@ -70,7 +72,7 @@ class Emulator:
         """
         marked = {token for tokens in self._started_by.values() for token in tokens}
         for instruction in self._instructions:
-            if instruction.token in marked:
+            if instruction.token in marked or is_chained(instruction):
                 continue
             for name in instruction.after:
                 self._in_flight.wait(name)
@@ -111,6 +113,9 @@ class Emulator:
         start = self._recorder.stamp()
         buffers = self._buffers[instruction.token]
         work = _issue(instruction, buffers, self._channels)
+        follower = self._followers.get(instruction.token)
+        if follower is not None:
+            work = self._follow(work, follower)
         pending = Pending(
             token=instruction.token, nbytes=instruction.nbytes, works=[work], buffers=buffers, start=start
         )
@@ -120,6 +125,31 @@ class Emulator:
         # gloo cannot tell when a scatter or a gather has ended, no more than it can of messages.
         seen = collective and instruction.kind not in (Kind.ALL_GATHER, Kind.REDUCE_SCATTER)
         self._in_flight.add(pending, channel, collective=seen, stood_still=not collective)
+
+    def _follow(self, work: object, follower: Instruction) -> object:
+        """Let a sum across nodes start when that within the node has ended; returns what to wait for in its place."""
+        buffers = self._buffers[follower.token]
+        started: list[Stamp] = []
+
+        def begin() -> object:
+            started.append(self._recorder.stamp())
+            return _issue(follower, buffers, self._channels)
+
+        first, second = self._channels.chain().after(work, begin)
+        pending = Pending(
+            token=follower.token,
+            nbytes=follower.nbytes,
+            works=[second],
+            buffers=buffers,
+            start=self._recorder.stamp(),
+        )
+
+        def began() -> None:
+            pending.start = started[0]
+
+        pending.finish = began
+        self._in_flight.add(pending, f"{follower.kind} {follower.group}", collective=True, stood_still=False)
+        return first
 
 
 def emulate_on_rank(world: World, program: Program, costs: ProgramCosts, steps: int) -> Timeline:
@@ -149,7 +179,11 @@ def _pauses(instructions: Sequence[Instruction], costs: ProgramCosts) -> dict[st
             continue
         if item.id not in costs.compute:
             raise InputError(f"{item.id} has no cost: price the program first", instruction=item.id)
-        pauses[item.token] = round(costs.compute[item.id].seconds * 1e9)
+        seconds = costs.compute[item.id].seconds
+        if item.kind is Kind.UPDATE:
+            # What was encoded is decoded before it.
+            seconds += sum(costs.decoding[one.id].seconds for one in instructions if one.id in costs.decoding)
+        pauses[item.token] = round(seconds * 1e9)
     return pauses
 
 

@@ -1,5 +1,6 @@
 """Which curve holds for a job, and how much training it says a batch needs. A curve is never invented."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from trimaran.session.network_references import parse_network
 
 if TYPE_CHECKING:
     from trimaran.costs.convergence.curve import Curve
+    from trimaran.costs.convergence.recipes import Recipe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +75,16 @@ def find_job_curve(job: Job, reference: str, request: TargetRequest, *, samples:
         job_batch=job.global_batch_size,
         samples_per_epoch=per_epoch,
         drop_last=drop_last,
-        warnings=(*told, *oddities(curve.table)),
+        warnings=(*told, *_changed_rule(curve.table.recipe), *oddities(curve.table)),
     )
+
+
+def _changed_rule(recipe: "Recipe | None") -> Iterator[str]:
+    """A word on a learning-rate rule of the user's that is no more what the curve was measured with."""
+    from trimaran.costs.convergence.recipes import digest_of_rule
+
+    if recipe is not None and recipe.rule_digest and digest_of_rule(recipe.rule) != recipe.rule_digest:
+        yield f"the rule {recipe.rule} is not there or no more what the curve was measured with: measure it again"
 
 
 def has_own_data(reference: str) -> bool:
@@ -94,7 +104,7 @@ def own_samples(reference: str) -> int | None:
     """
     if not has_own_data(reference):
         return None
-    from trimaran.runtime.loading import dataset_length
+    from trimaran.runtime.feed import dataset_length
 
     return dataset_length(resolve(reference).dataset())
 

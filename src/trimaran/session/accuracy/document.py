@@ -54,8 +54,10 @@ def with_outlook(document: dict[str, Any], outlook: Outlook) -> dict[str, Any]:
     """
     moved = {name: document[name] for name in ("candidates", "pareto", "devices") if name in document}
     figures = _figures(outlook.chosen)
+    whole = outlook_document(outlook)
+    figures |= {"objective": whole["objective"], "asked": whole["asked"]}
     chosen = document["chosen"] | {name: value for name, value in figures.items() if name not in document["chosen"]}
-    return document | outlook_document(outlook) | {"chosen": chosen, "at_batch": moved}
+    return document | whole | {"chosen": chosen, "at_batch": moved}
 
 
 def best_of_each(estimates: Iterable[Estimate]) -> list[Estimate]:

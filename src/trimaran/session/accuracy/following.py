@@ -9,6 +9,7 @@ import math
 from typing import TYPE_CHECKING
 
 from trimaran.job import Job
+from trimaran.planner.accuracy.types import Estimate
 from trimaran.program.plan import Plan, PlannedRates, PlannedTraining
 from trimaran.session.accuracy.types import Outlook
 from trimaran.session.jobs import JobSource
@@ -47,9 +48,16 @@ def planned_training(outlook: Outlook) -> PlannedTraining | None:
             base_batch=recipe.base_batch,
             warmup_epochs=recipe.warmup_epochs,
             schedule=recipe.schedule,
-            samples_per_epoch=recipe.samples_per_epoch,
+            # A warm-up of epochs is counted in updates by it.
+            samples_per_epoch=recipe.samples_per_epoch or curve.table.samples_per_epoch or _samples(chosen),
         ),
     )
+
+
+def _samples(chosen: Estimate) -> int | None:
+    """Of an epoch, by what the choice counted; None where it did not."""
+    steps = None if chosen.training is None else chosen.training.steps_per_epoch
+    return None if steps is None else round(steps * chosen.global_batch)
 
 
 def _closed(interval: tuple[float, float]) -> tuple[float, float] | None:

@@ -7,6 +7,7 @@ from trimaran.cluster.detect import detect_cluster
 from trimaran.errors import InfeasibleError
 from trimaran.planner.accuracy.grid import contender_of
 from trimaran.planner.accuracy.types import Contender
+from trimaran.planner.compressing import offered
 from trimaran.program import program_lines
 from trimaran.program.types import Execution
 from trimaran.session.accuracy.concluding import batches_to_try, batches_within, conclude, goal_of
@@ -87,7 +88,16 @@ def _measure_all(
         for size in microbatch_sizes(prepared.graph, devices=prepared.cluster.size, batch=batch, pins=request.pins)
     }
     executions: tuple[Execution, ...] = ("eager", "compiled") if request.execution == "compiled" else ("eager",)
-    measure_job(source, prepared.graph, prepared.cluster, sizes, executions, prepared.calibrated, progress)
+    measure_job(
+        source,
+        prepared.graph,
+        prepared.cluster,
+        sizes,
+        executions,
+        prepared.calibrated,
+        progress,
+        compressions=offered(request.pins),
+    )
 
 
 def _planned(planned: Planned, outlook: Outlook, source: JobSource) -> Planned:

@@ -31,7 +31,7 @@ class TargetRequest:
     @property
     def is_asked(self) -> bool:
         """Whether anything is."""
-        return bool(self.curve or self.batches or self.most_local_batch or self.price)
+        return self != NO_TARGET
 
 
 NO_TARGET = TargetRequest()

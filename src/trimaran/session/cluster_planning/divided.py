@@ -101,6 +101,8 @@ def plan_divided(reference: str, shape: TransformerShape, request: ClusterReques
         f"{format_count(devices, 'device')}: planned by closed forms of its layers, without a trace and without a "
         "simulation of every rank"
     ]
+    if request.pins.consents:
+        notes.append("compressing gradients was not tried: closed forms send them whole")
     if request.batch is None:
         notes.append(f"no --batch was given: {found.task.batch} sequences of {shape.sequence} tokens are taken")
     return DividedPlan(reference=reference, request=request, shape=shape, search=found, notes=tuple(notes))
@@ -113,7 +115,7 @@ def division_pins(pins: Pins) -> DivisionPins:
         pins: as for any plan
 
     Raises:
-        InputError: modules on rows, or a schedule, which a division does not name
+        InputError: modules on rows, a schedule, or a compression, which a division does not name
 
     Example:
         >>> division_pins(Pins(tp=8, zero=1, forbid=("pp",)))  # doctest: +ELLIPSIS
@@ -125,6 +127,11 @@ def division_pins(pins: Pins) -> DivisionPins:
         )
     if pins.schedule in ("gpipe", "zero-bubble"):
         raise InputError(f"--schedule {pins.schedule}: at this size a plan has 1f1b or interleaved; leave it out")
+    if pins.method is not None:
+        raise InputError(
+            f"--compression {pins.compression}: a transformer on so many devices is planned by closed forms that send "
+            "whole gradients; leave it out"
+        )
     forbid = set(pins.forbid)
     if pins.allow:
         forbid |= {"dp", "pp", "tp", "zero", "cp", "ep"} - set(pins.allow)

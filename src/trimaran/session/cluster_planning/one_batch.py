@@ -5,6 +5,7 @@ import dataclasses
 from trimaran.planner import Candidate
 from trimaran.planner.pins import NO_PINS
 from trimaran.planner.problem import Problem, assess, lack_of_memory
+from trimaran.planner.worth import said_of_compression
 from trimaran.program import Strategy
 from trimaran.session.cluster_planning.problem import machine_problem
 from trimaran.session.cluster_planning.reasons import placement_notes
@@ -37,7 +38,11 @@ def plan_one_batch(reference: str, request: ClusterRequest, *, progress: Progres
         search=found,
         one_device_s=alone.step_time_s,
         one_device_fits=not lack_of_memory(alone.peak_bytes, problem),
-        notes=(*problem.graph.notes, *placement_notes(problem, found.chosen.strategy)),
+        notes=(
+            *problem.graph.notes,
+            *placement_notes(problem, found.chosen.strategy),
+            *filter(None, [said_of_compression(found, request.pins)]),
+        ),
     )
 
 

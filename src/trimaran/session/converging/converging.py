@@ -5,7 +5,6 @@ job ──▶ checked ──▶ target ──▶ runs: batches × seeds, side by
                     or by own runs
 """
 
-import json
 import time
 from pathlib import Path
 
@@ -14,11 +13,10 @@ from trimaran.errors import InfeasibleError, InputError, TrimaranError
 from trimaran.measure.converge.state import Run, opened
 from trimaran.measure.converge.training import Limits
 from trimaran.report.converging import Convergence
-from trimaran.report.files import write_whole
 from trimaran.session.converging.request import ConvergeRequest
 from trimaran.session.converging.result import compare_noise, gather, table_of, warnings_of
 from trimaran.session.converging.running import finish_runs
-from trimaran.session.converging.targets import Target, rule_of_thumb
+from trimaran.session.converging.targets import Target, read_target, rule_of_thumb, write_target
 from trimaran.session.converging.task import Task, prepare_task
 from trimaran.session.jobs import JobSource
 from trimaran.session.planning import Progress, ignore_progress
@@ -42,8 +40,8 @@ def converge_job(
         InfeasibleError: no run reached the target; with the best metric
         EnvironmentProblem: a file cannot be written
     """
-    if output is not None and output.suffix.lower() not in (".json", ".toml"):
-        raise InputError(f"--output {output}: a curve file ends in .json or .toml", path=str(output))
+    if output is not None:
+        _check_output(output)
     started = time.time()
     progress("reading the job", 0, 0)
     task = prepare_task(source, request)
@@ -66,7 +64,7 @@ def _measure(
 ) -> Convergence:
     target = _target(task, request, deadline, progress)
     limits = Limits(target=target.value, epochs=task.max_epochs, deadline=deadline, per_epoch=request.evaluations)
-    wanted = [(batch, task.job.seed + number) for batch in task.batches for number in range(request.repeats)]
+    wanted = [(batch, task.seed(batch, number)) for batch in task.batches for number in range(request.repeats)]
     runs, kept = finish_runs(task, wanted, limits, progress=progress)
     measured = gather(task, target, runs, repeats=request.repeats)
     table = table_of(task, target, measured)
@@ -99,20 +97,30 @@ def _target(task: Task, request: ConvergeRequest, deadline: float | None, progre
         return Target(value=task.job.target, source="the job's own")
     kept = task.folder / "target.json"
     if kept.exists():
-        plain = json.loads(kept.read_text(encoding="utf-8"))
-        return Target(value=float(plain["value"]), source=str(plain["source"]))
+        return read_target(kept)
     progress("finding the target", 0, 0)
     limits = Limits(target=None, epochs=max(1, task.job.epochs), deadline=deadline, per_epoch=request.evaluations)
-    seeds = range(task.job.seed, task.job.seed + min(task.devices, request.repeats))
-    runs, _ = finish_runs(task, [(task.recipe.base_batch, seed) for seed in seeds], limits, progress=progress)
+    base = task.recipe.base_batch
+    seeds = [task.seed(base, number) for number in range(min(task.devices, request.repeats))]
+    runs, _ = finish_runs(task, [(base, seed) for seed in seeds], limits, progress=progress)
     if not runs:
         raise InfeasibleError(
             f"the job's own {task.job.epochs} epochs, by which the target is found, did not end within the time limit: "
             "give more --time-limit, or say --target"
         )
     target = rule_of_thumb(_in_order(runs))
-    write_whole(kept, json.dumps({"value": target.value, "source": target.source}).encode())
+    write_target(kept, target)
     return target
+
+
+def _check_output(path: Path) -> None:
+    """Refuse what could not be written in the end, before hours of training."""
+    if path.suffix.lower() not in (".json", ".toml"):
+        raise InputError(f"--output {path}: a curve file ends in .json or .toml", path=str(path))
+    if not path.parent.is_dir():
+        raise InputError(f"--output {path}: there is no folder {path.parent}: make it first", path=str(path))
+    if path.is_dir():
+        raise InputError(f"--output {path}: this is a folder: name a file in it", path=str(path))
 
 
 def _in_order(runs: dict[tuple[int, int], Run]) -> list[Run]:

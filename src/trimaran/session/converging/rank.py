@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from trimaran.costs.convergence.noise_scale import Observation, as_scaled, estimate_noise_scale
 from trimaran.costs.convergence.recipes import Recipe
 from trimaran.measure.converge.state import Run
-from trimaran.measure.converge.training import Limits, train_to_target
+from trimaran.measure.converge.training import Limits, Outcome, train_to_target
 from trimaran.program import parse_program
 from trimaran.program.files import to_plain
 from trimaran.program.types import Strategy
@@ -113,7 +113,7 @@ def do_run(job: Any, work: Work, recipe: Recipe, limits: Limits, held_out: Any, 
     try:
         outcome = train_to_target(executor, held_out, limits, report, batch=work.batch)
         if work.microbatches > 1:
-            noise = _noise_document(executor.observations())
+            noise = noise_of(executor.observations(), outcome, at_records=limits.target is None)
     finally:
         executor.close()
     return Run(
@@ -127,6 +127,26 @@ def do_run(job: Any, work: Work, recipe: Recipe, limits: Limits, held_out: Any, 
         evaluations=outcome.evaluations,
         noise=noise,
     )
+
+
+def noise_of(observations: Sequence[Observation], outcome: Outcome, *, at_records: bool) -> dict[str, Any] | None:
+    """What the gradients of a run say, as `Run.noise` has it.
+
+    Args:
+        observations: of its steps
+        outcome: of the run
+        at_records: also up to each evaluation that was the best so far: which of them reaches the target is not known
+            yet, and what comes after it says nothing of the way there
+    """
+    whole = _noise_document(observations)
+    if whole is None or not at_records:
+        return whole
+    until, best = [], -math.inf
+    for (epochs, metric), updates in zip(outcome.evaluations, outcome.evaluated_after, strict=True):
+        if metric > best:
+            best = metric
+            until.append([epochs, _noise_document([one for one in observations if one.step < updates])])
+    return whole | {"until": until}
 
 
 def _noise_document(observations: Sequence[Observation]) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ from trimaran.report.converging import ConvergedBatch, ConvergedRun, NoiseCompar
 from trimaran.session.converging.targets import Target
 from trimaran.session.converging.task import Task
 
-_ROUNDS = 20  # of weighing again, each of which changes the result a small part of what the one before did
+_ROUNDS = 20  # of weighing again, most of which change nothing
 
 
 def gather(
@@ -39,14 +39,14 @@ def _row(task: Task, target: Target, run: Run) -> ConvergedRun:
     return ConvergedRun(
         global_batch=run.batch,
         seed=run.seed,
-        end="reached" if epochs is not None else run.end,
+        end="reached" if epochs is not None else "epochs" if run.end == "reached" else run.end,
         epochs=epochs,
         trained_epochs=run.epochs,
         samples=run.samples,
         updates=run.updates,
         seconds=run.seconds,
         best=run.best,
-        noise=run.noise,
+        noise=run.noise_until(target.value),
     )
 
 
@@ -85,35 +85,47 @@ def table_of(task: Task, target: Target, measured: Sequence[ConvergedBatch]) -> 
 def compare_noise(measured: Sequence[ConvergedBatch], curve: Curve) -> NoiseComparison | None:
     """The critical batch of the runs' gradients, over all runs as the fit weighs their batches.
 
-    A run at batch B whose gradients say b has E(B) / E0 = 1 + B / b. The logarithm of that changes with ln b by
-    −B / (B + b), and the fit minimises squares of such logarithms: so ln b counts by (B / (B + b̄))², with the b̄ that
-    comes out. Batches far below the critical one say little of it, here as in the fit.
+    A run at batch B whose gradients say b has ln (E(B) / E0) = ln (1 + B / b), which is what is fitted; with ln b it
+    changes by −B / (B + b). What comes out is the b̄ that makes the sum of absolute errors of these logarithms least:
+    the median of the b, each counted by B / (B + b̄). Batches far below the critical one say little of it, here as in
+    the fit, and a run without a signal, whose b is infinite, counts for as much as any other.
 
     Args:
         measured: with their runs
         curve: has the fitted one
     """
     found = sorted(
-        (float(run.noise["b_crit"]), run.global_batch)
-        for one in measured
-        for run in one.runs
-        if run.noise is not None and run.noise["b_crit"]
+        (value, run.global_batch) for one in measured for run in one.runs if (value := run.noise_b_crit) is not None
     )
     if not found:
         return None
-    pooled = math.exp(statistics.mean(math.log(value) for value, _ in found))
+    pooled = _median(found, [1.0] * len(found))
     for _ in range(_ROUNDS):
-        weights = [(batch / (batch + pooled)) ** 2 for _, batch in found]
-        logarithms = [weight * math.log(value) for weight, (value, _) in zip(weights, found, strict=True)]
-        pooled = math.exp(sum(logarithms) / sum(weights))
+        again = _median(found, [1.0 if math.isinf(pooled) else batch / (batch + pooled) for _, batch in found])
+        if again == pooled:
+            break
+        pooled = again
     fitted = curve.fit.b_crit
     return NoiseComparison(
         b_crit=pooled,
         low=found[int(0.05 * (len(found) - 1))][0],
         high=found[math.ceil(0.95 * (len(found) - 1))][0],
         runs=len(found),
-        ratio=pooled / fitted if math.isfinite(fitted) else None,
+        endless=sum(math.isinf(value) for value, _ in found),
+        ratio=pooled / fitted if math.isfinite(fitted) and math.isfinite(pooled) else None,
     )
+
+
+def _median(found: Sequence[tuple[float, int]], weights: Sequence[float]) -> float:
+    """The value at which half of the weight is reached; between two at which it is exactly, their geometric mean."""
+    half, passed = sum(weights) / 2, 0.0
+    for (value, _), weight, (following, _) in zip(found, weights, [*found[1:], found[-1]], strict=True):
+        passed += weight
+        if math.isclose(passed, half):
+            return math.sqrt(value * following) if math.isfinite(following) else value
+        if passed > half:
+            return value
+    return found[-1][0]
 
 
 def warnings_of(task: Task, target: Target, measured: Sequence[ConvergedBatch], table: CurveTable) -> tuple[str, ...]:

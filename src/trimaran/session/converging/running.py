@@ -4,6 +4,7 @@ runs.jsonl ──▶ what is finished stays ──▶ the rest, long runs first 
                                                                                               as each one ends
 """
 
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,6 +18,7 @@ from trimaran.session.converging.rank import Work, converge_rank
 from trimaran.session.converging.task import Task
 from trimaran.session.planning import Progress
 
+_TAKEN = "taken-"
 # A step costs about as much as this share of the job's batch, however small its own batch is.
 _STEP_COST = 0.25
 # Where nothing is known yet: the batch, in batches of the job, at which twice the epochs are needed.
@@ -79,7 +81,9 @@ def _launch(task: Task, works: Sequence[Work], limits: Limits, known: list[Run],
     total = done + len(works)
     listen = _listener(task.folder, works, known, progress, done, total)
     progress("runs", done, total)
-    with tempfile.TemporaryDirectory(prefix="trimaran-converge-") as taken:
+    for left in task.folder.glob(f"{_TAKEN}*"):
+        shutil.rmtree(left, ignore_errors=True)  # of a command that was killed: only one at a time is at work here
+    with tempfile.TemporaryDirectory(prefix=_TAKEN, dir=task.folder) as taken:
         launch(
             converge_rank,
             (task.source, tuple(works), task.recipe, limits, Path(taken)),

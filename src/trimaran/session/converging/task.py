@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trimaran.costs.convergence.recipes import Recipe
+from trimaran.costs.convergence.recipes import Recipe, digest_of_rule
 from trimaran.errors import InputError
 from trimaran.graph.types import Graph
 from trimaran.job import Job
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 _EPOCHS_OF_THE_JOB = 4.0
+_SEEDS_APART = 1000
+_SEEDS = 2**31
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,19 @@ class Task:
     folder: Path
     warnings: tuple[str, ...] = ()
 
+    def seed(self, batch: int, number: int) -> int:
+        """Seed of a run, of its own: runs of two batches that start from the same weights would stray alike.
+
+        Those of the job's own batch are the job's and the ones after it, as those are by which a target is found.
+
+        Args:
+            batch: global batch [samples]
+            number: of the run, from 0
+        """
+        if batch == self.recipe.base_batch:
+            return self.job.seed + number
+        return (self.job.seed + number + _SEEDS_APART * batch) % _SEEDS
+
     def work(self, batch: int, seed: int) -> Work:
         """A run of it.
 
@@ -90,7 +105,7 @@ def prepare_task(source: JobSource, request: ConvergeRequest) -> Task:
     _check_metric(job, source.reference)
     from trimaran.cluster.detect import detect_cluster
     from trimaran.graph.capture import capture
-    from trimaran.runtime.loading import dataset_length
+    from trimaran.runtime.feed import dataset_length
 
     captured = capture(job)
     samples = dataset_length(job.dataset())
@@ -109,12 +124,13 @@ def prepare_task(source: JobSource, request: ConvergeRequest) -> Task:
         warmup_epochs=request.warmup_epochs,
         schedule=request.schedule,
         samples_per_epoch=samples,
+        rule_digest=digest_of_rule(rule),
     )
     facts = [
         source.reference,
         captured.graph.digest,
         samples,
-        to_plain(recipe),
+        to_plain(recipe, defaults=False),
         _file_digests(source.reference, rule),
         microbatch,
     ]

@@ -91,15 +91,15 @@ def _needs(rows: Sequence[Row], worker: Worker, basis: Basis, needed: float | No
         )
     if last.needed_epoch_ratio <= 1.0 and last.equal_batch_limit <= last.data.global_batch:
         return (
-            f"ahead whatever the curve: on {last.devices} devices at a global batch of {last.equal_batch_limit:,} it "
-            f"does more samples a second than data parallelism at {last.data.global_batch:,}, its best"
-            + _short_of(worker, needed)
+            f"ahead unless smaller batches need far fewer epochs: on {last.devices} devices at a global batch of "
+            f"{last.equal_batch_limit:,} it does more samples a second than data parallelism at "
+            f"{last.data.global_batch:,}, its best" + _short_of(worker, needed)
         )
     return (
-        f"needs a curve: on {last.devices} devices the hybrid's step is the shorter one up to a global batch of "
-        f"{last.equal_batch_limit:,}. It is ahead where the batch at which data parallelism does the most samples a "
-        f"second, {last.data.global_batch:,}, takes over {last.needed_epoch_ratio:.1f} times the epochs of that one"
-        + _short_of(worker, needed)
+        f"needs a curve: on {last.devices} devices the largest global batch at which the hybrid's step is the shorter "
+        f"one is {last.equal_batch_limit:,}. It is ahead where the batch at which data parallelism does the most "
+        f"samples a second, {last.data.global_batch:,}, takes over {last.needed_epoch_ratio:.1f} times the epochs "
+        f"of that one{_short_of(worker, needed)}"
     )
 
 
@@ -128,4 +128,4 @@ def _ours(row: Row, rows: Sequence[Row]) -> str:
     told += f"; it comes nearest on {nearest.devices} devices, {nearest.speedup:.2f} times as soon"
     if row.equal_batch_limit is None:
         return f"{told}. With the same global batch, data parallelism has the shorter step at every batch"
-    return f"{told}. Its step is the shorter one only up to a global batch of {row.equal_batch_limit:,}"
+    return f"{told}. The largest global batch at which its step is the shorter one is {row.equal_batch_limit:,}"

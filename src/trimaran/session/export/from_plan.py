@@ -128,6 +128,13 @@ def _beyond(strategy: Strategy) -> Iterator[str]:
         yield "the classifier sharded over the replicas: the file keeps it whole on each, with its gradients exchanged"
     if strategy.sync == "p2p" and strategy.dp > 1:
         yield "homes of gradient buckets (p2p): the file all-reduces"
+    if strategy.sync == "hierarchical":
+        yield "sums within nodes and then across them (hierarchical): the file all-reduces, and NCCL chooses how"
+    if strategy.compression is not None:
+        yield (
+            f"compressed gradients ({strategy.compression.name}): the file sends them whole, which is slower than the "
+            "plan says; torch's communication hooks come near it, those for 16 bits without error feedback"
+        )
     if strategy.device_order:
         devices = ",".join(map(str, strategy.device_order))
         yield f"the order of devices: start the ranks with CUDA_VISIBLE_DEVICES={devices} on a node, or a rank file"

@@ -21,10 +21,12 @@ FAMILIES = (
     "time_to_train",
     "collectives",
     "memory",
+    "feeding",
 )
-"""What can be asked for. "memory" stands for the families `MEMORY_FAMILIES` of a file."""
+"""What can be asked for. "memory" stands for the families `MEMORY_FAMILIES` of a file, "feeding" for `FED_FAMILIES`."""
 
 MEMORY_FAMILIES = ("peak_memory", "activation_memory")
+FED_FAMILIES = ("dp_throughput", "dp_step_time")
 
 _CLOCK = re.compile(r"(?:(\d+):)?(\d{1,3}):(\d{2}(?:\.\d+)?)")
 _DAYS_AND_CLOCK = re.compile(r"(\d+)\s*d(?:ays?)?[,\s]+(\d+):(\d{2}):(\d{2})")
@@ -68,7 +70,8 @@ def read_rows(path: Path, *, family: str | None = None, same: Mapping[str, str] 
 
 def wanted(family: str, asked: str | None) -> bool:
     """Whether a row of `family` belongs to what was asked for; None asks for all."""
-    return asked is None or family == asked or (asked == "memory" and family in MEMORY_FAMILIES)
+    together = {"memory": MEMORY_FAMILIES, "feeding": FED_FAMILIES}
+    return asked is None or family == asked or family in together.get(asked, ())
 
 
 def _family_of_file(path: Path, columns: tuple[str, ...], asked: str | None) -> str:

@@ -15,10 +15,10 @@ from trimaran.session.workloads import workload
 _UNKNOWN_SAMPLES = 4
 """Of ResNet-50, that stand for a sample of a benchmark that nobody knows."""
 
-_START_S = 1.0
+_START_S = 2.0
 """From the start of the clock to the first step; assumed."""
 
-_EVALUATION_S = 0.1
+_EVALUATION_S = 0.5
 """Of an evaluation, whatever the number of devices, where nothing runs on one host; assumed."""
 
 _LARGE = ("gpt", "gpt2", "gpt3", "llama", "llama1", "llama2", "llama3", "mpt", "opt")

@@ -44,6 +44,12 @@ _OWN_CARDS = ("nvidia", "azure", "samsung", "baidu", "hazyresearch", "azure-hazy
 _STAND_IN = "NVIDIA A100-SXM4-80GB"
 """Whose curves and links stand for devices that the catalog does not have; one measured run gives the speed."""
 
+_MOST = 10**6
+"""Devices of a submission, and more than any has had."""
+
+_MOST_SAMPLES = 10**9
+"""Of a step, likewise."""
+
 _ONE_DEVICE = 512
 """Samples of a step up to which a batch of round 0.5 is one device's: that round's logs hold either."""
 
@@ -106,6 +112,11 @@ def read_submission(row: Row) -> Submission:
     batch = int(figure(row.fields.get("global_batch", "")) or 0)
     if batch < 1:
         raise InputError(f"row {row.row_id}: no global batch is published", row=row.row_id)
+    for name, count, most in (("devices", devices, _MOST), ("samples of a step", batch, _MOST_SAMPLES)):
+        if count > most:
+            raise InputError(
+                f"row {row.row_id}: {count:.4g} {name} are no training: at most {most:.0g}", row=row.row_id
+            )
     version = row.fields.get("round", "")
     if version.lstrip("v").startswith("0.5") and batch <= _ONE_DEVICE:
         batch *= devices

@@ -187,7 +187,7 @@ def _predicted(anchor: Entry, target: Entry) -> Answer:
     before, after = _step(anchor), _step(target)
     scale = (after.seconds / target.samples) / (before.seconds / anchor.samples)
     start = _start(anchor, target)
-    units = (anchor.unit_s or 1.0) / (target.unit_s or anchor.unit_s or 1.0)
+    units = anchor.unit_s / target.unit_s if anchor.unit_s and target.unit_s else 1.0
     predicted = (start + (anchor.row.measured - start) * scale) * units
     share = after.added_share or 0.0
     sized = target.setup.network.startswith(SIZED)
@@ -245,11 +245,15 @@ def _step(entry: Entry) -> RowStep:
 
 
 def _start(anchor: Entry, target: Entry) -> float:
-    """What does not shrink with devices, in the anchor's unit, half of the anchor at most."""
-    if anchor.unit_s is None:
+    """What does not shrink with devices, in the anchor's unit, half of the anchor at most.
+
+    A row that does not say its unit has that of the other.
+    """
+    unit_s = anchor.unit_s or target.unit_s
+    if unit_s is None:
         return 0.0
     start_s = _START_S.get(target.setup.software.framework, _START_ELSE_S)
-    return min(start_s / anchor.unit_s, anchor.row.measured / 2)
+    return min(start_s / unit_s, anchor.row.measured / 2)
 
 
 def _baselines(anchor: Entry, target: Entry, units: float) -> Mapping[str, float]:

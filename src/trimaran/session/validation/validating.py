@@ -12,6 +12,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from trimaran.report.validation.scores import Scored
+from trimaran.session.validation.loader_rates import FEEDING, answer_feeding
 from trimaran.session.validation.predict import answer
 from trimaran.session.validation.published_rows import published_rows as published_rows
 from trimaran.session.validation.published_sizes import SIZED
@@ -56,6 +57,10 @@ def validate(request: ValidationRequest, *, progress: Progress) -> tuple[Answer,
     Raises:
         InputError: a file cannot be read or a cell of it is wrong
     """
+    if request.family == FEEDING:
+        answers = answer_feeding(_rows(request), anchor=request.anchor)
+        progress("rows", len(answers), len(answers))
+        return answers
     return answer_rows(
         _rows(request), request.anchor, sizes=request.sizes, progress=progress, processes=request.processes
     )

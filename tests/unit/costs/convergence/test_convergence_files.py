@@ -17,7 +17,7 @@ from trimaran.costs.convergence import (
     write_curve,
 )
 from trimaran.costs.convergence.checks import oddities
-from trimaran.costs.convergence.recipes import Recipe
+from trimaran.costs.convergence.recipes import Recipe, digest_of_rule
 from trimaran.errors import CorruptDataError, EnvironmentProblem, InputError
 
 TABLE = CurveTable(
@@ -41,6 +41,23 @@ def test_a_curve_file_reads_back_as_it_was(tmp_path: Path, name: str) -> None:
     write_curve(tmp_path / name, TABLE)
     assert read_curve(tmp_path / name) == fit_curve(TABLE)
     assert find_curve(tmp_path / name).table == TABLE
+
+
+def test_the_file_of_a_rule_is_found_from_the_curve_wherever_one_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("here", "there", "runs"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "rules.py").write_text(f"def half(ratio):\n    return '{name}'\n")
+    monkeypatch.chdir(tmp_path / "here")
+    recipe = Recipe(rule="rules.py:half", base_batch=64, rule_digest=digest_of_rule("rules.py:half"))
+    write_curve(tmp_path / "runs" / "curve.json", replace(TABLE, recipe=recipe))
+    assert "../here/rules.py:half" in (tmp_path / "runs" / "curve.json").read_text()
+    monkeypatch.chdir(tmp_path / "there")
+    found = read_curve(tmp_path / "runs" / "curve.json").table.recipe
+    assert found is not None
+    assert found.rule == f"{(tmp_path / 'here' / 'rules.py').resolve()}:half"
+    assert digest_of_rule(found.rule) == found.rule_digest != digest_of_rule("rules.py:half")
 
 
 def test_files_that_are_wrong_are_refused_with_their_place(tmp_path: Path) -> None:

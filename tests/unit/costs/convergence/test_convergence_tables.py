@@ -47,6 +47,38 @@ def test_an_update_more_or_less_is_no_contradiction() -> None:
     assert _parse("global_batch,samples,steps\n64,3199,50\n").points[0].amount == 3199.0
 
 
+def test_a_smaller_last_update_in_every_epoch_is_no_contradiction() -> None:
+    """1437 samples are 23 updates of 64, the last of 29, and 3 of 512: 20 epochs are 460 and 60 of them.
+
+    By whole updates an epoch would have 1472 samples and 1536, 4 % apart; the smaller batch knows it better.
+    """
+    table = _parse("global_batch,epochs,steps\n64,20,460\n512,20,60\n")
+    assert table.samples_per_epoch == 1472
+    told = _parse("global_batch,epochs,steps,samples_per_epoch\n64,20,460,1437\n512,20,60,1437\n")
+    assert told.samples_per_epoch == 1437
+    counted = _parse("global_batch,samples,steps,samples_per_epoch\n512,28740,60,1437\n")
+    assert counted.points[0].amount == 28740.0
+
+
+def test_a_deviation_is_one_of_the_first_amount_of_its_row() -> None:
+    """5 of 100 updates are 5 %, which of 4 epochs are 0.2."""
+    table = _parse("global_batch,steps,epochs,runs,deviation\n64,100,4,5,5\n")
+    assert (table.unit, table.points[0].deviation) == ("epochs", pytest.approx(0.2))
+    assert any("taken as one of steps" in note for note in table.notes)
+
+
+def test_a_deviation_without_runs_is_one_of_two() -> None:
+    table = _parse("global_batch,epochs,deviation\n64,4,0.4\n")
+    assert (table.points[0].runs, table.points[0].deviation) == (2, pytest.approx(0.4))
+    assert any("taken as two" in note for note in table.notes)
+
+
+def test_a_single_run_has_no_deviation() -> None:
+    table = _parse("global_batch,epochs,runs,deviation\n64,4,1,0.4\n")
+    assert (table.points[0].runs, table.points[0].deviation) == (1, None)
+    assert any("a single run has no deviation" in note for note in table.notes)
+
+
 def test_runs_that_failed_are_counted_and_left_out() -> None:
     table = _parse("global_batch,epochs,run,reached\n64,4,a,yes\n64,,b,no\n128,20,a,no\n")
     assert [(point.global_batch, point.amount, point.failed) for point in table.points] == [(64, 4.0, 1)]
@@ -91,6 +123,11 @@ def test_a_target_is_kept() -> None:
         ("global_batch,samples,steps\n64,9999,100\n", "line 2: 100 steps of batch 64 are 6400 samples, not 9999"),
         ("global_batch,epochs,samples\n64,4,\n128,,9000\n", "line 3: no epochs, which line 2 has"),
         ("global_batch,epochs,runs\n64,4,10\n64,5,10\n", "a mean of several runs and others beside it"),
+        ("global_batch,epochs,steps\n64,20,460\n512,20,100\n", "lines 2 and 3 contradict each other"),
+        (
+            "global_batch,epochs,runs,deviation\n64,4,5,4.5\n",
+            "column deviation: expected a standard deviation of epochs",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_with_its_place(text: str, message: str) -> None:

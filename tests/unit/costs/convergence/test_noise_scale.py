@@ -1,5 +1,6 @@
 """The noise scale from squared norms: no bias for any split, right within its interval, open where it must be."""
 
+import dataclasses
 import itertools
 import json
 import math
@@ -13,11 +14,9 @@ from trimaran.costs.convergence.noise_scale import (
     Observation,
     as_scaled,
     estimate_noise_scale,
-    samples_needed,
-    steps_needed,
 )
 from trimaran.errors import InputError
-from trimaran.report.gradient_noise import noise_scale_document
+from trimaran.report.gradient_noise import noise_scale_document, run_noise
 
 SPLITS = ((1, 1, 1, 1), (2, 2), (1, 3), (1, 1, 2))
 
@@ -121,21 +120,27 @@ def test_training_weighs_steps_by_what_they_gain() -> None:
     assert estimate_noise_scale([*early, *late]).b_crit == pytest.approx(11.2)
 
 
-@given(st.floats(1.0, 1e6), st.floats(1e-3, 1e6))
-def test_samples_are_steps_times_the_batch(batch: float, noise_scale: float) -> None:
-    """E / E_min = (S / S_min) · B / B_noise."""
-    assert samples_needed(batch, noise_scale) == pytest.approx(steps_needed(batch, noise_scale) * batch / noise_scale)
-
-
 def test_few_steps_say_nothing_of_their_spread() -> None:
     found = estimate_noise_scale(run(64, 4, 3, signal=2.0, noise=100.0, seed=0))
     assert found.interval == found.b_crit_interval == (0.0, math.inf)
 
 
+def test_steps_without_finite_gradients_are_left_out_of_a_run_and_told() -> None:
+    steps = run(64, 4, 30, signal=2.0, noise=100.0, seed=0)
+    broken = [*steps, dataclasses.replace(steps[0], step=30, whole=math.inf)]
+    found, clean = run_noise(broken, 10), run_noise(steps, 10)
+    assert found is not None
+    assert clean is not None
+    assert found.whole == clean.whole
+    assert any("1 of 31 steps are left out" in note for note in found.notes)
+    assert run_noise([dataclasses.replace(steps[0], pieces=math.nan)], 10) is None
+
+
 def test_scaled_steps_are_those_that_know_it() -> None:
     bare = Observation(step=0, samples=8, share=0.5, pieces=10.0, whole=14.0)
     other = Observation(step=1, samples=8, share=0.5, pieces=10.0, whole=14.0, scaled=(3.0, 4.0))
-    (found,) = as_scaled([bare, other])
+    endless = dataclasses.replace(other, scaled=(3.0, math.inf))
+    (found,) = as_scaled([bare, other, endless])
     assert (found.step, found.pieces, found.whole, found.scaled) == (1, 3.0, 4.0, None)
 
 

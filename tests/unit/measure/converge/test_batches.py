@@ -61,16 +61,31 @@ def test_microbatches_are_equal_and_fit(batch: int, fits: int) -> None:
         count = count_microbatches(batch, fits=fits)
     except InputError as error:
         multiples = [int(word) for word in error.message.split("take ")[1].split(" or ")]
-        assert all(multiple % fits == 0 for multiple in multiples)
+        assert all(multiple % fits == 0 and multiple != batch for multiple in multiples)
+        assert all(count_microbatches(multiple, fits=fits) for multiple in multiples)
         return
     assert batch % count == 0
-    assert count >= 2
+    assert count >= 2 or batch <= fits
     assert batch // count <= fits
 
 
 def test_the_fewest_microbatches_are_taken() -> None:
     """96 in parts of at most 40: 2 parts of 48 are too large, 3 of 32 fit."""
     assert count_microbatches(96, fits=40) == 3
+
+
+@pytest.mark.parametrize("batch", [1, 13, 31, 101])
+def test_a_prime_batch_that_fits_is_taken_whole(batch: int) -> None:
+    """Its parts of one sample each would be mostly overhead; the job itself may have such a batch."""
+    assert count_microbatches(batch, fits=batch) == 1
+    assert all(count_microbatches(size, fits=batch) for size in default_batches(batch, samples=5000))
+
+
+@pytest.mark.parametrize("text", ["9" * 5000, "1" + "0" * 12, "1,2,…,999999999999", "1,3,…,3001"])
+def test_numbers_that_no_data_fill_and_rows_without_an_end_are_refused(text: str) -> None:
+    with pytest.raises(InputError, match="--batches") as raised:
+        parse_batches(text)
+    assert len(raised.value.message) < 300
 
 
 def test_a_prime_batch_is_refused_with_those_beside_it() -> None:

@@ -47,6 +47,14 @@ def test_a_damaged_line_is_named(tmp_path: Path) -> None:
         read_runs(tmp_path)
 
 
+def test_a_line_that_is_no_text_is_named(tmp_path: Path) -> None:
+    add_run(tmp_path, run())
+    path = tmp_path / "runs.jsonl"
+    path.write_bytes(path.read_bytes() + b"\xff\xfe{}\n")
+    with pytest.raises(CorruptDataError, match=r"runs\.jsonl:2 is damaged"):
+        read_runs(tmp_path)
+
+
 def test_a_run_says_when_a_lower_target_was_reached() -> None:
     """0.45 at 2 epochs, 0.9 at 4: 0.6 a third of the way."""
     assert run().needed(0.6, most=10) == pytest.approx(2 + 2 / 3)
@@ -61,6 +69,9 @@ def test_a_run_says_when_a_lower_target_was_reached() -> None:
         (run("epochs", epochs=10), 0.95, 20, False),
         (run("epochs", epochs=20), 0.95, 10, True),
         (run("diverged"), 0.95, 10, True),
+        (run("reached", epochs=1.5), 0.9, 1.3, True),
+        (run("reached", epochs=1.5), 0.9, 1.6, True),
+        (run("reached", epochs=10), None, 10, False),
         (run("time"), 0.95, 10, False),
         (run("epochs", epochs=10), None, 10, True),
         (run("reached"), None, 10, False),

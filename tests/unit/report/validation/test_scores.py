@@ -79,7 +79,10 @@ def test_the_document_has_every_row() -> None:
     first, second = document["rows"]  # type: ignore[misc]
     assert (first["predicted"], first["interval"], first["measured"]) == (110, [90.0, 130.0], 100)
     assert first["error"] == pytest.approx(0.1)
-    assert second == {"row_id": "r", "family": "f", "measured": 100, "skipped": "row r: unknown"}
+    assert second == {
+        "row_id": "r", "family": "f", "measured": 100,
+        "predicted": None, "interval": None, "error": None, "skipped": "row r: unknown",
+    }  # fmt: skip
     assert document["summary"]["f"]["all"]["answered"] == 1  # type: ignore[index]
 
 

@@ -203,3 +203,11 @@ def test_who_gives_a_curve_wants_the_time_to_the_target() -> None:
 def test_wrong_options_are_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message):
         parse_target(**options)  # type: ignore[arg-type]  # some of them wrong
+
+
+@pytest.mark.parametrize(
+    "asked", [{"samples_per_epoch": 1000}, {"least_saved": 0.2}, {"curve": "mine"}, {"batches": "64"}]
+)
+def test_whatever_is_said_of_a_target_is_asked(asked: dict[str, object]) -> None:
+    assert parse_target(**asked).is_asked  # type: ignore[arg-type]  # what a person may say
+    assert not parse_target().is_asked

@@ -7,6 +7,8 @@ import pytest
 import torch
 from tests.unit.session.accuracy.curves import digits_curve
 
+from trimaran.costs.convergence import read_curve, write_curve
+from trimaran.costs.convergence.recipes import Recipe, digest_of_rule
 from trimaran.errors import InputError
 from trimaran.job import Job
 from trimaran.program import Plan, Prediction, Premises, Strategy, read_plan, write_plan
@@ -104,6 +106,18 @@ def test_a_job_s_own_curve_is_found_beside_its_file(tmp_path: Path) -> None:
     known = find_job_curve(job, f"{tmp_path}/job.py:make", TargetRequest(), samples=1437)
     assert known.name == str(tmp_path / "mine.toml")
     assert known.curve is not None
+
+
+def test_a_rule_that_is_no_more_what_the_curve_was_measured_with_is_told(tmp_path: Path) -> None:
+    (tmp_path / "rules.py").write_text("def half(ratio):\n    return ratio / 2\n")
+    path = digits_curve(tmp_path / "curve.toml", recipe=False)
+    rule = f"{tmp_path}/rules.py:half"
+    recipe = Recipe(rule=rule, base_batch=64, samples_per_epoch=1437, rule_digest=digest_of_rule(rule))
+    write_curve(path, dataclasses.replace(read_curve(path).table, recipe=recipe))
+    told = [find_job_curve(resolve("digits"), "digits", TargetRequest(curve=str(path)), samples=1437).warnings]
+    (tmp_path / "rules.py").write_text("def half(ratio):\n    return ratio / 3\n")
+    told.append(find_job_curve(resolve("digits"), "digits", TargetRequest(curve=str(path)), samples=1437).warnings)
+    assert [any("no more what the curve was measured with" in text for text in each) for each in told] == [False, True]
 
 
 def test_a_curve_of_the_user_counts_before_that_of_the_job(tmp_path: Path) -> None:

@@ -8,14 +8,17 @@ import pytest
 from tests import zoo
 
 from trimaran.costs.convergence import fit_curve
+from trimaran.costs.convergence.noise_scale import Observation
 from trimaran.costs.convergence.recipes import Recipe
-from trimaran.errors import InfeasibleError, InputError
+from trimaran.errors import CorruptDataError, InfeasibleError, InputError
 from trimaran.graph.capture import capture
 from trimaran.measure.converge.state import Run
+from trimaran.measure.converge.training import Outcome
+from trimaran.session.converging.rank import noise_of
 from trimaran.session.converging.request import parse_converge_request, parse_duration
 from trimaran.session.converging.result import compare_noise, gather, table_of, warnings_of
 from trimaran.session.converging.running import order_runs
-from trimaran.session.converging.targets import Target, rule_of_thumb
+from trimaran.session.converging.targets import Target, read_target, rule_of_thumb, write_target
 from trimaran.session.converging.task import Task
 from trimaran.session.jobs import JobSource
 
@@ -51,7 +54,7 @@ def run(batch: int, seed: int, *, epochs: float, best: float = 0.95, b_crit: flo
         updates=10,
         seconds=2.0,
         evaluations=((0.0, 0.0), (epochs, best)),
-        noise=None if b_crit is None else {"b_crit": b_crit},
+        noise=None if b_crit is None else {"b_crit": b_crit if math.isfinite(b_crit) else None},
     )
 
 
@@ -101,15 +104,67 @@ def test_runs_of_one_batch_count_alike_by_their_logarithms(task: Task) -> None:
 
 
 def test_noise_is_weighed_as_the_fit_weighs_batches(task: Task) -> None:
-    """With b in the middle, runs at 32 and 128 count by (32 / (32 + b))² and (128 / (128 + b))²."""
+    """By 128 / (128 + 200) against 32 / (32 + 200), the larger batch has more than half of the weight."""
     runs = keyed(run(128, 0, epochs=6.0, b_crit=200.0), run(32, 0, epochs=3.0, b_crit=50.0))
     measured = gather(task, TARGET, runs, repeats=1)
     noise = compare_noise(measured, fit_curve(table_of(task, TARGET, measured)))
     assert noise is not None
-    small, large = ((batch / (batch + noise.b_crit)) ** 2 for batch in (32, 128))
-    middle = (small * math.log(50) + large * math.log(200)) / (small + large)
-    assert math.log(noise.b_crit) == pytest.approx(middle, rel=1e-6)
-    assert noise.b_crit > 100
+    assert noise.b_crit == 200.0
+
+
+def test_runs_without_a_signal_count_as_infinite(task: Task) -> None:
+    """Of 40, 80, ∞ and 60, 80 at one batch the median is 80; of 40, ∞, ∞ it is infinite."""
+    values = (40.0, 80.0, math.inf, 60.0, 80.0)
+    for wanted, ends in ((values, (80.0, 1)), ((40.0, math.inf, math.inf), (math.inf, 2))):
+        runs = keyed(*(run(64, seed, epochs=4.0, b_crit=value) for seed, value in enumerate(wanted)))
+        measured = gather(task, TARGET, runs, repeats=len(wanted))
+        noise = compare_noise(measured, fit_curve(table_of(task, TARGET, measured)))
+        assert noise is not None
+        assert (noise.b_crit, noise.endless, noise.runs) == (*ends, len(wanted))
+
+
+def test_noise_of_a_run_that_found_the_target_ends_where_it_was_reached(task: Task) -> None:
+    """0.9 is first reached at epoch 2; the run goes on to epoch 3."""
+    until = [[1.0, {"b_crit": 10.0}], [2.0, {"b_crit": 20.0}], [3.0, {"b_crit": 900.0}]]
+    found = dataclasses.replace(
+        run(64, 0, epochs=3.0),
+        evaluations=((1.0, 0.5), (2.0, 0.92), (3.0, 0.97)),
+        noise={"b_crit": 500.0, "until": until},
+    )
+    measured = gather(task, TARGET, keyed(found), repeats=1)
+    assert measured[1].runs[0].noise == {"b_crit": 20.0}
+    assert found.noise_until(0.97) == {"b_crit": 900.0}
+    assert found.noise_until(0.99) == {"b_crit": 500.0}
+    assert run(64, 0, epochs=3.0).noise_until(0.9) is None
+
+
+def test_figures_that_are_none_are_left_out_of_the_noise() -> None:
+    """Twelve steps of |G|² = 8 and tr Σ / 8 = 6, so that 8 · 6 / 8 is the critical batch, and one that overflowed."""
+    steps = [
+        Observation(step=step, samples=8, share=0.5, pieces=10.0, whole=14.0, scaled=(10.0, 14.0)) for step in range(13)
+    ]
+    steps[5] = dataclasses.replace(steps[5], scaled=(math.inf, math.nan))
+    outcome = Outcome(end="epochs", epochs=2.0, samples=0, updates=13, seconds=1.0)
+    noise = noise_of(steps, outcome, at_records=False)
+    assert noise is not None
+    assert (noise["scaled"], noise["steps"], noise["b_crit"]) == (True, 12, pytest.approx(6.0))
+
+
+def test_noise_is_noted_up_to_each_best_evaluation() -> None:
+    """After 10, 20 and 30 updates; the second is no better than the first."""
+    steps = [Observation(step=step, samples=8, share=0.5, pieces=10.0, whole=14.0) for step in range(30)]
+    outcome = Outcome(
+        end="epochs",
+        epochs=3.0,
+        samples=240,
+        updates=30,
+        seconds=1.0,
+        evaluations=((1.0, 0.5), (2.0, 0.4), (3.0, 0.6)),
+        evaluated_after=(10, 20, 30),
+    )
+    noise = noise_of(steps, outcome, at_records=True)
+    assert noise is not None
+    assert [(epochs, document["steps"]) for epochs, document in noise["until"]] == [(1.0, 10), (3.0, 30)]
 
 
 def test_noise_of_small_batches_hardly_counts(task: Task) -> None:
@@ -140,6 +195,25 @@ def test_a_target_from_what_the_job_reaches() -> None:
     target = rule_of_thumb([run(32, 0, epochs=5.0, best=0.95), run(32, 1, epochs=5.0, best=0.9)])
     assert target.value == 0.891
     assert "0.9" in target.source
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b'{"value": 0.9}', b'{"value": NaN, "source": "x"}', b"\xff\xfe\x00", b'{"value": []}'],
+)
+def test_a_target_that_cannot_be_read_is_said(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "target.json"
+    write_target(path, TARGET)
+    assert read_target(path) == TARGET
+    path.write_bytes(content)
+    with pytest.raises(CorruptDataError, match=r"target\.json is damaged"):
+        read_target(path)
+
+
+def test_a_run_that_reached_the_target_after_the_limit_ended_by_its_epochs(task: Task) -> None:
+    late = dataclasses.replace(run(32, 0, epochs=20.5), evaluations=((20.0, 0.5), (20.5, 0.95)))
+    (found,) = gather(task, TARGET, keyed(late), repeats=1)[0].runs
+    assert (found.end, found.epochs) == ("epochs", None)
 
 
 @pytest.mark.parametrize("best", [0.0, -2.5])

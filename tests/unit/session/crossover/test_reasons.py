@@ -43,12 +43,12 @@ def test_a_network_that_cannot_be_divided_leaves_no_question() -> None:
     )
 
 
-def test_without_a_curve_a_hybrid_that_does_more_samples_is_ahead_whatever_it_is() -> None:
+def test_without_a_curve_a_hybrid_that_does_more_samples_is_ahead_where_smaller_batches_gain_little() -> None:
     """16 × 2 samples in 1.0 s against 8 of 2 × 4 in 1.2 / 1.5 s, the same 32 samples."""
     data, hybrid = [option(16, 2, 1.0)], [option(16, 4, 1.2, of=worker(batch=4))]
     rows = compare((16,), data, hybrid, Demand(None), idle=True).rows
     told = reason_of(rows, worker(), "ours", Demand(None), devices=None, needed=None)
-    assert told.startswith("ahead whatever the curve: on 16 devices at a global batch of 32")
+    assert told.startswith("ahead unless smaller batches need far fewer epochs: on 16 devices at a global batch of 32")
     slow = compare((16,), data, [option(16, 4, 1.8, of=worker(batch=4))], Demand(None), idle=True).rows
     assert reason_of(slow, worker(), "ours", Demand(None), devices=None, needed=None).startswith(
         "never, whatever the curve"

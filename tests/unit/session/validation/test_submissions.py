@@ -94,6 +94,14 @@ def test_what_a_line_leaves_out_is_told(row: Row) -> None:
         read_submission(row)
 
 
+@pytest.mark.parametrize(
+    ("row", "what"), [({"devices": "1e12"}, r"1e\+12 devices"), ({"batch": "3e13"}, r"3e\+13 samples of a step")]
+)
+def test_counts_that_no_training_had_are_refused(row: dict[str, str], what: str) -> None:
+    with pytest.raises(InputError, match=what):
+        read("NVIDIA dgxa100_n8_mxnet", **row)
+
+
 def test_the_smallest_of_the_same_submitter_comes_first() -> None:
     """Then the same software, then anybody's smallest of the same device."""
     large = read("NVIDIA dgxa100_n8_ngc22.04_mxnet", devices="64")

@@ -175,6 +175,17 @@ def test_tables_go_from_the_smallest_of_the_same_set_up() -> None:
     assert answers[3].anchors == ()
 
 
+@pytest.mark.parametrize(("anchor", "target"), [("Training Time", "min"), ("min", "Training Time")])
+def test_a_row_without_a_unit_has_that_of_the_other(anchor: str, target: str) -> None:
+    """846 minutes on one device are about 107 on eight, whichever of the two says that they are minutes."""
+    rows = [replace(of_table(1, 846.0), unit=anchor), replace(of_table(8, 107.0), unit=target)]
+    told = answer_times([replace(row, unit="min") for row in rows])[1]
+    found = answer_times(rows)[1]
+    assert found.predicted == told.predicted
+    assert found.predicted is not None
+    assert 846 / 8 <= found.predicted <= 846 / 8 * 1.3
+
+
 def test_a_training_without_length_or_anchor_is_skipped() -> None:
     found = answer_times([of_table(1, 3.0, model="Detection/SSD")])[0]
     assert found.predicted is None

@@ -1,0 +1,174 @@
+"""What a step takes that is fed: the load that is left to the training's thread, and how short a step can be at all.
+
+A microbatch has b samples. A sample takes r standing still (storage, network) and p of a core; a microbatch beside its
+samples β of a core. A step has m microbatches on each of R ranks that read; what each rank's thread does beside loading
+is C, the host has K cores.
+
+    in line   load = b (r + p) + β                                             the training's thread does it all
+    cached    load = b c + β                                                   c: out of the memory of the host
+    w workers load = t, the time to take a microbatch over
+              S = b r,  W = b (p + q) + β + g     a worker stands still for S and computes for W; q: it wakes up,
+                                                  g: it hands over
+              step >= C + m t                                                  the thread's own time
+              step >= m (S + W) / w                                            workers in turn, each one microbatch
+              step >= (Σ over ranks of (C + m t) + R m W) / K                  no core does two things at once
+
+The largest of the three bounds is reached where batches are made ahead of their step: then each worker always has
+something to do, and a slow microbatch is made up for by a quick one. The second and the third are the *period*: no step
+is shorter, whatever the rest takes. What of it the rest does not fill is waiting, which `simulator.waits` adds to the
+first load of a step.
+
+On a GPU the copy to the device comes on top of each load. Copied ahead, it runs beside compute, and is a fourth bound:
+step >= m × the copy. There the thread only issues work, but keeps its core: K - ranks are left for W.
+
+Left out: workers that take turns on a core slow the training's thread down in bursts; the order of a first epoch's page
+cache; workers that start.
+"""
+
+from trimaran.costs.intervals import add
+from trimaran.costs.sample_costs import SampleCosts
+from trimaran.costs.types import Cost
+from trimaran.program.feeding import Feeding
+
+# What is shorter says nothing of an uncertainty [s].
+_SHORTEST_S = 1e-9
+
+
+def standing_still(samples: SampleCosts, feeding: Feeding, *, microbatch: int) -> Cost:
+    """What whoever loads a microbatch stands still for.
+
+    Args:
+        samples: what they take
+        feeding: a cache is not waited for
+        microbatch: its samples
+
+    Returns:
+        The time of first reads; the interval reaches down to that of second ones [s].
+    """
+    if feeding.cached:
+        return Cost(0.0, 0.0, 0.0, samples.read.source)
+    read, again = samples.read, samples.read_again
+    return Cost(read.seconds, min(read.low, again.low), read.high, read.source).scaled(microbatch)
+
+
+def working(samples: SampleCosts, feeding: Feeding, *, microbatch: int) -> Cost:
+    """What a core does for a microbatch until the training's thread has it, or a worker has handed it over.
+
+    Args:
+        samples: what they take
+        feeding: says who loads
+        microbatch: its samples
+
+    Returns:
+        Work of a core [s].
+    """
+    each = samples.recall if feeding.cached else samples.prepare
+    parts = [each.scaled(microbatch), samples.batch]
+    if feeding.workers:
+        parts += [samples.give, samples.give_each.scaled(0 if feeding.cached else microbatch)]
+    return add(parts)
+
+
+def load(samples: SampleCosts, feeding: Feeding, *, microbatch: int) -> Cost:
+    """What the training's thread spends on a microbatch, where data are there in time.
+
+    Args:
+        samples: what they take
+        feeding: says who loads
+        microbatch: its samples
+
+    Returns:
+        Its load, without waiting for workers [s].
+
+    Example:
+        Two milliseconds a sample standing still and one of a core, 4 samples, 3 ms a microbatch.
+
+        >>> def exact(seconds):
+        ...     return Cost(seconds, seconds, seconds, "example")
+        >>> samples = SampleCosts(
+        ...     read=exact(2e-3), read_again=exact(2e-3), prepare=exact(1e-3), batch=exact(3e-3), take=exact(5e-4),
+        ...     take_per_byte=0.0, start_s=0.1, sample_bytes=8, stored_bytes=8, samples=10, repeats=True)
+        >>> load(samples, Feeding(), microbatch=4).seconds, load(samples, Feeding(workers=2), microbatch=4).seconds
+        (0.015, 0.0005)
+    """
+    nbytes = microbatch * samples.sample_bytes
+    if feeding.workers:
+        parts = [samples.take, _exact(samples.take_per_byte * nbytes, samples.take)]
+    else:
+        parts = [
+            standing_still(samples, feeding, microbatch=microbatch),
+            working(samples, feeding, microbatch=microbatch),
+        ]
+    if not feeding.copies_ahead:
+        parts.append(_copy(samples, nbytes))
+    return add(parts)
+
+
+def period(
+    samples: SampleCosts,
+    feeding: Feeding,
+    *,
+    microbatch: int,
+    microbatches: int,
+    readers: int = 1,
+    busy_s: float = 0.0,
+    cores: int,
+) -> Cost:
+    """The time below which no step comes, whatever the training's threads do.
+
+    Args:
+        samples: what they take
+        feeding: says who loads
+        microbatch: samples of one
+        microbatches: of a step, on each rank that reads
+        readers: ranks that read
+        busy_s: what the threads of all ranks compute in a step, their loads included [s]
+        cores: that workers and these threads share
+
+    Returns:
+        The larger of what the workers of a rank take, what all cores take, and copies; 0 where nothing runs beside the
+        training [s].
+
+    Example:
+        As for `load`, with 2 workers: 4 samples are 8 ms standing still and 7 ms of a core. One core has 7 ms of that
+        and 4 ms of the training.
+
+        >>> def exact(seconds):
+        ...     return Cost(seconds, seconds, seconds, "example")
+        >>> samples = SampleCosts(
+        ...     read=exact(2e-3), read_again=exact(2e-3), prepare=exact(1e-3), batch=exact(3e-3), take=exact(5e-4),
+        ...     take_per_byte=0.0, start_s=0.1, sample_bytes=8, stored_bytes=8, samples=10, repeats=True)
+        >>> period(samples, Feeding(workers=2), microbatch=4, microbatches=1, cores=2).seconds  # 15 ms by two
+        0.0075
+        >>> round(period(samples, Feeding(workers=2), microbatch=4, microbatches=1, busy_s=4e-3, cores=1).seconds, 6)
+        0.011
+    """
+    bounds = []
+    if feeding.workers:
+        work = working(samples, feeding, microbatch=microbatch)
+        still = standing_still(samples, feeding, microbatch=microbatch)
+        bounds.append(add([still, work]).scaled(microbatches / feeding.workers))
+        shared = add([work.scaled(readers * microbatches), _exact(busy_s, work)])
+        bounds.append(shared.scaled(1.0 / max(1, cores)))
+    if feeding.copies_ahead:
+        bounds.append(_copy(samples, microbatch * samples.sample_bytes).scaled(microbatches))
+    if not bounds:
+        return Cost(0.0, 0.0, 0.0, samples.read.source)
+    longest = max(bounds, key=lambda cost: cost.seconds)
+    return Cost(
+        longest.seconds,
+        max(cost.low for cost in bounds),
+        max(cost.high for cost in bounds),
+        longest.source,
+    )
+
+
+def _copy(samples: SampleCosts, nbytes: int) -> Cost:
+    return add([samples.copy, _exact(samples.copy_per_byte * nbytes, samples.copy)])
+
+
+def _exact(seconds: float, like: Cost) -> Cost:
+    """A rate is as uncertain as the fixed part beside it."""
+    if like.seconds < _SHORTEST_S:
+        return Cost(seconds, seconds, seconds, like.source)
+    return Cost(seconds, seconds * like.low / like.seconds, seconds * like.high / like.seconds, like.source)

@@ -1,0 +1,260 @@
+"""What compressed gradients take: encoding and decoding on each rank, and what is left on the wire.
+
+    backward  ██████▒ b0 ███▒ b1            ▒ a bucket is encoded where it is complete, which puts the rest off
+    b0               ══════
+    b1                      ═════
+    decoding                ▒ b0   ▒ b1     in the order of the buckets, before what waits for them
+
+Encoding is all that a rank does up to the first byte on the wire, decoding all that it does afterwards. Both were
+measured on this machine with every rank busy, or follow from passes over memory for a device of the catalog.
+
+PowerSGD sends P, and when its sum is there, Q: two all-reduces of about half of the bytes each, the second of which
+waits for the first. What is computed between them counts as decoding. Its times are kept for one matrix by the
+matrix's size, because that is what it works on; those of the 16-bit methods for a whole bucket.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from trimaran.cluster.catalog import CatalogDevice
+from trimaran.cluster.types import Cluster
+from trimaran.costs.curves import at_size
+from trimaran.costs.tables import CostTable, Curve, CurveKey
+from trimaran.costs.transfers import HOST, transfer_cost
+from trimaran.costs.types import Cost, Transfer
+from trimaran.errors import InputError
+from trimaran.graph.types import Graph
+from trimaran.program.buckets import Bucket
+from trimaran.program.compression import Compression
+from trimaran.program.reduced import buckets_by_token
+from trimaran.program.types import Instruction, Kind, Program, Strategy
+
+_BYTES_16 = (7.0, 1.5)
+"""Bytes that encoding and decoding a byte of gradients to 16 bits read and write.
+
+Of a number of 4 bytes: the error of the last step is added (8 read, 4 written), the sum is rounded (4, 2), what that
+loses is the error of this step (6, 4). Back: 2 read, 4 written.
+"""
+
+_LAUNCHES_16 = (3, 1)
+"""Kernels of a bucket."""
+
+_BYTES_FACTORS = (4.0, 6.0)
+"""The same with PowerSGD: the error is added (12), P = M Q reads the matrix (4). Then Q = Mᵀ P reads it (4), P Qᵀ is
+written (4), and what is missing of the matrix is the error (8 read, 4 written); with a copy in 32 bits (4)."""
+
+_LAUNCHES_FACTORS = (2, 4)
+"""Kernels of a matrix, besides those that make the columns of P orthogonal: two of each column."""
+
+_LEAST, _MOST = 0.5, 2.0
+"""Ends of the interval of such an estimate: operations that are joined into one kernel, and that are not; assumed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coding:
+    """What a rank does for one bucket.
+
+    Attributes:
+        encode: until its first byte is on the wire
+        decode: from then on
+    """
+
+    encode: Cost
+    decode: Cost
+
+
+def coding_keys(compression: Compression) -> tuple[CurveKey, CurveKey]:
+    """The curves of encoding and decoding, by the size of what is encoded.
+
+    Example:
+        >>> [key.kind for key in coding_keys(Compression(method="bf16"))]
+        ['ENC bf16 host', 'DEC bf16 host']
+    """
+    return CurveKey(f"ENC {compression.name}{HOST}", 1), CurveKey(f"DEC {compression.name}{HOST}", 1)
+
+
+def reduce_key(compression: Compression, ranks: int) -> CurveKey | None:
+    """The curve of an all-reduce of numbers of 16 bits, by their bytes; None where 32 bits are sent.
+
+    Args:
+        compression: how gradients are sent
+        ranks: in the group
+    """
+    return None if compression.method == "powersgd" else CurveKey(f"{Kind.ALL_REDUCE} {compression.method}", ranks)
+
+
+def is_priced(compression: Compression, table: CostTable, cluster: Cluster) -> bool:
+    """Whether it is known what a method takes: it was measured, or the devices are of the catalog."""
+    return cluster.machine is not None or all(key in table.curves for key in coding_keys(compression))
+
+
+def code_program(
+    program: Program, graph: Graph, strategy: Strategy, table: CostTable, cluster: Cluster
+) -> dict[str, Coding]:
+    """What each all-reduce of a compressed bucket asks of its ranks, by the id of the all-reduce.
+
+    Args:
+        program: a training step of the strategy
+        graph: the network
+        strategy: how gradients are sent
+        table: what was measured
+        cluster: who sits where
+
+    Raises:
+        InputError: nobody measured the method
+    """
+    if strategy.compression is None:
+        return {}
+    found: dict[str, Coding] = {}
+    known: dict[frozenset[int | None], dict[str, Coding]] = {}
+    shapes = {parameter.name: parameter.shape for parameter in graph.parameters}
+    for instructions in program.ranks:
+        segments = frozenset(item.segment for item in instructions)
+        if segments not in known:
+            buckets = buckets_by_token(graph, strategy, instructions)
+            known[segments] = {
+                token: _coding(bucket, shapes, strategy.compression, table, cluster)
+                for token, bucket in buckets.items()
+            }
+        for item in instructions:
+            if item.token in known[segments]:
+                found[item.id] = known[segments][item.token]
+    return found
+
+
+def reducing_table(strategy: Strategy, table: CostTable) -> CostTable:
+    """The table by which buckets on the wire are priced: with all-reduces of 16 bits where they were measured.
+
+    Args:
+        strategy: how gradients are sent
+        table: what was measured
+    """
+    if strategy.compression is None:
+        return table
+    wanted = reduce_key(strategy.compression, 2)
+    if wanted is None:
+        return table
+    curves: dict[CurveKey, Curve] = dict(table.curves)
+    for key, curve in table.curves.items():
+        if key.kind == wanted.kind:
+            curves[CurveKey(str(Kind.ALL_REDUCE), key.ranks)] = curve
+    return replace(table, curves=curves)
+
+
+def bucket_transfer(
+    instruction: Instruction, compression: Compression, reducing: CostTable, cluster: Cluster
+) -> Transfer:
+    """What the all-reduce of a compressed bucket takes when nothing else is under way.
+
+    Args:
+        instruction: with the bytes on the wire
+        compression: how they are sent
+        reducing: made by `reducing_table`
+        cluster: who sits where
+    """
+    if compression.method != "powersgd":
+        return transfer_cost(instruction, reducing, cluster)
+    half = transfer_cost(replace(instruction, nbytes=-(-instruction.nbytes // 2)), reducing, cluster)
+    return replace(half, latency_s=2 * half.latency_s, flow_s=2 * half.flow_s, low=2 * half.low, high=2 * half.high)
+
+
+def with_encoding(
+    program: Program,
+    compute: Mapping[str, Cost],
+    marks: Mapping[tuple[str, str], float],
+    codings: Mapping[str, Coding],
+) -> tuple[dict[str, Cost], dict[tuple[str, str], float]]:
+    """Backwards that encode their buckets on the way: longer, and each mark of a bucket where that is encoded.
+
+    Args:
+        program: one step
+        compute: duration of each instruction, without encoding
+        marks: the fraction of it after which each mark is reached
+        codings: by id of the all-reduce (`code_program`)
+
+    Returns:
+        Durations and fractions, with encoding.
+    """
+    longer, moved = dict(compute), dict(marks)
+    encoded: dict[str, dict[str, Cost]] = {}
+    for item in program:
+        if item.id in codings:
+            for name in item.after:
+                token, is_mark, mark = name.partition("!")
+                if is_mark:
+                    encoded.setdefault(f"r{item.rank}/{token}", {})[mark] = codings[item.id].encode
+    for item in program:
+        added = encoded.get(item.id)
+        if not added:
+            continue
+        cost = compute[item.id]
+        whole = Cost(
+            cost.seconds + math.fsum(one.seconds for one in added.values()),
+            cost.low + math.fsum(one.low for one in added.values()),
+            cost.high + math.fsum(one.high for one in added.values()),
+            cost.source,
+        )
+        if whole.seconds <= 0.0:
+            continue
+        places = {mark.name: marks[item.id, mark.name] for mark in item.marks}
+        spent_s = 0.0
+        for name in sorted(places, key=places.__getitem__):
+            spent_s += added[name].seconds if name in added else 0.0
+            moved[item.id, name] = min(1.0, (places[name] * cost.seconds + spent_s) / whole.seconds)
+        longer[item.id] = whole
+    return longer, moved
+
+
+def _coding(
+    bucket: Bucket,
+    shapes: Mapping[str, tuple[int, ...]],
+    compression: Compression,
+    table: CostTable,
+    cluster: Cluster,
+) -> Coding:
+    numbers = sum(math.prod(shapes[name]) for name in bucket.parameters)
+    itemsize = bucket.nbytes // numbers if numbers else 0
+    sizes = [bucket.nbytes]
+    if compression.method == "powersgd":
+        factored = [shapes[name] for name in bucket.parameters if compression.factors(shapes[name])]
+        sizes = [itemsize * math.prod(shape) for shape in factored]
+    if cluster.machine is not None:
+        return _on_device(sizes, compression, cluster.machine.node.device)
+    encode, decode = (_along(_measured(key, compression, table), sizes) for key in coding_keys(compression))
+    return Coding(encode=encode, decode=decode)
+
+
+def _measured(key: CurveKey, compression: Compression, table: CostTable) -> Curve:
+    if key not in table.curves:
+        raise InputError(
+            f"nobody measured what compressing gradients by {compression.name} takes on {table.fingerprint.device}: "
+            "plan with --allow compress, or --compression with the method, which measures it",
+            compression=compression.name,
+        )
+    return table.curves[key]
+
+
+def _along(curve: Curve, sizes: list[int]) -> Cost:
+    """The sum over sizes; errors of one curve are common to all."""
+    costs = [at_size(curve, size) for size in sizes if size]
+    return Cost(
+        math.fsum(cost.seconds for cost in costs),
+        math.fsum(cost.low for cost in costs),
+        math.fsum(cost.high for cost in costs),
+        costs[0].source if costs else "analytic: nothing to do",
+    )
+
+
+def _on_device(sizes: list[int], compression: Compression, device: CatalogDevice) -> Coding:
+    factors = compression.method == "powersgd"
+    nbytes = sum(sizes)
+    rate = device.bandwidth.bytes_per_s * device.bandwidth.fraction
+    found = []
+    for read, launches in zip(
+        _BYTES_FACTORS if factors else _BYTES_16, _LAUNCHES_FACTORS if factors else _LAUNCHES_16, strict=True
+    ):
+        columns = 2 * compression.rank if factors and launches == _LAUNCHES_FACTORS[1] else 0
+        seconds = read * nbytes / rate + (launches + columns) * len(sizes) * device.launch.seconds
+        found.append(Cost(seconds, _LEAST * seconds, _MOST * seconds, "analytic: passes over memory, launches"))
+    return Coding(encode=found[0], decode=found[1])

@@ -1,0 +1,140 @@
+"""What is wrong with the user's samples: which of them, what, and where in the user's code.
+
+A fault is plain data. A worker that loads can send it as it is, where an exception would arrive with a traceback as
+its text.
+"""
+
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+_PACKAGE = str(Path(__file__).parents[2])
+_LONGEST = 300
+_NAMED = 8
+
+
+class Fault(NamedTuple):
+    """What went wrong with a microbatch.
+
+    Attributes:
+        text: which samples, what, and what to do
+        samples: their numbers in the data set
+    """
+
+    text: str
+    samples: tuple[int, ...]
+
+
+class Faulty(Exception):
+    """Raised where a fault is found, up to where it is put into the answer."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(fault.text)
+        self.fault = fault
+
+
+def reading_fault(error: Exception, samples: Sequence[int]) -> Fault:
+    """The data set raised.
+
+    Args:
+        error: what it raised
+        samples: which were asked for
+    """
+    named = name_samples(samples)
+    return Fault(
+        f"{named} of the data set could not be read: {describe(error)}. "
+        f"Job.dataset()[{samples[0]}] should show the same; mend it, or leave {'it' if len(samples) == 1 else 'them'} "
+        "out of the data set",
+        tuple(samples),
+    )
+
+
+def batching_fault(error: Exception, samples: Sequence[Any], numbers: Sequence[int], *, own: bool) -> Fault:
+    """Samples could not be made a batch.
+
+    Args:
+        error: what the collate function raised
+        samples: that were read
+        numbers: theirs in the data set
+        own: the function is the job's own
+    """
+    by = "Job.collate" if own else "torch's default collate function"
+    unlike = _difference(samples, numbers)
+    if unlike is None:
+        return Fault(
+            f"{by} could not make a batch of {name_samples(numbers)}: {describe(error)}", tuple(numbers[:_NAMED])
+        )
+    difference, pair = unlike
+    todo = "let it pad them" if own else "give Job.collate one that pads"
+    return Fault(
+        f"{by} could not make a batch of {name_samples(numbers)}: {difference}: {todo}, or let the data set give "
+        f"samples of one shape ({type(error).__name__})",
+        pair,
+    )
+
+
+def name_samples(numbers: Sequence[int]) -> str:
+    """Some samples, for people.
+
+    Example:
+        >>> name_samples([4]), name_samples([4, 9]), name_samples(range(20))
+        ('sample 4', 'samples 4, 9', 'samples 0, 1, 2, 3, 4, 5, 6, 7 and 12 more')
+    """
+    shown = ", ".join(str(number) for number in numbers[:_NAMED])
+    more = f" and {len(numbers) - _NAMED} more" if len(numbers) > _NAMED else ""
+    return f"sample{'s' if len(numbers) > 1 else ''} {shown}{more}"
+
+
+def describe(error: BaseException) -> str:
+    """Type and text of an exception, and the line of the user's code in which it was raised."""
+    text = " ".join(str(error).split())
+    short = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    place = _place(error)
+    return f"{type(error).__name__}{f': {short}' if short else ''}{f' ({place})' if place else ''}"
+
+
+def _place(error: BaseException) -> str:
+    """The innermost line that is neither the package's own nor in a library; empty where there is none."""
+    frames = traceback.extract_tb(error.__traceback__)
+    outside = [
+        frame
+        for frame in frames
+        if not frame.filename.startswith((_PACKAGE, "<")) and "site-packages" not in Path(frame.filename).parts
+    ]
+    return f"{outside[-1].filename}:{outside[-1].lineno}" if outside else ""
+
+
+def _difference(samples: Sequence[Any], numbers: Sequence[int]) -> tuple[str, tuple[int, ...]] | None:
+    """The first sample whose parts or shapes are not those of the first one; None: they are alike."""
+    if not samples:
+        return None
+    first = dict(_shapes(samples[0], ""))
+    for sample, number in zip(samples[1:], numbers[1:], strict=False):
+        other = dict(_shapes(sample, ""))
+        if other.keys() != first.keys():
+            parts = [", ".join(f'"{name}"' for name in shapes) for shapes in (first, other)]
+            return f"sample {numbers[0]} has the parts {parts[0]}, sample {number} has {parts[1]}", (
+                numbers[0],
+                number,
+            )
+        for name, shape in other.items():
+            if shape != first[name]:
+                return (
+                    f'"{name}" has the shape {first[name]} in sample {numbers[0]} and {shape} in sample {number}',
+                    (numbers[0], number),
+                )
+    return None
+
+
+def _shapes(value: Any, name: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from _shapes(part, f"{name}.{key}" if name else str(key))
+    elif isinstance(value, tuple | list):
+        pair = not name and len(value) == 2
+        for number, part in enumerate(value):
+            key = ("input", "target")[number] if pair else str(number)
+            yield from _shapes(part, f"{name}.{key}" if name else key)
+    else:
+        yield name or "sample", tuple(getattr(value, "shape", ()))

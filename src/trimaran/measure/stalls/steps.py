@@ -1,0 +1,119 @@
+"""From the records of ranks to a split of each step.
+
+A step of a rank lasts from when it asks for its share of a batch until its loss is known. Of this time the record has
+the spans of loads and of waits for exchanges; what lies between them, inside the step, is compute: forwards, backwards,
+the update with its zeroing, and the interpreter that goes from one to the next.
+
+    ask │ IN ▓▓▓▓▓▓▓ │ F ████ │ B ██████ │ wait ▒▒▒▒ │ U ██ │ loss
+        fetch, prepare,                    communication,
+        copy, unattributed                 synchronization
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from trimaran.measure.stalls.exchanges import Exchanges, Waited
+from trimaran.measure.stalls.loading import divide_loading
+from trimaran.measure.stalls.splits import Split
+from trimaran.program.types import Kind, Program
+from trimaran.runtime.feed.types import Loading
+from trimaran.timeline import HOST, Span, Timeline
+
+Way = Literal["cold", "cached", "synthetic"]
+"""How a step gets its batch: samples that are read for the first time; the same ones again; the same batch again."""
+
+WAYS: tuple[Way, ...] = get_args(Way)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedStep:
+    """One step of one rank, by its own clock.
+
+    Attributes:
+        number: of the step, as the timeline has it
+        way: how it got its batch
+        block: number of the block of consecutive steps that it is in
+        asked_s: from asking the feed until it had named the share [s]
+        step_s: from then until the loss was known [s]
+        busy_s: processor time of the process meanwhile [s]
+        loading: what was observed of its loading; None: nothing
+    """
+
+    number: int
+    way: Way
+    block: int
+    asked_s: float
+    step_s: float
+    busy_s: float = 0.0
+    loading: Loading | None = None
+
+
+def split_steps(
+    program: Program,
+    timelines: Iterable[Timeline],
+    steps: Sequence[Sequence[TimedStep]],
+    *,
+    host_blocks: bool = True,
+) -> list[dict[int, Split]]:
+    """The split of each step of each rank.
+
+    Args:
+        program: of a step
+        timelines: what was recorded of all ranks; a step may be in several
+        steps: of each rank
+        host_blocks: as for `divide_loading`
+
+    Returns:
+        For each rank, splits by the number of the step; steps that were not recorded are left out.
+    """
+    spans = spans_by_step(timelines)
+    exchanges = Exchanges(program)
+    waited = {number: exchanges.divide(of) for number, of in spans.items()}
+    loads = {number: _loads(of, exchanges) for number, of in spans.items()}
+    return [
+        {
+            step.number: _split(step, loads[step.number].get(rank, 0.0), waited[step.number].get(rank), host_blocks)
+            for step in own
+            if step.number in spans
+        }
+        for rank, own in enumerate(steps)
+    ]
+
+
+def spans_by_step(timelines: Iterable[Timeline]) -> dict[int, list[Span]]:
+    """The spans of each step, of all ranks; of timelines that both have a step, the first counts."""
+    found: dict[int, list[Span]] = {}
+    for timeline in timelines:
+        own: dict[int, list[Span]] = defaultdict(list)
+        for span in timeline:
+            if span.step not in found:
+                own[span.step].append(span)
+        found |= own
+    return found
+
+
+def _loads(spans: Sequence[Span], exchanges: Exchanges) -> Mapping[int, float]:
+    """Time of the loads of each rank [s]."""
+    found: dict[int, float] = defaultdict(float)
+    for span in spans:
+        instruction = exchanges.find(span.instruction)
+        if span.stream == HOST and (instruction is None or instruction.kind is Kind.LOAD):
+            found[span.rank] += span.seconds
+    return found
+
+
+def _split(step: TimedStep, load_s: float, waited: Waited | None, host_blocks: bool) -> Split:
+    parts = divide_loading(step.loading, load_s, host_blocks=host_blocks)
+    waited = waited or Waited()
+    return Split(
+        fetch=parts.fetch,
+        # Naming the share starts workers, and lets go of those of an epoch that is over.
+        prepare=parts.prepare + step.asked_s,
+        copy=parts.copy,
+        compute=step.step_s - load_s - waited.communication - waited.synchronization,
+        communication=waited.communication,
+        synchronization=waited.synchronization,
+        unattributed=parts.rest,
+    )

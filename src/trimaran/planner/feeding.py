@@ -1,0 +1,250 @@
+"""Choose how ranks get their data, once it is known how they could train.
+
+    minimise    simulated time of strategy s with feeding f; kept samples are read in the first of E epochs only:
+                (first + (E - 1) later) / E
+    over        s among the few best where loads are only handed over; f: workers w, samples kept or read each time
+    subject to  workers and kept samples fit the memory that the ranks leave; no more workers than `WORKERS_PER_CORE`;
+                samples are kept only if they repeat, bit for bit; f goes against no pin
+
+A step that loads in line is searched as it is (`search.py`). Where loading is more of it than the model leaves out, the
+same space is searched again with loads that take a hand-over: what was slow because a rank loaded much may now be best.
+Each of the best few then gets the least number of workers that are ahead of it (`FILLED`), and is simulated with what
+it still waits. In line wins where it may be as fast within the uncertainty; so does reading over keeping.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from trimaran.costs import CostTable, fed_step, price
+from trimaran.costs.pricing import microbatch_size
+from trimaran.costs.sample_costs import SampleCosts
+from trimaran.planner.candidates import Candidate, Cases
+from trimaran.planner.choice import MODEL_ERROR, choose, may_be_as_fast, pareto_front, simplicity
+from trimaran.planner.feeding_reasons import kept_reason, not_kept, not_worth_it, quick_data, workers_reason
+from trimaran.planner.problem import Problem, reassess
+from trimaran.planner.room import Room
+from trimaran.program.feeding import IN_LINE, Feeding
+from trimaran.program.types import Kind
+
+if TYPE_CHECKING:
+    from trimaran.planner.search import Search
+
+MOST_FED = 4
+"""Strategies that are fed beside the chosen one and the baseline."""
+
+FILLED = 0.85
+"""Workers are enough when a microbatch is made in this share of the time that the rest of a step takes: what is left is
+for samples that take longer than others."""
+
+WORKERS_PER_CORE = 16
+WORKER_BYTES = 256 * 2**20
+"""Memory of a worker: an interpreter with torch, what it has of the parent's not counted twice [bytes]."""
+
+MEMORY_SHARE = 0.5
+"""Of the memory that the ranks leave, what workers and kept samples may take together; the rest is the system's."""
+
+# So many workers that only cores and the training's threads limit a step.
+_ANY_NUMBER = 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept:
+    """A candidate that keeps its samples, and its time averaged over the epochs."""
+
+    candidate: Candidate
+    first: Candidate
+    mean: Cases
+
+
+def fed(found: "Search", problem: Problem, again: Callable[[Problem], "Search"]) -> "Search":
+    """What a search finds when ranks may be fed.
+
+    Args:
+        found: with loads in line
+        problem: says what there is to feed with
+        again: searches another problem, with loads in line
+
+    Returns:
+        The search with fed candidates, perhaps another chosen one, and why in `feeding`.
+    """
+    step = problem.table.steps.get(problem.graph.digest)
+    samples, room, pinned = None if step is None else step.samples, problem.room, problem.pins.workers
+    if step is None or samples is None or room is None:
+        return found
+    handed = replace(problem, table=_handed_over(problem, samples), room=None, pins=replace(problem.pins, workers=None))
+    alone = reassess(found.chosen, handed)
+    if not pinned and alone.step_time_s >= (1.0 - MODEL_ERROR) * found.chosen.step_time_s:
+        return replace(found, feeding=(quick_data(found.chosen, alone),))
+    others = again(handed)
+    ranked = sorted(others.candidates, key=lambda one: (one.objective_s, simplicity(one.strategy)))
+    tried = [alone, reassess(found.baseline, handed), *ranked[:MOST_FED]]
+    tried = list({one.strategy: one for one in tried}.values())
+    in_line = [] if pinned else [*found.candidates, *_in_line(tried, found, problem)]
+    read = [_with(one, feeding, problem) for one in tried for feeding in _feedings(one, samples, problem, pinned)]
+    best = choose([*in_line, *read])
+    kept = min(_kept(tried, read, samples, problem), key=lambda one: one.mean[1], default=None)
+    chosen = best if kept is None or may_be_as_fast(best.cases, kept.mean) else kept.candidate
+    candidates = [*in_line, *read, *([] if kept is None else [kept.candidate])]
+    candidates.sort(key=lambda one: (one.objective_s, simplicity(one.strategy)))
+    return replace(
+        found,
+        candidates=tuple(candidates),
+        chosen=chosen,
+        pareto=pareto_front(candidates),
+        bound_s=min(found.bound_s, others.bound_s),
+        seconds=found.seconds + others.seconds,
+        feeding=tuple(_reasons(found, chosen, best, read, kept, samples, problem)),
+    )
+
+
+def _handed_over(problem: Problem, samples: SampleCosts) -> CostTable:
+    """The table with loads that take what taking a microbatch over from a worker takes."""
+    table, digest = problem.table, problem.graph.digest
+    step = table.steps[digest]
+    load = {size: fed_step.load(samples, _beside(1, problem), microbatch=size) for size in step.load}
+    return replace(table, steps={**table.steps, digest: replace(step, load=load, samples=None)})
+
+
+def _in_line(tried: Sequence[Candidate], found: "Search", problem: Problem) -> Iterator[Candidate]:
+    """Those in line that the search had no use for."""
+    known = {one.strategy for one in found.candidates}
+    for one in tried:
+        if one.strategy not in known and not problem.pins.objection(one.strategy):
+            yield reassess(one, problem)
+
+
+def _feedings(candidate: Candidate, samples: SampleCosts, problem: Problem, pinned: int | None) -> Iterator[Feeding]:
+    """The feedings with workers that a candidate is simulated with."""
+    if pinned is not None:
+        if pinned:
+            yield _beside(pinned, problem)
+        return
+    wanted = _wanted_workers(candidate, samples, problem)
+    most = _most_workers(candidate, samples, problem)
+    if min(wanted, most) > 0:
+        yield _beside(min(wanted, most), problem)
+
+
+def _beside(workers: int, problem: Problem) -> Feeding:
+    """So many workers; on a GPU copies go ahead too."""
+    return Feeding(workers=workers, copies_ahead=int(problem.table.fingerprint.kind == "cuda"))
+
+
+def _wanted_workers(candidate: Candidate, samples: SampleCosts, problem: Problem) -> int:
+    """The least number of workers with which a step hardly waits for them.
+
+    Args:
+        candidate: by costs in which loads are handed over
+        samples: what they take
+        problem: as it is
+    """
+    program, one = candidate.program, _beside(1, problem)
+    size = microbatch_size(program, candidate.strategy, batch=problem.batch)
+    loads = [item.rank for item in program if item.kind == Kind.LOAD]
+    made_s = (
+        fed_step.standing_still(samples, one, microbatch=size).seconds
+        + fed_step.working(samples, one, microbatch=size).seconds
+    ) * max(1, len(loads) // max(1, len(set(loads))))
+    limit_s = max(candidate.step_time_s, _period_s(candidate, _beside(_ANY_NUMBER, problem), problem))
+    return max(1, math.ceil(made_s / (FILLED * limit_s))) if limit_s > 0 else 1
+
+
+def _period_s(candidate: Candidate, feeding: Feeding, problem: Problem) -> float:
+    strategy = replace(candidate.strategy, feeding=feeding)
+    costs = price(candidate.program, problem.graph, strategy, problem.table, problem.cluster, batch=problem.batch)
+    return 0.0 if costs.period is None else costs.period.seconds
+
+
+def _left_bytes(candidate: Candidate, room: Room, problem: Problem) -> float:
+    """Memory of the host that ranks leave for workers and kept samples [bytes]."""
+    taken = sum(candidate.peak_bytes) if problem.table.fingerprint.kind == "cpu" else 0
+    return MEMORY_SHARE * max(0, room.memory_bytes - taken)
+
+
+def _most_workers(candidate: Candidate, samples: SampleCosts, problem: Problem) -> int:
+    """Workers of a rank that the host bears: its memory, what of it they can hand batches over in, and its cores."""
+    if problem.room is None:
+        return 0
+    readers = max(1, len({item.rank for item in candidate.program if item.kind == Kind.LOAD}))
+    size = microbatch_size(candidate.program, candidate.strategy, batch=problem.batch)
+    batches = (Feeding().ahead + 1) * size * samples.sample_bytes
+    by_memory = int(_left_bytes(candidate, problem.room, problem) // ((WORKER_BYTES + batches) * readers))
+    by_shared = int(MEMORY_SHARE * problem.room.shared_bytes // max(1, batches * readers))
+    by_cores = max(1, WORKERS_PER_CORE * problem.table.fingerprint.cores // readers)
+    return min(by_memory, by_shared, by_cores)
+
+
+def _with(candidate: Candidate, feeding: Feeding, problem: Problem) -> Candidate:
+    return reassess(replace(candidate, strategy=replace(candidate.strategy, feeding=feeding)), problem)
+
+
+def _kept(
+    tried: Sequence[Candidate], read: Sequence[Candidate], samples: SampleCosts, problem: Problem
+) -> Iterator[_Kept]:
+    """Candidates that keep their samples, with their times over all epochs."""
+    room, pinned = problem.room, problem.pins.workers
+    for one in tried:
+        if room is None or obstacle(one, samples, problem):
+            continue
+        feedings = [replace(entry.strategy.feeding, cached=True) for entry in read if _is_fed(entry, one)]
+        if not pinned:
+            feedings.append(Feeding(cached=True))
+        for feeding in dict.fromkeys(feedings):
+            later = _with(one, feeding, problem)
+            first = _with(one, replace(feeding, cached=False), problem)
+            mean = tuple(
+                (before + (room.epochs - 1) * after) / room.epochs
+                for before, after in zip(first.cases, later.cases, strict=True)
+            )
+            yield _Kept(candidate=later, first=first, mean=(mean[0], mean[1], mean[2]))
+
+
+def _is_fed(entry: Candidate, one: Candidate) -> bool:
+    return replace(entry.strategy, feeding=IN_LINE) == replace(one.strategy, feeding=IN_LINE)
+
+
+def obstacle(candidate: Candidate, samples: SampleCosts, problem: Problem) -> str:
+    """Why samples cannot be kept, or need not be; empty where they may.
+
+    Args:
+        candidate: says what memory the ranks take
+        samples: what they take, and whether they repeat
+        problem: has the pins, the memory of the host and the epochs
+    """
+    if "cache" in problem.pins.forbid:
+        return "--forbid cache"
+    if problem.room is None:
+        return "nobody knows the memory of the host"
+    return not_kept(samples, problem.room, left_bytes=_left_bytes(candidate, problem.room, problem))
+
+
+def _reasons(
+    found: "Search",
+    chosen: Candidate,
+    best: Candidate,
+    read: Sequence[Candidate],
+    kept: _Kept | None,
+    samples: SampleCosts,
+    problem: Problem,
+) -> Iterator[str]:
+    room = problem.room
+    plain = replace(chosen.strategy, feeding=IN_LINE)
+    same = next((one for one in found.candidates if one.strategy == plain), None)
+    feeding = chosen.strategy.feeding
+    if feeding.workers:
+        yield workers_reason(chosen, same)
+    elif read and not feeding.cached and not problem.pins.workers:
+        yield not_worth_it(min(read, key=lambda one: one.objective_s), chosen)
+    if feeding.cached and kept is not None and room is not None:
+        yield kept_reason(chosen, kept.first, best, kept.mean[1], samples, room)
+        return
+    why = obstacle(chosen, samples, problem)
+    if room is None or room.epochs < 2:
+        # Nobody would keep what is read once.
+        return
+    if why and samples.read.seconds + samples.prepare.seconds > samples.recall.seconds:
+        yield f"samples are not kept by the host: {why}"
+    elif kept is not None and not why:
+        yield not_worth_it(kept.candidate, chosen, mean_s=kept.mean[1])

@@ -1,0 +1,237 @@
+"""What a step of a job waits for: the page that `profile --stalls` prints, and the same as JSON data."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from trimaran.program.files import to_plain
+from trimaran.report.remedies import Remedy, remedies_document, remedy_table
+from trimaran.units import format_seconds
+
+_TITLES = {
+    "fetch": "fetch           standing still for data",
+    "prepare": "prepare         decode, augment, collate",
+    "copy": "copy            host to device",
+    "compute": "compute         forward, backward, update",
+    "communication": "communication   exchanges, exposed",
+    "synchronization": "synchronization waiting for other ranks",
+    "unattributed": "unattributed",
+}
+_SHORT = {"communication": "comm", "synchronization": "sync", "unattributed": "rest"}
+_MOST_RANKS = 8
+# Below this share of the step a class is not shown to people.
+_SHOWN = 5e-4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaySplit:
+    """Steps of one way to get a batch.
+
+    Attributes:
+        step_time_s: mean step [s]
+        step_interval_s: 90 % interval of it [s]
+        shares: time of each class in it; they sum to it [s]
+        share_intervals_s: 90 % interval of each [s]
+        steps: that count
+    """
+
+    step_time_s: float
+    step_interval_s: tuple[float, float]
+    shares: Mapping[str, float]
+    share_intervals_s: Mapping[str, tuple[float, float]]
+    steps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankSplit:
+    """The mean step of one rank.
+
+    Attributes:
+        rank: its number
+        step_time_s: the step [s]
+        shares: time of each class in it [s]
+    """
+
+    rank: int
+    step_time_s: float
+    shares: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Without:
+    """The step, were a class of it gone: a bound on what any remedy for it gives.
+
+    Attributes:
+        step_time_s: what is left [s]
+        speedup: the step now over that
+    """
+
+    step_time_s: float
+    speedup: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StallReport:
+    """What a step of a job waits for.
+
+    Attributes:
+        job: its name
+        strategy: what was run
+        feeding: how batches were loaded, in words
+        ranks: how many
+        devices: what each of them is
+        global_batch_size: samples of one update
+        way: the way whose figures `shares`, `by_rank` and `advice` are
+        ways: steps of each way
+        by_rank: the mean step of each rank
+        limiter: the largest class other than compute, where it is worth the name; else "compute"
+        without: the step without each class that there is
+        advice: remedies that are worth it, ranked
+        not_worth: known remedies that are not, ranked
+        notes: what else a person should know, one sentence each
+        environment: versions and devices
+    """
+
+    job: str
+    strategy: str
+    feeding: str
+    ranks: int
+    devices: str
+    global_batch_size: int
+    way: str
+    ways: Mapping[str, WaySplit]
+    by_rank: Sequence[RankSplit]
+    limiter: str
+    without: Mapping[str, Without]
+    advice: Sequence[Remedy]
+    not_worth: Sequence[Remedy]
+    notes: Sequence[str]
+    environment: Mapping[str, str]
+
+    @property
+    def split(self) -> WaySplit:
+        """The split of the way that counts."""
+        return self.ways[self.way]
+
+
+def stalls_document(report: StallReport) -> dict[str, object]:
+    """A stall report as JSON data; the figures of the way that counts come first."""
+    plain: dict[str, object] = to_plain(report)
+    head: dict[str, object] = to_plain(report.split)
+    remedies = {"advice": remedies_document(report.advice), "not_worth": remedies_document(report.not_worth)}
+    return head | plain | remedies
+
+
+def stalls_view(report: StallReport) -> RenderableType:
+    """A stall report for people, readable at 80 columns.
+
+    Args:
+        report: of a job
+    """
+    split = report.split
+    low, high = split.step_interval_s
+    head = Text()
+    head.append(report.job, style="bold")
+    head.append(f", global batch {report.global_batch_size}, {report.strategy} on {report.ranks} × {report.devices}")
+    step = Text(f"{format_seconds(split.step_time_s)} a step", style="bold")
+    step.append(
+        f" {report.way} (90 %: {format_seconds(low)} to {format_seconds(high)}); {report.feeding}", style="not bold"
+    )
+    lines: list[RenderableType] = [head, step, _limit_line(report), Text(), _ways_table(report)]
+    if report.ranks > 1:
+        lines += [Text(), _ranks_table(report)]
+    lines.append(Text())
+    if report.advice:
+        lines.append(remedy_table(report.advice))
+    else:
+        lines.append(Text("No known remedy for feeding or exchange would save 1 % of the step."))
+    if report.not_worth:
+        lines += [Text(), _not_worth(report.not_worth)]
+    if report.notes:
+        lines += [Text(), Text("Notes", style="bold"), *(_bullet(Text(note)) for note in report.notes)]
+    return Group(*lines)
+
+
+def _limit_line(report: StallReport) -> Text:
+    line = Text("Limited by ")
+    line.append(report.limiter, style="bold")
+    gone = report.without.get(report.limiter)
+    split = report.split
+    if report.limiter == "compute" or gone is None:
+        line.append(": what is waited for is small.")
+    else:
+        share = split.shares[report.limiter] / split.step_time_s
+        line.append(
+            f", {100 * share:.0f} % of the step. Without it: {format_seconds(gone.step_time_s)} a step, "
+            f"{gone.speedup:.2f}× as fast."
+        )
+    return line
+
+
+def _ways_table(report: StallReport) -> RenderableType:
+    table = _table("What a step is spent on")
+    table.add_column("")
+    table.add_column("share", justify="right", no_wrap=True)
+    for way in report.ways:
+        table.add_column(way, justify="right", no_wrap=True, style="bold" if way == report.way else "")
+    own = report.split
+    for name, title in _TITLES.items():
+        if all(way.shares[name] < _SHOWN * way.step_time_s for way in report.ways.values()):
+            continue
+        share = f"{100 * own.shares[name] / own.step_time_s:.1f} %"
+        table.add_row(title, share, *(format_seconds(way.shares[name]) for way in report.ways.values()))
+    table.add_section()
+    table.add_row("step", "100 %", *(format_seconds(way.step_time_s) for way in report.ways.values()))
+    steps = ", ".join(f"{way.steps} {name}" for name, way in report.ways.items())
+    caption = Text(
+        f"share: of the {report.way} step. cold: samples read for the first time; cached: the\n"
+        f"same again; synthetic: one batch, nothing loaded. Steps: {steps}.",
+        style="dim",
+    )
+    return Group(table, caption)
+
+
+def _ranks_table(report: StallReport) -> RenderableType:
+    shown = [name for name in _TITLES if any(rank.shares[name] >= _SHOWN * rank.step_time_s for rank in report.by_rank)]
+    table = _table(f"By rank, {report.way}")
+    table.add_column("rank", justify="right")
+    for name in shown:
+        table.add_column(_SHORT.get(name, name), justify="right", no_wrap=True)
+    table.add_column("step", justify="right", no_wrap=True)
+    for rank in report.by_rank[:_MOST_RANKS]:
+        row = (format_seconds(rank.shares[name]) for name in shown)
+        table.add_row(str(rank.rank), *row, format_seconds(rank.step_time_s))
+    left = len(report.by_rank) - _MOST_RANKS
+    return Group(table, Text(f"and {left} more ranks: --json", style="dim")) if left > 0 else table
+
+
+def _not_worth(remedies: Sequence[Remedy]) -> RenderableType:
+    lines: list[RenderableType] = [Text("Not worth it here", style="bold")]
+    for remedy in remedies:
+        text = Text(f"{remedy.name}: {100 * remedy.predicted_gain:.1f} %. ")
+        text.append(remedy.basis, style="dim")
+        lines.append(_bullet(text))
+    return Group(*lines)
+
+
+def _bullet(text: Text) -> RenderableType:
+    row = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0))
+    row.add_column(no_wrap=True)
+    row.add_column()
+    row.add_row("-", text)
+    return row
+
+
+def _table(title: str) -> Table:
+    return Table(
+        box=box.SIMPLE_HEAD,
+        title=Text(title, style="bold"),
+        title_justify="left",
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )

@@ -1,0 +1,186 @@
+"""Microbatches as the training takes them: on the device, in the job's precision, with what that took.
+
+    OnDemand   training   take: load, or wait for a worker │ place │ step i                 take: …
+    Ahead      training   take i ▒ │ step i ███████████████ │ take i+1 │ step i+1
+               its thread    wait for a worker, place i+1 ══╝ i+2 ═════╝          so many are ready or on their way
+
+Without workers the training's own thread loads, also where copies go ahead: a data set draws from the same generators
+as dropout, so that no other thread may read it. The copies then only go beside what the device still computes.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from trimaran.graph.batches import name_tensors
+from trimaran.runtime.feed.loader import Loader
+from trimaran.runtime.feed.reading import Answer, Key
+from trimaran.runtime.feed.stopwatch import now, since
+from trimaran.runtime.feed.types import Loading
+from trimaran.runtime.streams import Lane, Stamp
+
+Place = Callable[[Any], Any]
+"""Brings a batch to the device, in the job's precision."""
+
+
+class Taken(NamedTuple):
+    """A microbatch.
+
+    Attributes:
+        key: which one
+        batch: on the device
+        loading: what it took
+    """
+
+    key: Key
+    batch: Any
+    loading: Loading
+
+
+class Arrivals(Protocol):
+    """Gives microbatches in their order."""
+
+    def take(self) -> Taken:
+        """The next one.
+
+        Raises:
+            StopIteration: there is none
+            InputError: the data set or the collate function raised
+            ExecutionError: a worker died, or hangs
+        """
+
+    def close(self) -> None:
+        """End what works for it."""
+
+
+class OnDemand:
+    """Each is placed when it is taken.
+
+    Args:
+        loader: loads them
+        place: brings one to the device
+        lane: on which it does; None: in the order of what the device computes
+    """
+
+    def __init__(self, loader: Loader, place: Place, lane: Lane | None = None) -> None:
+        self._loader = loader
+        self._place = place
+        self._lane = lane
+
+    def take(self) -> Taken:
+        """Load it, or wait for a worker that does, and place it."""
+        if self._loader.in_line:
+            return self._load()
+        start = now()
+        answer = self._loader.next()
+        still_s, busy_s = since(start)
+        batch, copied_s = self._bring(answer)
+        return Taken(answer.key, batch, _by_worker(answer, still_s, busy_s, copied_s))
+
+    def close(self) -> None:
+        """End the workers."""
+        self._loader.close()
+
+    def _load(self) -> Taken:
+        start_ns = time.perf_counter_ns()
+        answer = self._loader.next()
+        loaded_s = (time.perf_counter_ns() - start_ns) * 1e-9
+        batch, copied_s = self._bring(answer)
+        # What the loader does around it is work of this thread too.
+        prepared_s = max(0.0, loaded_s - answer.read_s)
+        loading = Loading(samples=answer.samples, read_s=answer.read_s, prepared_s=prepared_s, copied_s=copied_s)
+        return Taken(answer.key, batch, loading)
+
+    def _bring(self, answer: Answer) -> tuple[Any, float]:
+        """The batch where it is wanted, and the time of that [s]."""
+        start_ns = time.perf_counter_ns()
+        if self._lane is None:
+            batch = self._place(answer.batch)
+        else:
+            batch, copied = self._lane.start(partial(self._place, answer.batch))
+            self._lane.finish(_tensors(batch), copied)
+        return batch, (time.perf_counter_ns() - start_ns) * 1e-9
+
+
+class _Placed(NamedTuple):
+    answer: Answer
+    batch: Any
+    copied: Stamp
+    arrived_ns: int
+
+
+class Ahead:
+    """A thread takes them from the workers, and places so many before they are asked for.
+
+    Args:
+        loader: loads them in workers
+        place: brings one to the device
+        lane: on which it does
+        count: how many are ready or on their way
+    """
+
+    def __init__(self, loader: Loader, place: Place, lane: Lane, count: int) -> None:
+        self._loader = loader
+        self._place = place
+        self._lane = lane
+        self._room = threading.Semaphore(count)
+        self._placed: queue.SimpleQueue[_Placed | BaseException] = queue.SimpleQueue()
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="trimaran-feed", daemon=True)
+        self._thread.start()
+
+    def take(self) -> Taken:
+        """Wait until it is on the device, or on its way there."""
+        start = now()
+        found = self._placed.get()
+        if isinstance(found, BaseException):
+            # There is nothing behind it, whoever asks again.
+            self._placed.put(found)
+            raise found
+        self._room.release()
+        self._lane.finish(_tensors(found.batch), found.copied)
+        still_s, busy_s = since(start)
+        # It stood still for a worker until the batch had come, and for the copy from then on.
+        waited_s = min(still_s, max(0.0, (found.arrived_ns - start.clock_ns) * 1e-9))
+        return Taken(found.answer.key, found.batch, _by_worker(found.answer, waited_s, busy_s, still_s - waited_s))
+
+    def close(self) -> None:
+        """End the thread and the workers."""
+        self._closing = True
+        self._loader.stop()
+        self._room.release()
+        self._thread.join()
+        self._loader.close()
+
+    def _run(self) -> None:
+        try:
+            while self._room.acquire() and not self._closing:
+                answer = self._loader.next()
+                arrived_ns = time.perf_counter_ns()
+                batch, copied = self._lane.start(partial(self._place, answer.batch))
+                self._placed.put(_Placed(answer, batch, copied, arrived_ns))
+                # What is on its way belongs to whoever takes it.
+                del answer, batch, copied
+        except BaseException as error:  # noqa: BLE001 the training must hear of it, whatever it is
+            self._placed.put(error)
+
+
+def _by_worker(answer: Answer, waited_s: float, taken_s: float, copied_s: float) -> Loading:
+    return Loading(
+        samples=answer.samples,
+        read_s=answer.read_s,
+        prepared_s=answer.prepared_s,
+        waited_s=waited_s,
+        taken_s=taken_s,
+        copied_s=copied_s,
+        in_line=False,
+    )
+
+
+def _tensors(batch: Any) -> list[torch.Tensor]:
+    return list(name_tensors(batch).values())

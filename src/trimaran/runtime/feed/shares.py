@@ -1,0 +1,166 @@
+"""A rank's parts of global batches, loaded when they are asked for.
+
+A share knows how many samples each microbatch of its rank has. What is in them is loaded one microbatch at a time.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+
+from trimaran.errors import InputError
+from trimaran.job import Job
+from trimaran.program.feeding import IN_LINE
+from trimaran.runtime.feed.loader import Loader
+from trimaran.runtime.feed.placing import Arrivals, OnDemand, Place, Taken
+from trimaran.runtime.feed.reading import Key, Reading, Request
+from trimaran.runtime.feed.types import Loading
+from trimaran.runtime.shares import join_batches, microbatch_sizes
+
+
+class Share:
+    """A rank's part of one global batch.
+
+    Args:
+        samples: of the global batch
+        sizes: samples of each microbatch of this rank's replica
+        take: loads a microbatch, by number; None: this rank reads nothing
+    """
+
+    def __init__(self, *, samples: int, sizes: tuple[int, ...], take: Callable[[int], Taken] | None) -> None:
+        self.samples = samples
+        self.sizes = sizes
+        self._take = take
+        self._kept: dict[int, Any] = {}
+        self._loadings: dict[int, Loading] = {}
+
+    def microbatch(self, number: int) -> Any:
+        """One microbatch. It is let go, so that it can be had once.
+
+        Args:
+            number: of the microbatch
+        """
+        if self._take is None:
+            return None
+        # They are loaded in order; those before it are kept.
+        for one in range(len(self._loadings), number + 1):
+            taken = self._take(one)
+            self._kept[one], self._loadings[one] = taken.batch, taken.loading
+        return self._kept.pop(number)
+
+    def loading(self, number: int) -> Loading:
+        """What it took to get a microbatch.
+
+        Args:
+            number: of one that was taken
+
+        Raises:
+            InputError: it was not
+        """
+        if number not in self._loadings:
+            raise InputError(f"microbatch {number} has not been loaded on this rank", number=number)
+        return self._loadings[number]
+
+    def whole(self) -> Any:
+        """All microbatches as one batch; an empty tuple where this rank reads nothing.
+
+        Raises:
+            InputError: each microbatch was padded on its own
+        """
+        if self._take is None:
+            return ()
+        return join_batches([self.microbatch(number) for number, size in enumerate(self.sizes) if size])
+
+
+class Shares:
+    """One replica's shares of the global batches of an epoch, or of an evaluation.
+
+    Args:
+        order: samples, in the order in which they are visited, int64
+        batch: samples of a global batch
+        replicas: data-parallel replicas
+        microbatches: of each replica
+        replica: whose
+    """
+
+    def __init__(self, order: torch.Tensor, *, batch: int, replicas: int, microbatches: int, replica: int) -> None:
+        self._order = order
+        self._batch = batch
+        self._replicas, self._microbatches, self._replica = replicas, microbatches, replica
+
+    def sizes(self, number: int) -> tuple[int, tuple[int, ...]]:
+        """Samples of a global batch, and of each microbatch of this replica.
+
+        Args:
+            number: of the global batch
+        """
+        samples, sizes = self._cut(number)
+        return samples, sizes[self._replica]
+
+    def requests(self, numbers: Iterable[int], *, seed: int, epoch: int = 0) -> Iterator[Request]:
+        """What this replica asks for, microbatch by microbatch.
+
+        Args:
+            numbers: of the global batches
+            seed: of what is drawn
+            epoch: number of the epoch
+        """
+        for number in numbers:
+            _, sizes = self._cut(number)
+            start = number * self._batch + sum(sum(share) for share in sizes[: self._replica])
+            for microbatch, size in enumerate(sizes[self._replica]):
+                if size:
+                    yield Request((epoch, number, microbatch), seed, self._order[start : start + size].tolist())
+                start += size
+
+    def load(
+        self,
+        numbers: range,
+        dataset: Any,
+        job: Job,
+        *,
+        seed: int,
+        pin_memory: bool = False,
+        place: Place = lambda batch: batch,
+    ) -> Iterator[Share]:
+        """The shares of some global batches, loaded in line.
+
+        Args:
+            numbers: of the global batches
+            dataset: map-style; None: this rank reads nothing
+            job: has the collate function
+            seed: of what the data set draws
+            pin_memory: copy batches to memory from which a GPU can fetch them
+            place: brings a batch to the device; by default it stays where it is
+        """
+        arrivals: Arrivals | None = None
+        if dataset is not None:
+            requests = self.requests(numbers, seed=seed)
+            loader = Loader(Reading(dataset, job.collate), requests, IN_LINE, pin=pin_memory, seed=seed)
+            arrivals = OnDemand(loader, place)
+        for number in numbers:
+            samples, sizes = self.sizes(number)
+            take = None if arrivals is None else partial(_take, arrivals, number)
+            yield Share(samples=samples, sizes=sizes, take=take)
+
+    def _cut(self, number: int) -> tuple[int, tuple[tuple[int, ...], ...]]:
+        samples = min(self._batch, len(self._order) - number * self._batch)
+        return samples, microbatch_sizes(samples, replicas=self._replicas, microbatches=self._microbatches)
+
+
+def skip_to(arrivals: Arrivals, key: Key) -> Taken:
+    """A microbatch that comes later, or next.
+
+    Args:
+        arrivals: in the order of their keys
+        key: of that microbatch
+    """
+    while True:
+        taken = arrivals.take()
+        if taken.key >= key:
+            return taken
+
+
+def _take(arrivals: Arrivals, number: int, microbatch: int) -> Taken:
+    return skip_to(arrivals, (0, number, microbatch))

@@ -1,0 +1,70 @@
+"""What a plan for this machine says of how its ranks are fed."""
+
+import os
+from dataclasses import replace
+from typing import Any
+
+from trimaran.cluster.detect import detect_processor
+from trimaran.job import Job
+from trimaran.planner import Pins, Search
+from trimaran.planner.room import Room
+from trimaran.program import Strategy
+from trimaran.program.feeding import IN_LINE
+from trimaran.program.files import to_plain
+
+
+def room_of(job: Job) -> Room:
+    """What there is to feed a job with on this machine.
+
+    Args:
+        job: says how many epochs there are
+    """
+    memory_bytes = detect_processor().memory_bytes
+    return Room(memory_bytes=memory_bytes, shared_bytes=_shared_bytes(memory_bytes), epochs=max(1, job.epochs))
+
+
+def _shared_bytes(most: int) -> int:
+    """Size of the memory that processes share by name, as torch's loader does; containers often have little [bytes]."""
+    try:
+        found = os.statvfs("/dev/shm")
+    except OSError:
+        return most
+    return min(most, found.f_blocks * found.f_frsize)
+
+
+def feeding_notes(found: Search) -> tuple[str, ...]:
+    """Why ranks are fed as they are, where it was worth asking: loading takes a part of the step that matters.
+
+    Args:
+        found: the search
+    """
+    asked = any(candidate.strategy.feeding != IN_LINE for candidate in found.candidates)
+    return found.feeding if asked else ()
+
+
+def feeding_document(strategy: Strategy, found: Search | None) -> dict[str, Any]:
+    """How ranks are fed, for programs.
+
+    Args:
+        strategy: of the plan
+        found: has the reasons; None: a plan from a file
+
+    Returns:
+        The fields of `Feeding`, and `reasons`.
+    """
+    return {**to_plain(strategy.feeding), "reasons": [] if found is None else list(found.feeding)}
+
+
+def fed_as_asked(strategy: Strategy, pins: Pins) -> Strategy:
+    """The strategy of a plan from a file with what the user says of its feeding.
+
+    Args:
+        strategy: of the plan
+        pins: of the request; those of other things are not for a plan that is made already
+    """
+    feeding = strategy.feeding
+    if pins.workers is not None:
+        feeding = replace(feeding, workers=pins.workers)
+    if "cache" in pins.forbid:
+        feeding = replace(feeding, cached=False)
+    return strategy if feeding == strategy.feeding else replace(strategy, feeding=feeding)

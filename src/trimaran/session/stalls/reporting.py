@@ -1,0 +1,173 @@
+"""From what ranks brought home to the report on stalls."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+
+from trimaran.measure.observe.parts import figure_interval
+from trimaran.measure.stalls.findings import StallFindings, WayFindings, analyse_stalls
+from trimaran.measure.stalls.rank import RankRun
+from trimaran.measure.stalls.splits import CLASSES, Split
+from trimaran.measure.stalls.steps import Way
+from trimaran.program.feeding import Feeding
+from trimaran.program.types import Strategy
+from trimaran.report.stalls import RankSplit, StallReport, WaySplit, Without
+from trimaran.session.advice import COMPUTE
+from trimaran.session.stalls.advice import advise_on_stalls, name_stall
+from trimaran.session.stalls.evidence import Evidence
+from trimaran.session.stalls.task import StallTask
+from trimaran.session.training import cluster_environment
+from trimaran.session.virtual.device import spare_host_bytes
+from trimaran.units import format_bytes, format_count, format_seconds
+
+UNATTRIBUTED = 0.03
+"""Share of the step above which what belongs to no class is spoken of."""
+
+_NOTABLE = 0.005
+
+
+def report_stalls(task: StallTask, runs: Sequence[RankRun]) -> StallReport:
+    """The report on what the ranks brought home.
+
+    Args:
+        task: what was run
+        runs: of each rank
+
+    Raises:
+        ExecutionError: no step was recorded
+    """
+    device = task.cluster.devices[0]
+    findings = analyse_stalls(task.program, runs, host_blocks=device.kind == "cpu")
+    memory_bytes = spare_host_bytes()
+    way = choose_way(findings, memory_bytes=memory_bytes)
+    own = findings.ways[way]
+    limiter = name_stall(own.mean)
+    worth, not_worth = advise_on_stalls(
+        Evidence(
+            findings=findings,
+            way=way,
+            strategy=task.strategy,
+            graph=task.graph,
+            samples=task.job.global_batch_size,
+            memory_bytes=memory_bytes,
+            cores=usable_cores(),
+            on_device=device.kind != "cpu",
+        )
+    )
+    return StallReport(
+        job=task.job.name,
+        strategy=task.strategy.name,
+        feeding=describe_feeding(task.strategy.feeding),
+        ranks=len(runs),
+        devices=device.name,
+        global_batch_size=task.job.global_batch_size,
+        way=way,
+        ways={name: _way(found) for name, found in findings.ways.items()},
+        by_rank=[
+            RankSplit(rank=rank, step_time_s=split.step_s, shares=asdict(split)) for rank, split in enumerate(own.ranks)
+        ],
+        limiter=limiter,
+        without=_without(own.mean),
+        advice=worth,
+        not_worth=not_worth,
+        notes=list(_notes(task.strategy, findings, way)),
+        environment=cluster_environment(task.cluster),
+    )
+
+
+def describe_feeding(feeding: Feeding) -> str:
+    """How batches are loaded, in words.
+
+    Args:
+        feeding: of a strategy
+
+    Example:
+        >>> describe_feeding(Feeding(workers=2, cached=True))
+        '2 workers a rank, samples kept in memory'
+    """
+    text = "each rank's own thread loads"
+    if feeding.workers:
+        text = f"{feeding.workers} {'worker' if feeding.workers == 1 else 'workers'} a rank"
+    return f"{text}, samples kept in memory" if feeding.cached else text
+
+
+def choose_way(findings: StallFindings, *, memory_bytes: int) -> Way:
+    """The way that most steps of a training go: cached, unless the host's memory cannot hold what is read of files.
+
+    Args:
+        findings: what was measured
+        memory_bytes: of the host that is free [bytes]
+    """
+    if "cached" not in findings.ways:
+        return next(iter(findings.ways))
+    stored = max(run.forgotten.nbytes for run in findings.runs)
+    return "cold" if stored > memory_bytes and "cold" in findings.ways else "cached"
+
+
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    from trimaran.cluster.detect import detect_processor
+
+    return detect_processor().cores
+
+
+def _way(found: WayFindings) -> WaySplit:
+    step_s, low, high = figure_interval(lambda split: split.step_s, found.mean, found.blocks)
+    return WaySplit(
+        step_time_s=step_s,
+        step_interval_s=(max(0.0, low), high),
+        shares=asdict(found.mean),
+        share_intervals_s={name: _interval(name, found) for name in CLASSES},
+        steps=found.steps,
+    )
+
+
+def _interval(name: str, found: WayFindings) -> tuple[float, float]:
+    value, low, high = figure_interval(lambda split: float(getattr(split, name)), found.mean, found.blocks)
+    return min(value, max(0.0, low)), high
+
+
+def _without(split: Split) -> Mapping[str, Without]:
+    found = {}
+    for name in CLASSES:
+        left_s = split.step_s - getattr(split, name)
+        if name != COMPUTE and left_s > 0:
+            found[name] = Without(step_time_s=left_s, speedup=split.step_s / left_s)
+    return found
+
+
+def _notes(strategy: Strategy, findings: StallFindings, way: Way) -> Iterator[str]:
+    cold, cached = findings.ways.get("cold"), findings.ways.get("cached")
+    run = next((run for run in findings.runs if run.reads), findings.runs[0])
+    if cold is not None and cached is not None:
+        yield _of_cold(run, cold, cached)
+        if cold.steps < cached.steps:
+            yield (
+                f"An epoch has only {format_count(run.samples, 'sample')}: {format_count(cold.steps, 'step')} were "
+                f"cold, and {cached.steps} cached."
+            )
+    mean = findings.ways[way].mean
+    if mean.unattributed > UNATTRIBUTED * mean.step_s:
+        yield f"{100 * mean.unattributed / mean.step_s:.1f} % of the step belong to no class."
+    if strategy.tp > 1 or strategy.shards or strategy.zero >= 2:
+        yield "What operations exchange inside (shared tensors, sharded state) is under compute where it is hidden."
+    if strategy.pp > 1:
+        yield "Waiting for one's turn in the pipeline is under synchronization."
+    if strategy.memory_bytes is not None:
+        yield "Offloading and recomputing are under compute."
+
+
+def _of_cold(run: RankRun, cold: WayFindings, cached: WayFindings) -> str:
+    more_s = cold.mean.loading_s - cached.mean.loading_s
+    longer = f"{format_seconds(more_s)} longer" if more_s > _NOTABLE * cached.mean.step_s else "no longer"
+    costs = f"A cold step waits {longer} for its data than a cached one."
+    if not run.reads_files:
+        return f"No file was seen to be read, so the page cache was not dropped. {costs}"
+    forgotten = run.forgotten
+    if forgotten.kept is None:
+        kept = "it does not say how much it kept"
+    else:
+        kept = f"it kept {100 * forgotten.kept:.0f} %"
+    return (
+        f"The host was asked to forget {format_count(forgotten.files, 'file')} ({format_bytes(forgotten.nbytes)}) "
+        f"before each cold block, and {kept}. {costs}"
+    )

@@ -1,0 +1,86 @@
+"""A plan chooses how ranks are fed, and training does what the plan says.
+
+One folder for all: what the first command measures, the others find.
+"""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.commands.running import trimaran
+
+JOB = f"{Path(__file__).parent / 'slow_jobs.py'}:reading"
+PLAN = ("plan", JOB, "--devices", "2", "--dp", "2", "--execution", "eager", "--json")
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(240)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("feeding")
+
+
+def _document(finished: "subprocess.CompletedProcess[str]") -> dict[str, Any]:
+    assert finished.returncode == 0, finished.stderr + finished.stdout
+    document: dict[str, Any] = json.loads(finished.stdout)
+    return document
+
+
+@pytest.fixture(scope="module")
+def planned(folder: Path) -> dict[str, Any]:
+    return _document(trimaran(*PLAN, "--forbid", "cache", "--output", "plan.json", cwd=folder))
+
+
+@pytest.fixture(scope="module")
+def in_line(folder: Path, planned: dict[str, Any]) -> dict[str, Any]:
+    return _document(trimaran(*PLAN, "--workers", "0", "--forbid", "cache", cwd=folder))
+
+
+def test_slow_reads_are_planned_with_workers_and_the_reason(planned: dict[str, Any], in_line: dict[str, Any]) -> None:
+    """8 samples of 5 ms are 40 ms of a step in line; fed, little of them is left."""
+    assert planned["feeding"]["workers"] >= 2
+    assert any("a step that loads in line takes" in reason for reason in planned["feeding"]["reasons"])
+    assert planned["feeding"]["reasons"][0] in planned["notes"]
+    assert in_line["feeding"]["workers"] == 0
+    assert in_line["chosen"]["step_time_s"] > 0.04
+    assert planned["chosen"]["step_time_s"] < 0.7 * in_line["chosen"]["step_time_s"]
+
+
+def test_what_a_pin_of_the_feeding_costs_is_said(in_line: dict[str, Any]) -> None:
+    price = next(entry for entry in in_line["pins"] if entry["pin"] == "--workers 0")
+    assert price["price"] > 0.3
+    assert " w" in price["without"]
+
+
+def test_training_is_fed_as_planned_and_as_quick_as_predicted(folder: Path, planned: dict[str, Any]) -> None:
+    """Within a quarter: this is a test among others; the benchmark says how good it is."""
+    report = _document(trimaran("train", JOB, "--plan", "plan.json", "--json", cwd=folder))
+    assert report["plan"]["strategy"] == planned["chosen"]["strategy"]
+    measured_s = report["measured"]["step_time_s"]
+    assert measured_s == pytest.approx(planned["chosen"]["step_time_s"], rel=0.25)
+
+
+def test_a_plan_in_a_file_can_be_fed_otherwise(folder: Path, planned: dict[str, Any]) -> None:
+    report = _document(trimaran("train", JOB, "--plan", "plan.json", "--workers", "0", "--json", cwd=folder))
+    assert " w" not in report["plan"]["strategy"]
+    assert report["measured"]["step_time_s"] > 0.04
+
+
+def test_free_loading_is_still_a_question(folder: Path, planned: dict[str, Any]) -> None:
+    found = _document(trimaran("explain", "plan.json", "--what-if", "load=0", "--json", cwd=folder))
+    assert found["notes"] is not None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--workers", "-1"), "0"),
+        (("--workers", "999"), "--workers must be 0 to 256"),
+        (("--forbid", "cach"), 'did you mean "cache"'),
+    ],
+)
+def test_what_means_nothing_is_refused(folder: Path, options: tuple[str, ...], message: str) -> None:
+    finished = trimaran("plan", JOB, *options, cwd=folder)
+    assert finished.returncode == 2
+    assert message in finished.stderr + finished.stdout

@@ -1,0 +1,96 @@
+"""What buckets leave exposed: the simulator against a replay of their events, one after the other.
+
+A bucket is ready where the backward has passed its last operation and encoded it. It leaves when the one before has
+arrived. It is decoded when it is there, the backward has ended and the bucket before is decoded. What is exposed is the
+time from the end of the backward to the update.
+"""
+
+import dataclasses
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.graphs import parameter
+from tests.unit.costs.tables import exact, network, table_for
+
+from trimaran.cluster import Cluster, Device
+from trimaran.costs import CostTable, price
+from trimaran.costs.tables import CurveKey
+from trimaran.costs.wire import coding_keys
+from trimaran.graph.types import Graph
+from trimaran.planner.bucketing import exposed_s
+from trimaran.planner.candidates import evaluate
+from trimaran.program import Strategy, lower
+from trimaran.program.compression import Compression
+
+LENGTH = 6
+BATCH = 16
+PER_REPLICA = BATCH // 2
+METHODS = (None, Compression(method="bf16"), Compression(method="powersgd", rank=1))
+CLUSTER = Cluster(name="test", devices=(Device(name="a core", kind="cpu", memory_bytes=2**40),) * 2, hosts=(0, 0))
+
+times = st.floats(1e-6, 0.2).map(lambda value: round(value, 6))
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[Graph, CostTable, Strategy]:
+    """A chain of layers with matrices of some sizes, links of some speed, buckets of some size."""
+    graph = network(LENGTH)
+    sides = draw(st.lists(st.integers(2, 64), min_size=LENGTH, max_size=LENGTH))
+    ops = tuple(dataclasses.replace(op, parameters=op.parameters[:1]) for op in graph.ops)
+    parameters = tuple(
+        parameter(f"op{number}.weight", 4 * side * side, shape=(side, side)) for number, side in enumerate(sides)
+    )
+    graph = dataclasses.replace(graph, ops=ops, parameters=parameters)
+    method = draw(st.sampled_from(METHODS))
+    latency_s, per_byte_s = draw(times), draw(times) / 4096
+    curves = {
+        CurveKey("AR", 2): tuple((size, exact(latency_s + size * per_byte_s)) for size in (1, 64, 1024, 10**6)),
+        CurveKey("BC", 2): ((1, exact(1e-6)),),
+    }
+    if method is not None:
+        for key in coding_keys(method):
+            coded_s = draw(times)
+            curves[key] = ((1, exact(coded_s)), (10**6, exact(coded_s)))
+    table = dataclasses.replace(table_for(graph), curves=curves, interference={})
+    return graph, table, Strategy(dp=2, bucket_bytes=draw(st.integers(1, 30_000)), compression=method)
+
+
+def replayed_s(graph: Graph, table: CostTable, strategy: Strategy) -> float:
+    """What is exposed, by following the buckets [s]."""
+    program = lower(graph, strategy, batch=BATCH)
+    costs = price(program, graph, strategy, table, CLUSTER, batch=BATCH)
+    own = program.ranks[0]
+    forward_s = sum(costs.compute[item.id].seconds for item in own if item.kind in ("IN", "F"))
+    (backward,) = (item for item in own if item.kind == "B")
+    backward_end_s = forward_s + costs.compute[backward.id].seconds
+    (loss,) = (item for item in own if item.label == "loss")
+    sent_s = forward_s + costs.transfers[loss.id].latency_s + costs.transfers[loss.id].flow_s
+    free_s = backward_end_s
+    for item in (item for item in own if item.label.startswith("b")):
+        ready_s = forward_s + costs.marks[backward.id, item.label] * costs.compute[backward.id].seconds
+        transfer = costs.transfers[item.id]
+        sent_s = max(sent_s, ready_s) + transfer.latency_s + transfer.flow_s
+        decode = costs.decoding.get(item.id)
+        if decode is not None:
+            free_s = max(free_s, sent_s) + decode.seconds
+    return max(free_s, sent_s) - backward_end_s
+
+
+@given(cases())
+def test_what_is_exposed_is_what_a_replay_of_the_buckets_says(case: tuple[Graph, CostTable, Strategy]) -> None:
+    graph, table, strategy = case
+    found = exposed_s(evaluate(strategy, graph, table, CLUSTER, batch=BATCH))
+    assert found == pytest.approx(replayed_s(graph, table, strategy), rel=1e-9, abs=1e-12)
+
+
+@given(cases(), st.floats(0.1, 1.0))
+def test_fewer_bytes_on_the_wire_never_lengthen_a_step(case: tuple[Graph, CostTable, Strategy], factor: float) -> None:
+    """The same curve, each point for more bytes, is never higher."""
+    graph, table, strategy = case
+    key = CurveKey("AR", 2)
+    faster = tuple((math.ceil(size / factor), cost) for size, cost in table.curves[key])
+    quick = dataclasses.replace(table, curves={**table.curves, key: faster})
+    before, after = (evaluate(strategy, graph, one, CLUSTER, batch=BATCH).step_time_s for one in (table, quick))
+    assert after <= before * (1 + 1e-9)

@@ -1,0 +1,108 @@
+"""Steps made by hand, and the classes that they are split into."""
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.measure.stalls.test_exchanges import program, span, waits
+
+from trimaran.measure.stalls import CLASSES, Split, TimedStep, calm, mean_split, split_steps
+from trimaran.measure.stalls.loading import divide_loading, sum_loadings
+from trimaran.program.types import Kind
+from trimaran.runtime.feed.types import Loading
+from trimaran.timeline import COMPUTE, HOST, Timeline
+
+
+def split(**classes: float) -> Split:
+    return Split(**dict.fromkeys(CLASSES, 0.0) | classes)
+
+
+def timed(loading: Loading | None = None, **fields: float) -> TimedStep:
+    return TimedStep(number=0, way="cached", block=0, loading=loading, **fields)  # type: ignore[arg-type]
+
+
+def test_a_step_is_split_by_its_record() -> None:
+    """Of 20 s: 1 until the share is named; 4 of loading, of which 3 are known; waits of 5, of which 2 are the exchange.
+
+    What is left, 10 s, is compute: 9 between the spans of loads and waits, and 1 after the last of them.
+    """
+    timeline = Timeline(
+        [
+            span(0, HOST, "IN0", 0.0, 4.0),
+            span(0, COMPUTE, "0B0", 4.5, 12.0),
+            *waits(0, 12.0, b0=5.0),
+            span(0, COMPUTE, "U", 17.0, 18.0),
+            span(1, COMPUTE, "0B0", 0.0, 15.0),
+            *waits(1, 15.0, b0=2.0),
+        ]
+    )
+    loading = Loading(samples=4, read_s=2.0, prepared_s=0.75, copied_s=0.25)
+    plain = program()
+    loads = dataclasses.replace(plain.ranks[0][0], kind=Kind.LOAD, segment=None, stream=HOST)
+    reading = dataclasses.replace(plain, ranks=((loads, *plain.ranks[0]), plain.ranks[1]))
+    steps = [[timed(loading, asked_s=1.0, step_s=19.0)], [timed(asked_s=0.0, step_s=19.0)]]
+    own, other = split_steps(reading, [timeline], steps)
+    assert own[0] == split(
+        fetch=2.0,
+        prepare=1.75,
+        copy=0.25,
+        compute=10.0,
+        communication=2.0,
+        synchronization=3.0,
+        unattributed=1.0,
+    )
+    assert other[0] == split(compute=17.0, communication=2.0)
+
+
+def test_a_step_that_was_not_recorded_is_left_out() -> None:
+    assert split_steps(program(), [Timeline([])], [[timed(asked_s=0.0, step_s=1.0)]]) == [{}]
+
+
+TIMES = st.floats(0.0, 10.0)
+
+
+@given(
+    read=TIMES,
+    prepared=TIMES,
+    waited=TIMES,
+    taken=TIMES,
+    copied=TIMES,
+    load=TIMES,
+    in_line=st.booleans(),
+    host=st.booleans(),
+)
+def test_parts_of_a_loading_sum_to_it(
+    read: float, prepared: float, waited: float, taken: float, copied: float, load: float, in_line: bool, host: bool
+) -> None:
+    loading = Loading(
+        samples=1,
+        read_s=read,
+        prepared_s=prepared,
+        waited_s=0.0 if in_line else waited,
+        taken_s=0.0 if in_line else taken,
+        copied_s=copied,
+        in_line=in_line,
+    )
+    parts = divide_loading(loading, load, host_blocks=host)
+    each = dataclasses.astuple(parts)
+    assert sum(each) == pytest.approx(load)
+    assert min(each) >= -1e-9
+
+
+def test_a_device_copies_in_what_the_host_did_not_wait_for() -> None:
+    parts = divide_loading(Loading(samples=1, prepared_s=1.0), 3.0, host_blocks=False)
+    assert (parts.prepare, parts.copy, parts.rest) == (1.0, 2.0, 0.0)
+
+
+def test_loadings_of_microbatches_add_up() -> None:
+    both = sum_loadings([Loading(samples=3, read_s=1.0), Loading(samples=2, waited_s=2.0, in_line=False)])
+    assert both == Loading(samples=5, read_s=1.0, waited_s=2.0, in_line=False)
+    assert sum_loadings([]) is None
+
+
+def test_blocks_that_were_disturbed_do_not_count() -> None:
+    blocks = [split(compute=seconds) for seconds in (1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 30.0)]
+    assert calm(blocks) == [2, 3, 4, 5]
+    assert mean_split([blocks[number] for number in calm(blocks)]).compute == pytest.approx(1.35)
+    assert calm(blocks[:2]) == [0, 1]

@@ -1,0 +1,225 @@
+"""Compression of gradients in a search: by consent alone, and only where it pays.
+
+Two layers of a matrix of 32 by 32 and a bias of 32, two devices, batch 8: replicas take 0.5 ms to load, 16 forward,
+32 backward and 1 + 0.4 + 8.448 ms to update; one device takes about twice that. An all-reduce takes 1 ms for 100 bytes.
+"""
+
+import dataclasses
+
+import pytest
+from tests.graphs import parameter
+from tests.unit.costs.tables import exact, network, table_for
+from tests.unit.planner.problems import cluster
+
+from trimaran.costs.tables import Curve, CurveKey
+from trimaran.costs.wire import coding_keys
+from trimaran.errors import InputError
+from trimaran.graph.types import Graph
+from trimaran.planner import Pins, Problem, parse_pins, search
+from trimaran.planner.bounds import bound
+from trimaran.planner.candidates import evaluate
+from trimaran.planner.choice import is_plain, is_reference, simplicity
+from trimaran.planner.compressing import METHODS, offered
+from trimaran.planner.families import imagine, read_family
+from trimaran.planner.kinds import kinds_of
+from trimaran.planner.pins import CONSENT, NO_CONSENT
+from trimaran.planner.prices import prices
+from trimaran.planner.space import enumerate_strategies
+from trimaran.planner.trials import Trials
+from trimaran.planner.worth import said_of_compression
+from trimaran.program import Strategy
+from trimaran.program.compression import Compression
+
+BF16 = Compression(method="bf16")
+CONSENTING = Pins(compress=True)
+REPLICAS = Strategy(dp=2)
+ROUNDED = Strategy(dp=2, compression=BF16)
+
+
+def _graph(length: int = 2) -> Graph:
+    graph = network(length)
+    matrices = tuple(
+        parameter(one.name, 4096, shape=(32, 32)) if one.name.endswith("weight") else parameter(one.name, 128)
+        for one in graph.parameters
+    )
+    return dataclasses.replace(graph, parameters=matrices)
+
+
+def _curve(seconds_per_byte: float) -> Curve:
+    return tuple((size, exact(size * seconds_per_byte)) for size in (1, 10**3, 10**6))
+
+
+def _problem(
+    *, wire: float = 1e-5, encode: float = 0.0, decode: float = 0.0, pins: Pins = CONSENTING, length: int = 2
+) -> Problem:
+    """Seconds a byte of an all-reduce, of encoding and of decoding, whatever the method."""
+    graph = _graph(length)
+    curves = {CurveKey("AR", 2): _curve(wire), CurveKey("SEND", 2): _curve(1.0), CurveKey("BC", 2): _curve(wire)}
+    for method in (*METHODS, Compression(method="powersgd", rank=8)):
+        for key, seconds in zip(coding_keys(method), (encode, decode), strict=True):
+            curves[key] = _curve(seconds)
+    table = dataclasses.replace(table_for(graph), curves=curves, interference={})
+    return Problem(graph=graph, table=table, cluster=cluster(), batch=8, devices=2, pins=pins)
+
+
+def test_without_consent_nothing_is_compressed() -> None:
+    for pins in (Pins(), Pins(allow=("dp",)), Pins(compression="none"), Pins(compress=True, forbid=("compress",))):
+        kept, _ = enumerate_strategies(_graph(), devices=2, batch=8, pins=pins)
+        assert kept
+        assert all(strategy.compression is None for strategy in kept)
+    assert Pins().objection(ROUNDED) == NO_CONSENT
+    assert Pins(compression="none").objection(ROUNDED) == "--compression none"
+
+
+def test_consent_restricts_nothing_else() -> None:
+    without, _ = enumerate_strategies(_graph(), devices=2, batch=8)
+    consenting, _ = enumerate_strategies(_graph(), devices=2, batch=8, pins=CONSENTING)
+    assert [one for one in consenting if one.compression is None] == without
+    methods = {one.compression for one in consenting if one.dp == 2 and one.microbatches == 1}
+    assert methods == {None, *METHODS}
+
+
+def test_a_method_that_is_named_is_consent_and_the_only_one() -> None:
+    pins = parse_pins(compression="powersgd:8")
+    kept, _ = enumerate_strategies(_graph(), devices=2, batch=8, pins=pins)
+    assert {one.compression for one in kept} == {Compression(method="powersgd", rank=8)}
+    assert pins.names == ("--compression powersgd:8",)
+    assert pins.objection(REPLICAS) == "--compression powersgd:8"
+
+
+def test_consent_is_given_and_taken_back_by_its_name() -> None:
+    pins = parse_pins(allow=["dp,compress"], forbid=["pp"])
+    assert pins.names == ("--forbid pp", "--allow dp", CONSENT)
+    assert pins.without(CONSENT) == parse_pins(allow=["dp"], forbid=["pp"])
+    assert pins.without("--allow dp") == parse_pins(allow=["compress"], forbid=["pp"])
+    assert kinds_of(ROUNDED) == {"dp", "compress"}
+
+
+@pytest.mark.parametrize(
+    ("pins", "devices", "words"),
+    [
+        (Pins(compression="bf16"), 1, "two replicas or more"),
+        (Pins(compression="bf16", forbid=("compress",)), 2, "goes against --forbid compress"),
+        (Pins(compression="bf16", zero=1), 2, "goes against --zero 1"),
+        (Pins(compression="bf16", tp=2), 4, "goes against --tp 2"),
+        (Pins(compression="bf16"), 2, ""),
+        (Pins(compression="none", zero=1), 2, ""),
+    ],
+)
+def test_pins_that_contradict_a_method_are_named(pins: Pins, devices: int, words: str) -> None:
+    assert words in pins.conflict(devices)
+    assert bool(pins.conflict(devices)) == bool(words)
+
+
+def test_words_that_mean_no_method_are_refused() -> None:
+    with pytest.raises(InputError, match="none, bf16, fp16 or powersgd:RANK"):
+        parse_pins(compression="zip")
+    with pytest.raises(InputError, match="compress: both allowed and forbidden"):
+        parse_pins(allow=["compress"], forbid=["compress"])
+
+
+def test_where_the_wire_is_slow_a_compression_is_chosen_and_what_it_gains_is_said() -> None:
+    """8,448 bytes take 84 ms, half of them 42; PowerSGD of rank 1 sends 768 of them in 7.7 ms."""
+    given = _problem()
+    found = search(given)
+    chosen = found.chosen.strategy.compression
+    assert chosen == Compression(method="powersgd", rank=1)
+    said = said_of_compression(found, given.pins)
+    assert said.startswith("gradients are sent as powersgd-r1: dp2 powersgd-r1 takes ")
+    assert "accuracy may differ" in said
+    (paid,) = (one for one in prices(given, found, Trials(given)) if one.pin == CONSENT)
+    assert paid.without is not None
+    assert paid.without.strategy.compression is None
+    assert paid.price < 0.0
+
+
+def test_of_methods_that_are_as_fast_the_most_faithful_is_chosen() -> None:
+    """Of 58.3 ms of other work: 3.4 ms for whole gradients, 1.7 in 16 bits, 0.3 with PowerSGD of rank 1."""
+    given = _problem(wire=4e-7, pins=Pins(compress=True, forbid=("zero",)))
+    chosen = search(given).chosen
+    assert chosen.strategy.compression == BF16
+    assert search(_problem(wire=1e-8)).chosen.strategy.compression is None
+    # Sharded state takes 59.2 ms in place of 58.7 with rank 1, and loses nothing.
+    assert search(_problem(wire=4e-7)).chosen.strategy.compression is None
+
+
+def test_what_takes_longer_to_encode_than_it_saves_is_not_worth_it_and_the_figures_say_so() -> None:
+    """Encoding takes as long as the wire."""
+    given = _problem(wire=1e-6, encode=1e-6, decode=1e-6)
+    found = search(given)
+    assert found.chosen.strategy == REPLICAS
+    assert any(one.strategy.compression is not None for one in found.candidates)
+    said = said_of_compression(found, given.pins)
+    assert said.startswith("compressing gradients is not worth it: dp2 ")
+    assert " ms a step, dp2 " in said
+    assert said_of_compression(found, Pins()) == ""
+
+
+def test_the_best_of_all_methods_is_chosen_as_by_trying_each() -> None:
+    given = _problem(wire=1e-5, encode=1e-6, decode=1e-6)
+    found = search(given)
+
+    strategies, _ = enumerate_strategies(given.graph, devices=2, batch=8, pins=CONSENTING)
+    every = [
+        evaluate(one, given.graph, given.table, given.cluster, batch=8).step_time_s
+        for one in strategies
+        if one.pp == one.tp == 1 and not one.zero
+    ]
+    assert min(one.step_time_s for one in found.candidates) <= min(every) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("size", [1, 4096, 2**20])
+def test_no_step_is_below_its_bound(method: Compression, size: int) -> None:
+    given = _problem(wire=1e-5, encode=1e-6, decode=2e-6, length=4)
+    strategy = Strategy(dp=2, bucket_bytes=size, compression=method)
+    lower = bound(strategy, given.graph, given.table, given.cluster, batch=8)
+    found = evaluate(strategy, given.graph, given.table, given.cluster, batch=8)
+    for least, cases in zip(lower.cases, found.cases, strict=True):
+        assert least <= cases * (1 + 1e-9)
+    assert max(lower.peak_bytes) <= max(found.peak_bytes)
+
+
+def test_lossless_comes_before_lossy_and_the_faithful_before_the_less_faithful() -> None:
+    ranks = [dataclasses.replace(ROUNDED, compression=Compression(method="powersgd", rank=rank)) for rank in (4, 1)]
+    pipeline = Strategy(pp=2, boundaries=("op0",), microbatches=2)
+    fp16 = dataclasses.replace(ROUNDED, compression=Compression(method="fp16"))
+    found = sorted([*ranks, fp16, pipeline, ROUNDED, REPLICAS], key=simplicity)
+    assert found == [REPLICAS, pipeline, ROUNDED, fp16, *ranks]
+
+
+def test_compressed_replicas_are_no_baseline() -> None:
+    assert is_plain(REPLICAS)
+    assert not is_plain(ROUNDED)
+    assert not is_reference(ROUNDED, devices=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "members"),
+    [
+        ("bf16", [True, False]),
+        ("dp2-bf16", [True, False]),
+        ("compress", [True, True]),
+        ("powersgd:2", [False, True]),
+        ("powersgd r2", [False, True]),
+        ("powersgd-r4", [False, False]),
+        ("dp", [False, False]),
+        ("dp2 m1", [False, False]),
+        ("b1MiB", [False, False]),
+    ],
+)
+def test_names_of_compressed_strategies(name: str, members: list[bool]) -> None:
+    family = read_family(name)
+    factored = dataclasses.replace(ROUNDED, compression=Compression(method="powersgd", rank=2))
+    assert [strategy in family for strategy in (ROUNDED, factored)] == members
+    assert (REPLICAS in family) == (name in ("dp", "dp2 m1"))
+
+
+def test_what_was_never_searched_is_imagined_from_its_name() -> None:
+    assert list(imagine(read_family("bf16"))) == [ROUNDED]
+    assert [one.compression for one in imagine(read_family("compress"))] == list(METHODS)
+
+
+def test_fp16_is_offered_by_its_name_alone() -> None:
+    assert all(method.method != "fp16" for method in offered(CONSENTING))
+    assert offered(Pins(compression="fp16")) == (Compression(method="fp16"),)

@@ -1,0 +1,171 @@
+"""How ranks are fed: two layers and a loss, 12 ms a sample of forward and backward, on two cores.
+
+Loading in line takes what its samples say. There are cores enough for workers, unless a test says otherwise.
+"""
+
+import dataclasses
+
+import pytest
+from tests.unit.costs.tables import exact
+from tests.unit.costs.test_fed_step import SAMPLES
+from tests.unit.planner.problems import problem
+
+from trimaran.costs import fed_step
+from trimaran.costs.sample_costs import SampleCosts
+from trimaran.planner import Pins, Search, search
+from trimaran.planner.feeding import MOST_FED, WORKER_BYTES
+from trimaran.planner.problem import Problem
+from trimaran.planner.room import Room
+from trimaran.program.feeding import IN_LINE, Feeding
+
+GIB = 2**30
+ONE_DEVICE = Pins(dp=1, pp=1, microbatches=1)
+
+
+def _problem(
+    samples: SampleCosts,
+    *,
+    cores: int = 64,
+    epochs: int = 1,
+    memory_bytes: int = 64 * GIB,
+    shared_bytes: int = 64 * GIB,
+    pins: Pins | None = None,
+) -> Problem:
+    plain = problem()
+    table, digest = plain.table, plain.graph.digest
+    load = {size: fed_step.load(samples, IN_LINE, microbatch=size) for size in (1, 8)}
+    step = dataclasses.replace(table.steps[digest], load=load, samples=samples)
+    return dataclasses.replace(
+        plain,
+        table=dataclasses.replace(
+            table, steps={digest: step}, fingerprint=dataclasses.replace(table.fingerprint, cores=cores)
+        ),
+        room=Room(memory_bytes=memory_bytes, shared_bytes=shared_bytes, epochs=epochs),
+        pins=pins or Pins(),
+    )
+
+
+def _reading(read_ms: float, *, prepare_ms: float = 0.0, repeats: bool = False) -> SampleCosts:
+    return dataclasses.replace(
+        SAMPLES,
+        read=exact(read_ms * 1e-3),
+        read_again=exact(read_ms * 1e-3),
+        prepare=exact(prepare_ms * 1e-3),
+        batch=exact(0.0),
+        give=exact(0.0),
+        repeats=repeats,
+    )
+
+
+def _feeding(found: Search) -> Feeding:
+    return found.chosen.strategy.feeding
+
+
+def test_quick_data_stay_in_line_and_it_is_said_what_workers_would_save() -> None:
+    """0.01 ms a sample beside 12 ms."""
+    found = search(_problem(_reading(0.01)))
+    assert _feeding(found) == IN_LINE
+    assert found.feeding[0].startswith("data are loaded in line: workers would save at most")
+    assert all(candidate.strategy.feeding == IN_LINE for candidate in found.candidates)
+
+
+def test_without_room_or_figures_nothing_is_fed() -> None:
+    slow = _problem(_reading(50.0))
+    assert search(dataclasses.replace(slow, room=None)).feeding == ()
+
+
+def test_slow_reads_get_the_fewest_workers_that_are_ahead() -> None:
+    """50 ms a sample: on one device 8 samples are read in 400 ms, beside a step of some 100 ms.
+
+    Workers must make a batch in 85 % of the step.
+    """
+    found = search(_problem(_reading(50.0)))
+    chosen = found.chosen
+    samples = 8 // chosen.strategy.dp
+    rest_s = chosen.step_time_s
+    assert _feeding(found).workers == -(-samples * 50e-3 // (0.85 * rest_s))
+    in_line = next(
+        one for one in found.candidates if one.strategy == dataclasses.replace(chosen.strategy, feeding=IN_LINE)
+    )
+    assert chosen.step_time_s < 0.5 * in_line.step_time_s
+    assert found.chosen.step_time_s == pytest.approx(rest_s)
+
+
+def test_a_fed_step_is_that_without_loading() -> None:
+    """Loading as it is handed over: 0.5 ms and a few bytes."""
+    slow = search(_problem(_reading(50.0))).chosen
+    free = dataclasses.replace(_reading(0.0), take=exact(0.0), take_per_byte=0.0)
+    plain = search(_problem(free)).chosen
+    assert slow.step_time_s == pytest.approx(plain.step_time_s, rel=0.02)
+
+
+def test_work_that_fills_the_cores_already_stays_in_line() -> None:
+    """Decoding of 6 ms a sample on two cores: two ranks have them both, and workers would only share them.
+
+    One device with a worker beside it computes and decodes at the same time, as two ranks in line do; no more than two
+    cores' work is done.
+    """
+    found = search(_problem(_reading(0.0, prepare_ms=6.0), cores=2, pins=Pins(dp=2)))
+    assert _feeding(found) == IN_LINE
+    assert any("is not worth it" in reason for reason in found.feeding)
+
+
+def test_workers_fit_the_memory_that_ranks_leave() -> None:
+    """Half of what is there is for them: room for three."""
+    taken = sum(search(_problem(_reading(50.0), pins=ONE_DEVICE)).chosen.peak_bytes)
+    found = search(_problem(_reading(500.0), memory_bytes=taken + 7 * WORKER_BYTES, pins=ONE_DEVICE))
+    assert _feeding(found).workers == 3
+
+
+def test_workers_fit_the_memory_in_which_they_hand_batches_over() -> None:
+    """A container with room for 12 batches of 8 samples of 1000 bytes; a worker has 3, and half is for them."""
+    found = search(_problem(_reading(500.0), shared_bytes=96_000, pins=ONE_DEVICE))
+    assert _feeding(found).workers == 2
+
+
+def test_pinned_workers_are_taken_as_they_are() -> None:
+    for workers in (0, 1, 7):
+        found = search(_problem(_reading(50.0), pins=Pins(workers=workers)))
+        assert _feeding(found).workers == workers
+        assert {one.strategy.feeding.workers for one in found.candidates} == {workers}
+
+
+def test_samples_are_kept_where_that_pays_over_the_epochs() -> None:
+    """One device, reads of 500 ms, memory for one worker: each epoch but the first is without them."""
+    room = 3 * WORKER_BYTES
+    kept = search(_problem(_reading(500.0, repeats=True), epochs=10, memory_bytes=room))
+    assert _feeding(kept).cached
+    assert any("the host keeps the samples" in reason for reason in kept.feeding)
+    once = search(_problem(_reading(500.0, repeats=True), epochs=1, memory_bytes=room))
+    assert not _feeding(once).cached
+    assert not any("kept" in reason for reason in once.feeding)
+
+
+@pytest.mark.parametrize(
+    ("change", "pins", "reason"),
+    [
+        ({"repeats": False}, Pins(), "not the same each time"),
+        ({"stored_bytes": 0}, Pins(), "differ in shape"),
+        ({"samples": 10**9}, Pins(), "and the ranks leave"),
+        ({}, Pins(forbid=("cache",)), "--forbid cache"),
+    ],
+)
+def test_what_cannot_be_kept_says_why(change: dict[str, object], pins: Pins, reason: str) -> None:
+    samples = dataclasses.replace(_reading(500.0, repeats=True), **change)  # type: ignore[arg-type]  # one field
+    found = search(_problem(samples, epochs=10, memory_bytes=3 * WORKER_BYTES, pins=pins))
+    assert not _feeding(found).cached
+    assert any(reason in text for text in found.feeding)
+
+
+def test_fed_candidates_are_those_of_few_strategies() -> None:
+    found = search(_problem(_reading(50.0)))
+    fed = {
+        dataclasses.replace(one.strategy, feeding=IN_LINE)
+        for one in found.candidates
+        if one.strategy.feeding != IN_LINE
+    }
+    assert 1 <= len(fed) <= MOST_FED + 2
+
+
+def test_the_same_problem_gives_the_same_feeding() -> None:
+    assert search(_problem(_reading(50.0))) == search(_problem(_reading(50.0)))

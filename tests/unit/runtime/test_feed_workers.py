@@ -1,0 +1,216 @@
+"""Workers and copies ahead: the same batches, and what happens when a worker does not give any."""
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from itertools import chain, islice, repeat
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import Dataset, get_worker_info
+
+from trimaran.errors import ExecutionError, InputError
+from trimaran.job import Job
+from trimaran.program.feeding import Feeding
+from trimaran.runtime.feed import Feed, Loading, Share
+from trimaran.runtime.feed.sharing import share_cache
+
+SAMPLES = 22
+
+
+class Rows(Dataset[Any]):
+    """Row `index` holds its number, and one that is drawn when `draws`; `also` is called in workers only."""
+
+    def __init__(self, also: Any = lambda index: None, *, draws: bool = False) -> None:
+        self.also, self.draws = also, draws
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if get_worker_info() is not None:
+            self.also(index)
+        drawn = torch.rand(()).item() if self.draws else 0.0
+        return torch.tensor([float(index), drawn]), torch.tensor(os.getpid())
+
+
+@pytest.fixture
+def feeds() -> Iterator[list[Feed]]:
+    made: list[Feed] = []
+    yield made
+    for one in made:
+        one.close()
+
+
+def feed(dataset: Any, feeding: Feeding, *, precision: str = "fp32", **options: Any) -> Feed:
+    job = Job(
+        model=lambda: nn.Linear(1, 1),
+        loss=nn.functional.mse_loss,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+        dataset=lambda: dataset,
+        global_batch_size=6,
+        precision=precision,  # type: ignore[arg-type]
+    )
+    return Feed(job, replicas=1, microbatches=2, replica=0, reads=True, feeding=feeding, **options)
+
+
+def endless(own: Feed) -> Iterator[Share]:
+    return chain.from_iterable(own.shares() for _ in repeat(None))
+
+
+FEEDINGS = (
+    Feeding(workers=1),
+    Feeding(workers=2, ahead=3),
+    Feeding(workers=2, ahead=1, copies_ahead=2),
+    Feeding(workers=1, copies_ahead=1, cached=True),
+    Feeding(copies_ahead=1),
+)
+
+
+@pytest.mark.parametrize("feeding", FEEDINGS, ids=lambda feeding: feeding.name)
+@pytest.mark.parametrize("draws", [False, True], ids=["fixed", "drawn"])
+def test_batches_do_not_depend_on_how_they_are_fed(feeding: Feeding, draws: bool, feeds: list[Feed]) -> None:
+    """Over two epochs of four batches, the last one of four samples."""
+    shared = share_cache(Rows(draws=draws), SAMPLES, rank=0, exchange=lambda said: [said])
+    assert (shared.cache is None) == draws
+    cache = shared.cache if feeding.cached else None
+    feeds += [feed(Rows(draws=draws), Feeding()), feed(Rows(draws=draws), feeding, cache=cache)]
+    plain, other = ([share.whole()[0] for share in islice(endless(own), 8)] for own in feeds)
+    shared.close()
+    assert [len(batch) for batch in plain] == [6, 6, 6, 4] * 2
+    assert all(torch.equal(one, two) for one, two in zip(plain, other, strict=True))
+
+
+def test_workers_go_on_through_the_epochs(feeds: list[Feed]) -> None:
+    feeds.append(feed(Rows(), Feeding(workers=2)))
+    seen = {pid for share in islice(endless(feeds[0]), 13) for pid in share.whole()[1].tolist()}
+    assert len(seen) == 2
+    assert os.getpid() not in seen
+
+
+def test_workers_end_with_their_feed() -> None:
+    before = set(multiprocessing.active_children())
+    own = feed(Rows(), Feeding(workers=2, copies_ahead=1))
+    next(own.shares()).whole()
+    workers = set(multiprocessing.active_children()) - before
+    assert len(workers) == 2
+    own.close()
+    assert not any(worker.is_alive() for worker in workers)
+    assert not [thread for thread in threading.enumerate() if thread.name == "trimaran-feed"]
+
+
+def test_a_place_in_the_middle_is_found_with_workers_too(feeds: list[Feed]) -> None:
+    feeds += [feed(Rows(), Feeding()), feed(Rows(), Feeding(workers=2, copies_ahead=1))]
+    expected = [share.whole()[0] for share in islice(endless(feeds[0]), 6)]
+    other = endless(feeds[1])
+    next(other).whole()
+    state = feeds[1].state_dict()
+    next(other).whole()
+    feeds[1].load_state_dict(state)
+    again = [share.whole()[0] for share in islice(endless(feeds[1]), 5)]
+    assert all(torch.equal(one, two) for one, two in zip(expected[1:], again, strict=True))
+
+
+def test_batches_are_in_the_precision_of_the_job(feeds: list[Feed]) -> None:
+    feeds += [feed(Rows(), Feeding(workers=1, copies_ahead=count), precision="fp64") for count in (0, 1)]
+    for own in feeds:
+        inputs, target = next(own.shares()).microbatch(0)
+        assert (inputs.dtype, target.dtype) == (torch.float64, torch.int64)
+
+
+@pytest.mark.parametrize("copies", [0, 1])
+def test_what_workers_took_comes_with_the_batch(copies: int, feeds: list[Feed]) -> None:
+    """Each sample sleeps 5 ms, so a microbatch of three stands still for 15 ms; nothing is ready for the first one."""
+    feeds.append(feed(Rows(lambda index: time.sleep(0.005)), Feeding(workers=1, copies_ahead=copies)))
+    seen: list[Loading] = []
+    feeds[0].observe = seen.append
+    start_s = time.perf_counter()
+    (share,) = islice(feeds[0].shares(), 1)
+    share.whole()
+    taken_s = time.perf_counter() - start_s
+    assert [(one.samples, one.in_line) for one in seen] == [(3, False), (3, False)]
+    assert all(one.read_s >= 0.0149 for one in seen)
+    assert seen[0].waited_s >= 0.0149
+    assert sum(one.waited_s + one.taken_s + one.copied_s for one in seen) <= taken_s
+
+
+def fail(index: int) -> None:
+    if index == 4:
+        raise ValueError("a sample that is none")
+
+
+def die(index: int) -> None:
+    if index == 4:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def leave(index: int) -> None:
+    if index == 4:
+        os._exit(3)
+
+
+def hang(index: int) -> None:
+    if index == 4:
+        threading.Event().wait()
+
+
+def drain(own: Feed) -> None:
+    for share in own.shares():
+        share.whole()
+
+
+@pytest.mark.parametrize("copies", [0, 1])
+def test_a_sample_that_a_worker_cannot_read_is_named(copies: int, feeds: list[Feed]) -> None:
+    feeds.append(feed(Rows(fail), Feeding(workers=2, copies_ahead=copies), rank=3))
+    with pytest.raises(
+        InputError, match=r"a worker of rank 3: sample 4 .* ValueError: a sample that is none"
+    ) as caught:
+        drain(feeds[0])
+    assert caught.value.figures == {"rank": 3, "samples": (4,)}
+    assert "Traceback" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("also", "said"), [(die, r"was killed by SIGKILL \(by hand, or by the system"), (leave, "ended with exit code 3")]
+)
+@pytest.mark.parametrize("copies", [0, 1])
+def test_a_worker_that_dies_is_told(also: Any, said: str, copies: int, feeds: list[Feed]) -> None:
+    feeds.append(feed(Rows(also), Feeding(workers=2, copies_ahead=copies), rank=3))
+    with pytest.raises(ExecutionError, match=rf"a worker of rank 3 .* {said}.* the batch of samples .*\b4\b"):
+        drain(feeds[0])
+
+
+def test_a_worker_that_hangs_is_told(feeds: list[Feed]) -> None:
+    feeds.append(feed(Rows(hang), Feeding(workers=1), timeout_s=0.5))
+    with pytest.raises(ExecutionError, match=r"have not given the batch of samples .*\b4\b.* within 0.5 s"):
+        drain(feeds[0])
+
+
+def test_the_handler_of_ended_children_stays_the_programs_own(feeds: list[Feed]) -> None:
+    before = signal.getsignal(signal.SIGCHLD)
+    feeds.append(feed(Rows(), Feeding(workers=1)))
+    next(feeds[0].shares()).whole()
+    assert signal.getsignal(signal.SIGCHLD) is before
+
+
+def test_dropout_goes_on_as_if_nothing_had_been_loaded(feeds: list[Feed]) -> None:
+    feeds += [feed(Rows(draws=True), one) for one in (Feeding(), Feeding(workers=1, copies_ahead=1))]
+    for own in feeds:
+        torch.manual_seed(1)
+        expected = torch.rand(3)
+        torch.manual_seed(1)
+        drain(own)
+        assert torch.equal(torch.rand(3), expected)
+
+
+def test_a_data_set_that_cannot_be_sent_is_told(monkeypatch: pytest.MonkeyPatch, feeds: list[Feed]) -> None:
+    """A lambda cannot be pickled, and workers that are spawned need it."""
+    monkeypatch.setattr(multiprocessing, "get_start_method", lambda allow_none=False: "spawn")
+    feeds.append(feed(Rows(lambda index: None), Feeding(workers=1)))
+    with pytest.raises(InputError, match='the data set cannot be sent to workers, which start by "spawn" here'):
+        drain(feeds[0])
