@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from typing import Any
 
 import torch
@@ -141,8 +140,7 @@ def _steps(world: World, step: Step, block_s: float) -> int:
         step()
     count = torch.tensor(max(LEAST_STEPS, int(block_s / ((time.perf_counter() - began) / 3))))
     if world.size > 1:
-        with suppress(ValueError):
-            dist.all_reduce(count, op=dist.ReduceOp.MIN)
+        dist.all_reduce(count, op=dist.ReduceOp.MIN)
     return int(count)
 
 

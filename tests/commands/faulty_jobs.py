@@ -58,6 +58,10 @@ def cannot_be_exported() -> Job:
     return dataclasses.replace(good(), model=Undecided)
 
 
+def one_sample_left() -> Job:
+    return dataclasses.replace(good(), dataset=lambda: make_data(33))
+
+
 def tiny_dataset() -> Job:
     return dataclasses.replace(good(), dataset=lambda: make_data(4))
 

@@ -21,7 +21,7 @@ class Reading(Dataset[Any]):
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         time.sleep(READ_S)
-        return torch.full((3, 24, 24), (index % 64) / 64.0), index % 4
+        return torch.full((3, 48, 48), (index % 64) / 64.0), index % 4
 
 
 def network() -> nn.Module:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from tests.forks.client import launch
 
 from trimaran.costs.tables import Curve, CurveKey
@@ -20,6 +21,7 @@ def _measure(world: World) -> dict[CurveKey, Curve]:
     return measure_encoding(world, METHODS, sizes=SIZES) | measure_curves(world, keys, sizes=SIZES)
 
 
+@pytest.mark.alone
 def test_encoding_decoding_and_sums_of_16_bits_are_measured_alike_on_all_ranks(tmp_path: Path) -> None:
     """A thousand times the bytes take longer, whatever the noise."""
     first, second = launch(_measure, (), ranks=2, log_dir=tmp_path, device="cpu", timeout_s=60)

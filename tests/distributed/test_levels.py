@@ -22,6 +22,8 @@ CASES = [
     ("unet_fp64", EACH_PARAMETER),  # batch norm
     ("gpt_clipped", LEVELS),
     ("half_frozen", EACH_PARAMETER),
+    # DDP has nine buckets in every step, as it counts the weights without a gradient too, and the program has eight.
+    ("lstm_unused", Strategy(dp=4, sync="hierarchical", nodes=2, bucket_bytes=2000)),
 ]
 
 
@@ -47,5 +49,5 @@ def test_every_level_of_every_bucket_is_recorded(tmp_path: Path) -> None:
         spans = {span.instruction: span for span in found if span.stream == "communication"}
         for name, span in spans.items():
             if "0RS#" in name:
-                assert spans[name.replace("0RS#", "0AR#")].start_s >= span.start_s
+                assert spans[name.replace("0RS#", "0AR#")].start_s > span.start_s
                 assert spans[name.replace("0RS#", "0AG#")].start_s >= spans[name.replace("0RS#", "0AR#")].start_s

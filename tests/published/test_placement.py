@@ -14,6 +14,7 @@ from trimaran.session.placing import PlacingRequest, place_profiled
 GRAPH = Path(__file__).with_name("graphs") / "inception_v3.json"
 
 
+@pytest.mark.alone
 def test_two_devices_run_inception_v3_a_third_faster() -> None:
     """A third of the time that the command takes by default gives 1.397 and a gap of 3.1 %; all of it 1.407, 2.2 %."""
     answer = place_profiled(PlacingRequest(file=GRAPH, time_limit_s=20)).placement

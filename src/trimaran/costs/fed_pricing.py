@@ -1,6 +1,6 @@
 """The loads of a program whose strategy does not load in line, and how often its data come."""
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import replace
 
 from trimaran.costs import fed_step
@@ -17,7 +17,7 @@ def price_feeding(
     step: StepCosts | None,
     compute: MutableMapping[str, Cost],
     transfers: Mapping[str, Transfer],
-    handling: Mapping[str, float],
+    beside: Iterable[float],
     *,
     microbatch: int,
 ) -> Cost | None:
@@ -30,7 +30,7 @@ def price_feeding(
         step: has what samples take; where nobody measured it, loads keep their price in line as the most they take
         compute: price of each instruction that is not communication; those of loads are replaced
         transfers: each communication
-        handling: what a rank's thread does for it [s]
+        beside: what the threads of ranks do for each communication: handling, and decoding of what came [s]
         microbatch: samples of one
 
     Returns:
@@ -60,7 +60,7 @@ def price_feeding(
         held = bool(table.fingerprint.link)
         busy_s = copies * (
             sum(entry.seconds for entry in compute.values())
-            + sum(handling.values())
+            + sum(beside)
             # Unless something holds a local link back, its bytes are moved by cores.
             + sum(0.0 if held else entry.flow_s for entry in transfers.values())
         )

@@ -92,13 +92,15 @@ def price(
     if compression is not None:
         compute, marks = with_encoding(program, compute, marks, codings)
         memory = with_wire_buffers(memory, program, codings)
-    period = price_feeding(program, strategy, table, step, compute, transfers, handling, microbatch=microbatch)
+    decoding = {name: coding.decode for name, coding in codings.items()}
+    beside = [*handling.values(), *(cost.seconds for cost in decoding.values())]
+    period = price_feeding(program, strategy, table, step, compute, transfers, beside, microbatch=microbatch)
     return ProgramCosts(
         compute=compute,
         transfers=transfers,
         marks=marks,
         handling=handling,
-        decoding={name: coding.decode for name, coding in codings.items()},
+        decoding=decoding,
         interference=_interference(program, table),
         at_once=collectives_at_once(table, cluster),
         host_blocks=table.fingerprint.kind == "cpu",

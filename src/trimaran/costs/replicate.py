@@ -175,11 +175,11 @@ class ReplicatedStep:
     Attributes:
         feed_s: loading and copying the batch, as far as the step waits for it
         scatter_s: shares to the other devices
-        replicate_s: weights to all, modules made, weights coded
+        replicate_s: weights to all, modules made
         forward_s: FP
         gather_s: outputs in, their gradients out, the loss of the other devices' samples
         backward_s: BP
-        reduce_s: gradients to the first device, coded
+        reduce_s: gradients to the first device, and the coding of weights and gradients
         update_s: WU on the first device
     """
 

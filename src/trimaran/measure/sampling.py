@@ -30,7 +30,6 @@ from trimaran.runtime.feed.layouts import Layout, Uncachable, layout_of
 from trimaran.runtime.feed.loader import Loader
 from trimaran.runtime.feed.reading import Answer, Reading, Request
 from trimaran.runtime.feed.sharing import look_at
-from trimaran.runtime.seeds import seeded
 
 BOX_S = 1.0
 """Time for first reads [s]; what takes longer has `LEAST_READS` of them."""
@@ -151,8 +150,8 @@ def _look(dataset: Any, found: Sampled) -> Layout | None:
 
 
 def _layout_of(dataset: Any, number: int) -> Layout:
-    with seeded(number):
-        return layout_of(dataset[number])
+    answers = _timed_answers(Reading(dataset, list), iter([[number]]), seed=number)
+    return layout_of(next(answers)[1].batch[0])
 
 
 def _recall(job: Job, kept: Sequence[Any], layout: Layout) -> Points:

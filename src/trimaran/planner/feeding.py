@@ -3,7 +3,7 @@
     minimise    simulated time of strategy s with feeding f; kept samples are read in the first of E epochs only:
                 (first + (E - 1) later) / E
     over        s among the few best where loads are only handed over; f: workers w, samples kept or read each time
-    subject to  workers and kept samples fit the memory that the ranks leave; no more workers than `WORKERS_PER_CORE`;
+    subject to  workers and kept samples fit the memory that the ranks leave; no more workers a core than it bears;
                 samples are kept only if they repeat, bit for bit; f goes against no pin
 
 A step that loads in line is searched as it is (`search.py`). Where loading is more of it than the model leaves out, the
@@ -21,10 +21,10 @@ from trimaran.costs import CostTable, fed_step, price
 from trimaran.costs.pricing import microbatch_size
 from trimaran.costs.sample_costs import SampleCosts
 from trimaran.planner.candidates import Candidate, Cases
-from trimaran.planner.choice import MODEL_ERROR, choose, may_be_as_fast, pareto_front, simplicity
-from trimaran.planner.feeding_reasons import kept_reason, not_kept, not_worth_it, quick_data, workers_reason
+from trimaran.planner.choice import MODEL_ERROR, choose, fastest, may_be_as_fast, pareto_front, simplicity
+from trimaran.planner.feeding_reasons import kept_reason, not_worth_it, quick_data, workers_reason
+from trimaran.planner.feeding_room import most_workers, no_room, obstacle
 from trimaran.planner.problem import Problem, reassess
-from trimaran.planner.room import Room
 from trimaran.program.feeding import IN_LINE, Feeding
 from trimaran.program.types import Kind
 
@@ -37,13 +37,6 @@ MOST_FED = 4
 FILLED = 0.85
 """Workers are enough when a microbatch is made in this share of the time that the rest of a step takes: what is left is
 for samples that take longer than others."""
-
-WORKERS_PER_CORE = 16
-WORKER_BYTES = 256 * 2**20
-"""Memory of a worker: an interpreter with torch, what it has of the parent's not counted twice [bytes]."""
-
-MEMORY_SHARE = 0.5
-"""Of the memory that the ranks leave, what workers and kept samples may take together; the rest is the system's."""
 
 # So many workers that only cores and the training's threads limit a step.
 _ANY_NUMBER = 2**20
@@ -79,8 +72,9 @@ def fed(found: "Search", problem: Problem, again: Callable[[Problem], "Search"])
         return replace(found, feeding=(quick_data(found.chosen, alone),))
     others = again(handed)
     ranked = sorted(others.candidates, key=lambda one: (one.objective_s, simplicity(one.strategy)))
-    tried = [alone, reassess(found.baseline, handed), *ranked[:MOST_FED]]
-    tried = list({one.strategy: one for one in tried}.values())
+    # The baseline is not among the candidates where it goes against a pin.
+    plain = [reassess(found.baseline, handed)] if any(one is found.baseline for one in found.candidates) else []
+    tried = list({one.strategy: one for one in (alone, *plain, *ranked[:MOST_FED])}.values())
     in_line = [] if pinned else [*found.candidates, *_in_line(tried, found, problem)]
     read = [_with(one, feeding, problem) for one in tried for feeding in _feedings(one, samples, problem, pinned)]
     best = choose([*in_line, *read])
@@ -93,7 +87,8 @@ def fed(found: "Search", problem: Problem, again: Callable[[Problem], "Search"])
         candidates=tuple(candidates),
         chosen=chosen,
         pareto=pareto_front(candidates),
-        bound_s=min(found.bound_s, others.bound_s),
+        # Out of a cache a load may take less than taking it over from a worker.
+        bound_s=min(found.bound_s, others.bound_s, fastest(candidates).objective_s),
         seconds=found.seconds + others.seconds,
         feeding=tuple(_reasons(found, chosen, best, read, kept, samples, problem)),
     )
@@ -122,7 +117,7 @@ def _feedings(candidate: Candidate, samples: SampleCosts, problem: Problem, pinn
             yield _beside(pinned, problem)
         return
     wanted = _wanted_workers(candidate, samples, problem)
-    most = _most_workers(candidate, samples, problem)
+    most = most_workers(candidate, samples, problem)
     if min(wanted, most) > 0:
         yield _beside(min(wanted, most), problem)
 
@@ -157,25 +152,6 @@ def _period_s(candidate: Candidate, feeding: Feeding, problem: Problem) -> float
     return 0.0 if costs.period is None else costs.period.seconds
 
 
-def _left_bytes(candidate: Candidate, room: Room, problem: Problem) -> float:
-    """Memory of the host that ranks leave for workers and kept samples [bytes]."""
-    taken = sum(candidate.peak_bytes) if problem.table.fingerprint.kind == "cpu" else 0
-    return MEMORY_SHARE * max(0, room.memory_bytes - taken)
-
-
-def _most_workers(candidate: Candidate, samples: SampleCosts, problem: Problem) -> int:
-    """Workers of a rank that the host bears: its memory, what of it they can hand batches over in, and its cores."""
-    if problem.room is None:
-        return 0
-    readers = max(1, len({item.rank for item in candidate.program if item.kind == Kind.LOAD}))
-    size = microbatch_size(candidate.program, candidate.strategy, batch=problem.batch)
-    batches = (Feeding().ahead + 1) * size * samples.sample_bytes
-    by_memory = int(_left_bytes(candidate, problem.room, problem) // ((WORKER_BYTES + batches) * readers))
-    by_shared = int(MEMORY_SHARE * problem.room.shared_bytes // max(1, batches * readers))
-    by_cores = max(1, WORKERS_PER_CORE * problem.table.fingerprint.cores // readers)
-    return min(by_memory, by_shared, by_cores)
-
-
 def _with(candidate: Candidate, feeding: Feeding, problem: Problem) -> Candidate:
     return reassess(replace(candidate, strategy=replace(candidate.strategy, feeding=feeding)), problem)
 
@@ -186,12 +162,14 @@ def _kept(
     """Candidates that keep their samples, with their times over all epochs."""
     room, pinned = problem.room, problem.pins.workers
     for one in tried:
-        if room is None or obstacle(one, samples, problem):
-            continue
+        if room is None:
+            return
         feedings = [replace(entry.strategy.feeding, cached=True) for entry in read if _is_fed(entry, one)]
         if not pinned:
             feedings.append(Feeding(cached=True))
         for feeding in dict.fromkeys(feedings):
+            if obstacle(one, samples, problem, workers=feeding.workers):
+                continue
             later = _with(one, feeding, problem)
             first = _with(one, replace(feeding, cached=False), problem)
             mean = tuple(
@@ -203,21 +181,6 @@ def _kept(
 
 def _is_fed(entry: Candidate, one: Candidate) -> bool:
     return replace(entry.strategy, feeding=IN_LINE) == replace(one.strategy, feeding=IN_LINE)
-
-
-def obstacle(candidate: Candidate, samples: SampleCosts, problem: Problem) -> str:
-    """Why samples cannot be kept, or need not be; empty where they may.
-
-    Args:
-        candidate: says what memory the ranks take
-        samples: what they take, and whether they repeat
-        problem: has the pins, the memory of the host and the epochs
-    """
-    if "cache" in problem.pins.forbid:
-        return "--forbid cache"
-    if problem.room is None:
-        return "nobody knows the memory of the host"
-    return not_kept(samples, problem.room, left_bytes=_left_bytes(candidate, problem.room, problem))
 
 
 def _reasons(
@@ -237,10 +200,12 @@ def _reasons(
         yield workers_reason(chosen, same)
     elif read and not feeding.cached and not problem.pins.workers:
         yield not_worth_it(min(read, key=lambda one: one.objective_s), chosen)
+    elif not read and problem.pins.workers is None and no_room(chosen, samples, problem):
+        yield no_room(chosen, samples, problem)
     if feeding.cached and kept is not None and room is not None:
         yield kept_reason(chosen, kept.first, best, kept.mean[1], samples, room)
         return
-    why = obstacle(chosen, samples, problem)
+    why = obstacle(chosen, samples, problem, workers=0 if kept is not None else feeding.workers)
     if room is None or room.epochs < 2:
         # Nobody would keep what is read once.
         return

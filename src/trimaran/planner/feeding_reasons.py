@@ -6,6 +6,9 @@ from trimaran.planner.room import Room
 from trimaran.program import Strategy
 from trimaran.units import format_bytes, format_count, format_seconds
 
+QUICK_DATA = "data are loaded in line"
+"""How the sentence begins where loading takes too little to ask how ranks are fed."""
+
 
 def quick_data(chosen: Candidate, handed: Candidate) -> str:
     """Loading takes too little to do it elsewhere.
@@ -16,7 +19,7 @@ def quick_data(chosen: Candidate, handed: Candidate) -> str:
     """
     saved_s = max(0.0, chosen.step_time_s - handed.step_time_s)
     return (
-        f"data are loaded in line: workers would save at most {format_seconds(saved_s)} of a step of "
+        f"{QUICK_DATA}: workers would save at most {format_seconds(saved_s)} of a step of "
         f"{format_seconds(chosen.step_time_s)}"
     )
 

@@ -31,8 +31,9 @@ def said_of_compression(found: Search, pins: Pins) -> str:
     best = min(lossy, key=lambda one: one.objective_s)
     if best.objective_s >= chosen.objective_s:
         return f"compressing gradients is not worth it: {_against(best, chosen)}"
-    sure = "" if may_be_as_fast(chosen.cases, best.cases) else ", but was not chosen"
-    return f"compressing gradients is not worth it: {_against(best, chosen)}, within the uncertainty{sure}"
+    # Between it and the chosen one there may be a third that both may be as fast as.
+    unsure = ", within the uncertainty" if may_be_as_fast(chosen.cases, best.cases) else ""
+    return f"compressing gradients is not worth it: {_against(best, chosen)}{unsure}"
 
 
 def _gain(chosen: Candidate, lossless: list[Candidate]) -> str:

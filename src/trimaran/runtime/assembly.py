@@ -29,13 +29,11 @@ class Machinery:
 
     Attributes:
         recorder: writes down what happens
-        in_flight: communication under way
         reductions: collectives, and the update
         interpreter: runs instructions
     """
 
     recorder: Recorder
-    in_flight: InFlight
     reductions: Reductions
     interpreter: Interpreter
 
@@ -106,7 +104,7 @@ def assemble(
         reductions=reductions,
         recorder=recorder,
     )
-    return Machinery(recorder=recorder, in_flight=in_flight, reductions=reductions, interpreter=interpreter)
+    return Machinery(recorder=recorder, reductions=reductions, interpreter=interpreter)
 
 
 def _open_levels(

@@ -119,7 +119,7 @@ class Executor:
             channels=self._channels,
             record=record,
         )
-        self._recorder, self._in_flight = machinery.recorder, machinery.in_flight
+        self._recorder = machinery.recorder
         self._reductions, self._interpreter = machinery.reductions, machinery.interpreter
         self._noise = self._open_noise(gradient_noise) if gradient_noise else None
         self._reductions.gradient_noise = self._noise
@@ -203,7 +203,7 @@ class Executor:
             self._interpreter.run(self._instructions, self._uses[0], state)
             loss = self._reductions.check_loss(state)
         except BaseException:
-            self._in_flight.forget()
+            self._reductions.forget()
             self._recorder.discard()
             raise
         self._recorder.end_step(self.steps)

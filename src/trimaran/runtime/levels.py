@@ -7,8 +7,9 @@
 A gather is started when the backward has ended and the rank has waited for the sum across nodes. Buckets whose number
 of elements the ranks of the node do not divide are padded with zeros, which costs two copies of them.
 
-In its first step DDP makes other buckets than the program has. They are summed all the same, and those that no
-instruction gathers are gathered before the gradients are used.
+In its first step DDP makes other buckets than the program has, and where some parameters have no gradient it may have
+more of them in every step, two under one name. They are summed all the same, and those that no instruction gathers are
+gathered before the gradients are used.
 """
 
 from dataclasses import dataclass, replace
@@ -62,7 +63,7 @@ class Levels:
         self._chain = chain
         self._in_flight = in_flight
         self._recorder = recorder
-        self._scattered: dict[str, _Scattered] = {}
+        self._scattered: dict[str, list[_Scattered]] = {}
 
     def start(self, instruction: Instruction, flat: torch.Tensor) -> None:
         """Sum a bucket within the node, and then its shards across nodes.
@@ -83,7 +84,8 @@ class Levels:
 
         scatter = self._channels.reduce_scatter(shard, padded, instruction.group)
         first, second = self._chain.after(scatter, add_up)
-        self._scattered[instruction.label] = _Scattered(instruction=instruction, flat=flat, padded=padded, shard=shard)
+        begun = _Scattered(instruction=instruction, flat=flat, padded=padded, shard=shard)
+        self._scattered.setdefault(instruction.label, []).append(begun)
         self._add(instruction, first, [padded, shard], nbytes=flat.nbytes, start=start)
         total = replace(instruction, kind=Kind.ALL_REDUCE, group=self._across)
         pending = self._add(total, second, [shard], nbytes=shard_bytes(flat.nbytes, ranks), start=start)
@@ -99,15 +101,18 @@ class Levels:
         Args:
             instruction: the all-gather of the bucket
         """
-        found = self._scattered.pop(instruction.label, None)
-        if found is not None:
+        for found in self._scattered.pop(instruction.label, ()):
             self._gather(found, instruction)
 
     def settle(self) -> None:
         """Hand out the sums of buckets that the program has not, as those of DDP's first step."""
         for label in list(self._scattered):
-            found = self._scattered.pop(label)
-            self._gather(found, replace(found.instruction, kind=Kind.ALL_GATHER, after=()))
+            for found in self._scattered.pop(label):
+                self._gather(found, replace(found.instruction, kind=Kind.ALL_GATHER, after=()))
+
+    def forget(self) -> None:
+        """Drop all, after a failure."""
+        self._scattered.clear()
 
     def _gather(self, found: _Scattered, instruction: Instruction) -> None:
         self._in_flight.wait(found.instruction.token)

@@ -108,6 +108,12 @@ class Reductions:
         """Wait for all communication that is under way."""
         self._in_flight.wait_for_all()
 
+    def forget(self) -> None:
+        """Drop all communication that is under way, after a failure."""
+        self._in_flight.forget()
+        if self._levels is not None:
+            self._levels.forget()
+
     def start_bucket(self, instruction: Instruction, flat: torch.Tensor, parameters: Sequence[torch.Tensor]) -> None:
         """Add up a bucket of gradients.
 

@@ -7,9 +7,9 @@ from typing import Any
 from trimaran.cluster.detect import detect_processor
 from trimaran.job import Job
 from trimaran.planner import Pins, Search
+from trimaran.planner.feeding_reasons import QUICK_DATA
 from trimaran.planner.room import Room
 from trimaran.program import Strategy
-from trimaran.program.feeding import IN_LINE
 from trimaran.program.files import to_plain
 
 
@@ -38,8 +38,7 @@ def feeding_notes(found: Search) -> tuple[str, ...]:
     Args:
         found: the search
     """
-    asked = any(candidate.strategy.feeding != IN_LINE for candidate in found.candidates)
-    return found.feeding if asked else ()
+    return tuple(reason for reason in found.feeding if not reason.startswith(QUICK_DATA))
 
 
 def feeding_document(strategy: Strategy, found: Search | None) -> dict[str, Any]:

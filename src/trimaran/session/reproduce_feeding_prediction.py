@@ -90,11 +90,9 @@ def _fed(
 ) -> float:
     """A step whose batches workers make ahead [s]."""
     microbatch, readers = (share, ranks) if remedies.split else (ranks * share, 1)
-    busy_s = ranks * (work.forward_s + work.backward_s) + work.update_s
     taken_s = load(samples, feeding, microbatch=microbatch).seconds
-    least = period(
-        samples, feeding, microbatch=microbatch, microbatches=1, readers=readers, busy_s=busy_s + taken_s, cores=cores
-    )
+    busy_s = ranks * (work.forward_s + work.backward_s) + work.update_s + readers * taken_s
+    least = period(samples, feeding, microbatch=microbatch, microbatches=1, readers=readers, busy_s=busy_s, cores=cores)
     return max(rest_s + taken_s, least.seconds)
 
 

@@ -84,6 +84,7 @@ class Trained:
         report: what `report.json` holds
         memory: what rank 0's memory plan did; None where everything was kept
         gradient_noise: noise scale of the gradients; None where it was not asked for
+        notes: what the run had to say of its data
     """
 
     run: RunDirectory
@@ -93,6 +94,7 @@ class Trained:
     report: RunReport
     memory: "MemoryReport | None" = None
     gradient_noise: RunNoise | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +105,7 @@ class _Result:
     timeline: Timeline = field(default_factory=lambda: Timeline([]))
     memory: "MemoryReport | None" = None
     gradient_noise: RunNoise | None = None
+    notes: tuple[str, ...] = ()
 
 
 def train_planned(
@@ -194,7 +197,9 @@ def train_rank(
         gradient_noise=1 if gradient_noise else 0,
     )
     with held_to(plan.strategy) as memory:
-        epochs = tuple(_train_epochs(executor, job, world))
+        feed = executor.feed()
+        epochs = tuple(_train_epochs(executor, feed, job, world))
+        notes = feed.notes
     noise = None
     if gradient_noise and epochs:
         noise = run_noise(executor.observations(), executor.steps // len(epochs), optimizer=executor.optimizer)
@@ -208,6 +213,7 @@ def train_rank(
         timeline=timeline,
         memory=None if memory is None else memory.report(),
         gradient_noise=noise,
+        notes=notes,
     )
 
 
@@ -234,8 +240,7 @@ def needs_graph(strategy: Strategy) -> bool:
     return divided or strategy.zero > 0 or strategy.sync == "p2p"
 
 
-def _train_epochs(executor: Any, job: Any, world: "World") -> list[Epoch]:
-    feed = executor.feed()
+def _train_epochs(executor: Any, feed: Any, job: Any, world: "World") -> list[Epoch]:
     held_out = job.evaluation_dataset() if job.evaluation_dataset is not None and job.metric is not None else None
     epochs: list[Epoch] = []
     total = job.epochs * feed.batches
@@ -315,7 +320,7 @@ def _conclude(planned: Planned, run: RunDirectory, result: _Result) -> Trained:
         noise=planned.noise,
         memory=None if result.memory is None else to_plain(result.memory),
         gradient_noise=gradient_noise_document(result.gradient_noise),
-        notes=planned.warnings,
+        notes=(*planned.warnings, *result.notes),
     )
     write_report(run.report, report)
     return Trained(
@@ -326,6 +331,7 @@ def _conclude(planned: Planned, run: RunDirectory, result: _Result) -> Trained:
         report=report,
         memory=result.memory,
         gradient_noise=result.gradient_noise,
+        notes=result.notes,
     )
 
 

@@ -14,13 +14,12 @@ from trimaran.program.types import Kind, Program
 from trimaran.simulator.engine import simulate
 
 
-def with_waits(program: Program, costs: ProgramCosts, *, alone_s: float | None = None) -> ProgramCosts:
+def with_waits(program: Program, costs: ProgramCosts) -> ProgramCosts:
     """The costs of a program with what its first loads wait.
 
     Args:
         program: one step
         costs: perhaps with a period
-        alone_s: simulated step without waiting; None: simulate it [s]
 
     Returns:
         Costs without a period: the first load of each rank is longer by the wait. The same costs where there is none.
@@ -37,8 +36,7 @@ def with_waits(program: Program, costs: ProgramCosts, *, alone_s: float | None =
     if period is None:
         return costs
     costs = replace(costs, period=None)
-    if alone_s is None:
-        alone_s = simulate(program, costs).makespan_s
+    alone_s = simulate(program, costs).makespan_s
     wait_s = period.seconds - alone_s
     if wait_s <= 0.0:
         return costs

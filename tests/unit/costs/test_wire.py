@@ -9,6 +9,7 @@ import dataclasses
 import pytest
 from tests.graphs import parameter
 from tests.unit.costs.tables import about, exact, network, table_for
+from tests.unit.costs.test_fed_step import SAMPLES
 
 from trimaran.cluster.catalog import find_device
 from trimaran.cluster.find import find_machine
@@ -22,6 +23,7 @@ from trimaran.graph.types import Graph
 from trimaran.planner.candidates import at_end
 from trimaran.program import Program, Strategy, lower
 from trimaran.program.compression import Compression
+from trimaran.program.feeding import Feeding
 from trimaran.simulator import simulate
 
 BF16 = Compression(method="bf16")
@@ -105,6 +107,20 @@ def test_decoding_hides_behind_the_sums_of_later_buckets() -> None:
 def test_decoding_counts_at_the_ends_of_its_interval() -> None:
     _, costs = _priced(LAYERS, _table())
     assert at_end(costs, "high").decoding["r0/0AR#b0"].seconds == pytest.approx(3e-3)
+
+
+def test_cores_that_workers_share_decode_too() -> None:
+    """Two ranks decode two buckets, 20 ms each: half of 80 ms more for each of two cores."""
+    fed = dataclasses.replace(LAYERS, feeding=Feeding(workers=64))
+
+    def period_s(decode_s: float) -> float:
+        table = _table(decode_s=decode_s)
+        step = dataclasses.replace(table.steps[GRAPH.digest], samples=SAMPLES)
+        period = _priced(fed, dataclasses.replace(table, steps={GRAPH.digest: step}))[1].period
+        assert period is not None
+        return period.seconds
+
+    assert period_s(20e-3) - period_s(0.0) == pytest.approx(40e-3)
 
 
 def test_what_is_not_compressed_is_priced_as_before() -> None:

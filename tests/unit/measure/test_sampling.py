@@ -102,3 +102,19 @@ def test_a_data_set_that_raises_is_reported_with_the_sample() -> None:
 
     with pytest.raises(InputError, match="no such file"):
         measure_samples(_job(), Broken(), rank=0, ranks=1, workers=False)
+
+
+def test_a_first_sample_that_raises_is_reported_too() -> None:
+    """It is one of those that are looked at, and not one of those that are timed."""
+
+    class Headless(Timed):
+        def __len__(self) -> int:
+            return 100_000
+
+        def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+            if index == 0:
+                raise ValueError("no such file")
+            return super().__getitem__(index)
+
+    with pytest.raises(InputError, match=r"sample 0.*no such file"):
+        measure_samples(_job(), Headless(), rank=0, ranks=1, workers=False)

@@ -155,6 +155,18 @@ def test_what_takes_longer_to_encode_than_it_saves_is_not_worth_it_and_the_figur
     assert said_of_compression(found, Pins()) == ""
 
 
+@pytest.mark.parametrize(("part", "is_unsure"), [(0.99, True), (0.9, False)])
+def test_the_uncertainty_is_the_reason_only_where_it_is_as_large(part: float, is_unsure: bool) -> None:
+    """1 % less in all cases is less than the model leaves out, 10 % is more."""
+    given = _problem(wire=1e-6, encode=1e-6, decode=1e-6)
+    found = search(given)
+    low, median, high = (part * seconds for seconds in found.chosen.cases)
+    lossy = next(one for one in found.candidates if one.strategy.compression is not None)
+    quicker = dataclasses.replace(lossy, step_time_s=median, interval_s=(low, high))
+    said = said_of_compression(dataclasses.replace(found, candidates=(found.chosen, quicker)), given.pins)
+    assert said.endswith(", within the uncertainty") == is_unsure
+
+
 def test_the_best_of_all_methods_is_chosen_as_by_trying_each() -> None:
     given = _problem(wire=1e-5, encode=1e-6, decode=1e-6)
     found = search(given)

@@ -13,10 +13,12 @@ from tests.unit.planner.problems import problem
 from trimaran.costs import fed_step
 from trimaran.costs.sample_costs import SampleCosts
 from trimaran.planner import Pins, Search, search
-from trimaran.planner.feeding import MOST_FED, WORKER_BYTES
+from trimaran.planner.feeding import MOST_FED
+from trimaran.planner.feeding_room import WORKER_BYTES
 from trimaran.planner.problem import Problem
 from trimaran.planner.room import Room
 from trimaran.program.feeding import IN_LINE, Feeding
+from trimaran.session.feeding import feeding_notes
 
 GIB = 2**30
 ONE_DEVICE = Pins(dp=1, pp=1, microbatches=1)
@@ -123,6 +125,23 @@ def test_workers_fit_the_memory_in_which_they_hand_batches_over() -> None:
     assert _feeding(found).workers == 2
 
 
+@pytest.mark.parametrize(
+    ("memory_bytes", "shared_bytes", "reason"),
+    [
+        (64 * GIB, 32_000, "takes 23.4 KiB of /dev/shm, and half of its 31.2 KiB is for them"),
+        (0, 64 * GIB, "no worker has room: one for each rank that reads takes 256.0 MiB, and the ranks leave 0 B"),
+    ],
+)
+def test_no_room_for_workers_is_said(memory_bytes: int, shared_bytes: int, reason: str) -> None:
+    """Three batches of 8 samples of 1000 bytes are more than half of 32,000."""
+    slow = _problem(_reading(50.0), memory_bytes=memory_bytes, shared_bytes=shared_bytes, pins=ONE_DEVICE)
+    found = search(slow)
+    assert _feeding(found) == IN_LINE
+    assert reason in found.feeding[0]
+    assert feeding_notes(found) == found.feeding
+    assert feeding_notes(search(_problem(_reading(0.01)))) == ()
+
+
 def test_pinned_workers_are_taken_as_they_are() -> None:
     for workers in (0, 1, 7):
         found = search(_problem(_reading(50.0), pins=Pins(workers=workers)))
@@ -169,3 +188,33 @@ def test_fed_candidates_are_those_of_few_strategies() -> None:
 
 def test_the_same_problem_gives_the_same_feeding() -> None:
     assert search(_problem(_reading(50.0))) == search(_problem(_reading(50.0)))
+
+
+@pytest.mark.parametrize(
+    "pins", [Pins(dp=1, pp=1), Pins(pp=2), Pins(forbid=("dp",)), Pins(microbatches=4), Pins(zero=3, workers=2)]
+)
+def test_what_goes_against_a_pin_is_not_fed(pins: Pins) -> None:
+    """Plain replicas are the baseline, and with workers faster than what the pins leave."""
+    found = search(_problem(_reading(50.0), pins=pins))
+    assert _feeding(found).workers
+    assert not any(pins.objection(one.strategy) for one in found.candidates)
+
+
+def test_nothing_takes_less_than_the_bound() -> None:
+    """Nor what is kept, although a sample out of memory takes less than a microbatch that is handed over."""
+    quick = dataclasses.replace(_reading(500.0, repeats=True), recall=exact(0.0))
+    found = search(_problem(quick, epochs=10, memory_bytes=3 * WORKER_BYTES))
+    assert _feeding(found).cached
+    assert found.bound_s <= min(one.objective_s for one in found.candidates)
+
+
+@pytest.mark.parametrize(("room", "is_kept"), [(5, False), (7, True)])
+def test_workers_and_kept_samples_share_the_memory(room: int, is_kept: bool) -> None:
+    """Three workers, and samples that take as much as three: half of the memory must have room for six."""
+    pins = dataclasses.replace(ONE_DEVICE, workers=3)
+    taken = sum(search(_problem(_reading(50.0), pins=ONE_DEVICE)).chosen.peak_bytes)
+    stored = _reading(500.0, repeats=True)
+    many = dataclasses.replace(stored, samples=3 * WORKER_BYTES // stored.stored_bytes)
+    found = search(_problem(many, epochs=10, memory_bytes=taken + 2 * room * WORKER_BYTES, pins=pins))
+    assert _feeding(found) == Feeding(workers=3, cached=is_kept)
+    assert is_kept or any("and the ranks leave" in reason for reason in found.feeding)

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from trimaran.errors import InputError
 from trimaran.job import Job
-from trimaran.runtime.feed import Feed, Loading, sample_order
+from trimaran.runtime.feed import Feed, sample_order
 
 
 def job(samples: int, batch: int, **fields: Any) -> Job:
@@ -199,28 +199,6 @@ def test_an_epoch_that_is_over_for_more_ranks_has_a_last_batch_for_fewer() -> No
     list(islice(two.shares(), 2))
     one.load_state_dict(two.state_dict())
     assert targets(one) == [sample_order(9, seed=3, epoch=0).tolist()[8:]]
-
-
-def test_shares_may_be_left_out_and_taken_later() -> None:
-    own = feed(job(12, 4), microbatches=2)
-    expected = targets(feed(job(12, 4), microbatches=2))
-    first, second, third = own.shares()
-    assert third.whole()[1].tolist() == expected[2]
-    assert first.whole()[1].tolist() == expected[0]
-    assert second.microbatch(1)[1].tolist() == expected[1][2:]
-
-
-def test_what_a_microbatch_took_is_told() -> None:
-    own = feed(job(7, 7), microbatches=3)
-    seen: list[Loading] = []
-    own.observe = seen.append
-    (share,) = own.shares()
-    with pytest.raises(InputError, match="microbatch 0 has not been loaded"):
-        share.loading(0)
-    share.whole()
-    assert [share.loading(number) for number in range(3)] == seen
-    assert [(one.samples, one.in_line) for one in seen] == [(3, True), (2, True), (2, True)]
-    assert all(one.prepared_s > 0 for one in seen)
 
 
 class Drawing(Dataset[Any]):

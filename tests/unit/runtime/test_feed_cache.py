@@ -203,6 +203,32 @@ def test_numbers_that_are_not_numbers_are_the_same_when_they_are_read_again() ->
     assert data.reads == 2
 
 
+def read_only(array: Any) -> Any:
+    array.flags.writeable = False
+    return array
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda index: numpy.arange(6.0).reshape(2, 3)[:, ::-1],
+        lambda index: read_only(numpy.arange(3)),
+        lambda index: torch.full((2,), 1 + 2j).conj(),
+        lambda index: torch.full((2,), 1 + 2j).conj().imag,
+        lambda index: torch.zeros(3, 2).T,
+        lambda index: numpy.float32(index),
+    ],
+    ids=["mirrored", "read only", "conjugate", "negative", "transposed", "number"],
+)
+def test_samples_that_lie_otherwise_in_memory_are_kept_too(make: Any) -> None:
+    shared = share_cache(Counted(make), 10, rank=0, exchange=lambda value: [value])
+    shared.close()
+    assert shared.note == ""
+    assert shared.cache is not None
+    shared.cache.put(7, make(7))
+    assert numpy.array_equal(shared.cache.get(7, copy=True), make(7).tolist())
+
+
 def test_the_memory_has_no_name_and_ends_with_its_last_user() -> None:
     offer, descriptor = offer_cache(Counted(row), 10)
     assert str(Path(offer.path).readlink()).startswith("/memfd:trimaran-samples")

@@ -175,6 +175,22 @@ def test_a_sample_that_a_worker_cannot_read_is_named(copies: int, feeds: list[Fe
     assert "Traceback" not in caught.value.message
 
 
+@pytest.mark.parametrize("copies", [0, 1])
+def test_batches_after_one_that_cannot_be_read_come_all_the_same(copies: int, feeds: list[Feed]) -> None:
+    """Two epochs of four batches, one of which has sample 4 in each."""
+    feeds += [feed(Rows(), Feeding()), feed(Rows(fail), Feeding(workers=1, copies_ahead=copies))]
+    failed = 0
+    for plain, other in islice(zip(endless(feeds[0]), endless(feeds[1]), strict=True), 8):
+        expected = plain.whole()[0]
+        if 4.0 in expected[:, 0]:
+            failed += 1
+            with pytest.raises(InputError, match="sample 4"):
+                other.whole()
+        else:
+            assert torch.equal(other.whole()[0], expected)
+    assert failed == 2
+
+
 @pytest.mark.parametrize(
     ("also", "said"), [(die, r"was killed by SIGKILL \(by hand, or by the system"), (leave, "ended with exit code 3")]
 )

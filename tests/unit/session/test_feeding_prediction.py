@@ -71,6 +71,13 @@ def test_one_core_for_everything_bounds_the_step() -> None:
     assert predicted(Remedies(preload=True), cores=1) >= 0.092
 
 
+def test_every_rank_that_reads_takes_its_share_over() -> None:
+    """One core prepares 32 ms, computes 60 ms and the update, and takes two shares over, half a millisecond each."""
+    update_s = beside_feeding() - 0.03 - 2 * sent_s(sum(one.nbytes for one in GRAPH.parameters))
+    found = predicted(Remedies(split=True, preload=True), cores=1)
+    assert found == pytest.approx(0.092 + update_s + 2 * 5e-4)
+
+
 def test_half_of_the_bytes_go_faster() -> None:
     assert predicted(Remedies(compress=True)) < predicted(NONE)
     assert predicted(ALL) < predicted(Remedies(split=True, preload=True))

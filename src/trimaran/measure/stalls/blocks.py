@@ -9,7 +9,6 @@ the epoch has them; the cached block after it reads the same. Each block begins 
 there, workers start, and what was ready before is used up.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from trimaran.measure.stalls.steps import Way
@@ -67,8 +66,9 @@ def plan_rounds(*, steps: int, batches: int, rounds: int, lead: int = 1, multipl
     for number in range(rounds):
         span = min(lead + each, batches - first)
         if span == lead + each or not found:
-            cold = Block(way="cold", round=number, first=first, lead=min(lead, span - 1), steps=0)
-            cold = replace(cold, steps=span - cold.lead)
+            # In a short epoch half of it counts: what many workers load first must not be nearly all that is read.
+            before = lead if span == lead + each else min(lead, span // 2)
+            cold = Block(way="cold", round=number, first=first, lead=before, steps=span - before)
             reading = [cold, *_again(cold, each)]
             first += span
         else:
@@ -86,8 +86,3 @@ def _again(cold: Block, steps: int) -> list[Block]:
         blocks.append(replace(cold, way="cached", steps=min(cold.steps, steps)))
         steps -= cold.steps
     return blocks
-
-
-def count_steps(rounds: Sequence[Round]) -> int:
-    """Steps that are taken in some rounds."""
-    return sum(block.batches for blocks in rounds for block in blocks)

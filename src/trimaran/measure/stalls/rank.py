@@ -17,7 +17,7 @@ from trimaran.job import Job
 from trimaran.measure.encoding import measure_encoding
 from trimaran.measure.sampled import Sampled
 from trimaran.measure.sampling import measure_samples
-from trimaran.measure.stalls.blocks import Block, count_steps, plan_rounds
+from trimaran.measure.stalls.blocks import Block, plan_rounds
 from trimaran.measure.stalls.exchange_time import ExchangeTime, agree_on_longest, measure_exchange
 from trimaran.measure.stalls.kept import KeptShare
 from trimaran.measure.stalls.loading import sum_loadings
@@ -112,7 +112,7 @@ def run_ways(
     rounds = plan_rounds(
         steps=wanted,
         batches=length // job.global_batch_size,
-        # A round must fit into the record.
+        # So that the record is brought home between rounds, as far as it can be.
         rounds=max(_ROUNDS_WITH_WORKERS if feeding.workers else _ROUNDS, -(-4 * wanted // STEPS_KEPT)),
         lead=1 + feeding.workers,
         multiple=max(1, feeding.workers),
@@ -120,8 +120,8 @@ def run_ways(
     reads_files = probe is not None and probe.reads_files
     forgotten = Forgotten()
     for number, blocks in enumerate(rounds):
-        run.make_room(count_steps([blocks]))
         for block in blocks:
+            run.make_room(block.batches)
             if world.rank == 0:
                 world.report({"way": block.way, "round": number, "rounds": len(rounds)})
             if probe is not None and reads_files and block.way == "cold":

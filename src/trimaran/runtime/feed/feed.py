@@ -9,6 +9,7 @@ Only ranks whose stage reads the data load it: the first stage of a pipeline, th
 where it reads a part of the batch.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -31,6 +32,7 @@ from trimaran.runtime.seeds import derive_seed
 from trimaran.runtime.streams import open_lane
 
 _BEFORE_ALL = (-1, 0, 0)
+_AFTER_ALL = (sys.maxsize, 0, 0)
 
 
 def sample_order(samples: int, *, seed: int, epoch: int) -> torch.Tensor:
@@ -184,6 +186,8 @@ class Feed:
         if self._arrivals is None or key <= self._last:
             self.close()
             self._arrivals = self._open(epoch, number)
+        # Where it fails, what comes after is another microbatch: whoever asks again begins anew.
+        self._last = _AFTER_ALL
         taken = skip_to(self._arrivals, key)
         self._last = taken.key
         if self.observe is not None:
@@ -222,14 +226,16 @@ class Feed:
         # Workers are an epoch ahead at most, where an epoch has more batches than they have ready.
         shares = self._epochs.get(epoch)
         if shares is None:
-            self._epochs = {one: kept for one, kept in self._epochs.items() if one in (epoch - 1, epoch + 1)}
-            shares = self._epochs[epoch] = Shares(
+            shares = Shares(
                 sample_order(self.samples, seed=self._job.seed, epoch=epoch),
                 batch=self._job.global_batch_size,
                 replicas=self._replicas,
                 microbatches=self._microbatches,
                 replica=self._replica,
             )
+            # A thread that loads ahead asks too: what it may be reading is replaced and not changed.
+            near = {one: kept for one, kept in self._epochs.items() if one in (epoch - 1, epoch + 1)}
+            self._epochs = {**near, epoch: shares}
         return shares
 
     def _position(self) -> Position:

@@ -40,9 +40,16 @@ class Share:
 
         Args:
             number: of the microbatch
+
+        Raises:
+            InputError: it has been had, or is empty
         """
         if self._take is None:
             return None
+        had = number in self._loadings and number not in self._kept
+        if had or not self.sizes[number]:
+            why = "has been taken: a share is had once" if had else "is empty"
+            raise InputError(f"microbatch {number} of this share {why}", number=number)
         # They are loaded in order; those before it are kept.
         for one in range(len(self._loadings), number + 1):
             taken = self._take(one)

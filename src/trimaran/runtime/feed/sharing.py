@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy
 import torch
 
 from trimaran.runtime.feed.cache import SampleCache, cache_bytes, make_memory
@@ -152,15 +153,16 @@ def _read(dataset: Any, number: int, seed: int) -> Any:
 
 def _same(one: Any, other: Any) -> bool:
     """Bit by bit, also where a figure is no number."""
-    for mine, theirs in zip(leaves_of(one), leaves_of(other), strict=True):
-        if not torch.equal(_bytes(mine), _bytes(theirs)):
-            return False
-    return True
+    pairs = zip(leaves_of(one), leaves_of(other), strict=True)
+    return all(_bytes(mine) == _bytes(theirs) for mine, theirs in pairs)
 
 
-def _bytes(leaf: Any) -> torch.Tensor:
-    flat = torch.as_tensor(leaf).contiguous().reshape(-1)
-    return flat.view(torch.uint8) if flat.numel() else torch.empty(0, dtype=torch.uint8)
+def _bytes(leaf: Any) -> bytes:
+    if not isinstance(leaf, torch.Tensor):
+        # Not by torch, which takes no array that runs backwards, as mirrored pictures do.
+        return numpy.asarray(leaf).tobytes()
+    flat = leaf.resolve_conj().resolve_neg().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
 
 
 def _open(offer: Offer, samples: int) -> tuple[SampleCache | None, str]:

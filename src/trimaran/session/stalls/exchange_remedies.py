@@ -28,7 +28,7 @@ from trimaran.program.compression import Compression
 from trimaran.report.remedies import Remedy
 from trimaran.session.advice import LEAST_GAIN
 from trimaran.session.stalls.evidence import Evidence, gain
-from trimaran.units import format_bytes, format_seconds
+from trimaran.units import format_bytes, format_count, format_seconds
 
 _ACCUMULATE = 4
 _BUCKETS = (2**20, 4 * 2**20, 25 * 2**20, 100 * 2**20)
@@ -163,8 +163,9 @@ def _other_buckets(evidence: Evidence) -> Iterator[Remedy]:
             f"Send gradients in buckets of {format_bytes(best)} (now {format_bytes(evidence.strategy.bucket_bytes)})."
         ),
         basis=(
-            f"By replay {format_seconds(now_s)} of the exchange are exposed with {len(buckets)} buckets now, "
-            f"{format_seconds(tried[best])} then, the best of {len(tried)} other sizes."
+            f"By replay {format_seconds(now_s)} of the exchange are exposed with "
+            f"{format_count(len(buckets), 'bucket')} now, {format_seconds(tried[best])} then, the best of {len(tried)} "
+            "other sizes."
         ),
         assumption="gradients come evenly between the buckets that were seen.",
         setting={"bucket_bytes": best},

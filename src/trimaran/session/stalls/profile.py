@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from trimaran.errors import InputError
 from trimaran.job import Job
+from trimaran.planner.pin_options import MOST_WORKERS
 from trimaran.program import Program, Strategy
 from trimaran.report.stalls import StallReport
 from trimaran.session.jobs import JobSource
@@ -55,9 +56,10 @@ def profile_stalls(
     """
     from trimaran.runtime.ranks import launch
 
-    for name, value, least in (("steps", steps, 1), ("workers", workers, 0)):
-        if value is not None and value < least:
-            raise InputError(f"{name} must be at least {least}, got {value}", **{name: value})
+    if steps is not None and steps < 1:
+        raise InputError(f"steps must be at least 1, got {steps}", steps=steps)
+    if workers is not None and not 0 <= workers <= MOST_WORKERS:
+        raise InputError(f"workers must be 0 to {MOST_WORKERS}, got {workers}", workers=workers)
     task = prepare_task(source, request, plan=plan, workers=workers, progress=progress)
     gradient_bytes = summed_bytes(task.strategy, task.program)
     with tempfile.TemporaryDirectory(prefix="trimaran-stalls-") as logs:

@@ -89,14 +89,16 @@ def answer_feeding(rows: Sequence[Row], *, anchor: Anchor) -> tuple[Answer, ...]
         except _REASONS as error:
             reasons[place] = _reason(known[place].row, error)
     limiting = {
-        loader: rate
+        loader: (place, rate)
         for loader, (place, rate) in _rates(known, setups, unfed).items()
         if _seconds(known[place], setups[place]) > unfed[place].step_s * (1 + _WAITS)
     }
+    # Rows are told apart by their places: files of their own may number them alike.
+    shown = {place for place, _ in limiting.values()}
     return tuple(
         _skipped(one, reasons[place], setups.get(place))
         if place in reasons
-        else _answer(one, setups[place], unfed[place], limiting.get(one.loader))
+        else _answer(one, setups[place], unfed[place], limiting.get(one.loader, (0, None))[1], shows=place in shown)
         for place, one in enumerate(found)
     )
 
@@ -170,10 +172,10 @@ def _one_device(one: LoaderRow, rows: Mapping[int, LoaderRow], setups: Mapping[i
     )[:1]
 
 
-def _answer(one: LoaderRow, setup: Setup, unfed: _Unfed, rate: LoaderRate | None) -> Answer:
+def _answer(one: LoaderRow, setup: Setup, unfed: _Unfed, rate: LoaderRate | None, *, shows: bool) -> Answer:
     if unfed.given:
         return _skipped(one, unfed.given, setup)
-    if rate is not None and rate.row_id == one.row.row_id:
+    if rate is not None and shows:
         what = "a worker" if rate.of_worker else "the host"
         return _skipped(
             one, f"its loader's rate was taken from it: {rate.samples_per_s:,.0f} samples/s of {what}", setup

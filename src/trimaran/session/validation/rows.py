@@ -5,6 +5,7 @@ column for the family; it is then given, or told from the columns.
 """
 
 import csv
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -167,10 +168,10 @@ def number(cell: str, *, path: Path, line: int, column: str) -> float:
     """A figure of a cell: "1,234.5", "12.3 s", or a time such as "1:02:03" [s].
 
     Raises:
-        InputError: it holds no figure, or one below zero
+        InputError: it holds no figure, or one below zero or without bounds
     """
     value = figure(cell)
-    if value is None or value < 0:
+    if value is None or not 0 <= value < math.inf:
         raise InputError(
             f"{path}:{line}: column {column}: expected a number at or above 0 or a time such as "
             f'"1:02:03", got "{cell}"',

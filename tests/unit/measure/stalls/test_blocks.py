@@ -5,7 +5,7 @@ from itertools import chain
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimaran.measure.stalls.blocks import Block, count_steps, plan_rounds
+from trimaran.measure.stalls.blocks import Block, plan_rounds
 
 
 def numbers(block: Block) -> list[int]:
@@ -22,7 +22,7 @@ def test_ways_take_turns_and_cold_batches_are_new() -> None:
     cold = [block for block in chain(*rounds) if block.way == "cold"]
     assert [numbers(block) for block in cold] == [[1, 2, 3], [4, 5, 6]]
     assert [numbers(block) for block in chain(*rounds) if block.way == "cached"] == [[1, 2, 3], [4, 5, 6]]
-    assert count_steps(rounds) == 18
+    assert sum(block.batches for block in chain(*rounds)) == 18
 
 
 def test_a_short_epoch_is_cold_once_and_cached_again_and_again() -> None:
@@ -32,6 +32,16 @@ def test_a_short_epoch_is_cold_once_and_cached_again_and_again() -> None:
         ("cold", 1, 1),
         *[("cached", 1, 1)] * 4,
         ("synthetic", 1, 4),
+    ]
+
+
+def test_of_a_short_epoch_half_counts_however_many_workers_load() -> None:
+    """31 batches are left for 32 workers: 15 do not count and 16 do, so that 64 steps take four blocks, not 64."""
+    (blocks,) = plan_rounds(steps=64, batches=32, rounds=1, lead=33, multiple=32)
+    assert [(block.way, block.lead, block.steps) for block in blocks] == [
+        ("cold", 15, 16),
+        *[("cached", 15, 16)] * 4,
+        ("synthetic", 1, 64),
     ]
 
 

@@ -136,3 +136,11 @@ def test_a_figure_of_nothing_is_skipped() -> None:
     found = _answers(_synthetic(0.0, 1), _real(99.0, 1))
     assert "cannot be compared" in found["s1"].skipped
     assert "others start from it" in found["r1"].skipped
+
+
+def test_rows_that_are_numbered_alike_are_told_apart() -> None:
+    """Files without ids number their rows by lines: only the row of 310 images/s is what the rate was taken from."""
+    synthetic = [_synthetic(800.0, 8), _synthetic(400.0, 4)]
+    real = [_row("7", measured, devices, dataset="ImageNet real") for devices, measured in ((8, 310.0), (4, 305.0))]
+    found = answer_feeding([*synthetic, *real], anchor="single")
+    assert [answer.predicted for answer in found] == [None, None, None, pytest.approx(310.0)]

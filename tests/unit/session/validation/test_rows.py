@@ -56,6 +56,7 @@ def test_times_and_thousands(cell: str, seconds: float) -> None:
     [
         ("family,value\ndp_throughput,fast\n", ":2: column value: "),
         ("family,value\ndp_throughput,1\ndp_throughput,-2\n", ":3: column value: "),
+        ("family,value\ndp_throughput,1e999\n", ":2: column value: "),
         ("family,value,anchor_value\ndp_throughput,1,many\n", ":2: column anchor_value: "),
         ("family,value\n,1\n", ":2: column family: "),
         ("op,bytes,n_gpus,time_us\nall_reduce,big,8,1\n", ":2: column bytes: "),

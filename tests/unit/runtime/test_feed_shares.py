@@ -1,0 +1,72 @@
+"""A rank's parts of global batches: taken once, in any order, also after one that failed."""
+
+from typing import Any
+
+import pytest
+from tests.unit.runtime.test_feed import feed, job, targets
+from torch.utils.data import Dataset
+
+from trimaran.errors import InputError
+from trimaran.runtime.feed import Loading, sample_order
+
+
+def test_shares_may_be_left_out_and_taken_later() -> None:
+    own = feed(job(12, 4), microbatches=2)
+    expected = targets(feed(job(12, 4), microbatches=2))
+    first, second, third = own.shares()
+    assert third.whole()[1].tolist() == expected[2]
+    assert first.whole()[1].tolist() == expected[0]
+    assert second.microbatch(1)[1].tolist() == expected[1][2:]
+
+
+class FailsOnce(Dataset[Any]):
+    """Its second read fails."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        self.reads += 1
+        if self.reads == 2:
+            raise OSError("not now")
+        return index, index
+
+
+def test_a_microbatch_that_could_not_be_read_may_be_asked_for_again() -> None:
+    """And is not the one after it."""
+    own = feed(job(12, 4, dataset=FailsOnce), microbatches=2)
+    first, second, _ = own.shares()
+    with pytest.raises(InputError, match="OSError: not now"):
+        first.microbatch(0)
+    order = sample_order(12, seed=3, epoch=0).tolist()
+    assert first.whole()[1].tolist() == order[:4]
+    assert second.whole()[1].tolist() == order[4:8]
+
+
+def test_a_microbatch_can_be_had_once_and_not_where_it_is_empty() -> None:
+    own = feed(job(7, 6), microbatches=2)
+    first, last = own.shares()
+    first.microbatch(1)
+    first.microbatch(0)
+    with pytest.raises(InputError, match="microbatch 1 of this share has been taken"):
+        first.microbatch(1)
+    assert last.sizes == (1, 0)
+    with pytest.raises(InputError, match="microbatch 1 of this share is empty"):
+        last.microbatch(1)
+    assert len(last.whole()[1]) == 1
+
+
+def test_what_a_microbatch_took_is_told() -> None:
+    own = feed(job(7, 7), microbatches=3)
+    seen: list[Loading] = []
+    own.observe = seen.append
+    (share,) = own.shares()
+    with pytest.raises(InputError, match="microbatch 0 has not been loaded"):
+        share.loading(0)
+    share.whole()
+    assert [share.loading(number) for number in range(3)] == seen
+    assert [(one.samples, one.in_line) for one in seen] == [(3, True), (2, True), (2, True)]
+    assert all(one.prepared_s > 0 for one in seen)
