@@ -123,6 +123,8 @@ def test_an_exception_in_the_loop_leaves_nothing_behind(steps: int, budget: str)
         _ = model(torch.ones(512, 64))
         raise KeyError("the loop stops")
 
+    # Those of earlier tests that nobody has collected yet.
+    gc.collect()
     arenas = count_arenas()
     with pytest.raises(KeyError), trimaran.virtual_memory(budget, smallest=0):
         forward_and_stop()
