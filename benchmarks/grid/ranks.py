@@ -22,6 +22,9 @@ BLOCK_S = 0.25
 Entry = tuple[Strategy, Program, Program]
 """A strategy, the program of its step, and that of its evaluation."""
 
+Runner = Callable[[int], None]
+"""Runs so many steps."""
+
 
 def time_strategies(world: World, source: JobSource, entries: Sequence[Entry], blocks: int) -> list[list[float]]:
     """Seconds a step of each strategy, block by block; strategies take turns, each in a block of steps.
@@ -35,13 +38,25 @@ def time_strategies(world: World, source: JobSource, entries: Sequence[Entry], b
     Returns:
         For each strategy, the mean step time of each of its blocks, as rank 0 saw it [s].
     """
-    runners = [_runner(world, source, entry) for entry in entries]
-    counts = [_warm_up(world, run) for run in runners]
+    return take_turns(world, [make_runner(world, source, entry) for entry in entries], blocks)
 
-    times: list[list[float]] = [[] for _ in entries]
+
+def take_turns(world: World, runners: Sequence[Runner], blocks: int) -> list[list[float]]:
+    """Seconds a step of each runner, in blocks of steps that take turns.
+
+    Args:
+        world: this rank's
+        runners: each runs so many steps
+        blocks: of each
+
+    Returns:
+        For each runner, the mean step time of each of its blocks, as rank 0 saw it [s].
+    """
+    counts = [_warm_up(world, run) for run in runners]
+    times: list[list[float]] = [[] for _ in runners]
     for block in range(blocks):
         # Another order in every round, so that none always follows the same one.
-        for number in sorted(range(len(entries)), key=lambda one: (one * 7 + block * 5) % len(entries)):
+        for number in sorted(range(len(runners)), key=lambda one: (one * 7 + block * 5) % len(runners)):
             times[number].append(_block(runners[number], counts[number]))
     return times
 
@@ -59,14 +74,21 @@ def time_apart(world: World, source: JobSource, entry: Entry, blocks: int) -> li
         The mean step time of each block, as rank 0 saw it [s].
     """
     with held_to(entry[0]):
-        run = _runner(world, source, entry)
+        run = make_runner(world, source, entry)
         # The first steps are those in which a memory plan is made.
         run(PLANNING_STEPS if entry[0].memory_bytes is not None else 1)
         count = _warm_up(world, run)
         return [_block(run, count) for _ in range(blocks)]
 
 
-def _runner(world: World, source: JobSource, entry: Entry) -> Callable[[int], None]:
+def make_runner(world: World, source: JobSource, entry: Entry) -> Runner:
+    """What runs steps of a strategy; nothing on ranks that it does not need.
+
+    Args:
+        world: this rank's
+        source: of the job
+        entry: what to run
+    """
     strategy, program, evaluation = entry
     if world.rank >= strategy.devices:
         return lambda steps: None
@@ -93,7 +115,7 @@ def _endless(executor: Executor) -> Iterator[Any]:
                 yield share
 
 
-def _warm_up(world: World, run: Callable[[int], None]) -> int:
+def _warm_up(world: World, run: Runner) -> int:
     run(WARM_UP_STEPS)
     seconds = _block(run, 2)
     counts = [seconds] * world.size
@@ -102,7 +124,7 @@ def _warm_up(world: World, run: Callable[[int], None]) -> int:
     return max(LEAST_STEPS, round(BLOCK_S / max(counts[0], 1e-6)))
 
 
-def _block(run: Callable[[int], None], steps: int) -> float:
+def _block(run: Runner, steps: int) -> float:
     _together()
     # The first step after others have run finds cold caches.
     run(1)

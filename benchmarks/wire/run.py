@@ -20,7 +20,8 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.environment import describe_environment, environment_line, write_document  # noqa: E402
-from benchmarks.wire.ranks import Entry, take_turns  # noqa: E402
+from benchmarks.grid.ranks import Entry  # noqa: E402
+from benchmarks.wire.ranks import time_beside_ddp  # noqa: E402
 
 from trimaran.planner.pins import Pins  # noqa: E402
 from trimaran.program import lower_evaluation  # noqa: E402
@@ -128,7 +129,7 @@ def run_cell(job: str, link: str, *, blocks: int) -> Cell:
     with tempfile.TemporaryDirectory() as folder:
         entries = [_entry(planned) for planned in plans.values()]
         times: list[list[float]] = launch(
-            take_turns, (source, entries, blocks), ranks=2, log_dir=folder, link=request.link
+            time_beside_ddp, (source, entries, blocks), ranks=2, log_dir=folder, link=request.link
         )[0]
     rows = [Row(name=DDP, strategy="", predicted_s=None, blocks_s=tuple(times[0]))]
     rows += [

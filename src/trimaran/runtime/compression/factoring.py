@@ -71,9 +71,9 @@ class Factoring:
     def rounds(self, flat: torch.Tensor, parameters: Sequence[torch.Tensor]) -> Iterator[Round]:
         """Two rounds, or one where nothing is factored; see `types.Codec`.
 
-        Gradients that have 16 bits already go as they are, and so do sparse ones.
+        Gradients that have 16 bits already go as they are.
         """
-        if flat.is_sparse or flat.dtype.itemsize < torch.float32.itemsize:
+        if flat.dtype.itemsize < torch.float32.itemsize:
             yield Round(payload=flat, is_last=True)
             return
         bucket = self._bucket(parameters, flat)

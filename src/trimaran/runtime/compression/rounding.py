@@ -45,8 +45,8 @@ class Rounding:
 
     @torch.no_grad()
     def rounds(self, flat: torch.Tensor, parameters: Sequence[torch.Tensor]) -> Iterator[Round]:
-        """One round; see `types.Codec`. Gradients that have 16 bits already go as they are, and so do sparse ones."""
-        if flat.is_sparse or flat.dtype.itemsize <= self._dtype.itemsize or not flat.numel():
+        """One round; see `types.Codec`. Gradients that have 16 bits already go as they are."""
+        if flat.dtype.itemsize <= self._dtype.itemsize or not flat.numel():
             yield Round(payload=flat, is_last=True)
             return
         residual = self._residuals.of(parameters, flat)

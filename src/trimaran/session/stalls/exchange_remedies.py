@@ -79,6 +79,8 @@ def _compress(evidence: Evidence) -> Iterator[Remedy]:
         then_s = replay(sent, rate, rounds=1 + (compression.method == "powersgd"))
         coding_s = sum(one.encode_s + one.decode_s for one in coded)
         share = 1.0 - then_s / now_s if now_s > 0 else 0.0
+        # Where the exchange is so short that coding was not measured, what is waited for is contention, which stays.
+        most_s = math.inf if run.coding else max(0.0, now_s - then_s)
         yield Remedy(
             limiter="communication",
             name=f"compress gradients, {compression.name}",
@@ -92,12 +94,12 @@ def _compress(evidence: Evidence) -> Iterator[Remedy]:
             assumption="the training bears it, with error feedback."
             + ("" if run.coding else " What coding takes was not measured, the exchange being short."),
             setting={"bits": 16} if compression.method != "powersgd" else {"rank": compression.rank},
-            **gain(evidence, partial(_saved, share=share, coding_s=coding_s)),
+            **gain(evidence, partial(_saved, share=share, most_s=most_s, coding_s=coding_s)),
         )
 
 
-def _saved(split: Split, *, share: float, coding_s: float) -> float:
-    return share * split.communication - coding_s
+def _saved(split: Split, *, share: float, most_s: float, coding_s: float) -> float:
+    return min(share * split.communication, most_s) - coding_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

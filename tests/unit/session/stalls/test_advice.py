@@ -130,6 +130,14 @@ def test_an_exchange_that_is_hidden_is_not_worth_compressing() -> None:
     assert named["accumulate 4 batches"].predicted_gain == 0.0
 
 
+def test_contention_is_not_saved_by_sending_less() -> None:
+    """49 ms are waited for an exchange of 1 + 1 ms, which would be 1 + 0.5."""
+    own = exchanging(way(split(compute=49.0, communication=49.0)), latency=1.0, bytes_per_ms=96.0, b0=0.0)
+    busy = replace(own, buckets=(replace(own.buckets[0], nbytes=96),))
+    remedy = remedies(evidence(busy))["compress gradients, bf16"]
+    assert remedy.predicted_gain == pytest.approx(0.5 / 98)
+
+
 def test_accumulation_spares_rounds_and_updates() -> None:
     """Three quarters of 20 ms of exchange and 4 ms of update, of 60 ms."""
     slow = findings(way(split(compute=40.0, communication=20.0)))
