@@ -191,7 +191,8 @@ def _number(seconds: float | None, size: float) -> str:
     if seconds is None:
         return "–"
     value = seconds / size
-    return f"{value:.{2 if abs(value) < 10 else 1 if abs(value) < 100 else 0}f}"
+    # What is nothing but for rounding has no sign.
+    return f"{value:z.{2 if abs(value) < 10 else 1 if abs(value) < 100 else 0}f}"
 
 
 def _error(figure: Figure) -> Text:
