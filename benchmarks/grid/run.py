@@ -19,12 +19,12 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.environment import describe_environment, environment_line, write_document  # noqa: E402
+from benchmarks.grid.apart import entry_of, times_apart  # noqa: E402
 from benchmarks.grid.families import FAMILIES, plan_families  # noqa: E402
-from benchmarks.grid.ranks import Entry, time_apart, time_strategies  # noqa: E402
+from benchmarks.grid.ranks import Entry, time_strategies  # noqa: E402
 
 from trimaran.costs.noise import Noise  # noqa: E402
 from trimaran.planner import Candidate  # noqa: E402
-from trimaran.program import lower_evaluation  # noqa: E402
 from trimaran.report import noise_document, noise_line  # noqa: E402
 from trimaran.runtime.ranks import launch  # noqa: E402
 from trimaran.session.calibrated import noise_here  # noqa: E402
@@ -106,7 +106,6 @@ def main() -> None:
     parser.add_argument(
         "--budgets", action=argparse.BooleanOptionalAction, default=True, help="cells with little memory"
     )
-    parser.add_argument("--apart", action="store_true", help="each strategy in processes of its own, none in turns")
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "grid.json")
     options = parser.parse_args()
     environment = describe_environment(devices=2)
@@ -115,9 +114,7 @@ def main() -> None:
     settings = [(job, link, None) for job in options.jobs for link in options.links]
     settings += [(job, "none", budget) for job, budget in BUDGETS if options.budgets and job in options.jobs]
     for job, link, budget in settings:
-        cells.append(
-            run_cell(job, link, budget, kinds=options.kinds, blocks=options.blocks, apart=options.apart or bool(budget))
-        )
+        cells.append(run_cell(job, link, budget, kinds=options.kinds, blocks=options.blocks))
         print(format_cell(cells[-1]), flush=True)
         write_document(document(cells, environment, noise), options.output)
     print(format_summary(cells))
@@ -125,8 +122,8 @@ def main() -> None:
     print(environment_line(environment))
 
 
-def run_cell(job: str, link: str, budget: str | None, *, kinds: Sequence[str], blocks: int, apart: bool) -> Cell:
-    """Plan, simulate and run one job on one link, or in one budget; its strategies in turns, or apart."""
+def run_cell(job: str, link: str, budget: str | None, *, kinds: Sequence[str], blocks: int) -> Cell:
+    """Plan, simulate and run one job on one link, or in one budget; its strategies in turns, in a budget apart."""
     source = JobSource(reference=job)
     request = parse_request(devices=2, link=None if link == "none" else link, memory=budget)
     plan_job(source, request)
@@ -141,8 +138,9 @@ def run_cell(job: str, link: str, budget: str | None, *, kinds: Sequence[str], b
             plans[name] = found
     chosen = next((name for name, found in plans.items() if found.chosen.strategy == planned.chosen.strategy), CHOSEN)
     plans.setdefault(chosen, planned)
-    entries = [_entry(found) for found in plans.values()]
-    times = _times(source, request, entries, blocks, apart=apart)
+    entries = [entry_of(found) for found in plans.values()]
+    # A budget holds for a process, so strategies cannot take turns within one.
+    times = times_apart(source, request, entries, blocks) if budget else _times(source, request, entries, blocks)
     return Cell(
         job=job,
         limit=budget or link,
@@ -162,26 +160,12 @@ def run_cell(job: str, link: str, budget: str | None, *, kinds: Sequence[str], b
     )
 
 
-def _entry(planned: Planned) -> Entry:
-    strategy, batch = planned.chosen.strategy, planned.job.global_batch_size
-    return strategy, planned.chosen.program, lower_evaluation(planned.graph, strategy, batch=batch)
-
-
-def _times(
-    source: JobSource, request: PlanRequest, entries: Sequence[Entry], blocks: int, *, apart: bool
-) -> list[list[float]]:
+def _times(source: JobSource, request: PlanRequest, entries: Sequence[Entry], blocks: int) -> list[list[float]]:
     with tempfile.TemporaryDirectory() as folder:
-        if not apart:
-            arguments = (source, entries, blocks)
-            together: list[list[float]] = launch(
-                time_strategies, arguments, ranks=2, log_dir=folder, link=request.link
-            )[0]
-            return together
-        # A budget holds for a process, so strategies cannot take turns within one.
-        return [
-            launch(time_apart, (source, entry, blocks), ranks=entry[0].devices, log_dir=folder, link=request.link)[0]
-            for entry in entries
-        ]
+        together: list[list[float]] = launch(
+            time_strategies, (source, entries, blocks), ranks=2, log_dir=folder, link=request.link
+        )[0]
+        return together
 
 
 def _rule_of_thumb(planned: Planned, candidates: dict[str, Candidate]) -> str:

@@ -1,0 +1,34 @@
+"""Strategies timed each in processes of its own."""
+
+import tempfile
+from collections.abc import Sequence
+
+from trimaran.program import lower_evaluation
+from trimaran.runtime.ranks import launch
+from trimaran.session.jobs import JobSource
+from trimaran.session.planning import Planned
+from trimaran.session.request import PlanRequest
+
+from benchmarks.grid.ranks import Entry, time_apart
+
+
+def entry_of(planned: Planned) -> Entry:
+    """What the ranks need of a plan."""
+    strategy, batch = planned.chosen.strategy, planned.job.global_batch_size
+    return strategy, planned.chosen.program, lower_evaluation(planned.graph, strategy, batch=batch)
+
+
+def times_apart(source: JobSource, request: PlanRequest, entries: Sequence[Entry], blocks: int) -> list[list[float]]:
+    """Mean step time of each block of each strategy, as rank 0 saw it [s].
+
+    Args:
+        source: of the job
+        request: its link
+        entries: what to run
+        blocks: of each
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        return [
+            launch(time_apart, (source, entry, blocks), ranks=entry[0].devices, log_dir=folder, link=request.link)[0]
+            for entry in entries
+        ]
