@@ -3,13 +3,13 @@
 import tempfile
 from collections.abc import Sequence
 
+from benchmarks.grid.ranks import Entry, time_apart
+
 from trimaran.program import lower_evaluation
 from trimaran.runtime.ranks import launch
 from trimaran.session.jobs import JobSource
 from trimaran.session.planning import Planned
 from trimaran.session.request import PlanRequest
-
-from benchmarks.grid.ranks import Entry, time_apart
 
 
 def entry_of(planned: Planned) -> Entry:

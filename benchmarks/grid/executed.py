@@ -93,7 +93,9 @@ def run_job(job: str, kinds: Sequence[str], rounds: int) -> list[Row]:
             found[kind].append((plan.chosen.strategy.name, plan.chosen.step_time_s, statistics.median(blocks_s)))
     return [
         Row(job=job, kind=kind, strategies=names, predicted_s=predicted_s, measured_s=measured_s)
-        for kind, (names, predicted_s, measured_s) in ((kind, zip(*of_kind)) for kind, of_kind in found.items())
+        for kind, (names, predicted_s, measured_s) in (
+            (kind, zip(*of_kind, strict=True)) for kind, of_kind in found.items()
+        )
     ]
 
 
