@@ -7,6 +7,7 @@ Nothing is timed, so other work on the machine does no harm.
 import argparse
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,13 @@ NETWORKS: dict[str, str | None] = {
 DEVICES = (8, 16, 32, 64, 128, 256, 512, 1024)
 WIDTHS = (2, 4)
 
+_ROWS = (8, 64, 256, 1024)
+_CELL = ("job", "cluster", "device", "precision", "local_batch_size")
+_CROSSING = ("model_parallel_width", "basis", "crossover_devices", "crossover_interval", "needed_speedup")
+_WORKER = ("strategy", "speedup")
+_ROW = ("devices", "equal_batch_limit", "needed_epoch_ratio")
+_DATA_PARALLEL = ("global_batch_size", "worker_alone_s", "step_time_s")
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
@@ -83,10 +91,22 @@ def cell(network: str, machine: str) -> dict[str, Any]:
             ),
         )
     )
-    for crossing in found["crossings"]:
-        kept = (8, 64, 256, 1024) if crossing["basis"] == "ours" else ()
-        crossing["rows"] = [row for row in crossing["rows"] if row["devices"] in kept]
-    return found
+    curve = None if found["curve"] is None else {"name": found["curve"]["name"]}
+    crossings = [_crossing(crossing) for crossing in found["crossings"]]
+    return {name: found[name] for name in _CELL} | {"curve": curve, "crossings": crossings}
+
+
+def _crossing(found: Mapping[str, Any]) -> dict[str, Any]:
+    """What the page shows of a basis and a width."""
+    kept = _ROWS if found["basis"] == "ours" else ()
+    worker = {name: found["worker"][name] for name in _WORKER}
+    rows = [_row(row) for row in found["rows"] if row["devices"] in kept]
+    return {name: found[name] for name in _CROSSING} | {"worker": worker, "rows": rows}
+
+
+def _row(found: Mapping[str, Any]) -> dict[str, Any]:
+    data = {name: found["data_parallel"][name] for name in _DATA_PARALLEL}
+    return {name: found[name] for name in _ROW} | {"data_parallel": data}
 
 
 def _kept(path: Path) -> dict[str, Any]:

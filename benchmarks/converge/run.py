@@ -177,8 +177,10 @@ def table(document: dict[str, Any]) -> str:
                 lines.append(f"| {point['global_batch']} | {point['epochs']:.2f} | {spread} | {reached} |")
         lines.append(
             f"\nTarget {measured['target']}, {measured['target_source']}. E0 {curve['e0']:.2f}, Bcrit "
-            f"{_figure(curve['b_crit'])}; by gradient noise {_figure(noise and noise['b_crit'])}, "
-            f"{_figure(noise and noise['ratio_to_fitted'])} times. {measured['time_s']:.0f} s.\n"
+            f"{_figure(curve['b_crit'])} (90 %: {' to '.join(map(_figure, curve['b_crit_interval']))}), rms "
+            f"{curve['rms']:.1%}; by gradient noise {_figure(noise and noise['b_crit'])}, "
+            f"{_figure(noise and noise['ratio_to_fitted'])} times ({_within_two(measured)}). "
+            f"{measured['time_s']:.0f} s.\n"
         )
     lines += [
         "| plan for | strategy | batch | predicted time | trained, median | from | to | epochs | samples/s | reached |",
@@ -203,6 +205,13 @@ def table(document: dict[str, Any]) -> str:
     first = document["seeds_in_which_time_was_first"]
     lines.append(f"\nThe plan for time was first in {first} of {document['seeds']} seeds.")
     return "\n".join(lines)
+
+
+def _within_two(measured: dict[str, Any]) -> str:
+    fitted = measured["curve"]["b_crit"]
+    alone = [run["noise_b_crit"] for run in measured["runs"] if run["gradient_noise"] is not None]
+    near = sum(fitted is not None and value is not None and 0.5 <= value / fitted <= 2.0 for value in alone)
+    return f"{near} of the {len(alone)} runs alone are within a factor of 2"
 
 
 def _figure(value: float | None) -> str:

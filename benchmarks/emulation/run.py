@@ -19,8 +19,9 @@ from benchmarks.environment import describe_environment, environment_line, write
 from trimaran.graph.units import sharding_units  # noqa: E402
 from trimaran.planner.problem import Problem, cut_for  # noqa: E402
 from trimaran.program import Strategy  # noqa: E402
-from trimaran.session.emulating import Pretended, emulate, pretend  # noqa: E402
+from trimaran.session.emulating import emulate  # noqa: E402
 from trimaran.session.jobs import JobSource  # noqa: E402
+from trimaran.session.pretending import Pretended, pretend  # noqa: E402
 from trimaran.session.request import parse_link  # noqa: E402
 
 

@@ -3,25 +3,23 @@
     python benchmarks/fits/times.py
 
 Printed are, for starts of TensorFlow's trainings, the errors of those that take minutes; for deviations of networks of
-known size only, and for deviations for each doubling of devices of networks that are built, how many figures an
-interval holds; and how epochs grow with the batch between neighbouring points of
+known size only, how many figures an interval holds; and how epochs grow with the batch between neighbouring points of
 calibration, given the file:
 
     python benchmarks/fits/times.py FOLDER/calibrate/core_convergence.csv
 
-The constants stand in session/validation/time_to_train_tables.py, time_to_train_results.py and time_to_train_epochs.py.
+The constants stand in session/validation/time_to_train_tables.py and time_to_train_epochs.py.
 """
 
 import csv
 import math
 import sys
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import mean, median
 
-from trimaran.session.validation import time_to_train_results as results
 from trimaran.session.validation import time_to_train_tables as tables
 from trimaran.session.validation.intervals import interval
 from trimaran.session.validation.published_rows import published_rows
@@ -30,7 +28,6 @@ from trimaran.session.validation.types import Answer, Row
 
 STARTS_S = (0.0, 20.0, 40.0, 80.0, 120.0)
 DEVIATIONS = (0.0, 0.1, 0.2, 0.3, 0.4)
-DOUBLINGS = (0.01, 0.02, 0.03, 0.04, 0.05)
 _SLOW = 1.3 * 1.645
 """Of a deviation, to the slow end of an interval (intervals.toml)."""
 
@@ -46,11 +43,6 @@ def main(points: Path | None) -> None:
     for more in DEVIATIONS:
         held = [_holds(found, more) for found in answers]
         print(f"deviation {more:.1f}  {len(held)} rows  inside {mean(held):.0%}")
-    built = [found for found in _anchored(rows) if found.setup and not found.setup.network.startswith(SIZED)]
-    devices = {found.row.row_id: found.setup.devices for found in tables.answer_tables(rows) if found.setup}
-    for each in DOUBLINGS:
-        held = [_holds_with(found, each, devices) for found in built]
-        print(f"deviation {each:.2f} a doubling  {len(held)} rows  inside {mean(held):.0%}")
     if points is not None:
         growth = sorted(_growth(points))
         print(
@@ -76,15 +68,6 @@ def _holds(found: Answer, more: float) -> bool:
     without = math.sqrt(max(0.0, own**2 - tables._SIZED**2))
     low, high = interval(found.predicted, math.hypot(without, more), time=True)
     return low <= found.row.measured <= high
-
-
-def _holds_with(found: Answer, each: float, devices: Mapping[str, int]) -> bool:
-    """Whether a normal interval of so much a doubling, beside the deviation of one training from another, holds it."""
-    if found.predicted is None or found.setup is None:
-        return False
-    doublings = math.log2(found.setup.devices / devices[found.anchors[0]])
-    spread = math.hypot(results._SAME, each * doublings)
-    return abs(math.log(found.predicted / found.row.measured)) <= 1.645 * spread
 
 
 def _growth(path: Path) -> list[float]:

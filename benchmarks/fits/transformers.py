@@ -5,15 +5,16 @@
 FILE is a table of published measurements (families mp_step_time and mp_throughput), of rows that may be fitted on.
 Thirteen figures are fitted, none of them for a row, a model or a machine; each is pulled a little towards what was
 known before (priors in `START`), and no share is above 1. A model's many rows count less each. The error is that of
-models left out of the fit, one after another. Shares of peak that large products reach are not fitted: they are medians
-of published tables of products.
+models left out of the fit, one after another, and of sources left out, which is what a machine that nobody has measured
+may expect. Shares of peak that large products reach are not fitted: they are medians of published tables of products.
 """
 
+import itertools
 import math
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
@@ -78,8 +79,12 @@ class Point:
     exchange: Exchange
 
     @property
+    def source(self) -> str:
+        return self.row.fields.get("source_repo", "")
+
+    @property
     def model(self) -> str:
-        return f"{self.row.fields.get('source_repo', '')} {self.row.fields.get('model', '')}"
+        return f"{self.source} {self.row.fields.get('model', '')}"
 
     def log_error(self, constants: StepConstants) -> float:
         run = self.run
@@ -91,18 +96,37 @@ class Point:
 
 def main(path: Path) -> None:
     points = _points(path)
-    models = sorted({point.model for point in points})
     fitted = _fit(points)
-    inside = [abs(math.expm1(point.log_error(fitted))) for point in points]
-    outside: list[float] = []
-    for model in models:
-        without = _fit([point for point in points if point.model != model])
-        outside += [abs(math.expm1(point.log_error(without))) for point in points if point.model == model]
-    outside.sort()
-    spread = round(outside[int(0.9 * len(outside))], 3)
+    inside = _errors(points, fitted)
+    by_model = _left_out(points, lambda point: point.model)
+    outside = sorted(itertools.chain.from_iterable(by_model.values()))
+    spread = round(_p90(outside), 3)
     _write(replace(fitted, spread=spread), points, statistics.median(inside), statistics.median(outside))
-    print(f"{len(points)} rows of {len(models)} models: median error {statistics.median(inside):.3f},")
+    print(f"{len(points)} rows of {len(by_model)} models: median error {statistics.median(inside):.3f},")
     print(f"of models left out {statistics.median(outside):.3f}, nine of ten below {spread:.3f}")
+    for source, found in _left_out(points, lambda point: point.source).items():
+        kept = _errors([point for point in points if point.source == source], fitted)
+        print(
+            f"{source}: {statistics.median(kept):.3f}, nine of ten below {_p90(kept):.3f}; "
+            f"left out {statistics.median(found):.3f}, nine of ten below {_p90(found):.3f}"
+        )
+
+
+def _left_out(points: Sequence[Point], group: Callable[[Point], str]) -> dict[str, list[float]]:
+    """Errors of each group's points by a fit to all others."""
+    found = {}
+    for name in sorted({group(point) for point in points}):
+        fitted = _fit([point for point in points if group(point) != name])
+        found[name] = _errors([point for point in points if group(point) == name], fitted)
+    return found
+
+
+def _errors(points: Sequence[Point], constants: StepConstants) -> list[float]:
+    return [abs(math.expm1(point.log_error(constants))) for point in points]
+
+
+def _p90(errors: Sequence[float]) -> float:
+    return sorted(errors)[int(0.9 * len(errors))]
 
 
 def _points(path: Path) -> list[Point]:
@@ -143,7 +167,7 @@ def _fit(points: Sequence[Point]) -> StepConstants:
 
 
 def _write(constants: StepConstants, points: Sequence[Point], inside: float, outside: float) -> None:
-    sources = sorted({point.row.fields.get("source_repo", "") for point in points})
+    sources = sorted({point.source for point in points})
     lines = [
         "# Figures of costs/transformers/step_time.py. Written by benchmarks/fits/transformers.py: do not edit.",
         f"# Fitted on {len(points)} rows of {', '.join(sources)}.",

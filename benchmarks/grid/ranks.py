@@ -12,7 +12,7 @@ from trimaran.program import Program, Strategy
 from trimaran.runtime.executor import Executor
 from trimaran.runtime.world import World
 from trimaran.session.jobs import JobSource
-from trimaran.session.training import held_to
+from trimaran.session.rank_training import held_to
 
 WARM_UP_STEPS = 4
 LEAST_STEPS = 3

@@ -2,26 +2,31 @@
 
 Ranks sit on pretended nodes: fast links within each, a slow one from each to the others, real messages on both, compute
 as pauses. Every strategy is run with each size of buckets that makes a difference, and the best of each kind of sum is
-compared. Prints a table and writes `benchmarks/results/hierarchical.json`.
+compared. Prints a table and writes `benchmarks/results/hierarchical.json`, setting by setting; of settings that are not
+run, the rows that are there stay.
 """
 
 import argparse
+import json
 import statistics
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.environment import describe_environment, environment_line, write_result  # noqa: E402
+from benchmarks.environment import RESULTS, describe_environment, environment_line, write_result  # noqa: E402
 
 from trimaran.planner.space import bucket_sizes  # noqa: E402
 from trimaran.program import Strategy  # noqa: E402
-from trimaran.session.emulating import Pretended, emulate, pretend  # noqa: E402
+from trimaran.session.emulating import emulate  # noqa: E402
 from trimaran.session.jobs import JobSource  # noqa: E402
+from trimaran.session.pretending import Pretended, pretend  # noqa: E402
 from trimaran.session.request import parse_link  # noqa: E402
+
+NAME = "hierarchical"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,11 +64,18 @@ def main() -> None:
     environment = describe_environment()
     print(environment_line(environment))
     chosen = SETTINGS if arguments.setting is None else SETTINGS[arguments.setting : arguments.setting + 1]
-    rows = [row for setting in chosen for row in run_setting(setting, steps=arguments.steps)]
-    errors = [abs(row["error"]) for row in rows]
+    for setting in chosen:
+        found = run_setting(setting, steps=arguments.steps)
+        rows = [row for row in _kept() if any(row[name] != value for name, value in asdict(setting).items())] + found
+        write_result({"schema_version": 1, "environment": environment, "rows": rows}, NAME)
+    errors = [abs(row["error"]) for row in _kept()]
     print(f"median {statistics.median(errors):.1%}, worst {max(errors):.1%} of {len(errors)}")
-    if arguments.setting is None:
-        write_result({"schema_version": 1, "environment": environment, "rows": rows}, "hierarchical")
+
+
+def _kept() -> list[dict[str, Any]]:
+    path = RESULTS / f"{NAME}.json"
+    rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else []
+    return rows
 
 
 def run_setting(setting: Setting, *, steps: int) -> list[dict[str, Any]]:
@@ -101,11 +113,7 @@ def _row(setting: Setting, pretended: Pretended, strategy: Strategy, *, steps: i
         flush=True,
     )
     return {
-        "job": setting.job,
-        "devices": setting.devices,
-        "nodes": setting.nodes,
-        "link": setting.link,
-        "uplink": setting.uplink,
+        **asdict(setting),
         "strategy": strategy.name,
         "sync": strategy.sync,
         "predicted_s": found.predicted_s,

@@ -62,7 +62,11 @@ def test_tables_fit_80_columns(document, folder: Path, monkeypatch: pytest.Monke
     [
         (("--networks", "vgg416"), "not of this ablation"),
         (("--real", "--networks", "vgg16"), "not measured here"),
-        (("--real", "--plot", "f.svg"), "leave --real or --plot out"),
+        (("--real", "--plot", "f.svg"), 'takes no --plot, which is for "reproduce feeding"'),
+        (("--steps", "3"), 'for "reproduce dgx1 --real" and "reproduce feeding --real"'),
+        (("--devices", "2"), 'for "reproduce dgx1 --real"'),
+        (("--device", "titan-x"), 'for "reproduce vdnn"'),
+        (("--plot", "f.png"), "f.png: drawings are written as SVG"),
         (("--real", "--steps", "0"), "at least one step"),
     ],
 )
@@ -70,3 +74,8 @@ def test_what_is_not_there_is_refused(folder: Path, arguments: tuple[str, ...], 
     done = trimaran("reproduce", "feeding", *arguments, cwd=folder)
     assert done.returncode == 2
     assert message in done.stderr
+
+
+def test_a_drawing_that_cannot_be_written_is_refused_before_the_work(folder: Path) -> None:
+    done = trimaran("reproduce", "feeding", "--networks", "vgg416", "--plot", "absent/f.svg", cwd=folder)
+    assert "absent/f.svg cannot be written: No such file" in done.stderr

@@ -12,7 +12,9 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from trimaran.costs.tables import Curve, CurveKey
 from trimaran.errors import InputError
+from trimaran.measure.links import measure_curves
 from trimaran.runtime.world import World, join_world
 
 LISTENING = "0A"
@@ -186,3 +188,11 @@ def _address(text: str) -> str:
     """An address of /proc/net: words of 32 bits, each in the byte order of the machine."""
     words = [bytes.fromhex(text[start : start + 8])[::-1] for start in range(0, len(text), 8)]
     return socket.inet_ntop(socket.AF_INET if len(words) == 1 else socket.AF_INET6, b"".join(words))
+
+
+def all_reduce_curve(world: World) -> tuple[Curve, float]:
+    """What an all-reduce of two ranks takes by size, and what it takes to find that out [s]."""
+    started_s = time.perf_counter()
+    key = CurveKey("AR", 2)
+    curve = measure_curves(world, [key], sizes=(16, 16 << 10, 128 << 10, 1 << 20, 4 << 20))[key]
+    return curve, time.perf_counter() - started_s

@@ -1,6 +1,6 @@
 """A parent that launches ranks which never end, and prints their process ids; run as a script by the tests.
 
-Arguments: a folder for logs; then, or neither, how many ranks (else 2) and what their links are held to.
+Arguments: none, or a folder for logs, how many ranks, and what their links are held to.
 """
 
 import sys
@@ -19,5 +19,5 @@ def show(rank: int, event: Mapping[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    logs, ranks, rate = sys.argv[1:] if len(sys.argv) == 4 else (sys.argv[1], "2", "")
+    logs, ranks, rate = sys.argv[1:] if len(sys.argv) == 4 else (None, "2", "")
     launch(hang, ranks=int(ranks), log_dir=logs, on_event=show, link=parse_link(rate) if rate else None)

@@ -108,12 +108,13 @@ def test_a_killed_rank_ends_the_others(tmp_path: Path, duty: Any) -> None:
     assert pids.have_ended()
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, -signal.SIGINT), (signal.SIGKILL, -signal.SIGKILL)])
-def test_ranks_end_with_their_parent(tmp_path: Path, number: signal.Signals, code: int) -> None:
-    """Ctrl-C, or killed without a chance to clean up: the ranks end, and so does what they had started."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_ranks_end_with_their_parent(tmp_path: Path, number: signal.Signals) -> None:
+    """Ctrl-C, asked to end, or killed: the ranks end, and so do what they had started, their folder and its logs."""
     parent = subprocess.Popen(
-        [sys.executable, "-m", "tests.distributed.parent", str(tmp_path)],
+        [sys.executable, "-m", "tests.distributed.parent"],
         cwd=ROOT,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -122,10 +123,12 @@ def test_ranks_end_with_their_parent(tmp_path: Path, number: signal.Signals, cod
     with parent:
         for _ in range(2):
             pids.add([int(pid) for pid in parent.stdout.readline().split()])  # type: ignore[union-attr]
+        assert len(list(tmp_path.glob("*/rank?.log"))) == 2
         parent.send_signal(number)
-        assert parent.wait(SOON_S) == code
+        assert parent.wait(SOON_S) == -number
     assert len(pids.files) == 4
     assert pids.have_ended()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_launches_at_the_same_time_do_not_collide(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_workers_make_of_a_step_what_is_predicted(found: dict[tuple[str, int], S
         graph=capture(one).graph,
         samples=one.global_batch_size,
         cores=usable_cores(),
-        memory_bytes=1 << 30,
+        memory_bytes=64 << 30,
         on_device=False,
     )
     fed = fed_step(alone)

@@ -13,6 +13,7 @@ from tests.distributed.test_launch import ROOT, SOON_S, Pids
 from tests.distributed.training import Run, train_all
 
 from trimaran.cluster import Link
+from trimaran.costs.curves import at_size
 from trimaran.errors import EnvironmentProblem, ExecutionError
 from trimaran.program.types import Strategy
 from trimaran.runtime.ranks import launch
@@ -58,6 +59,14 @@ def networks_in_use() -> set[str]:
 
 def open_files() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_a_slow_link_is_measured_as_far_as_that_is_quick(tmp_path: Path) -> None:
+    """At 20 Mb/s 1 MiB takes 0.42 s and is left out; the straight line through smaller sizes says so to 15 %."""
+    (curve, seconds), _ = launch(duties.all_reduce_curve, ranks=2, log_dir=tmp_path, link=parse_link("20Mb/s"))
+    assert [size for size, _ in curve] == [16, 16 << 10, 128 << 10]
+    assert at_size(curve, 1 << 20).seconds == pytest.approx((1 << 20) / 2.5e6, rel=0.15)
+    assert seconds < 5.0
 
 
 @pytest.mark.parametrize("rate", ["200Mb/s", "1Gb/s"])

@@ -3,7 +3,6 @@
 import contextlib
 import copy
 import os
-import time
 import warnings
 
 import pytest
@@ -92,12 +91,11 @@ def test_gradients_are_those_of_plain_autograd_and_the_peak_is_lower(rule: str) 
 
 def test_a_copy_follows_what_was_issued_and_the_host_does_not_wait() -> None:
     """The compute stream is busy when both copies are asked for; the values are those behind the operations."""
-    engine = CudaEngine(DEVICE, record=True)
+    engine = CudaEngine(DEVICE)
     square = torch.ones(4096, 4096, device=DEVICE)
     value = torch.zeros(1 << 20, device=DEVICE)
     with HostArena(16 << 20, lock=page_lock(DEVICE)) as arena:
         torch.cuda.synchronize()
-        origin_ns = time.perf_counter_ns()
         for _ in range(20):
             square @ square
         value.fill_(3.0)
@@ -111,9 +109,6 @@ def test_a_copy_follows_what_was_issued_and_the_host_does_not_wait() -> None:
         loading.wait()
         restored = torch.empty(0, device=DEVICE).set_(back, 0, (1 << 20,))
         assert torch.equal(restored, torch.full_like(value, 3.0))
-        spans = engine.take_spans(origin_ns)
-        assert {span.stream for span in spans} >= {"d2h", "h2d"}
-        assert all(span.start_s <= span.end_s for span in spans)
         engine.close()
         slot.free()
 

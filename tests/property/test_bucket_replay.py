@@ -3,6 +3,9 @@
 A bucket is ready where the backward has passed its last operation and encoded it. It leaves when the one before has
 arrived. It is decoded when it is there, the backward has ended and the bucket before is decoded. What is exposed is the
 time from the end of the backward to the update.
+
+A bucket of two sums: where the next one is complete the backward waits for the first sum, and starts the second when it
+has encoded the next one. The second sum of the last one starts after the backward.
 """
 
 import dataclasses
@@ -17,6 +20,7 @@ from tests.unit.costs.tables import exact, network, table_for
 from trimaran.cluster import Cluster, Device
 from trimaran.costs import CostTable, price
 from trimaran.costs.tables import CurveKey
+from trimaran.costs.types import Transfer
 from trimaran.costs.wire import coding_keys
 from trimaran.graph.types import Graph
 from trimaran.planner.bucketing import exposed_s
@@ -64,18 +68,36 @@ def replayed_s(graph: Graph, table: CostTable, strategy: Strategy) -> float:
     own = program.ranks[0]
     forward_s = sum(costs.compute[item.id].seconds for item in own if item.kind in ("IN", "F"))
     (backward,) = (item for item in own if item.kind == "B")
-    backward_end_s = forward_s + costs.compute[backward.id].seconds
+    whole_s = costs.compute[backward.id].seconds
     (loss,) = (item for item in own if item.label == "loss")
     sent_s = forward_s + costs.transfers[loss.id].latency_s + costs.transfers[loss.id].flow_s
-    free_s = backward_end_s
-    for item in (item for item in own if item.label.startswith("b")):
-        ready_s = forward_s + costs.marks[backward.id, item.label] * costs.compute[backward.id].seconds
-        transfer = costs.transfers[item.id]
-        sent_s = max(sent_s, ready_s) + transfer.latency_s + transfer.flow_s
+    now_s, passed, before = forward_s, 0.0, ""
+    come_s: dict[str, float] = {}
+
+    def send(bucket: str, transfer: Transfer) -> None:
+        nonlocal sent_s
+        sent_s = come_s[bucket] = max(sent_s, now_s) + transfer.latency_s + transfer.flow_s
+
+    buckets = [item for item in own if item.label.startswith("b")]
+    for item in buckets:
+        pause = costs.marks.get((backward.id, f"{item.label} pause"))
+        if pause is not None:
+            now_s, passed = max(now_s + (pause - passed) * whole_s, come_s[before]), pause
+        mark = costs.marks[backward.id, item.label]
+        now_s, passed = now_s + (mark - passed) * whole_s, mark
+        if before in costs.second_rounds:
+            send(before, costs.second_rounds[before].transfer)
+        send(item.id, costs.transfers[item.id])
+        before = item.id
+    backward_end_s = now_s = now_s + (1.0 - passed) * whole_s
+    if before in costs.second_rounds:
+        now_s = max(now_s, come_s[before]) + costs.second_rounds[before].between.seconds
+        send(before, costs.second_rounds[before].transfer)
+    for item in buckets:
         decode = costs.decoding.get(item.id)
         if decode is not None:
-            free_s = max(free_s, sent_s) + decode.seconds
-    return max(free_s, sent_s) - backward_end_s
+            now_s = max(now_s, come_s[item.id]) + decode.seconds
+    return max(now_s, sent_s) - backward_end_s
 
 
 @given(cases())

@@ -11,13 +11,9 @@ from trimaran.costs.transformers.shapes import gpt_shape
 from trimaran.costs.transformers.step_constants import step_constants
 from trimaran.costs.transformers.step_time import divided_step
 from trimaran.costs.transformers.training_program import Program
-from trimaran.report.validation.regret import regret_document
-from trimaran.report.validation.scores import score
 from trimaran.session.validation.memory import answer_memory
 from trimaran.session.validation.model_parallel import answer_model_parallel
-from trimaran.session.validation.regret import regret_jobs
 from trimaran.session.validation.types import Row
-from trimaran.session.validation.validating import published_rows, scored
 
 pytestmark = pytest.mark.published
 
@@ -159,45 +155,6 @@ def test_steps_of_divided_networks_are_as_fast_as_published(
         row_id="p", family="mp_throughput", fields=fields, measured=tokens_per_s, unit="tokens/s/GPU", anchor=None
     )
     assert answer_model_parallel(row).predicted == pytest.approx(tokens_per_s, rel=tolerance)
-
-
-def plans(use: str, family: str, source: str) -> list[Row]:
-    return [
-        row
-        for row in published_rows(family)
-        if row.fields["use"] == use and source in row.fields["source_repo"] and not row.flag
-    ]
-
-
-def test_a_grid_of_plans_on_eight_devices() -> None:
-    """GPT with 20 layers of 2,048 on 2, 4 and 8 A100, 180 plans of 18 jobs (VIA-Research/vTrain).
-
-    The rule of thumb has 1.00 median and 2.03 worst, where layers are divided over eight devices for two sequences.
-    """
-    answers = [answer_model_parallel(row) for row in plans("calibrate", "mp_step_time", "vTrain")]
-    found = score(scored(answer) for answer in answers)
-    assert found is not None
-    assert found.answered == 180
-    assert found.median <= 0.035
-    assert found.p90 <= 0.12
-    regrets = regret_document(regret_jobs(answers))
-    assert regrets["jobs"] == 18
-    assert regrets["median"] == 1.0
-    assert regrets["p90"] <= 1.10  # type: ignore[operator]
-    assert regrets["worst"] <= 1.20  # type: ignore[operator]
-    assert regrets["rule_of_thumb"]["p90"] >= 1.29  # type: ignore[index]
-
-
-def test_large_runs_that_nothing_was_fitted_on() -> None:
-    """Tokens a second of networks that were kept out of the fit: up to 405 billion parameters on 1,024 H100."""
-    rows = plans("dev", "mp_throughput", "")
-    found = score(scored(answer_model_parallel(row)) for row in rows)
-    assert found is not None
-    assert found.median <= 0.06
-    large = [row for row in rows if "405B" in row.fields.get("model", "") or "175B" in row.fields.get("model", "")]
-    for row in large:
-        assert answer_model_parallel(row).predicted == pytest.approx(row.measured, rel=0.15)
-    assert len(large) >= 5
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from trimaran.cli.options import AnyReference, CurveName, Json, MachineName, MachinePrecision, MachineSoftware
-from trimaran.cli.output import console, errors_reported, print_json
+from trimaran.cli.output import check_plot, console, errors_reported, print_json
 from trimaran.cli.progress import progress_shown
 
 Counts = Annotated[str, typer.Option("--devices", help='Numbers of devices: "8..1024" in doublings, or "64,96,128".')]
@@ -37,6 +37,7 @@ def crossover(
         from trimaran.session.crossover import CrossoverRequest, find_crossover
         from trimaran.session.scaling.requests import parse_counts, parse_software
 
+        check_plot(plot)
         request = CrossoverRequest(
             cluster=cluster,
             devices=parse_counts(devices, what="devices"),

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from trimaran.cli.options import Json
-from trimaran.cli.output import console, errors_reported, print_json
+from trimaran.cli.output import check_plot, console, errors_reported, print_json
 
 Name = Annotated[
     str | None,
@@ -65,6 +65,7 @@ def curve(
             else:
                 curve_views.print_catalog(console(), studies, quality, doubling_ratios())
             return
+        check_plot(plot)
         batches = () if at is None else parse_counts(at, what="batches")
         study = study_curve(name, batches, network=network, samples_per_epoch=samples_per_epoch)
         if output is not None:

@@ -144,7 +144,7 @@ def rival_table(rivals: tuple[Rival, ...]) -> Table:
         low, high = rival.interval
         table.add_row(
             rival.candidate.strategy.name,
-            format_seconds(rival.candidate.objective_s),
+            format_seconds(rival.candidate.time_s),
             f"{100 * rival.slower:+.0f} %",
             f"{100 * low:+.0f} to {100 * high:+.0f} %",
             _verdict(rival),
@@ -180,11 +180,11 @@ def outcome_table(outcomes: Sequence[Outcome]) -> Table:
         best = outcome.best
         table.add_row(
             outcome.change.name,
-            "–" if outcome.kept is None else format_seconds(outcome.kept.objective_s),
+            "–" if outcome.kept is None else format_seconds(outcome.kept.time_s),
             _share(outcome.gain),
             "" if outcome.gain_interval is None else _range(outcome.gain_interval),
             "–" if best is None else best.strategy.name if outcome.switches else "=",
-            format_seconds(best.objective_s) if best is not None and outcome.switches else "",
+            format_seconds(best.time_s) if best is not None and outcome.switches else "",
         )
     return table
 

@@ -112,6 +112,14 @@ CompressionName = Annotated[
         show_default="none; with --allow compress what pays",
     ),
 ]
+PowersgdSamples = Annotated[
+    float | None,
+    typer.Option(
+        "--powersgd-samples",
+        help="PowerSGD needs so many times the samples to the target, 1 or more; plans are compared with it.",
+        show_default="as on built-in jobs",
+    ),
+]
 TimeLimit = Annotated[
     float | None,
     typer.Option("--time-limit", help="Search no longer than this [s]; the best so far is taken.", min=0.0),

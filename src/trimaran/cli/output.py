@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from rich.console import Console
 
@@ -20,6 +21,18 @@ def console() -> Console:
 def print_json(value: dict[str, object]) -> None:
     """Write one JSON object to standard output; `schema_version` comes first."""
     sys.stdout.write(json.dumps({"schema_version": 1} | value, indent=2) + "\n")
+
+
+def check_plot(path: Path | None) -> None:
+    """Refuse a file that could not be drawn into, before the work that is drawn.
+
+    Args:
+        path: of `--plot`; None: nothing is drawn
+    """
+    if path is not None:
+        from trimaran.report.scaling.svg import check_drawing
+
+        check_drawing(path)
 
 
 @contextmanager

@@ -29,6 +29,7 @@ from trimaran.cli.options import (
     Nodes,
     Objective,
     Oversubscribe,
+    PowersgdSamples,
     PrecisionName,
     PriceText,
     Reference,
@@ -67,6 +68,7 @@ def plan(
     schedule: ScheduleOption = None,
     nodes: Nodes = None,
     compression: CompressionName = None,
+    powersgd_samples: PowersgdSamples = None,
     workers: Workers = None,
     time_limit: TimeLimit = None,
     gap: Gap = 0.0,
@@ -104,6 +106,7 @@ def plan(
             schedule=schedule,
             nodes=nodes,
             compression=compression,
+            powersgd_samples=powersgd_samples,
             workers=workers,
         )
         request = parse_request(

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from trimaran.session.request import PlanRequest
 
 
+_TOP = 10
+
+
 class Line(StrEnum):
     """What one line of the compute stands for."""
 
@@ -25,8 +28,12 @@ class Line(StrEnum):
     KIND = "kind"
 
 
-By = Annotated[Line, typer.Option("--by", help="What one line of the compute stands for.")]
-Top = Annotated[int, typer.Option("--top", help="Lines of the compute that are shown.", min=1)]
+By = Annotated[
+    Line | None, typer.Option("--by", help="What one line of the compute stands for.", show_default=Line.MODULE.value)
+]
+Top = Annotated[
+    int | None, typer.Option("--top", help="Lines of the compute that are shown.", min=1, show_default=str(_TOP))
+]
 
 
 def profile(
@@ -34,8 +41,8 @@ def profile(
     devices: Devices = None,
     batch: Batch = None,
     seed: Seed = None,
-    by: By = Line.MODULE,
-    top: Top = 10,
+    by: By = None,
+    top: Top = None,
     oversubscribe: Oversubscribe = False,
     link: Link = None,
     calibration: Calibration = None,
@@ -54,17 +61,22 @@ def profile(
         from trimaran.session.jobs import JobSource
         from trimaran.session.request import parse_request
 
+        unused: dict[str, object] = {"--steps": steps, "--workers": workers, "--plan": plan}
+        if stalls:
+            unused = {"--by": by, "--top": top, "--calibration": calibration}
+        for option in (name for name, value in unused.items() if value is not None):
+            if stalls:
+                raise InputError(f"--stalls runs the job and has no use for {option}: leave one of both out")
+            raise InputError(f"{option} is for --stalls, which runs the job: add it, or leave {option} out")
         source = JobSource(reference=job, global_batch_size=batch, seed=seed)
         request = parse_request(devices=devices, oversubscribe=oversubscribe, link=link, calibration=calibration)
         if stalls:
             _print_stalls(source, request, plan=plan, steps=steps, workers=workers, as_json=as_json)
             return
-        for option, value in (("--steps", steps), ("--workers", workers), ("--plan", plan)):
-            if value is not None:
-                raise InputError(f"{option} is for --stalls, which runs the job: add it, or leave {option} out")
         from trimaran.report.profile import memory_table, overhead_lines, profile_document, spot_table, step_table
         from trimaran.session.profiling import profile_job
 
+        by, top = by or Line.MODULE, top or _TOP
         with progress_shown() as progress:
             found = profile_job(source, request, by=by.value, progress=progress)
         if as_json:

@@ -1,80 +1,59 @@
 """`trimaran reproduce`: published results again, with the published figures beside them."""
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
 
-import typer
 from rich.markup import escape
 
 from trimaran.cli.options import Json
-from trimaran.cli.output import console, errors_reported, print_json
+from trimaran.cli.output import check_plot, console, errors_reported, print_json
 from trimaran.cli.progress import progress_shown
-from trimaran.units import format_count
-
-
-class Paper(StrEnum):
-    """What can be reproduced."""
-
-    VDNN = "vdnn"
-    DGX1 = "dgx1"
-    HYBRID = "hybrid"
-    FEEDING = "feeding"
-
-
-Which = Annotated[
+from trimaran.cli.reproduce_options import (
+    DEVICE,
+    RANKS,
+    STEPS,
+    DeviceName,
+    Networks,
     Paper,
-    typer.Argument(
-        help="vdnn: Rhu et al., MICRO 2016. dgx1: data parallelism on a DGX-1, Mojumder et al., IISWC 2018. "
-        "hybrid: data and model parallelism together, Pal et al., IEEE Micro 2019. "
-        "feeding: split, pre-load, compress, Xu et al., ICCAD 2021.",
-        show_default=False,
-    ),
-]
-DeviceName = Annotated[
-    str, typer.Option("--device", help='vdnn: device of the catalog that is simulated, such as "titan-x".')
-]
-Networks = Annotated[
-    str | None,
-    typer.Option(
-        "--networks",
-        help='Some of its networks, such as "alexnet,vgg16:256".  [default: all, with its batches]',
-        show_default=False,
-    ),
-]
-Real = Annotated[bool, typer.Option("--real", help="Run networks on this machine instead, small ones without a GPU.")]
-
-Plot = Annotated[Path | None, typer.Option("--plot", help="feeding: draw it into this SVG file.", show_default=False)]
-RealDevices = Annotated[int, typer.Option("--devices", help="dgx1 --real: processes, or GPUs where there are as many.")]
-RealSteps = Annotated[int, typer.Option("--steps", help="dgx1 and feeding --real: timed steps of each, at least.")]
+    Plot,
+    Real,
+    RealDevices,
+    RealSteps,
+    Which,
+    check_options,
+)
+from trimaran.units import format_count
 
 
 def reproduce(
     paper: Which,
-    device: DeviceName = "titan-x",
+    device: DeviceName = None,
     networks: Networks = None,
     real: Real = False,
-    devices: RealDevices = 2,
-    steps: RealSteps = 18,
+    devices: RealDevices = None,
+    steps: RealSteps = None,
     plot: Plot = None,
     as_json: Json = False,
 ) -> None:
     """Run a paper's networks under its policies and ours, and show what is published beside."""
     with errors_reported(as_json=as_json):
+        given = {"--device": device, "--devices": devices, "--steps": steps, "--plot": plot}
+        check_options(f"{paper} --real" if real else paper, given)
+        check_plot(plot)
         if paper is Paper.FEEDING and real:
-            _measure_feeding(networks, steps, plot, as_json=as_json)
+            _measure_feeding(networks, STEPS if steps is None else steps, as_json=as_json)
         elif paper is Paper.FEEDING:
             _feeding(networks, plot, as_json=as_json)
         elif paper is Paper.HYBRID:
             _hybrid(networks, real=real, as_json=as_json)
         elif paper is Paper.DGX1 and real:
-            _measure_exchange(networks, devices, steps, as_json=as_json)
+            ranks = RANKS if devices is None else devices
+            _measure_exchange(networks, ranks, STEPS if steps is None else steps, as_json=as_json)
         elif paper is Paper.DGX1:
             _exchange(networks, as_json=as_json)
         elif real:
             _run(networks, as_json=as_json)
         else:
-            _simulate(device, networks, as_json=as_json)
+            _simulate(DEVICE if device is None else device, networks, as_json=as_json)
 
 
 def _simulate(device: str, networks: str | None, *, as_json: bool) -> None:
@@ -169,13 +148,10 @@ def _feeding(networks: str | None, plot: Path | None, *, as_json: bool) -> None:
         out.print(f"[dim]{escape(line)}[/]")
 
 
-def _measure_feeding(jobs: str | None, steps: int, plot: Path | None, *, as_json: bool) -> None:
-    from trimaran.errors import InputError
+def _measure_feeding(jobs: str | None, steps: int, *, as_json: bool) -> None:
     from trimaran.report.reproduction.feeding_real import tried_document, tried_lines, tried_tables
     from trimaran.session.reproduce_feeding_real import try_feeding
 
-    if plot is not None:
-        raise InputError("--plot draws what is simulated: leave --real or --plot out")
     with progress_shown() as progress:
         found = try_feeding(jobs=jobs, steps=steps, progress=progress)
     if as_json:

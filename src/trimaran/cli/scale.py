@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from trimaran.cli.options import AnyReference, Json, MachineName, MachinePrecision, MachineSoftware
-from trimaran.cli.output import console, errors_reported, print_json
+from trimaran.cli.output import check_plot, console, errors_reported, print_json
 from trimaran.cli.progress import progress_shown
 
 Counts = Annotated[str, typer.Option("--devices", help='Devices in the group: "1,2,4,8", or "8..1024" in doublings.')]
@@ -70,6 +70,7 @@ def scale(
         from trimaran.session.scaling.requests import check_spread, parse_counts, parse_software, parse_syncs
         from trimaran.session.scaling.study import StudyRequest, study
 
+        check_plot(plot)
         request = StudyRequest(
             cluster=cluster,
             devices=parse_counts(devices, what="devices"),

@@ -20,6 +20,7 @@ from trimaran.cli.options import (
     Objective,
     Oversubscribe,
     PlanFile,
+    PowersgdSamples,
     Reference,
     Seed,
     Workers,
@@ -57,6 +58,7 @@ def train(
     allow: Allow = None,
     forbid: Forbid = None,
     compression: CompressionName = None,
+    powersgd_samples: PowersgdSamples = None,
     workers: Workers = None,
     calibration: Calibration = None,
     gradient_noise: GradientNoise = False,
@@ -83,7 +85,13 @@ def train(
             objective=objective,
             execution=execution,
             calibration=calibration,
-            pins=parse_pins(allow=allow or (), forbid=forbid or (), compression=compression, workers=workers),
+            pins=parse_pins(
+                allow=allow or (),
+                forbid=forbid or (),
+                compression=compression,
+                powersgd_samples=powersgd_samples,
+                workers=workers,
+            ),
             target=parse_target(curve=curve),
         )
         out = console()

@@ -63,7 +63,7 @@ def print_prices(out: Console, prices: Iterable[PinPrice]) -> None:
         name = entry.without.strategy.name
         cost = "costs nothing" if entry.price <= 0.0 else f"costs {100 * entry.price:.1f} %"
         out.print(
-            f"{escape(entry.pin)} {cost}: without it {name}, {format_seconds(entry.without.objective_s)}",
+            f"{escape(entry.pin)} {cost}: without it {name}, {format_seconds(entry.without.time_s)}",
             soft_wrap=True,
         )
 
@@ -249,5 +249,5 @@ def _against_baseline(found: Search) -> str:
     if found.chosen is found.baseline:
         plain = found.baseline.strategy == Strategy(dp=found.baseline.strategy.dp)
         return f"It is the baseline itself{': plain data parallelism' if plain else ''}."
-    ratio = found.baseline.objective_s / found.chosen.objective_s
+    ratio = found.baseline.time_s / found.chosen.time_s
     return f"{ratio:.2f}× the speed of the baseline {found.baseline.strategy.name}, as predicted."

@@ -1,7 +1,7 @@
 """What coding of offloaded storages brings: fewer bytes on the link, for time on the device.
 
-A plan that is made from `coded_trace` sees the bytes that really cross the link. Whether coding is worth its time is a
-matter of two rates. To copy b bytes takes b / B; coded to a part 1/r of them at a rate K, b / K + b / (r B). So
+Whether coding is worth its time is a matter of two rates. To copy b bytes takes b / B; coded to a part 1/r of them at a
+rate K, b / K + b / (r B). So
 
     coding pays where K > B / (1 - 1/r)
 
@@ -17,10 +17,7 @@ Source:
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import replace
 
-from trimaran.errors import InputError
 from trimaran.graph.trace.types import StepTrace, Value
 
 GPU_PASSES = 7.0
@@ -44,45 +41,6 @@ def after_relu(trace: StepTrace) -> frozenset[int]:
         if (zeros or passed) and op.writes and "backward" not in op.name:
             sparse.add(op.writes[0])
     return frozenset(one.number for one in trace.movable if (one.number, one.version) in sparse)
-
-
-def coded_trace(trace: StepTrace, ratios: Mapping[int, float]) -> StepTrace:
-    """A trace whose storages cross the link coded. A plan made from it is one of the trace itself.
-
-    Args:
-        trace: of the step
-        ratios: by storage, how many times fewer bytes; what is missing is not coded
-
-    Raises:
-        InputError: a ratio below 1
-    """
-    for number, ratio in ratios.items():
-        if not ratio >= 1:
-            raise InputError(f"storage {number} is coded to {ratio} times fewer bytes: give 1 or more", ratio=ratio)
-    storages = tuple(
-        replace(one, copy_bytes=math.ceil(one.copy_bytes / ratios[one.number])) if one.number in ratios else one
-        for one in trace.storages
-    )
-    return replace(trace, storages=storages)
-
-
-def sparse_ratio(zeros: float, word_bytes: int = 4) -> float:
-    """How many times fewer bytes a bit for each word and the words that are not zero are.
-
-    Args:
-        zeros: share of the words that are zero [0..1]
-        word_bytes: of each [bytes]
-
-    Returns:
-        The ratio; below 1 the bytes stay as they are, so that is 1.
-
-    Example:
-        Of words of 32 bits, 60 % zero: one bit and 12.8 bits on average.
-
-        >>> round(sparse_ratio(0.6), 3), sparse_ratio(0.0)
-        (2.319, 1.0)
-    """
-    return max(1.0, 1.0 / (1.0 / (8 * word_bytes) + 1.0 - zeros))
 
 
 def least_codec_rate(link_bytes_per_s: float, ratio: float) -> float:

@@ -20,8 +20,9 @@ from trimaran.costs.sharded import Shares
 from trimaran.costs.state import RankState, held_state, rank_states
 from trimaran.costs.tables import CostTable, StepCosts
 from trimaran.costs.transfers import SEND, collectives_at_once, handling_seconds, transfer_cost
-from trimaran.costs.types import Cost, Interference, ProgramCosts, Transfer
-from trimaran.costs.wire import bucket_transfer, code_program, reducing_table, with_encoding
+from trimaran.costs.two_rounds import bucket_transfers, with_encoding
+from trimaran.costs.types import Cost, Interference, ProgramCosts, SecondRound, Transfer
+from trimaran.costs.wire import code_program, reducing_table
 from trimaran.errors import InputError
 from trimaran.graph.types import Graph
 from trimaran.program.segments import segment_ops
@@ -65,21 +66,23 @@ def price(
     compute: dict[str, Cost] = {}
     transfers: dict[str, Transfer] = {}
     handling: dict[str, float] = {}
-    known: dict[tuple[object, ...], Transfer] = {}
-    compression = strategy.compression
+    known: dict[tuple[object, ...], tuple[Transfer, Transfer | None]] = {}
+    seconds: dict[str, Transfer] = {}
     codings = code_program(program, graph, strategy, table, cluster)
     reducing = reducing_table(strategy, table)
     for instruction in program:
         if instruction.communicates:
             # The members of a group share the price of what they do together.
             what = instruction.kind, instruction.rank if instruction.peer is not None else None, instruction.peer
-            coded = instruction.id in codings
-            key = (*what, instruction.group, instruction.root, instruction.nbytes, coded)
-            if key not in known and compression is not None and coded:
-                known[key] = bucket_transfer(instruction, compression, reducing, cluster)
+            coding = codings.get(instruction.id)
+            key = (*what, instruction.group, instruction.root, instruction.nbytes, coding)
+            if key not in known and coding is not None:
+                known[key] = bucket_transfers(instruction, coding, reducing, cluster)
             elif key not in known:
-                known[key] = transfer_cost(instruction, table, cluster)
-            transfers[instruction.id] = known[key]
+                known[key] = transfer_cost(instruction, table, cluster), None
+            transfers[instruction.id], second = known[key]
+            if second is not None:
+                seconds[instruction.id] = second
             handling[instruction.id] = handling_seconds(instruction, table)
         else:
             compute[instruction.id] = _compute_cost(instruction, segments, states[instruction.rank], step, microbatch)
@@ -89,18 +92,22 @@ def price(
     _add_calls(program, compute, handling)
     marks = _marks(program, segments)
     memory = memory_changes(program, segment_memory(graph, strategy, batch=microbatch))
-    if compression is not None:
-        compute, marks = with_encoding(program, compute, marks, codings)
-        memory = with_wire_buffers(memory, program, codings)
+    encoded = with_encoding(program, compute, marks, codings)
+    compute = encoded.compute
+    memory = with_wire_buffers(memory, program, codings)
     decoding = {name: coding.decode for name, coding in codings.items()}
-    beside = [*handling.values(), *(cost.seconds for cost in decoding.values())]
+    beside = [*handling.values(), *(cost.seconds for cost in (*decoding.values(), *encoded.between.values()))]
     period = price_feeding(program, strategy, table, step, compute, transfers, beside, microbatch=microbatch)
     return ProgramCosts(
         compute=compute,
         transfers=transfers,
-        marks=marks,
+        marks=encoded.marks,
         handling=handling,
         decoding=decoding,
+        second_rounds={
+            name: SecondRound(between=encoded.between[name], transfer=second) for name, second in seconds.items()
+        },
+        pauses=encoded.pauses,
         interference=_interference(program, table),
         at_once=collectives_at_once(table, cluster),
         host_blocks=table.fingerprint.kind == "cpu",

@@ -8,17 +8,18 @@ Source:
     Vogels et al., NeurIPS 2019, algorithm 2: the memory of errors, and the right factor that starts the next step.
 """
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 
 from trimaran.graph.types import Parameter
-from trimaran.program.compression import Compression
+from trimaran.program.compression import SMALLEST_BYTES, Compression
 from trimaran.program.types import Kind, Program
 
 _NUMBER_BYTES = 4
 
 
 def kept_bytes(compression: Compression | None, parameters: Sequence[Parameter]) -> int:
-    """What is kept from one step to the next [bytes].
+    """What is kept from one step to the next [bytes]; nothing of gradients of 16 bits, which go as they are.
 
     Args:
         compression: how gradients are sent; None: as they are
@@ -38,11 +39,9 @@ def kept_bytes(compression: Compression | None, parameters: Sequence[Parameter])
         return 0
     numbers = 0
     for parameter in parameters:
-        if not parameter.trainable:
+        whole = math.prod(parameter.shape)
+        if not parameter.trainable or parameter.nbytes < SMALLEST_BYTES * whole:
             continue
-        whole = 1
-        for size in parameter.shape:
-            whole *= size
         if compression.method != "powersgd":
             numbers += whole
         elif compression.factors(parameter.shape):

@@ -6,7 +6,7 @@ and one in, so that messages in opposite directions do not share. Other pairs ne
 closed form. On a machine of the catalog every transfer is priced by what joins its devices (`machine_transfers`).
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from trimaran.cluster.types import Cluster, Link
 from trimaran.costs.collectives import collective_time, message_time, messages, volume
@@ -14,6 +14,7 @@ from trimaran.costs.curves import at_size, fixed_part, latency
 from trimaran.costs.machine_transfers import MESSAGE, machine_transfer
 from trimaran.costs.tables import CostTable, Curve, CurveKey
 from trimaran.costs.types import Cost, Transfer
+from trimaran.costs.ways import Way, find_way
 from trimaran.errors import InputError
 from trimaran.program.types import RECEIVES, SENDS, Instruction, Kind
 from trimaran.units import format_count
@@ -28,18 +29,6 @@ HOST_COLLECTIVE = f"AR{HOST}"
 QUEUED = " queued"
 """Behind the kind of a collective: one of many that wait for each other, as those from and to homes do. Their starts
 overlap, so each takes less than it does alone."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Way:
-    """The links between the members of a transfer: their names, and the slowest; None: the measured loopback.
-
-    Over the uplinks of hosts it takes at least what was measured within one.
-    """
-
-    names: tuple[str, ...]
-    slowest: Link | None
-    is_uplink: bool = False
 
 
 def transfer_cost(instruction: Instruction, table: CostTable, cluster: Cluster) -> Transfer:
@@ -70,7 +59,7 @@ def transfer_cost(instruction: Instruction, table: CostTable, cluster: Cluster) 
     if cluster.machine is not None:
         members = [_number(rank, cluster) for rank in ranks]
         return machine_transfer(MESSAGE if kind == SEND else kind, instruction.nbytes, members, cluster.machine)
-    way = _way(ranks, kind, cluster)
+    way = find_way(ranks, cluster, is_message=kind == SEND)
     if way.slowest is None:
         return _measured(kind, len(ranks), instruction.nbytes, table, way.names)
     if way.is_uplink:
@@ -142,54 +131,6 @@ def _number(rank: int, cluster: Cluster) -> int:
     return cluster.numbers[rank] if cluster.numbers else rank
 
 
-def _way(ranks: tuple[int, ...], kind: str, cluster: Cluster) -> _Way:
-    if max(ranks) >= cluster.size:
-        raise InputError(
-            f'the program has a rank {max(ranks)}, cluster "{cluster.name}" has {format_count(cluster.size, "device")}',
-            rank=max(ranks),
-            devices=cluster.size,
-        )
-    pairs = [tuple(sorted(pair)) for pair in zip(ranks, (*ranks[1:], ranks[0]), strict=True)]
-    pairs = list(dict.fromkeys(pairs[:1] if kind == SEND else pairs))
-    names: dict[str, None] = {}
-    known: list[Link] = []
-    uplinks: list[Link] = []
-    for a, b in pairs:
-        link = cluster.links.get((a, b))
-        if link is not None:
-            names[f"{a}-{b}"] = None
-            known.append(link)
-        elif cluster.hosts[a] == cluster.hosts[b]:
-            names.update(dict.fromkeys(_local(cluster, cluster.hosts[a], ranks, kind)))
-        elif cluster.uplink is not None:
-            names.update(dict.fromkeys(_up_and_down(cluster, ranks if kind == SEND else (a, b), kind)))
-            uplinks.append(cluster.uplink)
-        else:
-            raise InputError(
-                f'cluster "{cluster.name}" has no link between ranks {a} and {b}, which are on different hosts',
-                ranks=(a, b),
-            )
-    # The measured curve holds for a group that is all on one host; where a link leaves the host, it is what limits.
-    slowest = min([*known, *uplinks], key=lambda link: link.bytes_per_s, default=None)
-    return _Way(names=tuple(names), slowest=slowest, is_uplink=bool(uplinks) and not known)
-
-
-def _up_and_down(cluster: Cluster, ends: tuple[int, ...], kind: str) -> tuple[str, ...]:
-    """The uplinks between the hosts of two ranks: of a message one each, of a collective both in both directions."""
-    first, second = (f"host {cluster.hosts[rank]}" for rank in ends)
-    up = (f"out of {first}", f"into {second}")
-    return up if kind == SEND else (*up, f"out of {second}", f"into {first}")
-
-
-def _local(cluster: Cluster, host: int, ranks: tuple[int, ...], kind: str) -> tuple[str, ...]:
-    """The links within one host: its loopback, or the lines out of the ranks that send and into those that receive."""
-    if cluster.link is None:
-        return ("loopback" if len(set(cluster.hosts)) == 1 else f"loopback{host}",)
-    if kind == SEND:
-        return (f"out of {ranks[0]}", f"into {ranks[1]}")
-    return tuple(f"{way} {rank}" for way in ("out of", "into") for rank in ranks)
-
-
 def _measured(kind: str, num_ranks: int, nbytes: int, table: CostTable, links: tuple[str, ...]) -> Transfer:
     curve = _curve(kind, num_ranks, table)
     cost = at_size(curve, nbytes)
@@ -255,7 +196,7 @@ def _rescale(curve: Curve, kind: str, measured: int, wanted: int) -> Curve:
     return tuple((size, scale(cost)) for size, cost in curve)
 
 
-def _over_uplink(kind: str, num_ranks: int, nbytes: int, table: CostTable, way: _Way) -> Transfer:
+def _over_uplink(kind: str, num_ranks: int, nbytes: int, table: CostTable, way: Way) -> Transfer:
     """Over the uplinks of hosts: the start as it was measured, then what the slowest of them carries."""
     within = _measured(kind, num_ranks, nbytes, table, way.names)
     if way.slowest is None:

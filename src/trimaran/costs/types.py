@@ -85,6 +85,20 @@ class Transfer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SecondRound:
+    """The second sum of a collective that has two, whose terms each rank makes out of the first one.
+
+    Attributes:
+        between: what a rank's thread does with the first sum before it starts the second; nothing where an instruction
+            has that in its own time, after a pause
+        transfer: the second sum
+    """
+
+    between: Cost
+    transfer: Transfer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramCosts:
     """Everything that the simulator has to know of a program's instructions.
 
@@ -98,6 +112,10 @@ class ProgramCosts:
             where `host_blocks` [s]
         decoding: for a collective whose result is encoded, how long each of its ranks works on it once it has ended,
             before anything that names it starts
+        second_rounds: for a collective of two sums, by id, what follows the first one, which is in `transfers`. A rank
+            starts the second when it starts its next one of two sums, or before anything that names it
+        pauses: for each `(instruction id, mark name)` in `marks` that the program does not have, the token of a
+            collective of the rank: the instruction stands still there until its first sum has ended
         interference: slowdown of compute and communication side by side
         at_once: collectives of one group that are under way at once: they wait in the order of their issue for so many
             workers, so each starts when any of those under way has ended
@@ -113,6 +131,8 @@ class ProgramCosts:
     marks: Mapping[tuple[str, str], float] = field(default_factory=dict)
     handling: Mapping[str, float] = field(default_factory=dict)
     decoding: Mapping[str, Cost] = field(default_factory=dict)
+    second_rounds: Mapping[str, SecondRound] = field(default_factory=dict)
+    pauses: Mapping[tuple[str, str], str] = field(default_factory=dict)
     interference: Interference = Interference()
     at_once: int = 1
     host_blocks: bool = True

@@ -8,9 +8,8 @@
 Encoding is all that a rank does up to the first byte on the wire, decoding all that it does afterwards. Both were
 measured on this machine with every rank busy, or follow from passes over memory for a device of the catalog.
 
-PowerSGD sends P, and when its sum is there, Q: two all-reduces of about half of the bytes each, the second of which
-waits for the first. What is computed between them counts as decoding. Its times are kept for one matrix by the
-matrix's size, because that is what it works on; those of the 16-bit methods for a whole bucket.
+PowerSGD sends P, and when its sum is there, Q: see `two_rounds`. Its times are kept for one matrix by the matrix's
+size, because that is what it works on; those of the 16-bit methods for a whole bucket.
 """
 
 import math
@@ -21,14 +20,14 @@ from trimaran.cluster.catalog import CatalogDevice
 from trimaran.cluster.types import Cluster
 from trimaran.costs.curves import at_size
 from trimaran.costs.tables import CostTable, Curve, CurveKey
-from trimaran.costs.transfers import HOST, transfer_cost
-from trimaran.costs.types import Cost, Transfer
+from trimaran.costs.transfers import HOST
+from trimaran.costs.types import Cost
 from trimaran.errors import InputError
 from trimaran.graph.types import Graph
 from trimaran.program.buckets import Bucket
-from trimaran.program.compression import Compression
+from trimaran.program.compression import SMALLEST_BYTES, Compression
 from trimaran.program.reduced import buckets_by_token
-from trimaran.program.types import Instruction, Kind, Program, Strategy
+from trimaran.program.types import Kind, Program, Strategy
 
 _BYTES_16 = (7.0, 1.5)
 """Bytes that encoding and decoding a byte of gradients to 16 bits read and write.
@@ -47,6 +46,10 @@ written (4), and what is missing of the matrix is the error (8 read, 4 written);
 _LAUNCHES_FACTORS = (2, 4)
 """Kernels of a matrix, besides those that make the columns of P orthogonal: two of each column."""
 
+_BETWEEN = 0.75
+"""Share of what follows the first sum that lies before the second: of 16 bytes of a number of 4 the matrix is read (4)
+and the error read and written (8) before it, and P Qᵀ written (4) after it."""
+
 _LEAST, _MOST = 0.5, 2.0
 """Ends of the interval of such an estimate: operations that are joined into one kernel, and that are not; assumed."""
 
@@ -57,11 +60,15 @@ class Coding:
 
     Attributes:
         encode: until its first byte is on the wire
-        decode: from then on
+        decode: when the last sum is there
+        between: from the first sum to the second; None: there is one
+        second_bytes: of the second sum [bytes]
     """
 
     encode: Cost
     decode: Cost
+    between: Cost | None = None
+    second_bytes: int = 0
 
 
 def coding_keys(compression: Compression) -> tuple[CurveKey, CurveKey]:
@@ -142,70 +149,6 @@ def reducing_table(strategy: Strategy, table: CostTable) -> CostTable:
     return replace(table, curves=curves)
 
 
-def bucket_transfer(
-    instruction: Instruction, compression: Compression, reducing: CostTable, cluster: Cluster
-) -> Transfer:
-    """What the all-reduce of a compressed bucket takes when nothing else is under way.
-
-    Args:
-        instruction: with the bytes on the wire
-        compression: how they are sent
-        reducing: made by `reducing_table`
-        cluster: who sits where
-    """
-    if compression.method != "powersgd":
-        return transfer_cost(instruction, reducing, cluster)
-    half = transfer_cost(replace(instruction, nbytes=-(-instruction.nbytes // 2)), reducing, cluster)
-    return replace(half, latency_s=2 * half.latency_s, flow_s=2 * half.flow_s, low=2 * half.low, high=2 * half.high)
-
-
-def with_encoding(
-    program: Program,
-    compute: Mapping[str, Cost],
-    marks: Mapping[tuple[str, str], float],
-    codings: Mapping[str, Coding],
-) -> tuple[dict[str, Cost], dict[tuple[str, str], float]]:
-    """Backwards that encode their buckets on the way: longer, and each mark of a bucket where that is encoded.
-
-    Args:
-        program: one step
-        compute: duration of each instruction, without encoding
-        marks: the fraction of it after which each mark is reached
-        codings: by id of the all-reduce (`code_program`)
-
-    Returns:
-        Durations and fractions, with encoding.
-    """
-    longer, moved = dict(compute), dict(marks)
-    encoded: dict[str, dict[str, Cost]] = {}
-    for item in program:
-        if item.id in codings:
-            for name in item.after:
-                token, is_mark, mark = name.partition("!")
-                if is_mark:
-                    encoded.setdefault(f"r{item.rank}/{token}", {})[mark] = codings[item.id].encode
-    for item in program:
-        added = encoded.get(item.id)
-        if not added:
-            continue
-        cost = compute[item.id]
-        whole = Cost(
-            cost.seconds + math.fsum(one.seconds for one in added.values()),
-            cost.low + math.fsum(one.low for one in added.values()),
-            cost.high + math.fsum(one.high for one in added.values()),
-            cost.source,
-        )
-        if whole.seconds <= 0.0:
-            continue
-        places = {mark.name: marks[item.id, mark.name] for mark in item.marks}
-        spent_s = 0.0
-        for name in sorted(places, key=places.__getitem__):
-            spent_s += added[name].seconds if name in added else 0.0
-            moved[item.id, name] = min(1.0, (places[name] * cost.seconds + spent_s) / whole.seconds)
-        longer[item.id] = whole
-    return longer, moved
-
-
 def _coding(
     bucket: Bucket,
     shapes: Mapping[str, tuple[int, ...]],
@@ -216,13 +159,24 @@ def _coding(
     numbers = sum(math.prod(shapes[name]) for name in bucket.parameters)
     itemsize = bucket.nbytes // numbers if numbers else 0
     sizes = [bucket.nbytes]
-    if compression.method == "powersgd":
+    factored: list[tuple[int, ...]] = []
+    if itemsize < SMALLEST_BYTES:
+        sizes = []  # gradients of 16 bits go as they are
+    elif compression.method == "powersgd":
         factored = [shapes[name] for name in bucket.parameters if compression.factors(shapes[name])]
         sizes = [itemsize * math.prod(shape) for shape in factored]
     if cluster.machine is not None:
-        return _on_device(sizes, compression, cluster.machine.node.device)
-    encode, decode = (_along(_measured(key, compression, table), sizes) for key in coding_keys(compression))
-    return Coding(encode=encode, decode=decode)
+        encode, decode = _on_device(sizes, compression, cluster.machine.node.device)
+    else:
+        encode, decode = (_along(_measured(key, compression, table), sizes) for key in coding_keys(compression))
+    if not factored:
+        return Coding(encode=encode, decode=decode)
+    return Coding(
+        encode=encode,
+        decode=decode.scaled(1.0 - _BETWEEN),
+        between=decode.scaled(_BETWEEN),
+        second_bytes=itemsize * sum(compression.second_numbers(shape) for shape in factored),
+    )
 
 
 def _measured(key: CurveKey, compression: Compression, table: CostTable) -> Curve:
@@ -246,7 +200,7 @@ def _along(curve: Curve, sizes: list[int]) -> Cost:
     )
 
 
-def _on_device(sizes: list[int], compression: Compression, device: CatalogDevice) -> Coding:
+def _on_device(sizes: list[int], compression: Compression, device: CatalogDevice) -> tuple[Cost, Cost]:
     factors = compression.method == "powersgd"
     nbytes = sum(sizes)
     rate = device.bandwidth.bytes_per_s * device.bandwidth.fraction
@@ -257,4 +211,4 @@ def _on_device(sizes: list[int], compression: Compression, device: CatalogDevice
         columns = 2 * compression.rank if factors and launches == _LAUNCHES_FACTORS[1] else 0
         seconds = read * nbytes / rate + (launches + columns) * len(sizes) * device.launch.seconds
         found.append(Cost(seconds, _LEAST * seconds, _MOST * seconds, "analytic: passes over memory, launches"))
-    return Coding(encode=found[0], decode=found[1])
+    return found[0], found[1]

@@ -70,16 +70,6 @@ def capture(job: Job, model: nn.Module | None = None, *, batch: Any = None) -> C
             return Capture(graph=graph, model=model, flow=None)
 
 
-def lost_hooks(capture: Capture) -> list[str]:
-    """Paths of the modules whose hooks would not fire in segments; where there are some, `capture` allows no cut.
-
-    Segments call the user's leaf modules, so hooks on those fire. A container has no single call in a segment.
-    """
-    if capture.flow is None:
-        return []
-    return _lost_hooks(capture.model, capture.flow)
-
-
 def _lost_hooks(model: nn.Module, flow: fx.GraphModule) -> list[str]:
     called = {str(node.target) for node in flow.graph.nodes if node.op == "call_module"}
     return modules_with_lost_hooks(model, called)

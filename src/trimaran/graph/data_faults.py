@@ -4,6 +4,7 @@ A fault is plain data. A worker that loads can send it as it is, where an except
 its text.
 """
 
+import pickle
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -74,6 +75,23 @@ def batching_fault(error: Exception, samples: Sequence[Any], numbers: Sequence[i
     )
 
 
+def sending_fault(error: Exception, batch: Any, numbers: Sequence[int]) -> Fault:
+    """A worker could not hand a batch over.
+
+    Args:
+        error: what pickling it raised
+        batch: that was made
+        numbers: its samples' in the data set
+    """
+    named = (f'its part "{name}" is a {kind}' for name, kind in _unsendable(batch, ""))
+    part = next(named, f"it is a {type(batch).__name__}")
+    return Fault(
+        f"the batch of {name_samples(numbers)} cannot be handed over by a worker, for it cannot be pickled: {part} "
+        f"({describe(error)}). Let Job.collate leave that out, or make tensors of it; or use workers=0",
+        tuple(numbers[:_NAMED]),
+    )
+
+
 def name_samples(numbers: Sequence[int]) -> str:
     """Some samples, for people.
 
@@ -128,13 +146,28 @@ def _difference(samples: Sequence[Any], numbers: Sequence[int]) -> tuple[str, tu
 
 
 def _shapes(value: Any, name: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+    for part, leaf in _leaves(value, name):
+        yield part or "sample", tuple(getattr(leaf, "shape", ()))
+
+
+def _unsendable(value: Any, name: str) -> Iterator[tuple[str, str]]:
+    """Names and types of what cannot be pickled."""
+    for part, leaf in _leaves(value, name):
+        try:
+            pickle.dumps(leaf)
+        except Exception:  # noqa: BLE001 whatever an object of the user's raises
+            yield part or "batch", type(leaf).__name__
+
+
+def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """What mappings, tuples and lists hold, by name."""
     if isinstance(value, Mapping):
         for key, part in value.items():
-            yield from _shapes(part, f"{name}.{key}" if name else str(key))
+            yield from _leaves(part, f"{name}.{key}" if name else str(key))
     elif isinstance(value, tuple | list):
         pair = not name and len(value) == 2
         for number, part in enumerate(value):
             key = ("input", "target")[number] if pair else str(number)
-            yield from _shapes(part, f"{name}.{key}" if name else key)
+            yield from _leaves(part, f"{name}.{key}" if name else key)
     else:
-        yield name or "sample", tuple(getattr(value, "shape", ()))
+        yield name, value

@@ -5,6 +5,7 @@ from typing import Any
 from torch.utils.data import IterableDataset
 
 from trimaran.errors import InputError
+from trimaran.graph.data_faults import describe
 
 
 def check_map_style(dataset: Any) -> None:
@@ -41,3 +42,5 @@ def check_map_style(dataset: Any) -> None:
             "__len__, the number of its samples",
             type=name,
         ) from None
+    except Exception as error:
+        raise InputError(f"{name}.__len__ of the data set failed: {describe(error)}", type=name) from error

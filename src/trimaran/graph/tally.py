@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from trimaran.errors import InputError
 from trimaran.graph.recurrent import layer_flops
 
 aten = torch.ops.aten
@@ -171,6 +172,14 @@ def _nbytes(func: Any, arguments: Any, result: Any) -> int:
 
 def _size(tensor: Tensor) -> int:
     """Bytes of a tensor's elements; an expanded one has fewer than its shape says."""
+    if tensor.layout is not torch.strided:
+        layout = str(tensor.layout).removeprefix("torch.")
+        raise InputError(
+            f"an operation makes a tensor of layout {layout} and shape {tuple(tensor.shape)}: only dense tensors are "
+            "captured; make embeddings with sparse=False, so that their gradients are dense",
+            layout=layout,
+            shape=tuple(tensor.shape),
+        )
     return min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes())
 
 

@@ -7,7 +7,6 @@
 Everything is measured anew. The transfers are kept with the measured costs, so that plans find them.
 """
 
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -114,8 +113,7 @@ def _launch(ranks: int, *, devices: bool, link: Link | None, progress: Progress,
             progress(str(event["measuring"]), int(str(event["done"])), int(str(event["total"])))
 
     progress("starting processes", 0, 0)
-    with tempfile.TemporaryDirectory(prefix="trimaran-calibrate-") as logs:
-        return launch(find_on_rank, (devices, gathers), ranks=ranks, log_dir=logs, on_event=on_event, link=link)
+    return launch(find_on_rank, (devices, gathers), ranks=ranks, on_event=on_event, link=link)
 
 
 def _table(found: Sequence[Found], ranks: int, link: Link | None) -> CostTable:

@@ -31,7 +31,7 @@ def measure_coding(
         make_codec: makes a codec for each storage
 
     Returns:
-        The trace of the step, and what was coded by number of the storage; `Traffic.ratio` is for `coded_trace`.
+        The trace of the step, and what was coded by number of the storage.
 
     Raises:
         ExecutionError: the step packs other tensors the second time

@@ -10,7 +10,6 @@ Measuring runs on as many processes at once as the plan may use, because process
 import hashlib
 import logging
 import pickle
-import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from importlib.metadata import version
@@ -191,9 +190,7 @@ def _measure(
             progress(str(event["measuring"]), int(str(event["done"])), int(str(event["total"])))
 
     progress("starting processes", 0, 0)
-    with tempfile.TemporaryDirectory(prefix="trimaran-measure-") as logs:
-        arguments = (make_job, graph.digest, wanted)
-        return launch(measure_on_rank, arguments, ranks=ranks, log_dir=logs, on_event=on_event, link=link)
+    return launch(measure_on_rank, (make_job, graph.digest, wanted), ranks=ranks, on_event=on_event, link=link)
 
 
 def _keep(found: CostTable) -> None:

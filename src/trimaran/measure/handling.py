@@ -29,15 +29,20 @@ from trimaran.runtime.world import World
 SIZES = (16, 128 * 1024, 1024 * 1024, 4 * 1024 * 1024)
 """Sizes at which the time of the thread is measured [bytes]."""
 
-REPEATS = 12
-_WARM_UP = 2
+_WARM_UP = 1
 _WIDTH = 192
 _BEFORE = 4
 _BESIDE = 16
 
 
 def measure_handling(
-    world: World, key: CurveKey, nbytes: int, group: dist.ProcessGroup, boxes: Sequence[Letterbox] = ()
+    world: World,
+    key: CurveKey,
+    nbytes: int,
+    group: dist.ProcessGroup,
+    boxes: Sequence[Letterbox] = (),
+    *,
+    repeats: int,
 ) -> list[float]:
     """Time that the rank's thread spends on transfers of one size.
 
@@ -47,13 +52,14 @@ def measure_handling(
         nbytes: size of the transfer [bytes]
         group: of two ranks
         boxes: this rank's end of the letterbox between them, where there is one
+        repeats: transfers that count; one before them does not
 
     Returns:
         One figure a transfer, the same list on every rank [s].
     """
     exchange = _Exchange(world, nbytes, group, boxes)
     samples: list[float] = []
-    for number in range(_WARM_UP + REPEATS):
+    for number in range(_WARM_UP + repeats):
         dist.barrier(group)
         seconds = exchange.reduce() if key.kind not in (HOST_SEND, HOST_RECEIVE) else exchange.message()
         if number >= _WARM_UP:

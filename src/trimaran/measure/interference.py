@@ -8,10 +8,10 @@ in a backward that overlaps with its all-reduces:
     together   ═══════ transfer ═══════  ═══════ transfer ═══════
                piece  piece  piece  piece  piece  piece  ...
 
-The factors are the ratios of the times a piece and a transfer take together and alone. The number of transfers is
-fixed, so that all ranks post the same ones; a rank computes for as long as its transfers are under way. A thread
-waits for them, because gloo does not say that a message has ended until somebody waits for it. Runs inside the ranks;
-imports torch.
+The factors are the ratios of the times a piece and a transfer take together and alone. The number of transfers of a
+round is fixed, so that all ranks post the same ones; a rank computes for as long as its transfers are under way. A
+thread waits for them, because gloo does not say that a message has ended until somebody waits for it. Runs inside the
+ranks; imports torch.
 """
 
 import threading
@@ -24,15 +24,19 @@ import torch.distributed as dist
 from trimaran.costs.transfers import SEND
 from trimaran.costs.types import Interference
 from trimaran.measure.links import synchronize
+from trimaran.measure.rounds import largest
 from trimaran.measure.samples import summarize
 from trimaran.runtime.world import World
 
 NBYTES = 1024 * 1024
 """Size of the transfers that run beside the compute [bytes]."""
 
-ROUNDS = 20
+BOX_S = 1.5
+"""Time for all rounds of a kind together [s]."""
+
+_LEAST_ROUNDS, _MOST_ROUNDS = 4, 20
 _TRANSFERS = 4
-_PIECES = 10
+_PIECES = 200
 _WIDTH = 192
 
 Work = Callable[[], None]
@@ -50,17 +54,15 @@ def measure_interference(world: World, kind: str) -> Interference:
     """
     piece = _piece(world)
     post = _post(world, kind)
-    times: list[tuple[float, float, float, float]] = []
-    for _ in range(1 + ROUNDS):
-        dist.barrier()
-        alone_s = _compute_alone(piece, world)
-        dist.barrier()
-        transfer_s = _transfer_alone(post)
-        dist.barrier()
-        times.append((alone_s, transfer_s, *_together(piece, post, world)))
+    started_s = time.perf_counter()
+    _round(piece, post, world, _PIECES // _MOST_ROUNDS)
+    warm_up_s = largest(world, time.perf_counter() - started_s)
+    rounds = max(_LEAST_ROUNDS, min(_MOST_ROUNDS, int(BOX_S / warm_up_s)))
+    # Fewer rounds have more pieces beside their longer transfers; alone they have as many together as ever.
+    times = [_round(piece, post, world, _PIECES // rounds) for _ in range(rounds)]
     # Ratios of means, not means of ratios: a round is too short for its parts to meet the same neighbours.
     alone_s, transfer_s, piece_beside_s, transfer_beside_s = (
-        summarize([column], how="", waits=True).seconds for column in zip(*times[1:], strict=True)
+        summarize([column], how="", waits=True).seconds for column in zip(*times, strict=True)
     )
     factors = torch.tensor([piece_beside_s / alone_s, transfer_beside_s / transfer_s], dtype=torch.float64)
     factors = factors.to(world.device)
@@ -72,6 +74,18 @@ def measure_interference(world: World, kind: str) -> Interference:
         communication=communication,
         source=f"measured: matrix products beside {beside} of {NBYTES // 2**20} MiB, {world.size} ranks",
     )
+
+
+def _round(
+    piece: Work, post: Callable[[], list[dist.Work]], world: World, pieces: int
+) -> tuple[float, float, float, float]:
+    """Seconds of a piece and of a transfer, each alone, and of both side by side."""
+    dist.barrier()
+    alone_s = _compute_alone(piece, world, pieces)
+    dist.barrier()
+    transfer_s = _transfer_alone(post)
+    dist.barrier()
+    return alone_s, transfer_s, *_together(piece, post, world)
 
 
 def _piece(world: World) -> Work:
@@ -102,14 +116,14 @@ def _posted(work: dist.Work | None) -> list[dist.Work]:
     return [] if work is None else [work]
 
 
-def _compute_alone(piece: Work, world: World) -> float:
+def _compute_alone(piece: Work, world: World, pieces: int) -> float:
     piece()
     synchronize(world)
     start_s = time.perf_counter()
-    for _ in range(_PIECES):
+    for _ in range(pieces):
         piece()
     synchronize(world)
-    return (time.perf_counter() - start_s) / _PIECES
+    return (time.perf_counter() - start_s) / pieces
 
 
 def _transfer_alone(post: Callable[[], list[dist.Work]]) -> float:

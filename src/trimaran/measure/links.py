@@ -8,43 +8,78 @@ before each transfer keeps one from running into the next.
     rank 1   ────barrier───┤ start ═══ all-reduce ══════╡ end
                            └────── the sample ──────────┘
 
+How often, follows from what one takes, so that a slow link takes about as long to measure as a quick one:
+
+    first pass   all transfers, from small to large     says what each takes; a size that would take longer than
+                                                        `LONGEST_S` is left out, with those above it
+    rounds       each as often as fits a short time     as many rounds as fit what is left of `BOX_S`
+
+Where a transfer takes long, it is bytes on the wire that take it: beyond the last size the curve goes on in a straight
+line, and a few samples say as much as many.
+
 Runs inside the ranks; imports torch.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
-from itertools import cycle
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
 
 from trimaran.costs.tables import Curve, CurveKey
-from trimaran.costs.transfers import HOST, QUEUED, SEND
+from trimaran.costs.transfers import HOST, QUEUED
 from trimaran.measure.handling import SIZES as HANDLING_SIZES
 from trimaran.measure.handling import measure_handling
+from trimaran.measure.rounds import largest
 from trimaran.measure.samples import Rounds, summarize
-from trimaran.program.types import Kind
+from trimaran.measure.transfers import OF_16_BITS, QUEUE, make_memory, make_transfer
 from trimaran.runtime.event_loops import calm_event_loops
-from trimaran.runtime.flat import all_gather, reduce_scatter
-from trimaran.runtime.letterbox import Letterbox, Sender
+from trimaran.runtime.letterbox import Letterbox
 from trimaran.runtime.letterboxes import open_letterboxes
 from trimaran.runtime.world import World
 
 SIZES = (16, 1024, 16 * 1024, 128 * 1024, 1024 * 1024, 4 * 1024 * 1024, 16 * 1024 * 1024)
 """Sizes at which curves are measured [bytes]."""
 
+BOX_S = 10.0
+"""Time for all transfers of a link together [s]; one round at least is run, where that takes longer."""
+
+LONGEST_S = 0.3
+"""No size is measured that would take longer, in a straight line through the two sizes before it [s]."""
+
 ROUNDS = 3
-_BOX_S = 0.03
-_MOST_REPEATS = 20
-_WARM_UP = 2
+_SAMPLES_S = 0.03
+# Most of what is timed there is compute beside the transfer, which does not count.
+_HANDLING_S = 0.1
+_LEAST_REPEATS, _MOST_REPEATS = 3, 20
+_LEAST_TELLING = 128 * 1024
 _LARGE = 4 * 1024 * 1024
-_LONG_S = 0.1
-_QUEUE = 32
 _LARGEST_QUEUED = 1024 * 1024
-_COLD_BYTES = 32 * 1024 * 1024
-_SHARED = (Kind.ALL_GATHER, Kind.REDUCE_SCATTER)
-_OF_16_BITS = {f"{Kind.ALL_REDUCE} bf16": torch.bfloat16, f"{Kind.ALL_REDUCE} fp16": torch.float16}
+
+
+@dataclass(slots=True, kw_only=True)
+class _Point:
+    """A size of a curve.
+
+    Attributes:
+        key: of the curve
+        nbytes: the size [bytes]
+        seconds: that one takes with all that is around it, the same on every rank [s]
+        rounds: what was measured
+    """
+
+    key: CurveKey
+    nbytes: int
+    seconds: float
+    rounds: Rounds = field(default_factory=list)
+
+    @property
+    def repeats(self) -> int:
+        """How often it is run in a round."""
+        box_s = _HANDLING_S if self.key.kind.endswith(HOST) else _SAMPLES_S
+        least = _LEAST_REPEATS if self.seconds < _SAMPLES_S else 1
+        return max(least, min(_MOST_REPEATS, int(box_s / self.seconds)))
 
 
 def measure_curves(world: World, keys: Sequence[CurveKey], *, sizes: Sequence[int] = SIZES) -> dict[CurveKey, Curve]:
@@ -53,33 +88,113 @@ def measure_curves(world: World, keys: Sequence[CurveKey], *, sizes: Sequence[in
     Args:
         world: this rank; all ranks call this with the same keys
         keys: which transfers, between the first so many ranks
-        sizes: at which sizes, ascending [bytes]
+        sizes: at which sizes, as far as they do not take too long, ascending [bytes]
 
     Returns:
         The curves, on every rank.
     """
-    groups = {ranks: dist.new_group(list(range(ranks))) for ranks in sorted({key.ranks for key in keys})}
-    calm_event_loops()
-    boxes = _letterboxes(world, sizes)
-    rounds: dict[tuple[CurveKey, int], Rounds] = {}
-    for _ in range(ROUNDS):
-        for key in keys:
-            for nbytes in _sizes(key, sizes):
-                samples = _measure_size(world, key, nbytes, groups[key.ranks], boxes)
-                rounds.setdefault((key, nbytes), []).append(samples)
-    for box in boxes:
-        box.close()
-    how = f"{world.backend}, {ROUNDS} rounds"
-    return {
-        key: tuple((nbytes, summarize(rounds[key, nbytes], how=how, waits=True)) for nbytes in _sizes(key, sizes))
-        for key in keys
-    }
+    bench = _Bench(world, keys, sizes)
+    started_s = time.perf_counter()
+    points = [point for key in keys for point in _first_pass(bench, key, sizes)]
+    spent_s = largest(world, time.perf_counter() - started_s)
+    rounds = _count_rounds(spent_s, sum(point.repeats * point.seconds for point in points))
+    for _ in range(rounds):
+        for point in points:
+            point.rounds.append(bench.run(point.key, point.nbytes, point.repeats))
+    bench.close()
+    return _curves(points, how=f"{world.backend}, {rounds} rounds")
+
+
+def _first_pass(bench: "_Bench", key: CurveKey, sizes: Sequence[int]) -> list[_Point]:
+    """The sizes of a curve that do not take too long, each with what it takes."""
+    points: list[_Point] = []
+    for nbytes in _sizes(key, sizes):
+        if _expected_s(points, nbytes) > LONGEST_S:
+            break
+        if not points:
+            bench.run(key, nbytes, 1)  # connects
+        seconds = bench.timed(key, nbytes)
+        if seconds < _SAMPLES_S:
+            # The first time is longer, by what decides how often a short one can be repeated.
+            seconds = bench.timed(key, nbytes)
+        points.append(_Point(key=key, nbytes=nbytes, seconds=seconds))
+    return points
+
+
+def _expected_s(points: Sequence[_Point], nbytes: int) -> float:
+    """What the next size will take, in a straight line through the two before it [s].
+
+    0 where these are too small to tell: what scheduling adds to them differs by more than what their bytes take.
+    """
+    if len(points) < 2 or points[-1].nbytes < _LEAST_TELLING:
+        return 0.0
+    before, last = points[-2:]
+    slope = max(0.0, last.seconds - before.seconds) / (last.nbytes - before.nbytes)
+    return last.seconds + slope * (nbytes - last.nbytes)
+
+
+def _count_rounds(spent_s: float, round_s: float) -> int:
+    """How many rounds fit what is left of the box: two at least, but for a box that one fills."""
+    least = 2 if spent_s + round_s < BOX_S else 1
+    return max(least, min(ROUNDS, int((BOX_S - spent_s) / max(round_s, 1e-9))))
+
+
+def _curves(points: Iterable[_Point], *, how: str) -> dict[CurveKey, Curve]:
+    curves: dict[CurveKey, Curve] = {}
+    for point in points:
+        cost = summarize(point.rounds, how=how, waits=True)
+        curves[point.key] = (*curves.get(point.key, ()), (point.nbytes, cost))
+    return curves
+
+
+class _Bench:
+    """Runs transfers on all ranks and times them.
+
+    Args:
+        world: this rank; all ranks call everything here in the same order
+        keys: which transfers
+        sizes: up to the last of these [bytes]
+    """
+
+    def __init__(self, world: World, keys: Sequence[CurveKey], sizes: Sequence[int]) -> None:
+        self._world = world
+        self._groups = {ranks: dist.new_group(list(range(ranks))) for ranks in sorted({key.ranks for key in keys})}
+        self._memory = make_memory(world, max(sizes))
+        calm_event_loops()
+        self._boxes = _letterboxes(world, sizes)
+
+    def run(self, key: CurveKey, nbytes: int, repeats: int) -> list[float]:
+        """Durations of so many transfers, the same list on every rank [s]."""
+        world, group = self._world, self._groups[key.ranks]
+        takes_part = world.rank < key.ranks
+        if key.kind.endswith(HOST):
+            own = measure_handling(world, key, nbytes, group, self._boxes, repeats=repeats) if takes_part else []
+            return _of_rank_0(own, world)
+        times: list[tuple[float, float]] = []
+        if takes_part:
+            transfer = make_transfer(world, key, nbytes, group, self._boxes, self._memory)
+            if repeats > 1:
+                _time_once(transfer, world, group)  # a connection that was idle starts slowly
+            times = [_time_once(transfer, world, group) for _ in range(repeats)]
+        depth = QUEUE if key.kind.endswith(QUEUED) else 1
+        return [seconds / depth for seconds in _last_to_last(times, world)]
+
+    def timed(self, key: CurveKey, nbytes: int) -> float:
+        """What one takes on the slowest rank with all that is around it, the same on every rank [s]."""
+        started_s = time.perf_counter()
+        self.run(key, nbytes, 1)
+        return largest(self._world, time.perf_counter() - started_s)
+
+    def close(self) -> None:
+        """End the letterboxes."""
+        for box in self._boxes:
+            box.close()
 
 
 def _sizes(key: CurveKey, sizes: Sequence[int]) -> Sequence[int]:
     if key.kind.endswith(QUEUED):
         return [size for size in sizes if size <= _LARGEST_QUEUED]
-    if key.kind in _OF_16_BITS:
+    if key.kind in OF_16_BITS:
         # Beyond it goes on as that of whole numbers does.
         return [size for size in sizes if size <= _LARGE]
     return [size for size in sizes if size in HANDLING_SIZES] if key.kind.endswith(HOST) else sizes
@@ -90,106 +205,6 @@ def _letterboxes(world: World, sizes: Sequence[int]) -> list[Letterbox]:
     if world.size < 2 or world.device != "cpu":
         return []
     return list(open_letterboxes({(0, 1): 2 * max(*sizes, *HANDLING_SIZES)}, world, dist.group.WORLD).values())
-
-
-def _measure_size(
-    world: World, key: CurveKey, nbytes: int, group: dist.ProcessGroup, boxes: Sequence[Letterbox]
-) -> list[float]:
-    """Durations of a few transfers of one size; the same list on every rank [s]."""
-    times: list[tuple[float, float]] = []
-    depth = _QUEUE if key.kind.endswith(QUEUED) else 1
-    if key.kind.endswith(HOST):
-        own = measure_handling(world, key, nbytes, group, boxes) if world.rank < key.ranks else []
-        return _of_rank_0(own, world)
-    if world.rank < key.ranks:
-        transfer = _transfer(world, key, _buffers(nbytes, world.device), group)
-        if key.kind == SEND and boxes:
-            transfer = partial(_pass, boxes[0])
-        times = [_time_once(transfer, world, group) for _ in range(_WARM_UP if nbytes <= _LARGE else 1)]
-        repeats = agree_on_repeats(times[-1][1] - times[-1][0], group, device=world.device)
-        times = [_time_once(transfer, world, group) for _ in range(repeats)]
-    return [seconds / depth for seconds in _last_to_last(times, world)]
-
-
-def agree_on_repeats(seconds: float, group: dist.ProcessGroup, *, device: str) -> int:
-    """How often to repeat what takes so long; the same number on every member.
-
-    Args:
-        seconds: of one repetition, as this rank saw it [s]
-        group: who must agree
-        device: where the group's tensors live
-    """
-    slowest = torch.tensor([seconds], dtype=torch.float64, device=device)
-    dist.all_reduce(slowest, op=dist.ReduceOp.MAX, group=group)
-    least = 3 if float(slowest) < _LONG_S else 1
-    return max(least, min(_MOST_REPEATS, int(_BOX_S / max(float(slowest), 1e-6))))
-
-
-def _buffers(nbytes: int, device: str) -> Iterator[torch.Tensor]:
-    """Buffers of a size, spread over more memory than most caches hold, as gradients and activations are."""
-    count = max(1, nbytes // 4)
-    memory = torch.zeros(max(count, _COLD_BYTES // 4), dtype=torch.float32, device=device)
-    places = min(len(memory) // count, _MOST_REPEATS)
-    step = len(memory) // places
-    return cycle([memory[place * step : place * step + count] for place in range(places)])
-
-
-def _transfer(
-    world: World, key: CurveKey, buffers: Iterator[torch.Tensor], group: dist.ProcessGroup
-) -> Callable[[], None]:
-    if key.kind == SEND:
-        return (lambda: _send(next(buffers))) if world.rank == 0 else (lambda: _receive(next(buffers)))
-    if key.kind.endswith(QUEUED):
-        return lambda: _queue(key.kind.removesuffix(QUEUED), buffers, world, group)
-    if key.kind == Kind.BROADCAST:
-        return lambda: _finish(dist.broadcast(next(buffers), src=0, group=group, async_op=True))
-    if key.kind in _SHARED:
-        return lambda: _share(key.kind, next(buffers), world, group)
-    dtype = _OF_16_BITS.get(key.kind, torch.float32)
-    return lambda: _finish(dist.all_reduce(next(buffers).view(dtype), group=group, async_op=True))
-
-
-def _share(kind: str, whole: torch.Tensor, world: World, group: dist.ProcessGroup) -> None:
-    """Gather a tensor of which each rank has a part, or scatter the sum of such tensors; padded, as users of it do."""
-    ranks = dist.get_world_size(group)
-    rows = -(-len(whole) // ranks)
-    padded = whole if len(whole) == rows * ranks else whole.new_zeros(rows * ranks)
-    own = padded.narrow(0, world.rank * rows, rows)
-    if kind == Kind.ALL_GATHER:
-        _finish(all_gather(padded, own, group=group, async_op=True))
-    else:
-        _finish(reduce_scatter(torch.empty_like(own), padded, group=group, async_op=True))
-
-
-def _queue(kind: str, buffers: Iterator[torch.Tensor], world: World, group: dist.ProcessGroup) -> None:
-    """Start several at once, each from or to the next rank, and wait for all."""
-    roots = cycle(range(dist.get_world_size(group)))
-    operation = dist.broadcast if kind == Kind.BROADCAST else dist.reduce
-    works = [operation(next(buffers), next(roots), group=group, async_op=True) for _ in range(_QUEUE)]
-    for work in works:
-        _finish(work)
-
-
-def _pass(box: Letterbox) -> None:
-    """The word that a message is there; the copies in and out are the work of the ranks' own threads (`handling`)."""
-    byte = torch.zeros(1, dtype=torch.uint8)
-    if isinstance(box, Sender):
-        box.send(byte)
-    else:
-        box.receive(byte).wait()
-
-
-def _send(tensor: torch.Tensor) -> None:
-    _finish(dist.isend(tensor, 1))
-
-
-def _receive(tensor: torch.Tensor) -> None:
-    _finish(dist.irecv(tensor, 0))
-
-
-def _finish(work: dist.Work | None) -> None:
-    if work is not None:
-        work.wait()
 
 
 def _time_once(transfer: Callable[[], None], world: World, group: dist.ProcessGroup) -> tuple[float, float]:

@@ -10,7 +10,6 @@ is disturbed less; for a pipeline, nothing else is known.
 """
 
 import functools
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from itertools import cycle, islice
@@ -55,8 +54,7 @@ def measure_noise(*, ranks: int, repeats: int, steps: int = STEPS, date: str, pr
     runs: list[Sequence[float]] = []
     for number in range(repeats):
         progress("repeating a run", number, repeats)
-        with tempfile.TemporaryDirectory(prefix="trimaran-noise-") as logs:
-            runs.append(launch(run_on_rank, (programs, steps), ranks=ranks, log_dir=logs)[0])
+        runs.append(launch(run_on_rank, (programs, steps), ranks=ranks)[0])
     progress("repeating a run", repeats, repeats)
     return tuple(
         noise_between(

@@ -7,7 +7,6 @@ whole model takes in this form (`fit_form`): the cost by which the simulated for
 measured ones. What the update of such tensors takes longer is put down to the backward before it.
 """
 
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from statistics import median
@@ -87,9 +86,7 @@ def rehearse(
     Raises:
         ExecutionError: a rank failed
     """
-    with tempfile.TemporaryDirectory(prefix="trimaran-rehearse-") as logs:
-        arguments = (make_job, strategy, program, evaluation)
-        timeline = launch(_run, arguments, ranks=strategy.devices, log_dir=logs, link=link)[0]
+    timeline = launch(_run, (make_job, strategy, program, evaluation), ranks=strategy.devices, link=link)[0]
     return summarize_steps(program, timeline)
 
 

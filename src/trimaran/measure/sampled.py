@@ -13,8 +13,8 @@ from trimaran.costs.types import Cost
 from trimaran.measure.samples import Rounds, summarize
 
 TAKEN_S, TAKEN_S_PER_BYTE = 3e-4, 3e-10
-"""Handing a microbatch over between processes, where nobody measured it: some system calls, and pages of memory that
-are new to the process [s], [s/byte]."""
+"""Handing a microbatch over between processes, where nobody measured it: some system calls, and bytes that another core
+has written [s], [s/byte]."""
 
 Points = list[tuple[float, float]]
 """Sizes and durations at these [s]."""

@@ -29,7 +29,7 @@ from trimaran.runtime.feed.cache import SampleCache, cache_bytes, make_memory
 from trimaran.runtime.feed.layouts import Layout, Uncachable, layout_of
 from trimaran.runtime.feed.loader import Loader
 from trimaran.runtime.feed.reading import Answer, Reading, Request
-from trimaran.runtime.feed.sharing import look_at
+from trimaran.runtime.feed.sharing import LOOKED_AT, look_at
 
 BOX_S = 1.0
 """Time for first reads [s]; what takes longer has `LEAST_READS` of them."""
@@ -136,13 +136,13 @@ def _look(dataset: Any, found: Sampled) -> Layout | None:
         layout = look_at(dataset, found.samples)
         found.repeats = True
     except Uncachable:
-        # Alike, but not the same twice; or not alike.
+        # Alike, but not the same twice; or not alike; or one cannot be read, which is told here.
         try:
-            layout, other = (_layout_of(dataset, number) for number in (0, min(1, found.samples - 1)))
+            layout, *others = [_layout_of(dataset, number) for number in range(min(LOOKED_AT, found.samples))]
         except Uncachable:
             found.repeats = True
             return None
-        found.repeats = layout != other
+        found.repeats = any(other != layout for other in others)
         found.stored_bytes = 0 if found.repeats else sum(leaf.nbytes for leaf in layout.leaves)
         return None
     found.stored_bytes = sum(leaf.nbytes for leaf in layout.leaves)

@@ -4,8 +4,9 @@
     thread    compute  take   compute  take         between two of them its caches are filled with other things
 
 A worker does more than the same code in line: it wakes up after each sample that it has waited for, on a core that did
-something else, packs, and serves its memory to the thread that takes it. So what a sample takes in a worker is measured
-in one, with microbatches of one sample and of several. Runs inside the ranks; imports torch.
+something else, and packs. So what a sample takes in a worker is measured in one, with microbatches of one sample and of
+several, while the threads of all ranks compute: on a core that idles, a worker finds its caches as it left them. Runs
+inside the ranks; imports torch.
 """
 
 import itertools
@@ -64,14 +65,14 @@ def measure_worker(job: Job, dataset: Any, numbers: Sequence[int], found: Sample
         worker = next(one for one in multiprocessing.active_children() if one not in before)
         filler = torch.zeros(_CACHE_NUMBERS)
         # Taken and made: 1 and 1 + ahead; _BATCHES more of one sample; as many of several.
-        marks = [_settled_work_s(worker.pid, sample_s)]
+        marks = [_settled_work_s(worker.pid, sample_s, filler)]
         for size in (1, several):
             for _ in range(_BATCHES):
                 filler.add_(1.0)
                 began = time.thread_time()
                 answer = loader.next()
                 found.takes.append((batch_bytes(answer.batch), time.thread_time() - began))
-            marks.append(_settled_work_s(worker.pid, size * sample_s))
+            marks.append(_settled_work_s(worker.pid, size * sample_s, filler))
         found.worker_makes = [
             (size, (after - earlier) / _BATCHES)
             for size, earlier, after in zip((1, several), marks[:-1], marks[1:], strict=True)
@@ -87,18 +88,25 @@ def _sample_s(found: Sampled) -> float:
     return still[len(still) // 2] + work[len(work) // 2]
 
 
-def _settled_work_s(pid: int | None, unit_s: float) -> float:
-    """Work of a process so far, once it does nothing more for a while [s]."""
+def _settled_work_s(pid: int | None, unit_s: float, filler: torch.Tensor) -> float:
+    """Work of a process so far, once it does nothing more for a while, in which this thread computes [s]."""
     pause_s = _SETTLED_S + 2.0 * unit_s
     deadline = time.monotonic() + _LONGEST_S
     known = _work_s(pid)
     while time.monotonic() < deadline:
-        time.sleep(pause_s)
+        _compute(filler, pause_s)
         now = _work_s(pid)
         if now - known < 1e-4:
             return now
         known = now
     return known
+
+
+def _compute(filler: torch.Tensor, seconds: float) -> None:
+    """Fill the caches of a core for so long."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        filler.add_(1.0)
 
 
 def _work_s(pid: int | None) -> float:

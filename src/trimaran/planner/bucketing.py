@@ -66,7 +66,7 @@ def _worth_refining(candidates: list[Candidate]) -> list[Candidate]:
     """The best replicas of each compression whose exposed exchange is more than the distance to the fastest."""
     if not candidates:
         return []
-    best_s = fastest(candidates).step_time_s
+    best_s = fastest(candidates).worth_s
     best: dict[int, Candidate] = {}
     for candidate in sorted(candidates, key=lambda one: one.objective_s):
         if _has_buckets(candidate.strategy):
@@ -74,7 +74,8 @@ def _worth_refining(candidates: list[Candidate]) -> list[Candidate]:
     worth = [
         candidate
         for candidate in best.values()
-        if exposed_s(candidate) > max(MODEL_ERROR * candidate.step_time_s, candidate.step_time_s - best_s)
+        if exposed_s(candidate) * candidate.samples_factor
+        > max(MODEL_ERROR * candidate.worth_s, candidate.worth_s - best_s)
     ]
     return worth[:MOST_REFINED]
 

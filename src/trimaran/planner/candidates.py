@@ -9,6 +9,7 @@ import dataclasses
 from trimaran.cluster import Cluster
 from trimaran.costs import Cost, CostTable, ProgramCosts, price
 from trimaran.costs.folding import can_fold
+from trimaran.costs.types import SecondRound, Transfer
 from trimaran.graph import Graph
 from trimaran.planner.epoch import EpochData, extra_parts
 from trimaran.planner.limits import limiter
@@ -40,6 +41,7 @@ class Candidate:
         limiter: what keeps it from being faster
         epoch_s: simulated time of an epoch with its evaluation, where that is what is made best [s]
         epoch_interval_s: 90 % interval of it [s]
+        samples_factor: how many times the samples training needs until its target, for what gradients lose
     """
 
     strategy: Strategy
@@ -51,6 +53,7 @@ class Candidate:
     limiter: str
     epoch_s: float | None = None
     epoch_interval_s: tuple[float, float] | None = None
+    samples_factor: float = 1.0
 
     @property
     def objective(self) -> Objective:
@@ -58,15 +61,25 @@ class Candidate:
         return "throughput" if self.epoch_s is None else "epoch"
 
     @property
-    def objective_s(self) -> float:
-        """What is made small: the time of an epoch where it is known, else that of a step [s]."""
+    def time_s(self) -> float:
+        """The time of an epoch where it is known, else that of a step [s]."""
         return self.step_time_s if self.epoch_s is None else self.epoch_s
+
+    @property
+    def objective_s(self) -> float:
+        """What is made small: `time_s`, as often as training needs it [s]."""
+        return self.samples_factor * self.time_s
+
+    @property
+    def worth_s(self) -> float:
+        """Time of a step, as often as training needs it [s]."""
+        return self.samples_factor * self.step_time_s
 
     @property
     def cases(self) -> Cases:
         """The objective with all costs low, at their median, and high [s]."""
         low, high = self.interval_s if self.epoch_interval_s is None else self.epoch_interval_s
-        return low, self.objective_s, high
+        return self.samples_factor * low, self.objective_s, self.samples_factor * high
 
 
 def evaluate(
@@ -187,14 +200,24 @@ def at_end(costs: ProgramCosts, end: str) -> ProgramCosts:
     def bound(cost: Cost) -> Cost:
         return dataclasses.replace(cost, seconds=getattr(cost, end))
 
-    transfers = {}
-    for name, transfer in costs.transfers.items():
+    def moved(transfer: Transfer) -> Transfer:
         seconds = transfer.latency_s + transfer.flow_s
         factor = getattr(transfer, end) / seconds if seconds else 1.0
-        transfers[name] = dataclasses.replace(
-            transfer, latency_s=transfer.latency_s * factor, flow_s=transfer.flow_s * factor
-        )
+        return dataclasses.replace(transfer, latency_s=transfer.latency_s * factor, flow_s=transfer.flow_s * factor)
+
+    transfers = {name: moved(transfer) for name, transfer in costs.transfers.items()}
+    second_rounds = {
+        name: SecondRound(between=bound(second.between), transfer=moved(second.transfer))
+        for name, second in costs.second_rounds.items()
+    }
     compute = {name: bound(cost) for name, cost in costs.compute.items()}
     decoding = {name: bound(cost) for name, cost in costs.decoding.items()}
     period = None if costs.period is None else bound(costs.period)
-    return dataclasses.replace(costs, compute=compute, transfers=transfers, decoding=decoding, period=period)
+    return dataclasses.replace(
+        costs,
+        compute=compute,
+        transfers=transfers,
+        decoding=decoding,
+        second_rounds=second_rounds,
+        period=period,
+    )

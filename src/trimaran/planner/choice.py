@@ -84,6 +84,7 @@ def may_be_as_fast(ours: Cases, theirs: Cases) -> bool:
 def pareto_front(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
     """Those that no other one beats in the time of a step, the largest peak of memory and the number of devices.
 
+    The time is `Candidate.worth_s`: a step that must be done more often is as much longer.
     Of candidates that are equal in all three, the simplest is on the front.
 
     Args:
@@ -93,7 +94,7 @@ def pareto_front(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
         Ascending in time.
     """
     front: list[Candidate] = []
-    for candidate in sorted(candidates, key=lambda one: (one.step_time_s, largest_peak(one), simplicity(one.strategy))):
+    for candidate in sorted(candidates, key=lambda one: (one.worth_s, largest_peak(one), simplicity(one.strategy))):
         if not any(_is_no_worse(one, candidate) for one in front):
             front.append(candidate)
     return tuple(front)

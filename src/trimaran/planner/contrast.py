@@ -98,7 +98,7 @@ def conclude(chosen: Anatomy, other: Anatomy, *, obstacle: str = "") -> str:
     name, than = theirs.strategy.name, mine.strategy.name
     ratio = ratios(theirs, mine)[1]
     what = "" if mine.epoch_s is None else " an epoch"
-    figures = f"{format_seconds(theirs.objective_s)} against {format_seconds(mine.objective_s)}{what}"
+    figures = f"{format_seconds(theirs.time_s)} against {format_seconds(mine.time_s)}{what}"
     reasons = _reasons(chosen, other) if mine.epoch_s is None else f"in a step, {_reasons(chosen, other)}"
     if obstacle:
         return f"{name} would take {figures}, but is not to be had: {obstacle}."

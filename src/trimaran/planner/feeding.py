@@ -212,4 +212,4 @@ def _reasons(
     if why and samples.read.seconds + samples.prepare.seconds > samples.recall.seconds:
         yield f"samples are not kept by the host: {why}"
     elif kept is not None and not why:
-        yield not_worth_it(kept.candidate, chosen, mean_s=kept.mean[1])
+        yield not_worth_it(kept.candidate, chosen, mean_s=kept.mean[1] / kept.candidate.samples_factor)

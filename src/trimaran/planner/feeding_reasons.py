@@ -50,8 +50,8 @@ def not_worth_it(other: Candidate, chosen: Candidate, *, mean_s: float | None = 
     """
     return (
         f"{feeding_words(other.strategy)} is not worth it: {other.strategy.name} takes "
-        f"{format_seconds(other.objective_s if mean_s is None else mean_s)}, {chosen.strategy.name} "
-        f"{format_seconds(chosen.objective_s)}"
+        f"{format_seconds(other.time_s if mean_s is None else mean_s)}, {chosen.strategy.name} "
+        f"{format_seconds(chosen.time_s)}"
     )
 
 
@@ -83,8 +83,8 @@ def kept_reason(
     """
     nbytes = format_bytes(samples.samples * samples.stored_bytes)
     return (
-        f"the host keeps the samples ({nbytes}): a step takes {format_seconds(first.objective_s)} in the first epoch "
-        f"and {format_seconds(chosen.objective_s)} later; over {room.epochs} epochs "
+        f"the host keeps the samples ({nbytes}): a step takes {format_seconds(first.time_s)} in the first epoch "
+        f"and {format_seconds(chosen.time_s)} later; over {room.epochs} epochs "
         f"{1.0 - mean_s / best.objective_s:.0%} less than {best.strategy.name}, which reads them each time"
     )
 

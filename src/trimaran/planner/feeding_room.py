@@ -19,7 +19,7 @@ MEMORY_SHARE = 0.5
 
 
 def most_workers(candidate: Candidate, samples: SampleCosts, problem: Problem) -> int:
-    """Workers of a rank that the host bears: its memory, what of it they can hand batches over in, and its cores.
+    """Workers of a rank that the host bears: its memory and its cores.
 
     Args:
         candidate: says who reads, how much at a time, and what memory the ranks take
@@ -30,9 +30,8 @@ def most_workers(candidate: Candidate, samples: SampleCosts, problem: Problem) -
         return 0
     readers, batches = _readers(candidate), _batch_bytes(candidate, samples, problem)
     by_memory = int(_left_bytes(candidate, problem.room, problem) // ((WORKER_BYTES + batches) * readers))
-    by_shared = int(MEMORY_SHARE * problem.room.shared_bytes // max(1, batches * readers))
     by_cores = max(1, WORKERS_PER_CORE * problem.table.fingerprint.cores // readers)
-    return min(by_memory, by_shared, by_cores)
+    return min(by_memory, by_cores)
 
 
 def no_room(candidate: Candidate, samples: SampleCosts, problem: Problem) -> str:
@@ -47,11 +46,6 @@ def no_room(candidate: Candidate, samples: SampleCosts, problem: Problem) -> str
     if room is None or most_workers(candidate, samples, problem):
         return ""
     readers, batches = _readers(candidate), _batch_bytes(candidate, samples, problem)
-    if batches * readers > MEMORY_SHARE * room.shared_bytes:
-        return (
-            f"no worker hands batches over: one for each rank that reads takes {format_bytes(batches * readers)} of "
-            f"/dev/shm, and half of its {format_bytes(room.shared_bytes)} is for them; make it larger"
-        )
     left = format_bytes(int(_left_bytes(candidate, room, problem)))
     return (
         f"no worker has room: one for each rank that reads takes {format_bytes((WORKER_BYTES + batches) * readers)}, "

@@ -125,11 +125,7 @@ def _beats(candidate: Candidate, prospect: Prospect) -> bool:
     """Whether a candidate needs less time, and no more memory and devices, than another one can possibly do with."""
     lower = prospect.bound
     lighter = largest_peak(candidate) <= max(lower.peak_bytes, default=0)
-    return (
-        candidate.step_time_s < lower.step_time_s
-        and lighter
-        and candidate.strategy.devices <= prospect.strategy.devices
-    )
+    return candidate.worth_s < lower.step_time_s and lighter and candidate.strategy.devices <= prospect.strategy.devices
 
 
 def _kind(strategy: Strategy) -> tuple[bool | str, ...]:

@@ -1,5 +1,6 @@
 """Pins as they are written on the command line."""
 
+import math
 from collections.abc import Iterable
 from typing import get_args
 
@@ -26,6 +27,7 @@ def parse_pins(
     schedule: str | None = None,
     nodes: int | None = None,
     compression: str | None = None,
+    powersgd_samples: float | None = None,
     workers: int | None = None,
 ) -> Pins:
     """Pins as they are written on the command line.
@@ -42,6 +44,7 @@ def parse_pins(
         schedule: as in `Pins`
         nodes: as in `Pins`
         compression: "none", "bf16", "fp16" or "powersgd:RANK"
+        powersgd_samples: as in `Pins`
         workers: as in `Pins`
 
     Raises:
@@ -59,6 +62,11 @@ def parse_pins(
         raise InputError(f"--zero must be 0, 1, 2 or 3, got {zero}", value=zero)
     if workers is not None and not 0 <= workers <= MOST_WORKERS:
         raise InputError(f"--workers must be 0 to {MOST_WORKERS}, got {workers}", value=workers)
+    if powersgd_samples is not None and not 1.0 <= powersgd_samples < math.inf:
+        raise InputError(
+            f"--powersgd-samples must be 1 or more, times the samples without it, got {powersgd_samples}",
+            value=powersgd_samples,
+        )
     forbidden, allowed = read_kinds(forbid, option="--forbid"), read_kinds(allow, option="--allow")
     both = sorted(set(forbidden) & set(allowed))
     if both:
@@ -76,6 +84,7 @@ def parse_pins(
         nodes=nodes,
         compress="compress" in allowed,
         compression=None if compression is None else _read_compression(compression),
+        powersgd_samples=powersgd_samples,
         workers=workers,
     )
 

@@ -40,6 +40,8 @@ class Pins:
         nodes: over which replicas sum their gradients in levels; 1: they do not
         compress: gradients may lose something on the wire
         compression: of gradients, as it is written on the command line; a method is consent to it, "none" is no method
+        powersgd_samples: times the samples that PowerSGD needs to the target; None: as on built-in jobs. It is a figure
+            and forbids nothing
         workers: processes of each rank that load; how ranks are fed is chosen last, so no strategy goes against it
     """
 
@@ -55,6 +57,7 @@ class Pins:
     nodes: int | None = None
     compress: bool = False
     compression: str | None = None
+    powersgd_samples: float | None = None
     workers: int | None = None
 
     @property

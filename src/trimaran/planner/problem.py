@@ -12,6 +12,7 @@ from trimaran.errors import InputError
 from trimaran.graph import Graph
 from trimaran.planner.bounds import Bound, bound
 from trimaran.planner.candidates import Candidate, evaluate, score
+from trimaran.planner.compressing import samples_factor
 from trimaran.planner.cutting import cut, cut_within
 from trimaran.planner.epoch import EpochData
 from trimaran.planner.pins import NO_PINS, Pins
@@ -169,7 +170,7 @@ def assess_cut(strategy: Strategy, problem: Problem) -> Candidate:
         InfeasibleError: its memory budget is below what a step needs
         InputError: the batch does not divide, or the table or a trace lacks something
     """
-    return evaluate(
+    found = evaluate(
         strategy,
         problem.graph,
         problem.table,
@@ -179,12 +180,13 @@ def assess_cut(strategy: Strategy, problem: Problem) -> Candidate:
         epoch=problem.epoch,
         effect=effect_of_memory(strategy, problem),
     )
+    return replace(found, samples_factor=samples_factor(strategy.compression, problem.pins))
 
 
 def reassess(candidate: Candidate, problem: Problem) -> Candidate:
     """The same program by the costs of another problem, on its devices as they lie best there."""
     strategy = arrange(candidate.strategy, problem)
-    return score(
+    found = score(
         candidate.program,
         strategy,
         problem.graph,
@@ -195,6 +197,7 @@ def reassess(candidate: Candidate, problem: Problem) -> Candidate:
         epoch=problem.epoch,
         effect=effect_of_memory(strategy, problem),
     )
+    return replace(found, samples_factor=candidate.samples_factor)
 
 
 def effect_of_memory(strategy: Strategy, problem: Problem) -> Squeeze | None:

@@ -14,7 +14,7 @@ from trimaran.errors import InfeasibleError, InputError
 from trimaran.planner.altered import changed
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.changes import Change
-from trimaran.planner.compressing import METHODS, may_be_compressed
+from trimaran.planner.compressing import METHODS, may_be_compressed, samples_factor
 from trimaran.planner.contrast import Anatomy
 from trimaran.planner.critical import Part
 from trimaran.planner.outcomes import gains
@@ -120,11 +120,14 @@ def _on_the_wire(part: Part, strategy: Strategy, problem: Problem) -> Iterator[_
     methods = [method for method in METHODS if is_priced(method, problem.table, problem.cluster)]
     if part is Part.EXCHANGE and may_be_compressed(strategy) and methods:
         for method in methods:
+            factor = samples_factor(method, problem.pins)
             yield _Trial(
                 limiter=str(part),
                 name="16 bits on the wire" if method.method == "bf16" else f"PowerSGD of rank {method.rank}",
                 action=f"Send gradients as {method.name}: --compression {method.option}.",
-                assumption="training bears what is lost.",
+                assumption="training bears what is lost."
+                if factor == 1.0
+                else f"training needs {factor:g} times the samples.",
                 strategy=replace(strategy, compression=method),
             )
     elif strategy.compression is None:
@@ -216,7 +219,7 @@ def _try(trial: _Trial, chosen: Candidate, problem: Problem) -> Candidate | None
 
 def _basis(trial: _Trial, before: Candidate, after: Candidate) -> str:
     what = "a step" if before.epoch_s is None else "an epoch"
-    figures = f"Simulated: {format_seconds(before.objective_s)} {what} becomes {format_seconds(after.objective_s)}"
+    figures = f"Simulated: {format_seconds(before.time_s)} {what} becomes {format_seconds(after.time_s)}"
     if trial.batch_ratio != 1 and before.epoch_s is None:
         figures += f" for {trial.batch_ratio} times the samples"
     return figures + "."

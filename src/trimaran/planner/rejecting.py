@@ -26,7 +26,7 @@ def too_slow(prospect: Prospect, chosen: Candidate) -> Rejection:
         return Rejection(strategy=prospect.strategy, cause="time", reason=reason)
     reason = (
         f"takes at least {format_seconds(prospect.bound.objective_s)} {what}, "
-        f"{chosen.strategy.name} takes {format_seconds(chosen.objective_s)}"
+        f"{chosen.strategy.name} takes {format_seconds(chosen.time_s)}"
     )
     return Rejection(strategy=prospect.strategy, cause="bound", reason=reason)
 
@@ -56,8 +56,19 @@ def nothing_fits(problem: Problem, rejected: Sequence[Rejection]) -> InfeasibleE
     return InfeasibleError(
         f"no strategy fits {problem.graph.name} on {format_count(problem.devices, 'device')}. "
         f"The nearest of {len(rejected)} is {named.strategy.name}: {named.reason}"
+        + _kept_whole(named)
         + _undivided(problem, rejected, named),
         devices=problem.devices,
+    )
+
+
+def _kept_whole(named: Rejection) -> str:
+    """That nothing makes parts of a network fit, where memory is what stands against them."""
+    if named.cause != "memory" or named.strategy.pp * named.strategy.tp == 1:
+        return ""
+    return (
+        ". Parts of a network have no memory plan, so nothing is offloaded or recomputed there; a whole network on "
+        "each device (pp=1, tp=1) may have one"
     )
 
 

@@ -9,10 +9,8 @@ class Room:
 
     Attributes:
         memory_bytes: of the host, that this process may use [bytes]
-        shared_bytes: of it, what processes can hand to each other: the size of /dev/shm [bytes]
         epochs: passes over the training data
     """
 
     memory_bytes: int
-    shared_bytes: int
     epochs: int

@@ -55,6 +55,9 @@ def squeeze(strategy: Strategy, traced: TracedStep) -> Squeeze:
     kept_s = simulate_memory(trace, KEEP_ALL, costs).step_time_s
     update_s = sum(float(costs.durations_s[op.moment]) for op in trace.ops if op.phase is Phase.UPDATE)
     added_s = max(0.0, outcome.run.step_time_s - kept_s)
+    if outcome.plan.moved:
+        moved_bytes = outcome.run.to_host_bytes
+        added_s += traced.hooks.seconds(packs=len(trace.packs), moved_bytes=moved_bytes, ranks=strategy.devices)
     return Squeeze(
         factor=1.0 + added_s / (kept_s - update_s) if kept_s > update_s else 1.0,
         peak_bytes=outcome.live.peak + staying,

@@ -18,6 +18,9 @@ from trimaran.errors import InputError
 
 Method = Literal["bf16", "fp16", "powersgd"]
 
+SMALLEST_BYTES = 4
+"""Size of the smallest numbers that a method makes smaller [bytes]."""
+
 _TEXT = re.compile(r"(bf16|fp16)|powersgd(?:-r|:)?([1-9][0-9]{0,3})?")
 
 
@@ -86,6 +89,21 @@ class Compression:
         rows = shape[0]
         return min(self.rank, rows, numbers // rows) * (rows + numbers // rows)
 
+    def second_numbers(self, shape: Sequence[int]) -> int:
+        """Those of `wire_numbers` that go in a second sum: r a column.
+
+        Args:
+            shape: of the parameter
+
+        Example:
+            >>> Compression(method="powersgd", rank=2).second_numbers((64, 32, 3, 3))  # 2 · 288
+            576
+        """
+        if not self.factors(shape):
+            return 0
+        rows, columns = shape[0], math.prod(shape) // shape[0]
+        return min(self.rank, rows, columns) * columns
+
     def factors(self, shape: Sequence[int]) -> bool:
         """Whether the gradient of a parameter goes as two thin matrices.
 
@@ -99,7 +117,7 @@ class Compression:
         return min(self.rank, rows, columns) * (rows + columns) < numbers
 
     def wire_bytes(self, shapes: Sequence[Sequence[int]], *, itemsize: int = 4) -> int:
-        """Size of a bucket on the wire [bytes].
+        """Size of a bucket on the wire [bytes]; gradients of 16 bits go as they are, by any method.
 
         Args:
             shapes: of its parameters
@@ -108,7 +126,11 @@ class Compression:
         Example:
             >>> Compression(method="bf16").wire_bytes([(64, 32), (64,)])
             4224
+            >>> Compression(method="powersgd", rank=2).wire_bytes([(64, 32), (64,)], itemsize=2)
+            4224
         """
+        if itemsize < SMALLEST_BYTES:
+            return itemsize * sum(math.prod(shape) for shape in shapes)
         size = itemsize if self.method == "powersgd" else 2
         return size * sum(self.wire_numbers(shape) for shape in shapes)
 

@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 from trimaran.errors import InputError
 
+MOST_WORKERS, MOST_AHEAD = 4096, 4096
+"""Of each rank, in a plan that is run: sixteen workers for each core of a host of 256, and as many batches."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feeding:
@@ -47,6 +50,28 @@ class Feeding:
             "cached" if self.cached else "",
         )
         return " ".join(part for part in parts if part)
+
+
+def check_planned(feeding: Feeding, *, source: str) -> None:
+    """Refuse what no host bears, before a run starts as many processes.
+
+    Args:
+        feeding: of a plan that was read
+        source: of the plan
+
+    Raises:
+        InputError: more workers, or batches ahead, than that
+    """
+    for name, most in (("workers", MOST_WORKERS), ("ahead", MOST_AHEAD), ("copies_ahead", MOST_AHEAD)):
+        value = getattr(feeding, name)
+        if value > most:
+            raise InputError(
+                f"{source}: strategy.feeding.{name} is {value}, and a rank has at most {most}: take fewer, "
+                "or plan again",
+                source=source,
+                value=value,
+                most=most,
+            )
 
 
 IN_LINE = Feeding()

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trimaran.errors import CorruptDataError, InputError
+from trimaran.program.feeding import check_planned
 from trimaran.program.files import check_version, decode_object, digest, from_plain, read_text, to_plain
 from trimaran.program.plan_types import (
     CandidateRow,
@@ -142,6 +143,7 @@ def read_plan(path: Path) -> Plan:
             source=source,
         )
     plan = from_plain(plain, Plan, source=source)
+    check_planned(plan.strategy.feeding, source=source)
     plan_program(plan, source=source)
     return plan
 

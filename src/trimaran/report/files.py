@@ -5,9 +5,10 @@ One nested object, `schema_version` first. Errors are `predicted / measured - 1`
 """
 
 import contextlib
+import errno
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -163,10 +164,32 @@ def write_whole(path: Path, content: bytes) -> None:
     Raises:
         EnvironmentProblem: it cannot be written there
     """
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    with _unfinished(path) as unfinished:
         unfinished.write_bytes(content)
         unfinished.replace(path)
+
+
+def check_writable(path: Path) -> None:
+    """Refuse a file that could not be written, before the work for it is done.
+
+    Args:
+        path: where it will be written; nothing is there afterwards that was not there before
+
+    Raises:
+        EnvironmentProblem: it cannot be written there
+    """
+    with _unfinished(path) as unfinished:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        unfinished.write_bytes(b"")
+
+
+@contextlib.contextmanager
+def _unfinished(path: Path) -> Iterator[Path]:
+    """A name beside a file, for what is not whole yet; nothing is left under it."""
+    unfinished = path.parent / f".{path.name}.{os.getpid()}"
+    try:
+        yield unfinished
     except OSError as error:
         raise EnvironmentProblem(f"{path} cannot be written: {error.strerror}", path=str(path)) from error
     finally:

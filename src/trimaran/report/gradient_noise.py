@@ -10,6 +10,8 @@ from trimaran.costs.convergence.noise_scale import NoiseScale, Observation, as_s
 from trimaran.costs.convergence.resampling import LEAST_STEPS
 
 _LINES = 8
+_DOUBLES = 3.0
+"""In B_simple, the batch at which √(1 + B / B_simple), by which epochs grow (`costs.convergence.ways`), is 2."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +88,12 @@ def gradient_noise_lines(found: RunNoise) -> list[str]:
     if found.scaled is not None:
         lines.append(
             f"as {found.optimizer} scales gradients: critical batch "
-            f"{_range(found.scaled.b_crit, found.scaled.b_crit_interval)} samples: the one to go by"
+            f"{_range(found.scaled.b_crit, found.scaled.b_crit_interval)} samples, "
+            f"B_simple {_range(found.scaled.b_simple, found.scaled.interval)}"
+        )
+        lines.append(
+            "where its rate follows the square root of the batch, epochs double at "
+            f"{_round(_DOUBLES * found.scaled.b_simple)} samples"
         )
     shown = found.by_epoch[:: max(1, math.ceil(len(found.by_epoch) / _LINES))]
     if len(found.by_epoch) > 1:

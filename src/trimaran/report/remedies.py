@@ -69,18 +69,19 @@ def remedies_document(remedies: Sequence[Remedy]) -> list[dict[str, object]]:
     return [to_plain(remedy) for remedy in remedies]
 
 
-def remedy_table(remedies: Sequence[Remedy]) -> RenderableType:
+def remedy_table(remedies: Sequence[Remedy], *, title: str = "Remedies, by predicted gain") -> RenderableType:
     """Remedies in the given order, each with what to do and how its gain was computed, readable at 80 columns.
 
     Args:
         remedies: ranked
+        title: says by what
 
     Returns:
         A table of names and gains, and below it a paragraph for each remedy.
     """
     table = Table(
         box=box.SIMPLE_HEAD,
-        title=Text("Remedies, by predicted gain", style="bold"),
+        title=Text(title, style="bold"),
         title_justify="left",
         show_edge=False,
         pad_edge=False,

@@ -19,9 +19,14 @@ _TITLES = {
     "compute": "compute         forward, backward, update",
     "communication": "communication   exchanges, exposed",
     "synchronization": "synchronization waiting for other ranks",
-    "unattributed": "unattributed",
+    "unattributed": "unattributed    what nobody measured",
 }
 _SHORT = {"communication": "comm", "synchronization": "sync", "unattributed": "rest"}
+_WAYS = {
+    "cold": "samples read for the first time",
+    "cached": "samples read again",
+    "synthetic": "one batch, nothing loaded",
+}
 _MOST_RANKS = 8
 # Below this share of the step a class is not shown to people.
 _SHOWN = 5e-4
@@ -90,8 +95,8 @@ class StallReport:
         by_rank: the mean step of each rank
         limiter: the largest class other than compute, where it is worth the name; else "compute"
         without: the step without each class that there is
-        advice: remedies that are worth it, ranked
-        not_worth: known remedies that are not, ranked
+        advice: remedies that are sure to be worth it, by the low end of their gain
+        not_worth: known remedies that are not, by predicted gain
         notes: what else a person should know, one sentence each
         environment: versions and devices
     """
@@ -146,9 +151,9 @@ def stalls_view(report: StallReport) -> RenderableType:
         lines += [Text(), _ranks_table(report)]
     lines.append(Text())
     if report.advice:
-        lines.append(remedy_table(report.advice))
+        lines.append(remedy_table(report.advice, title="Remedies, by the gain that is sure"))
     else:
-        lines.append(Text("No known remedy for feeding or exchange would save 1 % of the step."))
+        lines.append(Text("No known remedy for feeding or exchange is sure to save 1 % of the step."))
     if report.not_worth:
         lines += [Text(), _not_worth(report.not_worth)]
     if report.notes:
@@ -187,12 +192,8 @@ def _ways_table(report: StallReport) -> RenderableType:
     table.add_section()
     table.add_row("step", "100 %", *(format_seconds(way.step_time_s) for way in report.ways.values()))
     steps = ", ".join(f"{way.steps} {name}" for name, way in report.ways.items())
-    caption = Text(
-        f"share: of the {report.way} step. cold: samples read for the first time; cached: the\n"
-        f"same again; synthetic: one batch, nothing loaded. Steps: {steps}.",
-        style="dim",
-    )
-    return Group(table, caption)
+    ways = "; ".join(f"{way}: {_WAYS[way]}" for way in report.ways)
+    return Group(table, Text(f"share: of the {report.way} step. {ways}. Steps: {steps}.", style="dim"))
 
 
 def _ranks_table(report: StallReport) -> RenderableType:
@@ -212,7 +213,8 @@ def _ranks_table(report: StallReport) -> RenderableType:
 def _not_worth(remedies: Sequence[Remedy]) -> RenderableType:
     lines: list[RenderableType] = [Text("Not worth it here", style="bold")]
     for remedy in remedies:
-        text = Text(f"{remedy.name}: {100 * remedy.predicted_gain:.1f} %. ")
+        low, high = (f"{100 * end:.1f}" for end in remedy.gain_interval)
+        text = Text(f"{remedy.name}: {100 * remedy.predicted_gain:.1f} % (90 %: {low} to {high} %). ")
         text.append(remedy.basis, style="dim")
         lines.append(_bullet(text))
     return Group(*lines)

@@ -1,16 +1,21 @@
 """What runs the instructions of a rank, put together around its part of the job."""
 
 from dataclasses import dataclass
+from functools import partial
+
+import torch.distributed as dist
 
 from trimaran.graph.capture import Capture
 from trimaran.job import Job
 from trimaran.program.cut import carried
+from trimaran.program.layout import strategy_layout
 from trimaran.program.nodes import is_chained
 from trimaran.program.segments import segment_ops
 from trimaran.program.types import Program, Strategy
 from trimaran.runtime.channels import Channels
 from trimaran.runtime.compression import Wire, open_codec
 from trimaran.runtime.exchanges import Exchanges
+from trimaran.runtime.gradient_noise import GradientNoise, SecondMoment
 from trimaran.runtime.interpreter import Interpreter
 from trimaran.runtime.levels import Levels
 from trimaran.runtime.part import Part
@@ -31,11 +36,13 @@ class Machinery:
         recorder: writes down what happens
         reductions: collectives, and the update
         interpreter: runs instructions
+        gradient_noise: notes the norms of gradients; None: nobody does
     """
 
     recorder: Recorder
     reductions: Reductions
     interpreter: Interpreter
+    gradient_noise: GradientNoise | None
 
 
 def assemble(
@@ -48,6 +55,7 @@ def assemble(
     world: World,
     channels: Channels,
     record: bool,
+    gradient_noise: int,
 ) -> Machinery:
     """Put together what runs the instructions of this rank.
 
@@ -60,6 +68,7 @@ def assemble(
         world: this process's
         channels: communicate
         record: write down what happens
+        gradient_noise: note the norms of gradients in one step of so many; 0: in none
     """
     streams = open_streams(world.device)
     recorder = Recorder(world.rank, streams, channels.control, enabled=record)
@@ -82,6 +91,11 @@ def assemble(
         wire=wire,
         levels=_open_levels(strategy, program, world=world, channels=channels, in_flight=in_flight, recorder=recorder),
     )
+    noise = None
+    if gradient_noise:
+        second_moment = reductions.second_moment
+        noise = _open_noise(strategy, part, world, channels, every=gradient_noise, second_moment=second_moment)
+        reductions.gradient_noise = noise
     parts = () if capture is None else segment_ops(capture.graph, strategy)
     exchanged = {} if capture is None else capture.graph.exchanged(parts)
     routes = {} if capture is None else carried(capture.graph, parts, strategy.rows)
@@ -104,7 +118,7 @@ def assemble(
         reductions=reductions,
         recorder=recorder,
     )
-    return Machinery(recorder=recorder, reductions=reductions, interpreter=interpreter)
+    return Machinery(recorder=recorder, reductions=reductions, interpreter=interpreter, gradient_noise=noise)
 
 
 def _open_levels(
@@ -118,3 +132,25 @@ def _open_levels(
         return None
     chain = channels.chain()
     return Levels(groups[0], channels=channels, chain=chain, in_flight=in_flight, recorder=recorder)
+
+
+def _open_noise(
+    strategy: Strategy,
+    part: Part,
+    world: World,
+    channels: Channels,
+    *,
+    every: int,
+    second_moment: SecondMoment,
+) -> GradientNoise:
+    """What notes the norms of this rank's gradients in one step of so many."""
+    replica, _, _ = strategy_layout(strategy).place_of(world.rank)
+    # Replicas that sum on every rank have the same sums; with homes, each has those of its own.
+    counts = replica == 0 or strategy.sync == "p2p"
+    return GradientNoise(
+        [one for stage in part.stages.values() for one in stage.module.parameters()],
+        part.counted if counts else (),
+        add_up=None if channels.control is None else partial(dist.all_reduce, group=channels.control),
+        every=every,
+        second_moment=second_moment,
+    )

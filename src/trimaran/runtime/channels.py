@@ -107,6 +107,37 @@ class Channels:
         """Start to put together what each rank of a group has a share of."""
         return self._start(all_gather, whole, shard, group=self._groups[group], async_op=True)
 
+    def from_rank_0(self, number: int) -> int:
+        """The number that rank 0 gives; every rank calls it.
+
+        Raises:
+            ExecutionError: another rank is gone
+        """
+        if self.control is None:
+            return number
+        value = torch.tensor([number])
+        with in_contact(self._world.rank, "a word from rank 0"):
+            dist.broadcast(value, group_src=0, group=self.control)
+        return int(value)
+
+    def first_rank(self, own: bool) -> int | None:
+        """The first rank on which something is true; every rank calls it.
+
+        Args:
+            own: whether it is on this one
+
+        Raises:
+            ExecutionError: another rank is gone
+        """
+        if self.control is None:
+            return 0 if own else None
+        flags = torch.zeros(self._world.size, dtype=torch.int64)
+        flags[self._world.rank] = int(own)
+        with in_contact(self._world.rank, "a question to all ranks"):
+            dist.all_reduce(flags, group=self.control)
+        ranks = flags.nonzero().flatten().tolist()
+        return int(ranks[0]) if ranks else None
+
     def group(self, ranks: Group) -> Any:
         """The process group of some ranks that a collective of a program names."""
         return self._groups[ranks]

@@ -10,15 +10,13 @@
 Every method but `fetch` is called on every rank, in the same order: they communicate.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from trimaran.costs.convergence.noise_scale import Observation
@@ -34,13 +32,12 @@ from trimaran.runtime.channels import Channels, in_contact
 from trimaran.runtime.checkpoint import gather_weights, read_weights, write_weights
 from trimaran.runtime.evaluations import evaluation_states
 from trimaran.runtime.feed import Feed, Share, open_feed
-from trimaran.runtime.gradient_noise import GradientNoise, check_observable
-from trimaran.runtime.precision import place_batch, place_model
+from trimaran.runtime.gradient_noise import check_observable
+from trimaran.runtime.precision import place_model
 from trimaran.runtime.seeds import derive_seed, seed_generators
 from trimaran.runtime.setup import bucket_instructions, check_capture, check_world, make_part, share_weights
-from trimaran.runtime.shares import cut_batch, microbatch_sizes
 from trimaran.runtime.stages import evaluating
-from trimaran.runtime.state import State
+from trimaran.runtime.step_states import step_state
 from trimaran.runtime.world import World
 from trimaran.timeline import HOST, Timeline
 
@@ -118,11 +115,11 @@ class Executor:
             world=world,
             channels=self._channels,
             record=record,
+            gradient_noise=gradient_noise,
         )
         self._recorder = machinery.recorder
         self._reductions, self._interpreter = machinery.reductions, machinery.interpreter
-        self._noise = self._open_noise(gradient_noise) if gradient_noise else None
-        self._reductions.gradient_noise = self._noise
+        self._noise = machinery.gradient_noise
         self._uses = [self._interpreter.check(of) for of in (self._instructions, self._evaluation)]
         self.steps = 0
         self._opened = ExitStack()
@@ -158,7 +155,7 @@ class Executor:
             self._world,
             replica=self._replica,
             reads=self.reads,
-            from_rank_0=self._from_rank_0,
+            from_rank_0=self._channels.from_rank_0,
             group=self._channels.control,
         )
         self._opened.callback(shared.close)
@@ -191,17 +188,21 @@ class Executor:
             InputError: the share has another size than this rank's, or the loss is no scalar
             ExecutionError: the loss is not a finite number, on every rank; or another rank is gone
         """
-        if isinstance(batch, Share):
-            state = State(number=self.steps, samples=batch.samples, sizes=batch.sizes, source=batch.microbatch)
-        else:
-            samples = samples or self._job.global_batch_size
-            sizes = self._sizes(samples)
-            state = State(number=self.steps, samples=samples, sizes=sizes, source=self._cut(batch, sizes))
+        state = step_state(
+            self._job,
+            self._strategy,
+            batch,
+            number=self.steps,
+            samples=samples,
+            replica=self._replica,
+            reads=self.reads,
+            device=self._world.device,
+        )
         if self._noise is not None:
             self._noise.begin(self.steps)
         try:
             self._interpreter.run(self._instructions, self._uses[0], state)
-            loss = self._reductions.check_loss(state)
+            loss = self._reductions.losses.loss(state)
         except BaseException:
             self._reductions.forget()
             self._recorder.discard()
@@ -235,7 +236,7 @@ class Executor:
                     if number == 0:
                         self._reductions.share_buffers(self._instructions, state)
                     self._interpreter.run(self._evaluation, self._uses[1], state)
-                    total += self._reductions.mean_metric(state)
+                    total += self._reductions.losses.mean_metric(state)
         finally:
             self._recorder.enabled = recording
         return float(total[0] / total[1])
@@ -268,15 +269,9 @@ class Executor:
     def weights(self) -> dict[str, torch.Tensor]:
         """The plain `state_dict` of the user's model, in host memory: on rank 0; on the others nothing."""
         with in_contact(self._world.rank, "gathering the weights"):
-            held: dict[str, torch.Tensor] = {}
-            if self._part.state is not None:
-                held.update(self._part.state())
-            else:
-                for stage in self._part.stages.values():
-                    held.update(stage.module.state_dict())
             return gather_weights(
                 self._model,
-                held,
+                self._part.weights(),
                 rank=self._world.rank,
                 rows=[self._layout.rank(0, row) for row in range(self._strategy.pp)],
                 group=self._channels.control,
@@ -291,7 +286,7 @@ class Executor:
         weights = self.weights()
         if self._world.rank == 0:
             write_weights(weights, path)
-        self._from_rank_0(0)
+        self._channels.from_rank_0(0)
 
     def load(self, path: str | Path) -> None:
         """Read the plain `state_dict` of the user's model; every rank reads the file.
@@ -316,21 +311,6 @@ class Executor:
         # What refers to a process group keeps its threads alive, and this refers to everything.
         vars(self).clear()
 
-    def _sizes(self, samples: int) -> tuple[int, ...]:
-        if samples < self._strategy.dp:
-            raise InputError(
-                f"a global batch of {samples} samples is too small for {self._strategy.dp} replicas: leave it out",
-                samples=samples,
-            )
-        replicas = microbatch_sizes(samples, replicas=self._strategy.dp, microbatches=self._strategy.microbatches)
-        return replicas[self._replica]
-
-    def _cut(self, batch: Any, sizes: tuple[int, ...]) -> Callable[[int], Any]:
-        if not self.reads:
-            return lambda number: None
-        cut, job, device = cut_batch(batch, sizes), self._job, self._world.device
-        return lambda number: place_batch(cut[number], precision=job.precision, device=device)
-
     def _reduce_bucket(self, segment: int, number: int, flat: torch.Tensor, parameters: Sequence[torch.Tensor]) -> None:
         """A bucket is complete; number -1 is the last one of its segment, whichever it is."""
         buckets = self._buckets[segment]
@@ -339,24 +319,3 @@ class Executor:
         else:
             # DDP has more of them in its first steps than the program says.
             self._reductions.start_bucket(replace(buckets[-1], label=f"b{number}"), flat, parameters)
-
-    def _open_noise(self, every: int) -> GradientNoise:
-        made = [one for stage in self._part.stages.values() for one in stage.module.parameters()]
-        # Replicas that sum on every rank have the same sums; with homes, each has those of its own.
-        counts = self._replica == 0 or self._strategy.sync == "p2p"
-        control = self._channels.control
-        return GradientNoise(
-            made,
-            self._part.counted if counts else (),
-            add_up=None if control is None else partial(dist.all_reduce, group=control),
-            every=every,
-            second_moment=self._reductions.second_moment,
-        )
-
-    def _from_rank_0(self, number: int) -> int:
-        if self._channels.control is None:
-            return number
-        value = torch.tensor([number])
-        with in_contact(self._world.rank, "a word from rank 0"):
-            dist.broadcast(value, group_src=0, group=self._channels.control)
-        return int(value)

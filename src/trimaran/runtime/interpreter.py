@@ -146,7 +146,7 @@ class Interpreter:
         self._keep(instruction, state, passage.made)
         self._recorder.add(instruction.token, COMPUTE, start, self._recorder.stamp())
         if stage.is_last:
-            self._reductions.fetch_loss(state)
+            self._reductions.losses.fetch(state)
 
     def _backward(self, instruction: Instruction, state: State) -> None:
         self._exchanges.wait(instruction)

@@ -57,3 +57,9 @@ class Part:
     shapes: Mapping[str, torch.Size] = field(default_factory=dict)
     close: Callable[[], None] | None = None
     record: Callable[[Recorder], None] | None = None
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """What this rank has trained, whole, under the names of the user's model; every rank calls it, in one order."""
+        if self.state is not None:
+            return dict(self.state())
+        return {name: tensor for stage in self.stages.values() for name, tensor in stage.module.state_dict().items()}

@@ -2,7 +2,8 @@
 
     parent                                        rank k (a process in a session of its own)
     ──────                                        ──────
-    private folder for the ranks to meet in
+    private folder for the ranks to meet in, and for
+    their logs, where nobody wants these afterwards
     with slow links: a network of their own
     start all, send each its request     ──▶      join the others through a file, gloo or NCCL on the loopback interface
                                                   or on that network
@@ -11,9 +12,9 @@
     all have answered: return
 
 The parent ends all ranks, first asking, then killing, as soon as one fails, or when anything is raised in it, Ctrl-C
-included. A rank whose parent is gone, even killed, ends itself: each watches a pipe that only the parent's death
-closes. No port is opened outside the loopback interface or the ranks' own network, which ends with the last of them,
-and nothing has a fixed name, so that runs do not collide.
+included. A rank whose parent is gone, even killed, removes the folder and ends itself: each watches a pipe that only
+the parent's death closes. No port is opened outside the loopback interface or the ranks' own network, which ends with
+the last of them, and nothing has a fixed name, so that runs do not collide.
 """
 
 import contextlib
@@ -110,7 +111,7 @@ def launch(
     arguments: Sequence[Any] = (),
     *,
     ranks: int,
-    log_dir: str | Path,
+    log_dir: str | Path | None = None,
     on_event: Callable[[int, Event], None] | None = None,
     environment: Mapping[str, str] | None = None,
     device: DeviceChoice = "auto",
@@ -124,7 +125,8 @@ def launch(
         function: a function that another process can import; gets its `World` first
         arguments: the same for all ranks; sent through memory, never through a file
         ranks: how many
-        log_dir: folder for `rank<k>.log`, which gets what rank k prints; made where it is missing
+        log_dir: folder for `rank<k>.log`, which gets what rank k prints; made where it is missing. None: a folder that
+            is gone with the ranks, also where this process is killed
         on_event: called in the parent with the rank and the event for each `world.report(event)`
         environment: variables to set in the ranks, such as `{"OMP_NUM_THREADS": "4"}`; by default a rank has one thread
         device: "auto" takes GPUs where there is one a rank, else the CPU
@@ -144,12 +146,12 @@ def launch(
     if ranks < 1:
         raise InputError(f"at least one rank is needed, got {ranks}", ranks=ranks)
     work = _pack(function, arguments)
-    logs = Path(log_dir)
-    logs.mkdir(parents=True, exist_ok=True)
     with _network(link, uplink, ranks) as seats:
         folder = tempfile.mkdtemp(prefix="trimaran-")
+        logs = Path(folder if log_dir is None else log_dir)
         started: list[_Rank] = []
         try:
+            logs.mkdir(parents=True, exist_ok=True)
             # Extended one by one: what has been started must be known when the next one fails.
             started.extend(
                 _start(number, folder, logs / f"rank{number}.log", environment or {}, seat)

@@ -13,21 +13,20 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import torch
-import torch.distributed as dist
 
 from trimaran.errors import InputError
 from trimaran.program.types import Instruction, Kind
-from trimaran.runtime.channels import Channels, in_contact
+from trimaran.runtime.channels import Channels
 from trimaran.runtime.compression import Wire
 from trimaran.runtime.flat import pack, unpack
 from trimaran.runtime.gradient_noise import GradientNoise
 from trimaran.runtime.levels import Levels
-from trimaran.runtime.loss_sums import finite_loss, own_loss, own_metric
+from trimaran.runtime.loss_sums import LossSums, own_loss, own_metric
 from trimaran.runtime.part import HasGradient
 from trimaran.runtime.pending import InFlight, Pending
 from trimaran.runtime.record import Recorder
 from trimaran.runtime.state import State
-from trimaran.runtime.streams import Stamp, fetch
+from trimaran.runtime.streams import Stamp
 from trimaran.runtime.updates import Updater
 from trimaran.runtime.world import World
 from trimaran.timeline import COMPUTE
@@ -49,6 +48,7 @@ class Reductions:
         levels: adds up buckets of gradients within nodes and then across them; None: all replicas at once
 
     Attributes:
+        losses: sums of losses and metrics
         gradient_noise: notes the norms of gradients; None: nobody wants them
     """
 
@@ -77,6 +77,7 @@ class Reductions:
         self._wire = wire
         self._levels = levels
         self._weighted: bool | None = None
+        self.losses = LossSums(world, channels.first_rank)
         self.gradient_noise: GradientNoise | None = None
 
     @property
@@ -176,49 +177,10 @@ class Reductions:
         self._wait(instruction)
         self._settle_gradients(state)
         # Before the weights are lost.
-        sums = self._mean(state).tolist() if state.fetched is None else state.fetched()
-        finite_loss(sums, state, self._first_rank)
+        self.losses.check(state)
         start = self._recorder.stamp()
         self._updater.update()
         self._recorder.add(instruction.token, COMPUTE, start, self._recorder.stamp())
-
-    def fetch_loss(self, state: State) -> None:
-        """Where a GPU trains alone, start to bring the loss to the host as soon as the last forward has been issued.
-
-        So the check before the update waits for the forward only, and not for the backward. With several ranks the
-        loss is known when all have been heard, and the check waits for that.
-
-        Args:
-            state: of a step; does nothing before its last forward
-        """
-        if self._world.device == "cpu" or self._world.size > 1:
-            return
-        if len(state.terms) == sum(size > 0 for size in state.sizes):
-            state.fetched = fetch(self._mean(state))
-
-    def check_loss(self, state: State) -> float:
-        """The loss of the global batch, on every rank; also waits for a GPU to have done the step.
-
-        Args:
-            state: of a step whose loss has been added up
-
-        Raises:
-            ExecutionError: it is not a finite number; on every rank
-        """
-        return finite_loss(self._mean(state).tolist(), state, self._first_rank)
-
-    def mean_metric(self, state: State) -> torch.Tensor:
-        """Sum over the samples of the metric of a batch, and their number, over all ranks, fp64, in host memory.
-
-        Args:
-            state: of the evaluation of one batch
-        """
-        return (own_metric(state, self._world.device) if state.mean is None else state.mean).cpu()
-
-    def _mean(self, state: State) -> torch.Tensor:
-        if state.mean is None:
-            state.mean = own_loss(state, self._world.device)
-        return state.mean
 
     def _mean_loss(self, instruction: Instruction, state: State) -> None:
         self._add_up(instruction, state, own_loss(state, self._world.device))
@@ -275,7 +237,7 @@ class Reductions:
         if self._agree_on_weighted(state):
             self._in_flight.wait(f"{Kind.ALL_REDUCE}#loss")
             before = self._recorder.stamp()
-            divisor = self._mean(state)[1]
+            divisor = self.losses.mean(state)[1]
             self._updater.divide(divisor)
             self._recorder.add(Kind.UPDATE, COMPUTE, before, self._recorder.stamp())
         if self.gradient_noise is not None:
@@ -285,19 +247,8 @@ class Reductions:
         """Whether the loss is (sum, weight): only the last stage has seen it, so it is asked, once in a run."""
         if self._weighted is None:
             own = any(term.weighted for term in state.terms)
-            self._weighted = self._first_rank(own) is not None
+            self._weighted = self._channels.first_rank(own) is not None
         return self._weighted
-
-    def _first_rank(self, own: bool) -> int | None:
-        """The first rank on which something is true; every rank takes part."""
-        if self._channels.control is None:
-            return 0 if own else None
-        flags = torch.zeros(self._world.size, dtype=torch.int64)
-        flags[self._world.rank] = int(own)
-        with in_contact(self._world.rank, "a question to all ranks"):
-            dist.all_reduce(flags, group=self._channels.control)
-        ranks = flags.nonzero().flatten().tolist()
-        return int(ranks[0]) if ranks else None
 
     def _launch(
         self,

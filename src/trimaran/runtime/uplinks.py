@@ -16,20 +16,9 @@ from dataclasses import dataclass
 
 from trimaran.cluster.types import Link
 from trimaran.errors import InputError
+from trimaran.runtime.link_commands import Commands, packet_bytes, raised, rank_end, switch, throttle
 from trimaran.runtime.namespaces import open_namespace
-from trimaran.runtime.wires import (
-    ENVIRONMENT,
-    Commands,
-    Seat,
-    check_link,
-    find_tool,
-    packet_bytes,
-    raised,
-    rank_end,
-    run_in,
-    switch,
-    throttle,
-)
+from trimaran.runtime.wires import ENVIRONMENT, Seat, check_link, find_tool, run_in
 
 _UP = "up"
 

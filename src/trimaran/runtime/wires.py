@@ -11,15 +11,9 @@ its own. Nothing is made in the machine's own namespace, and nothing has a name 
 
 Ranks on several nodes, whose switches are joined by links of another rate, are in `uplinks`.
 
-Every interface but the bridge is held to the rate in the direction in which it sends, by a token bucket. So a rank
-sends and receives at the rate at the same time, and several that send to one share its rate, as at the port of a
-switch.
-
-How large the packets and the bucket are is a compromise. A link that was idle lets a full bucket through at once, so
-the bucket must be small; a packet must fit into it, so packets must be small; and each packet costs time of the
-processors that the ranks compute on. Packets that take 0.2 ms each are 5,000 a second at any rate. The bucket has room
-for one, and for what the link carries while the kernel's timer is late. The rate is that of what the packets carry:
-their headers are allowed for.
+Every interface but the bridge is held to the rate in the direction in which it sends, by a token bucket
+(`link_commands`). So a rank sends and receives at the rate at the same time, and several that send to one share its
+rate, as at the port of a switch.
 """
 
 import contextlib
@@ -34,26 +28,14 @@ from typing import TypeVar
 
 from trimaran.cluster.types import Link
 from trimaran.errors import EnvironmentProblem, InputError
+from trimaran.runtime.link_commands import WIRE, Commands, pair, rank_end, switch
 from trimaran.runtime.namespaces import inside, open_namespace
 
 Result = TypeVar("Result")
 
-_PACKET_S = 200e-6
-_LATE_S = 100e-6
-# Below: Ethernet's. Above: what an IP packet can be.
-_SMALLEST_PACKET, _LARGEST_PACKET = 1500, 65_000
-_ETHERNET = 14
-# IP, TCP, and TCP's time stamps.
-_HEADERS = 20 + 20 + 12
-# More than all that TCP has on its way: nothing is dropped where several send to one.
-_QUEUE_BYTES = 64 << 20
-_QUEUE_PACKETS = 100_000
 _COMMAND_S = 30.0
 _SBIN = "/usr/sbin:/sbin"
 _MOST_RANKS = 250
-
-WIRE = "wire"
-"""The interface of a rank."""
 
 ENVIRONMENT = {
     "GLOO_SOCKET_IFNAME": WIRE,
@@ -87,19 +69,6 @@ class Seat:
         return work() if self.namespace is None else inside(self.namespace, work)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Commands:
-    """What is to be run in one namespace.
-
-    Attributes:
-        ip: lines for `ip -batch`
-        tc: lines for `tc -batch`
-    """
-
-    ip: tuple[str, ...]
-    tc: tuple[str, ...] = ()
-
-
 @contextlib.contextmanager
 def wired(link: Link | None, *, ranks: int) -> Iterator[tuple[Seat, ...]]:
     """A network for the ranks of one machine, as long as the block runs and as the ranks live.
@@ -130,89 +99,6 @@ def wired(link: Link | None, *, ranks: int) -> Iterator[tuple[Seat, ...]]:
         for rank, end in enumerate(ends):
             run_in(end, rank_end(rank, link), tools)
         yield tuple(Seat(namespace=end, environment=ENVIRONMENT) for end in ends)
-
-
-def packet_bytes(link: Link) -> int:
-    """The largest packet: what the link carries in 0.2 ms, within what is possible [bytes].
-
-    Args:
-        link: what is imitated
-
-    Example:
-        >>> [packet_bytes(Link(bytes_per_s=rate, latency_s=0.0, source="example")) for rate in (1e6, 125e6, 25e9)]
-        [1500, 25000, 65000]
-    """
-    return min(_LARGEST_PACKET, max(_SMALLEST_PACKET, round(link.bytes_per_s * _PACKET_S)))
-
-
-def pair(name: str, path: str, *, other: str = WIRE) -> str:
-    """The line of `ip` that makes two joined interfaces, one here and one elsewhere.
-
-    Args:
-        name: of the one here
-        path: of the other one's namespace
-        other: name of that one
-    """
-    return f"link add name {name} type veth peer name {other} netns {path}"
-
-
-def rank_end(rank: int, link: Link, *, packet: int | None = None) -> Commands:
-    """What is to be run in the namespace of a rank, after its interface has been made.
-
-    Args:
-        rank: decides on the address
-        link: what its interface is held to
-        packet: the largest one [bytes]; None: as the link is best imitated
-    """
-    return Commands(
-        ip=("link set dev lo up", f"addr add 10.0.0.{rank + 1}/24 dev {WIRE}", raised(WIRE, link, packet)),
-        tc=throttle(WIRE, link, latency_s=link.latency_s, packet=packet),
-    )
-
-
-def switch(paths: Sequence[str], link: Link, *, packet: int | None = None, other: str = WIRE) -> Commands:
-    """What is to be run in the namespace of a switch.
-
-    Args:
-        paths: of the namespaces that it joins
-        link: what each port is held to
-        packet: as of `rank_end`
-        other: name of the interface at the other end of each port
-    """
-    ip = ["link add name bridge type bridge", "link set dev bridge up"]
-    tc: list[str] = []
-    for number, path in enumerate(paths):
-        port = f"port{number}"
-        ip += [pair(port, path, other=other), raised(port, link, packet), f"link set dev {port} master bridge"]
-        tc += throttle(port, link, packet=packet)
-    return Commands(ip=tuple(ip), tc=tuple(tc))
-
-
-def throttle(interface: str, link: Link, *, latency_s: float = 0.0, packet: int | None = None) -> tuple[str, ...]:
-    """The lines of `tc` that hold what an interface sends.
-
-    Args:
-        interface: its name
-        link: the rate that is to be left for data
-        latency_s: by which each packet is held back [s]
-        packet: as of `rank_end`
-    """
-    packet = packet_bytes(link) if packet is None else packet
-    rate = link.bytes_per_s * (packet + _ETHERNET) / (packet - _HEADERS)
-    burst = packet + _ETHERNET + round(rate * _LATE_S)
-    bucket = f"tbf rate {round(8 * rate)}bit burst {burst} limit {_QUEUE_BYTES}"
-    if not latency_s:
-        return (f"qdisc add dev {interface} root {bucket}",)
-    return (
-        f"qdisc add dev {interface} root handle 1: netem delay {round(1e6 * latency_s)}us limit {_QUEUE_PACKETS}",
-        f"qdisc add dev {interface} parent 1: handle 2: {bucket}",
-    )
-
-
-def raised(interface: str, link: Link, packet: int | None = None) -> str:
-    """The line of `ip` that brings an interface up; arguments as of `throttle`."""
-    # One segment at a time: the kernel would join segments to packets that do not fit into the bucket.
-    return f"link set dev {interface} mtu {packet_bytes(link) if packet is None else packet} gso_max_segs 1 up"
 
 
 def check_link(link: Link, ranks: int) -> None:

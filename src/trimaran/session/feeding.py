@@ -1,6 +1,5 @@
 """What a plan for this machine says of how its ranks are fed."""
 
-import os
 from dataclasses import replace
 from typing import Any
 
@@ -19,17 +18,7 @@ def room_of(job: Job) -> Room:
     Args:
         job: says how many epochs there are
     """
-    memory_bytes = detect_processor().memory_bytes
-    return Room(memory_bytes=memory_bytes, shared_bytes=_shared_bytes(memory_bytes), epochs=max(1, job.epochs))
-
-
-def _shared_bytes(most: int) -> int:
-    """Size of the memory that processes share by name, as torch's loader does; containers often have little [bytes]."""
-    try:
-        found = os.statvfs("/dev/shm")
-    except OSError:
-        return most
-    return min(most, found.f_blocks * found.f_frsize)
+    return Room(memory_bytes=detect_processor().memory_bytes, epochs=max(1, job.epochs))
 
 
 def feeding_notes(found: Search) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ job gave it; only what it says is multiplied. So a schedule that sets rates outr
 import dataclasses
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from trimaran.costs.convergence.recipes import RULES, Recipe, named_factor
@@ -58,6 +58,30 @@ def follow_recipe(job: Job, recipe: Recipe) -> Job:
         )
 
     return dataclasses.replace(job, lr_schedule=make_schedule)
+
+
+def rates_of(job: Job, recipe: Recipe, optimizer: "Optimizer") -> Iterator[float]:
+    """The learning rate of each update of a job as a recipe trains it: that of the first group.
+
+    Without an end, but where a schedule of the user's has one, as one-cycle has: after that it raises.
+
+    Args:
+        job: its `global_batch_size` is the batch that is wanted
+        recipe: says at which batch the job's own rates hold
+        optimizer: of the job, new; its rates are changed, its parameters are not
+    """
+    followed = follow_recipe(job, recipe)
+    schedule = None if followed.lr_schedule is None else followed.lr_schedule(optimizer)
+    while True:
+        yield float(optimizer.param_groups[0]["lr"])
+        if schedule is not None:
+            with warnings.catch_warnings():
+                # It is the schedule that is asked: nothing is updated.
+                warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step\\(\\)` before")
+                try:
+                    schedule.step()
+                except Exception:  # noqa: BLE001 it is the user's, and need not know of more updates
+                    return
 
 
 def rate_factor(rule: str, ratio: float) -> float:

@@ -5,7 +5,6 @@ Each step is split from the record of what ran (`report/breakdown`), and predict
 operations, the updates and the transfers were measured to take just before. Imports torch in the ranks only.
 """
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -59,8 +58,7 @@ def measure_dgx1(
         if "measuring" in event and rank == 0 and event["measuring"] in names:
             progress(f"measuring {event['measuring']}", int(str(event["done"])), int(str(event["total"])))
 
-    with tempfile.TemporaryDirectory(prefix="trimaran-exchange-") as logs:
-        ranks = launch(measure_exchanges, (names, steps), ranks=devices, log_dir=logs, on_event=on_event)
+    ranks = launch(measure_exchanges, (names, steps), ranks=devices, on_event=on_event)
     return _report(names, ranks, devices)
 
 

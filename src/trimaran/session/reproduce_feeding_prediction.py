@@ -1,8 +1,14 @@
 """What is expected of the three remedies on the machine at hand, from costs that were measured before.
 
-Plans are simulated. The star is the closed form of `costs.replicate`, whose links are the links between the ranks: with
-n = 2 each passage is one message. There is no copy from a host, and no interpreter that threads share. Where workers
-load ahead, no step is shorter than what they and the cores take (`costs.fed_step`).
+Plans are simulated. The star is the closed form of `costs.replicate`, whose links are the links between the ranks. Its
+passages are collectives, which go through sockets also where messages of plans go through memory: with n = 2 each takes
+what a broadcast takes. Beside them stand copies in the host's memory, as long each as packing a message:
+
+    weights     packed on rank 0, broadcast, unpacked on the others
+    gradients   packed, gathered, added, unpacked on rank 0
+
+There is no copy from a host, and no interpreter that threads share. Where workers load ahead, no step is shorter than
+what they and the cores take (`costs.fed_step`).
 """
 
 from collections.abc import Iterable
@@ -14,7 +20,7 @@ from trimaran.costs.replicate import BatchCopies, Passages, Remedies, ReplicaWor
 from trimaran.costs.replicate_machine import HALF, chunks
 from trimaran.costs.sample_costs import SampleCosts
 from trimaran.costs.tables import CostTable, CurveKey, StepCosts, WholeKey
-from trimaran.costs.transfers import SEND
+from trimaran.costs.transfers import HOST_SEND
 from trimaran.costs.wire import coding_keys
 from trimaran.errors import InputError
 from trimaran.graph.types import Graph
@@ -22,9 +28,12 @@ from trimaran.planner.candidates import evaluate
 from trimaran.program import Strategy
 from trimaran.program.compression import Compression
 from trimaran.program.feeding import IN_LINE, Feeding
+from trimaran.program.types import Kind
 
 BF16 = Compression(method="bf16")
 """What "compress" stands for here."""
+
+_BROADCAST = CurveKey(str(Kind.BROADCAST), 2)
 
 
 def predict_plan(strategy: Strategy, graph: Graph, table: CostTable, cluster: Cluster, *, batch: int) -> float | None:
@@ -59,7 +68,7 @@ def predict_star(
     """
     step = table.steps.get(graph.digest)
     whole = table.wholes.get(WholeKey(graph.digest, "module", "eager"))
-    if step is None or step.samples is None or not whole or CurveKey(SEND, 2) not in table.curves:
+    if step is None or step.samples is None or not whole or _BROADCAST not in table.curves:
         return None
     share = batch // ranks
     work = ReplicaWork(
@@ -102,12 +111,16 @@ def _update_s(graph: Graph, step: StepCosts) -> float:
 
 
 def _passages(graph: Graph, table: CostTable, samples: SampleCosts, *, share: int, ranks: int) -> Passages:
-    curve = table.curves[CurveKey(SEND, 2)]
+    sockets, packing = table.curves[_BROADCAST], table.curves.get(CurveKey(HOST_SEND, 2))
     trained = [parameter.nbytes for parameter in graph.parameters if parameter.trainable]
 
     def sent_s(sizes: Iterable[int], factor: float = 1.0) -> float:
         """To every other rank, a chunk after the other [s]."""
-        return (ranks - 1) * sum(at_size(curve, max(1, round(factor * size))).seconds for size in sizes)
+        return (ranks - 1) * sum(at_size(sockets, max(1, round(factor * size))).seconds for size in sizes)
+
+    def copied_s(sizes: Iterable[int]) -> float:
+        """Packed, unpacked or added once; nothing where a rank's own thread does not do it [s]."""
+        return sum(at_size(packing, size).seconds for size in sizes) if packing else 0.0
 
     parts = chunks(trained)
     coding_s = sum(
@@ -116,9 +129,9 @@ def _passages(graph: Graph, table: CostTable, samples: SampleCosts, *, share: in
     return Passages(
         copies=BatchCopies(),
         scatter_s=sent_s([share * samples.sample_bytes]),
-        weights_s=sent_s(parts),
-        gradients_s=sent_s(parts),
-        compressed_weights_s=sent_s(parts, HALF),
-        compressed_gradients_s=sent_s(parts, HALF),
+        weights_s=2 * copied_s(parts) + sent_s(parts),
+        gradients_s=(ranks + 1) * copied_s(parts) + sent_s(parts),
+        compressed_weights_s=2 * copied_s(parts) + sent_s(parts, HALF),
+        compressed_gradients_s=(ranks + 1) * copied_s(parts) + sent_s(parts, HALF),
         coding_s=coding_s,
     )

@@ -5,7 +5,6 @@ job × links ─▶ what operations, samples, messages take ─▶ predicted
 """
 
 import functools
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -208,9 +207,6 @@ def _measured(
             TriedCase(key=_key("replicate-and-scatter", one), remedies=one, workers=AHEAD.workers) for one in ABLATION
         ]
         wanted[job.name] = [*stars, *found.values()]
-    with tempfile.TemporaryDirectory(prefix="trimaran-feeding-") as logs:
-        ranks = launch(
-            try_remedies, (wanted, steps), ranks=RANKS, log_dir=logs, on_event=on_event, device="cpu", link=link
-        )
+    ranks = launch(try_remedies, (wanted, steps), ranks=RANKS, on_event=on_event, device="cpu", link=link)
     of_first: Mapping[str, Mapping[str, tuple[float, ...]]] = ranks[0]
     return of_first

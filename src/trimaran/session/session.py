@@ -36,7 +36,7 @@ from trimaran.runtime.executor import Executor
 from trimaran.runtime.feed import Feed
 from trimaran.runtime.world import World, join_world, leave_world
 from trimaran.session.accuracy.following import job_as_planned
-from trimaran.session.training import held_to
+from trimaran.session.rank_training import held_to
 from trimaran.session.virtual.report import MemoryReport
 from trimaran.timeline import Timeline
 

@@ -9,67 +9,32 @@ timeline, weights                 ◀──     rank 0 gathers both
 compare, report, trace
 """
 
-import platform
 import statistics
-import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from trimaran.cluster import Cluster
 from trimaran.costs.transfers import collectives_at_once
 from trimaran.errors import TrimaranError
-from trimaran.program import (
-    Plan,
-    Strategy,
-    format_program,
-    lower_evaluation,
-    parse_program,
-    plan_program,
-    write_plan,
-)
+from trimaran.program import format_program, lower_evaluation, write_plan
 from trimaran.program.files import to_plain
 from trimaran.report import Comparison, RunReport, compare, write_report, write_timeline, write_trace
 from trimaran.report.files import write_whole
-from trimaran.report.gradient_noise import RunNoise, gradient_noise_document, run_noise
-from trimaran.session.jobs import JobSource
+from trimaran.report.gradient_noise import RunNoise, gradient_noise_document
+from trimaran.session.environment import cluster_environment
 from trimaran.session.planning import Planned, Progress, ignore_progress
+from trimaran.session.rank_training import Epoch, RankResult, train_rank
 from trimaran.session.runs import RunDirectory, create_run_directory
 from trimaran.timeline import Timeline
 
 if TYPE_CHECKING:
-    from trimaran.runtime.world import World
     from trimaran.session.virtual.report import MemoryReport
-    from trimaran.session.virtual_memory import VirtualMemory
 
 # The first steps fill caches, allocate optimizer state and let DDP find its buckets.
 WARM_UP_STEPS = 5
-# An observed step takes 2 to 15 % longer: each is in a short run, few are in a long one.
-ALL_OBSERVED = 200
-OBSERVED_ONE_IN = 5
 # A viewer stays quick with these; all recorded steps are in `measured.json`.
 TRACED_STEPS = 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Epoch:
-    """Figures of one epoch.
-
-    Attributes:
-        number: from 1
-        loss: mean over its samples
-        accuracy: the job's metric after it; None without evaluation
-        seconds: of training, evaluation not counted [s]
-        samples: trained on
-    """
-
-    number: int
-    loss: float
-    accuracy: float | None
-    seconds: float
-    samples: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,17 +57,6 @@ class Trained:
     epochs: tuple[Epoch, ...]
     comparison: Comparison | None
     report: RunReport
-    memory: "MemoryReport | None" = None
-    gradient_noise: RunNoise | None = None
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Result:
-    """What a rank brings home; only rank 0's is full."""
-
-    epochs: tuple[Epoch, ...] = ()
-    timeline: Timeline = field(default_factory=lambda: Timeline([]))
     memory: "MemoryReport | None" = None
     gradient_noise: RunNoise | None = None
     notes: tuple[str, ...] = ()
@@ -158,121 +112,6 @@ def train_planned(
     return trained
 
 
-def train_rank(
-    world: "World",
-    source: JobSource,
-    plan: Plan,
-    evaluation: str,
-    run: Path,
-    record: bool,
-    gradient_noise: bool,
-) -> _Result:
-    """One rank's part of a run; started by `train_planned`.
-
-    Args:
-        world: this rank's
-        source: where the job comes from
-        plan: what is run
-        evaluation: text form of the program of an evaluation
-        run: run directory
-        record: note what happened when
-        gradient_noise: observe the noise scale of the gradients
-    """
-    from trimaran.runtime.executor import Executor
-
-    job = source.make()
-    captured = None
-    if needs_graph(plan.strategy):
-        from trimaran.graph.capture import capture
-
-        captured = capture(job)
-    executor = Executor(
-        job,
-        plan.strategy,
-        plan_program(plan),
-        parse_program(evaluation),
-        world,
-        capture=captured,
-        record=record,
-        gradient_noise=1 if gradient_noise else 0,
-    )
-    with held_to(plan.strategy) as memory:
-        feed = executor.feed()
-        epochs = tuple(_train_epochs(executor, feed, job, world))
-        notes = feed.notes
-    noise = None
-    if gradient_noise and epochs:
-        noise = run_noise(executor.observations(), executor.steps // len(epochs), optimizer=executor.optimizer)
-    timeline = executor.timeline()
-    executor.save(RunDirectory(path=run).model)
-    executor.close()
-    if world.rank != 0:
-        return _Result()
-    return _Result(
-        epochs=epochs,
-        timeline=timeline,
-        memory=None if memory is None else memory.report(),
-        gradient_noise=noise,
-        notes=notes,
-    )
-
-
-def held_to(strategy: Strategy) -> AbstractContextManager["VirtualMemory | None"]:
-    """Around the training of one rank: holds it to the strategy's memory budget, where it has one.
-
-    Args:
-        strategy: what is run
-    """
-    if strategy.memory_bytes is None:
-        return nullcontext()
-    from trimaran.session.virtual_memory import virtual_memory
-
-    return virtual_memory(strategy.memory_bytes)
-
-
-def needs_graph(strategy: Strategy) -> bool:
-    """Whether the network is divided, or its parameters told apart; plain replicas run the user's model as it is.
-
-    Args:
-        strategy: what is run
-    """
-    divided = strategy.pp * strategy.tp > 1 or bool(strategy.parts) or bool(strategy.shards)
-    return divided or strategy.zero > 0 or strategy.sync == "p2p"
-
-
-def _train_epochs(executor: Any, feed: Any, job: Any, world: "World") -> list[Epoch]:
-    held_out = job.evaluation_dataset() if job.evaluation_dataset is not None and job.metric is not None else None
-    epochs: list[Epoch] = []
-    total = job.epochs * feed.batches
-    if total > ALL_OBSERVED:
-        executor.observe_one_in(OBSERVED_ONE_IN)
-    for number in range(1, job.epochs + 1):
-        losses, samples, started = 0.0, 0, time.perf_counter()
-        for share in feed.shares():
-            loss = executor.step(share)
-            losses += loss * share.samples
-            samples += share.samples
-            world.report({"step": executor.steps, "of": total, "epoch": number, "loss": loss})
-        seconds = time.perf_counter() - started
-        accuracy = executor.evaluate(held_out) if held_out is not None else None
-        epoch = Epoch(number=number, loss=losses / samples, accuracy=accuracy, seconds=seconds, samples=samples)
-        epochs.append(epoch)
-        world.report({"finished": number, **_row(epoch)})
-        if job.target is not None and accuracy is not None and accuracy >= job.target:
-            break
-    return epochs
-
-
-def _row(epoch: Epoch) -> dict[str, object]:
-    return {
-        "epoch": epoch.number,
-        "loss": epoch.loss,
-        "accuracy": epoch.accuracy,
-        "seconds": epoch.seconds,
-        "samples": epoch.samples,
-    }
-
-
 def _listener(run: RunDirectory, progress: Progress) -> Callable[[int, Mapping[str, object]], None]:
     def listen(rank: int, event: Mapping[str, object]) -> None:
         if rank != 0:
@@ -289,7 +128,7 @@ def _listener(run: RunDirectory, progress: Progress) -> Callable[[int, Mapping[s
     return listen
 
 
-def _conclude(planned: Planned, run: RunDirectory, result: _Result) -> Trained:
+def _conclude(planned: Planned, run: RunDirectory, result: RankResult) -> Trained:
     comparison = None
     if len(result.timeline):
         comparison = _compare(planned, result.timeline)
@@ -316,7 +155,7 @@ def _conclude(planned: Planned, run: RunDirectory, result: _Result) -> Trained:
         samples_per_s=statistics.median(rates) if rates else None,
         final=final,
         run_dir=str(run.path),
-        environment=environment(planned),
+        environment=cluster_environment(planned.cluster),
         noise=planned.noise,
         memory=None if result.memory is None else to_plain(result.memory),
         gradient_noise=gradient_noise_document(result.gradient_noise),
@@ -339,30 +178,3 @@ def _compare(planned: Planned, measured: Timeline) -> Comparison:
     warmup = min(WARM_UP_STEPS, max(0, len(measured.steps) - 1))
     at_once = collectives_at_once(planned.table, planned.cluster)
     return compare(planned.chosen.program, planned.chosen.timeline, measured, warmup=warmup, at_once=at_once)
-
-
-def environment(planned: Planned) -> dict[str, str]:
-    """Versions and devices, to be kept with a result.
-
-    Args:
-        planned: says which devices, and what their links are held to
-    """
-    return cluster_environment(planned.cluster)
-
-
-def cluster_environment(cluster: Cluster) -> dict[str, str]:
-    """Versions and devices, to be kept with what was found on them.
-
-    Args:
-        cluster: the devices, and what their links are held to
-    """
-    import torch
-
-    from trimaran.measure.costs import name_link
-
-    return {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "system": platform.platform(terse=True),
-        "devices": f"{cluster.size} × {cluster.devices[0].name}",
-    } | ({} if cluster.link is None else {"link": name_link(cluster.link)})

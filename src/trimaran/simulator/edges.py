@@ -11,13 +11,14 @@ from trimaran.simulator.pieces import Places, no_place, split
 from trimaran.timeline import COMPUTE, HOST
 
 
-def connect(tasks: Tasks, program: Program, costs: ProgramCosts) -> None:
+def connect(tasks: Tasks, program: Program, costs: ProgramCosts, second_of: Mapping[int, int]) -> None:
     """Add the edges that the lists, `after` and marks make; those between transfers are not among them.
 
     Args:
         tasks: priced, without edges
         program: what each rank does
         costs: where the marks are, and whether hosts block
+        second_of: the task of a second sum by that of its first
 
     Raises:
         InputError: twice the same id, `after` or a mark that does not exist
@@ -27,14 +28,21 @@ def connect(tasks: Tasks, program: Program, costs: ProgramCosts) -> None:
         twice = next(name for position, name in enumerate(tasks.identifiers) if position_of[name] != position)
         raise InputError(f"{twice} is there twice: ids are unique within a program", instruction=twice)
     places = split(tasks, program, costs, position_of)
+    # Pauses wait for the first of two sums, all else for the second.
+    tasks.number = [second_of.get(task, task) for task in tasks.number]
     position = 0
     for instructions in program.ranks:
         lanes: dict[str, int] = {}
         decoded: dict[str, int] = {}
+        unfinished: Instruction | None = None
         for instruction in instructions:
             task = tasks.first[position]
             stream = instruction.stream
             blocks = stream in (COMPUTE, HOST)
+            if unfinished is not None and _goes_on(tasks, instruction, unfinished, costs, lanes, position_of, places):
+                unfinished = None
+            if instruction.id in costs.second_rounds:
+                unfinished = instruction
             if costs.decoding:
                 _decode(tasks, instruction, costs, lanes, decoded, position_of)
             issued_by_mark = _wait_for_named(tasks, position, instruction, position_of, places, costs)
@@ -89,6 +97,46 @@ def _decode(
                 wait(tasks, task, lanes[lane])
             decoded[token] = lanes[lane] = task
         wait(tasks, tasks.first[position_of[instruction.id]], decoded[token])
+
+
+def _goes_on(
+    tasks: Tasks,
+    instruction: Instruction,
+    unfinished: Instruction,
+    costs: ProgramCosts,
+    lanes: dict[str, int],
+    position_of: Mapping[str, int],
+    places: Places,
+) -> bool:
+    """Let an instruction start the second sum of one before, if it does so.
+
+    Args:
+        tasks: have the second sum
+        instruction: the next of two sums, whose mark starts it, or the first that names it
+        unfinished: the collective whose second sum is still to come
+        costs: of what lies between its sums
+        lanes: the last task of each lane of the rank
+        position_of: position of each instruction by its id
+        places: of marks inside divided instructions
+    """
+    position = position_of[unfinished.id]
+    first, second = tasks.first[position], tasks.number[position]
+    if instruction.id in costs.decoding:
+        for backward, is_mark, mark in (name.partition("!") for name in instruction.after):
+            if is_mark:
+                _wait_for_place(tasks, second, *places[f"r{instruction.rank}/{backward}", mark])
+        return True
+    if unfinished.token not in instruction.after:
+        return False
+    lane = _BLOCKING_LANE if costs.host_blocks else COMPUTE
+    between_s = costs.second_rounds[unfinished.id].between.seconds
+    task = tasks.add(position, work_s=between_s, lane=instruction.rank)
+    wait(tasks, task, first)
+    if lane in lanes:
+        wait(tasks, task, lanes[lane])
+    lanes[lane] = task
+    wait(tasks, second, task)
+    return True
 
 
 def _handle(

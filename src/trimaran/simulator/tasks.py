@@ -15,6 +15,8 @@ the engine only has to start a task when its last prerequisite is met:
   sum across nodes is issued by the end of the sum within the node;
 - with `host_blocks`, the handling of a transfer is a task of that lane of its own, between what is before it in the
   list and the transfer. It belongs to no instruction's span;
+- a collective of two sums is two transfers; the second is issued by the next one's mark, or before anything that names
+  it, after work of the rank's thread on the first sum;
 - an instruction that stands still at marks is a chain of tasks, one up to each such mark and one to the end. Its span
   is from the start of the first to the end of the last.
 
@@ -32,6 +34,7 @@ from trimaran.program.types import Instruction, Program
 from trimaran.simulator.columns import Tasks, line_up, wait
 from trimaran.simulator.edges import connect
 from trimaran.simulator.folding import of_those_there
+from trimaran.simulator.second_rounds import add_second_rounds, in_line, with_pauses
 from trimaran.timeline import COMPUTE, HOST
 
 
@@ -49,7 +52,7 @@ def build_tasks(program: Program, costs: ProgramCosts) -> Tasks:
         InputError: an instruction without a cost, twice the same id, `after` or a mark that does not exist, ends of a
             transfer that do not belong together
     """
-    program = of_those_there(program)
+    program = with_pauses(of_those_there(program), costs)
     instructions = list(program)
     messages, collectives = _transfers(program)
     queues = [*messages, *collectives]
@@ -72,9 +75,10 @@ def build_tasks(program: Program, costs: ProgramCosts) -> Tasks:
         followers=[[] for _ in members],
     )
     _price(tasks, instructions, costs, transfers=transfers)
-    connect(tasks, program, costs)
+    second_of = add_second_rounds(tasks, collectives, costs)
+    connect(tasks, program, costs, second_of)
     for queue, at_once in (*((one, 1) for one in messages), *((one, costs.at_once) for one in collectives)):
-        line = [number[meeting[0]] for meeting in queue]
+        line = in_line(queue, tasks.first, second_of)
         if at_once > 1:
             line_up(tasks, line, at_once)
             continue

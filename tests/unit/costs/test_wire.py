@@ -17,7 +17,7 @@ from trimaran.cluster.layout import machine_cluster
 from trimaran.cluster.types import Cluster, Device
 from trimaran.costs import ProgramCosts, price
 from trimaran.costs.tables import CostTable, Curve, CurveKey
-from trimaran.costs.wire import bucket_transfer, code_program, coding_keys, reduce_key, reducing_table
+from trimaran.costs.wire import code_program, coding_keys, reduce_key
 from trimaran.errors import InputError
 from trimaran.graph.types import Graph
 from trimaran.planner.candidates import at_end
@@ -133,17 +133,75 @@ def test_what_is_not_compressed_is_priced_as_before() -> None:
 
 
 def test_powersgd_is_measured_by_the_matrix_and_reduces_twice() -> None:
-    """Two matrices in one bucket: twice the time of one. Half of the bytes in each of two all-reduces of 10 ms."""
+    """Two matrices in one bucket: twice the time of one. Three quarters of what follows P lie before Q."""
     strategy = Strategy(dp=2, compression=RANK2)
     table = _table(method=RANK2)
     program, costs = _priced(strategy, table)
     assert costs.compute["r0/0B0"].seconds == pytest.approx(64e-3 + 2 * 4e-3)
-    assert costs.decoding["r0/0AR#b0"].seconds == pytest.approx(2 * 2e-3)
+    assert costs.decoding["r0/0AR#b0"].seconds == pytest.approx(2 * 0.5e-3)
+    second = costs.second_rounds["r0/0AR#b0"]
+    assert second.between.seconds == pytest.approx(2 * 1.5e-3)
     (reduce,) = (item for item in program.ranks[0] if item.label == "b0")
     # Of each matrix 2 (32 + 32) numbers, the biases as they are.
     assert reduce.nbytes == 2 * (4 * 2 * 64 + 128)
-    transfer = bucket_transfer(reduce, RANK2, reducing_table(strategy, table), CLUSTER)
-    assert transfer.latency_s + transfer.flow_s == pytest.approx(20e-3)
+    for transfer in (costs.transfers[reduce.id], second.transfer):
+        assert transfer.latency_s + transfer.flow_s == pytest.approx(10e-3)
+
+
+def test_each_sum_of_powersgd_has_its_bytes() -> None:
+    """1 µs a byte: P and the biases are 2 (4 · 2 · 32 + 128) bytes, Q is 2 · 4 · 2 · 32."""
+    strategy = Strategy(dp=2, compression=RANK2)
+    table = _table(method=RANK2)
+    per_byte = tuple((size, exact(size * 1e-6)) for size in (1, 10**6))
+    costs = _priced(strategy, dataclasses.replace(table, curves={**table.curves, CurveKey("AR", 2): per_byte}))[1]
+    first, second = costs.transfers["r0/0AR#b0"], costs.second_rounds["r0/0AR#b0"].transfer
+    assert first.latency_s + first.flow_s == pytest.approx(768e-6)
+    assert second.latency_s + second.flow_s == pytest.approx(512e-6)
+
+
+def test_a_second_sum_starts_when_the_next_bucket_is_complete() -> None:
+    """Each all-reduce takes 10 ms, encoding 4, what lies between two sums 1.5, decoding 0.5.
+
+    b1 is complete at the end of the backward, where the rank goes on with b0 and encodes b1: 1.5 + 4. Then come Q0, P1,
+    what lies between, Q1, and decoding b1; b0 was decoded beside Q1: 10 + 10 + 1.5 + 10 + 0.5.
+    """
+    strategy = Strategy(dp=2, bucket_bytes=4096, compression=RANK2)
+    program, costs = _priced(strategy, _table(method=RANK2))
+    assert costs.compute["r0/0B0"].seconds == pytest.approx(64e-3 + 2 * 4e-3 + 1.5e-3)
+    assert costs.pauses == {(f"r{rank}/0B0", "b1 pause"): "0AR#b0" for rank in (0, 1)}
+    found = {span.instruction: span for span in simulate(program, costs).select(rank=0)}
+    backward, update = found["r0/0B0"], found["r0/U"]
+    assert backward.end_s - backward.start_s == pytest.approx(costs.compute["r0/0B0"].seconds)
+    assert found["r0/0AR#b0"].end_s == pytest.approx(backward.end_s + 10e-3)
+    assert update.start_s - backward.end_s == pytest.approx(32e-3)
+
+
+def test_a_backward_stands_still_until_a_first_sum_has_come() -> None:
+    """Sums of 100 ms: that of b0 starts 52 ms into the backward, whose next bucket is complete 16 ms later."""
+    table = _table(method=RANK2)
+    slow = {**table.curves, CurveKey("AR", 2): tuple((size, exact(100e-3)) for size in (1, 10**6))}
+    program, costs = _priced(
+        Strategy(dp=2, bucket_bytes=4096, compression=RANK2), dataclasses.replace(table, curves=slow)
+    )
+    found = {span.instruction: span for span in simulate(program, costs).select(rank=0)}
+    loss, backward = found["r0/AR#loss"], found["r0/0B0"]
+    come_s = max(loss.end_s, backward.start_s + 52e-3) + 100e-3
+    assert backward.end_s == pytest.approx(come_s + 5.5e-3)
+
+
+def test_gradients_of_16_bits_cost_no_coding() -> None:
+    halves = tuple(dataclasses.replace(one, dtype="bfloat16", nbytes=one.nbytes // 2) for one in GRAPH.parameters)
+    graph = dataclasses.replace(GRAPH, parameters=halves)
+    for method in (BF16, RANK2):
+        strategy = Strategy(dp=2, compression=method)
+        program = lower(graph, strategy, batch=BATCH)
+        table = dataclasses.replace(_table(method=method), steps={graph.digest: _table().steps[GRAPH.digest]})
+        costs = price(program, graph, strategy, table, CLUSTER, batch=BATCH)
+        assert costs.compute["r0/0B0"].seconds == pytest.approx(64e-3)
+        assert costs.decoding["r0/0AR#b0"].seconds == 0.0
+        assert costs.second_rounds == {}
+        (reduce,) = (item for item in program.ranks[0] if item.label == "b0")
+        assert reduce.nbytes == LAYER_BYTES
 
 
 def test_numbers_of_16_bits_are_summed_at_their_own_pace() -> None:

@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional
 
 from trimaran.errors import InputError
-from trimaran.graph.capture import capture, lost_hooks
+from trimaran.graph.capture import capture
 from trimaran.graph.segments import build_segment
 
 
@@ -19,7 +19,6 @@ def test_branch_on_data_falls_back_with_a_note() -> None:
     assert "no pipeline, no operator placement, and costs only of the whole model" in note
     assert "data-dependent" in note
     assert found.graph.cuts == ()
-    assert lost_hooks(found) == []
 
 
 def test_whole_model_has_its_figures() -> None:
@@ -52,6 +51,20 @@ def test_fixed_batch_size_falls_back() -> None:
 
     found = capture(make_job(Fixed))
     assert found.flow is None
+
+
+def test_a_sparse_gradient_is_refused_with_what_to_do() -> None:
+    class Rows(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rows = nn.Embedding(9, 4, sparse=True)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = self.rows((x.abs() * 4).long().clamp(max=8)).mean(dim=1)
+            return found
+
+    with pytest.raises(InputError, match=r"layout sparse_coo and shape \(9, 4\).*sparse=False"):
+        capture(make_job(Rows))
 
 
 def test_wrong_export_is_found_out() -> None:

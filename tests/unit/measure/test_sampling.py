@@ -104,7 +104,8 @@ def test_a_data_set_that_raises_is_reported_with_the_sample() -> None:
         measure_samples(_job(), Broken(), rank=0, ranks=1, workers=False)
 
 
-def test_a_first_sample_that_raises_is_reported_too() -> None:
+@pytest.mark.parametrize("number", range(4))
+def test_a_sample_that_is_looked_at_and_raises_is_reported_too(number: int) -> None:
     """It is one of those that are looked at, and not one of those that are timed."""
 
     class Headless(Timed):
@@ -112,9 +113,9 @@ def test_a_first_sample_that_raises_is_reported_too() -> None:
             return 100_000
 
         def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-            if index == 0:
+            if index == number:
                 raise ValueError("no such file")
             return super().__getitem__(index)
 
-    with pytest.raises(InputError, match=r"sample 0.*no such file"):
+    with pytest.raises(InputError, match=rf"sample {number}.*no such file"):
         measure_samples(_job(), Headless(), rank=0, ranks=1, workers=False)

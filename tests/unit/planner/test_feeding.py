@@ -30,7 +30,6 @@ def _problem(
     cores: int = 64,
     epochs: int = 1,
     memory_bytes: int = 64 * GIB,
-    shared_bytes: int = 64 * GIB,
     pins: Pins | None = None,
 ) -> Problem:
     plain = problem()
@@ -42,7 +41,7 @@ def _problem(
         table=dataclasses.replace(
             table, steps={digest: step}, fingerprint=dataclasses.replace(table.fingerprint, cores=cores)
         ),
-        room=Room(memory_bytes=memory_bytes, shared_bytes=shared_bytes, epochs=epochs),
+        room=Room(memory_bytes=memory_bytes, epochs=epochs),
         pins=pins or Pins(),
     )
 
@@ -119,24 +118,11 @@ def test_workers_fit_the_memory_that_ranks_leave() -> None:
     assert _feeding(found).workers == 3
 
 
-def test_workers_fit_the_memory_in_which_they_hand_batches_over() -> None:
-    """A container with room for 12 batches of 8 samples of 1000 bytes; a worker has 3, and half is for them."""
-    found = search(_problem(_reading(500.0), shared_bytes=96_000, pins=ONE_DEVICE))
-    assert _feeding(found).workers == 2
-
-
-@pytest.mark.parametrize(
-    ("memory_bytes", "shared_bytes", "reason"),
-    [
-        (64 * GIB, 32_000, "takes 23.4 KiB of /dev/shm, and half of its 31.2 KiB is for them"),
-        (0, 64 * GIB, "no worker has room: one for each rank that reads takes 256.0 MiB, and the ranks leave 0 B"),
-    ],
-)
-def test_no_room_for_workers_is_said(memory_bytes: int, shared_bytes: int, reason: str) -> None:
-    """Three batches of 8 samples of 1000 bytes are more than half of 32,000."""
-    slow = _problem(_reading(50.0), memory_bytes=memory_bytes, shared_bytes=shared_bytes, pins=ONE_DEVICE)
+def test_no_room_for_workers_is_said() -> None:
+    slow = _problem(_reading(50.0), memory_bytes=0, pins=ONE_DEVICE)
     found = search(slow)
     assert _feeding(found) == IN_LINE
+    reason = "no worker has room: one for each rank that reads takes 256.0 MiB, and the ranks leave 0 B"
     assert reason in found.feeding[0]
     assert feeding_notes(found) == found.feeding
     assert feeding_notes(search(_problem(_reading(0.01)))) == ()

@@ -10,6 +10,7 @@ from trimaran.cluster import Cluster, Device
 from trimaran.costs import CostTable
 from trimaran.errors import InfeasibleError
 from trimaran.planner import EpochData, Problem, Search, search
+from trimaran.planner.pins import Pins
 from trimaran.program import Strategy
 
 GRAPH = network(4)
@@ -87,6 +88,15 @@ def test_what_does_not_fit_is_rejected_with_both_sizes() -> None:
 def test_where_nothing_fits_the_nearest_is_named() -> None:
     with pytest.raises(InfeasibleError, match=r"nearest of \d+ is dp2 zero3: rank . needs at least \d+ B, its"):
         found(memory_bytes=100)
+
+
+def test_where_no_stages_fit_it_is_said_that_they_have_no_memory_plan() -> None:
+    problem = Problem(graph=GRAPH, table=TABLE, cluster=cluster(100), batch=16, devices=2, pins=Pins(pp=2))
+    with pytest.raises(InfeasibleError, match=r"is pp2 .*: rank . needs at least .* Parts of a network have no memory"):
+        search(problem)
+    with pytest.raises(InfeasibleError) as whole:
+        found(memory_bytes=100)
+    assert "no memory plan" not in str(whole.value)
 
 
 def test_where_nothing_fits_and_the_batch_has_no_halves_both_are_said() -> None:

@@ -7,7 +7,7 @@ from tests.memory_chains import KIB, Unit, chain_trace
 from tests.unit.planner.test_search import GRAPH, TABLE, cluster
 
 from trimaran.costs.memory_costs import measured_costs
-from trimaran.costs.traced import TracedStep
+from trimaran.costs.traced import HookCosts, TracedStep
 from trimaran.errors import InfeasibleError, InputError
 from trimaran.planner import Problem, Search, search
 from trimaran.planner.memory import floor
@@ -50,6 +50,22 @@ def test_copies_that_do_not_hide_make_the_step_longer() -> None:
     """1 MiB at 1 MiB/s takes 1 s each way, a step takes 0.16 s."""
     step = traced(bytes_per_s=MIB, repeatable=False)
     assert squeeze(Strategy(memory_bytes=peak(step) - 2 * MIB), step).factor > 2.0
+
+
+def test_hooks_lengthen_a_step_that_moves_something() -> None:
+    """Copies hide behind 16 operations of 10 ms. A pack takes 1 ms; so does copying each of 2 MiB on busy cores."""
+    plain = traced(repeatable=False)
+    step = dataclasses.replace(plain, hooks=HookCosts(tick_s=1e-3, copying_s_per_byte=1e-3 / MIB, cores=2))
+    budget = peak(step) - 2 * MIB
+    free, alone = (squeeze(Strategy(memory_bytes=budget), one) for one in (plain, step))
+    assert alone.factor == pytest.approx(free.factor + 1e-3 * len(step.trace.packs) / 0.16, abs=1e-4)
+    both = squeeze(Strategy(dp=2, memory_bytes=budget), step)
+    assert both.factor - alone.factor == pytest.approx(2 * 1e-3 / 0.16, abs=1e-4)
+
+
+def test_a_budget_above_the_peak_needs_no_hooks() -> None:
+    step = dataclasses.replace(traced(), hooks=HookCosts(tick_s=1.0))
+    assert squeeze(Strategy(memory_bytes=peak(step)), step).factor == 1.0
 
 
 def test_gradients_that_stay_leave_less_for_the_rest() -> None:

@@ -51,10 +51,11 @@ def test_buckets_are_filled_by_their_gradients_whatever_goes_over_the_wire() -> 
     assert [bucket.wire_bytes for bucket in packed] == [bucket.nbytes // 2 for bucket in plain]
 
 
-def test_gradients_of_16_bits_get_no_smaller_by_16_bits() -> None:
+@pytest.mark.parametrize("method", [BF16, RANK1])
+def test_gradients_of_16_bits_go_as_they_are(method: Compression) -> None:
     halves = tuple(dataclasses.replace(one, dtype="bfloat16", nbytes=one.nbytes // 2) for one in GRAPH.parameters)
-    (bucket,) = gradient_buckets(dataclasses.replace(GRAPH, parameters=halves), GRAPH.ops, 2**20, compression=BF16)
-    assert bucket.wire_bytes == bucket.nbytes
+    (bucket,) = gradient_buckets(dataclasses.replace(GRAPH, parameters=halves), GRAPH.ops, 2**20, compression=method)
+    assert bucket.wire_bytes == bucket.nbytes == 3 * 288
 
 
 @pytest.mark.parametrize(

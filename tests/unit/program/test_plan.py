@@ -143,6 +143,17 @@ def test_a_wrong_type_in_a_plan_made_by_hand_is_refused_with_its_path(tmp_path: 
         read_plan(path)
 
 
+@pytest.mark.parametrize("name", ["workers", "ahead", "copies_ahead"])
+def test_a_plan_that_would_start_any_number_of_processes_is_refused(name: str, tmp_path: Path) -> None:
+    for value in (4096, 4097):
+        path = edited(written(tmp_path), {"strategy": {"dp": 2, "feeding": {name: value}}}, by_hand=True)
+        if value <= 4096:
+            assert getattr(read_plan(path).strategy.feeding, name) == value
+        else:
+            with pytest.raises(InputError, match=rf"strategy.feeding.{name} is 4097, and a rank has at most 4096"):
+                read_plan(path)
+
+
 def test_an_unknown_key_in_a_plan_made_by_hand_is_refused_with_its_path(tmp_path: Path) -> None:
     path = edited(written(tmp_path), {"strategy": {"dp": 2, "replicas": 2}}, by_hand=True)
     with pytest.raises(InputError, match=r"unknown key `\$\.strategy\.replicas`"):

@@ -30,6 +30,7 @@ def _run(batch: int, epochs: float | None, seed: int = 0) -> ConvergedRun:
         seconds=1.5,
         best=0.91,
         noise={"b_crit": 90.0, "interval": [50.0, None]},
+        noise_b_crit=None if epochs is None else 110.0,
     )
 
 
@@ -88,6 +89,7 @@ def test_the_page_is_complete_at_80_columns() -> None:
     assert rows["512"][1:4] == ["20.00", "–", "20.00"]
     assert rows["1024"][1:3] == ["–", "–"]
     assert rows["1024"][4:7] == ["0", "of", "2"]
+    assert (rows["512"][-1], rows["1024"][-1]) == ("110", "–")
 
 
 def test_the_document_has_points_runs_and_what_was_not_reached() -> None:

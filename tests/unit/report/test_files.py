@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 from tests.unit.report.runs import PROGRAM, measured, predicted
 
-from trimaran.errors import CorruptDataError, InputError
+from trimaran.errors import CorruptDataError, EnvironmentProblem, InputError
 from trimaran.program.plan import Prediction
 from trimaran.program.types import Strategy
 from trimaran.report.compare import compare
-from trimaran.report.files import RunReport, read_report, report_document, write_report
+from trimaran.report.files import RunReport, check_writable, read_report, report_document, write_report
+from trimaran.report.scaling.svg import check_drawing
 
 REPORT = RunReport(
     job="digits",
@@ -101,3 +102,26 @@ def test_another_schema_version_is_refused(tmp_path: Path) -> None:
     path.write_text('{"schema_version": 99}')
     with pytest.raises(InputError, match="schema_version is 99"):
         read_report(path)
+
+
+def test_a_file_is_found_to_be_writable_and_nothing_is_changed(tmp_path: Path) -> None:
+    there = tmp_path / "there.svg"
+    there.write_text("as it was")
+    for path in (there, tmp_path / "new.svg"):
+        check_writable(path)
+        check_drawing(path)
+    assert there.read_text() == "as it was"
+    assert list(tmp_path.iterdir()) == [there]
+
+
+@pytest.mark.parametrize("name", ["absent/a.svg", ".", "folder.svg"])
+def test_a_file_that_could_not_be_written_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder.svg").mkdir()
+    with pytest.raises(EnvironmentProblem, match=r"cannot be written: (No such file|Is a directory)"):
+        check_writable(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["a.png", "a", ".svg", ""])
+def test_a_drawing_is_not_written_under_the_name_of_another_format(name: str) -> None:
+    with pytest.raises(InputError, match="drawings are written as SVG"):
+        check_drawing(Path(name))

@@ -76,7 +76,13 @@ def test_the_page_fits_80_columns_and_names_the_limiter_and_what_removing_it_giv
     assert max(map(len, page.splitlines())) <= 80
     assert "Limited by fetch, 30 % of the step. Without it: 70.0 ms a step, 1.43× as fast." in page
     assert "…" not in page
-    for part in ("60.0 ms", "pre-load in 2 workers", "35 %", "compress gradients to bf16: 0.4 %.", "No file was seen"):
+    for part in (
+        "60.0 ms",
+        "pre-load in 2 workers",
+        "35 %",
+        "to bf16: 0.4 % (90 %: 0.0 to 1.0 %).",
+        "No file was seen",
+    ):
         assert part in page
 
 

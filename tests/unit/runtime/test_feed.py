@@ -122,9 +122,15 @@ class Unmeasured(Dataset[Any]):
         return index
 
 
+class Unsure(Unmeasured):
+    def __len__(self) -> int:
+        raise OSError("no such index file")
+
+
 @pytest.mark.parametrize(
     ("dataset", "said"),
     [
+        (Unsure, r"Unsure.__len__ of the data set failed: OSError: no such index file \(.*test_feed.py:\d+\)"),
         (Endless, "Endless is a stream.*N ranks would each have to read all of it.*list"),
         (lambda: iter([]), "is a stream"),
         (Unmeasured, "Unmeasured has no length: give it __len__"),

@@ -47,12 +47,13 @@ def feeds() -> Iterator[list[Feed]]:
         one.close()
 
 
-def feed(dataset: Any, feeding: Feeding, *, precision: str = "fp32", **options: Any) -> Feed:
+def feed(dataset: Any, feeding: Feeding, *, precision: str = "fp32", collate: Any = None, **options: Any) -> Feed:
     job = Job(
         model=lambda: nn.Linear(1, 1),
         loss=nn.functional.mse_loss,
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
         dataset=lambda: dataset,
+        collate=collate,
         global_batch_size=6,
         precision=precision,  # type: ignore[arg-type]
     )
@@ -69,6 +70,7 @@ FEEDINGS = (
     Feeding(workers=2, ahead=1, copies_ahead=2),
     Feeding(workers=1, copies_ahead=1, cached=True),
     Feeding(copies_ahead=1),
+    Feeding(copies_ahead=3, cached=True),
 )
 
 
@@ -123,6 +125,7 @@ def test_batches_are_in_the_precision_of_the_job(feeds: list[Feed]) -> None:
         assert (inputs.dtype, target.dtype) == (torch.float64, torch.int64)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("copies", [0, 1])
 def test_what_workers_took_comes_with_the_batch(copies: int, feeds: list[Feed]) -> None:
     """Each sample sleeps 5 ms, so a microbatch of three stands still for 15 ms; nothing is ready for the first one."""

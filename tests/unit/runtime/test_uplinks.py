@@ -4,8 +4,8 @@ import pytest
 
 from trimaran.cluster import Link
 from trimaran.errors import InputError
+from trimaran.runtime.link_commands import switch
 from trimaran.runtime.uplinks import Uplink, up_end, wired_nodes
-from trimaran.runtime.wires import switch
 
 GIGABIT = Link(bytes_per_s=125e6, latency_s=0.0, source="example")
 SLOW = Link(bytes_per_s=25e6, latency_s=0.0, source="example")

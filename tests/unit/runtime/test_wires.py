@@ -9,7 +9,8 @@ import pytest
 from trimaran.cluster import Link
 from trimaran.errors import EnvironmentProblem, InputError
 from trimaran.runtime import wires
-from trimaran.runtime.wires import Seat, rank_end, switch, throttle, wired
+from trimaran.runtime.link_commands import rank_end, switch, throttle
+from trimaran.runtime.wires import Seat, wired
 
 
 def link(bytes_per_s: float, latency_s: float = 0.0) -> Link:

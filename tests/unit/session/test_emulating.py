@@ -6,8 +6,8 @@ from tests.unit.costs.tables import network, table_for
 from trimaran.cluster import Cluster, Device
 from trimaran.errors import InputError
 from trimaran.program import Strategy, lower, lower_order, parse_order
-from trimaran.session.emulating import Pretended, priced_program
 from trimaran.session.jobs import JobSource
+from trimaran.session.pretending import Pretended, priced_program
 
 GRAPH = network(4)
 CORE = Device(name="a core", kind="cpu", memory_bytes=2**30)

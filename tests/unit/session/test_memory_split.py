@@ -1,7 +1,7 @@
 """Splits that bring the floor below a budget: which are found, and that real steps keep to it."""
 
 import functools
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 
 import pytest
 import torch
@@ -13,12 +13,13 @@ from trimaran.costs.roofline import memory_costs
 from trimaran.errors import InfeasibleError, InputError
 from trimaran.graph.trace.meta import trace_on_meta
 from trimaran.graph.trace.record import Recorder
+from trimaran.graph.trace.types import StepTrace
 from trimaran.networks.vgg import VGG_GROUPS, Vgg
 from trimaran.planner.memory import floor, plan_memory
 from trimaran.planner.memory.floor import kept_bytes
 from trimaran.runtime.split import Split, splitting
 from trimaran.session.jobs import JobSource
-from trimaran.session.memory.split import find_split, parse_split, written
+from trimaran.session.memory.split import parse_split, split_maker, written
 from trimaran.session.memory.split_search import FoundSplit, search_split
 from trimaran.session.memory.tracing import JobTracer
 from trimaran.session.virtual_memory import VirtualMemory, virtual_memory
@@ -56,7 +57,13 @@ def loss(model: nn.Module, data: tuple[torch.Tensor, torch.Tensor]) -> torch.Ten
 
 def _find(budget_bytes: int, model: nn.Module | None = None) -> FoundSplit | None:
     made = model or vgg()
-    return find_split(lambda: made, batch, loss, make_optimizer=_SGD, budget_bytes=budget_bytes, limit_s=60.0)
+
+    def traced(*splits: Split) -> StepTrace:
+        with ExitStack() as stack:
+            maker = split_maker(lambda: made, splits, stack)
+            return trace_on_meta(maker, batch, loss, make_optimizer=_SGD)
+
+    return search_split(made, traced(), traced, budget_bytes=budget_bytes, limit_s=60.0)
 
 
 def _same(model: nn.Module) -> nn.Module:

@@ -3,9 +3,6 @@
 Ranks are laid beside each other step by step. What is blocked in an exchange has two causes, and they have different
 remedies: the shortest block of a step, over the ranks, is the exchange itself, because the last rank to come waits for
 nobody; what another rank is blocked longer, it waits for the slower ones. No common clock is needed for that.
-
-Left out of the figures: the first steps, steps with an evaluation in them, and steps ten times as long as the median.
-Where half of the steps have a forward without gradients, it belongs to them (a teacher, a target network).
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,20 +11,15 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trimaran.errors import TrimaranError
 from trimaran.measure.observe.growth import fixed_share
 from trimaran.measure.observe.parts import Parts, mean_parts
 from trimaran.measure.observe.records import ProcessRecord
-
-Array = NDArray[np.float64]
+from trimaran.measure.observe.times import Array, StepTimes, find_job, steady_steps
 
 LEAST_STEPS = 10
 
-_WARMUP_STEPS = 5
-_WARMUP_SHARE = 0.1
-_LONG = 10.0
 _BLOCKS = 10
 _EVEN = 0.01
 
@@ -105,11 +97,13 @@ def analyse(records: Sequence[ProcessRecord]) -> Findings:
     Raises:
         TrimaranError: no process took enough steps
     """
-    job, elsewhere = _job(records)
-    common, left_out = _steady(job)
+    if not any(record.steps for record in records):
+        raise _too_few(records, 0, {})
+    job, elsewhere = find_job(records)
+    common, left_out = steady_steps(job)
     if len(common) < LEAST_STEPS:
         raise _too_few(records, len(common), left_out)
-    times = [_Times(record, common) for record in job]
+    times = [StepTimes(record, common) for record in job]
     exchange = np.min([time.ns["exposed"] for time in times], axis=0)
     collective = np.min([time.ns["collective"] for time in times], axis=0)
     parts = [time.parts(exchange, collective) for time in times]
@@ -132,87 +126,7 @@ def analyse(records: Sequence[ProcessRecord]) -> Findings:
     )
 
 
-class _Times:
-    """Columns of the steps that count, of one rank."""
-
-    def __init__(self, record: ProcessRecord, common: NDArray[np.int64]) -> None:
-        self.chosen = np.isin(record.column("step"), common)
-        rows = record.rows[self.chosen]
-        self.ns: dict[str, Array] = {
-            name.removesuffix("_ns"): rows[:, number].astype(np.float64) for name, number in record.columns.items()
-        }
-        cpu = np.diff(record.column("cpu_ns"), prepend=record.column("cpu_ns")[:1])
-        self.cpu = cpu[self.chosen].astype(np.float64)
-        kinds = ("load", "start", "copy", "forward", "loss", "backward", "exposed", "update", "sync", "collective")
-        self.step = sum((self.ns[kind] for kind in (*kinds, "other", "own", "evaluation")), np.zeros(len(rows)))
-        self.work = self.step - self.ns["exposed"] - self.ns["collective"]
-
-    def parts(self, exchange: Array, collective: Array) -> list[Parts]:
-        """Parts of each step [s]."""
-        ns = self.ns
-        columns = {
-            "load": ns["load"] + ns["copy"],
-            "start": ns["start"],
-            "forward": ns["forward"] + ns["loss"] + ns["evaluation"],
-            "backward": ns["backward"],
-            "exchange": exchange,
-            "wait": ns["exposed"] - exchange,
-            "wait_in_collective": ns["collective"] - collective,
-            "update": ns["update"],
-            "sync": ns["sync"],
-            "collective": collective,
-            "other": ns["other"] + ns["own"],
-        }
-        rows = zip(*(column * 1e-9 for column in columns.values()), strict=True)
-        return [Parts(**dict(zip(columns, map(float, row), strict=True))) for row in rows]
-
-
-def _job(records: Sequence[ProcessRecord]) -> tuple[list[ProcessRecord], int]:
-    """The group of ranks that took most steps, and how many other processes took some."""
-    stepped = [record for record in records if record.steps]
-    if not stepped:
-        raise _too_few(records, 0, {})
-    longest = max(stepped, key=lambda record: record.steps)
-    job: dict[int, ProcessRecord] = {}
-    for record in stepped:
-        best = job.get(record.rank)
-        if record.world == longest.world and (best is None or record.steps > best.steps):
-            job[record.rank] = record
-    return [job[rank] for rank in sorted(job)], len(stepped) - len(job)
-
-
-def _steady(job: Sequence[ProcessRecord]) -> tuple[NDArray[np.int64], dict[str, int]]:
-    """Numbers of the steps that count on all ranks, and why others do not."""
-    kept = set.intersection(*(set(record.column("step").tolist()) for record in job))
-    first = max(_WARMUP_STEPS, min(50, int(_WARMUP_SHARE * min(record.steps for record in job))))
-    evaluated: set[int] = set()
-    for record in job:
-        evaluated |= set(record.column("step")[_evaluated(record)].tolist())
-    steady = np.array(sorted(step for step in kept - evaluated if step >= first), dtype=np.int64)
-    left_out = {"at the start": min(first, len(kept)), "with an evaluation": len(evaluated & kept)}
-    apart = max(len(record.rows) for record in job) - len(kept)
-    if apart:
-        left_out["not in the records of all ranks"] = apart
-    if not len(steady):
-        return steady, left_out
-    long = np.zeros(len(steady), dtype=bool)
-    for record in job:
-        step = _Times(record, steady).step
-        long |= step > _LONG * np.median(step)
-    return steady[~long], left_out | {"far longer than the others": int(long.sum())}
-
-
-def _evaluated(record: ProcessRecord) -> NDArray[np.bool_]:
-    """Which rows have an evaluation in them, or no forward that trains."""
-    without_gradients = record.column("evaluation_ns") > 0
-    if 2 * without_gradients.sum() >= len(without_gradients):
-        without_gradients[:] = False
-    forwards = record.column("forwards")
-    # None at all: the forwards of this script cannot be counted.
-    return without_gradients | (forwards == 0) if forwards.any() else without_gradients
-
-
-def _rank(record: ProcessRecord, times: _Times, parts: Parts) -> RankFindings:
+def _rank(record: ProcessRecord, times: StepTimes, parts: Parts) -> RankFindings:
     load = times.ns["load"].sum()
     return RankFindings(
         rank=record.rank,
@@ -230,7 +144,7 @@ def _blocks(steps: Sequence[Parts]) -> list[Sequence[Parts]]:
     return [steps[low:high] for low, high in pairwise(edges)]
 
 
-def _uneven(times: Sequence[_Times], fixed: float) -> tuple[float, float, float]:
+def _uneven(times: Sequence[StepTimes], fixed: float) -> tuple[float, float, float]:
     """What uneven shares cost [s], how uneven they are, and what a slower rank costs [s].
 
     Work is a fixed part and a part in proportion to the samples. Its rate is taken from the rank with the fewest: it

@@ -5,8 +5,9 @@
     ...
 
 What changes over seconds so falls on all ways alike. A cold block reads batches that nothing has read before, as far as
-the epoch has them; the cached block after it reads the same. Each block begins with steps that do not count: ranks meet
-there, workers start, and what was ready before is used up.
+the epoch has them; the cached block after it reads the same. The first batch of an epoch has been read for the
+synthetic steps, so that an epoch of one batch has no cold block. Each block begins with steps that do not count: ranks
+meet there, workers start, and what was ready before is used up.
 """
 
 from dataclasses import dataclass, replace
@@ -52,7 +53,7 @@ def plan_rounds(*, steps: int, batches: int, rounds: int, lead: int = 1, multipl
         multiple: a block has a multiple of so many steps that count, as batches of so many workers come together
 
     Returns:
-        The rounds. Later ones have no cold block where the epoch has no further batches.
+        The rounds, without a cold block where the epoch has no further batches.
 
     Example:
         >>> (blocks,) = plan_rounds(steps=2, batches=9, rounds=1)
@@ -61,19 +62,20 @@ def plan_rounds(*, steps: int, batches: int, rounds: int, lead: int = 1, multipl
     """
     rounds = max(1, min(rounds, -(-steps // multiple)))
     each = -(-steps // (rounds * multiple)) * multiple
-    first = min(1, batches - 1)
+    first = 1
     found: list[Round] = []
     for number in range(rounds):
         span = min(lead + each, batches - first)
-        if span == lead + each or not found:
+        if span == lead + each or (span and not found):
             # In a short epoch half of it counts: what many workers load first must not be nearly all that is read.
             before = lead if span == lead + each else min(lead, span // 2)
             cold = Block(way="cold", round=number, first=first, lead=before, steps=span - before)
             reading = [cold, *_again(cold, each)]
             first += span
         else:
-            # The first round is read first, and begins with its cold block.
-            reading = _again(replace(found[0][0], round=number), each)
+            # The first round is read first, and begins with what others read again.
+            again = found[0][0] if found else Block(way="cached", round=number, steps=1)
+            reading = _again(replace(again, round=number), each)
         synthetic = Block(way="synthetic", round=number, lead=min(lead, 1), steps=each)
         found.append((*reading, synthetic) if number % 2 == 0 else (synthetic, *reading))
     return tuple(found)

@@ -24,6 +24,7 @@ class WayFindings:
         mean: step, over the ranks and the blocks of ordinary length
         blocks: the mean step of each block, over the ranks
         ranks: the mean step of each rank, over the same blocks as `mean`
+        rank_blocks: the mean step of each rank, for each block
         steps: that count
         read_s: reading for a step, of the mean rank that reads, by whoever did it [s]
         prepared_s: preparing, likewise [s]
@@ -35,6 +36,7 @@ class WayFindings:
     mean: Split
     blocks: tuple[Split, ...]
     ranks: tuple[Split, ...]
+    rank_blocks: tuple[tuple[Split, ...], ...]
     steps: int
     read_s: float
     prepared_s: float
@@ -116,7 +118,8 @@ def _of_way(
     for step in own[0]:
         numbers[step.block].append(step.number)
     by_rank = [[mean_split([of[number] for number in block]) for block in numbers.values()] for of in splits]
-    blocks = [mean_split(block) for block in zip(*by_rank, strict=True)]
+    rank_blocks = tuple(zip(*by_rank, strict=True))
+    blocks = [mean_split(block) for block in rank_blocks]
     chosen = calm(blocks)
     loadings = [
         step.loading for steps, reading in zip(own, reads, strict=True) if reading for step in steps if step.loading
@@ -126,6 +129,7 @@ def _of_way(
         mean=mean_split([blocks[number] for number in chosen]),
         blocks=tuple(blocks),
         ranks=tuple(mean_split([of[number] for number in chosen]) for of in by_rank),
+        rank_blocks=rank_blocks,
         steps=len(own[0]),
         read_s=sum(loading.read_s for loading in loadings) / asked,
         prepared_s=sum(loading.prepared_s for loading in loadings) / asked,

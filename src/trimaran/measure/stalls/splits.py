@@ -12,10 +12,11 @@ class Split:
         fetch: standing still while data are read
         prepare: work of data set and collate function, a worker's start and handing over, waiting for a core meanwhile
         copy: from the host to the device
-        compute: forward, backward, update, and the interpreter between them
+        compute: forward, backward, clipping, update
         communication: exchanges that nothing hides: the shortest wait for each over its ranks
         synchronization: what a rank waits longer than that: for slower ranks, or for its turn in a pipeline
-        unattributed: the rest
+        unattributed: the step less all that was measured, such as the interpreter between instructions; clocks that
+            disagree can make it negative
     """
 
     fetch: float

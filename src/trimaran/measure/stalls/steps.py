@@ -1,14 +1,15 @@
 """From the records of ranks to a split of each step.
 
 A step of a rank lasts from when it asks for its share of a batch until its loss is known. Of this time the record has
-the spans of loads and of waits for exchanges; what lies between them, inside the step, is compute: forwards, backwards,
-the update with its zeroing, and the interpreter that goes from one to the next.
+the spans of loads, of waits for exchanges, and of compute: forwards, backwards, clipping, the update with its zeroing.
+A wait may lie in the middle of a backward, and is then no compute. What is in no span belongs to no class: the
+interpreter that goes from one instruction to the next, and whatever else nobody measured.
 
-    ask │ IN ▓▓▓▓▓▓▓ │ F ████ │ B ██████ │ wait ▒▒▒▒ │ U ██ │ loss
-        fetch, prepare,                    communication,
-        copy, unattributed                 synchronization
+    ask │ IN ▓▓▓▓▓▓▓ │ F ████ │ B ███ ▒▒ ███ │ wait ▒▒▒▒ │ U ██ │ loss
+        fetch, prepare, copy    compute        communication, synchronization
 """
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from trimaran.measure.stalls.loading import divide_loading
 from trimaran.measure.stalls.splits import Split
 from trimaran.program.types import Kind, Program
 from trimaran.runtime.feed.types import Loading
-from trimaran.timeline import HOST, Span, Timeline
+from trimaran.timeline import COMPUTE, HOST, WAIT, Span, Timeline
 
 Way = Literal["cold", "cached", "synthetic"]
 """How a step gets its batch: samples that are read for the first time; the same ones again; the same batch again."""
@@ -72,9 +73,16 @@ def split_steps(
     exchanges = Exchanges(program)
     waited = {number: exchanges.divide(of) for number, of in spans.items()}
     loads = {number: _loads(of, exchanges) for number, of in spans.items()}
+    computed = {number: _computed(of) for number, of in spans.items()}
     return [
         {
-            step.number: _split(step, loads[step.number].get(rank, 0.0), waited[step.number].get(rank), host_blocks)
+            step.number: _split(
+                step,
+                loads[step.number].get(rank, 0.0),
+                computed[step.number].get(rank, 0.0),
+                waited[step.number].get(rank, Waited()),
+                host_blocks,
+            )
             for step in own
             if step.number in spans
         }
@@ -104,16 +112,40 @@ def _loads(spans: Sequence[Span], exchanges: Exchanges) -> Mapping[int, float]:
     return found
 
 
-def _split(step: TimedStep, load_s: float, waited: Waited | None, host_blocks: bool) -> Split:
+def _computed(spans: Sequence[Span]) -> Mapping[int, float]:
+    """What each rank computed, the waits in the middle of it left out [s]."""
+    lanes: dict[tuple[int, str], list[Span]] = defaultdict(list)
+    for span in sorted(spans, key=lambda span: span.start_s):
+        lanes[span.rank, span.stream].append(span)
+    return {
+        rank: sum(span.seconds for span in lane) - _shared(lane, lanes.get((rank, WAIT), ()))
+        for (rank, stream), lane in lanes.items()
+        if stream == COMPUTE
+    }
+
+
+def _shared(one: Sequence[Span], other: Sequence[Span]) -> float:
+    """Time that lies in spans of both lanes [s]; those of a lane are in order and do not overlap."""
+    ends = [span.end_s for span in other]
+    found = 0.0
+    for span in one:
+        for near in other[bisect_right(ends, span.start_s) :]:
+            if near.start_s >= span.end_s:
+                break
+            found += min(span.end_s, near.end_s) - max(span.start_s, near.start_s)
+    return found
+
+
+def _split(step: TimedStep, load_s: float, compute_s: float, waited: Waited, host_blocks: bool) -> Split:
     parts = divide_loading(step.loading, load_s, host_blocks=host_blocks)
-    waited = waited or Waited()
+    recorded_s = load_s + compute_s + waited.communication + waited.synchronization
     return Split(
         fetch=parts.fetch,
         # Naming the share starts workers, and lets go of those of an epoch that is over.
         prepare=parts.prepare + step.asked_s,
         copy=parts.copy,
-        compute=step.step_s - load_s - waited.communication - waited.synchronization,
+        compute=compute_s,
         communication=waited.communication,
         synchronization=waited.synchronization,
-        unattributed=parts.rest,
+        unattributed=parts.rest + step.step_s - recorded_s,
     )

@@ -65,6 +65,7 @@ def estimate(
     """
     if training is None:
         return Estimate(contender=contender, cost_unit=unit)
+    training = training.times(contender.samples_factor)
     need = training.updates
     low, median, high = combine(contender.cases, (need.low, need.amount, need.high))
     devices = contender.devices

@@ -72,5 +72,6 @@ def contender_of(candidate: Candidate, batch: int) -> Contender:
         simplicity=simplicity(strategy),
         is_hybrid=strategy.pp * strategy.tp > 1,
         limiter=candidate.limiter,
+        samples_factor=candidate.samples_factor,
         origin=candidate,
     )

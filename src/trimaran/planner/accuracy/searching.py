@@ -115,7 +115,7 @@ class _Cells:
         """Whether what takes at least so long, weighted, on so many devices may be better than all that is known."""
         by_cost, weights = self.grid.by_cost, self.grid.weights
         known = [
-            weights[batch] * one.step_time_s * (one.strategy.devices if by_cost else 1)
+            weights[batch] * one.worth_s * (one.strategy.devices if by_cost else 1)
             for batch, found in self.found.items()
             for one in found
         ]
@@ -126,7 +126,7 @@ class _Cells:
         if any(one.strategy.pp * one.strategy.tp > 1 for found in self.found.values() for one in found):
             return
         weights = self.grid.weights
-        known = [(weights[batch] * one.step_time_s, batch, one) for batch, found in self.found.items() for one in found]
+        known = [(weights[batch] * one.worth_s, batch, one) for batch, found in self.found.items() for one in found]
         if not known or time.monotonic() > until_s:
             return
         _, batch, best = min(known, key=lambda entry: entry[:2])
@@ -203,7 +203,7 @@ class _Cells:
         """The least weighted time of a step on no more devices."""
         return min(
             (
-                self.grid.weights[batch] * one.step_time_s
+                self.grid.weights[batch] * one.worth_s
                 for batch, found in self.found.items()
                 for one in found
                 if one.strategy.devices <= devices

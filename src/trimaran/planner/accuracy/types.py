@@ -1,6 +1,6 @@
 """What is compared on the way to a target: a strategy at a batch, and what a training by it takes and costs."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from trimaran.planner.candidates import Cases
@@ -27,6 +27,7 @@ class Contender:
         simplicity: sort key; of equally good ones the smallest is taken
         is_hybrid: a replica is spread over several devices
         limiter: what keeps it from being faster
+        samples_factor: as in `planner.candidates.Candidate`
         origin: what it was made from
     """
 
@@ -40,6 +41,7 @@ class Contender:
     simplicity: tuple[int, ...]
     is_hybrid: bool = False
     limiter: str = ""
+    samples_factor: float = 1.0
     origin: Any = field(default=None, compare=False, repr=False)
 
     @property
@@ -77,6 +79,11 @@ class Training:
     epochs: "Need | None" = None
     steps_per_epoch: float | None = None
 
+    def times(self, factor: float) -> "Training":
+        """The training that needs so many times the samples."""
+        epochs = None if self.epochs is None else self.epochs.scaled(factor, self.epochs.unit)
+        return replace(self, updates=self.updates.scaled(factor, self.updates.unit), epochs=epochs)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
@@ -111,9 +118,9 @@ class Estimate:
         return self.contender.devices
 
     def value(self, goal: Goal) -> float:
-        """What is made small, in the unit of the goal; without a curve that is the time of a sample [s]."""
+        """What is made small, in the unit of the goal; without a curve the time of a sample, as often as needed [s]."""
         if goal == "throughput" or self.time_s is None:
-            return 1.0 / self.contender.samples_per_s
+            return self.contender.samples_factor / self.contender.samples_per_s
         return self.time_s if goal == "time" or self.cost is None else self.cost
 
 

@@ -72,6 +72,7 @@ def _run_document(run: ConvergedRun) -> dict[str, object]:
         "seconds": run.seconds,
         "best_metric": run.best,
         "gradient_noise": None if run.noise is None else dict(run.noise),
+        "noise_b_crit": None if run.noise_b_crit is None else _finite(run.noise_b_crit),
     }
 
 

@@ -1,6 +1,5 @@
 """What a measurement of convergence found."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +22,8 @@ class ConvergedRun:
         seconds: of training, evaluations not counted [s]
         best: largest metric; None where there was no evaluation
         noise: of its gradients, plain; None where it was not seen
+        noise_b_crit: critical batch by them, infinite where they say of none [samples]; None where they were not seen,
+            or where the target, from which it follows, was not reached
     """
 
     global_batch: int
@@ -35,20 +36,7 @@ class ConvergedRun:
     seconds: float
     best: float | None
     noise: Mapping[str, Any] | None = None
-
-    @property
-    def noise_b_crit(self) -> float | None:
-        """Critical batch by its gradients, infinite where they show no signal [samples]; None where they were not seen.
-
-        Example:
-            >>> figures = {"end": "reached", "epochs": 2.0, "trained_epochs": 2.0, "samples": 9, "updates": 3}
-            >>> run = ConvergedRun(global_batch=3, seed=0, seconds=1.0, best=0.9, noise={"b_crit": None}, **figures)
-            >>> run.noise_b_crit
-            inf
-        """
-        if self.noise is None:
-            return None
-        return math.inf if self.noise["b_crit"] is None else float(self.noise["b_crit"])
+    noise_b_crit: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

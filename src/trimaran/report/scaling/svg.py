@@ -2,9 +2,30 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from xml.sax.saxutils import escape
 
+from trimaran.errors import InputError
+from trimaran.report.files import check_writable
+
 Point = tuple[float, float]
+
+
+def check_drawing(path: Path) -> None:
+    """Refuse a file that a drawing could not be written into, before the work for it is done.
+
+    Args:
+        path: where it will be written
+
+    Raises:
+        InputError: its name is that of another format
+        EnvironmentProblem: it cannot be written there
+    """
+    if path.suffix.lower() != ".svg":
+        raise InputError(
+            f"{path}: drawings are written as SVG, which browsers show: name the file *.svg", path=str(path)
+        )
+    check_writable(path)
 
 
 @dataclass(slots=True)

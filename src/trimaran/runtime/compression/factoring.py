@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 import torch
 
-from trimaran.program.compression import Compression
+from trimaran.program.compression import SMALLEST_BYTES, Compression
 from trimaran.runtime.compression.residuals import Residuals
 from trimaran.runtime.compression.types import Round
 from trimaran.runtime.seeds import derive_seed
@@ -73,7 +73,7 @@ class Factoring:
 
         Gradients that have 16 bits already go as they are.
         """
-        if flat.dtype.itemsize < torch.float32.itemsize:
+        if flat.dtype.itemsize < SMALLEST_BYTES:
             yield Round(payload=flat, is_last=True)
             return
         bucket = self._bucket(parameters, flat)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
+from trimaran.program.compression import SMALLEST_BYTES
 from trimaran.runtime.compression.residuals import Residuals
 from trimaran.runtime.compression.types import Round
 from trimaran.runtime.streams import fetch
@@ -46,7 +47,7 @@ class Rounding:
     @torch.no_grad()
     def rounds(self, flat: torch.Tensor, parameters: Sequence[torch.Tensor]) -> Iterator[Round]:
         """One round; see `types.Codec`. Gradients that have 16 bits already go as they are."""
-        if flat.dtype.itemsize <= self._dtype.itemsize or not flat.numel():
+        if flat.dtype.itemsize < SMALLEST_BYTES or not flat.numel():
             yield Round(payload=flat, is_last=True)
             return
         residual = self._residuals.of(parameters, flat)

@@ -183,6 +183,9 @@ def _pauses(instructions: Sequence[Instruction], costs: ProgramCosts) -> dict[st
         if item.kind is Kind.UPDATE:
             # What was encoded is decoded before it.
             seconds += sum(costs.decoding[one.id].seconds for one in instructions if one.id in costs.decoding)
+            seconds += sum(
+                costs.second_rounds[one.id].between.seconds for one in instructions if one.id in costs.second_rounds
+            )
         pauses[item.token] = round(seconds * 1e9)
     return pauses
 

@@ -4,14 +4,25 @@ They lie in one anonymous file in memory that all of them have mapped: a mark fo
 sample one block for all samples. It has no name, so that nothing is left when everybody is gone, even killed, and the
 size of /dev/shm does not limit it. Others open it through the process that made it.
 
-    marks   0 1 1 0 2 …        1: it is complete, and was so before its mark was set; 2: it does not fit
+    marks   0 1 1 0 2 …        1: it is complete; 2: it does not fit
     input   [samples, 3, 32, 32]
     target  [samples]
 
 Two processes may read a sample for the first time at once: both write the same bytes.
+
+A processor may show other cores a mark before the sample that was written ahead of it. So a mark is set, and looked at
+for the first time, with its byte locked: whoever finds it set comes after whoever set it, with all that this one wrote
+before. A process remembers which samples it has found, and locks nothing for them again.
+
+Source:
+    fcntl(2), locks of records: they belong to processes, forked ones too, and end with them.
 """
 
+import fcntl
 import os
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -35,7 +46,10 @@ class SampleCache:
         self._state = layout, samples, path
         self._layout = layout
         memory = torch.from_file(path, shared=True, size=cache_bytes(layout, samples), dtype=torch.uint8)
+        self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        weakref.finalize(self, os.close, self._file)
         self._marks = memory[:samples].numpy()
+        self._found = bytearray(samples)
         self._blocks: list[Any] = []
         start = _aligned(samples)
         for leaf in layout.leaves:
@@ -54,7 +68,7 @@ class SampleCache:
             number: of the sample
             copy: its tensors do not share the memory of the cache
         """
-        if self._marks[number] != _COMPLETE:
+        if not self._found[number] and not self._find(number):
             return None
         leaves = [
             leaf.take(block, number, copy=copy) for leaf, block in zip(self._layout.leaves, self._blocks, strict=True)
@@ -72,12 +86,24 @@ class SampleCache:
             fits = layout_of(sample) == self._layout
         except Uncachable:
             fits = False
-        if not fits:
-            self._marks[number] = _MISFIT
-            return
-        for leaf, block, value in zip(self._layout.leaves, self._blocks, leaves_of(sample), strict=True):
-            leaf.put(block, number, value)
-        self._marks[number] = _COMPLETE
+        if fits:
+            for leaf, block, value in zip(self._layout.leaves, self._blocks, leaves_of(sample), strict=True):
+                leaf.put(block, number, value)
+        with self._locked(number, fcntl.LOCK_EX):
+            self._marks[number] = _COMPLETE if fits else _MISFIT
+
+    def _find(self, number: int) -> bool:
+        with self._locked(number, fcntl.LOCK_SH):
+            self._found[number] = int(self._marks[number]) == _COMPLETE
+        return bool(self._found[number])
+
+    @contextmanager
+    def _locked(self, number: int, kind: int) -> Iterator[None]:
+        fcntl.lockf(self._file, kind, 1, number)
+        try:
+            yield
+        finally:
+            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, number)
 
     @property
     def kept(self) -> int:

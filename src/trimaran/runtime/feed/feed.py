@@ -22,7 +22,7 @@ from trimaran.program.feeding import IN_LINE, Feeding
 from trimaran.runtime.feed.cache import SampleCache
 from trimaran.runtime.feed.data import check_length, check_replicas, dataset_length, make_dataset
 from trimaran.runtime.feed.loader import TIMEOUT_S, Loader
-from trimaran.runtime.feed.placing import Ahead, Arrivals, OnDemand, Taken
+from trimaran.runtime.feed.placing import Ahead, AheadInLine, Arrivals, OnDemand, Taken
 from trimaran.runtime.feed.position import Position
 from trimaran.runtime.feed.reading import Reading, Request
 from trimaran.runtime.feed.shares import Share, Shares, skip_to
@@ -213,7 +213,7 @@ class Feed:
             return OnDemand(loader, place)
         lane = open_lane(self._device)
         if loader.in_line:
-            return OnDemand(loader, place, lane)
+            return AheadInLine(loader, place, lane, self._feeding.copies_ahead)
         return Ahead(loader, place, lane, self._feeding.copies_ahead)
 
     def _requests(self, epoch: int, number: int) -> Iterator[Request]:

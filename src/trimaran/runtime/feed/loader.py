@@ -1,30 +1,31 @@
-"""Microbatches in their order, from torch's `DataLoader`, loaded in line or by workers.
+"""Microbatches in their order, loaded in line or by workers.
 
-One iterator goes on through all epochs: its requests do, so that workers load ahead across the border of an epoch and
-nothing starts again there. The seed of what is drawn goes with each request.
+Workers have turns: the k-th microbatch is loaded by worker k modulo their number. Requests go on through all epochs,
+so that workers load ahead across the border of an epoch and nothing starts again there. The seed of what is drawn goes
+with each request.
 
-How workers start and end is in `workers`.
+How workers start and end is in `workers`, how batches come from them in `passing`.
 """
 
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
-from functools import partial
-from typing import Any
+from collections.abc import Iterator
+from itertools import islice
 
 import torch
-from torch.utils.data import DataLoader
 
 from trimaran.errors import ExecutionError, InputError
+from trimaran.graph.batches import map_tensors
 from trimaran.graph.data_faults import Fault, describe, name_samples
 from trimaran.program.feeding import Feeding
 from trimaran.runtime.feed.reading import Answer, Reading, Request
-from trimaran.runtime.feed.workers import Workers, describe_end
+from trimaran.runtime.feed.workers import Worker, WorkerEnded, describe_end, end_workers
 
 TIMEOUT_S = 300.0
 """How long the batch of a worker may take before the worker is said to hang [s]."""
 
-_POLL_S = 1.0
+_POLL_S = 0.1
+"""After so long, a wait looks whether somebody wants it to end [s]."""
 
 
 class Loader:
@@ -44,6 +45,7 @@ class Loader:
 
     Raises:
         InputError: workers are not forked, and the data set cannot be sent to them
+        EnvironmentProblem: the system starts no workers
     """
 
     def __init__(
@@ -58,49 +60,36 @@ class Loader:
         timeout_s: float = TIMEOUT_S,
     ) -> None:
         self.in_line = feeding.workers == 0
-        self._rank = rank
-        self._timeout_s = timeout_s
-        self._asked: deque[Request] = deque()
-        self._closing = False
-        self._workers: Workers | None = None
-        # Workers end with the last reference to the iterator, which is this one.
-        self._iterator: Iterator[Answer] | None
-        if self.in_line and not pin:
-            # What torch's loader would do here, without its own time.
-            self._iterator = map(reading.__getitem__, requests)
-            return
-        make = partial(
-            _make_loader,
-            reading,
-            _noted(requests, self._asked) if feeding.workers else requests,
-            feeding,
-            pin=pin,
-            generator=_generator(seed),
-        )
-        if self.in_line:
-            self._iterator = iter(make({}))
-        else:
-            self._workers = Workers(make)
-            self._iterator = self._workers.start()
+        self._reading, self._requests, self._pin = reading, requests, pin
+        self._rank, self._timeout_s = rank, timeout_s
+        # What was asked for and has not come, first come first.
+        self._asked: deque[tuple[Worker, Request]] = deque()
+        self._workers: list[Worker] = []
+        self._closing = self._closed = False
+        try:
+            for number in range(feeding.workers):
+                self._workers.append(Worker(reading, number=number, count=feeding.workers, seed=seed))
+        except BaseException:
+            self.close()
+            raise
+        for _ in range(feeding.ahead):
+            for worker in self._workers:
+                self._ask(worker)
 
     def next(self) -> Answer:
         """The next microbatch.
 
         Raises:
             StopIteration: there is none
-            InputError: the data set or the collate function raised
+            InputError: the data set or the collate function raised, or the batch cannot be handed over
             ExecutionError: a worker died, or hangs
         """
-        if self._iterator is None:
+        if self._closed:
             raise ExecutionError("the feed is closed", rank=self._rank)
-        if self._workers is None:
-            answer = next(self._iterator)
-        else:
-            answer = self._await(self._workers, self._iterator)
-            self._asked.popleft()
+        answer = self._reading[next(self._requests)] if self.in_line else self._await()
         if answer.fault is not None:
             raise self._to_error(answer.fault)
-        return answer
+        return answer._replace(batch=map_tensors(answer.batch, torch.Tensor.pin_memory)) if self._pin else answer
 
     def stop(self) -> None:
         """Another thread that waits in `next` is to give up."""
@@ -108,89 +97,72 @@ class Loader:
 
     def close(self) -> None:
         """End the workers; nobody waits in `next` any more."""
-        self._closing = True
-        self._iterator = None
-        if self._workers is not None:
-            self._workers.close()
+        self._closing = self._closed = True
+        workers, self._workers = self._workers, []
+        self._asked.clear()
+        end_workers(workers)
 
-    def _await(self, workers: Workers, iterator: Iterator[Answer]) -> Answer:
+    def _ask(self, worker: Worker) -> None:
+        for request in islice(self._requests, 1):
+            self._asked.append((worker, request))
+            worker.ask(request)
+
+    def _await(self) -> Answer:
         """What a worker sends, or why nobody will."""
-        began_s = time.monotonic()
+        if not self._asked:
+            raise StopIteration
+        worker, request = self._asked[0]
+        deadline_s = time.monotonic() + self._timeout_s
         while True:
             try:
-                return next(iterator)
-            except (RuntimeError, OSError, EOFError) as error:
-                self._explain(error, workers, time.monotonic() - began_s)
+                answer = worker.answer(min(_POLL_S, self._timeout_s))
+            except WorkerEnded:
+                raise self._died(worker, request) from None
+            except Exception as error:
+                self._go_on(worker)
+                raise self._cannot_take(error, request) from error
+            if answer is not None:
+                self._go_on(worker)
+                return answer
+            if self._closing:
+                raise ExecutionError("the feed was closed while a batch was waited for", rank=self._rank)
+            if time.monotonic() >= deadline_s:
+                raise self._hangs(worker, request)
+
+    def _go_on(self, worker: Worker) -> None:
+        """It has answered, and gets something else to do."""
+        self._asked.popleft()
+        self._ask(worker)
 
     def _to_error(self, fault: Fault) -> InputError:
         who = f"rank {self._rank}" if self.in_line else f"a worker of rank {self._rank}"
         return InputError(f"{who}: {fault.text}", rank=self._rank, samples=fault.samples)
 
-    def _explain(self, error: Exception, workers: Workers, waited_s: float) -> None:
-        """Raise what is wrong; nothing is, where a worker has only not answered yet."""
-        timed_out = isinstance(error, RuntimeError) and "timed out" in str(error)
-        dead = workers.find_dead(suspected=not timed_out)
-        waiting = name_samples(self._asked[0].samples) if self._asked else "no samples"
-        if dead is not None:
-            raise ExecutionError(
-                f"a worker of rank {self._rank} that loads data (process {dead.pid}) {describe_end(dead)}, while the "
-                f"batch of {waiting} was waited for. Fewer workers, or batches ahead, take less memory; "
-                "without workers the rank itself reads, and shows what happens",
-                rank=self._rank,
-                exit_code=dead.exitcode,
-            ) from None
-        if not timed_out:
-            raise ExecutionError(
-                f"rank {self._rank} could not take the batch of {waiting} over from its workers: {describe(error)}",
-                rank=self._rank,
-            ) from None
-        if self._closing:
-            raise ExecutionError("the feed was closed while a batch was waited for", rank=self._rank) from None
-        if waited_s >= self._timeout_s:
-            workers.kill()
-            raise ExecutionError(
-                f"the workers of rank {self._rank} have not given the batch of {waiting} within "
-                f"{self._timeout_s:g} s: the data set hangs, or waits for something that workers do not have, such as "
-                "a lock that was held when they were forked; read those samples in a script of your own",
-                rank=self._rank,
-                timeout_s=self._timeout_s,
-            ) from None
+    def _died(self, worker: Worker, request: Request) -> ExecutionError:
+        process = worker.process
+        return ExecutionError(
+            f"a worker of rank {self._rank} that loads data (process {process.pid}) {describe_end(process)}, while the "
+            f"batch of {name_samples(request.samples)} was waited for. Fewer workers, or batches ahead, take less "
+            "memory; without workers the rank itself reads, and shows what happens",
+            rank=self._rank,
+            exit_code=process.exitcode,
+        )
 
+    def _cannot_take(self, error: Exception, request: Request) -> InputError:
+        return InputError(
+            f"rank {self._rank} could not take the batch of {name_samples(request.samples)} over from its worker: "
+            f"{describe(error)}. What Job.collate makes must be the same once it is pickled and unpickled; let it make "
+            "tensors in tuples, lists and dicts, or use workers=0",
+            rank=self._rank,
+            samples=tuple(request.samples),
+        )
 
-def _noted(requests: Iterator[Request], asked: deque[Request]) -> Iterator[Request]:
-    """The requests, which are put down as they are asked."""
-    for request in requests:
-        asked.append(request)
-        yield request
-
-
-def _generator(seed: int) -> torch.Generator:
-    """Without one of its own, the loader would draw from the generator that dropout draws from."""
-    return torch.Generator().manual_seed(seed)
-
-
-def _make_loader(
-    reading: Reading,
-    requests: Iterator[Request],
-    feeding: Feeding,
-    more: Mapping[str, Any],
-    *,
-    pin: bool,
-    generator: torch.Generator,
-) -> "DataLoader[Answer]":
-    if feeding.workers:
-        more = {**more, "prefetch_factor": feeding.ahead, "timeout": _POLL_S}
-    return DataLoader(
-        reading,
-        batch_size=None,
-        sampler=requests,
-        collate_fn=_as_it_is,
-        num_workers=feeding.workers,
-        pin_memory=pin,
-        generator=generator,
-        **more,
-    )
-
-
-def _as_it_is(answer: Any) -> Any:
-    return answer
+    def _hangs(self, worker: Worker, request: Request) -> ExecutionError:
+        worker.process.kill()
+        return ExecutionError(
+            f"the workers of rank {self._rank} have not given the batch of {name_samples(request.samples)} within "
+            f"{self._timeout_s:g} s: the data set hangs, or waits for something that workers do not have, such as "
+            "a lock that was held when they were forked; read those samples in a script of your own",
+            rank=self._rank,
+            timeout_s=self._timeout_s,
+        )

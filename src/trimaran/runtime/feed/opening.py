@@ -52,22 +52,26 @@ def open_feed(
     if feeding.cached:
         own = dataset if reads else None
         shared = share_cache(own, samples, rank=world.rank, exchange=lambda said: _exchange(said, world, group))
-    feed = Feed(
-        job,
-        replicas=strategy.dp,
-        microbatches=strategy.microbatches,
-        replica=replica,
-        reads=reads,
-        samples=samples,
-        dataset=dataset if reads else None,
-        feeding=feeding,
-        device=world.device,
-        rank=world.rank,
-        cache=shared.cache,
-        notes=(shared.note,) if shared.note else (),
-        # The others wait for this rank in a collective, and must not be the first to give up.
-        timeout_s=min(TIMEOUT_S, world.timeout_s / 2),
-    )
+    try:
+        feed = Feed(
+            job,
+            replicas=strategy.dp,
+            microbatches=strategy.microbatches,
+            replica=replica,
+            reads=reads,
+            samples=samples,
+            dataset=dataset if reads else None,
+            feeding=feeding,
+            device=world.device,
+            rank=world.rank,
+            cache=shared.cache,
+            notes=(shared.note,) if shared.note else (),
+            # The others wait for this rank in a collective, and must not be the first to give up.
+            timeout_s=min(TIMEOUT_S, world.timeout_s / 2),
+        )
+    except BaseException:
+        shared.close()
+        raise
     return feed, shared
 
 

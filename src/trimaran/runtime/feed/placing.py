@@ -1,16 +1,19 @@
 """Microbatches as the training takes them: on the device, in the job's precision, with what that took.
 
-    OnDemand   training   take: load, or wait for a worker │ place │ step i                 take: …
-    Ahead      training   take i ▒ │ step i ███████████████ │ take i+1 │ step i+1
-               its thread    wait for a worker, place i+1 ══╝ i+2 ═════╝          so many are ready or on their way
+    OnDemand      training   take: load, or wait for a worker │ place │ step i              take: …
+    Ahead         training   take i ▒ │ step i ███████████████ │ take i+1 │ step i+1
+                  its thread    wait for a worker, place i+1 ══╝ i+2 ═════╝       so many are ready or on their way
+    AheadInLine   training   take i: load i+1, begin its copy │ step i ███████████ │ take i+1: load i+2, …
+                  lane                                   copy i+1 ═════╝
 
 Without workers the training's own thread loads, also where copies go ahead: a data set draws from the same generators
-as dropout, so that no other thread may read it. The copies then only go beside what the device still computes.
+as dropout, so that no other thread may read it. Only the copies go beside what the device computes.
 """
 
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -64,13 +67,11 @@ class OnDemand:
     Args:
         loader: loads them
         place: brings one to the device
-        lane: on which it does; None: in the order of what the device computes
     """
 
-    def __init__(self, loader: Loader, place: Place, lane: Lane | None = None) -> None:
+    def __init__(self, loader: Loader, place: Place) -> None:
         self._loader = loader
         self._place = place
-        self._lane = lane
 
     def take(self) -> Taken:
         """Load it, or wait for a worker that does, and place it."""
@@ -87,24 +88,63 @@ class OnDemand:
         self._loader.close()
 
     def _load(self) -> Taken:
-        start_ns = time.perf_counter_ns()
-        answer = self._loader.next()
-        loaded_s = (time.perf_counter_ns() - start_ns) * 1e-9
+        answer, prepared_s = _load(self._loader)
         batch, copied_s = self._bring(answer)
-        # What the loader does around it is work of this thread too.
-        prepared_s = max(0.0, loaded_s - answer.read_s)
-        loading = Loading(samples=answer.samples, read_s=answer.read_s, prepared_s=prepared_s, copied_s=copied_s)
-        return Taken(answer.key, batch, loading)
+        return Taken(answer.key, batch, _in_line(answer, prepared_s, copied_s))
 
     def _bring(self, answer: Answer) -> tuple[Any, float]:
         """The batch where it is wanted, and the time of that [s]."""
         start_ns = time.perf_counter_ns()
-        if self._lane is None:
-            batch = self._place(answer.batch)
-        else:
-            batch, copied = self._lane.start(partial(self._place, answer.batch))
-            self._lane.finish(_tensors(batch), copied)
+        batch = self._place(answer.batch)
         return batch, (time.perf_counter_ns() - start_ns) * 1e-9
+
+
+class _Begun(NamedTuple):
+    taken: Taken
+    copied: Stamp
+
+
+class AheadInLine:
+    """The thread that takes them loads so many more, and begins their copies.
+
+    Args:
+        loader: loads them in line
+        place: brings one to the device
+        lane: on which it does
+        count: how many are on their way
+    """
+
+    def __init__(self, loader: Loader, place: Place, lane: Lane, count: int) -> None:
+        self._loader = loader
+        self._place = place
+        self._lane = lane
+        self._count = count
+        self._begun: deque[_Begun | Exception] = deque()
+
+    def take(self) -> Taken:
+        """One that was begun before, once those that come after it are begun too."""
+        while len(self._begun) <= self._count and not (self._begun and isinstance(self._begun[-1], StopIteration)):
+            self._begun.append(self._begin())
+        found = self._begun.popleft()
+        if isinstance(found, Exception):
+            # What cannot be loaded is told when it is asked for.
+            raise found
+        self._lane.finish(_tensors(found.taken.batch), found.copied)
+        return found.taken
+
+    def close(self) -> None:
+        """Nothing works for it."""
+        self._loader.close()
+
+    def _begin(self) -> _Begun | Exception:
+        try:
+            answer, prepared_s = _load(self._loader)
+            start_ns = time.perf_counter_ns()
+            batch, copied = self._lane.start(partial(self._place, answer.batch))
+        except Exception as error:  # noqa: BLE001 whatever it is, it belongs to a later batch
+            return error
+        copied_s = (time.perf_counter_ns() - start_ns) * 1e-9
+        return _Begun(Taken(answer.key, batch, _in_line(answer, prepared_s, copied_s)), copied)
 
 
 class _Placed(NamedTuple):
@@ -168,6 +208,19 @@ class Ahead:
                 del answer, batch, copied
         except BaseException as error:  # noqa: BLE001 the training must hear of it, whatever it is
             self._placed.put(error)
+
+
+def _load(loader: Loader) -> tuple[Answer, float]:
+    """A microbatch that this thread loads, and what of that was work [s]."""
+    start_ns = time.perf_counter_ns()
+    answer = loader.next()
+    loaded_s = (time.perf_counter_ns() - start_ns) * 1e-9
+    # What the loader does around it is work of this thread too.
+    return answer, max(0.0, loaded_s - answer.read_s)
+
+
+def _in_line(answer: Answer, prepared_s: float, copied_s: float) -> Loading:
+    return Loading(samples=answer.samples, read_s=answer.read_s, prepared_s=prepared_s, copied_s=copied_s)
 
 
 def _by_worker(answer: Answer, waited_s: float, taken_s: float, copied_s: float) -> Loading:

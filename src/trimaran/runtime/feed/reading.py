@@ -11,7 +11,9 @@ there.
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from torch.utils.data import Dataset, Subset, TensorDataset, default_collate
+import torch
+from torch.utils.data import Dataset, Subset, TensorDataset
+from torch.utils.data._utils.collate import collate, collate_tensor_fn, default_collate_fn_map
 
 from trimaran.graph.data_faults import Fault, Faulty, batching_fault, reading_fault
 from trimaran.runtime.feed.cache import SampleCache
@@ -64,12 +66,15 @@ class Reading(Dataset[Answer]):
         dataset: the job's, map-style
         collate: the job's; None: torch's default
         cache: samples that were read before; None: nothing is kept
+
+    Attributes:
+        dataset: the job's
     """
 
     def __init__(
         self, dataset: Any, collate: Callable[[list[Any]], Any] | None, *, cache: SampleCache | None = None
     ) -> None:
-        self._dataset = dataset
+        self.dataset = dataset
         self._collate = collate
         self._cache = cache
         self._reads = None if _is_rows(dataset) else Drawing()
@@ -106,14 +111,14 @@ class Reading(Dataset[Answer]):
 
     def _one(self, number: int) -> Any:
         try:
-            return self._dataset[number]
+            return self.dataset[number]
         except Exception as error:
             raise Faulty(reading_fault(error, [number])) from error
 
     def _all(self, samples: Sequence[int]) -> list[Any]:
-        fetch = getattr(self._dataset, "__getitems__", None)
+        fetch = getattr(self.dataset, "__getitems__", None)
         try:
-            found = [self._dataset[number] for number in samples] if fetch is None else list(fetch(list(samples)))
+            found = [self.dataset[number] for number in samples] if fetch is None else list(fetch(list(samples)))
         except Exception as error:
             # Which one is it? By itself it raises again.
             for number in samples:
@@ -127,7 +132,7 @@ class Reading(Dataset[Answer]):
     def _make(self, samples: list[Any], request: Request) -> Any:
         def make(numbers: Sequence[int]) -> Any:
             try:
-                return (self._collate or default_collate)(samples)
+                return (self._collate or _default_collate)(samples)
             except Exception as error:
                 raise Faulty(batching_fault(error, samples, numbers, own=self._collate is not None)) from error
 
@@ -143,3 +148,16 @@ def _is_rows(dataset: Any) -> bool:
     while type(dataset) is Subset:
         dataset = dataset.dataset
     return type(dataset) is TensorDataset
+
+
+def _default_collate(samples: list[Any]) -> Any:
+    """As torch does by default, but without memory that workers share of each batch's own: batches have blocks."""
+    known = default_collate_fn_map
+    plain: dict[Any, Any] = {torch.Tensor: _stack} if known.get(torch.Tensor) is collate_tensor_fn else {}
+    return collate(samples, collate_fn_map={**known, **plain})
+
+
+def _stack(samples: list[torch.Tensor], *, collate_fn_map: Any = None) -> Any:
+    if samples[0].layout != torch.strided or samples[0].is_nested:
+        return collate_tensor_fn(samples, collate_fn_map=collate_fn_map)  # says what to do
+    return torch.stack(samples, 0)

@@ -20,12 +20,15 @@ from typing import Any
 import numpy
 import torch
 
+from trimaran.cluster.host_memory import free_memory_bytes
 from trimaran.runtime.feed.cache import SampleCache, cache_bytes, make_memory
 from trimaran.runtime.feed.layouts import Layout, Uncachable, layout_of, leaves_of
 from trimaran.runtime.seeds import find_moved, mark_host, seeded
 from trimaran.units import format_bytes
 
-_LOOKED_AT = 4
+LOOKED_AT = 4
+"""Samples that are looked at, the first ones of the data set."""
+
 _OF_FREE_MEMORY = 0.8
 
 Exchange = Callable[[Any], list[Any]]
@@ -81,12 +84,16 @@ def share_cache(dataset: Any, samples: int, *, rank: int, exchange: Exchange) ->
     hosts = exchange(host)
     first = hosts.index(host)
     mine, descriptor = offer_cache(dataset, samples) if host and first == rank else (Offer(), -1)
-    offer: Offer = exchange(mine)[first]
     shared = Shared(descriptor=descriptor)
-    if host:
-        shared.cache, shared.note = _open(offer, samples)
-    # Whoever made it may close it only after everybody has opened it.
-    exchange(None)
+    try:
+        offer: Offer = exchange(mine)[first]
+        if host:
+            shared.cache, shared.note = _open(offer, samples)
+        # Whoever made it may close it only after everybody has opened it.
+        exchange(None)
+    except BaseException:
+        shared.close()
+        raise
     return shared
 
 
@@ -102,7 +109,7 @@ def offer_cache(dataset: Any, samples: int) -> tuple[Offer, int]:
     """
     try:
         layout = look_at(dataset, samples)
-        nbytes, free = cache_bytes(layout, samples), _free_bytes()
+        nbytes, free = cache_bytes(layout, samples), free_memory_bytes()
         if nbytes > _OF_FREE_MEMORY * free:
             raise Uncachable(
                 f"{samples} samples take {format_bytes(nbytes)}, and {format_bytes(free)} of memory are free"
@@ -125,7 +132,7 @@ def look_at(dataset: Any, samples: int) -> Layout:
         Uncachable: they are not alike, or one is another when it is read again
     """
     layout: Layout | None = None
-    for number in range(min(_LOOKED_AT, samples)):
+    for number in range(min(LOOKED_AT, samples)):
         once, again = _read(dataset, number, 1), _read(dataset, number, 2)
         found = layout_of(once)
         if layout is not None and found != layout:
@@ -186,11 +193,3 @@ def _host() -> str:
         boot.read_text().strip() if boot.exists() else "",
         str(processes.readlink()) if processes.is_symlink() else "",
     ))  # fmt: skip
-
-
-def _free_bytes() -> int:
-    """Memory that can be had without pushing others out [bytes]."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")

@@ -1,4 +1,4 @@
-"""Processes that load: how they start, how they end.
+"""Processes that load: how they start, how they are asked, how they end. What they do is in `serving`.
 
 **How workers start.** They are forked, as torch's loader does by default on Linux, unless `multiprocessing`
 has been told another way (`set_start_method`). A rank has threads of gloo, and a fork copies none of them; a lock that
@@ -9,113 +9,166 @@ new interpreter takes seconds of a core until it has imported torch, for each wo
 fork is CUDA: a data set that puts samples on a GPU cannot be read by workers. With InfiniBand and an old kernel or
 library (memory that a card has registered was not copied at a fork before Linux 5.12), choose "forkserver" or "spawn".
 
+**How they are asked.** Each has a pipe to its rank, and batches come back in memory (`passing`). Neither side has
+threads that only carry things, so that a batch wakes each side once.
+
 **How they end.** With their rank, however that ends: the system kills them when its main thread is gone. A worker that
-dies is noticed when its batch is missing, not in the middle of a collective: torch's handler of SIGCHLD, which raises
-wherever the main thread is, is taken back.
+dies is noticed when its batch is missing, not in the middle of a collective.
 
 Source:
     torch.nn.parallel.DistributedDataParallel, warning on forked workers and InfiniBand; prctl(2), PR_SET_PDEATHSIG.
 """
 
-import copy
-import ctypes
-import functools
+import contextlib
 import multiprocessing
 import os
+import pickle
 import signal
+import socket
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections import deque
+from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from torch.utils.data import DataLoader
-
-from trimaran.errors import InputError
+from trimaran.errors import EnvironmentProblem, InputError
 from trimaran.graph.data_faults import describe
+from trimaran.runtime.feed.passing import Receiver
+from trimaran.runtime.feed.reading import Answer, Reading, Request
+from trimaran.runtime.feed.serving import serve
 
-_PR_SET_PDEATHSIG = 1
-_SETTLING_S = 1.0
+_ENDING_S = 1.0
+"""A worker that was told to end may finish what it is at for so long [s]."""
+
+_MOST_SENT, _MOST_SENT_BYTES = 32, 2**16
+"""Requests that a worker has not answered, and their bytes: less than a pipe holds. So a rank never waits for a worker
+to read, nor does a worker, whose answers are as many, for its rank [bytes]."""
 
 
-class Workers:
-    """The processes of one loader.
+class WorkerEnded(Exception):
+    """A worker is gone, and what it was asked for will not come."""
+
+
+class Worker:
+    """One process that loads.
 
     Args:
-        make: makes the loader, with more options
+        reading: makes a batch of a request
+        number: of this worker
+        count: workers of its rank
+        seed: of the job
+
+    Raises:
+        InputError: it is not forked, and the data set cannot be sent to it
+        EnvironmentProblem: the system starts no process
     """
 
-    def __init__(self, make: Callable[[Mapping[str, Any]], "DataLoader[Any]"]) -> None:
-        self._processes: list[BaseProcess] = []
-        self._method = multiprocessing.get_start_method(allow_none=True) or "fork"
-        self._make = make
-
-    def start(self) -> Iterator[Any]:
-        """Start them.
-
-        Returns:
-            What they load; they end with its last reference.
-
-        Raises:
-            InputError: they are not forked, and the data set cannot be sent to them
-        """
-        context = self._context()
-        main = threading.current_thread() is threading.main_thread()
-        handler = signal.getsignal(signal.SIGCHLD)
+    def __init__(self, reading: Reading, *, number: int, count: int, seed: int) -> None:
+        method = multiprocessing.get_start_method(allow_none=True) or "fork"
+        context: Any = multiprocessing.get_context(method)
         # The signal comes when the thread that started a worker ends, and only the main one lives as long as its rank.
-        first = functools.partial(_end_with, self._method, os.getpid()) if main else None
+        main = threading.current_thread() is threading.main_thread()
+        parent = os.getpid() if main else None
+        here, there = _open_pipe(number)
+        self.process: BaseProcess = context.Process(
+            target=serve,
+            args=(reading, there),
+            kwargs={"number": number, "count": count, "seed": seed, "method": method, "parent": parent},
+            daemon=True,
+        )
+        self._connection, self._receiver = here, Receiver(here)
+        # Requests in their order: not sent yet, and the sizes of those that were sent and are not answered [bytes].
+        self._waiting: deque[bytes] = deque()
+        self._sent: deque[int] = deque()
         try:
-            with _unwarned():
-                loaded = iter(self._make({"multiprocessing_context": context, "worker_init_fn": first}))
-        except Exception as error:
-            if isinstance(error, TypeError | AttributeError) or "pickle" in f"{type(error).__name__} {error}".lower():
-                raise _cannot_send(error, self._method) from error
+            _start(self.process, number, method)
+        except BaseException:
+            here.close()
             raise
         finally:
-            if main and handler is not None:
-                signal.signal(signal.SIGCHLD, handler)
-        return loaded
+            # With its only other end in the worker, the pipe tells when that is gone.
+            there.close()
 
-    def _context(self) -> Any:
-        """What starts processes; they are known here even if they end at once."""
-        context: Any = copy.copy(multiprocessing.get_context(self._method))
-        make = context.Process
-
-        def start(*arguments: Any, **options: Any) -> BaseProcess:
-            process: BaseProcess = make(*arguments, **options)
-            self._processes.append(process)
-            return process
-
-        context.Process = start
-        return context
-
-    def find_dead(self, *, suspected: bool) -> BaseProcess | None:
-        """One that has ended; None: all are there.
+    def ask(self, request: Request) -> None:
+        """Have a microbatch loaded, after those that were asked for before.
 
         Args:
-            suspected: one has closed its connection, and will soon be seen as dead
+            request: says which
         """
-        deadline_s = time.monotonic() + (_SETTLING_S if suspected else 0.0)
-        while True:
-            for process in self._processes:
-                if not process.is_alive():
-                    return process
-            if time.monotonic() >= deadline_s:
-                return None
-            time.sleep(0.01)
+        self._waiting.append(pickle.dumps((request, self._receiver.reserve())))
+        self._send()
 
-    def close(self) -> None:
-        """End those that are still there, as something else, such as a traceback, refers to what they load."""
-        for process in self._processes:
-            if process.is_alive():
-                process.terminate()
+    def answer(self, timeout_s: float) -> Answer | None:
+        """The next answer; None: it has not come in time.
 
-    def kill(self) -> None:
-        """End them at once."""
-        for process in self._processes:
-            process.kill()
+        Args:
+            timeout_s: how long it may take [s]
+
+        Raises:
+            WorkerEnded: it will not come
+            Exception: whatever an object in it raises that is unpickled
+        """
+        ready = wait([self._connection, self.process.sentinel], timeout_s)
+        if not ready:
+            return None
+        try:
+            if self._connection not in ready and not self._connection.poll():
+                raise EOFError
+            arrived = self._receiver.receive()
+        except (EOFError, OSError):
+            self.process.join(_ENDING_S)
+            raise WorkerEnded from None
+        self._sent.popleft()
+        self._send()
+        answer: Answer = arrived.unpack()
+        return answer
+
+    def hang_up(self) -> None:
+        """Tell it to end, once it has done what it is at."""
+        # Workers that were forked later have this end too, so that closing it is not enough.
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(self._connection.fileno())) as line:
+            line.shutdown(socket.SHUT_RDWR)
+        self._connection.close()
+
+    def end(self, deadline_s: float) -> None:
+        """Wait for its end, and make it end then.
+
+        Args:
+            deadline_s: of the monotonic clock [s]
+        """
+        self.process.join(max(0.0, deadline_s - time.monotonic()))
+        if self.process.is_alive():
+            self.process.terminate()
+            self.process.join(_ENDING_S)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+
+    def _send(self) -> None:
+        """Send requests, as many as surely find room where nobody reads."""
+        while self._waiting:
+            size = len(self._waiting[0])
+            if self._sent and (len(self._sent) >= _MOST_SENT or sum(self._sent) + size > _MOST_SENT_BYTES):
+                return
+            self._sent.append(size)
+            # Where it is gone, that is told when the answer is waited for.
+            with contextlib.suppress(OSError):
+                self._connection.send_bytes(self._waiting.popleft())
+
+
+def end_workers(workers: list[Worker]) -> None:
+    """End them, all at the same time.
+
+    Args:
+        workers: that nobody waits for any more
+    """
+    deadline_s = time.monotonic() + _ENDING_S
+    for worker in workers:
+        worker.hang_up()
+    for worker in workers:
+        worker.end(deadline_s)
 
 
 def describe_end(process: BaseProcess) -> str:
@@ -131,22 +184,34 @@ def describe_end(process: BaseProcess) -> str:
     return f"{text} (by hand, or by the system when memory ran out)" if code == -signal.SIGKILL else text
 
 
-def _end_with(method: str, parent: int, worker: int) -> None:
-    """Have the system kill this worker when the main thread of its parent is gone."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    # Where a server forks, it and not the rank is the parent, and ends with the rank.
-    if method != "forkserver" and os.getppid() != parent:
-        os._exit(1)
+def _open_pipe(number: int) -> tuple[Connection, Connection]:
+    try:
+        return multiprocessing.Pipe()
+    except OSError as error:
+        raise _no_worker(error, number) from error
 
 
-@contextmanager
-def _unwarned() -> Iterator[None]:
-    """Without torch's and Python's warnings of what has been decided: how many workers, and that they are forked."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="This DataLoader will create", category=UserWarning)
-        warnings.filterwarnings("ignore", message=".*multi-threaded.*fork", category=DeprecationWarning)
-        warnings.filterwarnings("ignore", message="Got pickle error", category=UserWarning)
-        yield
+def _start(process: BaseProcess, number: int, method: str) -> None:
+    try:
+        with warnings.catch_warnings():
+            # That it is forked beside threads has been decided.
+            warnings.filterwarnings("ignore", message=".*multi-threaded.*fork", category=DeprecationWarning)
+            process.start()
+    except OSError as error:
+        raise _no_worker(error, number) from error
+    except Exception as error:
+        if isinstance(error, TypeError | AttributeError) or "pickle" in f"{type(error).__name__} {error}".lower():
+            raise _cannot_send(error, method) from error
+        raise
+
+
+def _no_worker(error: OSError, number: int) -> EnvironmentProblem:
+    return EnvironmentProblem(
+        f"the system starts no process for worker {number} of this rank: {describe(error)}. Take fewer workers, or "
+        "raise what limits processes, open files or memory (ulimit -u, ulimit -n, the container's pids and memory)",
+        worker=number,
+        errno=error.errno,
+    )
 
 
 def _cannot_send(error: Exception, method: str) -> InputError:

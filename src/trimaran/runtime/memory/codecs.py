@@ -1,9 +1,8 @@
 """Codes what is offloaded, so that fewer bytes cross the link to the host. Nothing is coded unless someone asks for it.
 
-    sparse    exact    a bit for each word, and the words that are not all zero bits; for what comes after a ReLU
-    bf16      lossy    float32 rounded to bfloat16: half the bytes, and other gradients
+A bit for each word, and the words that are not all zero bits: for what comes after a ReLU, and exact.
 
-    word      0    1.5  0    0    -0.0 2.5  0    NaN        "sparse": 8 words of 4 bytes become 1 byte of bits and 4
+    word      0    1.5  0    0    -0.0 2.5  0    NaN        8 words of 4 bytes become 1 byte of bits and 4
     bit       0    1    0    0    1    1    0    1          words, 17 bytes in place of 32
     kept           1.5            -0.0 2.5       NaN
 
@@ -16,7 +15,6 @@ came out; what such a kernel has to reach for it to pay is in `costs.compression
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import torch
 
 from trimaran.errors import InputError
 from trimaran.graph.trace.types import View
@@ -41,7 +39,6 @@ class SparseCodec:
     """
 
     name = "sparse"
-    exact = True
 
     def __init__(self, word_bytes: int = 4) -> None:
         if word_bytes not in _WORDS:
@@ -81,43 +78,6 @@ class SparseCodec:
         )
         target[:whole] = words.view(np.uint8)
         target[whole:] = source[middle:]
-
-
-class Bf16Codec:
-    """float32 rounded to bfloat16, to the nearest and ties to even. Gradients are not those of plain autograd.
-
-    Example:
-        >>> from trimaran.runtime.memory.coding import Coding
-        >>> codec, host, back = Bf16Codec(), np.empty(8, np.uint8), np.empty(8, np.uint8)
-        >>> coding = Coding(codec)
-        >>> coding.save(np.array([1.5, 3.14159], np.float32).view(np.uint8), host), coding.load(host, back)
-        (None, None)
-        >>> coding.nbytes, back.view(np.float32).tolist()
-        (4, [1.5, 3.140625])
-    """
-
-    name = "bf16"
-    exact = False
-
-    def __init__(self) -> None:
-        self.traffic = Traffic()
-
-    def takes(self, views: Sequence[View], start: int) -> bool:
-        """Storages that are float32 and nothing else."""
-        return bool(views) and start % 4 == 0 and all(view.dtype == "float32" for view in views)
-
-    def encode(self, source: Bytes, target: Bytes) -> int:
-        """Half the bytes."""
-        if len(source) % 4:
-            return 0
-        rounded = torch.from_numpy(source.view(np.float32)).to(torch.bfloat16)
-        target[: len(source) // 2] = rounded.view(torch.uint8).numpy()
-        return len(source) // 2
-
-    def decode(self, source: Bytes, target: Bytes) -> None:
-        """Widen."""
-        rounded = torch.from_numpy(np.frombuffer(source.tobytes(), np.int16).copy()).view(torch.bfloat16)
-        target[:] = rounded.to(torch.float32).view(torch.uint8).numpy()
 
 
 _WORDS: Mapping[int, np.dtype[np.unsignedinteger]] = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}

@@ -25,12 +25,10 @@ class Codec(Protocol):
 
     Attributes:
         name: as one asks for it
-        exact: whether bytes come back as they were
         traffic: what it was given, and what came out
     """
 
     name: str
-    exact: bool
     traffic: "Traffic"
 
     def takes(self, views: Sequence[View], start: int) -> bool:

@@ -17,7 +17,6 @@ Points that matter:
 5. The stream that waits is the current one of the thread that asks, which in a backward is the one of the forward.
 """
 
-import time
 from collections import deque
 from collections.abc import Callable
 
@@ -26,25 +25,21 @@ import torch
 from trimaran.errors import EnvironmentProblem, ExecutionError
 from trimaran.runtime.memory.arena import Slot
 from trimaran.runtime.memory.engine import TO_DEVICE, TO_HOST
-from trimaran.timeline import WAIT, Span
 
 
 class CudaCopy:
     """A copy on one of the streams."""
 
-    __slots__ = ("_ended", "_engine", "_lane", "_stream")
+    __slots__ = ("_ended", "_engine", "_stream")
 
-    def __init__(self, engine: "CudaEngine", lane: str, ended: torch.cuda.Event, stream: torch.cuda.Stream) -> None:
+    def __init__(self, engine: "CudaEngine", ended: torch.cuda.Event, stream: torch.cuda.Stream) -> None:
         self._engine = engine
-        self._lane = lane
         self._ended = ended
         self._stream = stream
 
     def wait(self) -> float:
         """The current stream waits; the host does not."""
-        current = torch.cuda.current_stream(self._engine.device)
-        with self._engine.watch(f"{WAIT}/{self._lane}", current, 0):
-            current.wait_event(self._ended)
+        torch.cuda.current_stream(self._engine.device).wait_event(self._ended)
         return 0.0
 
     def order(self) -> None:
@@ -68,7 +63,6 @@ class CudaEngine:
 
     Args:
         device: "cuda" or "cuda:<n>"
-        record: whether spans are kept, which costs two events a copy
 
     Attributes:
         device: with its number
@@ -77,7 +71,7 @@ class CudaEngine:
         EnvironmentProblem: torch sees no such device
     """
 
-    def __init__(self, device: str | torch.device = "cuda", *, record: bool = False) -> None:
+    def __init__(self, device: str | torch.device = "cuda") -> None:
         if not torch.cuda.is_available():
             raise EnvironmentProblem("torch sees no CUDA device here. Use HostEngine on a CPU.")
         wanted = torch.device(device)
@@ -85,10 +79,7 @@ class CudaEngine:
         self.device = torch.device("cuda", index)
         self._streams = {name: torch.cuda.Stream(self.device) for name in (TO_HOST, TO_DEVICE)}
         self._later: deque[tuple[torch.cuda.Event, Callable[[], None]]] = deque()
-        self._record = record
-        self._spans: list[tuple[str, torch.cuda.Event, torch.cuda.Event, int]] = []
         self._open = True
-        self._start_clock()
 
     def allocate(self, nbytes: int) -> torch.UntypedStorage:
         """From the pool of the current stream (point 3)."""
@@ -115,37 +106,9 @@ class CudaEngine:
         """Do something once an event has passed, when the engine is next asked for something."""
         self._later.append((ended, action))
 
-    def watch(self, stream_name: str, stream: torch.cuda.Stream, nbytes: int) -> "_Watch":
-        """Keep the span of what a stream does in a block, if spans are kept."""
-        return _Watch(self._spans if self._record else None, stream_name, stream, nbytes)
-
     def capturing(self) -> bool:
         """Whether the current stream is being captured into a CUDA graph."""
         return bool(torch.cuda.is_current_stream_capturing())
-
-    def take_spans(self, origin_ns: int) -> list[Span]:
-        """What was copied and waited for since the last call; waits until it has happened.
-
-        Times between events are 32-bit floats, so they are counted from the last call, not from the first.
-        """
-        taken, self._spans = self._spans, []
-        spans = []
-        for number, (stream, start, end, nbytes) in enumerate(taken):
-            end.synchronize()
-            start_ns = self._origin_ns + self._origin.elapsed_time(start) * 1e6
-            end_ns = self._origin_ns + self._origin.elapsed_time(end) * 1e6
-            spans.append(
-                Span(
-                    rank=0,
-                    stream=stream,
-                    start_s=(start_ns - origin_ns) * 1e-9,
-                    end_s=(end_ns - origin_ns) * 1e-9,
-                    instruction=f"{stream}/{number}",
-                    nbytes=nbytes,
-                )
-            )
-        self._start_clock()
-        return spans
 
     def close(self) -> None:
         """Wait for the copies, and do what was to be done after them."""
@@ -167,45 +130,9 @@ class CudaEngine:
         stream.wait_event(ready)
         host = slot.tensor()
         device = torch.empty(0, dtype=torch.uint8, device=self.device).set_(storage, offset, (slot.nbytes,), (1,))
-        with torch.cuda.stream(stream), self.watch(lane, stream, slot.nbytes):
+        with torch.cuda.stream(stream):
             target, source = (host, device) if lane == TO_HOST else (device, host)
             target.copy_(source, non_blocking=True)
         ended = torch.cuda.Event()
         ended.record(stream)
-        return CudaCopy(self, lane, ended, compute)
-
-    def _start_clock(self) -> None:
-        """From now on times are counted from this moment, which both clocks know."""
-        self._origin = torch.cuda.Event(enable_timing=True)
-        self._origin.record(torch.cuda.current_stream(self.device))
-        self._origin.synchronize()
-        self._origin_ns = time.perf_counter_ns()
-
-
-class _Watch:
-    """Events before and after a block."""
-
-    __slots__ = ("_name", "_nbytes", "_spans", "_start", "_stream")
-
-    def __init__(
-        self,
-        spans: list[tuple[str, torch.cuda.Event, torch.cuda.Event, int]] | None,
-        name: str,
-        stream: torch.cuda.Stream,
-        nbytes: int,
-    ) -> None:
-        self._spans = spans
-        self._name = name
-        self._stream = stream
-        self._nbytes = nbytes
-
-    def __enter__(self) -> None:
-        if self._spans is not None:
-            self._start = torch.cuda.Event(enable_timing=True)
-            self._start.record(self._stream)
-
-    def __exit__(self, *_: object) -> None:
-        if self._spans is not None:
-            end = torch.cuda.Event(enable_timing=True)
-            end.record(self._stream)
-            self._spans.append((self._name, self._start, end, self._nbytes))
+        return CudaCopy(self, ended, compute)

@@ -18,7 +18,6 @@ import torch
 
 from trimaran.errors import InputError
 from trimaran.runtime.memory.arena import Slot
-from trimaran.timeline import Span
 
 TO_HOST = "d2h"
 TO_DEVICE = "h2d"
@@ -82,9 +81,6 @@ class CopyEngine(Protocol):
 
     def capturing(self) -> bool:
         """Whether operations are being captured into a CUDA graph, in which nothing here can be."""
-
-    def take_spans(self, origin_ns: int) -> list[Span]:
-        """What was copied and waited for since the last call, with times from an origin on the host's clock [ns]."""
 
     def close(self) -> None:
         """End the lanes after what was asked for has been copied. Closing twice is allowed."""

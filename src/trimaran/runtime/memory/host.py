@@ -17,7 +17,6 @@ from trimaran.errors import ExecutionError
 from trimaran.runtime.memory.arena import Slot
 from trimaran.runtime.memory.coding import Codec, Coding, bytes_at
 from trimaran.runtime.memory.engine import TO_DEVICE, TO_HOST
-from trimaran.timeline import WAIT, Span
 
 Delay = Callable[[str], None]
 """Called by a copy thread with the name of its lane, before and after each copy."""
@@ -41,9 +40,7 @@ class HostCopy:
         if not self._ended.is_set():
             start_ns = time.perf_counter_ns()
             self._ended.wait()
-            end_ns = time.perf_counter_ns()
-            stalled_s = (end_ns - start_ns) * 1e-9
-            self._lane.note(f"{WAIT}/{self._lane.name}", start_ns, end_ns, 0)
+            stalled_s = (time.perf_counter_ns() - start_ns) * 1e-9
         if self._error is not None:
             message = f"A copy between device and host failed ({self._lane.name}): {self._error}"
             raise ExecutionError(message, lane=self._lane.name) from self._error
@@ -85,11 +82,9 @@ class _Job(NamedTuple):
 class _Lane:
     """One thread and what it has to do."""
 
-    def __init__(self, name: str, delay: Delay | None, record: bool, codec: Codec | None) -> None:
+    def __init__(self, name: str, delay: Delay | None, codec: Codec | None) -> None:
         self.name = name
-        self.spans: list[tuple[str, int, int, int]] = []
         self._delay = delay
-        self._record = record
         self._codec = codec
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=f"trimaran-{name}", daemon=True)
@@ -102,10 +97,6 @@ class _Lane:
         copy = HostCopy(self)
         self._jobs.put(_Job(copy, storage, offset, slot, self.name == TO_HOST))
         return copy
-
-    def note(self, stream: str, start_ns: int, end_ns: int, nbytes: int) -> None:
-        if self._record:
-            self.spans.append((stream, start_ns, end_ns, nbytes))
 
     def close(self) -> None:
         if self._open:
@@ -126,36 +117,33 @@ class _Lane:
         try:
             if self._delay is not None:
                 self._delay(self.name)
-            start_ns = time.perf_counter_ns()
             device = job.storage.data_ptr() + job.offset
             if job.offset + job.slot.nbytes > job.storage.nbytes():
                 raise ValueError(
                     f"{job.slot.nbytes:,} bytes from byte {job.offset:,} are not in a storage of "
                     f"{job.storage.nbytes():,} bytes: it was resized"
                 )
-            nbytes = self._transfer(job, device)
-            self.note(self.name, start_ns, time.perf_counter_ns(), nbytes)
+            self._transfer(job, device)
             if self._delay is not None:
                 self._delay(self.name)
         except Exception as error:  # noqa: BLE001 - whatever it is, who waits for the copy must hear of it
             return error.with_traceback(None)
         return None
 
-    def _transfer(self, job: _Job, device: int) -> int:
-        """Move the bytes; how many crossed."""
+    def _transfer(self, job: _Job, device: int) -> None:
+        """Move the bytes."""
         slot = job.slot
         if job.to_host and self._codec is not None and slot.views and self._codec.takes(slot.views, job.offset):
             slot.coding = Coding(self._codec)
         if slot.coding is None:
             target, source = (slot.address, device) if job.to_host else (device, slot.address)
             ctypes.memmove(target, source, slot.nbytes)
-            return slot.nbytes
+            return
         ours, theirs = bytes_at(device, slot.nbytes), bytes_at(slot.address, slot.nbytes)
         if job.to_host:
             slot.coding.save(ours, theirs)
         else:
             slot.coding.load(theirs, ours)
-        return slot.coding.nbytes
 
 
 class HostEngine:
@@ -163,7 +151,6 @@ class HostEngine:
 
     Args:
         delay: called around each copy; tests stretch copies with it, to find what does not wait for them
-        record: whether spans are kept
         codec: codes what is offloaded, in the copy threads; None: bytes go as they are
 
     Attributes:
@@ -181,9 +168,9 @@ class HostEngine:
         >>> engine.close()
     """
 
-    def __init__(self, *, delay: Delay | None = None, record: bool = False, codec: Codec | None = None) -> None:
+    def __init__(self, *, delay: Delay | None = None, codec: Codec | None = None) -> None:
         self.device = torch.device("cpu")
-        self._lanes = {name: _Lane(name, delay, record, codec) for name in (TO_HOST, TO_DEVICE)}
+        self._lanes = {name: _Lane(name, delay, codec) for name in (TO_HOST, TO_DEVICE)}
 
     def allocate(self, nbytes: int) -> torch.UntypedStorage:
         """Memory that a dispatch mode sees, as it sees that of operations."""
@@ -203,19 +190,6 @@ class HostEngine:
     def capturing(self) -> bool:
         """Never."""
         return False
-
-    def take_spans(self, origin_ns: int) -> list[Span]:
-        """What was copied and waited for since the last call."""
-        spans = []
-        for name, lane in self._lanes.items():
-            taken, lane.spans = lane.spans, []
-            for number, (stream, start_ns, end_ns, nbytes) in enumerate(taken):
-                start_s, end_s = (start_ns - origin_ns) * 1e-9, (end_ns - origin_ns) * 1e-9
-                span = Span(
-                    rank=0, stream=stream, start_s=start_s, end_s=end_s, instruction=f"{name}/{number}", nbytes=nbytes
-                )
-                spans.append(span)
-        return spans
 
     def close(self) -> None:
         """End the threads."""

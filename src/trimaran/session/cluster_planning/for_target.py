@@ -148,6 +148,6 @@ def _search_at(grid: Grid, found: GridSearch, batch: int, chosen: Candidate) -> 
 
 def _bound(grid: Grid, found: GridSearch, batch: int) -> float:
     """What no step at a batch takes less than [s]: nothing left out beats the best by more than the model's error."""
-    best = min(grid.weights[other] * one.step_time_s for other, those in found.candidates.items() for one in those)
-    fastest = min(one.step_time_s for one in found.candidates[batch])
+    best = min(grid.weights[other] * one.worth_s for other, those in found.candidates.items() for one in those)
+    fastest = min(one.worth_s for one in found.candidates[batch])
     return min(fastest, best / grid.weights[batch] / (1.0 + MODEL_ERROR))

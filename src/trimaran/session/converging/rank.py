@@ -152,14 +152,14 @@ def noise_of(observations: Sequence[Observation], outcome: Outcome, *, at_record
 def _noise_document(observations: Sequence[Observation]) -> dict[str, Any] | None:
     """What the gradients of a run say, plain; None where too few steps can be used, null where a figure is infinite."""
     usable = [one for one in observations if math.isfinite(one.whole) and math.isfinite(one.pieces)]
-    if len(usable) < _FEWEST_STEPS:
-        return None
     # Where the optimizer scales each element, as Adam does, noise and signal count as it scales them.
     scaled = as_scaled(usable)
-    adaptive = len(scaled) >= _FEWEST_STEPS
-    scale = estimate_noise_scale(scaled if adaptive else usable)
+    counted = scaled or usable
+    if len(counted) < _FEWEST_STEPS:
+        return None
+    scale = estimate_noise_scale(counted)
     return {
-        "scaled": adaptive,
+        "scaled": bool(scaled),
         "b_simple": _finite(scale.b_simple),
         "interval": [_finite(end) for end in scale.interval],
         "b_crit": _finite(scale.b_crit),

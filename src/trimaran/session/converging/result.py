@@ -3,9 +3,11 @@
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from trimaran.costs.convergence import Curve, CurveTable, Point
 from trimaran.costs.convergence.checks import oddities
+from trimaran.costs.convergence.ways import Way, foretell_b_crit
 from trimaran.errors import InfeasibleError
 from trimaran.measure.converge.state import Run
 from trimaran.report.converging import ConvergedBatch, ConvergedRun, NoiseComparison
@@ -26,15 +28,17 @@ def gather(
         runs: finished, by batch and seed
         repeats: wanted of each batch
     """
+    ways = task.ways()
     found = []
     for batch in task.batches:
-        mine = tuple(_row(task, target, run) for _, run in sorted(runs.items()) if run.batch == batch)
+        mine = tuple(_row(task, target, run, ways) for _, run in sorted(runs.items()) if run.batch == batch)
         found.append(ConvergedBatch(global_batch=batch, runs=mine, missing=repeats - len(mine)))
     return tuple(found)
 
 
-def _row(task: Task, target: Target, run: Run) -> ConvergedRun:
+def _row(task: Task, target: Target, run: Run, ways: Mapping[int, Way]) -> ConvergedRun:
     epochs = run.needed(target.value, most=task.max_epochs)
+    noise = run.noise_until(target.value)
     # It may have been trained to a higher target, or further.
     return ConvergedRun(
         global_batch=run.batch,
@@ -46,8 +50,26 @@ def _row(task: Task, target: Target, run: Run) -> ConvergedRun:
         updates=run.updates,
         seconds=run.seconds,
         best=run.best,
-        noise=run.noise_until(target.value),
+        noise=noise,
+        noise_b_crit=None if noise is None else _noise_b_crit(noise, run.batch, epochs, ways, most=task.max_epochs),
     )
+
+
+def _noise_b_crit(
+    noise: Mapping[str, Any], batch: int, epochs: float | None, ways: Mapping[int, Way], *, most: float
+) -> float | None:
+    """Critical batch of E(B) by a run's gradients; None where they do not say one.
+
+    Where the optimizer scales by earlier gradients the size of its steps is the rate: E(B) follows from the recipe.
+    Else it is that of theory, for the best rate at each batch.
+    """
+    if not noise["scaled"]:
+        return _or_infinite(noise["b_crit"])
+    return None if epochs is None else foretell_b_crit(ways, batch, epochs, _or_infinite(noise["b_simple"]), most=most)
+
+
+def _or_infinite(value: float | None) -> float:
+    return math.inf if value is None else value
 
 
 def table_of(task: Task, target: Target, measured: Sequence[ConvergedBatch]) -> CurveTable:

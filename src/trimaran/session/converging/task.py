@@ -1,5 +1,6 @@
 """What a measurement trains, checked before anything runs, and the folder that its runs are kept in."""
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Sequence
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trimaran.costs.convergence.recipes import Recipe, digest_of_rule
+from trimaran.costs.convergence.ways import Way
 from trimaran.errors import InputError
 from trimaran.graph.types import Graph
 from trimaran.job import Job
@@ -17,7 +19,7 @@ from trimaran.program.files import to_plain
 from trimaran.session.converging.rank import Work
 from trimaran.session.converging.request import ConvergeRequest
 from trimaran.session.jobs import JobSource
-from trimaran.session.recipes import default_rule
+from trimaran.session.recipes import default_rule, rates_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -89,6 +91,16 @@ class Task:
             program=format_program(program),
             evaluation=format_program(lower_evaluation(self.graph, strategy, batch=batch)),
         )
+
+    def ways(self) -> dict[int, Way]:
+        """How far the updates of each batch go."""
+        model = self.job.model()
+        return {batch: self._way(batch, _make_optimizer(self.job, model)) for batch in self.batches}
+
+    def _way(self, batch: int, optimizer: "Optimizer") -> Way:
+        asked = dataclasses.replace(self.job, global_batch_size=batch)
+        samples = self.samples // batch * batch if self.job.drop_last else self.samples
+        return Way(batch, samples=samples, rates=rates_of(asked, self.recipe, optimizer))
 
 
 def prepare_task(source: JobSource, request: ConvergeRequest) -> Task:

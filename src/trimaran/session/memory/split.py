@@ -1,23 +1,14 @@
-"""Which modules run in parts of the batch: as people write it, and as it is found for a model that is not a job's.
-
-Found are the modules that let a step fit a budget below the floor of every plan; how, is in the search beside this.
-Without a device there are no times, so what a split costs is counted in FLOP.
-"""
+"""Which modules run in parts of the batch, as people write it, and models that are made so."""
 
 import re
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import Any
 
-import torch
 from torch import nn
-from torch.optim import Optimizer
 
 from trimaran.errors import InputError
-from trimaran.graph.trace.meta import Loss, trace_on_meta
-from trimaran.graph.trace.types import StepTrace
 from trimaran.runtime.split import Split, splitting
-from trimaran.session.memory.split_search import LIMIT_S, FoundSplit, search_split
 
 _WRITTEN = re.compile(r"(?P<parent>[^:]*):(?P<first>\d+)-(?P<last>\d+):(?P<parts>\d+)")
 
@@ -67,45 +58,3 @@ def split_maker(make_model: Callable[[], nn.Module], splits: Iterable[Split], st
         return model
 
     return make
-
-
-def find_split(
-    make_model: Callable[[], nn.Module],
-    make_batch: Callable[[], Any],
-    loss: Loss,
-    *,
-    budget_bytes: int,
-    make_optimizer: Callable[[Iterable[nn.Parameter]], Optimizer] | None = None,
-    autocast: torch.dtype | None = None,
-    limit_s: float = LIMIT_S,
-) -> FoundSplit | None:
-    """Find which modules to run in parts so that a step can fit a budget.
-
-    Args:
-        make_model: makes the model, in training mode
-        make_batch: makes a batch
-        loss: `(model, batch)` to the scalar loss
-        budget_bytes: that the floor must not exceed [bytes]
-        make_optimizer: makes the optimizer from parameters; None: no update, and no state
-        autocast: lower precision; None: none
-        limit_s: no other candidate is tried after this time [s]
-
-    Returns:
-        The split, its trace and its floor; None where the budget is not below the floor, or nothing was found.
-
-    Raises:
-        InputError: the step cannot be traced on meta tensors
-    """
-    made: list[nn.Module] = []
-
-    def model() -> nn.Module:
-        made[:] = made or [make_model()]
-        return made[0]
-
-    def trace_of(*splits: Split) -> StepTrace:
-        with ExitStack() as stack:
-            maker = split_maker(model, splits, stack)
-            return trace_on_meta(maker, make_batch, loss, make_optimizer=make_optimizer, autocast=autocast)
-
-    trace = trace_of()
-    return search_split(model(), trace, trace_of, budget_bytes=budget_bytes, limit_s=limit_s)

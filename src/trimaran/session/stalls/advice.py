@@ -1,4 +1,8 @@
-"""What would help a job that was split by its stalls: known remedies, ranked by what they would save of its step."""
+"""What would help a job that was split by its stalls: known remedies, ranked by what they are sure to save of its step.
+
+A gain is as sure as the steps that it was computed from are alike: advice is what saves something at the low end of the
+gain's interval too. What may as well cost is no advice, however large its gain is in the middle.
+"""
 
 from trimaran.measure.stalls.splits import CLASSES, Split
 from trimaran.report.remedies import Remedy, rank_remedies
@@ -26,11 +30,16 @@ def name_stall(split: Split) -> str:
 
 
 def advise_on_stalls(evidence: Evidence) -> tuple[list[Remedy], list[Remedy]]:
-    """Known remedies, the best first: those that are worth it, and those that are not.
+    """Known remedies: those that are sure to be worth it, the surest gain first, and the others by predicted gain.
 
     Args:
         evidence: what was measured
     """
     ranked = rank_remedies([*data_remedies(evidence), *exchange_remedies(evidence)])
-    worth = [remedy for remedy in ranked if remedy.predicted_gain >= LEAST_GAIN]
-    return worth, [remedy for remedy in ranked if remedy.predicted_gain < LEAST_GAIN]
+    worth = [remedy for remedy in ranked if _sure(remedy) >= LEAST_GAIN]
+    return sorted(worth, key=_sure, reverse=True), [remedy for remedy in ranked if _sure(remedy) < LEAST_GAIN]
+
+
+def _sure(remedy: Remedy) -> float:
+    """The gain that the interval leaves, whatever happens."""
+    return remedy.gain_interval[0]

@@ -2,7 +2,8 @@
 
 T is the mean step and D what it spends on its data. What a step becomes, with `costs.fed_step` for the terms:
 
-    pre-load in w workers     T' = max(T − D + taking batches over, what workers and cores take at least)
+    pre-load in w workers     T' = max(T − D + taking batches over, what workers and cores take at least) = P(w)
+                              from v workers on it saves min(T, P(v)) − P(w): what is beyond P(v) is nobody's to take
     keep samples in memory    T' = T − D + getting them out of the cache
     copy ahead                T' = T − min(copy, compute)
 """
@@ -11,13 +12,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from trimaran.measure.stalls.splits import Split
+from trimaran.planner.feeding_room import MEMORY_SHARE, WORKER_BYTES, WORKERS_PER_CORE
 from trimaran.report.remedies import Remedy
 from trimaran.session.stalls.evidence import Evidence, gain
 from trimaran.session.stalls.fed import Fed, fed_step
 from trimaran.units import format_bytes, format_seconds
-
-WORKERS_PER_CORE = 16
-"""At most; workers that only wait for reads need no core of their own."""
 
 # More workers that bring no more than this are not worth their memory.
 _AS_GOOD = 1.02
@@ -38,12 +37,19 @@ def data_remedies(evidence: Evidence) -> list[Remedy]:
 
 def _workers(evidence: Evidence, fed: Fed) -> Iterator[Remedy]:
     own, now = evidence.own, evidence.strategy.feeding
-    most = max(now.workers + 1, WORKERS_PER_CORE * evidence.cores // fed.readers)
     tried = {
-        workers: fed.step_s(own.mean, replace(now, workers=workers)) for workers in range(now.workers + 1, most + 1)
+        workers: fed.step_s(own.mean, replace(now, workers=workers))
+        for workers in range(now.workers + 1, _most_workers(evidence, fed) + 1)
     }
+    if not tried:
+        return
     wanted = next(workers for workers, step_s in tried.items() if step_s <= _AS_GOOD * min(tried.values()))
     then = replace(now, workers=wanted)
+
+    def saved(split: Split) -> float:
+        now_s = min(split.step_s, fed.step_s(split, now)) if now.workers else split.step_s
+        return now_s - fed.step_s(split, then)
+
     word = "worker" if wanted == 1 else "workers"
     samples = fed.samples
     yield Remedy(
@@ -59,8 +65,14 @@ def _workers(evidence: Evidence, fed: Fed) -> Iterator[Remedy]:
         assumption="reads of several workers do not slow each other down."
         + ("" if samples.knows_workers else " What taking over costs was not measured."),
         setting={"workers": wanted},
-        **gain(evidence, lambda split: split.step_s - fed.step_s(split, then)),
+        **gain(evidence, saved),
     )
+
+
+def _most_workers(evidence: Evidence, fed: Fed) -> int:
+    """Workers of a rank that the host bears, by its cores and its memory."""
+    by_cores = max(1, WORKERS_PER_CORE * evidence.cores // fed.readers)
+    return min(by_cores, int(MEMORY_SHARE * evidence.memory_bytes // (WORKER_BYTES * fed.readers)))
 
 
 def _cache(evidence: Evidence, fed: Fed) -> Iterator[Remedy]:

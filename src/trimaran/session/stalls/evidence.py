@@ -1,8 +1,8 @@
 """What advice on stalls is computed from, and how a gain comes by its interval."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import TypedDict, TypeVar
 
 from trimaran.graph import Graph
 from trimaran.measure.observe.parts import figure_interval
@@ -12,8 +12,10 @@ from trimaran.measure.stalls.splits import Split
 from trimaran.measure.stalls.steps import Way
 from trimaran.program.types import Strategy
 
+_Step = TypeVar("_Step")
+
 # Of a step that is nearly all saved, something is left.
-_MOST = 0.999
+_MOST = 0.99
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +68,21 @@ def gain(evidence: Evidence, saved: Callable[[Split], float]) -> Gain:
         saved: time that it saves of a step [s]
     """
     own = evidence.own
-    found, low, high = figure_interval(lambda split: saved(split) / split.step_s, own.mean, own.blocks)
+    return gain_between(lambda split: saved(split) / split.step_s, own.mean, own.blocks)
+
+
+def gain_between(share: Callable[[_Step], float], mean: _Step, blocks: Sequence[_Step]) -> Gain:
+    """The share of the step that a remedy saves, with its 90 % interval.
+
+    One block of steps says nothing of how far blocks are apart: a gain may then as well be none, or all.
+
+    Args:
+        share: that it saves of a step, or of what else sums up steps
+        mean: of all blocks
+        blocks: of consecutive steps
+    """
+    found, low, high = figure_interval(share, mean, blocks)
     found = min(found, _MOST)
+    if found and len(blocks) < 2:
+        low, high = 0.0, _MOST
     return {"predicted_gain": found, "gain_interval": (min(low, found), min(max(high, found), _MOST))}

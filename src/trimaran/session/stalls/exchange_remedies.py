@@ -22,12 +22,12 @@ from trimaran.graph import Graph
 from trimaran.measure.stalls.exchange_time import ExchangeTime
 from trimaran.measure.stalls.findings import ReadyBucket
 from trimaran.measure.stalls.rank import COMPRESSIONS, RankRun
-from trimaran.measure.stalls.splits import Split
+from trimaran.measure.stalls.splits import Split, mean_split
 from trimaran.program.buckets import gradient_buckets
 from trimaran.program.compression import Compression
 from trimaran.report.remedies import Remedy
 from trimaran.session.advice import LEAST_GAIN
-from trimaran.session.stalls.evidence import Evidence, gain
+from trimaran.session.stalls.evidence import Evidence, gain, gain_between
 from trimaran.units import format_bytes, format_count, format_seconds
 
 _ACCUMULATE = 4
@@ -222,18 +222,28 @@ def _accumulate(evidence: Evidence) -> Iterator[Remedy]:
 def _even(evidence: Evidence) -> Iterator[Remedy]:
     if len(evidence.findings.runs) < 2 or evidence.strategy.pp * evidence.strategy.tp > 1:
         return
-    work = [rank.step_s - rank.communication - rank.synchronization for rank in evidence.own.ranks]
+    own = evidence.own
+    work = _work(own.ranks)
     slowest = max(range(len(work)), key=lambda rank: work[rank])
-    saved_s = max(work) - sum(work) / len(work)
+
+    def share(ranks: Sequence[Split]) -> float:
+        work = _work(ranks)
+        return (work[slowest] - sum(work) / len(work)) / mean_split(ranks).step_s
+
     yield Remedy(
         limiter="synchronization",
         name="even out the ranks",
         action=f"Give rank {slowest} less to do than the others, or find what else uses its device.",
         basis=(
             f"It works {format_seconds(max(work))} of a step, the mean rank {format_seconds(sum(work) / len(work))}; "
-            f"{format_seconds(evidence.own.mean.synchronization)} are waits for slower ranks, by chance too."
+            f"{format_seconds(own.mean.synchronization)} are waits for slower ranks, by chance too."
         ),
         assumption="it stays the slower one.",
         setting={"rank": slowest},
-        **gain(evidence, lambda split: min(saved_s, split.step_s)),
+        **gain_between(share, own.ranks, own.rank_blocks),
     )
+
+
+def _work(ranks: Sequence[Split]) -> list[float]:
+    """What each rank does in a step beside standing still for exchanges and other ranks [s]."""
+    return [rank.step_s - rank.communication - rank.synchronization for rank in ranks]

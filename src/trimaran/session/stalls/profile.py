@@ -8,7 +8,6 @@ timelines, loadings, times                ◀──   rank 0 gathers what was re
 split, limiter, remedies, report
 """
 
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,10 +19,10 @@ from trimaran.program import Program, Strategy
 from trimaran.report.stalls import StallReport
 from trimaran.session.jobs import JobSource
 from trimaran.session.planning import Progress, ignore_progress
+from trimaran.session.rank_training import held_to, needs_graph
 from trimaran.session.request import EVERYTHING, PlanRequest
 from trimaran.session.stalls.reporting import report_stalls
 from trimaran.session.stalls.task import prepare_task, summed_bytes
-from trimaran.session.training import held_to, needs_graph
 
 if TYPE_CHECKING:
     from trimaran.measure.stalls.rank import RankRun
@@ -62,15 +61,13 @@ def profile_stalls(
         raise InputError(f"workers must be 0 to {MOST_WORKERS}, got {workers}", workers=workers)
     task = prepare_task(source, request, plan=plan, workers=workers, progress=progress)
     gradient_bytes = summed_bytes(task.strategy, task.program)
-    with tempfile.TemporaryDirectory(prefix="trimaran-stalls-") as logs:
-        runs = launch(
-            stalls_rank,
-            (task.source, task.strategy, task.program, task.evaluation, steps, gradient_bytes),
-            ranks=task.strategy.devices,
-            log_dir=logs,
-            on_event=_listener(progress),
-            link=task.cluster.link,
-        )
+    runs = launch(
+        stalls_rank,
+        (task.source, task.strategy, task.program, task.evaluation, steps, gradient_bytes),
+        ranks=task.strategy.devices,
+        on_event=_listener(progress),
+        link=task.cluster.link,
+    )
     return report_stalls(task, runs)
 
 

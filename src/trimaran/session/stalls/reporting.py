@@ -1,5 +1,6 @@
 """From what ranks brought home to the report on stalls."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 
@@ -12,16 +13,17 @@ from trimaran.program.feeding import Feeding
 from trimaran.program.types import Strategy
 from trimaran.report.stalls import RankSplit, StallReport, WaySplit, Without
 from trimaran.session.advice import COMPUTE
+from trimaran.session.environment import cluster_environment
 from trimaran.session.stalls.advice import advise_on_stalls, name_stall
 from trimaran.session.stalls.evidence import Evidence
 from trimaran.session.stalls.task import StallTask
-from trimaran.session.training import cluster_environment
 from trimaran.session.virtual.device import spare_host_bytes
 from trimaran.units import format_bytes, format_count, format_seconds
 
 UNATTRIBUTED = 0.03
 """Share of the step above which what belongs to no class is spoken of."""
 
+# Share of a cached step that cold ones must wait longer for their data to be called slower.
 _NOTABLE = 0.005
 
 
@@ -69,7 +71,7 @@ def report_stalls(task: StallTask, runs: Sequence[RankRun]) -> StallReport:
         without=_without(own.mean),
         advice=worth,
         not_worth=not_worth,
-        notes=list(_notes(task.strategy, findings, way)),
+        notes=list(describe_limits(task.strategy, findings, way)),
         environment=cluster_environment(task.cluster),
     )
 
@@ -135,7 +137,14 @@ def _without(split: Split) -> Mapping[str, Without]:
     return found
 
 
-def _notes(strategy: Strategy, findings: StallFindings, way: Way) -> Iterator[str]:
+def describe_limits(strategy: Strategy, findings: StallFindings, way: Way) -> Iterator[str]:
+    """What a person should know of how the figures came about, one sentence or two each.
+
+    Args:
+        strategy: what was run
+        findings: what was measured
+        way: the way that counts
+    """
     cold, cached = findings.ways.get("cold"), findings.ways.get("cached")
     run = next((run for run in findings.runs if run.reads), findings.runs[0])
     if cold is not None and cached is not None:
@@ -145,9 +154,15 @@ def _notes(strategy: Strategy, findings: StallFindings, way: Way) -> Iterator[st
                 f"An epoch has only {format_count(run.samples, 'sample')}: {format_count(cold.steps, 'step')} were "
                 f"cold, and {cached.steps} cached."
             )
-    mean = findings.ways[way].mean
-    if mean.unattributed > UNATTRIBUTED * mean.step_s:
-        yield f"{100 * mean.unattributed / mean.step_s:.1f} % of the step belong to no class."
+    if cold is None and run.reads:
+        yield "No step was cold: the only batch of an epoch is read before the first one that counts."
+    own = findings.ways[way]
+    share, low, high = figure_interval(lambda split: split.unattributed / split.step_s, own.mean, own.blocks)
+    if low > UNATTRIBUTED:
+        yield (
+            f"{100 * share:.1f} % of the step belong to no class (90 %: {100 * low:.1f} to {100 * high:.1f} %): what "
+            "goes on between instructions, which nobody measures."
+        )
     if strategy.tp > 1 or strategy.shards or strategy.zero >= 2:
         yield "What operations exchange inside (shared tensors, sharded state) is under compute where it is hidden."
     if strategy.pp > 1:
@@ -157,9 +172,7 @@ def _notes(strategy: Strategy, findings: StallFindings, way: Way) -> Iterator[st
 
 
 def _of_cold(run: RankRun, cold: WayFindings, cached: WayFindings) -> str:
-    more_s = cold.mean.loading_s - cached.mean.loading_s
-    longer = f"{format_seconds(more_s)} longer" if more_s > _NOTABLE * cached.mean.step_s else "no longer"
-    costs = f"A cold step waits {longer} for its data than a cached one."
+    costs = _more_of_cold(cold, cached)
     if not run.reads_files:
         return f"No file was seen to be read, so the page cache was not dropped. {costs}"
     forgotten = run.forgotten
@@ -171,3 +184,18 @@ def _of_cold(run: RankRun, cold: WayFindings, cached: WayFindings) -> str:
         f"The host was asked to forget {format_count(forgotten.files, 'file')} ({format_bytes(forgotten.nbytes)}) "
         f"before each cold block, and {kept}. {costs}"
     )
+
+
+def _more_of_cold(cold: WayFindings, cached: WayFindings) -> str:
+    """How much longer cold steps wait for their data, as far as the spread between blocks lets it be told."""
+    (cold_s, *cold_ends), (cached_s, *cached_ends) = (
+        figure_interval(lambda split: split.loading_s, way.mean, way.blocks) for way in (cold, cached)
+    )
+    more_s = cold_s - cached_s
+    half_s = math.hypot(cold_ends[1] - cold_s, cached_ends[1] - cached_s)
+    interval = ""
+    if min(len(cold.blocks), len(cached.blocks)) > 1:
+        interval = f" (90 %: {format_seconds(more_s - half_s)} to {format_seconds(more_s + half_s)})"
+    if more_s - half_s > _NOTABLE * cached.mean.step_s:
+        return f"A cold step waits {format_seconds(more_s)} longer for its data than a cached one{interval}."
+    return f"A cold step waits no longer for its data than a cached one, as far as can be told{interval}."

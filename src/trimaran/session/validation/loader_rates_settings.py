@@ -28,11 +28,11 @@ class LoaderSetting:
 
     Attributes:
         kind: "synthetic": they lie on the device or in memory; "dali"; "own": the loader of the script
-        workers: of all devices of a node together; 0: not said
+        workers: of all devices of a node together; 0: each training process loads for itself; None: not said
     """
 
     kind: LoaderKind
-    workers: int = 0
+    workers: int | None = None
 
     @property
     def name(self) -> str:
@@ -41,9 +41,11 @@ class LoaderSetting:
         Example:
             >>> LoaderSetting(kind="own", workers=8).name, LoaderSetting(kind="synthetic").name
             ('own loader, 8 workers', 'synthetic data')
+            >>> LoaderSetting(kind="own", workers=0).name
+            'own loader, no workers'
         """
         words = {"synthetic": "synthetic data", "dali": "DALI", "own": "own loader"}[self.kind]
-        return f"{words}, {self.workers} workers" if self.workers else words
+        return words if self.workers is None else f"{words}, {self.workers or 'no'} workers"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +86,7 @@ def loader_setting(row: Row) -> LoaderSetting:
     workers = _WORKERS.search(config)
     if "synth" in said:
         return LoaderSetting(kind="synthetic")
-    return LoaderSetting(kind="dali" if "dali" in config else "own", workers=int(workers[1]) if workers else 0)
+    return LoaderSetting(kind="dali" if "dali" in config else "own", workers=int(workers[1]) if workers else None)
 
 
 def loader_groups(rows: Sequence[Row]) -> tuple[LoaderRow, ...]:

@@ -23,6 +23,7 @@ from trimaran.costs.transformers.training_program import Program
 from trimaran.errors import InputError
 from trimaran.session.validation.model_parallel_cells import card_bytes, count, fitted, recomputed, sharding
 from trimaran.session.validation.model_parallel_shapes import named_shape
+from trimaran.session.validation.model_parallel_tables import replicas_alone, table_network, table_sequence, table_work
 from trimaran.session.validation.types import Row
 
 
@@ -38,6 +39,7 @@ class DividedRun:
         machine: as the row calls it
         devices: in use
         nodes: in use; None: not said
+        trainer: the library of the loop, where a source compares several; "" for its first one
     """
 
     shape: TransformerShape
@@ -47,6 +49,7 @@ class DividedRun:
     machine: str
     devices: int
     nodes: int | None
+    trainer: str = ""
 
 
 def divided_run(row: Row) -> DividedRun:
@@ -57,14 +60,13 @@ def divided_run(row: Row) -> DividedRun:
     """
     fields = row.fields
     source = f"{fields.get('source_repo', '')} {fields.get('framework', '')}".lower()
-    sequence = count(row, "seq_len") or (2048 if "tr3m" in fields.get("source_path", "") else 1024)
-    if "tr8" in fields.get("source_path", ""):
-        sequence = 2048
+    path = fields.get("source_path", "")
+    sequence = count(row, "seq_len") or table_sequence(path)
     model = fields.get("model", "").strip()
     if not model and "nvidia/nemo" in source:
         model = "LLAMA3-8B"  # its table of sequence lengths
     if "bigscience" in source and model in ("", "GPT"):
-        model = _script_model(fields.get("source_path", ""))
+        model = table_network(path)
     shape = named_shape(model, sequence=sequence, source=fields.get("source_repo", ""))
     if shape is None:
         raise InputError(f"{model or 'a row without a network'}: no shape is known for it", model=model)
@@ -74,7 +76,7 @@ def divided_run(row: Row) -> DividedRun:
     if "llm-foundry" in source:
         shape_, division, program = shape, _sharded(row, devices), _foundry(row)
     elif any(word in source for word in ("bigscience", "vtrain", "aceso", "mist", "megatron-deepspeed")):
-        shape_, division, program = shape, _plain(row, devices, source), _megatron_of_then(source)
+        shape_, division, program = shape, _plain(row, shape, devices, source), _megatron_of_then(source)
         division = division if "bigscience" in source else fitted(shape, division, card_bytes(row))
     else:
         shape_, division, program = _nemo(row, shape, devices)
@@ -94,6 +96,7 @@ def divided_run(row: Row) -> DividedRun:
         machine=fields.get("machine") or device,
         devices=devices,
         nodes=nodes,
+        trainer="Hugging Face" if "bigscience" in source and replicas_alone(row, devices) else "",
     )
 
 
@@ -101,25 +104,15 @@ _VTRAIN_SENDS = 800e9 / 8 * 1.074 / 8
 """800 Gib/s of four cards, of which a send has a quarter, with twice its bytes (`_compute_p2p_latency`) [bytes/s]."""
 
 
-def _script_model(path: str) -> str:
-    if "tr3m" in path:
-        return "GPT h2048 L24 a16"
-    return "GPT h16384 L32 a32" if "tr8" in path else "GPT 52B"
-
-
-def _script_batch(path: str) -> int:
-    """Sequences of a step, where a table says them in its text alone."""
-    return 512 if "tr3m" in path else 2048 if "tr8" in path else 1024
-
-
-def _plain(row: Row, devices: int, source: str) -> Division:
+def _plain(row: Row, shape: TransformerShape, devices: int, source: str) -> Division:
     stages = re.search(r"_(\d+)stages", row.fields.get("config", ""))
     pipeline = count(row, "pp") or (int(stages.group(1)) if stages else 1)
     data, tensor = count(row, "dp"), count(row, "tp")
-    batch = count(row, "global_batch") or _script_batch(row.fields.get("source_path", ""))
+    work = table_work(row, shape, devices)
+    batch = count(row, "global_batch") or work.batch
     microbatch = count(row, "micro_batch") or 1
-    if "bigscience" in source and not (tensor or data or row.fields.get("pp")) and batch == microbatch * devices:
-        data = devices  # tables of Hugging Face's trainer: replicas alone
+    if "bigscience" in source and replicas_alone(row, devices):
+        data = devices
     if not tensor and data:
         tensor = devices // (pipeline * data)
     elif not tensor:
@@ -131,7 +124,7 @@ def _plain(row: Row, devices: int, source: str) -> Division:
         )
     told = recomputed(row)
     if told is None:
-        told = frozenset({"layers"}) if "bigscience" in source else frozenset()
+        told = frozenset({"layers"}) if "bigscience" in source and work.again else frozenset()
     return Division(
         tensor=tensor,
         pipeline=pipeline,

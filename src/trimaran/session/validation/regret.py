@@ -1,8 +1,9 @@
 """Published plans of one job, put together from answers: what the regret of a choice is counted on.
 
 A job is the rows of one network, device count and batch, as they say them; they come from one source besides, and agree
-in machine, precision and length of a sequence, or their times could not be compared. Rows of one plan count once, with
-the median of their figures. Rows that were skipped, or are known slips of their source, are left out.
+in machine, precision, length of a sequence, in what trains and in what is trained (all weights, or adapters beside
+frozen ones), or their times could not be compared. Rows of one plan count once, with the median of their figures. Rows
+that were skipped, or are known slips of their source, are left out.
 """
 
 from collections.abc import Iterable
@@ -11,7 +12,7 @@ from statistics import median
 from trimaran.costs.transformers.division import Division
 from trimaran.errors import TrimaranError
 from trimaran.report.validation.regret import Job, JobPlan
-from trimaran.session.validation.model_parallel_setups import divided_run
+from trimaran.session.validation.model_parallel_setups import DividedRun, divided_run
 from trimaran.session.validation.types import Answer, Row
 
 FAMILIES = ("mp_step_time", "mp_throughput")
@@ -33,18 +34,22 @@ def regret_jobs(answers: Iterable[Answer]) -> tuple[Job, ...]:
         if row.family not in FAMILIES or row.flag or found.predicted is None or found.predicted <= 0:
             continue
         try:
-            division = divided_run(row).division
+            run = divided_run(row)
         except TrimaranError:
             continue
-        jobs.setdefault(_key(row), {}).setdefault(division, []).append(found)
+        jobs.setdefault(_key(row, run), {}).setdefault(run.division, []).append(found)
     return tuple(_job(plans) for plans in jobs.values())
 
 
-def _key(row: Row) -> tuple[str, ...]:
+def _key(row: Row, run: DividedRun) -> tuple[str, ...]:
     told = tuple(row.fields.get(name, "") for name in _ALIKE)
-    # A table that names neither network nor batch in a column says them in its text: one table, one job.
-    place = "" if row.fields.get("model") and row.fields.get("global_batch") else row.fields.get("source_path", "")
-    return (row.family, row.unit, place, *told)
+    trained = "adapters" if run.program.frozen else "all"
+    if row.fields.get("model") and row.fields.get("global_batch"):
+        return (row.family, row.unit, run.trainer, trained, *told)
+    # A table that names neither network nor batch in a column says them in its text, and is of one network.
+    division = run.division
+    batch = division.microbatch * division.microbatches * division.data
+    return (row.family, row.unit, run.trainer, trained, row.fields.get("source_path", ""), str(batch), *told)
 
 
 def _job(plans: dict[Division, list[Answer]]) -> Job:

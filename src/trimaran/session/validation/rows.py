@@ -29,6 +29,9 @@ FAMILIES = (
 MEMORY_FAMILIES = ("peak_memory", "activation_memory")
 FED_FAMILIES = ("dp_throughput", "dp_step_time")
 
+_NAMES = ("id", "commit", "hash")
+"""How columns end that hold names of hexadecimal digits, which may look like a number with a large exponent."""
+
 _CLOCK = re.compile(r"(?:(\d+):)?(\d{1,3}):(\d{2}(?:\.\d+)?)")
 _DAYS_AND_CLOCK = re.compile(r"(\d+)\s*d(?:ays?)?[,\s]+(\d+):(\d{2}):(\d{2})")
 _WHOLE = re.compile(r"^(\d+)\.0+$")
@@ -120,6 +123,14 @@ def _cells(path: Path, reader: "csv.DictReader[str]") -> Iterator[dict[str, str]
 
 
 def _row(path: Path, line: int, cells: Mapping[str, str], given: str) -> Row:
+    for name, cell in cells.items():
+        if not name.endswith(_NAMES) and _NUMBER.fullmatch(cell) and math.isinf(float(cell.replace(",", ""))):
+            raise InputError(
+                f'{path}:{line}: column {name}: expected a finite number, got "{cell}"',
+                path=str(path),
+                line=line,
+                column=name,
+            )
     family = cells.get("family", "") or given
     unit = cells.get("unit", "")
     if family == "collectives":

@@ -3,7 +3,8 @@
     time = what does not shrink + epochs × samples of an epoch / batch × step
 
 Of the anchor all but the step is known or taken from the curve, so its step follows; that gives the speed of a device,
-and with it the step of the target. Intervals are put together from deviations that were fixed by what they stand for.
+and with it the step of the target. Intervals are put together from deviations: of a training from a smaller one, as
+fitted to calibration rows (time_to_train_widths.py), and of what is assumed or follows from a curve.
 """
 
 import math
@@ -18,20 +19,14 @@ from trimaran.session.validation.time_to_train_benchmarks import Benchmark, benc
 from trimaran.session.validation.time_to_train_epochs import Epochs, epochs_of
 from trimaran.session.validation.time_to_train_steps import StepModel, TunedStep
 from trimaran.session.validation.time_to_train_submissions import Submission, anchors_of, read_submission
+from trimaran.session.validation.time_to_train_widths import BUILT, SIZE_ONLY
 from trimaran.session.validation.types import Answer, Row
 
-_SAME, _OTHER = 0.06, 0.10
-"""Deviation of a training from another of its submitter, and from one of another submitter, were the model right."""
-
-_PER_DOUBLING = 0.03
-"""Deviation for each doubling of devices; with `_SAME` it holds 15 of the 16 trainings of calibration tables whose
-network is built (benchmarks/fits/times.py)."""
+_BETWEEN = 0.08
+"""Deviation between trainings of two submitters, all else being equal; assumed."""
 
 _ASSUMED = math.log(3.0) / 1.645
 """Deviation of the logarithm of what does not shrink: assumed, so it may be a third or three times as much."""
-
-_ADDED = 0.3
-"""Deviation of what several devices add, as a share of it."""
 
 _STAND_IN = 0.15
 """Deviation where nothing is known of the benchmark."""
@@ -168,12 +163,12 @@ def forecast(
 def _deviation(
     anchor: Submission, target: Submission, benchmark: Benchmark, epochs: Epochs, step: TunedStep, unsure: float
 ) -> float:
+    width = SIZE_ONLY if benchmark.sized else BUILT
     return math.hypot(
-        _SAME if anchor.submitter == target.submitter else _OTHER,
-        _PER_DOUBLING * math.log2(target.devices / anchor.devices),
-        _ADDED * step.added_s / step.seconds,
+        width.deviation(math.log2(target.devices / anchor.devices), step.added_s / step.seconds),
+        _BETWEEN if anchor.submitter != target.submitter else 0.0,
         epochs.deviation,
-        abs(unsure),
+        unsure,
         _STAND_IN if benchmark.stand_in else 0.0,
     )
 

@@ -3,11 +3,9 @@
 Rates are measured once in a process, while nothing else runs.
 """
 
-import contextlib
 import os
-from collections.abc import Iterator
-from pathlib import Path
 
+from trimaran.cluster.host_memory import free_memory_bytes
 from trimaran.costs.memory_costs import MemoryCosts, measured_costs
 from trimaran.graph.trace.types import StepTrace
 from trimaran.measure.copies import MEASURED_BYTES, CopyRates, measure_copies
@@ -67,51 +65,10 @@ class Device:
 
 
 def spare_host_bytes() -> int:
-    """What this process may take of the host's memory: its part of four fifths of what is available [bytes].
-
-    Available is what the machine has to spare, and what the limits of the control groups around the process leave.
-    """
-    available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    with contextlib.suppress(OSError, ValueError, StopIteration):
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
-    available = min([available, *limits_left(_GROUPS, _own_group())])
+    """What this process may take of the host's memory: its part of four fifths of what is free [bytes]."""
     ranks = os.environ.get("LOCAL_WORLD_SIZE", "1")
-    return int(available * 0.8) // (int(ranks) if ranks.isdecimal() and int(ranks) else 1)
+    return int(free_memory_bytes() * 0.8) // (int(ranks) if ranks.isdecimal() and int(ranks) else 1)
 
-
-def limits_left(root: Path, group: str) -> Iterator[int]:
-    """What a control group (version 2), and each one around it, may still take of the memory [bytes].
-
-    Args:
-        root: folder of all groups
-        group: path of this one below it, such as "/user.slice/job"; not there, as in a container: those around it
-    """
-    folder = root / group.strip("/")
-    while folder.is_relative_to(root):
-        with contextlib.suppress(OSError, ValueError):  # "max" is no number: no limit
-            most = int((folder / "memory.max").read_text())
-            yield max(0, most - int((folder / "memory.current").read_text()) + _reclaimable_bytes(folder))
-        folder = folder.parent
-
-
-def _reclaimable_bytes(folder: Path) -> int:
-    """Cached files that are given back when memory is asked for [bytes]."""
-    with contextlib.suppress(OSError, ValueError):
-        lines = (folder / "memory.stat").read_text().splitlines()
-        return sum(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))
-    return 0
-
-
-def _own_group() -> str:
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/self/cgroup").read_text().splitlines():
-            if line.startswith("0::"):
-                return line.removeprefix("0::")
-    return "/"
-
-
-_GROUPS = Path("/sys/fs/cgroup")
 
 _known: dict[str, CopyRates] = {}
 """Rates by kind of device, once they were measured."""

@@ -16,7 +16,7 @@ from trimaran.costs.convergence.noise_scale import (
     estimate_noise_scale,
 )
 from trimaran.errors import InputError
-from trimaran.report.gradient_noise import noise_scale_document, run_noise
+from trimaran.report.gradient_noise import gradient_noise_lines, noise_scale_document, run_noise
 
 SPLITS = ((1, 1, 1, 1), (2, 2), (1, 3), (1, 1, 2))
 
@@ -142,6 +142,17 @@ def test_scaled_steps_are_those_that_know_it() -> None:
     endless = dataclasses.replace(other, scaled=(3.0, math.inf))
     (found,) = as_scaled([bare, other, endless])
     assert (found.step, found.pieces, found.whole, found.scaled) == (1, 3.0, 4.0, None)
+
+
+def test_the_page_says_where_epochs_double_by_the_root_of_the_batch() -> None:
+    """B_simple 6 as the optimizer scales: √(1 + B / 6) is 2 at 18."""
+    steps = [Observation(step=step, samples=8, share=0.5, pieces=9.0, whole=14.0) for step in range(8)]
+    found = run_noise([dataclasses.replace(one, scaled=(10.0, 14.0)) for one in steps], 8, optimizer="AdamW")
+    plain = run_noise(steps, 8, optimizer="SGD")
+    assert found is not None
+    assert plain is not None
+    assert any("epochs double at 18 samples" in line for line in gradient_noise_lines(found))
+    assert not any("double" in line for line in gradient_noise_lines(plain))
 
 
 @pytest.mark.parametrize(

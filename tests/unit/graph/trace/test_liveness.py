@@ -10,7 +10,6 @@ z = sin y                   [2 ............ 4)                         1000 byte
 import numpy as np
 
 from trimaran.graph.trace.liveness import live_dropped, live_kept, mean, peak, without_weights, writers
-from trimaran.graph.trace.text import event_lines, storage_lines, summary
 from trimaran.graph.trace.types import Role, StepTrace, Tick, TraceOp, TraceStorage, View
 from trimaran.graph.types import Phase
 
@@ -95,12 +94,3 @@ def test_peak_and_mean() -> None:
 
 def test_who_makes_each_value() -> None:
     assert writers(TRACE) == {(1, 0): 0, (2, 0): 2, (2, 1): 3}
-
-
-def test_a_table_has_a_line_for_each_event_and_each_storage() -> None:
-    events, storages = list(event_lines(TRACE)), list(storage_lines(TRACE))
-    assert "sin" in events[2]
-    assert "s1.0 -> s2.0" in events[2]
-    assert "pack 0" in events[1]
-    assert storages[0].split() == ["s0", "10", "B", "parameter", "[-1,", "6)", "keep", "6", "x"]
-    assert "4 operations, 1 packs, 1 unpacks on meta" in summary(TRACE)

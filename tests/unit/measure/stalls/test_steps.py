@@ -23,18 +23,21 @@ def timed(loading: Loading | None = None, **fields: float) -> TimedStep:
 
 
 def test_a_step_is_split_by_its_record() -> None:
-    """Of 20 s: 1 until the share is named; 4 of loading, of which 3 are known; waits of 5, of which 2 are the exchange.
+    """Of 20 s: 1 until the share is named; 4 of loading, of which 3 are known; waits of 6, of which 3 are the exchange.
 
-    What is left, 10 s, is compute: 9 between the spans of loads and waits, and 1 after the last of them.
+    Compute is 7.5 s of a backward, of which 1 are spent handing a bucket over, and 1 of the update. Of no class are 1 s
+    of the loading, 0.5 between it and the backward, and 1 after the update; on rank 1, 2 after all.
     """
     timeline = Timeline(
         [
             span(0, HOST, "IN0", 0.0, 4.0),
             span(0, COMPUTE, "0B0", 4.5, 12.0),
-            *waits(0, 12.0, b0=5.0),
+            *waits(0, 6.0, b0=1.0),
+            *waits(0, 12.0, b1=5.0),
             span(0, COMPUTE, "U", 17.0, 18.0),
             span(1, COMPUTE, "0B0", 0.0, 15.0),
-            *waits(1, 15.0, b0=2.0),
+            *waits(1, 3.0, b0=1.0),
+            *waits(1, 15.0, b1=2.0),
         ]
     )
     loading = Loading(samples=4, read_s=2.0, prepared_s=0.75, copied_s=0.25)
@@ -47,12 +50,19 @@ def test_a_step_is_split_by_its_record() -> None:
         fetch=2.0,
         prepare=1.75,
         copy=0.25,
-        compute=10.0,
-        communication=2.0,
+        compute=7.5,
+        communication=3.0,
         synchronization=3.0,
-        unattributed=1.0,
+        unattributed=2.5,
     )
-    assert other[0] == split(compute=17.0, communication=2.0)
+    assert other[0] == split(compute=14.0, communication=3.0, unattributed=2.0)
+
+
+def test_work_that_no_instruction_records_is_unattributed() -> None:
+    """A step of 10 s, of which the record knows 9."""
+    timeline = Timeline([span(0, COMPUTE, "0B0", 0.0, 9.0)])
+    (own,) = split_steps(program(), [timeline], [[timed(asked_s=0.0, step_s=10.0)]])
+    assert own[0] == split(compute=9.0, unattributed=1.0)
 
 
 def test_a_step_that_was_not_recorded_is_left_out() -> None:

@@ -90,29 +90,6 @@ def test_a_plan_that_moves_a_weight_is_refused() -> None:
     assert plan_by_rule(recording.trace, OFFLOAD).of(weight) == Decision.KEEP
 
 
-def test_spans_are_kept_when_asked_for() -> None:
-    import time
-
-    from trimaran.runtime.memory.arena import HostArena
-    from trimaran.runtime.memory.executor import MemoryExecutor
-    from trimaran.runtime.memory.host import HostEngine
-
-    x = torch.randn(64, 8, requires_grad=True)
-    engine = HostEngine(record=True)
-    origin_ns = time.perf_counter_ns()
-    with HostArena(1 << 20) as arena:
-        executor = MemoryExecutor.without_plan(engine, arena, smallest_bytes=1)
-        with executor.hooks():
-            x.exp().sin().sum().backward()
-        spans = engine.take_spans(origin_ns)
-        assert {span.stream for span in spans} >= {"d2h"}
-        assert all(0 <= span.start_s <= span.end_s for span in spans)
-        copied = sum(span.nbytes for span in spans if span.stream == "d2h")
-        assert copied == executor.finish_step().to_host_bytes
-        engine.close()
-        assert engine.take_spans(origin_ns) == []
-
-
 def test_another_function_of_the_same_look_is_seen_by_its_node() -> None:
     """Sine in the recording, cosine in a step: shapes and storages are alike, and the recipe would make the sine."""
     weights = nn.ParameterList([torch.randn(64, 8)])

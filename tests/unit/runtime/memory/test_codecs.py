@@ -11,9 +11,8 @@ from torch import nn
 
 from trimaran.errors import ExecutionError, InputError
 from trimaran.graph.trace.calls import Recording
-from trimaran.graph.trace.types import View
 from trimaran.runtime.memory.arena import HostArena
-from trimaran.runtime.memory.codecs import Bf16Codec, SparseCodec
+from trimaran.runtime.memory.codecs import SparseCodec
 from trimaran.runtime.memory.coding import CHUNK_BYTES, Codec, Coding
 from trimaran.runtime.memory.executor import MemoryExecutor
 from trimaran.runtime.memory.host import HostEngine
@@ -67,25 +66,6 @@ def test_what_has_no_zeros_stays_as_it_is() -> None:
     assert np.array_equal(back, device)
 
 
-def test_bf16_is_torchs_rounding_and_half_the_bytes() -> None:
-    values = torch.tensor([1.0, 3.14159, -0.0, 1e-40, 65504.0, float("inf"), float("nan"), 1 + 2**-8])
-    back, coded = there_and_back(Bf16Codec(), values.numpy().view(np.uint8))
-    expected = values.to(torch.bfloat16).float()
-    assert torch.equal(torch.from_numpy(back.view(np.int32)), expected.view(torch.int32))
-    assert coded == values.nbytes // 2
-
-
-def test_bf16_takes_float32_and_nothing_else() -> None:
-    def view(dtype: str) -> View:
-        return View(shape=(4,), stride=(1,), offset=0, dtype=dtype)
-
-    codec = Bf16Codec()
-    assert codec.takes((view("float32"),), 8)
-    assert not codec.takes((view("float32"),), 2)
-    for views in ((view("int64"),), (view("float32"), view("int32")), ()):
-        assert not codec.takes(views, 0)
-
-
 def test_words_of_another_size_are_refused() -> None:
     with pytest.raises(InputError):
         SparseCodec(3)
@@ -137,19 +117,6 @@ def test_gradients_under_an_exact_codec_are_bit_for_bit_those_of_autograd() -> N
     expected, codec = gradients(model), SparseCodec()
     assert same_bits(_run(codec, recording, model, x), expected)
     assert codec.traffic.coded_bytes < 0.9 * codec.traffic.raw_bytes
-
-
-def test_gradients_under_bf16_are_near_but_others() -> None:
-    """Eight bits of a significand: relative errors of at most 2**-8 an element, a few of them summed."""
-    model, x = _Net(), torch.randn(4, 3, 16, 16, generator=torch.Generator().manual_seed(0))
-    recording = record(lambda: model(x).backward(), model)
-    model.zero_grad()
-    model(x).backward()
-    expected = gradients(model)
-    found = _run(Bf16Codec(), recording, model, x)
-    assert not same_bits(found, expected)
-    for one, other in zip(found, expected, strict=True):
-        assert float((one - other).norm()) <= 0.02 * float(other.norm())
 
 
 def test_an_error_of_the_codec_reaches_who_waits() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests import zoo
 
-from trimaran.costs.convergence import fit_curve
+from trimaran.costs.convergence import CurveTable, Point, fit_curve
 from trimaran.costs.convergence.noise_scale import Observation
 from trimaran.costs.convergence.recipes import Recipe
 from trimaran.errors import CorruptDataError, InfeasibleError, InputError
@@ -54,7 +54,7 @@ def run(batch: int, seed: int, *, epochs: float, best: float = 0.95, b_crit: flo
         updates=10,
         seconds=2.0,
         evaluations=((0.0, 0.0), (epochs, best)),
-        noise=None if b_crit is None else {"b_crit": b_crit if math.isfinite(b_crit) else None},
+        noise=None if b_crit is None else {"scaled": False, "b_crit": b_crit if math.isfinite(b_crit) else None},
     )
 
 
@@ -125,16 +125,16 @@ def test_runs_without_a_signal_count_as_infinite(task: Task) -> None:
 
 def test_noise_of_a_run_that_found_the_target_ends_where_it_was_reached(task: Task) -> None:
     """0.9 is first reached at epoch 2; the run goes on to epoch 3."""
-    until = [[1.0, {"b_crit": 10.0}], [2.0, {"b_crit": 20.0}], [3.0, {"b_crit": 900.0}]]
+    until = [[epochs, {"scaled": False, "b_crit": value}] for epochs, value in ((1.0, 10.0), (2.0, 20.0), (3.0, 900.0))]
     found = dataclasses.replace(
         run(64, 0, epochs=3.0),
         evaluations=((1.0, 0.5), (2.0, 0.92), (3.0, 0.97)),
-        noise={"b_crit": 500.0, "until": until},
+        noise={"scaled": False, "b_crit": 500.0, "until": until},
     )
     measured = gather(task, TARGET, keyed(found), repeats=1)
-    assert measured[1].runs[0].noise == {"b_crit": 20.0}
-    assert found.noise_until(0.97) == {"b_crit": 900.0}
-    assert found.noise_until(0.99) == {"b_crit": 500.0}
+    assert measured[1].runs[0].noise_b_crit == 20.0
+    assert found.noise_until(0.97) == until[2][1]
+    assert found.noise_until(0.99) == {"scaled": False, "b_crit": 500.0}
     assert run(64, 0, epochs=3.0).noise_until(0.9) is None
 
 
@@ -148,6 +148,41 @@ def test_figures_that_are_none_are_left_out_of_the_noise() -> None:
     noise = noise_of(steps, outcome, at_records=False)
     assert noise is not None
     assert (noise["scaled"], noise["steps"], noise["b_crit"]) == (True, 12, pytest.approx(6.0))
+
+
+def test_few_steps_that_are_known_as_scaled_are_no_reason_to_take_plain_ones() -> None:
+    steps = [Observation(step=step, samples=8, share=0.5, pieces=10.0, whole=14.0) for step in range(12)]
+    steps[-3:] = [dataclasses.replace(step, scaled=(10.0, 14.0)) for step in steps[-3:]]
+    outcome = Outcome(end="epochs", epochs=2.0, samples=0, updates=12, seconds=1.0)
+    assert noise_of(steps, outcome, at_records=False) is None
+
+
+def test_where_the_optimizer_scales_the_rates_and_the_noise_say_what_other_batches_need(task: Task) -> None:
+    """Rates by √(B / 32), 1000 samples an epoch, b = 96, 4 epochs at batch 32: 128 updates, 4 of them of 8 samples.
+
+    At 64 that is 128 · √((1 + 96 / 64) / (1 + 96 / 32)) / √2 = 71.55 updates of 64 or, the last of an epoch, 40
+    samples: four epochs of 16, and 7.55. At 128: 128 · √(1.75 / 4) / 2 = 42.33, five epochs of 8 and 2.33.
+    """
+    task = dataclasses.replace(task, recipe=Recipe(rule="sqrt", base_batch=32))
+    scaled = dataclasses.replace(
+        run(32, 0, epochs=4.0, best=0.9), noise={"scaled": True, "b_crit": 7.0, "b_simple": 96.0}
+    )
+    (found,) = gather(task, TARGET, keyed(scaled), repeats=1)[0].runs
+    points = [(32, 4.0), (64, 4 + 7.554 * 0.064), (128, 5 + 2.332 * 0.128)]
+    table = CurveTable(
+        task="by hand",
+        unit="epochs",
+        points=tuple(Point(global_batch=batch, amount=epochs) for batch, epochs in points),
+        source="by hand",
+    )
+    assert found.noise_b_crit == pytest.approx(fit_curve(table).fit.b_crit, rel=1e-3)
+
+
+def test_a_scaled_run_that_never_arrived_says_no_critical_batch(task: Task) -> None:
+    failed = run(32, 0, epochs=20.0, best=0.8)
+    failed = dataclasses.replace(failed, noise={"scaled": True, "b_crit": 7.0, "b_simple": 96.0})
+    (found,) = gather(task, TARGET, keyed(failed), repeats=1)[0].runs
+    assert found.noise_b_crit is None
 
 
 def test_noise_is_noted_up_to_each_best_evaluation() -> None:

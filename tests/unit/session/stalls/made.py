@@ -6,7 +6,7 @@ from typing import Any
 from tests.unit.planner.problems import problem
 
 from trimaran.measure.sampled import Sampled
-from trimaran.measure.stalls import CLASSES, Split
+from trimaran.measure.stalls import CLASSES, Split, mean_split
 from trimaran.measure.stalls.exchange_time import ExchangeTime
 from trimaran.measure.stalls.findings import ReadyBucket, StallFindings, WayFindings
 from trimaran.measure.stalls.page_cache import Forgotten
@@ -24,13 +24,14 @@ def split(**milliseconds: float) -> Split:
 def way(
     *ranks: Split, read: float = 0.0, prepared: float = 0.0, taken: float = 0.0, busy: float = 0.0, late: float = 0.0
 ) -> WayFindings:
-    """Two ranks, or one of which both are copies."""
+    """Two ranks, or one of which both are copies; two blocks that are alike."""
     both = ranks if len(ranks) == 2 else ranks * 2
-    mean = Split(**{name: (getattr(both[0], name) + getattr(both[1], name)) / 2 for name in CLASSES})
+    mean = mean_split(both)
     return WayFindings(
         mean=mean,
         blocks=(mean, mean),
         ranks=tuple(both),
+        rank_blocks=(tuple(both),) * 2,
         steps=10,
         read_s=MS * read,
         prepared_s=MS * prepared,
@@ -38,6 +39,11 @@ def way(
         busy_s=MS * busy,
         late_s=MS * late,
     )
+
+
+def uneven(cached: WayFindings, *blocks: Split) -> WayFindings:
+    """The same with blocks that differ, on both ranks alike."""
+    return replace(cached, blocks=blocks, rank_blocks=tuple((block, block) for block in blocks))
 
 
 def run(**fields: Any) -> RankRun:
@@ -84,7 +90,7 @@ def evidence(found: StallFindings, **fields: Any) -> Evidence:
         graph=problem().graph,
         samples=8,
         cores=8,
-        memory_bytes=1 << 30,
+        memory_bytes=64 << 30,
         on_device=False,
     )
     return replace(plain, **fields)

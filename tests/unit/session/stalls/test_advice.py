@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.unit.session.stalls.made import evidence, exchanging, findings, run, sampled, split, way
+from tests.unit.session.stalls.made import evidence, exchanging, findings, run, sampled, split, uneven, way
 
 from trimaran.costs import Cost
 from trimaran.costs.wire import coding_keys
@@ -152,9 +152,64 @@ def test_a_slower_rank_costs_what_it_works_more_than_the_mean() -> None:
     assert remedy.setting == {"rank": 1}
 
 
+def test_a_rank_that_is_slower_by_chance_need_not_be_slower_again() -> None:
+    """Rank 1 works 40 ms in one block and 20 in the other, rank 0 the other way round in all but the mean."""
+    one, other = (split(compute=20.0, synchronization=20.0), split(compute=40.0)), (split(compute=40.0),) * 2
+    turns = replace(way(split(compute=30.0), split(compute=40.0)), rank_blocks=(one, other))
+    low, _ = remedies(evidence(findings(turns)))["even out the ranks"].gain_interval
+    assert low < 0.0
+
+
 def test_advice_is_ranked_and_apart_from_what_is_not_worth_it() -> None:
     slow = way(split(fetch=40.0, compute=20.0), read=40.0, busy=40.0)
     worth, not_worth = advise_on_stalls(evidence(findings(slow)))
     gains: list[Any] = [remedy.predicted_gain for remedy in (*worth, *not_worth)]
     assert gains == sorted(gains, reverse=True)
     assert {remedy.name for remedy in not_worth} >= {"split on the host", "accumulate 4 batches"}
+
+
+def test_what_may_as_well_cost_is_no_advice() -> None:
+    """Two blocks of three wait 1 ms for their data, one 118: two workers save two thirds of the mean, none of most."""
+    mean = split(fetch=40.0, compute=20.0)
+    blocks = [split(fetch=fetch, compute=20.0) for fetch in (1.0, 118.0, 1.0)]
+    unsure = uneven(way(mean, read=40.0, busy=40.0), *blocks)
+    worth, not_worth = advise_on_stalls(evidence(findings(unsure)))
+    named = {remedy.name: remedy for remedy in not_worth}
+    assert not worth
+    assert named["pre-load in 2 workers"].predicted_gain == pytest.approx(39 / 60)
+    assert named["pre-load in 2 workers"].gain_interval[0] < 0.0
+
+
+def test_the_surer_gain_comes_first() -> None:
+    """Accumulating saves about half of every step, keeping samples two thirds of some and little of others."""
+    mean = split(fetch=40.0, communication=40.0, compute=20.0)
+    blocks = [split(fetch=fetch, communication=80.0 - fetch, compute=20.0) for fetch in (35.0, 45.0, 40.0)]
+    sure = uneven(way(mean, read=40.0), *blocks)
+    worth, _ = advise_on_stalls(evidence(findings(sure, update_s=0.0), cores=2))
+    ends = [remedy.gain_interval[0] for remedy in worth]
+    assert len(ends) > 1
+    assert ends == sorted(ends, reverse=True)
+
+
+def test_of_one_block_no_gain_is_sure() -> None:
+    one = way(split(fetch=40.0, compute=20.0), read=40.0, busy=40.0)
+    worth, not_worth = advise_on_stalls(evidence(findings(uneven(one, one.mean))))
+    assert not worth
+    assert not_worth[0].gain_interval == (0.0, 0.99)
+
+
+def test_no_more_workers_are_advised_than_cores_and_memory_bear() -> None:
+    """Two ranks with 16 workers each on 2 cores are at the limit; in 1 GiB there is room for one of 256 MiB each."""
+    slow = way(split(fetch=40.0, compute=20.0), read=400.0, busy=40.0)
+    for workers, fields in ((16, {"cores": 2}), (32, {"cores": 2}), (0, {"memory_bytes": 1 << 28})):
+        given = evidence(findings(slow), strategy=Strategy(dp=2, feeding=Feeding(workers=workers)), **fields)
+        assert not [name for name in remedies(given) if name.startswith("pre-load")]
+    given = evidence(findings(slow), memory_bytes=1 << 30)
+    assert "pre-load in 1 worker" in remedies(given)
+
+
+def test_more_workers_do_not_take_what_the_present_ones_should_have_taken_already() -> None:
+    """Eight workers that read 40 ms each allow a step of 21 ms, which nine do not beat; 60 ms have another cause."""
+    slow = way(split(fetch=40.0, compute=20.0), read=40.0, busy=40.0)
+    given = evidence(findings(slow), strategy=Strategy(dp=2, feeding=Feeding(workers=8)))
+    assert remedies(given)["pre-load in 9 workers"].predicted_gain == pytest.approx(0.0)

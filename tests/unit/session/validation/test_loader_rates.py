@@ -6,7 +6,7 @@ from tests.unit.session.validation.rows import published
 from trimaran.session.validation.loader_rates import answer_feeding
 from trimaran.session.validation.loader_rates_settings import LoaderSetting, loader_groups, loader_setting
 from trimaran.session.validation.rows import wanted
-from trimaran.session.validation.types import Answer, Row
+from trimaran.session.validation.types import Anchor, Answer, Row
 
 
 def _row(row_id: str, measured: float, devices: int, **fields: str) -> Row:
@@ -31,8 +31,8 @@ def _real(measured: float, devices: int, **fields: str) -> Row:
     return _row(f"r{devices}", measured, devices, dataset="ImageNet real", **fields)
 
 
-def _answers(*rows: Row) -> dict[str, Answer]:
-    return {found.row.row_id: found for found in answer_feeding(rows, anchor="single")}
+def _answers(*rows: Row, anchor: Anchor = "single") -> dict[str, Answer]:
+    return {found.row.row_id: found for found in answer_feeding(rows, anchor=anchor)}
 
 
 def test_one_rate_predicts_the_other_rows_of_its_loader() -> None:
@@ -83,6 +83,48 @@ def test_workers_have_a_rate_each() -> None:
     assert found["c"].predicted == pytest.approx(2700.0)
 
 
+def test_processes_that_load_for_themselves_wait_for_all_of_it() -> None:
+    """A worker hands over 135 images/s, so that 64 take a process 474 ms, beside which it trains 64 in 190 ms.
+
+    That is 385 images/s of four devices; a row without workers is no row of a host that hands over so little.
+    """
+    rows = [_synthetic(1350.0, 4, config="x"), _row("a", 1080.0, 4, config="x, worker=8")]
+    found = _answers(*rows, _row("n", 390.0, 4, config="x, workers=0"))
+    assert "135 samples/s of a worker" in found["a"].skipped
+    assert found["n"].predicted == pytest.approx(4 * 64 / (4 * 64 / 1350 + 64 / 135))
+    assert found["n"].basis == "own loader, no workers"
+    alone = _answers(rows[0], _row("n", 390.0, 4, config="x, workers=0"))["n"]
+    assert (alone.predicted, "load for themselves" in alone.skipped) == (None, True)
+
+
+def test_without_anchors_no_figure_stands_for_the_step() -> None:
+    """Rows of synthetic data are predicted as others are, and none is an anchor; a modelled step has its interval."""
+    rows = [_synthetic(218.0, 1), _real(217.0, 1), _synthetic(1600.0, 8), _real(310.0, 8), _real(309.0, 4)]
+    found = _answers(*rows, anchor="none")
+    assert not {anchor for name in ("s1", "r1", "s8") for anchor in found[name].anchors}
+    assert found["s1"].predicted == found["r1"].predicted
+    assert found["r4"].anchors == ("r8",)
+    assert found["r4"].predicted == pytest.approx(310.0)
+    one = found["s1"]
+    assert one.low is not None
+    assert one.predicted is not None
+    assert one.low < 0.8 * one.predicted
+
+
+def test_a_loader_that_limits_elsewhere_limits_where_it_hands_over_as_much() -> None:
+    """Eight workers hand over 1,070 to devices that could use 2,700, and a hundredth more to four that could use 1,100.
+
+    Had four been handed 1,200, the eight would wait for something else.
+    """
+    rows = [_synthetic(1100.0, 4, config="x"), _synthetic(2700.0, 8, config="x")]
+    rows += [_row("b", 1070.0, 8, config="x, worker=8")]
+    near = _answers(*rows, _row("a", 1080.0, 4, config="x, worker=8"))
+    assert "134 samples/s of a worker" in near["b"].skipped
+    assert near["a"].predicted == pytest.approx(1070.0)
+    far = _answers(*rows, _row("a", 1200.0, 4, config="x, worker=8"))
+    assert far["b"].predicted == pytest.approx(2700.0)
+
+
 def test_rows_with_one_loader_are_left_to_other_families() -> None:
     rows = [_real(100.0, 1), _real(200.0, 2), _real(390.0, 4)]
     assert _answers(*rows) == {}
@@ -110,6 +152,7 @@ def test_a_slip_of_the_source_is_left_out() -> None:
         ("synthetic data & batch size = 224 & withxla", "", LoaderSetting(kind="synthetic")),
         ("variable_update=replicated", "ImageNet synthetic", LoaderSetting(kind="synthetic")),
         ("variable_update=replicated", "ImageNet real", LoaderSetting(kind="own")),
+        ("batch_size = 128, workers=0", "", LoaderSetting(kind="own", workers=0)),
     ],
 )
 def test_words_of_a_row(config: str, dataset: str, setting: LoaderSetting) -> None:

@@ -9,6 +9,7 @@ from trimaran.errors import InputError
 from trimaran.session.validation.model_parallel import answer_model_parallel
 from trimaran.session.validation.model_parallel_setups import divided_run
 from trimaran.session.validation.model_parallel_shapes import named_shape
+from trimaran.session.validation.model_parallel_tables import TableWork, table_network, table_work
 from trimaran.session.validation.predict import answer
 from trimaran.session.validation.regret import regret_jobs
 from trimaran.session.validation.types import Row
@@ -102,6 +103,69 @@ def test_tables_of_jean_zay(fields: dict[str, str], degrees: tuple[int, int, int
     assert found.low < found.predicted < found.high
 
 
+def table_row(path: str, config: str, row_id: str = "r") -> Row:
+    """A row of a table without a column for its batch: nodes, tp, pp, dp, microbatch, seconds, TFLOP/s, memory."""
+    nodes, tensor, pipeline, data, microbatch, seconds, *_ = config.split("|")
+    fields = {"tp": tensor, "pp": pipeline, "dp": data, "micro_batch": microbatch, "n_nodes": nodes}
+    return published(
+        "mp_step_time",
+        measured=float(seconds),
+        unit="s",
+        row_id=row_id,
+        source_repo="bigscience-workshop/bigscience",
+        source_path=f"experiments/{path}.md",
+        model="GPT",
+        gpu="V100-32GB",
+        n_gpus=str(4 * int(nodes)),
+        config=config,
+        **fields,
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "config", "batch", "again"),
+    [
+        # 29 s · 47 TFLOP/s · 8 devices = 10.9 PFLOP = 8 · 1.3e9 · 512 · 2,048; 23 s · 44.4 TFLOP/s · 8 = three quarters
+        ("tr3m-1B3", "2|1|1|8|1|29|47.0|16GB", 512, True),
+        ("tr3m-1B3", "2|1|1|8|1|23|44.4|27GB", 512, False),
+        ("tr3m-1B3", "", 512, True),
+        # 256 s · 54.5 TFLOP/s · 128 devices = 1.79 EFLOP = 8 · 104e9 · 1,024 · 2,048
+        ("tr8-104B", "32|4|32|1|1|256|54.5|31.5GB", 1024, True),
+        ("tr8-104B", "64|4|64|1|1|155|55.0|24GB", 1280, True),
+        ("tr8-104B", "32|4|32|1|1|586|46.52|GB", 2048, True),
+        ("tr8-104B", "32|4|32|1|1|n/a|46.52|GB", 2048, True),
+        ("gpt2", "16|7.5B|1|4|4|1|4|0.661s", 1024, True),
+    ],
+)
+def test_work_that_a_table_counted_says_what_its_columns_do_not(
+    path: str, config: str, batch: int, again: bool
+) -> None:
+    shape = named_shape(table_network(path), sequence=2048, source="bigscience")
+    assert shape is not None
+    devices = 4 * int((config or "2").split("|")[0])
+    row = published("mp_step_time", unit="s", source_path=f"experiments/{path}.md", config=config)
+    assert table_work(row, shape, devices) == TableWork(batch=batch, again=again)
+
+
+def test_a_network_that_no_column_names_has_a_layer_for_each_stage() -> None:
+    run = divided_run(table_row("tr8-104B", "64|4|64|1|1|155|55.0|24GB"))
+    assert run.shape.layers == run.division.pipeline == 64
+
+
+def test_a_table_of_two_batches_is_two_jobs() -> None:
+    tables = ("32|4|32|1|1|256|54.5|31.5GB", "32|4|32|1|1|586|46.52|GB", "32|4|16|2|1|681|40.0|31GB")
+    rows = [table_row("tr8-104B", config, str(place)) for place, config in enumerate(tables)]
+    jobs = regret_jobs(answer_model_parallel(row) for row in rows)
+    assert [[plan.rows for plan in job.plans] for job in jobs] == [[("0",)], [("1",), ("2",)]]
+
+
+def test_runs_with_and_without_layers_computed_again_are_two_plans() -> None:
+    rows = [table_row("tr3m-1B3", "2|1|1|8|1|29|47.0|16GB", "a"), table_row("tr3m-1B3", "2|1|1|8|1|23|44.4|27GB", "b")]
+    (job,) = regret_jobs(answer_model_parallel(row) for row in rows)
+    assert [plan.rows for plan in job.plans] == [("a",), ("b",)]
+    assert job.chosen.rows == ("b",)
+
+
 @pytest.mark.parametrize(
     ("text", "source", "expected"),
     [
@@ -152,6 +216,29 @@ def test_a_job_is_a_network_a_count_of_devices_and_a_batch() -> None:
     twice = jobs[0].plans[1]
     assert (twice.rows, twice.measured, twice.model_parallel) == (("b", "c"), 202.0, 2)
     assert jobs[0].best.rows == ("a",)
+
+
+def test_another_trainer_is_another_job() -> None:
+    """A table of Megatron-DeepSpeed says its replicas, one of Hugging Face's trainer no degree at all."""
+    fields = {"source_repo": "bigscience-workshop/bigscience", "source_path": "experiments/gpt2.md", "model": "GPT 52B"}
+    fields |= {"gpu": "V100-32GB", "n_gpus": "64", "global_batch": "768"}
+    rows = [
+        published("mp_step_time", unit="s", row_id="megatron", dp="16", micro_batch="48", **fields),
+        published("mp_step_time", unit="s", row_id="hugging face", zero="3", micro_batch="12", **fields),
+    ]
+    jobs = regret_jobs(answer_model_parallel(row) for row in rows)
+    assert [[plan.rows for plan in job.plans] for job in jobs] == [[("megatron",)], [("hugging face",)]]
+
+
+def test_training_of_adapters_is_another_job_than_that_of_all_weights() -> None:
+    """13 billion parameters fit on one H100 only frozen: 18 bytes of state for each would be 234 GB."""
+    fields = {"source_repo": "NVIDIA/NeMo", "model": "LLAMA2-13B", "gpu": "DGX-H100", "machine": "DGX-H100"}
+    fields |= {"precision": "FP8", "n_gpus": "8", "global_batch": "32", "seq_len": "4096", "tp": "1"}
+    rows = [
+        published("mp_throughput", unit="tokens/s/GPU", row_id=stages, pp=stages, **fields) for stages in ("1", "4")
+    ]
+    assert [divided_run(row).program.frozen for row in rows] == [True, False]
+    assert [len(job.plans) for job in regret_jobs(answer_model_parallel(row) for row in rows)] == [1, 1]
 
 
 def test_throughput_is_turned_over() -> None:

@@ -92,3 +92,22 @@ def test_counts_that_a_program_wrote_as_fractions(tmp_path: Path) -> None:
     path = written(tmp_path, "family,value,n_gpus,seq_len,model,config\ndp_throughput,1,8.0,384.0,resnet50 v1.0,2.5\n")
     (row,) = read_rows(path)
     assert row.fields == {"n_gpus": "8", "seq_len": "384", "model": "resnet50 v1.0", "config": "2.5"}
+
+
+@pytest.mark.parametrize("column", ["ttt_min", "global_batch", "to_target_mean"])
+def test_a_figure_without_bounds_is_refused_as_such(tmp_path: Path, column: str) -> None:
+    """Also in columns that are read later; names of hexadecimal digits are no figures."""
+    cells = {
+        "row_id": "41e999",
+        "anchor_row_id": "87e6415909",
+        "benchmark": "resnet",
+        "kind": "submission",
+        "ttt_min": "5",
+        "global_batch": "64",
+    }
+    given = cells | {column: "1e999"}
+    path = written(tmp_path, f"{','.join(given)}\n{','.join(given.values())}\n")
+    with pytest.raises(InputError, match=f':2: column {column}: expected a finite number, got "1e999"'):
+        read_rows(path)
+    path = written(tmp_path, f"{','.join(cells)}\n{','.join(cells.values())}\n")
+    assert [row.row_id for row in read_rows(path)] == ["41e999"]

@@ -16,6 +16,7 @@ from trimaran.session.validation.time_to_train_lengths import training_of
 from trimaran.session.validation.time_to_train_results import forecast
 from trimaran.session.validation.time_to_train_steps import StepModel, divided
 from trimaran.session.validation.time_to_train_submissions import Submission, read_submission
+from trimaran.session.validation.time_to_train_widths import BUILT, SIZE_ONLY, TrainingWidth
 from trimaran.session.validation.types import Answer, Row
 
 HEADER = "round,benchmark,kind,global_batch,to_target_mean,ttt_min,n_accelerators,accelerator\n"
@@ -130,6 +131,17 @@ def test_a_benchmark_without_a_curve_says_so_and_is_wider() -> None:
     assert found.target == pytest.approx(13 * 1.25**2)
     assert found.deviation > 0.1
     assert "no convergence curve" in found.assumed
+
+
+@pytest.mark.parametrize(("benchmark", "width"), [("resnet", BUILT), ("dlrm", SIZE_ONLY)])
+def test_a_training_is_at_least_as_unsure_as_those_of_calibration(benchmark: str, width: TrainingWidth) -> None:
+    """Eight times the devices, three doublings; what they add to the step, and the curve, come on top."""
+    batch, minutes = (3264, 28.6) if benchmark == "resnet" else (55296, 1.9)
+    anchor, target = (submission(devices, batch, minutes, benchmark=benchmark) for devices in (8, 64))
+    found = forecast(anchor, target, benchmark_of(benchmark, 2.0))
+    assert found.deviation >= width.deviation(3.0, found.step.added_s / found.step.seconds)
+    other = forecast(replace(anchor, submitter="other"), target, benchmark_of(benchmark, 2.0))
+    assert other.deviation > found.deviation
 
 
 def test_ssd_is_another_network_since_round_two() -> None:

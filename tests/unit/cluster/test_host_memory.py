@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from trimaran.session.virtual.device import limits_left, spare_host_bytes
+from trimaran.cluster.host_memory import free_memory_bytes, limits_left
 
 GIB = 2**30
 
@@ -30,4 +30,4 @@ def test_in_a_container_the_outermost_group_is_its_own(tmp_path: Path) -> None:
 
 def test_where_nothing_is_limited_nothing_is_left_out(tmp_path: Path) -> None:
     assert list(limits_left(tmp_path / "none", "/job")) == []
-    assert spare_host_bytes() > 0
+    assert free_memory_bytes() > 0

@@ -1,0 +1,138 @@
+"""Encoding inside a backward, and the two sums of PowerSGD's buckets, as the wire of the runtime makes them.
+
+    backward  ██████▒ P0 ███│ wait, ▒ Q0, ▒ P1 ███│ wait, ▒ Q1, ▒ P2 │ wait, ▒ Q2 │ decode │ update
+    b0               ═══════         ═══════
+    b1                                       ═══════       ═══════
+    b2                                                              ═══════      ═══════
+
+A bucket is encoded where it is complete, which puts the rest of the backward off. The second sum of a bucket is started
+when the next bucket is complete: the backward stands still there until the first one has come, and then computes what
+lies between them. That of the last bucket is started before the update, which the simulator sees to.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from trimaran.cluster.types import Cluster
+from trimaran.costs.tables import CostTable
+from trimaran.costs.transfers import transfer_cost
+from trimaran.costs.types import Cost, Transfer
+from trimaran.costs.wire import Coding
+from trimaran.program.types import Instruction, Program
+
+
+def bucket_transfers(
+    instruction: Instruction, coding: Coding, reducing: CostTable, cluster: Cluster
+) -> tuple[Transfer, Transfer | None]:
+    """What the sums of a compressed bucket take when nothing else is under way: the first, and the second where it is.
+
+    Args:
+        instruction: with the bytes on the wire
+        coding: of the bucket
+        reducing: made by `wire.reducing_table`
+        cluster: who sits where
+    """
+    if coding.between is None:
+        return transfer_cost(instruction, reducing, cluster), None
+    sizes = (instruction.nbytes - coding.second_bytes, coding.second_bytes)
+    first, second = (transfer_cost(replace(instruction, nbytes=nbytes), reducing, cluster) for nbytes in sizes)
+    return first, second
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoded:
+    """Backwards that encode their buckets on the way.
+
+    Attributes:
+        compute: durations of all instructions
+        marks: fractions of all marks, those of the pauses among them
+        pauses: as in `ProgramCosts`
+        between: by id of the all-reduce, what is left to do before its second sum
+    """
+
+    compute: dict[str, Cost]
+    marks: dict[tuple[str, str], float]
+    pauses: dict[tuple[str, str], str]
+    between: dict[str, Cost]
+
+
+def with_encoding(
+    program: Program,
+    compute: Mapping[str, Cost],
+    marks: Mapping[tuple[str, str], float],
+    codings: Mapping[str, Coding],
+) -> Encoded:
+    """Backwards that encode their buckets on the way: longer, and each mark of a bucket where that is encoded.
+
+    Args:
+        program: one step
+        compute: duration of each instruction, without encoding
+        marks: the fraction of it after which each mark is reached
+        codings: by id of the all-reduce (`wire.code_program`)
+    """
+    between = {name: coding.between for name, coding in codings.items() if coding.between is not None}
+    found = Encoded(compute=dict(compute), marks=dict(marks), pauses={}, between=between)
+    for instructions in program.ranks:
+        handed = _handed_over([item for item in instructions if item.id in codings], codings, between)
+        for item in instructions:
+            if item.id in handed:
+                _lengthen(item, handed[item.id], found)
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Hand:
+    """What the hook of a complete bucket does: it goes on with the bucket before, and encodes this one."""
+
+    encode: Cost
+    awaited: str
+    between: Cost | None
+
+    @property
+    def parts(self) -> tuple[Cost, ...]:
+        return (self.encode,) if self.between is None else (self.between, self.encode)
+
+
+def _handed_over(
+    coded: Sequence[Instruction], codings: Mapping[str, Coding], between: dict[str, Cost]
+) -> dict[str, dict[str, _Hand]]:
+    """What hooks do, by the backward and its mark; what they go on with is no longer left to do."""
+    found: dict[str, dict[str, _Hand]] = {}
+    before: Instruction | None = None
+    for item in coded:
+        going_on = None if before is None else codings[before.id].between
+        awaited = "" if before is None or going_on is None else before.token
+        for backward, is_mark, mark in (name.partition("!") for name in item.after):
+            if is_mark:
+                hand = _Hand(encode=codings[item.id].encode, awaited=awaited, between=going_on)
+                found.setdefault(f"r{item.rank}/{backward}", {})[mark] = hand
+                if before is not None and going_on is not None:
+                    between[before.id] = going_on.scaled(0.0)
+        before = item
+    return found
+
+
+def _lengthen(backward: Instruction, handed: Mapping[str, _Hand], found: Encoded) -> None:
+    cost = found.compute[backward.id]
+    added = [part for hand in handed.values() for part in hand.parts]
+    whole = Cost(
+        cost.seconds + math.fsum(part.seconds for part in added),
+        cost.low + math.fsum(part.low for part in added),
+        cost.high + math.fsum(part.high for part in added),
+        cost.source,
+    )
+    if whole.seconds <= 0.0:
+        return
+    places = {mark.name: found.marks[backward.id, mark.name] for mark in backward.marks}
+    spent_s = 0.0
+    for name in sorted(places, key=places.__getitem__):
+        hand = handed.get(name)
+        if hand is not None:
+            if hand.awaited:
+                pause = backward.id, f"{name} pause"
+                found.marks[pause] = min(1.0, (places[name] * cost.seconds + spent_s) / whole.seconds)
+                found.pauses[pause] = hand.awaited
+            spent_s += math.fsum(part.seconds for part in hand.parts)
+        found.marks[backward.id, name] = min(1.0, (places[name] * cost.seconds + spent_s) / whole.seconds)
+    found.compute[backward.id] = whole

@@ -1,0 +1,19 @@
+"""Which sizes of a curve are left out because they would take too long."""
+
+from trimaran.costs.tables import CurveKey
+from trimaran.measure.links import LONGEST_S, _expected_s, _Point
+
+
+def points(*seconds_by_size: tuple[int, float]) -> list[_Point]:
+    return [_Point(key=CurveKey("AR", 8), nbytes=nbytes, seconds=seconds) for nbytes, seconds in seconds_by_size]
+
+
+def test_what_small_sizes_differ_by_leaves_out_nothing() -> None:
+    """Eight ranks on two cores: 5.4 ms for 16 B and 20.5 ms for 1 KiB, a line that has 16 KiB take 0.25 s more."""
+    assert _expected_s(points((16, 5.4e-3), (1024, 20.5e-3)), 16 << 10) < LONGEST_S
+
+
+def test_what_bytes_take_is_carried_on() -> None:
+    """128 KiB in 5 ms and 1 MiB in 42 ms: 896 KiB in 37 ms, so 3 MiB more in 127 ms."""
+    known = points((128 << 10, 5e-3), (1 << 20, 42e-3))
+    assert round(_expected_s(known, 4 << 20), 3) == 0.169

@@ -1,0 +1,145 @@
+"""Batches that come from another process through memory that is used again."""
+
+import gc
+import multiprocessing
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trimaran.runtime.feed.passing import Packed, Receiver, Sender
+
+
+class Line:
+    """Both ends, in one process."""
+
+    def __init__(self) -> None:
+        self.here, self.there = multiprocessing.Pipe()
+        self.receiver, self.sender = Receiver(self.here), Sender(self.there)
+
+    def pass_on(self, value: Any) -> Any:
+        self.sender.send(Packed(value), self.receiver.reserve())
+        return self.receiver.receive().unpack()
+
+    def close(self) -> None:
+        self.here.close()
+        self.there.close()
+
+
+@pytest.fixture
+def line() -> Iterator[Line]:
+    made = Line()
+    yield made
+    made.close()
+
+
+DTYPES = [torch.uint8, torch.bool, torch.int64, torch.bfloat16, torch.float32, torch.float64, torch.complex64]
+TENSORS = st.builds(
+    lambda shape, dtype, turn: torch.arange(torch.Size(shape).numel()).reshape(shape).to(dtype).transpose(*turn(shape)),
+    st.lists(st.integers(0, 4), min_size=1, max_size=4),
+    st.sampled_from(DTYPES),
+    st.sampled_from([lambda shape: (0, 0), lambda shape: (0, len(shape) - 1)]),
+)
+VALUES = st.recursive(
+    st.one_of(TENSORS, st.integers(), st.text(max_size=4), st.builds(numpy.arange, st.integers(0, 5))),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.tuples(inner, inner), st.dictionaries(st.text(max_size=2), inner, max_size=3)
+    ),
+    max_leaves=5,
+)
+
+
+def alike(one: Any, other: Any) -> bool:
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and one.stride() == other.stride() and torch.equal(one, other)
+    if isinstance(one, numpy.ndarray):
+        return one.dtype == other.dtype and numpy.array_equal(one, other)
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(alike(one[key], other[key]) for key in one)
+    if isinstance(one, tuple | list):
+        return len(one) == len(other) and all(alike(*pair) for pair in zip(one, other, strict=True))
+    return bool(one == other)
+
+
+@given(values=st.lists(VALUES, min_size=1, max_size=4))
+def test_what_is_passed_on_is_the_same(values: list[Any]) -> None:
+    line = Line()
+    came = [line.pass_on(value) for value in values]
+    line.close()
+    assert all(alike(*pair) for pair in zip(values, came, strict=True))
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.zeros(3).expand(2, 3),
+        torch.arange(6)[::2],
+        torch.full((2,), 1 + 2j).conj(),
+        torch.full((2,), 1 + 2j).conj().imag,
+        torch.zeros(2, requires_grad=True),
+        torch.eye(2).to_sparse(),
+        torch.zeros(2, 3, 4, 5).contiguous(memory_format=torch.channels_last),
+        torch.tensor(7),
+        torch.zeros(0, 3),
+    ],
+    ids=[
+        "expanded",
+        "every second",
+        "conjugate",
+        "negative",
+        "with gradient",
+        "sparse",
+        "channels last",
+        "0-d",
+        "none",
+    ],
+)
+def test_tensors_of_every_kind_come(tensor: torch.Tensor, line: Line) -> None:
+    came = line.pass_on(tensor)
+    assert (came.dtype, came.shape, came.layout) == (tensor.dtype, tensor.shape, tensor.layout)
+    assert came.requires_grad == tensor.requires_grad
+    assert torch.equal(came.to_dense(), tensor.to_dense())
+
+
+def test_a_block_is_used_again_once_nothing_refers_to_its_batch(line: Line) -> None:
+    """Of three batches the second one is kept, by a view of one of its tensors: two blocks do."""
+    first = line.pass_on((torch.zeros(4), torch.zeros(2)))
+    address = first[0].data_ptr()
+    del first
+    second = line.pass_on((torch.ones(4), torch.ones(2)))[0][1:].view(3, 1)
+    assert second.data_ptr() == address + 4
+    third = line.pass_on((torch.full((4,), 2.0), torch.zeros(2)))
+    assert third[0].data_ptr() != address
+    assert second.tolist() == [[1.0]] * 3
+    del second
+    gc.collect()
+    assert line.pass_on((torch.full((4,), 3.0), torch.zeros(2)))[0].data_ptr() == address
+    assert third[0].tolist() == [2.0] * 4
+
+
+def test_a_batch_that_is_larger_than_its_block_gets_another(line: Line) -> None:
+    for size in (1, 5000, 3, 20_000):
+        assert torch.equal(line.pass_on(torch.arange(size)), torch.arange(size))
+
+
+def test_a_batch_may_be_dropped_by_any_thread(line: Line) -> None:
+    kept = [line.pass_on(torch.full((100,), float(number))) for number in range(8)]
+    threads = [threading.Thread(target=kept.pop) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {line.receiver.reserve() for _ in range(8)} == set(range(8))
+
+
+def test_what_is_taken_may_be_changed(line: Line) -> None:
+    came = line.pass_on(torch.zeros(3))
+    came += 1.0
+    assert came.tolist() == [1.0] * 3

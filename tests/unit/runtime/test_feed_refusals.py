@@ -1,0 +1,150 @@
+"""Batches that cannot be handed over, workers that cannot be started, many requests, and batches begun in line."""
+
+import errno
+import multiprocessing
+import os
+import tempfile
+import threading
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.unit.runtime.test_feed_workers import SAMPLES, Rows, drain, feed
+from torch import nn
+
+from trimaran.errors import EnvironmentProblem, InputError
+from trimaran.job import Job
+from trimaran.program.feeding import Feeding
+from trimaran.runtime.feed import Feed
+from trimaran.runtime.feed.sharing import share_cache
+
+
+@pytest.fixture
+def feeds() -> Iterator[list[Feed]]:
+    made: list[Feed] = []
+    yield made
+    for one in made:
+        one.close()
+
+
+def with_lock(samples: list[Any]) -> Any:
+    """A batch that cannot be pickled where it has sample 4."""
+    inputs = torch.stack([sample[0] for sample in samples])
+    return inputs, {"lock": threading.Lock()} if 4.0 in inputs[:, 0] else inputs
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("copies", [0, 1])
+def test_a_batch_that_cannot_be_pickled_is_named_at_once(copies: int, feeds: list[Feed]) -> None:
+    feeds.append(feed(Rows(), Feeding(workers=2, copies_ahead=copies), collate=with_lock, rank=3))
+    said = r"a worker of rank 3: the batch of samples .*\b4\b.* its part \"target.lock\" is a lock .* Job.collate"
+    with pytest.raises(InputError, match=said):
+        drain(feeds[0])
+
+
+class Foreign:
+    """Pickles, but does not come back: with an error that a pipe might give too."""
+
+    def __reduce__(self) -> Any:
+        return os.stat, ("/no/such/file",)
+
+
+def test_a_batch_that_does_not_come_back_is_named(feeds: list[Feed]) -> None:
+    feeds.append(feed(Rows(), Feeding(workers=1), collate=lambda samples: (samples, Foreign()), rank=3))
+    for _ in range(2):
+        with pytest.raises(
+            InputError, match=r"rank 3 could not take the batch of samples .* FileNotFoundError.*no/such/file"
+        ):
+            drain(feeds[0])
+
+
+@pytest.mark.parametrize("number", [errno.EAGAIN, errno.ENOMEM])
+def test_a_system_that_starts_no_process_is_told(
+    number: int, monkeypatch: pytest.MonkeyPatch, feeds: list[Feed]
+) -> None:
+    """The second worker cannot be forked; the first one is ended."""
+    fork, left = os.fork, iter([True])
+
+    def refuse() -> int:
+        if next(left, False):
+            return fork()
+        raise OSError(number, os.strerror(number))
+
+    before = set(multiprocessing.active_children())
+    feeds.append(feed(Rows(), Feeding(workers=2)))
+    monkeypatch.setattr(os, "fork", refuse)
+    with pytest.raises(EnvironmentProblem, match=r"starts no process for worker 1 of this rank: .* Take fewer workers"):
+        drain(feeds[0])
+    assert set(multiprocessing.active_children()) == before
+
+
+def test_workers_leave_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, feeds: list[Feed]) -> None:
+    """Not even when they are killed, as they are after Ctrl-C."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    settings: dict[str, Any] = multiprocessing.current_process()._config  # type: ignore[attr-defined]
+    monkeypatch.delitem(settings, "tempdir", raising=False)
+    shared = share_cache(Rows(), SAMPLES, rank=0, exchange=lambda said: [said])
+    before = set(multiprocessing.active_children())
+    feeds.append(feed(Rows(), Feeding(workers=4, cached=True), cache=shared.cache))
+    drain(feeds[0])
+    shared.close()
+    for worker in set(multiprocessing.active_children()) - before:
+        worker.kill()
+    feeds[0].close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_requests_that_no_pipe_holds_are_answered(feeds: list[Feed]) -> None:
+    """A microbatch of 100 000 numbers takes 300 kB or more; nine of them are asked for at once."""
+    rows = torch.utils.data.TensorDataset(torch.arange(200_000), torch.arange(200_000))
+    job = Job(
+        model=lambda: nn.Linear(1, 1),
+        loss=nn.functional.mse_loss,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+        dataset=lambda: rows,
+        global_batch_size=100_000,
+    )
+    own = Feed(job, replicas=1, microbatches=1, replica=0, reads=True, feeding=Feeding(workers=1, ahead=9))
+    feeds.append(own)
+    seen = torch.cat([share.whole()[0] for share in own.shares()])
+    assert torch.equal(seen.sort()[0], torch.arange(200_000))
+
+
+def test_in_line_the_next_batches_are_begun_before_the_one_that_is_taken(feeds: list[Feed]) -> None:
+    """A count of copies ahead, beside the one that is taken, have been read."""
+    read: list[int] = []
+
+    class Noted(Rows):
+        def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+            read.append(index)
+            return super().__getitem__(index)
+
+    feeds.append(feed(Noted(), Feeding(copies_ahead=2)))
+    share = next(feeds[0].shares())
+    share.microbatch(0)
+    assert len(read) == 3 * 3
+    share.microbatch(1)
+    assert len(read) == 4 * 3
+
+
+def test_what_cannot_be_loaded_ahead_is_told_when_it_is_asked_for(feeds: list[Feed]) -> None:
+    """The first three microbatches of four come, though all are begun with the first one."""
+
+    class Broken(Rows):
+        left = 9
+
+        def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+            self.left -= 1
+            if self.left < 0:
+                raise ValueError("no such file")
+            return super().__getitem__(index)
+
+    feeds.append(feed(Broken(), Feeding(copies_ahead=3)))
+    first, second = islice(feeds[0].shares(), 2)
+    for share, number in ((first, 0), (first, 1), (second, 0)):
+        assert len(share.microbatch(number)[0]) == 3
+    with pytest.raises(InputError, match="no such file"):
+        second.microbatch(1)
