@@ -76,6 +76,14 @@ def hang(world: World) -> None:
     threading.Event().wait()
 
 
+def finish(world: World, fails: bool) -> None:
+    """Return or raise as soon as all have reported."""
+    world.report({"pids": [os.getpid()]})
+    dist.barrier()
+    if fails:
+        raise ZeroDivisionError("too far")
+
+
 def die_in_collective(world: World, dying: int) -> None:
     world.report({"pids": [os.getpid()]})
     dist.barrier()

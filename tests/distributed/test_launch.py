@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from trimaran.runtime.ranks import launch
 ROOT = Path(__file__).parents[2]
 # Long enough for a crowded machine, far shorter than what a rank that is left behind would take.
 SOON_S = 15.0
+# Enough for a rank to return or raise after it has reported.
+FINISHED_S = 1.0
 
 
 class Pids:
@@ -108,11 +111,23 @@ def test_a_killed_rank_ends_the_others(tmp_path: Path, duty: Any) -> None:
     assert pids.have_ended()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_ranks_end_with_their_parent(tmp_path: Path, number: signal.Signals) -> None:
-    """Ctrl-C, asked to end, or killed: the ranks end, and so do what they had started, their folder and its logs."""
+@pytest.mark.parametrize(
+    ("number", "arguments"),
+    [
+        (signal.SIGINT, []),
+        (signal.SIGTERM, []),
+        (signal.SIGKILL, []),
+        (signal.SIGKILL, ["return"]),
+        (signal.SIGKILL, ["raise"]),
+    ],
+)
+def test_ranks_end_with_their_parent(tmp_path: Path, number: signal.Signals, arguments: list[str]) -> None:
+    """Ctrl-C, asked to end, or killed: the ranks end, and so do what they had started, their folder and its logs.
+
+    Also where all ranks have finished, and the parent, which is busy, has not heard of it.
+    """
     parent = subprocess.Popen(
-        [sys.executable, "-m", "tests.distributed.parent"],
+        [sys.executable, "-m", "tests.distributed.parent", *arguments],
         cwd=ROOT,
         env=os.environ | {"TMPDIR": str(tmp_path)},
         stdout=subprocess.PIPE,
@@ -124,9 +139,11 @@ def test_ranks_end_with_their_parent(tmp_path: Path, number: signal.Signals) -> 
         for _ in range(2):
             pids.add([int(pid) for pid in parent.stdout.readline().split()])  # type: ignore[union-attr]
         assert len(list(tmp_path.glob("*/rank?.log"))) == 2
+        if arguments:
+            time.sleep(FINISHED_S)
         parent.send_signal(number)
         assert parent.wait(SOON_S) == -number
-    assert len(pids.files) == 4
+    assert len(pids.files) == (2 if arguments else 4)
     assert pids.have_ended()
     assert list(tmp_path.iterdir()) == []
 

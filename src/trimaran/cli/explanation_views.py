@@ -132,9 +132,12 @@ def contrast_table(chosen: Anatomy, other: Anatomy) -> Table:
     return table
 
 
-def rival_table(rivals: tuple[Rival, ...]) -> Table:
+def rival_table(rivals: tuple[Rival, ...], chosen: Candidate) -> Table:
     """The other candidates, fastest first."""
-    table = _table("Runners-up", "slower: than the plan\ninterval: over low, median and high costs")
+    caption = "slower: than the plan\ninterval: over low, median and high costs"
+    if any(rival.candidate.samples_factor != chosen.samples_factor for rival in rivals):
+        caption = caption.replace("than the plan", "than the plan, to the target: PowerSGD may need more samples")
+    table = _table("Runners-up", caption)
     table.add_column("strategy")
     table.add_column(_measure(rival.candidate for rival in rivals), justify="right", no_wrap=True)
     table.add_column("slower", justify="right", no_wrap=True)
@@ -168,6 +171,9 @@ def outcome_table(outcomes: Sequence[Outcome]) -> Table:
     caption = "gain: share of the time saved; n×: n times as long\nthen chosen: by a new search; =: this plan"
     if any(outcome.change.what == "devices" for outcome in outcomes):
         caption += "\ndevices: each like those there are, with a core of its own"
+    pairs = [(one.kept, one.best) for one in outcomes if one.kept is not None and one.best is not None]
+    if any(kept.samples_factor != best.samples_factor for kept, best in pairs):
+        caption = caption.replace("by a new search", "by a new search, the soonest to the target")
     table = _table("What a change would give", caption)
     table.add_column("change", no_wrap=True)
     table.add_column("this plan", justify="right", no_wrap=True)
@@ -192,7 +198,7 @@ def outcome_table(outcomes: Sequence[Outcome]) -> Table:
 def _print_rivals(out: Console, explanation: Explanation) -> None:
     if explanation.rivals:
         out.print()
-        out.print(rival_table(explanation.rivals[:MOST_RIVALS]))
+        out.print(rival_table(explanation.rivals[:MOST_RIVALS], explanation.chosen.candidate))
         more = len(explanation.rivals) - MOST_RIVALS
         if more > 0:
             out.print(f"[dim]and {more} more[/]")

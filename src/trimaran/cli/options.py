@@ -116,7 +116,8 @@ PowersgdSamples = Annotated[
     float | None,
     typer.Option(
         "--powersgd-samples",
-        help="PowerSGD needs so many times the samples to the target, 1 or more; plans are compared with it.",
+        help="PowerSGD needs so many times the samples to the target, 1 or more; plans are compared with it. "
+        "With --allow compress or --compression powersgd:RANK.",
         show_default="as on built-in jobs",
     ),
 ]

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from trimaran.cli.options import Batch, Calibration, Devices, Json, Link, Oversubscribe, PlanFile, Reference, Seed
+from trimaran.cli.options import Batch, Devices, Json, Link, Oversubscribe, Reference, Seed
 from trimaran.cli.output import console, errors_reported, print_json
 from trimaran.cli.progress import progress_shown
-from trimaran.cli.stall_options import Stalls, Steps, Workers
+from trimaran.cli.stall_options import Stalls, StallsPlan, Steps, Workers
 
 if TYPE_CHECKING:
     from trimaran.session.jobs import JobSource
@@ -29,10 +29,22 @@ class Line(StrEnum):
 
 
 By = Annotated[
-    Line | None, typer.Option("--by", help="What one line of the compute stands for.", show_default=Line.MODULE.value)
+    Line | None,
+    typer.Option(
+        "--by", help="Without --stalls: what one line of the compute stands for.", show_default=Line.MODULE.value
+    ),
 ]
 Top = Annotated[
-    int | None, typer.Option("--top", help="Lines of the compute that are shown.", min=1, show_default=str(_TOP))
+    int | None,
+    typer.Option("--top", help="Without --stalls: lines of the compute that are shown.", min=1, show_default=str(_TOP)),
+]
+Calibration = Annotated[
+    Path | None,
+    typer.Option(
+        "--calibration",
+        help="Without --stalls: use the figures of this file of `trimaran calibrate`.",
+        show_default=False,
+    ),
 ]
 
 
@@ -49,7 +61,7 @@ def profile(
     stalls: Stalls = False,
     steps: Steps = None,
     workers: Workers = None,
-    plan: PlanFile = None,
+    plan: StallsPlan = None,
     as_json: Json = False,
 ) -> None:
     """Show forward, backward, update and loading of a job, its memory, and its most expensive parts.

@@ -1,5 +1,6 @@
 """Options of `trimaran profile --stalls`."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -21,4 +22,8 @@ Workers = Annotated[
     typer.Option(
         "--workers", help="With --stalls: processes of each rank that load.", min=0, show_default="as in the plan, or 0"
     ),
+]
+StallsPlan = Annotated[
+    Path | None,
+    typer.Option("--plan", help="With --stalls: run this plan instead of making one.", show_default=False),
 ]

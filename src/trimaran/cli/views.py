@@ -62,6 +62,7 @@ def print_prices(out: Console, prices: Iterable[PinPrice]) -> None:
             continue
         name = entry.without.strategy.name
         cost = "costs nothing" if entry.price <= 0.0 else f"costs {100 * entry.price:.1f} %"
+        cost += " to the target" if entry.to_target else ""
         out.print(
             f"{escape(entry.pin)} {cost}: without it {name}, {format_seconds(entry.without.time_s)}",
             soft_wrap=True,

@@ -66,12 +66,14 @@ class _Point:
         key: of the curve
         nbytes: the size [bytes]
         seconds: that one takes with all that is around it, the same on every rank [s]
+        first: what was measured in the first pass
         rounds: what was measured
     """
 
     key: CurveKey
     nbytes: int
     seconds: float
+    first: list[float] = field(default_factory=list)
     rounds: Rounds = field(default_factory=list)
 
     @property
@@ -113,11 +115,11 @@ def _first_pass(bench: "_Bench", key: CurveKey, sizes: Sequence[int]) -> list[_P
             break
         if not points:
             bench.run(key, nbytes, 1)  # connects
-        seconds = bench.timed(key, nbytes)
+        seconds, first = bench.timed(key, nbytes)
         if seconds < _SAMPLES_S:
             # The first time is longer, by what decides how often a short one can be repeated.
-            seconds = bench.timed(key, nbytes)
-        points.append(_Point(key=key, nbytes=nbytes, seconds=seconds))
+            seconds, first = bench.timed(key, nbytes)
+        points.append(_Point(key=key, nbytes=nbytes, seconds=seconds, first=first))
     return points
 
 
@@ -142,7 +144,9 @@ def _count_rounds(spent_s: float, round_s: float) -> int:
 def _curves(points: Iterable[_Point], *, how: str) -> dict[CurveKey, Curve]:
     curves: dict[CurveKey, Curve] = {}
     for point in points:
-        cost = summarize(point.rounds, how=how, waits=True)
+        # One round alone would have an interval without width.
+        rounds = point.rounds if len(point.rounds) > 1 else [point.first, *point.rounds]
+        cost = summarize(rounds, how=how, waits=True)
         curves[point.key] = (*curves.get(point.key, ()), (point.nbytes, cost))
     return curves
 
@@ -179,11 +183,11 @@ class _Bench:
         depth = QUEUE if key.kind.endswith(QUEUED) else 1
         return [seconds / depth for seconds in _last_to_last(times, world)]
 
-    def timed(self, key: CurveKey, nbytes: int) -> float:
-        """What one takes on the slowest rank with all that is around it, the same on every rank [s]."""
+    def timed(self, key: CurveKey, nbytes: int) -> tuple[float, list[float]]:
+        """What one takes on the slowest rank with all that is around it, and its duration; alike on every rank [s]."""
         started_s = time.perf_counter()
-        self.run(key, nbytes, 1)
-        return largest(self._world, time.perf_counter() - started_s)
+        durations = self.run(key, nbytes, 1)
+        return largest(self._world, time.perf_counter() - started_s), durations
 
     def close(self) -> None:
         """End the letterboxes."""

@@ -53,7 +53,9 @@ def measure_worker(job: Job, dataset: Any, numbers: Sequence[int], found: Sample
     several = max(2, min(MOST_TOGETHER, int(BOX_S / (_BATCHES * max(sample_s, 1e-6)))))
     # So many are made before they are asked for.
     ahead = feeding.workers * feeding.ahead
-    sizes = [1] * (1 + _BATCHES + ahead) + [several] * (_BATCHES + ahead)
+    # The first of a size come in new memory, as many as there are blocks: ready, under way, and what is held here.
+    new = ahead + 2
+    sizes = [1] * (1 + new + _BATCHES + ahead) + [several] * (new + _BATCHES + ahead)
     turns = itertools.cycle(numbers)
     groups = (Request((0, at, 0), 4, list(itertools.islice(turns, size))) for at, size in enumerate(sizes))
     before = multiprocessing.active_children()
@@ -64,19 +66,17 @@ def measure_worker(job: Job, dataset: Any, numbers: Sequence[int], found: Sample
         found.starts.append(time.perf_counter() - started - sample_s)
         worker = next(one for one in multiprocessing.active_children() if one not in before)
         filler = torch.zeros(_CACHE_NUMBERS)
-        # Taken and made: 1 and 1 + ahead; _BATCHES more of one sample; as many of several.
-        marks = [_settled_work_s(worker.pid, sample_s, filler)]
-        for size in (1, several):
+        for size, others in ((1, new), (several, ahead + new)):
+            for _ in range(others):
+                answer = loader.next()
+            before_s = _settled_work_s(worker.pid, size * sample_s, filler)
             for _ in range(_BATCHES):
                 filler.add_(1.0)
                 began = time.thread_time()
                 answer = loader.next()
                 found.takes.append((batch_bytes(answer.batch), time.thread_time() - began))
-            marks.append(_settled_work_s(worker.pid, size * sample_s, filler))
-        found.worker_makes = [
-            (size, (after - earlier) / _BATCHES)
-            for size, earlier, after in zip((1, several), marks[:-1], marks[1:], strict=True)
-        ]
+            after_s = _settled_work_s(worker.pid, size * sample_s, filler)
+            found.worker_makes.append((size, (after_s - before_s) / _BATCHES))
     finally:
         loader.close()
 

@@ -99,21 +99,27 @@ def conclude(chosen: Anatomy, other: Anatomy, *, obstacle: str = "") -> str:
     ratio = ratios(theirs, mine)[1]
     what = "" if mine.epoch_s is None else " an epoch"
     figures = f"{format_seconds(theirs.time_s)} against {format_seconds(mine.time_s)}{what}"
-    reasons = _reasons(chosen, other) if mine.epoch_s is None else f"in a step, {_reasons(chosen, other)}"
+    reasons, where = _reasons(chosen, other), ""
+    if theirs.samples_factor != mine.samples_factor:
+        figures += f", with {theirs.samples_factor / mine.samples_factor:.3g} times the samples"
+        where = " to the target"
+    if where or mine.epoch_s is not None:
+        reasons = f"in a step, {reasons}"
     if obstacle:
         return f"{name} would take {figures}, but is not to be had: {obstacle}."
     if is_believed_slower(mine, theirs):
         share = f"{100 * (1.0 - ratio):.0f} %"
-        return f"{name} is {share} faster than {than} ({figures}), beyond the uncertainty: plan again."
+        return f"{name} is {share} faster{where} than {than} ({figures}), beyond the uncertainty: plan again."
     if ratio < 1.0:
         simpler = simplicity(mine.strategy) < simplicity(theirs.strategy)
         return (
-            f"{name} is predicted {100 * (1.0 - ratio):.0f} % faster ({figures}), which is within the uncertainty"
-            f"{f', and {than} is simpler' if simpler else ''}."
+            f"{name} is predicted {100 * (1.0 - ratio):.0f} % faster{where} ({figures}), which is within the "
+            f"uncertainty{f', and {than} is simpler' if simpler else ''}."
         )
     if is_believed_slower(theirs, mine):
-        return f"{name} is {_longer(ratio)} slower than {than} ({figures}), beyond the uncertainty: {reasons}."
-    return f"{name} is predicted {_longer(ratio)} slower than {than} ({figures}), within the uncertainty: {reasons}."
+        return f"{name} is {_longer(ratio)} slower{where} than {than} ({figures}), beyond the uncertainty: {reasons}."
+    predicted = f"{name} is predicted {_longer(ratio)} slower{where} than {than}"
+    return f"{predicted} ({figures}), within the uncertainty: {reasons}."
 
 
 def _longer(ratio: float) -> str:

@@ -85,6 +85,6 @@ def _readers(candidate: Candidate) -> int:
 
 
 def _batch_bytes(candidate: Candidate, samples: SampleCosts, problem: Problem) -> int:
-    """What a worker has of microbatches: ready, under way, and the one that the training still has [bytes]."""
+    """What a worker has of microbatches: ready, in its hands, on its way, and two that training has [bytes]."""
     size = microbatch_size(candidate.program, candidate.strategy, batch=problem.batch)
-    return (Feeding().ahead + 1) * size * samples.sample_bytes
+    return (Feeding().ahead + 3) * size * samples.sample_bytes

@@ -71,7 +71,7 @@ def parse_pins(
     both = sorted(set(forbidden) & set(allowed))
     if both:
         raise InputError(f"{', '.join(both)}: both allowed and forbidden; leave out one of the two", kinds=tuple(both))
-    return Pins(
+    pins = Pins(
         keep=tuple(sorted({_read_keep(text) for texts in keep for text in texts.split(",")})),
         forbid=forbidden,
         allow=tuple(kind for kind in allowed if kind != "compress"),
@@ -87,6 +87,14 @@ def parse_pins(
         powersgd_samples=powersgd_samples,
         workers=workers,
     )
+    may_be_powersgd = pins.consents and (pins.method is None or pins.method.method == "powersgd")
+    if powersgd_samples is not None and not may_be_powersgd:
+        raise InputError(
+            f"--powersgd-samples {powersgd_samples:g}: no plan may use PowerSGD; add --allow compress or "
+            "--compression powersgd:RANK, or leave it out",
+            value=powersgd_samples,
+        )
+    return pins
 
 
 def _read_compression(text: str) -> str:

@@ -21,11 +21,13 @@ class PinPrice:
         pin: as it is written on the command line
         without: what would be chosen without it; None: nothing fits
         price: how much longer the plan takes because of it, as a share of `without`; 0 without one
+        to_target: the price counts the samples to the target, of which one of the two plans needs more
     """
 
     pin: str
     without: Candidate | None
     price: float
+    to_target: bool = False
 
 
 def prices(problem: Problem, found: Search, trials: Trials) -> tuple[PinPrice, ...]:
@@ -48,4 +50,9 @@ def _price(name: str, freer: Problem, found: Search, trials: Trials) -> PinPrice
         without = search(freer, trials).chosen
     except InfeasibleError:
         return PinPrice(pin=name, without=None, price=0.0)
-    return PinPrice(pin=name, without=without, price=found.chosen.objective_s / without.objective_s - 1.0)
+    return PinPrice(
+        pin=name,
+        without=without,
+        price=found.chosen.objective_s / without.objective_s - 1.0,
+        to_target=found.chosen.samples_factor != without.samples_factor,
+    )

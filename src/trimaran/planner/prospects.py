@@ -35,7 +35,8 @@ class Prospect:
         limiter: class of time that it acts on
         name: in a few words
         action: what to do, one sentence
-        gain: share of the time of a step that it saves; of the time per sample where it changes the batch
+        gain: share of the time of a step that it saves, each step as often as training needs it; of the time per sample
+            where it changes the batch
         gain_interval: the least and the most of it over low, median and high costs
         basis: the figures that the gain is made of
         assumption: what is taken for granted
@@ -222,4 +223,6 @@ def _basis(trial: _Trial, before: Candidate, after: Candidate) -> str:
     figures = f"Simulated: {format_seconds(before.time_s)} {what} becomes {format_seconds(after.time_s)}"
     if trial.batch_ratio != 1 and before.epoch_s is None:
         figures += f" for {trial.batch_ratio} times the samples"
+    if after.samples_factor != before.samples_factor:
+        figures += f", and training needs {after.samples_factor / before.samples_factor:.3g} times the samples"
     return figures + "."

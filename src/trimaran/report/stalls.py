@@ -28,7 +28,7 @@ _WAYS = {
     "synthetic": "one batch, nothing loaded",
 }
 _MOST_RANKS = 8
-# Below this share of the step a class is not shown to people.
+# Below this share of the step, of either sign, a class is not shown to people.
 _SHOWN = 5e-4
 
 
@@ -38,9 +38,9 @@ class WaySplit:
 
     Attributes:
         step_time_s: mean step [s]
-        step_interval_s: 90 % interval of it [s]
-        shares: time of each class in it; they sum to it [s]
-        share_intervals_s: 90 % interval of each [s]
+        step_interval_s: 90 % interval of it [s]; of one block, both ends are the mean
+        shares: time of each class in it; they sum to it [s]; `unattributed` may be negative
+        share_intervals_s: 90 % interval of each [s]; of one block, both ends are the mean
         steps: that count
     """
 
@@ -143,9 +143,9 @@ def stalls_view(report: StallReport) -> RenderableType:
     head.append(report.job, style="bold")
     head.append(f", global batch {report.global_batch_size}, {report.strategy} on {report.ranks} × {report.devices}")
     step = Text(f"{format_seconds(split.step_time_s)} a step", style="bold")
-    step.append(
-        f" {report.way} (90 %: {format_seconds(low)} to {format_seconds(high)}); {report.feeding}", style="not bold"
-    )
+    # Of one block of steps there is no interval.
+    interval = f" (90 %: {format_seconds(low)} to {format_seconds(high)})" if low < high else ""
+    step.append(f" {report.way}{interval}; {report.feeding}", style="not bold")
     lines: list[RenderableType] = [head, step, _limit_line(report), Text(), _ways_table(report)]
     if report.ranks > 1:
         lines += [Text(), _ranks_table(report)]
@@ -185,7 +185,7 @@ def _ways_table(report: StallReport) -> RenderableType:
         table.add_column(way, justify="right", no_wrap=True, style="bold" if way == report.way else "")
     own = report.split
     for name, title in _TITLES.items():
-        if all(way.shares[name] < _SHOWN * way.step_time_s for way in report.ways.values()):
+        if all(abs(way.shares[name]) < _SHOWN * way.step_time_s for way in report.ways.values()):
             continue
         share = f"{100 * own.shares[name] / own.step_time_s:.1f} %"
         table.add_row(title, share, *(format_seconds(way.shares[name]) for way in report.ways.values()))
@@ -197,7 +197,9 @@ def _ways_table(report: StallReport) -> RenderableType:
 
 
 def _ranks_table(report: StallReport) -> RenderableType:
-    shown = [name for name in _TITLES if any(rank.shares[name] >= _SHOWN * rank.step_time_s for rank in report.by_rank)]
+    shown = [
+        name for name in _TITLES if any(abs(rank.shares[name]) >= _SHOWN * rank.step_time_s for rank in report.by_rank)
+    ]
     table = _table(f"By rank, {report.way}")
     table.add_column("rank", justify="right")
     for name in shown:

@@ -68,19 +68,20 @@ def find_cause(failures: Sequence[Failure]) -> Failure:
     return next((failure for failure in failures if not failure.because_of_peer), failures[0])
 
 
-def to_error(failure: Failure, log: Path) -> TrimaranError:
+def to_error(failure: Failure, log: Path, *, kept: bool) -> TrimaranError:
     """The error that the parent raises for a failure.
 
     Args:
         failure: the cause
         log: log file of its rank
+        kept: the log outlives the launch, so that the error may name it
 
     Returns:
         What the rank raised, with the rank among its figures; else an `ExecutionError` with the end of the log.
     """
     if failure.error is not None:
         failure.error.figures.setdefault("rank", failure.rank)
-        failure.error.add_note(f"raised on rank {failure.rank}; its log is {log}")
+        failure.error.add_note(f"raised on rank {failure.rank}" + (f"; its log is {log}" if kept else ""))
         return failure.error
     if failure.exit_code is None:
         what = f"rank {failure.rank} raised {failure.text}"
@@ -90,7 +91,9 @@ def to_error(failure: Failure, log: Path) -> TrimaranError:
             what += " (by hand, or by the system when memory ran out)"
     else:
         what = f"rank {failure.rank} ended with exit code {failure.exit_code} before its work was done"
-    return ExecutionError(f"{what}. {_end_of_log(log)}", rank=failure.rank, exit_code=failure.exit_code, log=str(log))
+    named = {"log": str(log)} if kept else {}
+    end = _end_of_log(log, kept=kept)
+    return ExecutionError(f"{what}. {end}", rank=failure.rank, exit_code=failure.exit_code, **named)
 
 
 def _signal_name(number: int) -> str:
@@ -100,8 +103,9 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _end_of_log(log: Path) -> str:
+def _end_of_log(log: Path, *, kept: bool) -> str:
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
     if not lines:
-        return f"Its log {log} is empty"
-    return "\n".join([f"The end of its log {log}:", *(f"    {line}" for line in lines[-LINES_OF_LOG:])])
+        return f"Its log {log} is empty" if kept else "It printed nothing"
+    title = f"The end of its log {log}:" if kept else "The end of what it printed:"
+    return "\n".join([title, *(f"    {line}" for line in lines[-LINES_OF_LOG:])])

@@ -9,12 +9,12 @@
                                                   or on that network
                                          ◀──      events, while `function` runs
                                          ◀──      its result, or what it raised
-    all have answered: return
+    all have answered: say so, return    ──▶      leave
 
 The parent ends all ranks, first asking, then killing, as soon as one fails, or when anything is raised in it, Ctrl-C
 included. A rank whose parent is gone, even killed, removes the folder and ends itself: each watches a pipe that only
-the parent's death closes. No port is opened outside the loopback interface or the ranks' own network, which ends with
-the last of them, and nothing has a fixed name, so that runs do not collide.
+the parent's death closes before all have answered. No port is opened outside the loopback interface or the ranks' own
+network, which ends with the last of them, and nothing has a fixed name, so that runs do not collide.
 """
 
 import contextlib
@@ -166,7 +166,7 @@ def launch(
                     python_path=os.environ.get("PYTHONPATH"),
                     work=work,
                 ))  # fmt: skip
-            _listen(started, on_event)
+            _listen(started, on_event, keeps_logs=log_dir is not None)
             _let_go(started)
             return [rank.result for rank in started]
         finally:
@@ -226,7 +226,7 @@ def _ask(rank: _Rank, request: Request) -> None:
         rank.failure = Failure(rank=rank.number, exit_code=rank.process.wait(_LEAVE_S))
 
 
-def _listen(ranks: Sequence[_Rank], on_event: Callable[[int, Event], None] | None) -> None:
+def _listen(ranks: Sequence[_Rank], on_event: Callable[[int, Event], None] | None, *, keeps_logs: bool) -> None:
     """Wait until every rank has answered; raise the cause as soon as one has failed."""
     failures: list[Failure] = []
     deadline: float | None = None
@@ -247,7 +247,7 @@ def _listen(ranks: Sequence[_Rank], on_event: Callable[[int, Event], None] | Non
     failures += [rank.failure for rank in ranks if rank.failure is not None and rank.failure not in failures]
     if failures:
         cause = find_cause(failures)
-        raise to_error(cause, ranks[cause.rank].log)
+        raise to_error(cause, ranks[cause.rank].log, kept=keeps_logs)
 
 
 def _receive(rank: _Rank, on_event: Callable[[int, Event], None] | None) -> None:
@@ -269,6 +269,8 @@ def _receive(rank: _Rank, on_event: Callable[[int, Event], None] | None) -> None
 def _let_go(ranks: Sequence[_Rank]) -> None:
     """Tell ranks that have answered that all have, so that none leaves while another still needs it."""
     for rank in ranks:
+        with contextlib.suppress(OSError):  # it may have died since
+            rank.connection.send_bytes(b"all")
         rank.connection.close()
     deadline = time.monotonic() + _LEAVE_S
     for rank in ranks:

@@ -1,8 +1,8 @@
 """The other end of `runtime.ranks.launch`: one rank.
 
 Run as `python -m trimaran.runtime.worker <descriptor> <folder>`, where the descriptor is the rank's end of a pipe to
-its parent, and the ranks meet in the folder. The parent sends one `Request` and nothing more, so that the end of the
-pipe means that the parent is gone, or needs this rank no longer.
+its parent, and the ranks meet in the folder. The parent sends one `Request`, and one message more when all ranks have
+answered, so that the end of the pipe without it means that the parent is gone.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ class _Parent:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._lock = threading.Lock()
-        self.gone = threading.Event()
+        self.all_answered = threading.Event()
 
     def report(self, event: Mapping[str, object]) -> None:
         self.send("event", dict(event))
@@ -42,14 +42,14 @@ class _Parent:
         with self._lock:
             self._connection.send_bytes(message)
 
-    def watch(self, finished: threading.Event, folder: str) -> None:
-        """Block until the parent closes its end. Unless this rank has finished, end it, with all that it started."""
-        with contextlib.suppress(EOFError, OSError):
+    def watch(self, folder: str) -> None:
+        """Block until the parent says that all have answered. If it is gone, end this rank and what it started."""
+        try:
             self._connection.recv_bytes()
-        self.gone.set()
-        if not finished.is_set():
+        except (EOFError, OSError):
             shutil.rmtree(folder, ignore_errors=True)
             os.killpg(os.getpgid(0), signal.SIGKILL)
+        self.all_answered.set()
 
 
 def main(descriptor: int, folder: str) -> NoReturn:
@@ -64,27 +64,20 @@ def main(descriptor: int, folder: str) -> NoReturn:
     try:
         # Written by our own parent, into a pipe that nobody else can open.
         request: Request = pickle.loads(connection.recv_bytes())  # noqa: S301
-    except EOFError:
+    except (EOFError, OSError):
         shutil.rmtree(folder, ignore_errors=True)
         os._exit(1)
     _restore_python_path(request)
     parent = _Parent(connection)
-    finished = threading.Event()
-    threading.Thread(target=parent.watch, args=(finished, folder), daemon=True).start()
+    threading.Thread(target=parent.watch, args=(folder,), daemon=True).start()
     try:
-        result = _work(request, folder, parent)
-        finished.set()
-        parent.send("result", result)
+        parent.send("result", _work(request, folder, parent))
     except Exception as error:  # noqa: BLE001 whatever it is, the parent must hear of it
-        finished.set()
         traceback.print_exc()
         with contextlib.suppress(OSError):
             _send_failure(parent, request.rank, error)
-        sys.stderr.flush()
-        # A collective that another rank never joins may hang in the usual way out.
-        os._exit(1)
-    # The others may still need what this rank holds open.
-    parent.gone.wait()
+    # The others may still need what this rank holds open. Where a rank has failed, the parent ends all.
+    parent.all_answered.wait()
     leave_world()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -3,6 +3,7 @@
 What was measured is kept, so that planning the same job again starts no process.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 from trimaran.errors import InputError
@@ -39,7 +40,8 @@ def obtain_plan(
     """Make a plan, or read it where a file is given; see `plan_job` and `load_plan`.
 
     Raises:
-        InputError: what `plan_job` and `load_plan` raise; a plan that is there, and a curve or batches for another
+        InputError: what `plan_job` and `load_plan` raise; a plan that is there, and a curve, batches,
+            pins or an execution for another
     """
     if path is None:
         return plan_job(source, request, progress=progress)
@@ -49,7 +51,24 @@ def obtain_plan(
             "make the plan with the curve (`trimaran plan --curve … -o`)",
             path=str(path),
         )
+    decided = _for_new_plans(request)
+    if decided:
+        raise InputError(
+            f"{', '.join(decided)}: for a new plan, and {path} is made already: leave --plan or that out, or make the "
+            "plan with it (`trimaran plan … -o`)",
+            path=str(path),
+        )
     return load_plan(path, source, request, progress=progress)
+
+
+def _for_new_plans(request: PlanRequest) -> tuple[str, ...]:
+    """The options that a plan from a file has no use for; its feeding may be decided anew (`feeding.fed_as_asked`)."""
+    pins = request.pins
+    forbid = tuple(kind for kind in pins.forbid if kind != "cache")
+    found = replace(pins, workers=None, forbid=forbid).names
+    if pins.powersgd_samples is not None:
+        found += (f"--powersgd-samples {pins.powersgd_samples:g}",)
+    return found if request.execution == "any" else (*found, f"--execution {request.execution}")
 
 
 def plan_job(

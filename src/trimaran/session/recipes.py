@@ -63,12 +63,16 @@ def follow_recipe(job: Job, recipe: Recipe) -> Job:
 def rates_of(job: Job, recipe: Recipe, optimizer: "Optimizer") -> Iterator[float]:
     """The learning rate of each update of a job as a recipe trains it: that of the first group.
 
-    Without an end, but where a schedule of the user's has one, as one-cycle has: after that it raises.
+    Without an end, but where a schedule of the user's has one, as torch's one-cycle has, whose `step` raises ValueError
+    after it: there the rates end too.
 
     Args:
         job: its `global_batch_size` is the batch that is wanted
         recipe: says at which batch the job's own rates hold
         optimizer: of the job, new; its rates are changed, its parameters are not
+
+    Raises:
+        InputError: where the schedule fails with anything else
     """
     followed = follow_recipe(job, recipe)
     schedule = None if followed.lr_schedule is None else followed.lr_schedule(optimizer)
@@ -80,8 +84,12 @@ def rates_of(job: Job, recipe: Recipe, optimizer: "Optimizer") -> Iterator[float
                 warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step\\(\\)` before")
                 try:
                     schedule.step()
-                except Exception:  # noqa: BLE001 it is the user's, and need not know of more updates
+                except ValueError:  # it has come to its end
                     return
+                except Exception as error:
+                    raise InputError(
+                        f"the job's schedule {followed.lr_schedule} failed in step(): {type(error).__name__}: {error}"
+                    ) from error
 
 
 def rate_factor(rule: str, ratio: float) -> float:

@@ -7,11 +7,12 @@ from rich.console import Console, RenderableType
 from tests.unit.planner.problems import problem
 
 from trimaran.cli.explanation_views import _rejected, contrast_table, outcome_table, parts_table, rival_table
-from trimaran.cli.views import print_notes
+from trimaran.cli.views import print_notes, print_prices
 from trimaran.planner.changes import parse_change
 from trimaran.planner.epoch import EpochData
 from trimaran.planner.explain import Explanation, explain
 from trimaran.planner.families import read_family
+from trimaran.planner.prices import PinPrice
 from trimaran.planner.problem import assess
 from trimaran.planner.search import search
 from trimaran.planner.space import Rejection
@@ -53,7 +54,7 @@ def test_two_plans_are_shown_class_by_class() -> None:
 
 
 def test_rivals_are_shown_with_how_sure_it_is() -> None:
-    lines = shown(rival_table(explanation().rivals))
+    lines = shown(rival_table(explanation().rivals, explanation().chosen.candidate))
     assert row(lines, "one device")[2:6] == ["98.5", "ms", "+64", "%"]
     assert row(lines, "one device")[-1] == "slower"
 
@@ -68,7 +69,7 @@ def test_changes_are_shown_with_what_would_then_be_chosen() -> None:
 def test_a_faster_rival_of_a_given_plan_is_shown_as_such() -> None:
     given = problem()
     plan = assess(Strategy(pp=2, microbatches=2), given)
-    lines = shown(rival_table(explain(given, search(given), chosen=plan, changes=[]).rivals))
+    lines = shown(rival_table(explain(given, search(given), chosen=plan, changes=[]).rivals, plan))
     assert " ".join(row(lines, "dp2")[-3:]) == "faster: plan again"
 
 
@@ -76,7 +77,7 @@ def test_epochs_are_compared_where_they_are_made_best() -> None:
     """80 samples: 10 steps of 8, 98.5 ms each on one device."""
     given = dataclasses.replace(problem(), epoch=EpochData(samples=80, evaluation_samples=0, drop_last=True))
     found = explain(given, search(given), changes=[parse_change("compute=x2")])
-    rivals = shown(rival_table(found.rivals))
+    rivals = shown(rival_table(found.rivals, found.chosen.candidate))
     assert "epoch" in row(rivals, "strategy")
     assert row(rivals, "one device")[2:4] == ["985", "ms"]
     chosen = found.chosen.candidate
@@ -102,3 +103,17 @@ def test_brackets_of_a_note_are_no_markup() -> None:
     text = io.StringIO()
     print_notes(Console(file=text, width=80), ["the file [a]/b[/] is kept"])
     assert text.getvalue() == "note: the file [a]/b[/] is kept\n"
+
+
+def test_percentages_that_count_samples_are_to_the_target() -> None:
+    found = explanation()
+    chosen = found.chosen.candidate
+    lossy = dataclasses.replace(chosen, samples_factor=1.5)
+    assert "to the target" not in "\n".join(shown(rival_table(found.rivals, chosen)))
+    assert "to the target" in "\n".join(shown(rival_table(found.rivals, lossy)))
+    outcome = dataclasses.replace(found.outcomes[0], kept=chosen, best=lossy)
+    assert "to the target" in "\n".join(shown(outcome_table([outcome])))
+    out = Console(file=io.StringIO(), width=80)
+    print_prices(out, [PinPrice(pin="--dp 2", without=lossy, price=0.5, to_target=True)])
+    assert isinstance(out.file, io.StringIO)
+    assert "--dp 2 costs 50.0 % to the target: without it" in out.file.getvalue()

@@ -1,7 +1,7 @@
-"""Which sizes of a curve are left out because they would take too long."""
+"""Which sizes of a curve are left out because they would take too long, and what comes of one round."""
 
 from trimaran.costs.tables import CurveKey
-from trimaran.measure.links import LONGEST_S, _expected_s, _Point
+from trimaran.measure.links import LONGEST_S, _curves, _expected_s, _Point
 
 
 def points(*seconds_by_size: tuple[int, float]) -> list[_Point]:
@@ -17,3 +17,11 @@ def test_what_bytes_take_is_carried_on() -> None:
     """128 KiB in 5 ms and 1 MiB in 42 ms: 896 KiB in 37 ms, so 3 MiB more in 127 ms."""
     known = points((128 << 10, 5e-3), (1 << 20, 42e-3))
     assert round(_expected_s(known, 4 << 20), 3) == 0.169
+
+
+def test_one_round_of_one_sample_is_no_certainty() -> None:
+    """The sample of the first pass stands beside that of the round."""
+    (point,) = points((128 << 10, 0.3))
+    point.first, point.rounds = [0.27], [[0.25]]
+    ((_, cost),) = _curves([point], how="one round")[point.key]
+    assert (cost.low, cost.high) == (0.25, 0.27)

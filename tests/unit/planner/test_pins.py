@@ -56,6 +56,8 @@ def test_a_word_that_means_nothing_is_refused_with_what_comes_near() -> None:
         ({"schedule": "fifo"}, "gpipe, 1f1b, interleaved, zero-bubble"),
         ({"zero": 4}, "0, 1, 2 or 3"),
         ({"allow": ["pp"], "forbid": ["pp"]}, "both allowed and forbidden"),
+        ({"powersgd_samples": 2.0}, "no plan may use PowerSGD; add --allow compress"),
+        ({"powersgd_samples": 2.0, "compression": "bf16"}, "no plan may use PowerSGD"),
     ],
 )
 def test_pins_that_mean_nothing_are_refused(options: dict[str, object], message: str) -> None:

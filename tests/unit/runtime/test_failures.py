@@ -24,7 +24,7 @@ def test_complaints_about_a_peer_are_known() -> None:
 def test_the_end_of_the_log_is_in_the_message(tmp_path: Path) -> None:
     log = tmp_path / "rank3.log"
     log.write_text("\n".join(f"line {number}" for number in range(100)))
-    error = to_error(Failure(rank=3, exit_code=-11), log)
+    error = to_error(Failure(rank=3, exit_code=-11), log, kept=True)
     assert isinstance(error, ExecutionError)
     assert "rank 3 was killed by SIGSEGV" in str(error)
     assert f"line {99 - LINES_OF_LOG + 1}" in str(error)
@@ -34,6 +34,19 @@ def test_the_end_of_the_log_is_in_the_message(tmp_path: Path) -> None:
 
 def test_an_error_of_ours_is_raised_as_it_is(tmp_path: Path) -> None:
     own = InputError("no", batch=3)
-    error = to_error(Failure(rank=1, error=own), tmp_path / "rank1.log")
+    error = to_error(Failure(rank=1, error=own), tmp_path / "rank1.log", kept=True)
     assert error is own
     assert error.figures == {"batch": 3, "rank": 1}
+
+
+def test_a_log_that_is_not_kept_is_not_named(tmp_path: Path) -> None:
+    log = tmp_path / "rank0.log"
+    silent = to_error(Failure(rank=0, exit_code=3), log, kept=False)
+    log.write_text("so far, so good")
+    ended = to_error(Failure(rank=0, exit_code=3), log, kept=False)
+    raised = to_error(Failure(rank=0, error=InputError("no")), log, kept=False)
+    assert "It printed nothing" in str(silent)
+    assert "The end of what it printed:\n    so far, so good" in str(ended)
+    for error in (silent, ended, raised):
+        assert "log" not in error.figures
+        assert str(log) not in " ".join([str(error), *getattr(error, "__notes__", [])])

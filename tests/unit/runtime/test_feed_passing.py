@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimaran.runtime.feed.passing import Packed, Receiver, Sender
+from trimaran.runtime.feed.passing import LEAST_BYTES, Packed, Receiver, Sender
 
 
 class Line:
@@ -22,8 +22,8 @@ class Line:
         self.here, self.there = multiprocessing.Pipe()
         self.receiver, self.sender = Receiver(self.here), Sender(self.there)
 
-    def pass_on(self, value: Any) -> Any:
-        self.sender.send(Packed(value), self.receiver.reserve())
+    def pass_on(self, value: Any, least_bytes: int = 0) -> Any:
+        self.sender.send(Packed(value, least_bytes=least_bytes), self.receiver.reserve())
         return self.receiver.receive().unpack()
 
     def close(self) -> None:
@@ -68,10 +68,10 @@ def alike(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-@given(values=st.lists(VALUES, min_size=1, max_size=4))
-def test_what_is_passed_on_is_the_same(values: list[Any]) -> None:
+@given(values=st.lists(VALUES, min_size=1, max_size=4), least_bytes=st.sampled_from([0, LEAST_BYTES]))
+def test_what_is_passed_on_is_the_same(values: list[Any], least_bytes: int) -> None:
     line = Line()
-    came = [line.pass_on(value) for value in values]
+    came = [line.pass_on(value, least_bytes) for value in values]
     line.close()
     assert all(alike(*pair) for pair in zip(values, came, strict=True))
 
@@ -122,6 +122,25 @@ def test_a_block_is_used_again_once_nothing_refers_to_its_batch(line: Line) -> N
     gc.collect()
     assert line.pass_on((torch.full((4,), 3.0), torch.zeros(2)))[0].data_ptr() == address
     assert third[0].tolist() == [2.0] * 4
+
+
+def test_a_label_that_is_kept_does_not_keep_its_images(line: Line) -> None:
+    images, labels = line.pass_on((torch.zeros(LEAST_BYTES), torch.ones(4)), LEAST_BYTES)
+    address = images.data_ptr()
+    del images
+    assert line.pass_on((torch.zeros(LEAST_BYTES), torch.ones(4)), LEAST_BYTES)[0].data_ptr() == address
+    assert labels.tolist() == [1.0] * 4
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_attributes_of_a_tensor_and_strided_nested_ones_come(line: Line) -> None:
+    """And what stands for more numbers than there are takes no more than it did."""
+    padded = torch.zeros(2, 3)
+    padded.lengths = [1, 3]  # type: ignore[attr-defined]
+    assert line.pass_on(padded).lengths == [1, 3]
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    assert [part.tolist() for part in line.pass_on(nested).unbind()] == [[1.0] * 2, [1.0] * 3]
+    assert Packed(torch.ones(1).expand(1000, 1000)).nbytes < 4096
 
 
 def test_a_batch_that_is_larger_than_its_block_gets_another(line: Line) -> None:

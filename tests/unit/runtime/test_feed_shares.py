@@ -1,5 +1,7 @@
 """A rank's parts of global batches: taken once, in any order, also after one that failed."""
 
+import time
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -7,7 +9,8 @@ from tests.unit.runtime.test_feed import feed, job, targets
 from torch.utils.data import Dataset
 
 from trimaran.errors import InputError
-from trimaran.runtime.feed import Loading, sample_order
+from trimaran.program.feeding import Feeding
+from trimaran.runtime.feed import Feed, Loading, sample_order
 
 
 def test_shares_may_be_left_out_and_taken_later() -> None:
@@ -70,3 +73,27 @@ def test_what_a_microbatch_took_is_told() -> None:
     assert [share.loading(number) for number in range(3)] == seen
     assert [(one.samples, one.in_line) for one in seen] == [(3, True), (2, True), (2, True)]
     assert all(one.prepared_s > 0 for one in seen)
+
+
+@pytest.mark.parametrize("copies", [0, 1])
+def test_the_start_of_workers_is_time_of_the_batch_that_needs_them(
+    copies: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one, and the first after a move; a clock around the opening of the feed says how long it took."""
+    opened: list[float] = []
+    opening = Feed._open
+
+    def timed(own: Feed, epoch: int, number: int) -> Any:
+        start_s = time.perf_counter()
+        arrivals = opening(own, epoch, number)
+        opened.append(time.perf_counter() - start_s)
+        return arrivals
+
+    monkeypatch.setattr(Feed, "_open", timed)
+    with closing(feed(job(12, 4), microbatches=2, feeding=Feeding(workers=1, copies_ahead=copies))) as own:
+        for index in (0, 1):
+            own.go_to(0, index)
+            share = next(own.shares())
+            share.whole()
+            assert share.loading(0).taken_s >= opened[index]
+    assert len(opened) == 2

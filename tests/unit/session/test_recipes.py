@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, OneCycleLR, St
 from trimaran.costs.convergence.recipes import Recipe
 from trimaran.errors import InputError
 from trimaran.job import Job
-from trimaran.session.recipes import check_rule, default_rule, follow_recipe, rate_factor
+from trimaran.session.recipes import check_rule, default_rule, follow_recipe, rate_factor, rates_of
 
 BASE = 8
 
@@ -164,3 +164,24 @@ def test_a_rule_that_gives_nonsense_is_named(tmp_path: Path, body: str, says: st
 def test_an_unknown_rule_is_refused(rule: str) -> None:
     with pytest.raises(InputError):
         check_rule(rule)
+
+
+def test_the_rates_end_where_the_schedule_does() -> None:
+    """Torch's one-cycle of 5 steps allows 5 beyond the first rate."""
+    made = job(BASE, lambda optimizer: OneCycleLR(optimizer, max_lr=1.0, total_steps=5))
+    optimizer = SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    assert len(list(rates_of(made, recipe(), optimizer))) == 6
+
+
+def test_a_schedule_that_fails_is_named() -> None:
+    """A schedule with a mistake in it has not come to its end."""
+
+    def mistaken(update: int) -> float:
+        return [1.0, 0.5][update]
+
+    def staircase(optimizer: Optimizer) -> LambdaLR:
+        return LambdaLR(optimizer, mistaken)
+
+    optimizer = SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    with pytest.raises(InputError, match=r"staircase.*failed in step.*IndexError"):
+        list(rates_of(job(BASE, staircase), recipe(), optimizer))

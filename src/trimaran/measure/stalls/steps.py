@@ -141,7 +141,7 @@ def _split(step: TimedStep, load_s: float, compute_s: float, waited: Waited, hos
     recorded_s = load_s + compute_s + waited.communication + waited.synchronization
     return Split(
         fetch=parts.fetch,
-        # Naming the share starts workers, and lets go of those of an epoch that is over.
+        # Naming the share draws the order of its epoch, where it is the first of it. Workers start in a load.
         prepare=parts.prepare + step.asked_s,
         copy=parts.copy,
         compute=compute_s,

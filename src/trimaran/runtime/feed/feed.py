@@ -10,7 +10,9 @@ where it reads a part of the batch.
 """
 
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -183,13 +185,17 @@ class Feed:
 
     def _take(self, epoch: int, number: int, microbatch: int) -> Taken:
         key = (epoch, number, microbatch)
+        start_ns = time.perf_counter_ns()
         if self._arrivals is None or key <= self._last:
             self.close()
             self._arrivals = self._open(epoch, number)
+        opened_s = (time.perf_counter_ns() - start_ns) * 1e-9
         # Where it fails, what comes after is another microbatch: whoever asks again begins anew.
         self._last = _AFTER_ALL
         taken = skip_to(self._arrivals, key)
         self._last = taken.key
+        if not taken.loading.in_line:
+            taken = taken._replace(loading=replace(taken.loading, taken_s=taken.loading.taken_s + opened_s))
         if self.observe is not None:
             self.observe(taken.loading)
         return taken
@@ -198,12 +204,11 @@ class Feed:
         """Load from a batch on, epoch after epoch."""
         if self._reading is None:
             raise InputError("this rank reads no data", rank=self._rank)
-        on_gpu = self._device != "cpu"
         loader = Loader(
             self._reading,
             self._requests(epoch, number),
             self._feeding,
-            pin=self._feeding.pinned and on_gpu,
+            pin=self._feeding.pinned and self._device != "cpu",
             seed=self._job.seed,
             rank=self._rank,
             timeout_s=self._timeout_s,
@@ -239,10 +244,5 @@ class Feed:
         return shares
 
     def _position(self) -> Position:
-        return Position(
-            epoch=self.epoch,
-            index=self.index,
-            samples=self.samples,
-            global_batch_size=self._job.global_batch_size,
-            seed=self._job.seed,
-        )
+        batch, seed = self._job.global_batch_size, self._job.seed
+        return Position(epoch=self.epoch, index=self.index, samples=self.samples, global_batch_size=batch, seed=seed)

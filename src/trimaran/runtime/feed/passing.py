@@ -27,6 +27,9 @@ import torch
 
 _ALIGNMENT = 64
 _PAGE = mmap.PAGESIZE
+LEAST_BYTES = 4096
+"""Arrays of fewer bytes are pickled, so that who keeps the labels of a batch does not keep its images [bytes]."""
+
 _SOMETIMES_MORE = 8
 """A block has this part of what its batch takes on top, for batches that take a little more."""
 
@@ -145,6 +148,7 @@ class Packed:
 
     Args:
         answer: what is handed over
+        least_bytes: of an array that goes aside; smaller ones are pickled [bytes]
 
     Attributes:
         sizes: of the pickled answer and of its arrays [bytes]
@@ -154,10 +158,17 @@ class Packed:
         Exception: whatever an object raises that cannot be pickled
     """
 
-    def __init__(self, answer: Any) -> None:
+    def __init__(self, answer: Any, *, least_bytes: int = LEAST_BYTES) -> None:
         arrays: list[pickle.PickleBuffer] = []
         file = BytesIO()
-        _Pickler(file, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=arrays.append).dump(answer)
+
+        def is_small(array: pickle.PickleBuffer) -> bool:
+            if array.raw().nbytes < least_bytes:
+                return True
+            arrays.append(array)
+            return False
+
+        _Pickler(file, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=is_small).dump(answer)
         self._parts = [file.getbuffer(), *(array.raw() for array in arrays)]
         self.sizes = tuple(part.nbytes for part in self._parts)
         self.nbytes = sum(_aligned(size) for size in self.sizes)
@@ -188,12 +199,14 @@ def _as_tensor(array: Any, dtype: torch.dtype, shape: tuple[int, ...], stride: t
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether it is nothing but its bytes on the host."""
+    """Whether it is nothing but its bytes on the host, without attributes that somebody has given it."""
     return (
         tensor.layout == torch.strided
         and tensor.device.type == "cpu"
         and not (tensor.requires_grad or tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
-        and tensor.numel() > 0
+        and not (tensor.is_nested or vars(tensor))
+        # One value that stands for many is smaller where it lies.
+        and 0 < tensor.nbytes <= tensor.untyped_storage().nbytes()
     )
 
 

@@ -19,13 +19,22 @@ _PR_SET_PDEATHSIG = 1
 
 
 def serve(
-    reading: Reading, connection: Connection, *, number: int, count: int, seed: int, method: str, parent: int | None
+    reading: Reading,
+    connection: Connection,
+    *,
+    inherited: Connection | None,
+    number: int,
+    count: int,
+    seed: int,
+    method: str,
+    parent: int | None,
 ) -> None:
     """Answer requests until the rank hangs up.
 
     Args:
         reading: makes a batch of a request
         connection: to the rank
+        inherited: the rank's end, which a fork has too; only without it does the pipe tell of the rank's end
         number: of this worker
         count: workers of its rank
         seed: of the job
@@ -34,6 +43,10 @@ def serve(
     """
     # Ctrl-C is told to a rank, which ends its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A handler that the rank has is not for its workers, and would keep them from ending.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if inherited is not None:
+        inherited.close()
     if parent is not None:
         _end_with(method, parent)
     torch.set_num_threads(1)

@@ -15,7 +15,8 @@ class Loading:
         read_s: standing still while the data set was asked: neither computing nor waiting for a core [s]
         prepared_s: work of data set and collate function, and waiting for a core meanwhile [s]
         waited_s: the training's thread stood still until a worker had the batch ready [s]
-        taken_s: work of the training's thread to take it over from a worker [s]
+        taken_s: time of the training's thread to start the workers, where this is their first, and its work to take it
+            over from one [s]
         copied_s: the training's thread brought it to the device, or waited until it was there [s]
         in_line: the training's own thread loaded it
     """

@@ -75,7 +75,14 @@ class Worker:
         self.process: BaseProcess = context.Process(
             target=serve,
             args=(reading, there),
-            kwargs={"number": number, "count": count, "seed": seed, "method": method, "parent": parent},
+            kwargs={
+                "inherited": here if method == "fork" else None,
+                "number": number,
+                "count": count,
+                "seed": seed,
+                "method": method,
+                "parent": parent,
+            },
             daemon=True,
         )
         self._connection, self._receiver = here, Receiver(here)
@@ -132,20 +139,6 @@ class Worker:
             line.shutdown(socket.SHUT_RDWR)
         self._connection.close()
 
-    def end(self, deadline_s: float) -> None:
-        """Wait for its end, and make it end then.
-
-        Args:
-            deadline_s: of the monotonic clock [s]
-        """
-        self.process.join(max(0.0, deadline_s - time.monotonic()))
-        if self.process.is_alive():
-            self.process.terminate()
-            self.process.join(_ENDING_S)
-        if self.process.is_alive():
-            self.process.kill()
-            self.process.join()
-
     def _send(self) -> None:
         """Send requests, as many as surely find room where nobody reads."""
         while self._waiting:
@@ -167,8 +160,14 @@ def end_workers(workers: list[Worker]) -> None:
     deadline_s = time.monotonic() + _ENDING_S
     for worker in workers:
         worker.hang_up()
-    for worker in workers:
-        worker.end(deadline_s)
+    processes = [worker.process for worker in workers]
+    for process in processes:
+        process.join(max(0.0, deadline_s - time.monotonic()))
+    # What is still at something is in the user's code, or waits for the system.
+    for process in processes:
+        process.kill()
+    for process in processes:
+        process.join()
 
 
 def describe_end(process: BaseProcess) -> str:

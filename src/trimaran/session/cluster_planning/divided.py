@@ -132,6 +132,11 @@ def division_pins(pins: Pins) -> DivisionPins:
             f"--compression {pins.compression}: a transformer on so many devices is planned by closed forms that send "
             "whole gradients; leave it out"
         )
+    if pins.powersgd_samples is not None:
+        raise InputError(
+            f"--powersgd-samples {pins.powersgd_samples:g}: a transformer on so many devices is planned by closed "
+            "forms that send whole gradients; leave it out"
+        )
     forbid = set(pins.forbid)
     if pins.allow:
         forbid |= {"dp", "pp", "tp", "zero", "cp", "ep"} - set(pins.allow)

@@ -74,7 +74,8 @@ def gain(evidence: Evidence, saved: Callable[[Split], float]) -> Gain:
 def gain_between(share: Callable[[_Step], float], mean: _Step, blocks: Sequence[_Step]) -> Gain:
     """The share of the step that a remedy saves, with its 90 % interval.
 
-    One block of steps says nothing of how far blocks are apart: a gain may then as well be none, or all.
+    One block of steps says nothing of how far blocks are apart: a gain may then as well be none, or all, and a loss
+    may be larger by as much.
 
     Args:
         share: that it saves of a step, or of what else sums up steps
@@ -84,5 +85,5 @@ def gain_between(share: Callable[[_Step], float], mean: _Step, blocks: Sequence[
     found, low, high = figure_interval(share, mean, blocks)
     found = min(found, _MOST)
     if found and len(blocks) < 2:
-        low, high = 0.0, _MOST
+        low, high = (0.0 if found > 0 else found - _MOST), _MOST
     return {"predicted_gain": found, "gain_interval": (min(low, found), min(max(high, found), _MOST))}

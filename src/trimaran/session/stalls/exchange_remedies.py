@@ -4,7 +4,7 @@ T is the mean step and E its communication, as they were seen. e(b) is what woul
 replay: each leaves when it is complete and the one before has left, and takes what adding up was measured to take. What
 a step becomes:
 
-    compress to buckets b'        T' = T − E (1 − e(b') / e(b)) + encoding + decoding
+    compress to buckets b'        T' = f (T − E (1 − e(b') / e(b)) + encoding + decoding), f times the samples
     buckets b' of another size    T' = T − E (1 − e(b') / e(b))
     accumulate k batches          T' = T − (E + update) (1 − 1/k), for each batch of now
     even out the ranks            T' = T − (work of the slowest − mean work)
@@ -23,6 +23,8 @@ from trimaran.measure.stalls.exchange_time import ExchangeTime
 from trimaran.measure.stalls.findings import ReadyBucket
 from trimaran.measure.stalls.rank import COMPRESSIONS, RankRun
 from trimaran.measure.stalls.splits import Split, mean_split
+from trimaran.planner import Pins
+from trimaran.planner.compressing import samples_factor
 from trimaran.program.buckets import gradient_buckets
 from trimaran.program.compression import Compression
 from trimaran.report.remedies import Remedy
@@ -79,6 +81,7 @@ def _compress(evidence: Evidence) -> Iterator[Remedy]:
         then_s = replay(sent, rate, rounds=1 + (compression.method == "powersgd"))
         coding_s = sum(one.encode_s + one.decode_s for one in coded)
         share = 1.0 - then_s / now_s if now_s > 0 else 0.0
+        samples = samples_factor(compression, Pins())
         # Where the exchange is so short that coding was not measured, what is waited for is contention, which stays.
         most_s = math.inf if run.coding else max(0.0, now_s - then_s)
         yield Remedy(
@@ -91,15 +94,17 @@ def _compress(evidence: Evidence) -> Iterator[Remedy]:
                 f"{format_seconds(then_s)} of {sum(one.nbytes for one in coded) / 1e6:.3g} MB then, and "
                 f"{format_seconds(coding_s)} of coding."
             ),
-            assumption="the training bears it, with error feedback."
+            assumption="the training bears it, with error feedback"
+            + (f", and needs {samples:g} times the samples, which is counted." if samples > 1 else ".")
             + ("" if run.coding else " What coding takes was not measured, the exchange being short."),
             setting={"bits": 16} if compression.method != "powersgd" else {"rank": compression.rank},
-            **gain(evidence, partial(_saved, share=share, most_s=most_s, coding_s=coding_s)),
+            **gain(evidence, partial(_saved, share=share, most_s=most_s, coding_s=coding_s, samples=samples)),
         )
 
 
-def _saved(split: Split, *, share: float, most_s: float, coding_s: float) -> float:
-    return min(share * split.communication, most_s) - coding_s
+def _saved(split: Split, *, share: float, most_s: float, coding_s: float, samples: float) -> float:
+    saved_s = min(share * split.communication, most_s) - coding_s
+    return split.step_s - samples * (split.step_s - saved_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

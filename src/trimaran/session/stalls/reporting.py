@@ -21,7 +21,9 @@ from trimaran.session.virtual.device import spare_host_bytes
 from trimaran.units import format_bytes, format_count, format_seconds
 
 UNATTRIBUTED = 0.03
-"""Share of the step above which what belongs to no class is spoken of."""
+"""Share of the step, of either sign, above which what belongs to no class is spoken of."""
+
+_NO_CLASS = "unattributed"
 
 # Share of a cached step that cold ones must wait longer for their data to be called slower.
 _NOTABLE = 0.005
@@ -125,14 +127,16 @@ def _way(found: WayFindings) -> WaySplit:
 
 def _interval(name: str, found: WayFindings) -> tuple[float, float]:
     value, low, high = figure_interval(lambda split: float(getattr(split, name)), found.mean, found.blocks)
-    return min(value, max(0.0, low)), high
+    # What belongs to no class is a difference, and may be negative; what was measured is not.
+    return (low if name == _NO_CLASS else min(value, max(0.0, low))), high
 
 
 def _without(split: Split) -> Mapping[str, Without]:
     found = {}
     for name in CLASSES:
-        left_s = split.step_s - getattr(split, name)
-        if name != COMPUTE and left_s > 0:
+        gone_s = getattr(split, name)
+        left_s = split.step_s - gone_s
+        if name != COMPUTE and gone_s >= 0 and left_s > 0:
             found[name] = Without(step_time_s=left_s, speedup=split.step_s / left_s)
     return found
 
@@ -156,19 +160,24 @@ def describe_limits(strategy: Strategy, findings: StallFindings, way: Way) -> It
             )
     if cold is None and run.reads:
         yield "No step was cold: the only batch of an epoch is read before the first one that counts."
-    own = findings.ways[way]
-    share, low, high = figure_interval(lambda split: split.unattributed / split.step_s, own.mean, own.blocks)
-    if low > UNATTRIBUTED:
-        yield (
-            f"{100 * share:.1f} % of the step belong to no class (90 %: {100 * low:.1f} to {100 * high:.1f} %): what "
-            "goes on between instructions, which nobody measures."
-        )
+    yield from _of_no_class(findings.ways[way])
     if strategy.tp > 1 or strategy.shards or strategy.zero >= 2:
         yield "What operations exchange inside (shared tensors, sharded state) is under compute where it is hidden."
     if strategy.pp > 1:
         yield "Waiting for one's turn in the pipeline is under synchronization."
     if strategy.memory_bytes is not None:
         yield "Offloading and recomputing are under compute."
+
+
+def _of_no_class(own: WayFindings) -> Iterator[str]:
+    """What is to be said of time that belongs to no class, where it is surely much; one block makes nothing sure."""
+    share, low, high = figure_interval(lambda split: split.unattributed / split.step_s, own.mean, own.blocks)
+    if len(own.blocks) < 2 or max(low, -high) <= UNATTRIBUTED:
+        return
+    why = "it passes outside instructions, or in a load, and nobody measured it"
+    if share < 0:
+        why = "what was measured adds up to more than the step, as clocks disagree or spans overlap"
+    yield f"{100 * share:.1f} % of the step belong to no class (90 %: {100 * low:.1f} to {100 * high:.1f} %): {why}."
 
 
 def _of_cold(run: RankRun, cold: WayFindings, cached: WayFindings) -> str:
@@ -188,14 +197,14 @@ def _of_cold(run: RankRun, cold: WayFindings, cached: WayFindings) -> str:
 
 def _more_of_cold(cold: WayFindings, cached: WayFindings) -> str:
     """How much longer cold steps wait for their data, as far as the spread between blocks lets it be told."""
+    if min(len(cold.blocks), len(cached.blocks)) < 2:
+        return "One block of steps does not tell whether a cold step waits longer for its data than a cached one."
     (cold_s, *cold_ends), (cached_s, *cached_ends) = (
         figure_interval(lambda split: split.loading_s, way.mean, way.blocks) for way in (cold, cached)
     )
     more_s = cold_s - cached_s
     half_s = math.hypot(cold_ends[1] - cold_s, cached_ends[1] - cached_s)
-    interval = ""
-    if min(len(cold.blocks), len(cached.blocks)) > 1:
-        interval = f" (90 %: {format_seconds(more_s - half_s)} to {format_seconds(more_s + half_s)})"
+    interval = f" (90 %: {format_seconds(more_s - half_s)} to {format_seconds(more_s + half_s)})"
     if more_s - half_s > _NOTABLE * cached.mean.step_s:
         return f"A cold step waits {format_seconds(more_s)} longer for its data than a cached one{interval}."
     return f"A cold step waits no longer for its data than a cached one, as far as can be told{interval}."

@@ -84,6 +84,8 @@ def test_pins_reach_the_search_over_divisions() -> None:
 def test_pins_that_mean_nothing_for_a_division_are_refused() -> None:
     with pytest.raises(InputError, match="--keep layer4=1"):
         division_pins(Pins(keep=(("layer4", 1),)))
+    with pytest.raises(InputError, match="--powersgd-samples 2"):
+        division_pins(Pins(compress=True, powersgd_samples=2.0))
 
 
 def test_more_devices_than_the_machine_has_are_refused() -> None:

@@ -14,7 +14,7 @@ from trimaran.program.compression import Compression
 from trimaran.program.feeding import Feeding
 from trimaran.report.remedies import Remedy
 from trimaran.session.stalls.advice import advise_on_stalls, name_stall
-from trimaran.session.stalls.evidence import Evidence
+from trimaran.session.stalls.evidence import Evidence, gain
 from trimaran.session.stalls.exchange_remedies import replay
 
 
@@ -127,6 +127,8 @@ def test_an_exchange_that_is_hidden_is_not_worth_compressing() -> None:
     _, not_worth = advise_on_stalls(evidence(hidden))
     named = {remedy.name: remedy for remedy in not_worth}
     assert named["compress gradients, bf16"].predicted_gain == 0.0
+    # Nothing is saved of a step, and half as many steps more are needed.
+    assert named["compress gradients, powersgd-r4"].predicted_gain == pytest.approx(-0.5)
     assert named["accumulate 4 batches"].predicted_gain == 0.0
 
 
@@ -196,6 +198,8 @@ def test_of_one_block_no_gain_is_sure() -> None:
     worth, not_worth = advise_on_stalls(evidence(findings(uneven(one, one.mean))))
     assert not worth
     assert not_worth[0].gain_interval == (0.0, 0.99)
+    loss = gain(evidence(findings(uneven(one, one.mean))), lambda split: -0.5 * split.step_s)
+    assert loss["gain_interval"] == pytest.approx((-1.49, 0.99))
 
 
 def test_no_more_workers_are_advised_than_cores_and_memory_bear() -> None:

@@ -5,7 +5,7 @@ from tests.unit.session.stalls.made import findings, split, uneven, way
 from trimaran.measure.stalls.findings import WayFindings
 from trimaran.measure.stalls.steps import Way
 from trimaran.program import Strategy
-from trimaran.session.stalls.reporting import describe_limits
+from trimaran.session.stalls.reporting import _interval, _without, describe_limits
 
 
 def notes(cached: WayFindings, **others: WayFindings) -> str:
@@ -22,13 +22,31 @@ def waiting(*milliseconds: float) -> WayFindings:
 def unknown(*milliseconds: float) -> WayFindings:
     """Blocks of 100 ms, of which so much belongs to no class."""
     blocks = [split(unattributed=one, compute=100.0 - one) for one in milliseconds]
-    return uneven(way(split(unattributed=5.0, compute=95.0)), *blocks)
+    mean = sum(milliseconds) / len(milliseconds)
+    return uneven(way(split(unattributed=mean, compute=100.0 - mean)), *blocks)
 
 
 def test_what_belongs_to_no_class_is_spoken_of_where_it_is_surely_much() -> None:
     """5 % on the average, of blocks that are alike and of others. Student: 2.92 × 0.5 / √3 = 0.84."""
     assert "5.0 % of the step belong to no class (90 %: 4.2 to 5.8 %)" in notes(unknown(4.5, 5.0, 5.5))
     assert "no class" not in notes(unknown(0.0, 14.0, 1.0))
+    assert "no class" not in notes(unknown(5.0))
+
+
+def test_more_than_the_step_was_measured_is_said_too() -> None:
+    assert "-5.0 % of the step belong to no class (90 %: -5.8 to -4.2 %): what was measured adds up to more" in notes(
+        unknown(-4.5, -5.0, -5.5)
+    )
+
+
+def test_only_what_belongs_to_no_class_can_be_negative_and_nothing_is_without_it() -> None:
+    """-5 % on the average; the reads, 1 ms at most, come to less than nothing by chance alone."""
+    blocks = [split(unattributed=-4.0, fetch=0.0), split(unattributed=-6.0, fetch=1.0)]
+    own = uneven(way(split(unattributed=-5.0, fetch=0.5, compute=104.5)), *blocks)
+    assert _interval("unattributed", own)[0] < -5e-3 < _interval("unattributed", own)[1]
+    assert _interval("fetch", own)[0] == 0.0
+    assert "unattributed" not in _without(own.mean)
+    assert "fetch" in _without(own.mean)
 
 
 def test_cold_steps_are_slower_where_that_can_be_told() -> None:
@@ -39,6 +57,10 @@ def test_cold_steps_are_slower_where_that_can_be_told() -> None:
     )
     unsure = notes(cached, cold=waiting(18.0, 3.0, 3.0))
     assert "waits no longer for its data than a cached one, as far as can be told (90 %: -" in unsure
+
+
+def test_one_block_does_not_tell_of_cold_steps() -> None:
+    assert "One block of steps does not tell" in notes(waiting(5.0), cold=waiting(18.0))
 
 
 def test_an_epoch_of_one_batch_is_said_to_have_no_cold_steps() -> None:
