@@ -1,8 +1,8 @@
 """Jean Zay's tables of Megatron-DeepSpeed: what no column says of a step.
 
 Tables without columns for network and batch are each of one network. Some of their rows differ in more than columns
-say: in the batch, or in whether layers are computed again. That follows from the row itself: its time, its TFLOP/s and
-its devices multiply to the work that its authors counted for a step
+say. Whether layers are computed again follows in tr3m from the row itself: its time, its TFLOP/s and its devices
+multiply to the work that its authors counted for a step
 
     work = passes · 2 · parameters · sequence · batch        passes: 4 with layers computed again, 3 without
 
@@ -10,18 +10,20 @@ Time cancels in that product, so nothing of what is to be predicted is taken fro
 
 Source:
     bigscience-workshop/bigscience, experiments/gpt2.md, tr3m-1B3.md and tr8-104B.md. Of the 83 rows of gpt2.md, which
-    do say their batch, 80 agree with the formula within 2 %.
+    do say their batch, 80 agree with the formula within 2 %. tr8-104B.md says of its first two tables that a network of
+    58 billion parameters was run by mistake, that the formula does not hold for it, and not what its shape was.
 """
 
 from dataclasses import dataclass
 
 from trimaran.costs.transformers.shapes import TransformerShape, parameter_count
+from trimaran.errors import InputError
 from trimaran.session.validation.model_parallel_cells import count
 from trimaran.session.validation.rows import figure
 from trimaran.session.validation.types import Row
 
-_BATCH_STEP = 256
-"""Batches of 104 billion parameters are multiples of so many sequences."""
+_MISTAKEN = {("32", 256.0), ("64", 155.0), ("32", 586.0), ("64", 301.0)}
+"""Nodes and seconds of the rows of tr8's first two tables."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +42,8 @@ class TableWork:
 def table_network(path: str) -> str:
     """The network of a table that has no column for it.
 
-    104 billion parameters are taken as 64 layers of 11,600: 32 of 16,384 are as many, but cannot fill 64 stages. Rows
-    of 32 stages may be of either.
+    104 billion parameters are taken as 64 layers of 11,600, as the trainings of this size had in the end; the 32 of
+    16,384 with which tr8 begins are as many parameters. Its tables do not tell which they ran.
     """
     if "tr3m" in path:
         return "GPT h2048 L24 a16"
@@ -60,17 +62,24 @@ def table_work(row: Row, shape: TransformerShape, devices: int) -> TableWork:
         row: of the table
         shape: the network
         devices: in use
+
+    Raises:
+        InputError: it is of a network that nobody knows
     """
-    path = row.fields.get("source_path", "")
+    path, cells = row.fields.get("source_path", ""), row.fields.get("config", "").split("|")
+    told = len(cells) == _CELLS
+    if told and "tr8" in path and (cells[0], figure(cells[_SECONDS])) in _MISTAKEN:
+        raise InputError(
+            f"row {row.row_id}: its authors ran a network of 58 billion parameters by mistake, whose shape they do not "
+            "tell",
+            row=row.row_id,
+        )
     batch = 512 if "tr3m" in path else 2048 if "tr8" in path else 1024
-    counted = _counted_flops(row, devices)
-    if counted is None:
+    seconds, teraflops = (figure(cells[_SECONDS]), figure(cells[_SECONDS + 1])) if told else (None, None)
+    if "tr3m" not in path or not seconds or not teraflops:
         return TableWork(batch=batch, again=True)
-    one_pass = 2.0 * parameter_count(shape) * shape.sequence
-    if "tr3m" in path:
-        return TableWork(batch=batch, again=counted > 3.5 * one_pass * batch)
-    steps = max(1, round(counted / (4.0 * one_pass * _BATCH_STEP)))
-    return TableWork(batch=steps * _BATCH_STEP, again=True)
+    one_pass = 2.0 * parameter_count(shape) * shape.sequence * batch
+    return TableWork(batch=batch, again=seconds * teraflops * 1e12 * devices > 3.5 * one_pass)
 
 
 def replicas_alone(row: Row, devices: int) -> bool:
@@ -83,15 +92,6 @@ def replicas_alone(row: Row, devices: int) -> bool:
     if any(row.fields.get(name) for name in ("tp", "pp", "dp")):
         return False
     return count(row, "global_batch") == (count(row, "micro_batch") or 1) * devices
-
-
-def _counted_flops(row: Row, devices: int) -> float | None:
-    """Work that the authors of tr3m and tr8 counted; None where the row is of another table [FLOP]."""
-    path, cells = row.fields.get("source_path", ""), row.fields.get("config", "").split("|")
-    if len(cells) != _CELLS or not ("tr3m" in path or "tr8" in path):
-        return None
-    seconds, teraflops = figure(cells[_SECONDS]), figure(cells[_SECONDS + 1])
-    return seconds * teraflops * 1e12 * devices if seconds and teraflops else None
 
 
 _CELLS = 8
