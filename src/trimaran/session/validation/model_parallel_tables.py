@@ -11,7 +11,7 @@ Time cancels in that product, so nothing of what is to be predicted is taken fro
 Source:
     bigscience-workshop/bigscience, experiments/gpt2.md, tr3m-1B3.md and tr8-104B.md. Of the 83 rows of gpt2.md, which
     do say their batch, 80 agree with the formula within 2 %. tr8-104B.md says of its first two tables that a network of
-    58 billion parameters was run by mistake, that the formula does not hold for it, and not what its shape was.
+    58 billion parameters was run by mistake, that the formula does not hold for it, and not how wide its layers were.
 """
 
 from dataclasses import dataclass
@@ -70,8 +70,8 @@ def table_work(row: Row, shape: TransformerShape, devices: int) -> TableWork:
     told = len(cells) == _CELLS
     if told and "tr8" in path and (cells[0], figure(cells[_SECONDS])) in _MISTAKEN:
         raise InputError(
-            f"row {row.row_id}: its authors ran a network of 58 billion parameters by mistake, whose shape they do not "
-            "tell",
+            f"row {row.row_id}: its authors ran a network of 58 billion parameters by mistake, and do not tell how "
+            "wide its feed-forward layers were",
             row=row.row_id,
         )
     batch = 512 if "tr3m" in path else 2048 if "tr8" in path else 1024
