@@ -71,7 +71,8 @@ def test_a_plan_by_the_file_measures_nothing(written: tuple[Calibration, Path]) 
     assert "searching" in watcher.heard
     assert "starting processes" not in watcher.heard
     assert planned.noise == calibration.noise[planned.plan.strategy.devices - 1]
-    assert planned.warnings == planned.graph.notes
+    # Steps of 0.3 ms: whether a worker is said to be worth nothing depends on what was measured of it.
+    assert tuple(one for one in planned.warnings if not one.startswith("loading in ")) == planned.graph.notes
 
 
 def test_a_run_says_its_noise(written: tuple[Calibration, Path], tmp_path: Path) -> None:
