@@ -50,9 +50,10 @@ def crossover(
         with progress_shown() as progress:
             found = find_crossover(job, request, progress=progress)
         if plot is not None:
-            from trimaran.report.crossover.plot import write_plot
+            from trimaran.report.crossover.plot import plot as draw
+            from trimaran.report.scaling.svg import write_drawing
 
-            write_plot(plot, found)
+            write_drawing(plot, draw(found))
         if as_json:
             print_json(crossover_document(found))
         else:

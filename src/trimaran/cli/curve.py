@@ -71,9 +71,10 @@ def curve(
         if output is not None:
             write_curve(output, study.curve.table)
         if plot is not None:
-            from trimaran.report.convergence.plot import write_plot
+            from trimaran.report.convergence.plot import plot as draw
+            from trimaran.report.scaling.svg import write_drawing
 
-            write_plot(plot, study)
+            write_drawing(plot, draw(study))
         if as_json:
             print_json(study_document(study))
         else:

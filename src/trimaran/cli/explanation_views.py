@@ -2,11 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 
-from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
-from rich.text import Text
 
 from trimaran.cli.views import over_links, print_notes, print_prices, rejection_line
 from trimaran.planner.binding import binding
@@ -18,6 +16,7 @@ from trimaran.planner.outcomes import Outcome
 from trimaran.planner.space import Cause, Rejection
 from trimaran.program.files import to_plain
 from trimaran.report.accuracy import training_line
+from trimaran.report.framing import frame_table
 from trimaran.report.remedies import remedy_table
 from trimaran.session.explaining import Explained
 from trimaran.units import format_bytes, format_seconds
@@ -72,7 +71,7 @@ def print_explanation(out: Console, explained: Explained) -> None:
 
 def parts_table(anatomy: Anatomy) -> Table:
     """The critical path of a step by class."""
-    table = _table(
+    table = frame_table(
         "What the step is made of",
         "the critical path of the simulated step, which its classes sum to",
     )
@@ -102,7 +101,7 @@ _MEANINGS = {
 
 def contrast_table(chosen: Anatomy, other: Anatomy) -> Table:
     """Two plans class by class."""
-    table = _table("Class by class", "the differences of the classes sum to that of the steps")
+    table = frame_table("Class by class", "the differences of the classes sum to that of the steps")
     table.add_column("class")
     for title in (chosen.candidate.strategy.name, other.candidate.strategy.name, "difference"):
         table.add_column(title, justify="right")
@@ -137,7 +136,7 @@ def rival_table(rivals: tuple[Rival, ...], chosen: Candidate) -> Table:
     caption = "slower: than the plan\ninterval: over low, median and high costs"
     if any(rival.candidate.samples_factor != chosen.samples_factor for rival in rivals):
         caption = caption.replace("than the plan", "than the plan, to the target: PowerSGD may need more samples")
-    table = _table("Runners-up", caption)
+    table = frame_table("Runners-up", caption)
     table.add_column("strategy")
     table.add_column(_measure(rival.candidate for rival in rivals), justify="right", no_wrap=True)
     table.add_column("slower", justify="right", no_wrap=True)
@@ -174,7 +173,7 @@ def outcome_table(outcomes: Sequence[Outcome]) -> Table:
     pairs = [(one.kept, one.best) for one in outcomes if one.kept is not None and one.best is not None]
     if any(kept.samples_factor != best.samples_factor for kept, best in pairs):
         caption = caption.replace("by a new search", "by a new search, the soonest to the target")
-    table = _table("What a change would give", caption)
+    table = frame_table("What a change would give", caption)
     table.add_column("change", no_wrap=True)
     table.add_column("this plan", justify="right", no_wrap=True)
     table.add_column("gain", justify="right", no_wrap=True)
@@ -251,16 +250,3 @@ def _is_nothing(outcome: Outcome) -> bool:
 def _range(ends: tuple[float, float]) -> str:
     low, high = ends
     return f"{100 * low:.0f} to {100 * high:.0f} %" if low >= -1 else f"{_share(low)} to {_share(high)}"
-
-
-def _table(title: str, caption: str = "") -> Table:
-    return Table(
-        box=box.SIMPLE_HEAD,
-        title=Text(title, style="bold"),
-        title_justify="left",
-        caption=Text(caption) if caption else None,
-        caption_justify="left",
-        show_edge=False,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )

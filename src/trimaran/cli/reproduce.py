@@ -128,9 +128,10 @@ def _feeding(networks: str | None, plot: Path | None, *, as_json: bool) -> None:
     with progress_shown() as progress:
         found = reproduce_feeding(networks=networks, progress=progress)
     if plot is not None:
-        from trimaran.report.reproduction.feeding_plot import write_plot
+        from trimaran.report.reproduction.feeding_plot import plot as draw
+        from trimaran.report.scaling.svg import write_drawing
 
-        write_plot(plot, found)
+        write_drawing(plot, draw(found))
     if as_json:
         print_json(feeding_document(found))
         return

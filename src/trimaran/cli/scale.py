@@ -87,9 +87,10 @@ def scale(
         with progress_shown() as progress:
             found = study(job, request, progress=progress)
         if plot is not None:
-            from trimaran.report.scaling.plot import write_plot
+            from trimaran.report.scaling.plot import plot as draw
+            from trimaran.report.scaling.svg import write_drawing
 
-            write_plot(plot, found)
+            write_drawing(plot, draw(found))
         if as_json:
             print_json(study_document(found))
         else:

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
 
-from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from trimaran.program.files import to_plain
+from trimaran.report.framing import frame_table
 from trimaran.report.remedies import Remedy, remedies_document, remedy_table
 from trimaran.units import format_bytes, format_seconds
 
@@ -111,14 +111,7 @@ def observation_view(observation: Observation) -> RenderableType:
 def _parts_table(observation: Observation) -> list[RenderableType]:
     left_out = ", ".join(f"{count} {reason}" for reason, count in observation.left_out.items() if count)
     below = f"mean of {observation.steps} steps" + (f"; left out: {left_out}" if left_out else "")
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        title=Text("What a step is spent on", style="bold"),
-        title_justify="left",
-        show_edge=False,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )
+    table = frame_table("What a step is spent on")
     table.add_column("")
     table.add_column("time", justify="right")
     table.add_column("share", justify="right")

@@ -8,13 +8,13 @@ opinion.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from trimaran.errors import InputError
 from trimaran.program.files import to_plain
+from trimaran.report.framing import frame_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,14 +79,7 @@ def remedy_table(remedies: Sequence[Remedy], *, title: str = "Remedies, by predi
     Returns:
         A table of names and gains, and below it a paragraph for each remedy.
     """
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        title=Text(title, style="bold"),
-        title_justify="left",
-        show_edge=False,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )
+    table = frame_table(title)
     table.add_column("", justify="right", no_wrap=True)
     table.add_column("remedy")
     table.add_column("limiter")

@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from trimaran.program.files import to_plain
+from trimaran.report.framing import frame_table
 from trimaran.report.remedies import Remedy, remedies_document, remedy_table
 from trimaran.units import format_seconds
 
@@ -178,7 +178,7 @@ def _limit_line(report: StallReport) -> Text:
 
 
 def _ways_table(report: StallReport) -> RenderableType:
-    table = _table("What a step is spent on")
+    table = frame_table("What a step is spent on")
     table.add_column("")
     table.add_column("share", justify="right", no_wrap=True)
     for way in report.ways:
@@ -200,7 +200,7 @@ def _ranks_table(report: StallReport) -> RenderableType:
     shown = [
         name for name in _TITLES if any(abs(rank.shares[name]) >= _SHOWN * rank.step_time_s for rank in report.by_rank)
     ]
-    table = _table(f"By rank, {report.way}")
+    table = frame_table(f"By rank, {report.way}")
     table.add_column("rank", justify="right")
     for name in shown:
         table.add_column(_SHORT.get(name, name), justify="right", no_wrap=True)
@@ -228,14 +228,3 @@ def _bullet(text: Text) -> RenderableType:
     row.add_column()
     row.add_row("-", text)
     return row
-
-
-def _table(title: str) -> Table:
-    return Table(
-        box=box.SIMPLE_HEAD,
-        title=Text(title, style="bold"),
-        title_justify="left",
-        show_edge=False,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )

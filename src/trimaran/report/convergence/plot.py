@@ -7,31 +7,16 @@ amount           ╱░
 """
 
 import math
-from pathlib import Path
 
 from trimaran.costs.convergence.checks import LARGEST_BATCH
 from trimaran.report.convergence.lines import figure
 from trimaran.report.convergence.study import CurveStudy
-from trimaran.report.files import write_whole
 from trimaran.report.scaling.svg import Drawing
 
 _LEFT, _TOP, _WIDTH, _HEIGHT = 84.0, 66.0, 560.0, 320.0
 _PLACES = 121
 _BEYOND = 2.0
 _TICKS = (1.0, 2.0, 5.0)
-
-
-def write_plot(path: Path, study: CurveStudy) -> None:
-    """Write the drawing of a study.
-
-    Args:
-        path: file to write
-        study: what is drawn
-
-    Raises:
-        EnvironmentProblem: the file cannot be written there
-    """
-    write_whole(path, plot(study).encode())
 
 
 def plot(study: CurveStudy) -> str:

@@ -9,29 +9,14 @@ hybrid/DP
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 
 from trimaran.report.crossover.lines import TITLES
 from trimaran.report.crossover.study import Crossing, Crossover
-from trimaran.report.files import write_whole
 from trimaran.report.scaling.svg import Drawing
 
 _COLOURS = ("#1b6ca8", "#d1495b", "#2e8b57", "#8a5fbf", "#c77d0a", "#3aa6a6")
 _PANEL = (72.0, 84.0, 330.0, 270.0)
 _GAP = 70.0
-
-
-def write_plot(path: Path, found: Crossover) -> None:
-    """Write the drawing.
-
-    Args:
-        path: file to write
-        found: what is drawn
-
-    Raises:
-        EnvironmentProblem: the file cannot be written there
-    """
-    write_whole(path, plot(found).encode())
 
 
 def plot(found: Crossover) -> str:

@@ -7,9 +7,7 @@ saved
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 
-from trimaran.report.files import write_whole
 from trimaran.report.reproduction.feeding import FeedingRow, ReproducedFeeding
 from trimaran.report.reproduction.feeding_figures import PUBLISHED_SAVINGS
 from trimaran.report.scaling.svg import Drawing
@@ -23,19 +21,6 @@ _BARS = (
 )
 _LEFT, _TOP, _HEIGHT, _BAR, _GAP = 56.0, 78.0, 210.0, 9.0, 12.0
 _PANEL_GAP = 84.0
-
-
-def write_plot(path: Path, found: ReproducedFeeding) -> None:
-    """Write the drawing.
-
-    Args:
-        path: file to write
-        found: what is drawn
-
-    Raises:
-        EnvironmentProblem: the file cannot be written there
-    """
-    write_whole(path, plot(found).encode())
 
 
 def plot(found: ReproducedFeeding) -> str:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from rich import box
 from rich.table import Table
+
+from trimaran.report.framing import frame_table
 
 _DRAWS = 500
 
@@ -120,15 +121,7 @@ def tried_tables(found: TriedFeeding) -> list[Table]:
 
 def _tried_table(rows: Sequence[TriedRemedy]) -> Table:
     first = rows[0]
-    table = Table(
-        title=f"{first.network} on {first.machine}, {first.batch} samples a rank",
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-        title_style="bold",
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-        show_edge=False,
-    )
+    table = frame_table(f"{first.network} on {first.machine}, {first.batch} samples a rank")
     table.add_column("against", no_wrap=True)
     table.add_column("remedy", no_wrap=True)
     for title in ("step\nms", "saved\n%", "90 %\n", "predicted\nms", "error\n"):

@@ -1,8 +1,8 @@
 """The ablation of three remedies as tables of 80 columns."""
 
-from rich import box
 from rich.table import Table
 
+from trimaran.report.framing import frame_table
 from trimaran.report.reproduction.feeding import ReproducedFeeding, savings
 
 
@@ -14,7 +14,7 @@ def feeding_table(found: ReproducedFeeding, machine: str, batch: int) -> Table:
         machine: one of its machines
         batch: of a device
     """
-    table = _table(f"{found.titles[machine]}, batch {batch} a GPU")
+    table = frame_table(f"{found.titles[machine]}, batch {batch} a GPU")
     table.add_column("network", no_wrap=True)
     for title in ("step\nms", "split\n", "pre-\nload", "com-\npress", "all\n", "90 %\n", "DDP\n", "DDP\nms"):
         table.add_column(title, justify="right", no_wrap=True)
@@ -44,7 +44,7 @@ def savings_table(found: ReproducedFeeding, machine: str) -> Table:
         machine: one of its machines
     """
     rows = [row for row in found.rows if row.machine == machine]
-    table = _table(f"{rows[0].links}: saved over all networks and batches [%]")
+    table = frame_table(f"{rows[0].links}: saved over all networks and batches [%]")
     for name in ("against", "remedy"):
         table.add_column(name, no_wrap=True)
     for name in ("mean", "90 %", "least", "most", "published"):
@@ -67,18 +67,6 @@ def savings_table(found: ReproducedFeeding, machine: str) -> Table:
 
 
 _BASELINES = ("replicate-and-scatter", "ddp")
-
-
-def _table(title: str) -> Table:
-    return Table(
-        title=title,
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-        title_style="bold",
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-        show_edge=False,
-    )
 
 
 def _ms(seconds: float) -> str:

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rich import box
 from rich.table import Table
 
+from trimaran.report.framing import frame_table
 from trimaran.report.reproduction.split_terms import TERMS, SplitTerms
 
 MOST_MISSING = 0.01
@@ -97,15 +97,9 @@ def _network_document(network: MeasuredNetwork) -> dict[str, Any]:
 
 def measured_table(network: MeasuredNetwork) -> Table:
     """Measured, predicted and error of each exchange, in milliseconds and shares of the step."""
-    table = Table(
-        title=f"{network.network}, {network.form}, {network.batch_per_device} samples a device; "
-        f"{network.tensors} gradients of {network.gradient_bytes / 1e6:.1f} MB",
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-        title_style="bold",
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-        show_edge=False,
+    table = frame_table(
+        f"{network.network}, {network.form}, {network.batch_per_device} samples a device; "
+        f"{network.tensors} gradients of {network.gradient_bytes / 1e6:.1f} MB"
     )
     table.add_column("exchange", no_wrap=True)
     table.add_column("ms", no_wrap=True)

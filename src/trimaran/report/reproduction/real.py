@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from rich import box
 from rich.table import Table
+
+from trimaran.report.framing import frame_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,15 +58,7 @@ def real_document(runs: Sequence[RealRun]) -> dict[str, object]:
 def real_table(run: RealRun) -> Table:
     """Policies, one line each, sizes in MB of 1e6 bytes."""
     form = "" if run.device == "cuda" else ", narrow"
-    table = Table(
-        title=f"{run.network}{form}, batch {run.batch}, {run.pixels} × {run.pixels} pixels",
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-        title_style="bold",
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-        show_edge=False,
-    )
+    table = frame_table(f"{run.network}{form}, batch {run.batch}, {run.pixels} × {run.pixels} pixels")
     table.add_column("policy", no_wrap=True)
     for title in ("peak", "accounted", "differs", "mean", "accounted", "to host"):
         table.add_column(title, justify="right", no_wrap=True)

@@ -1,8 +1,8 @@
 """A reproduction for people: one table a network, readable at 80 columns and without colour."""
 
-from rich import box
 from rich.table import Table
 
+from trimaran.report.framing import frame_table
 from trimaran.report.reproduction.figures import Accounting, ReproducedNetwork, Reproduction
 from trimaran.units import format_bytes
 
@@ -11,15 +11,7 @@ _SECTIONS: tuple[tuple[Accounting, str], ...] = (("paper", "buffers of 2016"), (
 
 def network_table(network: ReproducedNetwork) -> Table:
     """Policies in the paper's accounting, then in ours."""
-    table = Table(
-        title=f"{network.network}, batch {network.batch}",
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-        title_style="bold",
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-        show_edge=False,
-    )
+    table = frame_table(f"{network.network}, batch {network.batch}")
     table.add_column("policy", no_wrap=True)
     for title in ("peak", "mean", "w/o", "saved", "slower"):
         table.add_column(title, justify="right", no_wrap=True)

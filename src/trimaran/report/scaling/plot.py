@@ -9,9 +9,7 @@ speedup                              shares of a step
 
 from collections.abc import Sequence
 from math import log2
-from pathlib import Path
 
-from trimaran.report.files import write_whole
 from trimaran.report.scaling.study import ScalingRow, ScalingStudy
 from trimaran.report.scaling.svg import Drawing
 from trimaran.report.scaling.table import groups
@@ -21,19 +19,6 @@ _PARTS = (("FP+BP", "#c9d8e6"), ("exposed communication", "#d1495b"), ("update",
 _PANEL = (72.0, 76.0, 330.0, 270.0)
 _GAP = 44.0
 _BAR = 15.0
-
-
-def write_plot(path: Path, study: ScalingStudy) -> None:
-    """Write the drawing of a study.
-
-    Args:
-        path: file to write
-        study: what is drawn
-
-    Raises:
-        EnvironmentProblem: the file cannot be written there
-    """
-    write_whole(path, plot(study).encode())
 
 
 def plot(study: ScalingStudy) -> str:

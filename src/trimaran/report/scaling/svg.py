@@ -6,7 +6,7 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 from trimaran.errors import InputError
-from trimaran.report.files import check_writable
+from trimaran.report.files import check_writable, write_whole
 
 Point = tuple[float, float]
 
@@ -26,6 +26,19 @@ def check_drawing(path: Path) -> None:
             f"{path}: drawings are written as SVG, which browsers show: name the file *.svg", path=str(path)
         )
     check_writable(path)
+
+
+def write_drawing(path: Path, text: str) -> None:
+    """Write a drawing.
+
+    Args:
+        path: file to write
+        text: of the SVG file
+
+    Raises:
+        EnvironmentProblem: the file cannot be written there
+    """
+    write_whole(path, text.encode())
 
 
 @dataclass(slots=True)
