@@ -53,6 +53,8 @@ _SAMPLES_S = 0.03
 # Most of what is timed there is compute beside the transfer, which does not count.
 _HANDLING_S = 0.1
 _LEAST_REPEATS, _MOST_REPEATS = 3, 20
+# What takes longer is run once a round.
+_LONG_S = 0.1
 _LEAST_TELLING = 128 * 1024
 _LARGE = 4 * 1024 * 1024
 _LARGEST_QUEUED = 1024 * 1024
@@ -80,7 +82,7 @@ class _Point:
     def repeats(self) -> int:
         """How often it is run in a round."""
         box_s = _HANDLING_S if self.key.kind.endswith(HOST) else _SAMPLES_S
-        least = _LEAST_REPEATS if self.seconds < _SAMPLES_S else 1
+        least = _LEAST_REPEATS if self.seconds < _LONG_S else 1
         return max(least, min(_MOST_REPEATS, int(box_s / self.seconds)))
 
 
