@@ -2,19 +2,14 @@
 
 A reference is the name of a built-in job, or of a published network with its size and options
 (`network_references.py`), `file.py:factory`, where `factory()` returns a `Job`, or a Hugging Face configuration
-(`configured.py`). The file is the user's: whatever goes wrong in it is told as
-the user's error, with the line, never as a traceback of ours.
+(`configured.py`).
 """
 
 import dataclasses
 import difflib
 import functools
-import importlib.util
-import sys
-import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 from trimaran.errors import InputError, TrimaranError
@@ -23,6 +18,7 @@ from trimaran.networks.names import canonical_network
 from trimaran.session.configured import configured_job, is_configuration
 from trimaran.session.network_references import parse_network
 from trimaran.session.network_summaries import NETWORK_SUMMARIES
+from trimaran.session.user_functions import line_of, load_function, summary_of
 
 if TYPE_CHECKING:
     from trimaran.costs.convergence.recipes import Recipe
@@ -161,25 +157,10 @@ def resolve(reference: str) -> Job:
         return _network(reference)
     if is_configuration(reference):
         return configured_job(reference)
-    path, colon, name = reference.rpartition(":")
+    path, colon, _ = reference.rpartition(":")
     if not colon or not path.endswith(".py"):
         raise InputError(_unknown(reference), reference=reference)
-    return _call(_factory(_load(Path(path)), name, path), f"{path}:{name}")
-
-
-def load_function(reference: str) -> Callable[..., object]:
-    """A function of the user's.
-
-    Args:
-        reference: "file.py:function"
-
-    Raises:
-        InputError: no such file or function, or the file raises
-    """
-    path, colon, name = reference.rpartition(":")
-    if not colon or not path.endswith(".py"):
-        raise InputError(f'"{reference}" is no "file.py:function"', reference=reference)
-    return _factory(_load(Path(path)), name, path)
+    return _call(load_function(reference), reference)
 
 
 def _unknown(reference: str) -> str:
@@ -195,61 +176,14 @@ def _unknown(reference: str) -> str:
     )
 
 
-@functools.cache
-def _load(path: Path) -> ModuleType:
-    if not path.is_file():
-        raise InputError(f"no job file {path}", path=str(path))
-    path = path.resolve()
-    name = f"trimaran_job_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise InputError(f"{path} is not a Python file", path=str(path))
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    # The file may import its neighbours, as it could when run as a script.
-    sys.path.insert(0, str(path.parent))
-    try:
-        spec.loader.exec_module(module)
-    except TrimaranError:
-        raise
-    except SyntaxError as error:
-        text = (error.text or "").rstrip()
-        raise InputError(f"{path}:{error.lineno}: syntax error: {error.msg}\n    {text.strip()}") from None
-    except Exception as error:
-        raise InputError(f"{_place(error, path)}: the job file raised {_describe(error)}") from error
-    finally:
-        sys.path.remove(str(path.parent))
-    return module
-
-
-def _factory(module: ModuleType, name: str, path: str) -> Callable[[], object]:
-    factory = getattr(module, name, None)
-    if callable(factory):
-        return factory  # type: ignore[no-any-return]
-    names = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-    near = difflib.get_close_matches(name, names, n=1)
-    hint = f'; did you mean "{near[0]}"?' if near else f"; it has {', '.join(names) or 'no functions'}"
-    raise InputError(f'{path} has no function "{name}"{hint}', path=path, factory=name)
-
-
-def _call(factory: Callable[[], object], reference: str) -> Job:
+def _call(factory: Callable[..., object], reference: str) -> Job:
     try:
         job = factory()
     except TrimaranError:
         raise
     except Exception as error:
         path = Path(reference.rpartition(":")[0]).resolve()
-        raise InputError(f"{_place(error, path)}: {reference} raised {_describe(error)}") from error
+        raise InputError(f"{line_of(error, path)}: {reference} raised {summary_of(error)}") from error
     if not isinstance(job, Job):
         raise InputError(f"{reference} must return a trimaran.Job, it returned {type(job).__name__}")
     return job
-
-
-def _place(error: Exception, path: Path) -> str:
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path]
-    return f"{path}:{frames[-1].lineno}" if frames else str(path)
-
-
-def _describe(error: Exception) -> str:
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__

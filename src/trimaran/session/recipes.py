@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from trimaran.costs.convergence.recipes import RULES, Recipe, named_factor
 from trimaran.errors import InputError
 from trimaran.job import Job
+from trimaran.session.user_functions import load_function
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -108,8 +109,6 @@ def rate_factor(rule: str, ratio: float) -> float:
     """
     if ".py" not in rule:
         return named_factor(rule, ratio)
-    from trimaran.session.jobs import load_function
-
     try:
         given = load_function(rule)(ratio)
         factor = float(given)  # type: ignore[arg-type]  # whatever it is, it is checked
