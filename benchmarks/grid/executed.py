@@ -3,7 +3,8 @@
 A core of a shared machine is 20 % faster or slower a minute later, so that costs measured once say little of steps run
 later. Here every round measures the costs anew, plans the best strategy of each kind, and at once runs each in
 processes of its own; the error of a strategy is the median over the rounds of predicted / measured − 1. Nothing is
-fitted to the runs. Prints a table, writes `benchmarks/results/executed.json`.
+fitted to the runs. What other programs took of the cores meanwhile stands beside each round, because two ranks on two
+cores feel it and one does not. Prints a table, writes `benchmarks/results/executed.json`.
 """
 
 import argparse
@@ -22,6 +23,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.environment import describe_environment, environment_line, write_document  # noqa: E402
 from benchmarks.grid.apart import entry_of, times_apart  # noqa: E402
 from benchmarks.grid.families import FAMILIES, plan_families  # noqa: E402
+from benchmarks.grid.others import others_share, read_spent  # noqa: E402
 
 from trimaran.session.jobs import JobSource  # noqa: E402
 from trimaran.session.request import parse_request  # noqa: E402
@@ -42,6 +44,7 @@ class Row:
         strategies: their own names, one a round
         predicted_s: steps, one a round [s]
         measured_s: median of the blocks, one a round [s]
+        others: part of the cores that other programs took, one a round [0..1]
     """
 
     job: str
@@ -49,6 +52,7 @@ class Row:
     strategies: tuple[str, ...]
     predicted_s: tuple[float, ...]
     measured_s: tuple[float, ...]
+    others: tuple[float, ...]
 
     @property
     def errors(self) -> list[float]:
@@ -83,17 +87,20 @@ def main() -> None:
 def run_job(job: str, kinds: Sequence[str], rounds: int) -> list[Row]:
     """Measure, plan and run a job so many times."""
     source, request = JobSource(reference=job), parse_request(devices=2)
-    found: dict[str, list[tuple[str, float, float]]] = defaultdict(list)
+    found: dict[str, list[tuple[str, float, float, float]]] = defaultdict(list)
     for _ in range(rounds):
+        before = read_spent()
         with tempfile.TemporaryDirectory() as cache:
             os.environ["TRIMARAN_CACHE"] = cache
             plans = {kind: plan for kind, plan in plan_families(source, request, kinds) if not isinstance(plan, str)}
         times = times_apart(source, request, [entry_of(plan) for plan in plans.values()], BLOCKS)
+        others = others_share(before, read_spent(), cores=os.cpu_count() or 1)
         for (kind, plan), blocks_s in zip(plans.items(), times, strict=True):
-            found[kind].append((plan.chosen.strategy.name, plan.chosen.step_time_s, statistics.median(blocks_s)))
+            strategy, predicted_s = plan.chosen.strategy.name, plan.chosen.step_time_s
+            found[kind].append((strategy, predicted_s, statistics.median(blocks_s), others))
     return [
-        Row(job=job, kind=kind, strategies=names, predicted_s=predicted_s, measured_s=measured_s)
-        for kind, (names, predicted_s, measured_s) in (
+        Row(job=job, kind=kind, strategies=names, predicted_s=predicted_s, measured_s=measured_s, others=others)
+        for kind, (names, predicted_s, measured_s, others) in (
             (kind, zip(*of_kind, strict=True)) for kind, of_kind in found.items()
         )
     ]
@@ -104,7 +111,7 @@ def format_row(row: Row) -> str:
     predicted_ms, measured_ms = (statistics.median(times) * 1e3 for times in (row.predicted_s, row.measured_s))
     return (
         f"| {row.job} | {row.kind} ({row.strategies[0]}) | {predicted_ms:.1f} | {measured_ms:.1f} | {row.error:+.1%} "
-        f"| {min(row.errors):+.0%} to {max(row.errors):+.0%} |"
+        f"| {min(row.errors):+.0%} to {max(row.errors):+.0%} | {max(row.others):.1%} |"
     )
 
 

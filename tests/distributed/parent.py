@@ -1,9 +1,12 @@
 """A parent that launches ranks and never ends, and prints their process ids; run as a script by the tests.
 
 Arguments: none, or a folder for logs, how many ranks, and what their links are held to: the ranks never end. Or
-"return" or "raise": so do two ranks, while the parent hears no more of them than their process ids.
+"return" or "raise": so do two ranks, while the parent hears no more of them than their process ids. Or "leave": they
+return, and are gone when the parent kills itself.
 """
 
+import os
+import signal
 import sys
 import threading
 from collections.abc import Mapping
@@ -11,6 +14,7 @@ from typing import Any
 
 from tests.distributed.duties import finish, hang
 
+from trimaran.runtime import ranks as starting
 from trimaran.runtime.ranks import launch
 from trimaran.session.request import parse_link
 
@@ -33,7 +37,21 @@ class ShowAndBlock:
             threading.Event().wait()
 
 
+def finish_and_die() -> None:
+    """Launch two ranks that return, and be killed as soon as they have left."""
+    let_go = starting._let_go
+
+    def die(started: Any) -> None:
+        let_go(started)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    starting._let_go = die
+    launch(finish, (False,), ranks=2, on_event=show)
+
+
 if __name__ == "__main__":
+    if sys.argv[1:] == ["leave"]:
+        finish_and_die()
     if len(sys.argv) == 2:
         launch(finish, (sys.argv[1] == "raise",), ranks=2, on_event=ShowAndBlock())
     logs, ranks, rate = sys.argv[1:] if len(sys.argv) == 4 else (None, "2", "")

@@ -148,6 +148,19 @@ def test_ranks_end_with_their_parent(tmp_path: Path, number: signal.Signals, arg
     assert list(tmp_path.iterdir()) == []
 
 
+def test_no_folder_stays_where_a_parent_is_killed_once_its_ranks_have_left(tmp_path: Path) -> None:
+    parent = subprocess.run(
+        [sys.executable, "-m", "tests.distributed.parent", "leave"],
+        cwd=ROOT,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert parent.returncode == -signal.SIGKILL, parent.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_launches_at_the_same_time_do_not_collide(tmp_path: Path) -> None:
     results: dict[int, list[float]] = {}
 

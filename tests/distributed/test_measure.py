@@ -94,17 +94,17 @@ def test_curves_rise_from_the_smallest_size_to_the_largest(measured: tuple[Graph
     """16 MiB take longer than 16 B, by far more than any noise; what the thread does for them only takes some time.
 
     A message of one machine goes through memory: the word that it is there takes as long for any size, and the copies
-    are the threads' work.
+    are the threads' work. Of each the shortest round counts, as other processes can only lengthen one.
     """
     _, table, _ = measured
     assert set(table.curves) == set(wanted_curves(2))
     for key, curve in table.curves.items():
         if key.kind.endswith(HOST) or key.kind == SEND:
-            assert all(0.0 < cost.seconds < 0.1 for _, cost in curve)
+            assert all(0.0 < cost.low < 0.1 for _, cost in curve)
         else:
-            assert curve[-1][1].seconds > 5 * curve[0][1].seconds
+            assert curve[-1][1].low > 5 * curve[0][1].low
     copies = table.curves[CurveKey(HOST_SEND, 2)]
-    assert copies[-1][1].seconds > 2 * copies[0][1].seconds
+    assert copies[-1][1].low > 2 * copies[0][1].low
 
 
 def test_what_is_known_starts_no_process(

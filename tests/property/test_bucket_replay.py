@@ -4,8 +4,8 @@ A bucket is ready where the backward has passed its last operation and encoded i
 arrived. It is decoded when it is there, the backward has ended and the bucket before is decoded. What is exposed is the
 time from the end of the backward to the update.
 
-A bucket of two sums: where the next one is complete the backward waits for the first sum, and starts the second when it
-has encoded the next one. The second sum of the last one starts after the backward.
+A bucket of two sums: where the next one is complete the backward waits for the first sum, makes the terms of the second
+out of it, starts that, and only then encodes the next one. The second sum of the last one starts after the backward.
 """
 
 import dataclasses
@@ -80,13 +80,13 @@ def replayed_s(graph: Graph, table: CostTable, strategy: Strategy) -> float:
 
     buckets = [item for item in own if item.label.startswith("b")]
     for item in buckets:
-        pause = costs.marks.get((backward.id, f"{item.label} pause"))
-        if pause is not None:
-            now_s, passed = max(now_s + (pause - passed) * whole_s, come_s[before]), pause
+        if before in costs.second_rounds:
+            pause, second = (costs.marks[backward.id, f"{item.label} {name}"] for name in ("pause", "second"))
+            now_s = max(now_s + (pause - passed) * whole_s, come_s[before]) + (second - pause) * whole_s
+            passed = second
+            send(before, costs.second_rounds[before].transfer)
         mark = costs.marks[backward.id, item.label]
         now_s, passed = now_s + (mark - passed) * whole_s, mark
-        if before in costs.second_rounds:
-            send(before, costs.second_rounds[before].transfer)
         send(item.id, costs.transfers[item.id])
         before = item.id
     backward_end_s = now_s = now_s + (1.0 - passed) * whole_s

@@ -1,6 +1,6 @@
 """The loads of a program whose strategy does not load in line, and how often its data come."""
 
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Iterable, MutableMapping
 from dataclasses import replace
 
 from trimaran.costs import fed_step
@@ -16,7 +16,7 @@ def price_feeding(
     table: CostTable,
     step: StepCosts | None,
     compute: MutableMapping[str, Cost],
-    transfers: Mapping[str, Transfer],
+    transfers: Iterable[Transfer],
     beside: Iterable[float],
     *,
     microbatch: int,
@@ -29,7 +29,7 @@ def price_feeding(
         table: of this machine
         step: has what samples take; where nobody measured it, loads keep their price in line as the most they take
         compute: price of each instruction that is not communication; those of loads are replaced
-        transfers: each communication
+        transfers: of all communication; of a collective of two sums both
         beside: what the threads of ranks do for each communication: handling, and decoding of what came [s]
         microbatch: samples of one
 
@@ -62,7 +62,7 @@ def price_feeding(
             sum(entry.seconds for entry in compute.values())
             + sum(beside)
             # Unless something holds a local link back, its bytes are moved by cores.
-            + sum(0.0 if held else entry.flow_s for entry in transfers.values())
+            + sum(0.0 if held else entry.flow_s for entry in transfers)
         )
     return fed_step.period(
         samples,

@@ -97,7 +97,8 @@ def price(
     memory = with_wire_buffers(memory, program, codings)
     decoding = {name: coding.decode for name, coding in codings.items()}
     beside = [*handling.values(), *(cost.seconds for cost in (*decoding.values(), *encoded.between.values()))]
-    period = price_feeding(program, strategy, table, step, compute, transfers, beside, microbatch=microbatch)
+    moved = (*transfers.values(), *seconds.values())
+    period = price_feeding(program, strategy, table, step, compute, moved, beside, microbatch=microbatch)
     return ProgramCosts(
         compute=compute,
         transfers=transfers,
@@ -105,7 +106,8 @@ def price(
         handling=handling,
         decoding=decoding,
         second_rounds={
-            name: SecondRound(between=encoded.between[name], transfer=second) for name, second in seconds.items()
+            name: SecondRound(between=encoded.between[name], transfer=second, started_by=encoded.started_by.get(name))
+            for name, second in seconds.items()
         },
         pauses=encoded.pauses,
         interference=_interference(program, table),

@@ -49,12 +49,14 @@ class Encoded:
         marks: fractions of all marks, those of the pauses among them
         pauses: as in `ProgramCosts`
         between: by id of the all-reduce, what is left to do before its second sum
+        started_by: as in `SecondRound`, by id of the all-reduce
     """
 
     compute: dict[str, Cost]
     marks: dict[tuple[str, str], float]
     pauses: dict[tuple[str, str], str]
     between: dict[str, Cost]
+    started_by: dict[str, tuple[str, str]]
 
 
 def with_encoding(
@@ -72,7 +74,7 @@ def with_encoding(
         codings: by id of the all-reduce (`wire.code_program`)
     """
     between = {name: coding.between for name, coding in codings.items() if coding.between is not None}
-    found = Encoded(compute=dict(compute), marks=dict(marks), pauses={}, between=between)
+    found = Encoded(compute=dict(compute), marks=dict(marks), pauses={}, between=between, started_by={})
     for instructions in program.ranks:
         handed = _handed_over([item for item in instructions if item.id in codings], codings, between)
         for item in instructions:
@@ -83,10 +85,10 @@ def with_encoding(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Hand:
-    """What the hook of a complete bucket does: it goes on with the bucket before, and encodes this one."""
+    """What the hook of a complete bucket does: it goes on with the bucket before, if that has two sums, and encodes."""
 
     encode: Cost
-    awaited: str
+    before: Instruction | None
     between: Cost | None
 
     @property
@@ -102,10 +104,9 @@ def _handed_over(
     before: Instruction | None = None
     for item in coded:
         going_on = None if before is None else codings[before.id].between
-        awaited = "" if before is None or going_on is None else before.token
         for backward, is_mark, mark in (name.partition("!") for name in item.after):
             if is_mark:
-                hand = _Hand(encode=codings[item.id].encode, awaited=awaited, between=going_on)
+                hand = _Hand(encode=codings[item.id].encode, before=before, between=going_on)
                 found.setdefault(f"r{item.rank}/{backward}", {})[mark] = hand
                 if before is not None and going_on is not None:
                     between[before.id] = going_on.scaled(0.0)
@@ -126,13 +127,18 @@ def _lengthen(backward: Instruction, handed: Mapping[str, _Hand], found: Encoded
         return
     places = {mark.name: found.marks[backward.id, mark.name] for mark in backward.marks}
     spent_s = 0.0
+
+    def place(name: str) -> float:
+        return min(1.0, (places[name] * cost.seconds + spent_s) / whole.seconds)
+
     for name in sorted(places, key=places.__getitem__):
         hand = handed.get(name)
+        if hand is not None and hand.before is not None and hand.between is not None:
+            pause, second = (backward.id, f"{name} pause"), (backward.id, f"{name} second")
+            found.marks[pause], found.pauses[pause] = place(name), hand.before.token
+            spent_s += hand.between.seconds
+            found.marks[second], found.started_by[hand.before.id] = place(name), second
         if hand is not None:
-            if hand.awaited:
-                pause = backward.id, f"{name} pause"
-                found.marks[pause] = min(1.0, (places[name] * cost.seconds + spent_s) / whole.seconds)
-                found.pauses[pause] = hand.awaited
-            spent_s += math.fsum(part.seconds for part in hand.parts)
-        found.marks[backward.id, name] = min(1.0, (places[name] * cost.seconds + spent_s) / whole.seconds)
+            spent_s += hand.encode.seconds
+        found.marks[backward.id, name] = place(name)
     found.compute[backward.id] = whole

@@ -92,10 +92,13 @@ class SecondRound:
         between: what a rank's thread does with the first sum before it starts the second; nothing where an instruction
             has that in its own time, after a pause
         transfer: the second sum
+        started_by: the instruction that has that in its own time, by id, and the name of its mark behind it; None: a
+            rank starts the second sum before anything that names the collective
     """
 
     between: Cost
     transfer: Transfer
+    started_by: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,8 +115,7 @@ class ProgramCosts:
             where `host_blocks` [s]
         decoding: for a collective whose result is encoded, how long each of its ranks works on it once it has ended,
             before anything that names it starts
-        second_rounds: for a collective of two sums, by id, what follows the first one, which is in `transfers`. A rank
-            starts the second when it starts its next one of two sums, or before anything that names it
+        second_rounds: for a collective of two sums, by id, what follows the first one, which is in `transfers`
         pauses: for each `(instruction id, mark name)` in `marks` that the program does not have, the token of a
             collective of the rank: the instruction stands still there until its first sum has ended
         interference: slowdown of compute and communication side by side

@@ -39,16 +39,16 @@ loses is the error of this step (6, 4). Back: 2 read, 4 written.
 _LAUNCHES_16 = (3, 1)
 """Kernels of a bucket."""
 
-_BYTES_FACTORS = (4.0, 6.0)
-"""The same with PowerSGD: the error is added (12), P = M Q reads the matrix (4). Then Q = Mᵀ P reads it (4), P Qᵀ is
-written (4), and what is missing of the matrix is the error (8 read, 4 written); with a copy in 32 bits (4)."""
+_BYTES_FACTORS = (4.0, 4.0)
+"""The same with PowerSGD: the error is added (8 read, 4 written), P = M Q reads the matrix (4). Then Q = Mᵀ P reads it
+(4), what P Qᵀ lacks of it is the error of this step (4 read, 4 written), and P Qᵀ of the sums is written (4)."""
 
 _LAUNCHES_FACTORS = (2, 4)
 """Kernels of a matrix, besides those that make the columns of P orthogonal: two of each column."""
 
 _BETWEEN = 0.75
-"""Share of what follows the first sum that lies before the second: of 16 bytes of a number of 4 the matrix is read (4)
-and the error read and written (8) before it, and P Qᵀ written (4) after it."""
+"""Share of what follows the first sum that lies before the second: of the 16 bytes of a number 12 are read and written
+before it, and P Qᵀ (4) after it."""
 
 _LEAST, _MOST = 0.5, 2.0
 """Ends of the interval of such an estimate: operations that are joined into one kernel, and that are not; assumed."""

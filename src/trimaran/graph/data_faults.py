@@ -4,7 +4,9 @@ A fault is plain data. A worker that loads can send it as it is, where an except
 its text.
 """
 
+import errno
 import pickle
+import resource
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -43,6 +45,13 @@ def reading_fault(error: Exception, samples: Sequence[int]) -> Fault:
         samples: which were asked for
     """
     named = name_samples(samples)
+    if isinstance(error, OSError) and error.errno == errno.EMFILE:
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return Fault(
+            f"{named} of the data set could not be read: {describe(error)}. Each process that reads may have {limit} "
+            "files open: let the data set close those that it opens, or raise that (ulimit -n)",
+            tuple(samples),
+        )
     return Fault(
         f"{named} of the data set could not be read: {describe(error)}. "
         f"Job.dataset()[{samples[0]}] should show the same; mend it, or leave {'it' if len(samples) == 1 else 'them'} "
@@ -72,6 +81,21 @@ def batching_fault(error: Exception, samples: Sequence[Any], numbers: Sequence[i
         f"{by} could not make a batch of {name_samples(numbers)}: {difference}: {todo}, or let the data set give "
         f"samples of one shape ({type(error).__name__})",
         pair,
+    )
+
+
+def arriving_fault(error: Exception, numbers: Sequence[int]) -> Fault:
+    """A worker that is a new interpreter could not make of the data set what was sent to it.
+
+    Args:
+        error: what unpickling it raised
+        numbers: samples that were asked for
+    """
+    return Fault(
+        f"the data set did not arrive, so that {name_samples(numbers)} cannot be read: {describe(error)}. Let "
+        "Job.dataset and Job.collate be of modules that a new interpreter can import; or use "
+        'multiprocessing.set_start_method("fork"), or workers=0',
+        tuple(numbers[:_NAMED]),
     )
 
 

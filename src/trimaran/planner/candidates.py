@@ -9,7 +9,7 @@ import dataclasses
 from trimaran.cluster import Cluster
 from trimaran.costs import Cost, CostTable, ProgramCosts, price
 from trimaran.costs.folding import can_fold
-from trimaran.costs.types import SecondRound, Transfer
+from trimaran.costs.types import Transfer
 from trimaran.graph import Graph
 from trimaran.planner.epoch import EpochData, extra_parts
 from trimaran.planner.limits import limiter
@@ -207,7 +207,7 @@ def at_end(costs: ProgramCosts, end: str) -> ProgramCosts:
 
     transfers = {name: moved(transfer) for name, transfer in costs.transfers.items()}
     second_rounds = {
-        name: SecondRound(between=bound(second.between), transfer=moved(second.transfer))
+        name: dataclasses.replace(second, between=bound(second.between), transfer=moved(second.transfer))
         for name, second in costs.second_rounds.items()
     }
     compute = {name: bound(cost) for name, cost in costs.compute.items()}

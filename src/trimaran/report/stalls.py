@@ -38,16 +38,16 @@ class WaySplit:
 
     Attributes:
         step_time_s: mean step [s]
-        step_interval_s: 90 % interval of it [s]; of one block, both ends are the mean
+        step_interval_s: 90 % interval of it [s]; None: there is one block of steps, which has none
         shares: time of each class in it; they sum to it [s]; `unattributed` may be negative
-        share_intervals_s: 90 % interval of each [s]; of one block, both ends are the mean
+        share_intervals_s: 90 % interval of each [s]; None: as above
         steps: that count
     """
 
     step_time_s: float
-    step_interval_s: tuple[float, float]
+    step_interval_s: tuple[float, float] | None
     shares: Mapping[str, float]
-    share_intervals_s: Mapping[str, tuple[float, float]]
+    share_intervals_s: Mapping[str, tuple[float, float]] | None
     steps: int
 
 
@@ -138,13 +138,14 @@ def stalls_view(report: StallReport) -> RenderableType:
         report: of a job
     """
     split = report.split
-    low, high = split.step_interval_s
     head = Text()
     head.append(report.job, style="bold")
     head.append(f", global batch {report.global_batch_size}, {report.strategy} on {report.ranks} × {report.devices}")
     step = Text(f"{format_seconds(split.step_time_s)} a step", style="bold")
-    # Of one block of steps there is no interval.
-    interval = f" (90 %: {format_seconds(low)} to {format_seconds(high)})" if low < high else ""
+    interval = ""
+    if split.step_interval_s is not None:
+        low, high = split.step_interval_s
+        interval = f" (90 %: {format_seconds(low)} to {format_seconds(high)})"
     step.append(f" {report.way}{interval}; {report.feeding}", style="not bold")
     lines: list[RenderableType] = [head, step, _limit_line(report), Text(), _ways_table(report)]
     if report.ranks > 1:

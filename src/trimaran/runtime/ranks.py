@@ -9,7 +9,7 @@
                                                   or on that network
                                          ◀──      events, while `function` runs
                                          ◀──      its result, or what it raised
-    all have answered: say so, return    ──▶      leave
+    all have answered: say so, return    ──▶      leave; the last one removes the folder
 
 The parent ends all ranks, first asking, then killing, as soon as one fails, or when anything is raised in it, Ctrl-C
 included. A rank whose parent is gone, even killed, removes the folder and ends itself: each watches a pipe that only

@@ -3,10 +3,14 @@
 Run as `python -m trimaran.runtime.worker <descriptor> <folder>`, where the descriptor is the rank's end of a pipe to
 its parent, and the ranks meet in the folder. The parent sends one `Request`, and one message more when all ranks have
 answered, so that the end of the pipe without it means that the parent is gone.
+
+The last rank that leaves removes the folder, as its parent does where that is still there: each has a shared lock on
+it, and can have it alone when the others have left.
 """
 
 import contextlib
 import faulthandler
+import fcntl
 import os
 import pickle
 import shutil
@@ -57,17 +61,20 @@ def main(descriptor: int, folder: str) -> NoReturn:
 
     Args:
         descriptor: number of the open file that is this rank's end of the pipe
-        folder: in which the ranks meet; a rank that outlives its parent removes it
+        folder: in which the ranks meet
     """
     faulthandler.enable()
     connection = Connection(descriptor)
     try:
         # Written by our own parent, into a pipe that nobody else can open.
         request: Request = pickle.loads(connection.recv_bytes())  # noqa: S301
+        inside = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except (EOFError, OSError):
         shutil.rmtree(folder, ignore_errors=True)
         os._exit(1)
     _restore_python_path(request)
+    with contextlib.suppress(OSError):  # a file system without such locks
+        fcntl.flock(inside, fcntl.LOCK_SH)
     parent = _Parent(connection)
     threading.Thread(target=parent.watch, args=(folder,), daemon=True).start()
     try:
@@ -81,6 +88,9 @@ def main(descriptor: int, folder: str) -> NoReturn:
     leave_world()
     sys.stdout.flush()
     sys.stderr.flush()
+    with contextlib.suppress(OSError):  # another rank is still there
+        fcntl.flock(inside, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder, ignore_errors=True)
     # Threads that libraries left behind can make the usual way out hang or abort, and there is nothing left to do.
     os._exit(0)
 

@@ -38,6 +38,7 @@ def search_document(
                 "without": None if entry.without is None else entry.without.strategy.name,
                 "without_step_time_s": None if entry.without is None else entry.without.step_time_s,
                 "price": entry.price,
+                "to_target": entry.to_target,
             }
             for entry in prices
         ],

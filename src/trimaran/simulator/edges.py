@@ -39,9 +39,13 @@ def connect(tasks: Tasks, program: Program, costs: ProgramCosts, second_of: Mapp
             task = tasks.first[position]
             stream = instruction.stream
             blocks = stream in (COMPUTE, HOST)
-            if unfinished is not None and _goes_on(tasks, instruction, unfinished, costs, lanes, position_of, places):
+            if unfinished is not None and unfinished.token in instruction.after:
+                _go_on(tasks, unfinished, costs, lanes, position_of)
                 unfinished = None
-            if instruction.id in costs.second_rounds:
+            second = costs.second_rounds.get(instruction.id)
+            if second is not None and second.started_by is not None:
+                _wait_for_place(tasks, tasks.number[position], *places[second.started_by])
+            elif second is not None:
                 unfinished = instruction
             if costs.decoding:
                 _decode(tasks, instruction, costs, lanes, decoded, position_of)
@@ -99,44 +103,32 @@ def _decode(
         wait(tasks, tasks.first[position_of[instruction.id]], decoded[token])
 
 
-def _goes_on(
+def _go_on(
     tasks: Tasks,
-    instruction: Instruction,
     unfinished: Instruction,
     costs: ProgramCosts,
     lanes: dict[str, int],
     position_of: Mapping[str, int],
-    places: Places,
-) -> bool:
-    """Let an instruction start the second sum of one before, if it does so.
+) -> None:
+    """Start the second sum of a collective that is about to be named.
 
     Args:
         tasks: have the second sum
-        instruction: the next of two sums, whose mark starts it, or the first that names it
-        unfinished: the collective whose second sum is still to come
+        unfinished: the collective
         costs: of what lies between its sums
         lanes: the last task of each lane of the rank
         position_of: position of each instruction by its id
-        places: of marks inside divided instructions
     """
     position = position_of[unfinished.id]
     first, second = tasks.first[position], tasks.number[position]
-    if instruction.id in costs.decoding:
-        for backward, is_mark, mark in (name.partition("!") for name in instruction.after):
-            if is_mark:
-                _wait_for_place(tasks, second, *places[f"r{instruction.rank}/{backward}", mark])
-        return True
-    if unfinished.token not in instruction.after:
-        return False
     lane = _BLOCKING_LANE if costs.host_blocks else COMPUTE
     between_s = costs.second_rounds[unfinished.id].between.seconds
-    task = tasks.add(position, work_s=between_s, lane=instruction.rank)
+    task = tasks.add(position, work_s=between_s, lane=unfinished.rank)
     wait(tasks, task, first)
     if lane in lanes:
         wait(tasks, task, lanes[lane])
     lanes[lane] = task
     wait(tasks, second, task)
-    return True
 
 
 def _handle(

@@ -9,7 +9,7 @@ from trimaran.simulator.columns import Tasks, wait
 
 
 def with_pauses(program: Program, costs: ProgramCosts) -> Program:
-    """The program with a mark at each place where an instruction stands still for a first sum.
+    """The program with a mark at each place where an instruction stands still for a first sum, and starts a second one.
 
     Args:
         program: one step
@@ -17,12 +17,16 @@ def with_pauses(program: Program, costs: ProgramCosts) -> Program:
     """
     if not costs.pauses:
         return program
-    pauses: dict[str, list[Mark]] = {}
+    added: dict[str, list[Mark]] = {}
     for (identifier, name), token in costs.pauses.items():
-        pauses.setdefault(identifier, []).append(Mark(name=name, op="", waits_for=token))
+        added.setdefault(identifier, []).append(Mark(name=name, op="", waits_for=token))
+    for second in costs.second_rounds.values():
+        if second.started_by is not None:
+            identifier, name = second.started_by
+            added.setdefault(identifier, []).append(Mark(name=name, op=""))
 
     def paused(item: Instruction) -> Instruction:
-        return replace(item, marks=(*pauses[item.id], *item.marks)) if item.id in pauses else item
+        return replace(item, marks=(*added[item.id], *item.marks)) if item.id in added else item
 
     return replace(program, ranks=tuple(tuple(map(paused, instructions)) for instructions in program.ranks))
 

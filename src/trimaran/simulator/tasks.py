@@ -15,8 +15,8 @@ the engine only has to start a task when its last prerequisite is met:
   sum across nodes is issued by the end of the sum within the node;
 - with `host_blocks`, the handling of a transfer is a task of that lane of its own, between what is before it in the
   list and the transfer. It belongs to no instruction's span;
-- a collective of two sums is two transfers; the second is issued by the next one's mark, or before anything that names
-  it, after work of the rank's thread on the first sum;
+- a collective of two sums is two transfers; the second is issued by a mark of what makes its terms out of the first
+  sum, or before anything that names it, after that work of the rank's thread;
 - an instruction that stands still at marks is a chain of tasks, one up to each such mark and one to the end. Its span
   is from the start of the first to the end of the last.
 

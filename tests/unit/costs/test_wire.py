@@ -50,7 +50,7 @@ def _flat(seconds: float) -> Curve:
     return tuple((size, about(seconds, 0.5)) for size in (1, 10**6))
 
 
-def _table(*, encode_s: float = 4e-3, decode_s: float = 2e-3, method: Compression = BF16) -> CostTable:
+def coded_table(*, encode_s: float = 4e-3, decode_s: float = 2e-3, method: Compression = BF16) -> CostTable:
     table = table_for(GRAPH)
     encode, decode = coding_keys(method)
     curves = {
@@ -64,7 +64,7 @@ def _table(*, encode_s: float = 4e-3, decode_s: float = 2e-3, method: Compressio
 CLUSTER = Cluster(name="test", devices=(Device(name="a core", kind="cpu", memory_bytes=2**30),) * 2, hosts=(0, 0))
 
 
-def _priced(strategy: Strategy, table: CostTable) -> tuple[Program, ProgramCosts]:
+def priced(strategy: Strategy, table: CostTable) -> tuple[Program, ProgramCosts]:
     program = lower(GRAPH, strategy, batch=BATCH)
     return program, price(program, GRAPH, strategy, table, CLUSTER, batch=BATCH)
 
@@ -74,7 +74,7 @@ LAYERS = Strategy(dp=2, bucket_bytes=4096, compression=BF16)
 
 def test_a_backward_encodes_each_bucket_where_it_is_complete() -> None:
     """64 ms and twice 4 ms; the second layer is complete after 48 ms, and encoded after 52 of 72."""
-    program, costs = _priced(LAYERS, _table())
+    program, costs = priced(LAYERS, coded_table())
     assert costs.compute["r0/0B0"].seconds == pytest.approx(72e-3)
     assert costs.marks["r0/0B0", "b0"] == pytest.approx(52 / 72)
     assert costs.marks["r1/0B0", "b1"] == pytest.approx(1.0)
@@ -88,7 +88,7 @@ def test_a_bucket_is_decoded_when_its_sum_is_there_and_its_rank_is_free() -> Non
 
     The update of four tensors and 8,448 bytes takes 1 + 0.4 + 8.448 ms.
     """
-    program, costs = _priced(LAYERS, _table())
+    program, costs = priced(LAYERS, coded_table())
     timeline = simulate(program, costs)
     spans = {span.instruction: (span.start_s, span.end_s) for span in timeline}
     assert spans["r0/0AR#b0"] == pytest.approx((85e-3, 95e-3))
@@ -99,13 +99,13 @@ def test_a_bucket_is_decoded_when_its_sum_is_there_and_its_rank_is_free() -> Non
 
 def test_decoding_hides_behind_the_sums_of_later_buckets() -> None:
     """Decoding of 8 ms: the first until 113 ms, behind a sum that takes until 115, the second until 123."""
-    program, costs = _priced(LAYERS, _table(decode_s=8e-3))
+    program, costs = priced(LAYERS, coded_table(decode_s=8e-3))
     (update,) = (span for span in simulate(program, costs) if span.instruction == "r0/U")
     assert update.start_s == pytest.approx(123e-3)
 
 
 def test_decoding_counts_at_the_ends_of_its_interval() -> None:
-    _, costs = _priced(LAYERS, _table())
+    _, costs = priced(LAYERS, coded_table())
     assert at_end(costs, "high").decoding["r0/0AR#b0"].seconds == pytest.approx(3e-3)
 
 
@@ -114,9 +114,9 @@ def test_cores_that_workers_share_decode_too() -> None:
     fed = dataclasses.replace(LAYERS, feeding=Feeding(workers=64))
 
     def period_s(decode_s: float) -> float:
-        table = _table(decode_s=decode_s)
+        table = coded_table(decode_s=decode_s)
         step = dataclasses.replace(table.steps[GRAPH.digest], samples=SAMPLES)
-        period = _priced(fed, dataclasses.replace(table, steps={GRAPH.digest: step}))[1].period
+        period = priced(fed, dataclasses.replace(table, steps={GRAPH.digest: step}))[1].period
         assert period is not None
         return period.seconds
 
@@ -125,68 +125,11 @@ def test_cores_that_workers_share_decode_too() -> None:
 
 def test_what_is_not_compressed_is_priced_as_before() -> None:
     plain = dataclasses.replace(LAYERS, compression=None)
-    with_curves = _table()
+    with_curves = coded_table()
     key = CurveKey("AR", 2)
     without = dataclasses.replace(with_curves, curves={key: with_curves.curves[key]})
-    assert _priced(plain, with_curves) == _priced(plain, without)
-    assert _priced(plain, without)[1].decoding == {}
-
-
-def test_powersgd_is_measured_by_the_matrix_and_reduces_twice() -> None:
-    """Two matrices in one bucket: twice the time of one. Three quarters of what follows P lie before Q."""
-    strategy = Strategy(dp=2, compression=RANK2)
-    table = _table(method=RANK2)
-    program, costs = _priced(strategy, table)
-    assert costs.compute["r0/0B0"].seconds == pytest.approx(64e-3 + 2 * 4e-3)
-    assert costs.decoding["r0/0AR#b0"].seconds == pytest.approx(2 * 0.5e-3)
-    second = costs.second_rounds["r0/0AR#b0"]
-    assert second.between.seconds == pytest.approx(2 * 1.5e-3)
-    (reduce,) = (item for item in program.ranks[0] if item.label == "b0")
-    # Of each matrix 2 (32 + 32) numbers, the biases as they are.
-    assert reduce.nbytes == 2 * (4 * 2 * 64 + 128)
-    for transfer in (costs.transfers[reduce.id], second.transfer):
-        assert transfer.latency_s + transfer.flow_s == pytest.approx(10e-3)
-
-
-def test_each_sum_of_powersgd_has_its_bytes() -> None:
-    """1 µs a byte: P and the biases are 2 (4 · 2 · 32 + 128) bytes, Q is 2 · 4 · 2 · 32."""
-    strategy = Strategy(dp=2, compression=RANK2)
-    table = _table(method=RANK2)
-    per_byte = tuple((size, exact(size * 1e-6)) for size in (1, 10**6))
-    costs = _priced(strategy, dataclasses.replace(table, curves={**table.curves, CurveKey("AR", 2): per_byte}))[1]
-    first, second = costs.transfers["r0/0AR#b0"], costs.second_rounds["r0/0AR#b0"].transfer
-    assert first.latency_s + first.flow_s == pytest.approx(768e-6)
-    assert second.latency_s + second.flow_s == pytest.approx(512e-6)
-
-
-def test_a_second_sum_starts_when_the_next_bucket_is_complete() -> None:
-    """Each all-reduce takes 10 ms, encoding 4, what lies between two sums 1.5, decoding 0.5.
-
-    b1 is complete at the end of the backward, where the rank goes on with b0 and encodes b1: 1.5 + 4. Then come Q0, P1,
-    what lies between, Q1, and decoding b1; b0 was decoded beside Q1: 10 + 10 + 1.5 + 10 + 0.5.
-    """
-    strategy = Strategy(dp=2, bucket_bytes=4096, compression=RANK2)
-    program, costs = _priced(strategy, _table(method=RANK2))
-    assert costs.compute["r0/0B0"].seconds == pytest.approx(64e-3 + 2 * 4e-3 + 1.5e-3)
-    assert costs.pauses == {(f"r{rank}/0B0", "b1 pause"): "0AR#b0" for rank in (0, 1)}
-    found = {span.instruction: span for span in simulate(program, costs).select(rank=0)}
-    backward, update = found["r0/0B0"], found["r0/U"]
-    assert backward.end_s - backward.start_s == pytest.approx(costs.compute["r0/0B0"].seconds)
-    assert found["r0/0AR#b0"].end_s == pytest.approx(backward.end_s + 10e-3)
-    assert update.start_s - backward.end_s == pytest.approx(32e-3)
-
-
-def test_a_backward_stands_still_until_a_first_sum_has_come() -> None:
-    """Sums of 100 ms: that of b0 starts 52 ms into the backward, whose next bucket is complete 16 ms later."""
-    table = _table(method=RANK2)
-    slow = {**table.curves, CurveKey("AR", 2): tuple((size, exact(100e-3)) for size in (1, 10**6))}
-    program, costs = _priced(
-        Strategy(dp=2, bucket_bytes=4096, compression=RANK2), dataclasses.replace(table, curves=slow)
-    )
-    found = {span.instruction: span for span in simulate(program, costs).select(rank=0)}
-    loss, backward = found["r0/AR#loss"], found["r0/0B0"]
-    come_s = max(loss.end_s, backward.start_s + 52e-3) + 100e-3
-    assert backward.end_s == pytest.approx(come_s + 5.5e-3)
+    assert priced(plain, with_curves) == priced(plain, without)
+    assert priced(plain, without)[1].decoding == {}
 
 
 def test_gradients_of_16_bits_cost_no_coding() -> None:
@@ -195,7 +138,7 @@ def test_gradients_of_16_bits_cost_no_coding() -> None:
     for method in (BF16, RANK2):
         strategy = Strategy(dp=2, compression=method)
         program = lower(graph, strategy, batch=BATCH)
-        table = dataclasses.replace(_table(method=method), steps={graph.digest: _table().steps[GRAPH.digest]})
+        table = dataclasses.replace(coded_table(method=method), steps={graph.digest: coded_table().steps[GRAPH.digest]})
         costs = price(program, graph, strategy, table, CLUSTER, batch=BATCH)
         assert costs.compute["r0/0B0"].seconds == pytest.approx(64e-3)
         assert costs.decoding["r0/0AR#b0"].seconds == 0.0
@@ -207,11 +150,11 @@ def test_gradients_of_16_bits_cost_no_coding() -> None:
 def test_numbers_of_16_bits_are_summed_at_their_own_pace() -> None:
     key = reduce_key(BF16, 2)
     assert key is not None
-    table = _table()
+    table = coded_table()
     slower = dataclasses.replace(
         table, curves={**table.curves, key: tuple((size, exact(15e-3)) for size in (1, 10**6))}
     )
-    costs = _priced(LAYERS, slower)[1]
+    costs = priced(LAYERS, slower)[1]
     buckets, loss = costs.transfers["r0/0AR#b0"], costs.transfers["r0/AR#loss"]
     assert buckets.latency_s + buckets.flow_s == pytest.approx(15e-3)
     assert loss.latency_s + loss.flow_s == pytest.approx(10e-3)
@@ -219,7 +162,7 @@ def test_numbers_of_16_bits_are_summed_at_their_own_pace() -> None:
 
 def test_a_method_that_nobody_measured_is_refused_with_what_measures_it() -> None:
     with pytest.raises(InputError, match="compressing gradients by bf16 takes on a core: plan with --allow compress"):
-        _priced(LAYERS, _table(method=RANK2))
+        priced(LAYERS, coded_table(method=RANK2))
 
 
 @pytest.mark.parametrize(
@@ -233,13 +176,13 @@ def test_a_method_that_nobody_measured_is_refused_with_what_measures_it() -> Non
 )
 def test_a_rank_keeps_what_compression_has_lost(method: Compression | None, kept: int) -> None:
     """Parameters, gradients and one byte of state a byte: three times 8,448."""
-    table = _table(method=method or BF16)
-    _, costs = _priced(Strategy(dp=2, compression=method), table)
+    table = coded_table(method=method or BF16)
+    _, costs = priced(Strategy(dp=2, compression=method), table)
     assert costs.resident_bytes == (3 * 2 * LAYER_BYTES + kept,) * 2
 
 
 def test_what_is_on_the_wire_lives_until_the_update() -> None:
-    program, costs = _priced(LAYERS, _table())
+    program, costs = priced(LAYERS, coded_table())
     assert costs.memory["r0/0AR#b0"] == (LAYER_BYTES // 2, 0)
     assert costs.memory["r0/U"] == (0, LAYER_BYTES)
     timeline = simulate(program, costs)
@@ -252,7 +195,7 @@ def test_on_a_gpu_coding_is_passes_over_memory() -> None:
     machine = machine_cluster(find_machine("dgx1-v100"), 2)
     strategy = Strategy(dp=2, compression=BF16)
     program = lower(GRAPH, strategy, batch=BATCH)
-    coding = code_program(program, GRAPH, strategy, _table(method=RANK2), machine)["r0/0AR#b0"]
+    coding = code_program(program, GRAPH, strategy, coded_table(method=RANK2), machine)["r0/0AR#b0"]
     rate = device.bandwidth.bytes_per_s * device.bandwidth.fraction
     assert coding.encode.seconds == pytest.approx(7 * 2 * LAYER_BYTES / rate + 3 * device.launch.seconds)
     assert coding.decode.seconds == pytest.approx(1.5 * 2 * LAYER_BYTES / rate + device.launch.seconds)

@@ -90,7 +90,7 @@ def test_the_page_fits_80_columns_and_names_the_limiter_and_what_removing_it_giv
 def test_a_negative_class_is_shown_and_one_block_has_no_interval() -> None:
     own = report()
     cached = way(fetch=30.0, compute=75.0, unattributed=-5.0)
-    cached = replace(cached, step_interval_s=(cached.step_time_s,) * 2)
+    cached = replace(cached, step_interval_s=None, share_intervals_s=None)
     ranks = [RankSplit(rank=rank, step_time_s=0.1, shares=cached.shares) for rank in range(2)]
     page = printed(replace(own, ways={"cached": cached}, by_rank=ranks))
     assert "100 ms a step cached; each rank's own thread loads" in page

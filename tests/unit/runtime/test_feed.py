@@ -127,10 +127,16 @@ class Unsure(Unmeasured):
         raise OSError("no such index file")
 
 
+class Fractional(Unmeasured):
+    def __len__(self) -> int:
+        return 8.0  # type: ignore[return-value]
+
+
 @pytest.mark.parametrize(
     ("dataset", "said"),
     [
         (Unsure, r"Unsure.__len__ of the data set failed: OSError: no such index file \(.*test_feed.py:\d+\)"),
+        (Fractional, "Fractional.__len__ of the data set failed: TypeError: 'float' object"),
         (Endless, "Endless is a stream.*N ranks would each have to read all of it.*list"),
         (lambda: iter([]), "is a stream"),
         (Unmeasured, "Unmeasured has no length: give it __len__"),

@@ -2,8 +2,13 @@
 
 import gc
 import multiprocessing
+import os
+import resource
+import socket
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -12,7 +17,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimaran.runtime.feed.passing import LEAST_BYTES, Packed, Receiver, Sender
+from trimaran.runtime.feed.packing import LEAST_BYTES, Packed
+from trimaran.runtime.feed.passing import NoBlock, Receiver, Sender
 
 
 class Line:
@@ -146,6 +152,70 @@ def test_attributes_of_a_tensor_and_strided_nested_ones_come(line: Line) -> None
 def test_a_batch_that_is_larger_than_its_block_gets_another(line: Line) -> None:
     for size in (1, 5000, 3, 20_000):
         assert torch.equal(line.pass_on(torch.arange(size)), torch.arange(size))
+
+
+@pytest.mark.timeout(30)
+def test_a_batch_of_thousands_of_arrays_is_passed_on_before_anybody_reads(line: Line) -> None:
+    """Their sizes alone would fill a pipe, and both ends of this one are in one thread."""
+    arrays = [torch.full((1,), float(number)) for number in range(100_000)]
+    came = line.pass_on(arrays)
+    assert torch.equal(torch.cat(came), torch.arange(100_000.0))
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_batches_that_are_kept_keep_no_file_open(line: Line) -> None:
+    kept = [line.pass_on(torch.zeros(3))]
+    before = open_files()
+    kept += [line.pass_on(torch.zeros(3)) for _ in range(100)]
+    assert open_files() == before
+
+
+@contextmanager
+def no_more_files(left: int) -> Iterator[None]:
+    """This process may open so many more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken = [os.open(os.devnull, os.O_RDONLY) for _ in range(left + 1)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(taken) + 1, hard))
+    # What lies between others that are open is filled; then as many are given back.
+    with suppress(OSError):
+        while True:
+            taken.append(os.open(os.devnull, os.O_RDONLY))
+    for _ in range(left):
+        os.close(taken.pop())
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for file in taken:
+            os.close(file)
+
+
+@pytest.mark.parametrize(("left", "in_worker"), [(0, True), (1, True), (2, False)])
+def test_an_end_that_may_open_no_file_says_so_and_goes_on(left: int, in_worker: bool, line: Line) -> None:
+    """A worker needs two for a moment. It still has one when its rank, which is the same process here, gets it."""
+    with no_more_files(left):
+        line.sender.send(Packed(torch.zeros(3)), line.receiver.reserve())
+        held = [os.open(os.devnull, os.O_RDONLY) for _ in range(left)]
+        with pytest.raises(NoBlock, match="Too many open files") as caught:
+            line.receiver.receive()
+        for file in held:
+            os.close(file)
+    assert caught.value.in_worker == in_worker
+    assert line.pass_on(torch.ones(3)).tolist() == [1.0] * 3
+
+
+def test_a_time_out_for_all_sockets_is_not_for_this_one(line: Line) -> None:
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(1.0)
+    try:
+        line.pass_on(torch.zeros(3))
+    finally:
+        socket.setdefaulttimeout(before)
+    assert os.get_blocking(line.here.fileno())
+    assert os.get_blocking(line.there.fileno())
 
 
 def test_a_batch_may_be_dropped_by_any_thread(line: Line) -> None:

@@ -3,6 +3,7 @@
 import errno
 import multiprocessing
 import os
+import resource
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -59,6 +60,29 @@ def test_a_batch_that_does_not_come_back_is_named(feeds: list[Feed]) -> None:
             InputError, match=r"rank 3 could not take the batch of samples .* FileNotFoundError.*no/such/file"
         ):
             drain(feeds[0])
+
+
+def use_up_files(samples: list[Any]) -> Any:
+    """A batch, from a process that may open no other file any more."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    return torch.stack([sample[0] for sample in samples])
+
+
+def test_a_worker_that_may_open_no_more_files_says_so(feeds: list[Feed]) -> None:
+    feeds.append(feed(Rows(), Feeding(workers=1), collate=use_up_files, rank=3))
+    said = r"gives a worker of rank 3 no memory for the batch of samples .*Too many open files.*ulimit -n"
+    with pytest.raises(EnvironmentProblem, match=said):
+        drain(feeds[0])
+
+
+def test_a_data_set_that_never_closes_its_files_is_told_so(feeds: list[Feed]) -> None:
+    def open_one_too_many(index: int) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), "4.png")
+
+    feeds.append(feed(Rows(open_one_too_many), Feeding(workers=1)))
+    with pytest.raises(InputError, match=r"4.png.* files open: let the data set close those that it opens.*ulimit -n"):
+        drain(feeds[0])
 
 
 @pytest.mark.parametrize("number", [errno.EAGAIN, errno.ENOMEM])

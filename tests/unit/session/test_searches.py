@@ -8,7 +8,7 @@ from tests.unit.planner.problems import problem
 
 from trimaran.graph import Graph
 from trimaran.planner import Pins, search
-from trimaran.planner.prices import prices
+from trimaran.planner.prices import PinPrice, prices
 from trimaran.planner.trials import Trials
 from trimaran.program import Part, Strategy
 from trimaran.session.searches import chosen_document, one_device, placement_document, search_document
@@ -40,6 +40,16 @@ def test_the_document_has_what_was_searched_and_what_pins_cost() -> None:
     assert sum(document["rejected_counts"].values()) == len(found.rejected)
     assert document["search"]["is_complete"]
     assert len(document["runners_up"]) == len(found.candidates) - 1
+
+
+def test_a_price_that_counts_the_samples_to_the_target_says_so() -> None:
+    """Half as long again to the target is not half as long again a step: a reader of the figures must know which."""
+    found = search(problem())
+    paid = [
+        PinPrice(pin="--compress none", without=found.chosen, price=0.5, to_target=True),
+        PinPrice(pin="--dp 2", without=found.chosen, price=0.5),
+    ]
+    assert [entry["to_target"] for entry in search_document(found, prices=paid)["pins"]] == [True, False]
 
 
 def test_speed_is_that_against_one_device() -> None:

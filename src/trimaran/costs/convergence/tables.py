@@ -40,7 +40,7 @@ def parse_table(text: str, *, file: str) -> CurveTable:
         file: name of it, for messages
 
     Returns:
-        In the first of epochs, samples and tokens that every run has; steps become samples.
+        In the first of epochs, samples and tokens that every run has, else in samples.
 
     Example:
         >>> table = parse_table("global_batch,steps,run\n64,100,a\n64,110,b\n", file="runs.csv")
@@ -54,12 +54,13 @@ def parse_table(text: str, *, file: str) -> CurveTable:
     done = [row for row in rows if row.reached]
     if not done:
         raise InputError(f"{file}: none of its {len(rows)} runs reached the target", file=file, runs=len(rows))
-    unit = _common_unit(done, file=file)
+    unit = _common_unit(done, per_epoch, file=file)
     notes: list[str] = []
     by_batch: dict[int, list[TableRow]] = {}
     for row in rows:
         by_batch.setdefault(row.global_batch, []).append(row)
-    points = [_point(batch, by_batch[batch], unit, file=file, notes=notes) for batch in sorted(by_batch)]
+    count = _Count(unit=unit, per_epoch=per_epoch or 0.0)
+    points = [_point(batch, by_batch[batch], count, file=file, notes=notes) for batch in sorted(by_batch)]
     return CurveTable(
         task=Path(file).stem,
         unit=unit,
@@ -71,12 +72,13 @@ def parse_table(text: str, *, file: str) -> CurveTable:
     )
 
 
-def _common_unit(rows: Sequence[TableRow], *, file: str) -> Unit:
+def _common_unit(rows: Sequence[TableRow], per_epoch: float | None, *, file: str) -> Unit:
     units: tuple[Unit, ...] = ("epochs", "samples", "tokens")
     for unit in units:
         if all(unit in row.amounts for row in rows):
             return unit
-    if all("samples" in row.amounts or "steps" in row.amounts for row in rows):
+    as_samples = {"samples", "steps"} if per_epoch is None else {"samples", "steps", "epochs"}
+    if all(as_samples & set(row.amounts) for row in rows):
         return "samples"
     for row in rows:
         missing = [unit for unit in AMOUNTS if unit not in row.amounts]
@@ -84,11 +86,30 @@ def _common_unit(rows: Sequence[TableRow], *, file: str) -> Unit:
         if others:
             raise InputError(
                 f"{file}: line {row.line}: no {others[0]}, which line {rows[0].line} has: "
-                f"give one unit in every row (missing here: {', '.join(missing)})",
+                f"give one unit in every row (missing here: {', '.join(missing)}), or samples_per_epoch",
                 file=file,
                 line=row.line,
             )
     raise InputError(f"{file}: no unit that every row has: fill one of {', '.join(AMOUNTS)}", file=file)
+
+
+class _Count(NamedTuple):
+    """In what the amounts of a table are counted.
+
+    Attributes:
+        unit: of all of them
+        per_epoch: samples of an epoch; 0 where no row says it: none then needs it
+    """
+
+    unit: Unit
+    per_epoch: float
+
+    def of(self, row: TableRow) -> float:
+        if self.unit in row.amounts:
+            return row.amounts[self.unit]
+        if "steps" in row.amounts:
+            return row.amounts["steps"] * row.global_batch
+        return row.amounts["epochs"] * self.per_epoch
 
 
 class _Epoch(NamedTuple):
@@ -179,7 +200,7 @@ def _one(found: Sequence[tuple[int, float]], name: str, *, file: str) -> float |
     return found[0][1] if found else None
 
 
-def _point(batch: int, rows: Sequence[TableRow], unit: Unit, *, file: str, notes: list[str]) -> Point | None:
+def _point(batch: int, rows: Sequence[TableRow], count: _Count, *, file: str, notes: list[str]) -> Point | None:
     done = [row for row in rows if row.reached]
     failed = sum(row.runs or 1 for row in rows if not row.reached)
     names = [row.run for row in rows if row.run]
@@ -204,7 +225,7 @@ def _point(batch: int, rows: Sequence[TableRow], unit: Unit, *, file: str, notes
             file=file,
             line=done[1].line,
         )
-    values = tuple(_amount(row, unit) for row in done)
+    values = tuple(count.of(row) for row in done)
     if len(done) == 1:
         runs, share = _spread_of(done[0], notes=notes)
         spread = None if share is None else share * values[0]
@@ -225,11 +246,3 @@ def _spread_of(row: TableRow, *, notes: list[str]) -> tuple[int, float | None]:
         return row.runs or 1, row.deviation
     notes.append(f"batch {row.global_batch}: a single run has no deviation, left out")
     return 1, None
-
-
-def _amount(row: TableRow, unit: Unit) -> float:
-    return row.amounts["steps"] * row.global_batch if _from_steps(row, unit) else row.amounts[unit]
-
-
-def _from_steps(row: TableRow, unit: Unit) -> bool:
-    return unit == "samples" and "samples" not in row.amounts

@@ -14,12 +14,13 @@ from itertools import islice
 
 import torch
 
-from trimaran.errors import ExecutionError, InputError
+from trimaran.errors import EnvironmentProblem, ExecutionError, InputError
 from trimaran.graph.batches import map_tensors
 from trimaran.graph.data_faults import Fault, describe, name_samples
 from trimaran.program.feeding import Feeding
+from trimaran.runtime.feed.passing import NoBlock
 from trimaran.runtime.feed.reading import Answer, Reading, Request
-from trimaran.runtime.feed.workers import Worker, WorkerEnded, describe_end, end_workers
+from trimaran.runtime.feed.workers import Worker, WorkerEnded, end_workers
 
 TIMEOUT_S = 300.0
 """How long the batch of a worker may take before the worker is said to hang [s]."""
@@ -82,6 +83,7 @@ class Loader:
         Raises:
             StopIteration: there is none
             InputError: the data set or the collate function raised, or the batch cannot be handed over
+            EnvironmentProblem: the system gives no memory for a batch
             ExecutionError: a worker died, or hangs
         """
         if self._closed:
@@ -118,6 +120,9 @@ class Loader:
                 answer = worker.answer(min(_POLL_S, self._timeout_s))
             except WorkerEnded:
                 raise self._died(worker, request) from None
+            except NoBlock as error:
+                self._go_on(worker)
+                raise self._no_memory(error, request) from None
             except Exception as error:
                 self._go_on(worker)
                 raise self._cannot_take(error, request) from error
@@ -140,12 +145,31 @@ class Loader:
 
     def _died(self, worker: Worker, request: Request) -> ExecutionError:
         process = worker.process
+        todo = (
+            "Fewer workers, or batches ahead, take less memory; without workers the rank itself reads, and shows what "
+            "happens"
+        )
+        if worker.method != "fork" and not worker.has_answered:
+            todo = (
+                f'It had loaded nothing: started by "{worker.method}", it is a new interpreter that imports the main '
+                "module of the program first. What that raised is on the standard error; what it runs belongs under "
+                '`if __name__ == "__main__":`'
+            )
         return ExecutionError(
-            f"a worker of rank {self._rank} that loads data (process {process.pid}) {describe_end(process)}, while the "
-            f"batch of {name_samples(request.samples)} was waited for. Fewer workers, or batches ahead, take less "
-            "memory; without workers the rank itself reads, and shows what happens",
+            f"a worker of rank {self._rank} that loads data (process {process.pid}) {worker.describe_end()}, while the "
+            f"batch of {name_samples(request.samples)} was waited for. {todo}",
             rank=self._rank,
             exit_code=process.exitcode,
+        )
+
+    def _no_memory(self, error: NoBlock, request: Request) -> EnvironmentProblem:
+        who = f"a worker of rank {self._rank}" if error.in_worker else f"rank {self._rank}"
+        return EnvironmentProblem(
+            f"the system gives {who} no memory for the batch of {name_samples(request.samples)}: {error}. Where files "
+            "are too many, let the data set close those that it opens, or raise what a process may have open (ulimit "
+            "-n); where memory is short, keep fewer batches, or take fewer workers and fewer batches ahead",
+            rank=self._rank,
+            samples=tuple(request.samples),
         )
 
     def _cannot_take(self, error: Exception, request: Request) -> InputError:

@@ -3,33 +3,35 @@
     worker   answer ─▶ pickled, its arrays aside ─▶ block 2 ▒▒▒▒▒▒▒▒     "block 2, these parts" ─▶ pipe
     rank     answer ◀─ unpickled, its arrays are parts of block 2         ▒ until nothing refers to them
 
-Nothing but a short message goes through the pipe, so that neither end ever waits for the other to read. A block is
-used again as soon as the rank has let go of the batch in it: its pages are there, and nothing is opened, mapped or
-copied to take a batch over. The rank says with each request which block the answer goes to, since only it knows which
-are free. Blocks have no name: they are gone with the last process that has mapped them, however that ends.
+Nothing but a short message goes through the pipe, so that neither end ever waits for the other to read: sizes of the
+parts lie in the block too, for a batch may have thousands. A block is used again as soon as the rank has let go of the
+batch in it: its pages are there, and nothing is opened, mapped or copied to take a batch over. The rank says with each
+request which block the answer goes to, since only it knows which are free. Blocks have no name: they are gone with the
+last process that has mapped them, however that ends. Nor do they keep a file open, so that a rank may hold as many
+batches as it likes; only while one is made, each end needs a descriptor.
 
 Source:
-    PEP 574, pickle protocol 5 with out-of-band data; memfd_create(2); unix(7), SCM_RIGHTS.
+    memfd_create(2); unix(7), SCM_RIGHTS.
 """
 
+import errno
 import mmap
 import os
 import pickle
+import socket
 import weakref
 from collections import deque
-from io import BytesIO
-from multiprocessing import reduction
+from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy
 import torch
 
-_ALIGNMENT = 64
-_PAGE = mmap.PAGESIZE
-LEAST_BYTES = 4096
-"""Arrays of fewer bytes are pickled, so that who keeps the labels of a batch does not keep its images [bytes]."""
+from trimaran.runtime.feed.packing import Arrived, Packed
 
+_PAGE = mmap.PAGESIZE
 _SOMETIMES_MORE = 8
 """A block has this part of what its batch takes on top, for batches that take a little more."""
 
@@ -40,12 +42,26 @@ class Message(NamedTuple):
     Attributes:
         block: its number
         new_bytes: size of the block where its memory is new, and follows; 0: it is known [bytes]
-        parts: sizes of the pickled answer and of its arrays, which follow each other, aligned [bytes]
+        parts: how many there are: the pickled answer and its arrays, which follow their sizes in the block
+        problem: why the worker has no memory for the batch, which then is nowhere; empty: it has
     """
 
     block: int
-    new_bytes: int
-    parts: tuple[int, ...]
+    new_bytes: int = 0
+    parts: int = 0
+    problem: str = ""
+
+
+class NoBlock(Exception):
+    """The system gives no memory for a batch; the text has its reason.
+
+    Attributes:
+        in_worker: it is the worker that gets none, not its rank
+    """
+
+    def __init__(self, reason: str, *, in_worker: bool) -> None:
+        super().__init__(reason)
+        self.in_worker = in_worker
 
 
 class Sender:
@@ -57,10 +73,10 @@ class Sender:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._blocks: dict[int, mmap.mmap] = {}
+        self._blocks: dict[int, memoryview] = {}
 
-    def send(self, packed: "Packed", block: int) -> None:
-        """Hand an answer over.
+    def send(self, packed: Packed, block: int) -> None:
+        """Hand an answer over, or say why there is no memory for it.
 
         Args:
             packed: the answer
@@ -69,18 +85,29 @@ class Sender:
         known = self._blocks.get(block)
         if known is not None and len(known) >= packed.nbytes:
             packed.write(known)
-            self._connection.send_bytes(pickle.dumps(Message(block, 0, packed.sizes)))
+            self._say(Message(block, parts=len(packed.sizes)))
             return
         size = -(-(packed.nbytes + packed.nbytes // _SOMETIMES_MORE) // _PAGE) * _PAGE
-        descriptor = os.memfd_create("trimaran-batch", os.MFD_CLOEXEC)
+        try:
+            descriptor = os.memfd_create("trimaran-batch", os.MFD_CLOEXEC)
+        except OSError as error:
+            self._say(Message(block, problem=str(error)))
+            return
         try:
             os.ftruncate(descriptor, size)
-            self._blocks[block] = mmap.mmap(descriptor, size)
+            self._blocks[block] = _map(descriptor, size)
+        except (OSError, RuntimeError) as error:
+            self._say(Message(block, problem=_first_line(error)))
+        else:
             packed.write(self._blocks[block])
-            self._connection.send_bytes(pickle.dumps(Message(block, size, packed.sizes)))
-            reduction.send_handle(self._connection, descriptor, None)
+            self._say(Message(block, size, len(packed.sizes)))
+            with socket_of(self._connection) as line:
+                socket.send_fds(line, [b"."], [descriptor])
         finally:
             os.close(descriptor)
+
+    def _say(self, message: Message) -> None:
+        self._connection.send_bytes(pickle.dumps(tuple(message)))
 
 
 class Receiver:
@@ -92,7 +119,7 @@ class Receiver:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._blocks: dict[int, mmap.mmap] = {}
+        self._blocks: dict[int, memoryview] = {}
         # Whoever drops the last reference to a batch may be any thread: appending and popping are whole.
         self._free: deque[int] = deque()
         self._made = 0
@@ -105,129 +132,58 @@ class Receiver:
             self._made += 1
             return self._made - 1
 
-    def receive(self) -> "Arrived":
+    def receive(self) -> Arrived:
         """The next answer, as it lies in its block, which is not used again before nothing refers to it.
 
         Raises:
             EOFError, OSError: the worker has ended
+            NoBlock: there is no memory for it; the answers after it may come
         """
-        message: Message = pickle.loads(self._connection.recv_bytes())  # noqa: S301 from a worker of this process
+        message = Message(*pickle.loads(self._connection.recv_bytes()))  # noqa: S301 from a worker of this process
+        if message.problem:
+            self._free.append(message.block)
+            raise NoBlock(message.problem, in_worker=True)
         if message.new_bytes:
-            descriptor = reduction.recv_handle(self._connection)
-            try:
-                self._blocks[message.block] = mmap.mmap(descriptor, message.new_bytes)
-            finally:
-                os.close(descriptor)
+            self._blocks[message.block] = self._take_memory(message.new_bytes)
         # All arrays refer to this one, and it goes with the last of them.
         whole = numpy.frombuffer(self._blocks[message.block], dtype=numpy.uint8)
         weakref.finalize(whole, self._free.append, message.block).atexit = False
-        return Arrived(_cut(whole.data, message.parts))
+        return Arrived(whole.data, message.parts)
+
+    def _take_memory(self, nbytes: int) -> memoryview:
+        """The memory of a new block. Where there is none the block is never asked for again: the worker has it."""
+        with socket_of(self._connection) as line:
+            said, descriptors, _, _ = socket.recv_fds(line, 1, 1, socket.MSG_CMSG_CLOEXEC)
+        if not said:
+            raise EOFError
+        if not descriptors:
+            # The system drops those for which this process has no place.
+            raise NoBlock(os.strerror(errno.EMFILE), in_worker=False)
+        try:
+            return _map(descriptors[0], nbytes)
+        except RuntimeError as error:
+            raise NoBlock(_first_line(error), in_worker=False) from error
+        finally:
+            os.close(descriptors[0])
 
 
-class Arrived:
-    """An answer that lies in a block.
-
-    Args:
-        parts: the pickled answer, and its arrays
-    """
-
-    def __init__(self, parts: list[memoryview]) -> None:
-        self._pickled, *self._arrays = parts
-
-    def unpack(self) -> Any:
-        """The answer; its tensors and arrays are parts of the block.
-
-        Raises:
-            Exception: whatever an object raises that is unpickled
-        """
-        return pickle.loads(self._pickled, buffers=self._arrays)  # noqa: S301 from a worker of this process
+@contextmanager
+def socket_of(connection: Connection) -> Iterator[socket.socket]:
+    """The socket that a connection is; it takes no descriptor of its own."""
+    line = socket.socket(fileno=connection.fileno())
+    try:
+        # Where the program has set a time-out for all sockets, this one would no longer wait, and so the connection.
+        line.setblocking(True)
+        yield line
+    finally:
+        line.detach()
 
 
-class Packed:
-    """An answer, ready to be written to a block.
-
-    Args:
-        answer: what is handed over
-        least_bytes: of an array that goes aside; smaller ones are pickled [bytes]
-
-    Attributes:
-        sizes: of the pickled answer and of its arrays [bytes]
-        nbytes: that it takes of a block [bytes]
-
-    Raises:
-        Exception: whatever an object raises that cannot be pickled
-    """
-
-    def __init__(self, answer: Any, *, least_bytes: int = LEAST_BYTES) -> None:
-        arrays: list[pickle.PickleBuffer] = []
-        file = BytesIO()
-
-        def is_small(array: pickle.PickleBuffer) -> bool:
-            if array.raw().nbytes < least_bytes:
-                return True
-            arrays.append(array)
-            return False
-
-        _Pickler(file, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=is_small).dump(answer)
-        self._parts = [file.getbuffer(), *(array.raw() for array in arrays)]
-        self.sizes = tuple(part.nbytes for part in self._parts)
-        self.nbytes = sum(_aligned(size) for size in self.sizes)
-
-    def write(self, block: mmap.mmap) -> None:
-        """Write it.
-
-        Args:
-            block: of `nbytes` or more
-        """
-        for place, part in zip(_cut(memoryview(block), self.sizes), self._parts, strict=True):
-            place[:] = part
+def _map(descriptor: int, nbytes: int) -> memoryview:
+    """A file as memory. It stays when the descriptor is closed, where Python's own mmap keeps one open."""
+    memory = torch.from_file(f"/proc/self/fd/{descriptor}", shared=True, size=nbytes, dtype=torch.uint8)
+    return memory.numpy().data
 
 
-class _Pickler(pickle.Pickler):
-    """Puts plain tensors aside, as protocol 5 does with numpy's arrays."""
-
-    def reducer_override(self, value: Any) -> Any:
-        if type(value) is not torch.Tensor or not _is_plain(value):
-            return NotImplemented
-        dense = value if _is_dense(value) else value.contiguous()
-        flat = dense.as_strided((dense.numel(),), (1,)).view(torch.uint8).numpy()
-        return _as_tensor, (pickle.PickleBuffer(flat.data), dense.dtype, tuple(dense.shape), dense.stride())
-
-
-def _as_tensor(array: Any, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...]) -> torch.Tensor:
-    return torch.frombuffer(array, dtype=dtype).as_strided(shape, stride)
-
-
-def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether it is nothing but its bytes on the host, without attributes that somebody has given it."""
-    return (
-        tensor.layout == torch.strided
-        and tensor.device.type == "cpu"
-        and not (tensor.requires_grad or tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
-        and not (tensor.is_nested or vars(tensor))
-        # One value that stands for many is smaller where it lies.
-        and 0 < tensor.nbytes <= tensor.untyped_storage().nbytes()
-    )
-
-
-def _is_dense(tensor: torch.Tensor) -> bool:
-    """Whether its elements fill their memory, in some order of its dims."""
-    expected = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size != 1 and stride != expected:
-            return False
-        expected *= size
-    return True
-
-
-def _cut(memory: memoryview, sizes: tuple[int, ...]) -> list[memoryview]:
-    """Parts that follow each other, each aligned."""
-    parts, start = [], 0
-    for size in sizes:
-        parts.append(memory[start : start + size])
-        start += _aligned(size)
-    return parts
-
-
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0]

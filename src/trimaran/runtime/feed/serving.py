@@ -6,12 +6,15 @@ import os
 import pickle
 import signal
 from multiprocessing.connection import Connection
+from typing import Any
 
 import torch
 from torch.utils.data._utils import worker as torch_worker
 
-from trimaran.graph.data_faults import sending_fault
-from trimaran.runtime.feed.passing import Packed, Sender
+from trimaran.graph.data_faults import arriving_fault, sending_fault
+from trimaran.runtime.feed.packing import Packed
+from trimaran.runtime.feed.parcel import Parcel, Sent
+from trimaran.runtime.feed.passing import Sender
 from trimaran.runtime.feed.reading import Answer, Reading, Request
 from trimaran.runtime.seeds import derive_seed, seed_host
 
@@ -19,7 +22,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def serve(
-    reading: Reading,
+    parcel: Parcel | Sent,
     connection: Connection,
     *,
     inherited: Connection | None,
@@ -32,7 +35,7 @@ def serve(
     """Answer requests until the rank hangs up.
 
     Args:
-        reading: makes a batch of a request
+        parcel: has the reading, which makes a batch of a request
         connection: to the rank
         inherited: the rank's end, which a fork has too; only without it does the pipe tell of the rank's end
         number: of this worker
@@ -52,6 +55,7 @@ def serve(
     torch.set_num_threads(1)
     own_seed = derive_seed(seed, "worker", number)
     seed_host(own_seed)
+    reading = _open(parcel)
     # What `torch.utils.data.get_worker_info` tells a data set; it is not to be set by others, but read by all.
     info = torch_worker.WorkerInfo(id=number, num_workers=count, seed=own_seed, dataset=reading.dataset)
     torch_worker._worker_info = info
@@ -60,6 +64,27 @@ def serve(
         while True:
             request, block = pickle.loads(connection.recv_bytes())  # noqa: S301 from the rank that made this process
             sender.send(_packed(reading[request], request), block)
+
+
+class _Nothing:
+    """In the place of a reading that did not arrive: its answers say so."""
+
+    dataset: Any = None
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def __getitem__(self, request: Request) -> Answer:
+        fault = arriving_fault(self._error, request.samples)
+        return Answer(request.key, len(request.samples), None, 0.0, 0.0, fault)
+
+
+def _open(parcel: Parcel | Sent) -> Reading | _Nothing:
+    try:
+        reading: Reading = parcel.open()
+    except Exception as error:  # noqa: BLE001 whatever an object of the user's raises, or a module of his
+        return _Nothing(error)
+    return reading
 
 
 def _packed(answer: Answer, request: Request) -> Packed:

@@ -35,7 +35,8 @@ from typing import Any
 
 from trimaran.errors import EnvironmentProblem, InputError
 from trimaran.graph.data_faults import describe
-from trimaran.runtime.feed.passing import Receiver
+from trimaran.runtime.feed.parcel import Parcel, Unsendable
+from trimaran.runtime.feed.passing import NoBlock, Receiver, socket_of
 from trimaran.runtime.feed.reading import Answer, Reading, Request
 from trimaran.runtime.feed.serving import serve
 
@@ -60,6 +61,11 @@ class Worker:
         count: workers of its rank
         seed: of the job
 
+    Attributes:
+        process: it
+        method: by which it was started
+        has_answered: it has loaded something
+
     Raises:
         InputError: it is not forked, and the data set cannot be sent to it
         EnvironmentProblem: the system starts no process
@@ -72,9 +78,10 @@ class Worker:
         main = threading.current_thread() is threading.main_thread()
         parent = os.getpid() if main else None
         here, there = _open_pipe(number)
+        parcel = Parcel(reading)
         self.process: BaseProcess = context.Process(
             target=serve,
-            args=(reading, there),
+            args=(parcel, there),
             kwargs={
                 "inherited": here if method == "fork" else None,
                 "number": number,
@@ -89,6 +96,7 @@ class Worker:
         # Requests in their order: not sent yet, and the sizes of those that were sent and are not answered [bytes].
         self._waiting: deque[bytes] = deque()
         self._sent: deque[int] = deque()
+        self.method, self.has_answered = method, False
         try:
             _start(self.process, number, method)
         except BaseException:
@@ -97,6 +105,7 @@ class Worker:
         finally:
             # With its only other end in the worker, the pipe tells when that is gone.
             there.close()
+            parcel.close()
 
     def ask(self, request: Request) -> None:
         """Have a microbatch loaded, after those that were asked for before.
@@ -115,6 +124,7 @@ class Worker:
 
         Raises:
             WorkerEnded: it will not come
+            NoBlock: the system gives no memory for it
             Exception: whatever an object in it raises that is unpickled
         """
         ready = wait([self._connection, self.process.sentinel], timeout_s)
@@ -124,20 +134,35 @@ class Worker:
             if self._connection not in ready and not self._connection.poll():
                 raise EOFError
             arrived = self._receiver.receive()
+        except NoBlock:
+            self._go_on()
+            raise
         except (EOFError, OSError):
             self.process.join(_ENDING_S)
             raise WorkerEnded from None
-        self._sent.popleft()
-        self._send()
+        self._go_on()
         answer: Answer = arrived.unpack()
         return answer
+
+    def describe_end(self) -> str:
+        """How it has ended, for people."""
+        code = self.process.exitcode
+        if code is None or code >= 0:
+            return f"ended with exit code {code}"
+        text = f"was killed by {signal.Signals(-code).name}"
+        return f"{text} (by hand, or by the system when memory ran out)" if code == -signal.SIGKILL else text
 
     def hang_up(self) -> None:
         """Tell it to end, once it has done what it is at."""
         # Workers that were forked later have this end too, so that closing it is not enough.
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(self._connection.fileno())) as line:
+        with contextlib.suppress(OSError), socket_of(self._connection) as line:
             line.shutdown(socket.SHUT_RDWR)
         self._connection.close()
+
+    def _go_on(self) -> None:
+        self.has_answered = True
+        self._sent.popleft()
+        self._send()
 
     def _send(self) -> None:
         """Send requests, as many as surely find room where nobody reads."""
@@ -170,19 +195,6 @@ def end_workers(workers: list[Worker]) -> None:
         process.join()
 
 
-def describe_end(process: BaseProcess) -> str:
-    """How a process has ended, for people.
-
-    Args:
-        process: that has
-    """
-    code = process.exitcode
-    if code is None or code >= 0:
-        return f"ended with exit code {code}"
-    text = f"was killed by {signal.Signals(-code).name}"
-    return f"{text} (by hand, or by the system when memory ran out)" if code == -signal.SIGKILL else text
-
-
 def _open_pipe(number: int) -> tuple[Connection, Connection]:
     try:
         return multiprocessing.Pipe()
@@ -198,10 +210,8 @@ def _start(process: BaseProcess, number: int, method: str) -> None:
             process.start()
     except OSError as error:
         raise _no_worker(error, number) from error
-    except Exception as error:
-        if isinstance(error, TypeError | AttributeError) or "pickle" in f"{type(error).__name__} {error}".lower():
-            raise _cannot_send(error, method) from error
-        raise
+    except Unsendable as error:
+        raise _cannot_send(error.__cause__ or error, method) from error
 
 
 def _no_worker(error: OSError, number: int) -> EnvironmentProblem:
@@ -213,7 +223,7 @@ def _no_worker(error: OSError, number: int) -> EnvironmentProblem:
     )
 
 
-def _cannot_send(error: Exception, method: str) -> InputError:
+def _cannot_send(error: BaseException, method: str) -> InputError:
     return InputError(
         f'the data set cannot be sent to workers, which start by "{method}" here: {describe(error)}. Let Job.dataset '
         "and Job.collate be of functions and classes at the top level of a module, without open files or locks; or use "

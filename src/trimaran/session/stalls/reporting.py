@@ -116,11 +116,12 @@ def usable_cores() -> int:
 
 def _way(found: WayFindings) -> WaySplit:
     step_s, low, high = figure_interval(lambda split: split.step_s, found.mean, found.blocks)
+    spreads = len(found.blocks) > 1
     return WaySplit(
         step_time_s=step_s,
-        step_interval_s=(max(0.0, low), high),
+        step_interval_s=(max(0.0, low), high) if spreads else None,
         shares=asdict(found.mean),
-        share_intervals_s={name: _interval(name, found) for name in CLASSES},
+        share_intervals_s={name: _interval(name, found) for name in CLASSES} if spreads else None,
         steps=found.steps,
     )
 

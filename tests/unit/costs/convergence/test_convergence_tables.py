@@ -42,6 +42,15 @@ def test_epochs_beside_samples_say_what_an_epoch_holds() -> None:
     assert _parse("global_batch,epochs,steps\n64,4,200\n320,6,60\n").samples_per_epoch == 3200
 
 
+def test_epochs_in_one_row_and_updates_in_another_are_samples_where_an_epoch_is_known() -> None:
+    """4 epochs of 3200 are 12800 samples, 120 updates of 128 are 15360; without the 3200 nobody can compare them."""
+    table = _parse("global_batch,epochs,steps,samples_per_epoch\n64,4,,3200\n128,,120,3200\n")
+    assert (table.unit, [point.amount for point in table.points]) == ("samples", [12800.0, 15360.0])
+    assert table.samples_per_epoch == 3200
+    with pytest.raises(InputError, match=r"line 3: no epochs, which line 2 has: .* or samples_per_epoch"):
+        _parse("global_batch,epochs,steps\n64,4,\n128,,120\n")
+
+
 def test_an_update_more_or_less_is_no_contradiction() -> None:
     """3199 samples are 49.98 updates of 64: 50 with the smaller last one."""
     assert _parse("global_batch,samples,steps\n64,3199,50\n").points[0].amount == 3199.0

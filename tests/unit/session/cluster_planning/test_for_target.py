@@ -87,7 +87,7 @@ def test_the_document_has_every_key_and_reads_as_json(planned: MachinePlan) -> N
         (batch, devices) for batch in (1024, 4096) for devices in (1, 2, 4)
     }
     assert document["pareto"]
-    assert any("to the target" in line for line in machine_plan_lines(document))
+    assert any("to the target" in str(line) for line in machine_plan_lines(document))
 
 
 def test_a_plan_file_has_the_batch_and_the_training(planned: MachinePlan, tmp_path: Path) -> None:

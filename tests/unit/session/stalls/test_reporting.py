@@ -5,7 +5,7 @@ from tests.unit.session.stalls.made import findings, split, uneven, way
 from trimaran.measure.stalls.findings import WayFindings
 from trimaran.measure.stalls.steps import Way
 from trimaran.program import Strategy
-from trimaran.session.stalls.reporting import _interval, _without, describe_limits
+from trimaran.session.stalls.reporting import _interval, _way, _without, describe_limits
 
 
 def notes(cached: WayFindings, **others: WayFindings) -> str:
@@ -65,3 +65,11 @@ def test_one_block_does_not_tell_of_cold_steps() -> None:
 
 def test_an_epoch_of_one_batch_is_said_to_have_no_cold_steps() -> None:
     assert "No step was cold" in notes(waiting(5.0, 5.0))
+
+
+def test_one_block_of_steps_has_no_interval_and_two_have() -> None:
+    block = split(compute=100.0)
+    one, two = (_way(uneven(way(block), *[block] * count)) for count in (1, 2))
+    assert one.step_interval_s is one.share_intervals_s is None
+    assert two.step_interval_s is not None
+    assert two.share_intervals_s is not None

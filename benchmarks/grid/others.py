@@ -1,0 +1,59 @@
+"""How much of the machine other programs take while something is timed.
+
+A step of two ranks on two cores ends with the slower one, so whatever runs beside them lengthens it; beside a step of
+one rank there is a core left. A low priority does not keep a program off where each session is a scheduling group of
+its own (`kernel.sched_autogroup_enabled`): niceness counts only within a group.
+"""
+
+import os
+import resource
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What has been spent until now.
+
+    Attributes:
+        wall_s: on the wall's clock [s]
+        machine_s: by all cores together on anything, other virtual machines among it [s]
+        own_s: by this process and those of its children that have ended [s]
+    """
+
+    wall_s: float
+    machine_s: float
+    own_s: float
+
+
+def read_spent() -> Reading:
+    """What has been spent until now.
+
+    Source:
+        proc_stat(5): user, nice, system, idle, iowait, irq, softirq, steal, in ticks, since the machine started.
+    """
+    ticks = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return Reading(
+        wall_s=time.perf_counter(),
+        machine_s=(sum(ticks[:3]) + sum(ticks[5:])) / os.sysconf("SC_CLK_TCK"),
+        own_s=sum(usage.ru_utime + usage.ru_stime for usage in used),
+    )
+
+
+def others_share(before: Reading, after: Reading, *, cores: int) -> float:
+    """The part of the cores that others took between two readings [0..1].
+
+    Args:
+        before: at the start
+        after: at the end, when the children that were started meanwhile have ended
+        cores: of the machine
+
+    Example:
+        >>> start = Reading(wall_s=0.0, machine_s=100.0, own_s=5.0)
+        >>> others_share(start, Reading(wall_s=10.0, machine_s=117.0, own_s=20.0), cores=2)
+        0.1
+    """
+    spent_s = (after.machine_s - before.machine_s) - (after.own_s - before.own_s)
+    return max(0.0, spent_s) / (cores * (after.wall_s - before.wall_s))

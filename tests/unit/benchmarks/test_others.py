@@ -1,0 +1,28 @@
+"""What other programs take of the cores beside a benchmark."""
+
+import time
+
+import pytest
+from benchmarks.grid.others import Reading, others_share, read_spent
+
+TICK_S = 0.01
+
+
+def test_what_is_not_own_is_others():
+    """Of 2 cores over 10 s (20 s) the machine spent 17 s, this program 15 s: 2 / 20."""
+    before = Reading(wall_s=0.0, machine_s=100.0, own_s=5.0)
+    after = Reading(wall_s=10.0, machine_s=117.0, own_s=20.0)
+
+    assert others_share(before, after, cores=2) == pytest.approx(0.1)
+
+
+def test_own_work_counts_for_this_program_and_for_the_machine():
+    before, start_s = read_spent(), time.process_time()
+    while time.process_time() - start_s < 0.2:
+        pass
+    after = read_spent()
+
+    own_s = after.own_s - before.own_s
+    assert own_s >= 0.2 - TICK_S
+    # The machine counts in ticks, on each core.
+    assert after.machine_s - before.machine_s > own_s - 10 * TICK_S
