@@ -174,11 +174,11 @@ def outcome_table(outcomes: Sequence[Outcome]) -> Table:
     if any(kept.samples_factor != best.samples_factor for kept, best in pairs):
         caption = caption.replace("by a new search", "by a new search, the soonest to the target")
     table = frame_table("What a change would give", caption)
-    table.add_column("change", no_wrap=True)
+    table.add_column("change")
     table.add_column("this plan", justify="right", no_wrap=True)
     table.add_column("gain", justify="right", no_wrap=True)
     table.add_column("interval", justify="right", no_wrap=True)
-    table.add_column("then chosen")
+    table.add_column("then chosen", min_width=len("then chosen"))
     compared = (one for outcome in outcomes for one in (outcome.kept, outcome.best) if one is not None)
     table.add_column(f"its {_measure(compared)}", justify="right", no_wrap=True)
     for outcome in outcomes:

@@ -82,7 +82,7 @@ def plan_there(
         print_json(machine_plan_document(found))
         return
     for line in machine_plan_lines(machine_plan_document(found)):
-        console().print(line, soft_wrap=True, markup=False)
+        console().print(line, markup=False)
 
 
 def request_there(

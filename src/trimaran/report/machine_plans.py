@@ -3,25 +3,29 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from rich.table import Table
+from rich.text import Text
+
 from trimaran.report.accuracy import outlook_lines
+from trimaran.report.framing import frame_table
 from trimaran.units import format_bytes, format_seconds
 
 ROWS = 12
 """Strategies that are listed."""
 
 
-def machine_plan_lines(document: Mapping[str, Any]) -> list[str]:
-    """A plan as lines of text.
+def machine_plan_lines(document: Mapping[str, Any]) -> list[str | Table]:
+    """A plan as sentences and a table of strategies, readable at 80 columns.
 
     Args:
         document: as `trimaran plan --cluster … --json` prints it
     """
     chosen = document["chosen"]
-    lines = [
+    lines: list[str | Table] = [
         f"{document['job']} on {document['devices']} of {document['machine']} ({document['device']}), "
         f"global batch {document['global_batch_size']}, {document['precision']}, {document['software']}",
         "",
-        *_table(document),
+        _table(document),
         "",
         f"Chosen: {chosen['strategy']}, {format_seconds(chosen['step_time_s'])} a step "
         f"({_interval(chosen['interval_s'])}), {_gain(document)}.",
@@ -47,16 +51,20 @@ def _gain(document: Mapping[str, Any]) -> str:
     return f"{chosen['speedup']:.2f} times one device{lone}"
 
 
-def _table(document: Mapping[str, Any]) -> Iterator[str]:
+def _table(document: Mapping[str, Any]) -> Table:
     rows = document.get("at_batch", document)["candidates"][:ROWS]
-    width = max(8, *(len(row["strategy"]) for row in rows))
     gain = "speedup" if "speedup" in rows[0] else "mfu"
-    yield f"{'strategy':<{width}}  {'step':>9}  {gain:>7}  {'memory':>9}  limited by".rstrip()
+    table = frame_table()
+    table.add_column("strategy")
+    for title in ("step", gain, "memory"):
+        table.add_column(title, justify="right", no_wrap=True)
+    if any(row["limiter"] for row in rows):
+        table.add_column("limited by")
     for row in rows:
-        yield (
-            f"{row['strategy']:<{width}}  {format_seconds(row['step_time_s']):>9}  {row[gain]:>7.2f}  "
-            f"{format_bytes(max(row['peak_bytes'], default=0)):>9}  {row['limiter']}"
-        ).rstrip()
+        memory = format_bytes(max(row["peak_bytes"], default=0))
+        cells = (row["strategy"], format_seconds(row["step_time_s"]), f"{row[gain]:.2f}", memory, row["limiter"])
+        table.add_row(*map(Text, cells[: len(table.columns)]))
+    return table
 
 
 def _placement(placement: Mapping[str, int]) -> Iterator[str]:

@@ -149,9 +149,10 @@ def placing_lines(report: PlacingReport) -> list[str | Table]:
         report: of a placement
     """
     heft = "" if report.heft_s is None else f" (a list schedule by earliest finish: {format_seconds(report.heft_s)})"
+    wires = f", {format_rate(report.bytes_per_s)} each way" if report.devices > 1 else ""
     lines: list[str | Table] = [
-        f"{report.name} on {format_count(report.devices, 'device')}, "
-        f"{format_rate(report.bytes_per_s)} each way: {format_seconds(report.makespan_s)} a step{heft}",
+        f"{report.name} on {format_count(report.devices, 'device')}{wires}: "
+        f"{format_seconds(report.makespan_s)} a step{heft}",
         f"{report.speedup:.3f} times as fast as one device ({format_seconds(report.serial_s)}); "
         + (
             "proved to be the best"

@@ -117,3 +117,10 @@ def test_percentages_that_count_samples_are_to_the_target() -> None:
     print_prices(out, [PinPrice(pin="--dp 2", without=lossy, price=0.5, to_target=True)])
     assert isinstance(out.file, io.StringIO)
     assert "--dp 2 costs 50.0 % to the target: without it" in out.file.getvalue()
+
+
+def test_several_changes_at_once_leave_room_for_what_is_then_chosen() -> None:
+    given = problem()
+    found = explain(given, search(given), changes=[parse_change("link=pcie3x16,memory=40GiB,compute=x2")])
+    lines = shown(outcome_table(found.outcomes))
+    assert any("then chosen" in line for line in lines)

@@ -6,8 +6,9 @@ for very many devices, 0 where everything shares one. The forward decides the de
 Devices and links are filled into their gaps.
 """
 
-from bisect import insort
+from bisect import bisect_right, insort
 from collections.abc import Sequence
+from operator import itemgetter
 
 from trimaran.planner.placement.flat import Flat
 from trimaran.planner.placement.lay import Layout, by_start, lay
@@ -36,6 +37,9 @@ def urgencies(flat: Flat, crossing: float) -> list[float]:
     return urgency
 
 
+_END = itemgetter(1)
+
+
 class Gaps:
     """What one device or link is busy with, as intervals in order."""
 
@@ -47,9 +51,9 @@ class Gaps:
     def earliest(self, ready: float, length: float) -> float:
         """The first moment from which it is free long enough."""
         moment = ready
-        for begin, end in self.busy:
-            if end <= moment:
-                continue
+        # Intervals do not overlap, so they are in the order of their ends too.
+        for index in range(bisect_right(self.busy, moment, key=_END), len(self.busy)):
+            begin, end = self.busy[index]
             if moment + length <= begin:
                 break
             moment = end

@@ -49,7 +49,7 @@ class Limits:
 
 
 def lists(flat: Flat) -> list[Layout]:
-    """Schedules by lists, and everything on one device."""
+    """Schedules by lists, that of HEFT first, and everything on one device."""
     found = [list_schedule(flat, share) for share in SHARES]
     homes = set(flat.pins.values()) or set(range(flat.devices))
     if len(homes) == 1 or not flat.pins:

@@ -9,7 +9,6 @@ from trimaran.planner.placement import exact
 from trimaran.planner.placement.asked import check_problem
 from trimaran.planner.placement.bounds import least_s
 from trimaran.planner.placement.flat import Flat, flatten
-from trimaran.planner.placement.heft import list_schedule
 from trimaran.planner.placement.lay import Layout
 from trimaran.planner.placement.reasons import reasons
 from trimaran.planner.placement.room import fits
@@ -63,11 +62,11 @@ def place(
     )
     check_problem(problem)
     flat = flatten(problem)
-    heft = list_schedule(flat, 1.0)
-    first = min((heft, *lists(flat)), key=lambda one: one.makespan_s)
+    listed = lists(flat)
+    heft, first = listed[0], min(listed, key=lambda one: one.makespan_s)
     best, bound_s, method = _solved(flat, first, limits, gap)
     if not fits(flat, best):
-        best, bound_s, method = _within_memory(flat, [heft, *lists(flat)], bound_s, limits, gap)
+        best, bound_s, method = _within_memory(flat, listed, bound_s, limits, gap)
     return written(
         problem,
         flat,

@@ -20,6 +20,10 @@ from trimaran.planner.placement.stages import Stage, flat_of, side_nodes, stages
 _FEW = 20
 """Nodes up to which nothing is left out to find waists."""
 
+_APART = 0.75
+"""Share of the nodes that the largest stage may keep for side branches to be left out: else nothing falls apart, and
+leaving out again what is on the side of the rest would go on nearly for ever."""
+
 _LARGE = 1000
 """Nodes times pairs of devices beyond which a constraint program takes longer to set up than it is worth."""
 
@@ -104,10 +108,10 @@ def _shares(parts: Sequence[Flat]) -> list[float]:
 def _begin(work: _Work, limits: Limits, share: float, gap: float, pool: ThreadPoolExecutor) -> None:
     """Anneal a stage, and set a constraint program on it."""
     part = work.part
-    if work.gap_s <= 1e-9 * work.bound_s:
+    if work.gap_s <= 1e-9 * work.bound_s or limits.over():
         return
     own = replace(limits, steps=0.6 * limits.steps * share, work=0.6 * limits.work * share)
-    dropped = side_nodes(part) if part.n > _FEW else []
+    dropped = _hiding_waists(part)
     if dropped:
         half = replace(own, steps=0.7 * own.steps, work=0.8 * own.work)
         core, kept = without(part, dropped)
@@ -129,6 +133,16 @@ def _begin(work: _Work, limits: Limits, share: float, gap: float, pool: ThreadPo
         gap=gap,
         deadline=limits.deadline,
     )
+
+
+def _hiding_waists(part: Flat) -> list[int]:
+    """Side branches without which a stage falls apart; none where most of it would still be one stage."""
+    dropped = side_nodes(part) if part.n > _FEW else []
+    if not dropped:
+        return []
+    core, _ = without(part, dropped)
+    largest = max(stage.last - stage.first for stage in stages(core))
+    return dropped if largest <= _APART * part.n else []
 
 
 def _finish(work: _Work) -> None:

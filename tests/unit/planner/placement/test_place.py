@@ -1,5 +1,7 @@
 """Placements that can be worked out by hand."""
 
+import random
+import time
 from dataclasses import replace
 
 import pytest
@@ -188,3 +190,16 @@ def test_side_branches_are_put_back() -> None:
     answer = place(replace(problem, nodes=nodes, edges=(*problem.edges, (30, len(nodes) - 1))), time_limit_s=6)
     assert served(answer, "aux") > 0
     assert answer.gap < 0.01
+
+
+@pytest.mark.alone
+def test_a_large_network_that_nothing_narrows_is_placed_in_its_time() -> None:
+    """Leaving out its side branches again and again, each time with new lists, took many times the limit."""
+    draw = random.Random(7)
+    nodes = [node(f"n{number}", draw.uniform(0.05, 2), draw.uniform(0.05, 4), 1e-3) for number in range(2000)]
+    edges = {(draw.randrange(max(0, number - 40), number), number) for number in range(1, 2000) for _ in range(2)}
+    began = time.monotonic()
+    found = place(alike(nodes, sorted(edges), memory=1e12), time_limit_s=8.0)
+    assert time.monotonic() - began < 8.0
+    assert found.heft_s is not None
+    assert found.makespan_s <= found.heft_s
