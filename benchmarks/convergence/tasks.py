@@ -14,6 +14,7 @@ class Task:
     """A benchmark.
 
     `unit` is that of the curve: rows in steps become samples, rows in tokens samples of `tokens_per_sample`.
+    `network` is empty where a checkpoint is tuned further: such a curve is not that of training the network.
     """
 
     name: str
@@ -32,11 +33,15 @@ _TRAINING = "a target is reached when an evaluation says so: amounts are multipl
 _RETINANET = Task(
     name="retinanet",
     title="RetinaNet on OpenImages to 0.34 mAP",
+    network="retinanet",
     samples_per_epoch=1_170_301,
     notes=(_TRAINING,),
 )
 _DIFFUSION = Task(
-    name="stable-diffusion", title="Stable Diffusion v2 on LAION-400M to FID 90 and CLIP 0.15", unit="samples"
+    name="stable-diffusion",
+    title="Stable Diffusion v2 on LAION-400M to FID 90 and CLIP 0.15",
+    unit="samples",
+    network="stable-diffusion",
 )
 
 TASKS = {
@@ -50,12 +55,23 @@ TASKS = {
     "bert": Task(
         name="bert-large", title="BERT-large on Wikipedia to 72 % of masked words", unit="samples", network="bert:large"
     ),
-    "ssd": Task(name="ssd", title="SSD ResNet-34 on COCO to 23 % mAP", samples_per_epoch=117_266, notes=(_TRAINING,)),
+    "ssd": Task(
+        name="ssd",
+        title="SSD ResNet-34 on COCO to 23 % mAP",
+        network="ssd",
+        samples_per_epoch=117_266,
+        notes=(_TRAINING,),
+    ),
     "ssd(retinanet)": _RETINANET,
     "retinanet": _RETINANET,
-    "dlrm": Task(name="dlrm", title="DLRM on Criteo Terabyte to AUC 0.8025", samples_per_epoch=4_195_197_692),
+    "dlrm": Task(
+        name="dlrm", title="DLRM on Criteo Terabyte to AUC 0.8025", network="dlrm", samples_per_epoch=4_195_197_692
+    ),
     "dlrm_dcnv2": Task(
-        name="dlrm-dcnv2", title="DLRM-DCNv2 on Criteo Terabyte to AUC 0.80275", samples_per_epoch=4_195_197_692
+        name="dlrm-dcnv2",
+        title="DLRM-DCNv2 on Criteo Terabyte to AUC 0.80275",
+        network="dlrm-dcnv2",
+        samples_per_epoch=4_195_197_692,
     ),
     "gpt3": Task(
         name="gpt3-175b",
@@ -65,7 +81,13 @@ TASKS = {
         tokens_per_sample=2048,
         notes=("the amount counts from the benchmark's checkpoint, not from the start",),
     ),
-    "unet3d": Task(name="unet3d", title="3D U-Net on KiTS19 to mean DICE 0.908", unit="samples", samples_per_epoch=168),
+    "unet3d": Task(
+        name="unet3d",
+        title="3D U-Net on KiTS19 to mean DICE 0.908",
+        unit="samples",
+        network="unet3d",
+        samples_per_epoch=168,
+    ),
     "sd": _DIFFUSION,
     "stable_diffusion": _DIFFUSION,
     "llama2_70b_lora": Task(
@@ -75,13 +97,24 @@ TASKS = {
         name="qwen35-397b-grpo", title="Qwen3.5 397B, GRPO, to the benchmark's target", unit="samples"
     ),
     "cosmoflow": Task(
-        name="cosmoflow", title="CosmoFlow to a mean absolute error of 0.124", samples_per_epoch=524_288, program=_HPC
+        name="cosmoflow",
+        title="CosmoFlow to a mean absolute error of 0.124",
+        network="cosmoflow",
+        samples_per_epoch=524_288,
+        program=_HPC,
     ),
     "deepcam": Task(
-        name="deepcam", title="DeepCAM on CAM5 to IoU 0.82", samples_per_epoch=121_266, program=_HPC, notes=(_TRAINING,)
+        name="deepcam",
+        title="DeepCAM on CAM5 to IoU 0.82",
+        network="deepcam",
+        samples_per_epoch=121_266,
+        program=_HPC,
+        notes=(_TRAINING,),
     ),
-    "oc20": Task(name="oc20", title="DimeNet++ on OC20 to forces MAE 0.036", program=_HPC),
-    "openfold": Task(name="openfold", title="OpenFold to lDDT-Ca 0.8", unit="samples", program=_HPC),
+    "oc20": Task(name="oc20", title="DimeNet++ on OC20 to forces MAE 0.036", network="dimenet++", program=_HPC),
+    "openfold": Task(
+        name="openfold", title="OpenFold to lDDT-Ca 0.8", unit="samples", network="openfold", program=_HPC
+    ),
     "ResNet-18 (CIFAR-10)": Task(
         name="resnet18-cifar10",
         title="ResNet-18 on CIFAR-10, the runs that Pollux was simulated with",
