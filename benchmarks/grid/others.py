@@ -30,6 +30,10 @@ class Reading:
 def read_spent() -> Reading:
     """What has been spent until now.
 
+    Where the kernel accounts interrupts apart (`CONFIG_IRQ_TIME_ACCOUNTING`), they count for the machine and for no
+    process. Those of the ranks' own messages are then taken for others, whose part is an upper bound. Elsewhere they
+    count for the process that they interrupt as well.
+
     Source:
         proc_stat(5): user, nice, system, idle, iowait, irq, softirq, steal, in ticks, since the machine started.
     """

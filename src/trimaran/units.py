@@ -153,18 +153,33 @@ def format_count(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-def format_duration(seconds: float) -> str:
+_DURATIONS = (
+    ("days", 86400.0, 4.0),
+    ("h", 3600.0, 2.0),
+    ("min", 60.0, 2.0),
+    ("s", 1.0, 1.0),
+    ("ms", 1e-3, 1.0),
+    ("µs", 1e-6, 1.0),
+)
+"""Units of durations, their size [s], and from how many of them on they are used."""
+
+
+def format_duration(seconds: float, *, beside: float | None = None) -> str:
     """A duration for people, in the largest unit of which it has some.
 
     Args:
         seconds: of a training [s]
+        beside: another one, in whose unit it is told [s]; None: its own
 
     Example:
         >>> format_duration(12.3), format_duration(2585.0), format_duration(140_052.0), format_duration(1e6)
         ('12.3 s', '43.1 min', '38.9 h', '11.6 days')
+        >>> format_duration(9000.0), format_duration(9000.0, beside=2585.0), format_duration(0.783, beside=1.06)
+        ('2.50 h', '150 min', '0.78 s')
     """
-    for unit, size, enough in (("days", 86400.0, 4.0), ("h", 3600.0, 2.0), ("min", 60.0, 2.0)):
-        if seconds >= enough * size:
+    leading = seconds if beside is None else beside
+    for unit, size, enough in _DURATIONS:
+        if leading >= enough * size:
             return f"{_three_digits(seconds / size)} {unit}"
     return format_seconds(seconds)
 

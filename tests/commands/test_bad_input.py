@@ -22,7 +22,7 @@ def assert_told(done: "subprocess.CompletedProcess[str]", code: int, *parts: str
     [
         (["plan", "digit"], 2, 'did you mean "digits"'),
         (["plan", f"{JOBS}:absent"], 2, 'has no function "absent"'),
-        (["plan", "absent.py:make"], 2, "no job file absent.py"),
+        (["plan", "absent.py:make"], 2, "no file absent.py"),
         (["plan", "digits", "--devices", "4096"], 2, "4096 devices were asked for"),
         (["plan", "digits", "--memory", "12"], 2, 'expected a size such as "16 GiB", got "12"'),
         (["train", f"{JOBS}:tiny_dataset"], 2, "4"),

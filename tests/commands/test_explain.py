@@ -32,12 +32,41 @@ def test_a_job_is_profiled_and_its_plan_explained(tmp_path: Path) -> None:
     assert 0.0 < explained["what_if"][0]["gain"] < 0.5
 
 
+def test_on_a_machine_the_plan_of_the_file_is_explained(tmp_path: Path) -> None:
+    """Two stages, where replicas would be chosen."""
+    there = ("--cluster", "dgx1-v100", "--json")
+    asked = ("--devices", "2", "--batch", "4096", "--pp", "2", "--schedule", "gpipe", "--output", "plan.json")
+    done = trimaran("plan", "lenet", *asked, *there, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    planned = json.loads(done.stdout)["chosen"]
+    done = trimaran("explain", "plan.json", "--what-if", "link=x2", *there, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    explained = json.loads(done.stdout)
+    assert (explained["devices"], explained["global_batch_size"]) == (2, 4096)
+    assert explained["plan"]["strategy"] == planned["strategy"]
+    assert explained["plan"]["step_time_s"] == pytest.approx(planned["step_time_s"])
+    assert any("planned again now, dp2" in note for note in explained["notes"])
+
+
+def test_a_transformer_on_many_devices_is_explained(tmp_path: Path) -> None:
+    asked = ("explain", "llama2:70b", "--cluster", "hgx-h100:128", "--devices", "1024", "--why-not", "fsdp")
+    done = trimaran(*asked, "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert next(iter(found)) == "schema_version"
+    assert found["why_not"][0]["best"]["degrees"]["zero"] == 3
+    assert found["why_not"][0]["best"]["step_time_s"] > found["plan"]["step_time_s"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
         (["explain", "digits", "--why-not", "ppp"], 'did you mean "pp'),
         (["explain", "digits", "--what-if", "links=x2"], 'did you mean "link"'),
         (["explain", "absent.json"], "absent.json"),
+        (["explain", "llama2:70b", "--cluster", "dgx-h100:2", "--why-not", "placement"], "fsdp, ddp, tp, pp, or"),
+        (["explain", "llama2:70b", "--cluster", "dgx-h100:2", "--what-if", "link=x2"], "closed forms"),
+        (["explain", "llama2:70b", "--cluster", "dgx-h100:2", "--keep", "a=0"], "not by modules"),
         (["profile", "digits", "--by", "layer"], "layer"),
     ],
 )

@@ -64,3 +64,18 @@ def test_what_cannot_be_planned(folder: Path, arguments: tuple[str, ...], code: 
     done = trimaran(*arguments, cwd=folder)
     assert done.returncode == code
     assert message in done.stderr
+
+
+def test_a_plan_for_a_target_is_not_broken_into_lines_in_a_file(folder: Path) -> None:
+    """Each row ends with its cost, each sentence with its point, however wide they are."""
+    (folder / "lenet.csv").write_text("global_batch,epochs,samples_per_epoch\n1024,3.3,60000\n4096,5.0,60000\n")
+    target = ("--objective", "time", "--curve", "lenet.csv")
+    done = trimaran("plan", "lenet", "--cluster", "dgx1-v100", "--devices", "2", *target, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    title = next(line for line in lines if "batch devices local" in line)
+    chosen = next(line for line in lines if line.startswith("*") and "chosen" not in line)
+    assert title.split()[-1] == "cost"
+    assert len(chosen) == len(title)
+    for begin in ("Chosen: ", "For the least time: ", "Hybrid or not: ", "Curve lenet.csv: "):
+        assert any(line.startswith(begin) and line.endswith(".") for line in lines), begin

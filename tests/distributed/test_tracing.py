@@ -2,7 +2,7 @@
 
 import pytest
 
-from trimaran.cluster.detect import detect_cluster, detect_processor
+from trimaran.cluster.detect import detect_processor
 from trimaran.graph.types import Phase
 from trimaran.measure.tracing import trace_steps
 from trimaran.planner.memory import floor
@@ -26,5 +26,5 @@ def test_each_size_is_traced_with_its_update_and_can_be_squeezed() -> None:
         assert step.hooks.cores == detect_processor().cores
         peaks[size] = live_bytes(step.trace, KEEP_ALL).peak
         budget = (floor(step.trace).nbytes + peaks[size]) // 2
-        assert squeeze(Strategy(memory_bytes=budget), step, detect_cluster(1)).peak_bytes <= budget
+        assert squeeze(Strategy(memory_bytes=budget), step).peak_bytes <= budget
     assert peaks[16] < peaks[64]

@@ -39,12 +39,15 @@ times = st.floats(1e-6, 0.2).map(lambda value: round(value, 6))
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[Graph, CostTable, Strategy]:
-    """A chain of layers with matrices of some sizes, links of some speed, buckets of some size."""
+    """A chain of layers with one or two matrices of some sizes, links of some speed, buckets of some size."""
     graph = network(LENGTH)
     sides = draw(st.lists(st.integers(2, 64), min_size=LENGTH, max_size=LENGTH))
-    ops = tuple(dataclasses.replace(op, parameters=op.parameters[:1]) for op in graph.ops)
+    matrices = draw(st.integers(1, 2))
+    ops = tuple(dataclasses.replace(op, parameters=op.parameters[:matrices]) for op in graph.ops)
     parameters = tuple(
-        parameter(f"op{number}.weight", 4 * side * side, shape=(side, side)) for number, side in enumerate(sides)
+        parameter(name, 4 * side * side, shape=(side, side))
+        for op, side in zip(ops[:LENGTH], sides, strict=True)
+        for name in op.parameters
     )
     graph = dataclasses.replace(graph, ops=ops, parameters=parameters)
     method = draw(st.sampled_from(METHODS))

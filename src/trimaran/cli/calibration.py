@@ -3,12 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from trimaran.measure.calibration import Calibration, DeviceFigures, Estimate, LinkFigures
 from trimaran.program.files import to_plain
+from trimaran.report.framing import frame_table
 from trimaran.report.noise import noise_line
 from trimaran.units import format_count, format_rate, format_seconds
 
@@ -53,7 +53,8 @@ def calibration_document(calibration: Calibration) -> dict[str, Any]:
 
 def _device_table(device: DeviceFigures) -> Table:
     devices = format_count(device.count, "device")
-    table = _table(f"{devices}, {device.name}, each while all are busy")
+    title = f"{devices}, {device.name}, each while all are busy"
+    table = frame_table(title, device.operator_s.source)
     table.add_column("what")
     table.add_column("figure", justify="right", no_wrap=True)
     table.add_column("90 % interval", justify="right", no_wrap=True)
@@ -63,12 +64,15 @@ def _device_table(device: DeviceFigures) -> Table:
     table.add_row("memory, copy", *_interval(device.copy_bytes_per_s, format_rate))
     table.add_row("memory, y += a x", *_interval(device.axpy_bytes_per_s, format_rate))
     table.add_row("host, one small operator", *_interval(device.operator_s, format_seconds))
-    table.caption = device.operator_s.source
     return table
 
 
 def _link_table(calibration: Calibration) -> Table:
-    table = _table("Transfers between ranks of this machine")
+    table = frame_table(
+        "Transfers between ranks of this machine",
+        "largest: its rate and the interval of that   beside compute: how much slower\n"
+        f"the transfer is, and how much slower compute; {calibration.links[0].small_s.source}",
+    )
     for title in ("link", "kind", "ranks"):
         table.add_column(title, no_wrap=True)
     for title in ("smallest", "largest", "90 % interval", "beside compute"):
@@ -79,10 +83,6 @@ def _link_table(calibration: Calibration) -> Table:
             link.held_to or "free", link.kind, str(link.ranks), format_seconds(link.small_s.value), rate, ends,
             _slowdown(link),
         )  # fmt: skip
-    table.caption = (
-        "largest: its rate and the interval of that   beside compute: how much slower\n"
-        f"the transfer is, and how much slower compute; {calibration.links[0].small_s.source}"
-    )
     return table
 
 
@@ -104,15 +104,3 @@ def _flops(flops_per_s: float) -> str:
         '95.4 GFLOP/s'
     """
     return format_rate(flops_per_s).replace("B/s", "FLOP/s")
-
-
-def _table(title: str) -> Table:
-    return Table(
-        box=box.SIMPLE_HEAD,
-        title=title,
-        title_justify="left",
-        caption_justify="left",
-        show_edge=False,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )

@@ -1,7 +1,7 @@
 """`trimaran explain`: why this plan, why not another one, and what a change would give."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -37,13 +37,17 @@ from trimaran.cli.options import (
 from trimaran.cli.output import console, errors_reported, print_json
 from trimaran.cli.progress import progress_shown
 
+if TYPE_CHECKING:
+    from trimaran.session.explaining import Explained
+    from trimaran.session.explaining_divisions import ExplainedDivision
+
 Subject = Annotated[str, typer.Argument(metavar="PLAN|JOB", help="A plan file (.json), or a job.", show_default=False)]
 WhyNot = Annotated[
     list[str] | None,
     typer.Option(
         "--why-not",
         help='Compare with the best of a kind: "pp", "dp2", "tp2", "fsdp", "placement", "compiled", "one device", '
-        '"pp2-gpipe-m4". Repeatable.',
+        '"pp2-gpipe-m4"; for a transformer on many devices also "ddp", "tp8-pp4-zero1". Repeatable.',
         show_default=False,
     ),
 ]
@@ -93,13 +97,12 @@ def explain(
 ) -> None:
     """Say why a plan is what it is, what it was chosen over, and what would help."""
     with errors_reported(as_json=as_json):
-        from trimaran.cli.explanation_document import explanation_document
-        from trimaran.cli.explanation_views import print_explanation
         from trimaran.cli.planning import request_there
         from trimaran.planner.pin_options import parse_pins
         from trimaran.program import read_plan
         from trimaran.session.accuracy.request import parse_target
-        from trimaran.session.explaining import explain_plan, explain_there
+        from trimaran.session.explaining import explain_plan
+        from trimaran.session.explaining_there import explain_there
         from trimaran.session.jobs import JobSource
         from trimaran.session.request import parse_request
 
@@ -132,14 +135,30 @@ def explain(
             target=parse_target(curve=curve),
         )
         asked = {"why_not": why_not or (), "what_if": what_if or ()}
+        explained: Explained | ExplainedDivision
         with progress_shown() as progress:
             if cluster is not None:
                 there = request_there(cluster, request, batch=batch, precision=precision, software=software)
-                explained = explain_there(reference, there, progress=progress, **asked)
+                explained = explain_there(reference, there, path=path, progress=progress, **asked)
             else:
                 source = JobSource(reference=reference, global_batch_size=batch)
                 explained = explain_plan(source, request, path=path, progress=progress, **asked)
+        _show(explained, as_json=as_json)
+
+
+def _show(explained: "Explained | ExplainedDivision", *, as_json: bool) -> None:
+    from trimaran.cli.explanation_division_document import division_explanation_document
+    from trimaran.cli.explanation_division_views import print_division_explanation
+    from trimaran.cli.explanation_document import explanation_document
+    from trimaran.cli.explanation_views import print_explanation
+    from trimaran.session.explaining import Explained
+
+    if isinstance(explained, Explained):
         if as_json:
             print_json(explanation_document(explained))
         else:
             print_explanation(console(), explained)
+    elif as_json:
+        print_json(division_explanation_document(explained))
+    else:
+        print_division_explanation(console(), explained)

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trimaran.cli.lines import print_lines
 from trimaran.cli.output import console, print_json
 from trimaran.cli.progress import progress_shown
 from trimaran.cli.views import plan_document, print_plan
@@ -81,8 +82,7 @@ def plan_there(
     if as_json:
         print_json(machine_plan_document(found))
         return
-    for line in machine_plan_lines(machine_plan_document(found)):
-        console().print(line, markup=False)
+    print_lines(console(), machine_plan_lines(machine_plan_document(found)))
 
 
 def request_there(

@@ -6,6 +6,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
+from trimaran.cli.lines import print_lines
 from trimaran.measure.costs import name_link
 from trimaran.planner import Candidate, Rejection, Search, shown, simplicity
 from trimaran.planner.prices import PinPrice
@@ -38,8 +39,7 @@ def print_plan(out: Console, planned: Planned) -> None:
         f"limited by {escape(chosen.limiter)}"
     )
     if planned.outlook is not None:
-        for line in outlook_lines(with_outlook(_plan_document(planned), planned.outlook)):
-            out.print(line, soft_wrap=True, markup=False)
+        print_lines(out, outlook_lines(with_outlook(_plan_document(planned), planned.outlook)))
     print_training(out, planned)
     if planned.search is not None and planned.outlook is None:
         out.print(_against_baseline(planned.search))

@@ -106,10 +106,9 @@ def price(
         handling=handling,
         decoding=decoding,
         second_rounds={
-            name: SecondRound(between=encoded.between[name], transfer=second, started_by=encoded.started_by.get(name))
+            name: SecondRound(between=encoded.between[name], transfer=second, turn=encoded.turns.get(name))
             for name, second in seconds.items()
         },
-        pauses=encoded.pauses,
         interference=_interference(program, table),
         at_once=collectives_at_once(table, cluster),
         host_blocks=table.fingerprint.kind == "cpu",

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from trimaran.cluster.types import Cluster
 from trimaran.costs.tables import CostTable
 from trimaran.costs.transfers import transfer_cost
-from trimaran.costs.types import Cost, Transfer
+from trimaran.costs.types import Cost, Transfer, Turn
 from trimaran.costs.wire import Coding
 from trimaran.program.types import Instruction, Program
 
@@ -46,17 +46,15 @@ class Encoded:
 
     Attributes:
         compute: durations of all instructions
-        marks: fractions of all marks, those of the pauses among them
-        pauses: as in `ProgramCosts`
+        marks: fractions of all marks, those of the turns among them
         between: by id of the all-reduce, what is left to do before its second sum
-        started_by: as in `SecondRound`, by id of the all-reduce
+        turns: as in `SecondRound`, by id of the all-reduce
     """
 
     compute: dict[str, Cost]
     marks: dict[tuple[str, str], float]
-    pauses: dict[tuple[str, str], str]
     between: dict[str, Cost]
-    started_by: dict[str, tuple[str, str]]
+    turns: dict[str, Turn]
 
 
 def with_encoding(
@@ -74,7 +72,7 @@ def with_encoding(
         codings: by id of the all-reduce (`wire.code_program`)
     """
     between = {name: coding.between for name, coding in codings.items() if coding.between is not None}
-    found = Encoded(compute=dict(compute), marks=dict(marks), pauses={}, between=between, started_by={})
+    found = Encoded(compute=dict(compute), marks=dict(marks), between=between, turns={})
     for instructions in program.ranks:
         handed = _handed_over([item for item in instructions if item.id in codings], codings, between)
         for item in instructions:
@@ -85,10 +83,16 @@ def with_encoding(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Hand:
-    """What the hook of a complete bucket does: it goes on with the bucket before, if that has two sums, and encodes."""
+    """What the hook of a complete bucket does: it goes on with the bucket before, if that has two sums, and encodes.
+
+    Attributes:
+        encode: its own bucket
+        before: the all-reduce of the bucket before, by id
+        between: what lies between the two sums of that one; None: it has one, or there is no bucket before
+    """
 
     encode: Cost
-    before: Instruction | None
+    before: str
     between: Cost | None
 
     @property
@@ -101,16 +105,15 @@ def _handed_over(
 ) -> dict[str, dict[str, _Hand]]:
     """What hooks do, by the backward and its mark; what they go on with is no longer left to do."""
     found: dict[str, dict[str, _Hand]] = {}
-    before: Instruction | None = None
+    before, going_on = "", None
     for item in coded:
-        going_on = None if before is None else codings[before.id].between
         for backward, is_mark, mark in (name.partition("!") for name in item.after):
             if is_mark:
                 hand = _Hand(encode=codings[item.id].encode, before=before, between=going_on)
                 found.setdefault(f"r{item.rank}/{backward}", {})[mark] = hand
-                if before is not None and going_on is not None:
-                    between[before.id] = going_on.scaled(0.0)
-        before = item
+                if going_on is not None:
+                    between[before] = going_on.scaled(0.0)
+        before, going_on = item.id, codings[item.id].between
     return found
 
 
@@ -133,11 +136,12 @@ def _lengthen(backward: Instruction, handed: Mapping[str, _Hand], found: Encoded
 
     for name in sorted(places, key=places.__getitem__):
         hand = handed.get(name)
-        if hand is not None and hand.before is not None and hand.between is not None:
-            pause, second = (backward.id, f"{name} pause"), (backward.id, f"{name} second")
-            found.marks[pause], found.pauses[pause] = place(name), hand.before.token
+        if hand is not None and hand.between is not None:
+            turn = Turn(instruction=backward.id, before=name, pause=f"{name} pause", start=f"{name} second")
+            found.turns[hand.before] = turn
+            found.marks[backward.id, turn.pause] = place(name)
             spent_s += hand.between.seconds
-            found.marks[second], found.started_by[hand.before.id] = place(name), second
+            found.marks[backward.id, turn.start] = place(name)
         if hand is not None:
             spent_s += hand.encode.seconds
         found.marks[backward.id, name] = place(name)

@@ -85,20 +85,36 @@ class Transfer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """Where an instruction goes on with a collective of two sums: two marks that the program does not have.
+
+    Attributes:
+        instruction: by id
+        before: the mark of the program in front of which the two are, also where all three are at one place
+        pause: name of the mark at which the instruction stands still until the first sum has ended
+        start: name of the mark at which it has made the terms of the second sum, and starts that
+    """
+
+    instruction: str
+    before: str
+    pause: str
+    start: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SecondRound:
     """The second sum of a collective that has two, whose terms each rank makes out of the first one.
 
     Attributes:
         between: what a rank's thread does with the first sum before it starts the second; nothing where an instruction
-            has that in its own time, after a pause
+            has that in its own time, in a turn
         transfer: the second sum
-        started_by: the instruction that has that in its own time, by id, and the name of its mark behind it; None: a
-            rank starts the second sum before anything that names the collective
+        turn: where that is; None: a rank starts the second sum before anything that names the collective
     """
 
     between: Cost
     transfer: Transfer
-    started_by: tuple[str, str] | None = None
+    turn: Turn | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,15 +125,13 @@ class ProgramCosts:
         compute: duration of each instruction that is not communication, by instruction id
         transfers: each communication instruction, by instruction id; the two ends of a message, and the members of a
             collective, have equal entries
-        marks: for each `(instruction id, mark name)`, the fraction of the instruction after which the mark is reached
-            [0..1]
+        marks: for each `(instruction id, mark name)`, the fraction of the instruction after which the mark is reached;
+            those of turns are among them [0..1]
         handling: for a communication instruction, how long its rank's thread works for it before it starts; counts
             where `host_blocks` [s]
         decoding: for a collective whose result is encoded, how long each of its ranks works on it once it has ended,
             before anything that names it starts
         second_rounds: for a collective of two sums, by id, what follows the first one, which is in `transfers`
-        pauses: for each `(instruction id, mark name)` in `marks` that the program does not have, the token of a
-            collective of the rank: the instruction stands still there until its first sum has ended
         interference: slowdown of compute and communication side by side
         at_once: collectives of one group that are under way at once: they wait in the order of their issue for so many
             workers, so each starts when any of those under way has ended
@@ -134,7 +148,6 @@ class ProgramCosts:
     handling: Mapping[str, float] = field(default_factory=dict)
     decoding: Mapping[str, Cost] = field(default_factory=dict)
     second_rounds: Mapping[str, SecondRound] = field(default_factory=dict)
-    pauses: Mapping[tuple[str, str], str] = field(default_factory=dict)
     interference: Interference = Interference()
     at_once: int = 1
     host_blocks: bool = True

@@ -37,7 +37,7 @@ def check_map_style(dataset: Any) -> None:
     try:
         len(dataset)
     except Exception as error:
-        if hasattr(dataset, "__len__") and not isinstance(error, NotImplementedError):
+        if hasattr(type(dataset), "__len__") and not isinstance(error, NotImplementedError):
             raise InputError(f"{name}.__len__ of the data set failed: {describe(error)}", type=name) from error
         raise InputError(
             f"Job.dataset must make a map-style data set, with a length and an index; {name} has no length: give it "

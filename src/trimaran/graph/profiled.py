@@ -5,9 +5,11 @@
      "edges": [["conv1", "relu1"], ...]}
 
 An edge goes from the operation that makes a tensor to one that reads it. Operations named "Input..." that read nothing
-stand for the loading of data: their time counts as none. Every mistake is told with its path in the file.
+stand for the loading of data: their time counts as none. Only a graph of one operation may leave "edges" out. Every
+mistake is told with its path in the file.
 """
 
+import difflib
 import heapq
 import math
 from collections.abc import Sequence
@@ -66,7 +68,7 @@ class _Node(msgspec.Struct, frozen=True):
 
 class _File(msgspec.Struct, frozen=True):
     nodes: list[_Node]
-    edges: list[tuple[str, str]] = []
+    edges: list[tuple[str, str]] | msgspec.UnsetType = msgspec.UNSET
 
 
 def read_profiled(path: Path) -> ProfiledGraph:
@@ -76,8 +78,8 @@ def read_profiled(path: Path) -> ProfiledGraph:
         path: a JSON file
 
     Raises:
-        InputError: it cannot be read, is no such graph, names a node twice or one that is not there, has a time or
-            size that is negative or no number, or a cycle
+        InputError: it cannot be read, is no such graph, says nothing of edges, names a node twice or one that is not
+            there, has a time or size that is negative or no number, or a cycle
     """
     try:
         text = path.read_bytes()
@@ -91,8 +93,10 @@ def read_profiled(path: Path) -> ProfiledGraph:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is no whole JSON file: {error}", file=str(path)) from error
     _check_nodes(path, found.nodes)
+    if isinstance(found.edges, msgspec.UnsetType) and len(found.nodes) > 1:
+        raise _without_edges(path, text, len(found.nodes))
     position = {node.id: index for index, node in enumerate(found.nodes)}
-    edges = _positions(path, found.edges, position)
+    edges = _positions(path, found.edges or [], position)
     order = _order(path, found.nodes, edges)
     place = {old: new for new, old in enumerate(order)}
     readers = {consumer for _, consumer in edges}
@@ -109,6 +113,20 @@ def _profiled(node: _Node, *, loads: bool) -> ProfiledNode:
         backward_s=0.0 if free else node.backward_ms / 1e3,
         activation_bytes=node.activation_bytes,
         parameter_bytes=node.parameter_bytes,
+    )
+
+
+def _without_edges(path: Path, text: bytes, count: int) -> InputError:
+    """What to say of several operations and no word on what they read: that none reads any is rarely meant."""
+    others = msgspec.json.decode(text, type=dict[str, msgspec.Raw]).keys() - {"nodes"}
+    near = difflib.get_close_matches("edges", sorted(others), n=1, cutoff=0.7)
+    advice = (
+        f'rename "{near[0]}"'
+        if near
+        else 'add pairs of ids, ["producer", "consumer"], or an empty list if no operation reads what another makes'
+    )
+    return InputError(
+        f'{path}: edges: the graph has {count} nodes and no key "edges": {advice}', file=str(path), key="edges"
     )
 
 

@@ -50,17 +50,6 @@ _DIMS = 3
 """Of a batch of sequences: samples, steps, features."""
 
 
-def layer_flops(steps_and_samples: int, weight_input: Tensor, weight_hidden: Tensor) -> int:
-    """Forward of one layer in one direction: two matrix products a time step [FLOP].
-
-    Example:
-        >>> import torch
-        >>> layer_flops(10, torch.zeros(8, 3), torch.zeros(8, 2))  # 2 * 10 * (8 * 3 + 8 * 2)
-        800
-    """
-    return 2 * steps_and_samples * (weight_input.numel() + weight_hidden.numel())
-
-
 def workspace_bytes(lstm: nn.LSTM, source: Tensor) -> list[int]:
     """What oneDNN keeps of each layer and direction for its backward, in the order in which they run [bytes].
 

@@ -14,10 +14,9 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
 
 from trimaran.errors import InputError
-from trimaran.graph.recurrent import layer_flops
+from trimaran.graph.trace.work import flops_of
 
 aten = torch.ops.aten
 
@@ -108,7 +107,7 @@ class _Counter(TorchDispatchMode):
         if func.namespace == "prim" or func in _FREE:
             return result
         self.kernels.append(str(func))
-        self.flops += _flops(func, args, kwargs or {}, result)
+        self.flops += int(flops_of(func, args, kwargs or {}, result))
         self.nbytes += _nbytes(func, (args, kwargs or {}), result)
         return result
 
@@ -119,43 +118,6 @@ _FREE |= {aten.detach.default, aten._unsafe_view.default}
 
 # Kernels that read a few rows of a table rather than all of it: the position of the table among their arguments.
 _LOOKUPS = {aten.embedding.default: 0, aten.gather.default: 0, aten.index_select.default: 0, aten.index.Tensor: 0}
-
-
-def _flops(func: Any, args: Any, kwargs: Any, result: Any) -> int:
-    packet = func._overloadpacket
-    if packet in flop_registry:
-        return int(flop_registry[packet](*args, **kwargs, out_val=result))
-    if packet in _OWN_FORMULAS:
-        return _OWN_FORMULAS[packet](*args, **kwargs)
-    return 0
-
-
-def _attention_flops(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> int:
-    """Two matrix products: scores, and their product with the values; shapes (batch, heads, length, width)."""
-    batch, heads, length, width = query.shape
-    return 2 * batch * heads * length * key.shape[2] * (width + value.shape[3])
-
-
-def _attention_backward_flops(_: Tensor, query: Tensor, key: Tensor, value: Tensor, *__: Any, **___: Any) -> int:
-    """Scores again, and the gradients of query, key, value and scores: 5 products for the forward's 2."""
-    return _attention_flops(query, key, value) * 5 // 2
-
-
-def _lstm_flops(source: Tensor, weight_input: Tensor, weight_hidden: Tensor, *_: Any, **__: Any) -> int:
-    return layer_flops(source.shape[0] * source.shape[1], weight_input, weight_hidden)
-
-
-def _lstm_backward_flops(source: Tensor, weight_input: Tensor, weight_hidden: Tensor, *_: Any, **__: Any) -> int:
-    return 2 * _lstm_flops(source, weight_input, weight_hidden)
-
-
-# Kernels for which torch's flop counter has no formula.
-_OWN_FORMULAS: dict[Any, Callable[..., int]] = {
-    aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops,
-    aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward_flops,
-    aten.mkldnn_rnn_layer: _lstm_flops,
-    aten.mkldnn_rnn_layer_backward: _lstm_backward_flops,
-}
 
 
 def _nbytes(func: Any, arguments: Any, result: Any) -> int:

@@ -15,7 +15,7 @@ How often, follows from what one takes, so that a slow link takes about as long 
     rounds       each as often as fits a short time     as many rounds as fit what is left of `BOX_S`
 
 Where a transfer takes long, it is bytes on the wire that take it: beyond the last size the curve goes on in a straight
-line, and a few samples say as much as many.
+line, three samples a round say as much as many, and from `_LONG_S` on one does, with none before it.
 
 Runs inside the ranks; imports torch.
 """
@@ -85,6 +85,12 @@ class _Point:
         least = _LEAST_REPEATS if self.seconds < _LONG_S else 1
         return max(least, min(_MOST_REPEATS, int(box_s / self.seconds)))
 
+    @property
+    def round_s(self) -> float:
+        """What it takes in a round, with the one that does not count [s]; `seconds` of handling has one of its own."""
+        untimed = 0 if self.key.kind.endswith(HOST) else _untimed(self.repeats)
+        return (untimed + self.repeats) * self.seconds
+
 
 def measure_curves(world: World, keys: Sequence[CurveKey], *, sizes: Sequence[int] = SIZES) -> dict[CurveKey, Curve]:
     """Time the transfers that are asked for.
@@ -101,7 +107,7 @@ def measure_curves(world: World, keys: Sequence[CurveKey], *, sizes: Sequence[in
     started_s = time.perf_counter()
     points = [point for key in keys for point in _first_pass(bench, key, sizes)]
     spent_s = largest(world, time.perf_counter() - started_s)
-    rounds = _count_rounds(spent_s, sum(point.repeats * point.seconds for point in points))
+    rounds = _count_rounds(spent_s, sum(point.round_s for point in points))
     for _ in range(rounds):
         for point in points:
             point.rounds.append(bench.run(point.key, point.nbytes, point.repeats))
@@ -179,9 +185,8 @@ class _Bench:
         times: list[tuple[float, float]] = []
         if takes_part:
             transfer = make_transfer(world, key, nbytes, group, self._boxes, self._memory)
-            if repeats > 1:
-                _time_once(transfer, world, group)  # a connection that was idle starts slowly
-            times = [_time_once(transfer, world, group) for _ in range(repeats)]
+            untimed = _untimed(repeats)
+            times = [_time_once(transfer, world, group) for _ in range(untimed + repeats)][untimed:]
         depth = QUEUE if key.kind.endswith(QUEUED) else 1
         return [seconds / depth for seconds in _last_to_last(times, world)]
 
@@ -195,6 +200,11 @@ class _Bench:
         """End the letterboxes."""
         for box in self._boxes:
             box.close()
+
+
+def _untimed(repeats: int) -> int:
+    """Transfers that are run before those that count: a connection that was idle starts slowly."""
+    return 1 if repeats > 1 else 0
 
 
 def _sizes(key: CurveKey, sizes: Sequence[int]) -> Sequence[int]:

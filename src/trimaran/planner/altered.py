@@ -168,7 +168,18 @@ def _devices(problem: Problem, change: Change) -> Problem:
         devices=(*cluster.devices, *cluster.devices[-1:] * extra),
         hosts=(*cluster.hosts, *cluster.hosts[-1:] * extra),
     )
-    return replace(problem, cluster=grown, devices=wanted)
+    return replace(_with_cores(problem, extra), cluster=grown, devices=wanted)
+
+
+def _with_cores(problem: Problem, extra: int) -> Problem:
+    """A core more for each rank more: as many are left for workers, copies and transfers as there are now."""
+    here = problem.table.fingerprint
+    grown = replace(here, ranks=here.ranks + extra, cores=here.cores + extra)
+    traces = {
+        size: replace(traced, hooks=replace(traced.hooks, cores=traced.hooks.cores + extra))
+        for size, traced in problem.traces.items()
+    }
+    return replace(problem, table=replace(problem.table, fingerprint=grown), traces=traces)
 
 
 _APPLY: Mapping[str, Callable[[Problem, Change], Problem]] = {

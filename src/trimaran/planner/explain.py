@@ -17,10 +17,10 @@ from trimaran.planner.candidates import Candidate
 from trimaran.planner.changes import Change
 from trimaran.planner.contrast import Anatomy, Contrast, conclude, dissect, is_believed_slower, ratios
 from trimaran.planner.families import Family, imagine
+from trimaran.planner.found import Search
 from trimaran.planner.outcomes import Outcome, default_changes, outcome_of, rank_outcomes
 from trimaran.planner.problem import Problem, assess, is_compiled_known, lack_of_memory
 from trimaran.planner.prospects import Prospect, prospects
-from trimaran.planner.search import Search
 from trimaran.planner.space import Rejection
 from trimaran.program import Strategy
 

@@ -15,7 +15,6 @@ it still waits. In line wins where it may be as fast within the uncertainty; so 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from trimaran.costs import CostTable, fed_step, price
 from trimaran.costs.pricing import microbatch_size
@@ -24,12 +23,10 @@ from trimaran.planner.candidates import Candidate, Cases
 from trimaran.planner.choice import MODEL_ERROR, choose, fastest, may_be_as_fast, pareto_front, simplicity
 from trimaran.planner.feeding_reasons import kept_reason, not_worth_it, quick_data, workers_reason
 from trimaran.planner.feeding_room import most_workers, no_room, obstacle
+from trimaran.planner.found import Search
 from trimaran.planner.problem import Problem, reassess
 from trimaran.program.feeding import IN_LINE, Feeding
 from trimaran.program.types import Kind
-
-if TYPE_CHECKING:
-    from trimaran.planner.search import Search
 
 MOST_FED = 4
 """Strategies that are fed beside the chosen one and the baseline."""
@@ -51,7 +48,7 @@ class _Kept:
     mean: Cases
 
 
-def fed(found: "Search", problem: Problem, again: Callable[[Problem], "Search"]) -> "Search":
+def fed(found: Search, problem: Problem, again: Callable[[Problem], Search]) -> Search:
     """What a search finds when ranks may be fed.
 
     Args:
@@ -102,7 +99,7 @@ def _handed_over(problem: Problem, samples: SampleCosts) -> CostTable:
     return replace(table, steps={**table.steps, digest: replace(step, load=load, samples=None)})
 
 
-def _in_line(tried: Sequence[Candidate], found: "Search", problem: Problem) -> Iterator[Candidate]:
+def _in_line(tried: Sequence[Candidate], found: Search, problem: Problem) -> Iterator[Candidate]:
     """Those in line that the search had no use for."""
     known = {one.strategy for one in found.candidates}
     for one in tried:
@@ -184,7 +181,7 @@ def _is_fed(entry: Candidate, one: Candidate) -> bool:
 
 
 def _reasons(
-    found: "Search",
+    found: Search,
     chosen: Candidate,
     best: Candidate,
     read: Sequence[Candidate],

@@ -4,9 +4,10 @@ from dataclasses import dataclass, replace
 
 from trimaran.errors import InfeasibleError
 from trimaran.planner.candidates import Candidate
+from trimaran.planner.found import Search
 from trimaran.planner.pins import NO_PINS
 from trimaran.planner.problem import Problem
-from trimaran.planner.search import Search, search
+from trimaran.planner.search import search
 from trimaran.planner.trials import Trials
 
 ALL_PINS = "all pins"

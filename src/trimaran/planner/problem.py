@@ -217,7 +217,7 @@ def effect_of_memory(strategy: Strategy, problem: Problem) -> Squeeze | None:
             f"there are traces of {', '.join(map(str, sorted(problem.traces))) or 'none'}",
             microbatch=size,
         )
-    return squeeze(strategy, traced, problem.cluster)
+    return squeeze(strategy, traced)
 
 
 def costs_of(candidate: Candidate, problem: Problem) -> ProgramCosts:

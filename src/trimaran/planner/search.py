@@ -28,15 +28,14 @@ kept, offloaded and recomputed (`virtual.py`), where its step was traced.
 Left out so far: memory plans of pipeline stages; placements of several microbatches at once.
 """
 
-import dataclasses
 import time
 from collections.abc import Iterable, Sequence
 
-from trimaran.planner.baselines import Baseline, baseline_of, baselines_of, unpinned_references
+from trimaran.planner.baselines import baseline_of, baselines_of, unpinned_references
 from trimaran.planner.bucketing import refine_buckets
-from trimaran.planner.candidates import Candidate
-from trimaran.planner.choice import choose, fastest, is_reference, pareto_front, simplicity
+from trimaran.planner.choice import choose, is_reference, pareto_front, simplicity
 from trimaran.planner.feeding import fed
+from trimaran.planner.found import Search
 from trimaran.planner.hunt import Hunt, fill_up, find_fastest, order_of
 from trimaran.planner.problem import Problem
 from trimaran.planner.rejecting import nothing_fits, too_slow
@@ -44,45 +43,6 @@ from trimaran.planner.space import Rejection, enumerate_strategies
 from trimaran.planner.trials import Prospect, Trials
 from trimaran.planner.virtualized import virtualized
 from trimaran.program import Strategy
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Search:
-    """What a search found.
-
-    Attributes:
-        candidates: those that were simulated, fit and go against no pin, best first
-        chosen: the one to run
-        baseline: plain data parallelism on all devices, or what comes nearest
-        rejected: what was not simulated or does not fit
-        references: what people do without a plan, as far as it fits: plain data parallelism, one device, data
-            parallelism with a smaller local batch or with sharded state; the baseline is among them. Where a pin is
-            against one, it is here and not among the candidates
-        pareto: those of the candidates that no other one beats in the time of a step, the largest peak of memory and
-            the number of devices
-        baselines: what people do, by role, with the reason where it is not to be had
-        bound_s: nothing that goes against no pin takes less [s]
-        seconds: that the search took [s]
-        is_complete: its time did not run out
-        feeding: why ranks are fed as they are; empty where it was not asked
-    """
-
-    candidates: tuple[Candidate, ...]
-    chosen: Candidate
-    baseline: Candidate
-    rejected: tuple[Rejection, ...]
-    references: tuple[Candidate, ...] = ()
-    pareto: tuple[Candidate, ...] = ()
-    baselines: tuple[Baseline, ...] = ()
-    bound_s: float = 0.0
-    seconds: float = dataclasses.field(default=0.0, compare=False)
-    is_complete: bool = True
-    feeding: tuple[str, ...] = ()
-
-    @property
-    def gap(self) -> float:
-        """How much longer the fastest takes than anything takes at least, as a share of the latter."""
-        return max(0.0, fastest(self.candidates).objective_s / self.bound_s - 1.0) if self.bound_s > 0 else 0.0
 
 
 def search(problem: Problem, trials: Trials | None = None) -> Search:

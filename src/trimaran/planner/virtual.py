@@ -8,11 +8,8 @@ The gradients of replicas lie in buckets, and those of several microbatches are 
 and the budget of a trace, whose gradients come and go, is smaller by that much.
 """
 
-from collections import Counter
 from dataclasses import dataclass, replace
 
-from trimaran.cluster.layout import order_devices
-from trimaran.cluster.types import Cluster
 from trimaran.costs.traced import TracedStep
 from trimaran.costs.types import Cost, ProgramCosts
 from trimaran.errors import InputError
@@ -39,13 +36,12 @@ class Squeeze:
     peak_bytes: int
 
 
-def squeeze(strategy: Strategy, traced: TracedStep, cluster: Cluster) -> Squeeze:
+def squeeze(strategy: Strategy, traced: TracedStep) -> Squeeze:
     """What it costs to hold a strategy's memory budget.
 
     Args:
         strategy: with a budget; one network on each rank
         traced: the step of its microbatch
-        cluster: who sits where; ranks of one host share its cores
 
     Raises:
         InputError: the strategy has no budget
@@ -61,8 +57,7 @@ def squeeze(strategy: Strategy, traced: TracedStep, cluster: Cluster) -> Squeeze
     added_s = max(0.0, outcome.run.step_time_s - kept_s)
     if outcome.plan.moved:
         moved_bytes = outcome.run.to_host_bytes
-        ranks = _most_on_a_host(strategy, cluster)
-        added_s += traced.hooks.seconds(packs=len(trace.packs), moved_bytes=moved_bytes, ranks=ranks)
+        added_s += traced.hooks.seconds(packs=len(trace.packs), moved_bytes=moved_bytes, ranks=strategy.devices)
     return Squeeze(
         factor=1.0 + added_s / (kept_s - update_s) if kept_s > update_s else 1.0,
         peak_bytes=outcome.live.peak + staying,
@@ -90,11 +85,6 @@ def squeezed(costs: ProgramCosts, program: Program, effect: Squeeze) -> ProgramC
                 compute[instruction.id] = compute[instruction.id].scaled(effect.factor)
                 memory[instruction.id] = (above, 0) if instruction.kind is Kind.FORWARD else (0, above)
     return replace(costs, compute=compute, memory=memory)
-
-
-def _most_on_a_host(strategy: Strategy, cluster: Cluster) -> int:
-    hosts = order_devices(cluster, strategy.device_order).hosts[: strategy.devices]
-    return max(Counter(hosts).values())
 
 
 def _gradient_bytes(traced: TracedStep) -> int:

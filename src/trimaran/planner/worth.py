@@ -2,8 +2,8 @@
 
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.choice import may_be_as_fast
+from trimaran.planner.found import Search
 from trimaran.planner.pins import Pins
-from trimaran.planner.search import Search
 from trimaran.units import format_seconds
 
 WHERE_MEASURED = "accuracy may differ, what it did to built-in jobs is in docs/compression.md"

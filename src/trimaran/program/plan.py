@@ -131,7 +131,8 @@ def read_plan(path: Path) -> Plan:
     if plain.get("kind") == DIVISION_KIND:
         raise InputError(
             f"{source} holds degrees for {plain.get('job')} on {plain.get('cluster')}, and no program that could "
-            "be run or simulated here: export it (`trimaran export`), or plan for what is here",
+            "be run or simulated here: export it (`trimaran export`), have its job explained "
+            f"(`trimaran explain {plain.get('job')} --cluster {plain.get('cluster')}`), or plan for what is here",
             source=source,
         )
     check_version(plain, PLAN_VERSION, source=source)

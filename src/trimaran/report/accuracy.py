@@ -3,19 +3,23 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from rich.table import Table
+from rich.text import Text
+
+from trimaran.report.framing import frame_table
 from trimaran.units import format_duration, format_seconds
 
 ROWS = 16
 """Rows of the table that are shown: the front of time and cost, then the fastest."""
 
 
-def outlook_lines(document: Mapping[str, Any]) -> list[str]:
-    """A choice of strategy, batch and devices as lines of text.
+def outlook_lines(document: Mapping[str, Any]) -> list[str | Table]:
+    """A choice of strategy, batch and devices as a table, which fits 80 columns, and sentences.
 
     Args:
         document: as `trimaran plan --objective time --json` prints it
     """
-    lines = [*_table(document), ""]
+    lines: list[str | Table] = [_table(document), *_legend(document), ""]
     lines += _timed(document) if document["time_to_accuracy_s"] is not None else _untimed(document)
     lines += _rule(document)
     for entry in document["left_out"]:
@@ -44,38 +48,47 @@ def training_line(training: Mapping[str, Any]) -> str:
     )
 
 
-def _table(document: Mapping[str, Any]) -> Iterator[str]:
-    rows = _shown(document)
-    width = max(8, *(len(row["strategy"]) for row in rows))
+def _table(document: Mapping[str, Any]) -> Table:
+    """One row a batch, number of devices and kind of strategy; a narrow terminal folds the strategies alone."""
     timed = document["time_to_accuracy_s"] is not None
-    unit = document["cost_unit"]
-    heads = ["batch", "devices", "local", f"{'strategy':<{width}}", "step"]
-    heads += ["epochs", "to target", "90 %", unit] if timed else ["samples/s"]
     front = [_key(row) for row in document["pareto"]]
-    sizes = (7, 7, 6, width, 9, 8, 9, 17, 12) if timed else (7, 7, 6, width, 9, 11)
-    yield "  " + "  ".join(f"{head:>{size}}" for head, size in zip(heads, sizes, strict=True))
-    for row in rows:
-        mark = ("*" if _key(row) == _key(document["chosen"]) else " ") + ("^" if _key(row) in front else " ")
-        cells = [
-            f"{row['global_batch_size']:>7}",
-            f"{row['devices']:>7}",
-            f"{row['local_batch_size']:>6}",
-            f"{row['strategy']:<{width}}",
-            f"{format_seconds(row['step_time_s']):>9}",
-        ]
-        if timed:
-            epochs = row["epochs_to_converge"]
-            cells += [
-                f"{'' if epochs is None else format(epochs, '.3g'):>8}",
-                f"{format_duration(row['time_to_accuracy_s']):>9}",
-                f"{_interval(row['time_to_accuracy_interval_s']):>17}",
-                f"{row['cost']:>12.3g}",
-            ]
-        else:
-            cells.append(f"{row['samples_per_s']:>11,.0f}")
-        yield (mark + "  ".join(cells)).rstrip()
-    more = len(document["candidates"]) - len(rows)
+    table = frame_table()
+    # One space between columns: with two, 80 would leave the strategies no room.
+    table.padding = (0, 0)
+    table.add_column("", no_wrap=True)
+    for title in ("batch", "devices", "local"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("strategy", min_width=12)
+    for title in ("step", "epochs", "time", "interval", "cost") if timed else ("step", "samples/s"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for row in _shown(document):
+        is_chosen = _key(row) == _key(document["chosen"])
+        cells = (
+            ("*" if is_chosen else "") + ("^" if _key(row) in front else ""),
+            *(str(row[name]) for name in ("global_batch_size", "devices", "local_batch_size")),
+            row["strategy"],
+            format_seconds(row["step_time_s"]),
+            *(_to_target(row) if timed else (f"{row['samples_per_s']:,.0f}",)),
+        )
+        table.add_row(*map(Text, cells), style="bold" if is_chosen else None)
+    return table
+
+
+def _to_target(row: Mapping[str, Any]) -> tuple[str, str, str, str]:
+    """Epochs, time, the interval of the time in its unit, and the cost."""
+    epochs, time_s = row["epochs_to_converge"], row["time_to_accuracy_s"]
+    time = format_duration(time_s)
+    unit = time.partition(" ")[2]
+    ends = (_end(end, beside=time_s).removesuffix(f" {unit}") for end in row["time_to_accuracy_interval_s"])
+    return "" if epochs is None else f"{epochs:.3g}", time, "–".join(ends), f"{row['cost']:.3g}"
+
+
+def _legend(document: Mapping[str, Any]) -> Iterator[str]:
+    shown = {_key(row) for row in _shown(document)}
+    more = sum(_key(row) not in shown for row in document["candidates"])
     yield "* chosen   ^ not beaten in both time and cost" + (f"   and {more} more: --json lists all" if more else "")
+    if document["time_to_accuracy_s"] is not None:
+        yield f"time: to the target   interval: 90 %, in its unit   cost: {document['cost_unit']}"
 
 
 def _shown(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -152,4 +165,8 @@ def _cost(document: Mapping[str, Any]) -> str:
 
 
 def _interval(ends: Sequence[float | None]) -> str:
-    return " to ".join("?" if end is None else format_duration(end) for end in ends)
+    return " to ".join(map(_end, ends))
+
+
+def _end(seconds: float | None, *, beside: float | None = None) -> str:
+    return "?" if seconds is None else format_duration(seconds, beside=beside)

@@ -68,13 +68,11 @@ def main(descriptor: int, folder: str) -> NoReturn:
     try:
         # Written by our own parent, into a pipe that nobody else can open.
         request: Request = pickle.loads(connection.recv_bytes())  # noqa: S301
-        inside = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except (EOFError, OSError):
         shutil.rmtree(folder, ignore_errors=True)
         os._exit(1)
     _restore_python_path(request)
-    with contextlib.suppress(OSError):  # a file system without such locks
-        fcntl.flock(inside, fcntl.LOCK_SH)
+    inside = _share(folder)
     parent = _Parent(connection)
     threading.Thread(target=parent.watch, args=(folder,), daemon=True).start()
     try:
@@ -88,11 +86,21 @@ def main(descriptor: int, folder: str) -> NoReturn:
     leave_world()
     sys.stdout.flush()
     sys.stderr.flush()
-    with contextlib.suppress(OSError):  # another rank is still there
-        fcntl.flock(inside, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(folder, ignore_errors=True)
+    if inside is not None:
+        with contextlib.suppress(OSError):  # another rank is still there
+            fcntl.flock(inside, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
     # Threads that libraries left behind can make the usual way out hang or abort, and there is nothing left to do.
     os._exit(0)
+
+
+def _share(folder: str) -> int | None:
+    """A shared lock on the folder, by its descriptor; None: the system gives none, and others remove the folder."""
+    with contextlib.suppress(OSError):
+        inside = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fcntl.flock(inside, fcntl.LOCK_SH)
+        return inside
+    return None
 
 
 def _restore_python_path(request: Request) -> None:

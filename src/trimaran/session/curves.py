@@ -20,7 +20,7 @@ def study_curve(
         name_or_path: of the catalog, or a curve file or a table of runs
         at: batches that are asked for
         network: that the curve holds for; None: as its table says
-        samples_per_epoch: of its data; None: as its table says
+        samples_per_epoch: of its data; None: as its table says. Rows of the table are not made comparable by it
 
     Raises:
         InputError: it is not there or no curve, a batch is none, or an epoch holds another number of samples

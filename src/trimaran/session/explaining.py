@@ -6,20 +6,17 @@ from pathlib import Path
 
 from trimaran.costs.tables import Curve, CurveKey, merge
 from trimaran.errors import InputError
-from trimaran.planner import NO_PINS, Search
+from trimaran.planner import Search
 from trimaran.planner.changes import parse_change
 from trimaran.planner.choice import MODEL_ERROR
 from trimaran.planner.explain import Explanation, explain
 from trimaran.planner.families import compressions_of, read_family
 from trimaran.planner.outcomes import is_same
-from trimaran.planner.prices import PinPrice, prices
 from trimaran.planner.problem import Problem
 from trimaran.planner.prospects import Prospect
-from trimaran.planner.trials import Trials
-from trimaran.program import Plan, Premises, read_plan
+from trimaran.program import Strategy, read_plan
 from trimaran.report.remedies import Remedy
 from trimaran.session.calibrated import find_calibrated
-from trimaran.session.cluster_planning import ClusterRequest, MachinePlan, plan_on_machine
 from trimaran.session.feeding import room_of
 from trimaran.session.jobs import JobSource
 from trimaran.session.measuring import with_compressions
@@ -35,7 +32,6 @@ from trimaran.session.planning import (
     plan_job,
 )
 from trimaran.session.request import PlanRequest
-from trimaran.session.rows import predict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,78 +109,19 @@ def explain_plan(
     chosen = None if given is None else given.chosen
     explanation = explain(problem, found, chosen=chosen, why_not=families, changes=changes)
     shown = replace(planned if given is None else given, prices=paid)
-    return _explained(shown, found, explanation, (*shown.warnings, *_outdated(given, found)))
+    late = () if given is None else outdated(given.plan.strategy, found)
+    return conclude(shown, found, explanation, (*shown.warnings, *late))
 
 
-def explain_there(
-    reference: str,
-    request: ClusterRequest,
-    *,
-    why_not: Sequence[str] = (),
-    what_if: Sequence[str] = (),
-    progress: Progress = ignore_progress,
-) -> Explained:
-    """Explain the best plan of a job for a machine of the catalog.
+def conclude(planned: Planned, found: Search, explanation: Explanation, notes: tuple[str, ...]) -> Explained:
+    """A plan with its explanation, its remedies told apart by whether they are worth it.
 
     Args:
-        reference: of the job
-        request: what the plan is to look for
-        why_not: kinds of strategies to compare with
-        what_if: changes to try; none: what is worth asking of any plan there
-        progress: told what is being done
-
-    Raises:
-        InputError: a kind or a change that does not exist, or no such job or machine; a job so large that it is planned
-            by closed forms, with no program to explain
-        InfeasibleError: nothing fits
+        planned: the plan
+        found: the search, by what things cost now
+        explanation: why
+        notes: what the user should know
     """
-    families = [read_family(name) for name in why_not]
-    changes = [parse_change(text) for text in what_if] or None
-    found = plan_on_machine(reference, request, progress=progress)
-    if not isinstance(found, MachinePlan):
-        raise InputError(
-            f"{reference} on {request.cluster} is planned by closed forms, with no program to explain: ask with fewer "
-            "devices, such as --devices 8",
-            reference=reference,
-        )
-    problem = found.problem
-    progress("simulating what could be otherwise", 0, 0)
-    explanation = explain(problem, found.search, why_not=families, changes=changes)
-    paid = prices(problem, found.search, Trials(problem)) if problem.pins != NO_PINS else ()
-    return _explained(_as_planned_here(found, paid), found.search, explanation, found.notes)
-
-
-def _as_planned_here(found: MachinePlan, paid: tuple[PinPrice, ...]) -> Planned:
-    """A plan for another machine in the form of one for this machine, for those who only read it."""
-    problem, chosen = found.problem, found.search.chosen
-    devices = problem.cluster.devices
-    source = JobSource(reference=found.reference, global_batch_size=problem.batch)
-    return Planned(
-        source=source,
-        job=source.make(),
-        graph=problem.graph,
-        cluster=problem.cluster,
-        table=problem.table,
-        plan=Plan(
-            job=found.reference,
-            strategy=chosen.strategy,
-            premises=Premises(
-                graph_digest=problem.graph.digest,
-                global_batch_size=problem.batch,
-                devices=tuple(device.name for device in devices),
-                memory_bytes=tuple(device.memory_bytes for device in devices),
-                costs_digest="",
-            ),
-            prediction=predict(chosen),
-            program=(),
-        ),
-        chosen=chosen,
-        search=found.search,
-        prices=paid,
-    )
-
-
-def _explained(planned: Planned, found: Search, explanation: Explanation, notes: tuple[str, ...]) -> Explained:
     worth = [remedy for remedy in explanation.remedies if remedy.gain > MODEL_ERROR]
     rest = [remedy for remedy in explanation.remedies if remedy.gain <= MODEL_ERROR]
     return Explained(
@@ -237,7 +174,13 @@ def _remedy(prospect: Prospect) -> Remedy:
     )
 
 
-def _outdated(given: Planned | None, found: Search) -> tuple[str, ...]:
-    if given is None or is_same(given.plan.strategy, found.chosen.strategy):
+def outdated(strategy: Strategy, found: Search) -> tuple[str, ...]:
+    """That a search would choose another strategy now than the plan in a file has; nothing where it would not.
+
+    Args:
+        strategy: of the plan
+        found: the search
+    """
+    if is_same(strategy, found.chosen.strategy):
         return ()
-    return (f"the plan is {given.plan.strategy.name}; planned again now, {found.chosen.strategy.name} would be chosen",)
+    return (f"the plan is {strategy.name}; planned again now, {found.chosen.strategy.name} would be chosen",)

@@ -87,7 +87,7 @@ def load_plan(
         batch=job.global_batch_size,
         clip=job.clip_norm is not None,
         epoch=prepared.data if request.objective == "epoch" else None,
-        effect=squeeze(strategy, traces[size], cluster) if traces else None,
+        effect=squeeze(strategy, traces[size]) if traces else None,
     )
     return Planned(
         source=source,

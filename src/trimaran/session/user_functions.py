@@ -45,9 +45,9 @@ def summary_of(error: Exception) -> str:
 @functools.cache
 def _load(path: Path) -> ModuleType:
     if not path.is_file():
-        raise InputError(f"no job file {path}", path=str(path))
+        raise InputError(f"no file {path}", path=str(path))
     path = path.resolve()
-    name = f"trimaran_job_{path.stem}"
+    name = f"trimaran_user_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise InputError(f"{path} is not a Python file", path=str(path))
@@ -63,7 +63,7 @@ def _load(path: Path) -> ModuleType:
         text = (error.text or "").rstrip()
         raise InputError(f"{path}:{error.lineno}: syntax error: {error.msg}\n    {text.strip()}") from None
     except Exception as error:
-        raise InputError(f"{line_of(error, path)}: the job file raised {summary_of(error)}") from error
+        raise InputError(f"{line_of(error, path)}: the file raised {summary_of(error)}") from error
     finally:
         sys.path.remove(str(path.parent))
     return module
@@ -76,4 +76,4 @@ def _function(module: ModuleType, name: str, path: str) -> Callable[..., object]
     names = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
     near = difflib.get_close_matches(name, names, n=1)
     hint = f'; did you mean "{near[0]}"?' if near else f"; it has {', '.join(names) or 'no functions'}"
-    raise InputError(f'{path} has no function "{name}"{hint}', path=path, factory=name)
+    raise InputError(f'{path} has no function "{name}"{hint}', path=path, function=name)

@@ -28,7 +28,7 @@ def connect(tasks: Tasks, program: Program, costs: ProgramCosts, second_of: Mapp
         twice = next(name for position, name in enumerate(tasks.identifiers) if position_of[name] != position)
         raise InputError(f"{twice} is there twice: ids are unique within a program", instruction=twice)
     places = split(tasks, program, costs, position_of)
-    # Pauses wait for the first of two sums, all else for the second.
+    # Turns wait for the first of two sums, all else for the second.
     tasks.number = [second_of.get(task, task) for task in tasks.number]
     position = 0
     for instructions in program.ranks:
@@ -43,8 +43,9 @@ def connect(tasks: Tasks, program: Program, costs: ProgramCosts, second_of: Mapp
                 _go_on(tasks, unfinished, costs, lanes, position_of)
                 unfinished = None
             second = costs.second_rounds.get(instruction.id)
-            if second is not None and second.started_by is not None:
-                _wait_for_place(tasks, tasks.number[position], *places[second.started_by])
+            if second is not None and second.turn is not None:
+                start = places[second.turn.instruction, second.turn.start]
+                _wait_for_place(tasks, tasks.number[position], *start)
             elif second is not None:
                 unfinished = instruction
             if costs.decoding:

@@ -8,27 +8,32 @@ from trimaran.program.types import Instruction, Mark, Program
 from trimaran.simulator.columns import Tasks, wait
 
 
-def with_pauses(program: Program, costs: ProgramCosts) -> Program:
-    """The program with a mark at each place where an instruction stands still for a first sum, and starts a second one.
+def with_turns(program: Program, costs: ProgramCosts) -> Program:
+    """The program with marks where an instruction stands still for a first sum, and where it starts the second one.
 
     Args:
         program: one step
         costs: of it
     """
-    if not costs.pauses:
+    if not costs.second_rounds:
         return program
-    added: dict[str, list[Mark]] = {}
-    for (identifier, name), token in costs.pauses.items():
-        added.setdefault(identifier, []).append(Mark(name=name, op="", waits_for=token))
-    for second in costs.second_rounds.values():
-        if second.started_by is not None:
-            identifier, name = second.started_by
-            added.setdefault(identifier, []).append(Mark(name=name, op=""))
+    return replace(program, ranks=tuple(_with_turns(instructions, costs) for instructions in program.ranks))
 
-    def paused(item: Instruction) -> Instruction:
-        return replace(item, marks=(*added[item.id], *item.marks)) if item.id in added else item
 
-    return replace(program, ranks=tuple(tuple(map(paused, instructions)) for instructions in program.ranks))
+def _with_turns(instructions: Sequence[Instruction], costs: ProgramCosts) -> tuple[Instruction, ...]:
+    added: dict[tuple[str, str], tuple[Mark, Mark]] = {}
+    for item in instructions:
+        second = costs.second_rounds.get(item.id)
+        if second is not None and second.turn is not None:
+            turn = second.turn
+            marks = Mark(name=turn.pause, op="", waits_for=item.token), Mark(name=turn.start, op="")
+            added[turn.instruction, turn.before] = marks
+
+    def turning(item: Instruction) -> Instruction:
+        marks = [one for mark in item.marks for one in (*added.get((item.id, mark.name), ()), mark)]
+        return replace(item, marks=tuple(marks)) if len(marks) > len(item.marks) else item
+
+    return tuple(map(turning, instructions))
 
 
 def add_second_rounds(

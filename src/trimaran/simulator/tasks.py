@@ -34,7 +34,7 @@ from trimaran.program.types import Instruction, Program
 from trimaran.simulator.columns import Tasks, line_up, wait
 from trimaran.simulator.edges import connect
 from trimaran.simulator.folding import of_those_there
-from trimaran.simulator.second_rounds import add_second_rounds, in_line, with_pauses
+from trimaran.simulator.second_rounds import add_second_rounds, in_line, with_turns
 from trimaran.timeline import COMPUTE, HOST
 
 
@@ -52,7 +52,7 @@ def build_tasks(program: Program, costs: ProgramCosts) -> Tasks:
         InputError: an instruction without a cost, twice the same id, `after` or a mark that does not exist, ends of a
             transfer that do not belong together
     """
-    program = with_pauses(of_those_there(program), costs)
+    program = with_turns(of_those_there(program), costs)
     instructions = list(program)
     messages, collectives = _transfers(program)
     queues = [*messages, *collectives]

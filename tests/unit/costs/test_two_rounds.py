@@ -3,13 +3,15 @@
 import dataclasses
 
 import pytest
-from tests.unit.costs.tables import exact
+from tests.graphs import parameter
+from tests.unit.costs.tables import exact, network, table_for
 from tests.unit.costs.test_fed_step import SAMPLES
-from tests.unit.costs.test_wire import BATCH, GRAPH, RANK2, coded_table, priced
+from tests.unit.costs.test_wire import BATCH, CLUSTER, GRAPH, RANK2, coded_table, priced
 
 from trimaran.cluster.catalog import find_device
 from trimaran.cluster.find import find_machine
 from trimaran.cluster.layout import machine_cluster
+from trimaran.costs import price
 from trimaran.costs.tables import CurveKey
 from trimaran.costs.wire import code_program
 from trimaran.program import Strategy, lower
@@ -65,13 +67,14 @@ def test_a_second_sum_starts_when_the_next_bucket_is_complete() -> None:
     """Each all-reduce takes 10 ms, encoding 4, what lies between two sums 1.5, decoding 0.5.
 
     b1 is complete 5.5 ms before the end of the backward, where the rank goes on with b0, starts Q0, and encodes b1. So
-    Q0 comes 6 ms after the backward. Then come P1, what lies between, Q1, and decoding b1; b0 was decoded beside P1:
+    Q0 comes 6 ms after the backward. Then come P1, what lies between, Q1, and decoding b1; b0 was decoded beside Q1:
     6 + 10 + 1.5 + 10 + 0.5.
     """
     strategy = Strategy(dp=2, bucket_bytes=4096, compression=RANK2)
     program, costs = priced(strategy, coded_table(method=RANK2))
     assert costs.compute["r0/0B0"].seconds == pytest.approx(64e-3 + 2 * 4e-3 + 1.5e-3)
-    assert costs.pauses == {(f"r{rank}/0B0", "b1 pause"): "0AR#b0" for rank in (0, 1)}
+    turns = {name: (one.turn.instruction, one.turn.before) for name, one in costs.second_rounds.items() if one.turn}
+    assert turns == {f"r{rank}/0AR#b0": (f"r{rank}/0B0", "b1") for rank in (0, 1)}
     found = {span.instruction: span for span in simulate(program, costs).select(rank=0)}
     backward, update = found["r0/0B0"], found["r0/U"]
     assert backward.end_s - backward.start_s == pytest.approx(costs.compute["r0/0B0"].seconds)
@@ -90,6 +93,22 @@ def test_a_backward_stands_still_until_a_first_sum_has_come() -> None:
     loss, backward = found["r0/AR#loss"], found["r0/0B0"]
     come_s = max(loss.end_s, backward.start_s + 52e-3) + 100e-3
     assert backward.end_s == pytest.approx(come_s + 5.5e-3)
+
+
+def test_buckets_that_are_complete_at_once_take_turns() -> None:
+    """One layer of two matrices, each a bucket. When its backward has ended (16 ms for the loss, 16 for the layer), the
+    rank encodes b0 in 4 ms, waits 10 for P0, goes on with it in 1.5, and encodes b1 in 4.
+    """
+    graph = network(1)
+    matrices = tuple(parameter(one.name, 4096, shape=(32, 32)) for one in graph.parameters)
+    graph = dataclasses.replace(graph, parameters=matrices)
+    strategy = Strategy(dp=2, bucket_bytes=4096, compression=RANK2)
+    program = lower(graph, strategy, batch=BATCH)
+    table = dataclasses.replace(table_for(graph), curves=coded_table(method=RANK2).curves, interference={})
+    costs = price(program, graph, strategy, table, CLUSTER, batch=BATCH)
+    found = {span.instruction: span for span in simulate(program, costs).select(rank=0)}
+    backward = found["r0/0B0"]
+    assert backward.end_s - backward.start_s == pytest.approx(32e-3 + 4e-3 + 10e-3 + 1.5e-3 + 4e-3)
 
 
 def test_on_a_gpu_powersgd_goes_over_its_matrices_eight_times() -> None:

@@ -19,6 +19,14 @@ def test_what_bytes_take_is_carried_on() -> None:
     assert round(_expected_s(known, 4 << 20), 3) == 0.169
 
 
+def test_a_round_has_the_transfers_that_are_not_timed_too() -> None:
+    """Of 50 ms three are timed after one that is not, of 200 ms one alone; what 50 ms of handling are has its own."""
+    short, long = points((128 << 10, 0.05), (1 << 20, 0.2))
+    assert (round(short.round_s, 6), round(long.round_s, 6)) == (0.2, 0.2)
+    handled = _Point(key=CurveKey("AR host", 2), nbytes=1024, seconds=0.05)
+    assert round(handled.round_s, 6) == round(handled.repeats * 0.05, 6)
+
+
 def test_one_round_of_one_sample_is_no_certainty() -> None:
     """The sample of the first pass stands beside that of the round."""
     (point,) = points((128 << 10, 0.3))

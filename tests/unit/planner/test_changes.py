@@ -97,6 +97,13 @@ def test_fewer_devices_leave_what_runs_on_them() -> None:
     assert found.best.strategy.devices == 1
 
 
+def test_a_machine_with_more_devices_has_as_many_cores_more() -> None:
+    """Two ranks on two cores here: workers of four ranks have four. Fewer devices leave the cores that there are."""
+    for devices, cores in ((4, 4), (2, 2), (1, 2)):
+        fingerprint = changed(problem(), parse_change(f"devices={devices}")).table.fingerprint
+        assert (fingerprint.ranks, fingerprint.cores) == (cores, cores)
+
+
 def test_the_wire_comes_on_top_of_what_a_transfer_takes_without() -> None:
     """96 bytes take 10 ms here, and 10 ms more at 9,600 bytes a second."""
     held = changed(problem(all_reduce=proportional(10e-3)), parse_change("link=76.8kb/s"))

@@ -10,6 +10,8 @@ from trimaran.costs.memory_costs import measured_costs
 from trimaran.costs.traced import HookCosts, TracedStep
 from trimaran.errors import InfeasibleError, InputError
 from trimaran.planner import Problem, Search, search
+from trimaran.planner.altered import changed
+from trimaran.planner.changes import parse_change
 from trimaran.planner.memory import floor
 from trimaran.planner.virtual import squeeze
 from trimaran.program import Kind, Strategy
@@ -33,7 +35,7 @@ def peak(step: TracedStep) -> int:
 
 def test_a_budget_above_the_peak_adds_nothing() -> None:
     step = traced()
-    effect = squeeze(Strategy(memory_bytes=peak(step)), step, cluster())
+    effect = squeeze(Strategy(memory_bytes=peak(step)), step)
     assert effect.factor == 1.0
     assert effect.peak_bytes == peak(step)
 
@@ -41,7 +43,7 @@ def test_a_budget_above_the_peak_adds_nothing() -> None:
 def test_copies_that_hide_cost_nothing_and_hold_the_budget() -> None:
     step = traced()
     budget = peak(step) - 2 * MIB
-    effect = squeeze(Strategy(memory_bytes=budget), step, cluster())
+    effect = squeeze(Strategy(memory_bytes=budget), step)
     assert effect.factor == pytest.approx(1.0, abs=0.01)
     assert effect.peak_bytes <= budget
 
@@ -49,7 +51,7 @@ def test_copies_that_hide_cost_nothing_and_hold_the_budget() -> None:
 def test_copies_that_do_not_hide_make_the_step_longer() -> None:
     """1 MiB at 1 MiB/s takes 1 s each way, a step takes 0.16 s."""
     step = traced(bytes_per_s=MIB, repeatable=False)
-    assert squeeze(Strategy(memory_bytes=peak(step) - 2 * MIB), step, cluster()).factor > 2.0
+    assert squeeze(Strategy(memory_bytes=peak(step) - 2 * MIB), step).factor > 2.0
 
 
 def test_hooks_lengthen_a_step_that_moves_something() -> None:
@@ -57,25 +59,33 @@ def test_hooks_lengthen_a_step_that_moves_something() -> None:
     plain = traced(repeatable=False)
     step = dataclasses.replace(plain, hooks=HookCosts(tick_s=1e-3, copying_s_per_byte=1e-3 / MIB, cores=2))
     budget = peak(step) - 2 * MIB
-    free, alone = (squeeze(Strategy(memory_bytes=budget), one, cluster()) for one in (plain, step))
+    free, alone = (squeeze(Strategy(memory_bytes=budget), one) for one in (plain, step))
     assert alone.factor == pytest.approx(free.factor + 1e-3 * len(step.trace.packs) / 0.16, abs=1e-4)
-    both = squeeze(Strategy(dp=2, memory_bytes=budget), step, cluster())
+    both = squeeze(Strategy(dp=2, memory_bytes=budget), step)
     assert both.factor - alone.factor == pytest.approx(2 * 1e-3 / 0.16, abs=1e-4)
 
 
-def test_only_ranks_of_one_machine_take_its_cores() -> None:
-    """Copying takes 1 s a byte of the rank's time where both cores of a machine have a rank: not with one on each."""
-    plain = traced(repeatable=False)
-    step = dataclasses.replace(plain, hooks=HookCosts(copying_s_per_byte=1.0, cores=2))
-    strategy = Strategy(dp=2, memory_bytes=peak(step) - 2 * MIB)
-    apart = dataclasses.replace(cluster(), hosts=(0, 1))
-    assert squeeze(strategy, step, cluster()).factor > 1e6
-    assert squeeze(strategy, step, apart).factor == squeeze(strategy, plain, apart).factor
+def test_devices_that_are_added_bring_a_core_each() -> None:
+    """Copying takes 1 s a byte of the ranks where every core has one: two ranks on two cores, not two on four."""
+    from trimaran.planner.problem import effect_of_memory
+
+    free = traced(repeatable=False)
+    busy = dataclasses.replace(free, hooks=HookCosts(copying_s_per_byte=1.0, cores=2))
+    strategy = Strategy(dp=2, memory_bytes=peak(free) - 2 * MIB)
+
+    def factor(step: TracedStep, devices: int) -> float:
+        given = Problem(graph=GRAPH, table=TABLE, cluster=cluster(), batch=16, devices=2, traces={8: step})
+        effect = effect_of_memory(strategy, changed(given, parse_change(f"devices={devices}")))
+        assert effect is not None
+        return effect.factor
+
+    assert factor(busy, 2) > 1e6
+    assert factor(busy, 4) == factor(free, 4)
 
 
 def test_a_budget_above_the_peak_needs_no_hooks() -> None:
     step = dataclasses.replace(traced(), hooks=HookCosts(tick_s=1.0))
-    assert squeeze(Strategy(memory_bytes=peak(step)), step, cluster()).factor == 1.0
+    assert squeeze(Strategy(memory_bytes=peak(step)), step).factor == 1.0
 
 
 def test_gradients_that_stay_leave_less_for_the_rest() -> None:
@@ -83,9 +93,9 @@ def test_gradients_that_stay_leave_less_for_the_rest() -> None:
     trace = chain_trace([unit] * 8)
     step = TracedStep(trace=trace, costs=measured_costs(trace, to_host_bytes_per_s=1e12, to_device_bytes_per_s=1e12))
     least = floor(trace).nbytes
-    assert squeeze(Strategy(memory_bytes=least), step, cluster()).peak_bytes == least
+    assert squeeze(Strategy(memory_bytes=least), step).peak_bytes == least
     with pytest.raises(InfeasibleError, match="floor"):
-        squeeze(Strategy(dp=2, memory_bytes=least), step, cluster())
+        squeeze(Strategy(dp=2, memory_bytes=least), step)
 
 
 def searched(memory_bytes: int, traces: dict[int, TracedStep]) -> Search:
@@ -130,7 +140,7 @@ def test_forwards_and_backwards_take_longer_by_the_factor() -> None:
     plain = assess(Strategy(), problem)
     strategy = Strategy(memory_bytes=peak(step) - 2 * MIB)
     held = dataclasses.replace(plain, strategy=strategy)
-    factor = squeeze(strategy, step, cluster()).factor
+    factor = squeeze(strategy, step).factor
     for instruction in plain.program:
         before, after = (costs_of(one, problem).compute[instruction.id].seconds for one in (plain, held))
         longer = instruction.kind in (Kind.FORWARD, Kind.BACKWARD)

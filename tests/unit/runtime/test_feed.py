@@ -132,9 +132,17 @@ class Fractional(Unmeasured):
         return 8.0  # type: ignore[return-value]
 
 
+class Wrapper(Unmeasured):
+    """Has what the data set inside has, but no length that `len` would find."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr([1, 2], name)
+
+
 @pytest.mark.parametrize(
     ("dataset", "said"),
     [
+        (Wrapper, "Wrapper has no length: give it __len__"),
         (Unsure, r"Unsure.__len__ of the data set failed: OSError: no such index file \(.*test_feed.py:\d+\)"),
         (Fractional, "Fractional.__len__ of the data set failed: TypeError: 'float' object"),
         (Endless, "Endless is a stream.*N ranks would each have to read all of it.*list"),

@@ -16,7 +16,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from trimaran.runtime.feed.descriptors import receive_descriptor, send_descriptor
 from trimaran.runtime.feed.packing import LEAST_BYTES, Packed
 from trimaran.runtime.feed.passing import NoBlock, Receiver, Sender
 
@@ -156,7 +158,7 @@ def test_a_batch_that_is_larger_than_its_block_gets_another(line: Line) -> None:
 
 @pytest.mark.timeout(30)
 def test_a_batch_of_thousands_of_arrays_is_passed_on_before_anybody_reads(line: Line) -> None:
-    """Their sizes alone would fill a pipe, and both ends of this one are in one thread."""
+    """Where all lie in the block, their sizes alone would fill a pipe, and both ends of this one are in one thread."""
     arrays = [torch.full((1,), float(number)) for number in range(100_000)]
     came = line.pass_on(arrays)
     assert torch.equal(torch.cat(came), torch.arange(100_000.0))
@@ -193,9 +195,9 @@ def no_more_files(left: int) -> Iterator[None]:
             os.close(file)
 
 
-@pytest.mark.parametrize(("left", "in_worker"), [(0, True), (1, True), (2, False)])
-def test_an_end_that_may_open_no_file_says_so_and_goes_on(left: int, in_worker: bool, line: Line) -> None:
-    """A worker needs two for a moment. It still has one when its rank, which is the same process here, gets it."""
+@pytest.mark.parametrize(("left", "in_worker"), [(0, True), (1, False)])
+def test_an_end_that_may_open_no_file_says_so(left: int, in_worker: bool, line: Line) -> None:
+    """Each needs one for a moment; here they are one process, and the worker's is gone before the rank's comes."""
     with no_more_files(left):
         line.sender.send(Packed(torch.zeros(3)), line.receiver.reserve())
         held = [os.open(os.devnull, os.O_RDONLY) for _ in range(left)]
@@ -204,7 +206,65 @@ def test_an_end_that_may_open_no_file_says_so_and_goes_on(left: int, in_worker: 
         for file in held:
             os.close(file)
     assert caught.value.in_worker == in_worker
-    assert line.pass_on(torch.ones(3)).tolist() == [1.0] * 3
+
+
+def test_a_block_that_cannot_grow_is_told(line: Line) -> None:
+    line.pass_on(torch.zeros(3))
+    block = line.receiver.reserve()
+    assert block == 0
+    with no_more_files(0):
+        line.sender.send(Packed(torch.zeros(5000)), block)
+        with pytest.raises(NoBlock, match="Too many open files") as caught:
+            line.receiver.receive()
+    assert caught.value.in_worker
+
+
+def test_a_file_that_is_handed_over_is_not_inherited(line: Line) -> None:
+    with Path(os.devnull).open() as file:
+        send_descriptor(line.there, file.fileno())
+    came = receive_descriptor(line.here)
+    assert came is not None
+    try:
+        assert not os.get_inheritable(came)
+    finally:
+        os.close(came)
+
+
+class Operations(TorchDispatchMode):
+    """Whoever watches what torch does, as profilers and recorders of memory."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def test_the_memory_of_a_block_is_no_operation_of_torch(line: Line) -> None:
+    with Operations() as operations:
+        line.pass_on(numpy.arange(1000))
+    assert operations.seen == []
+
+
+def mapped_blocks() -> int:
+    gc.collect()
+    return Path("/proc/self/maps").read_text().count("memfd:trimaran-batch")
+
+
+def test_memory_goes_with_the_last_that_refers_to_it() -> None:
+    """Both ends map it; the batch keeps that of its rank, beyond the line."""
+    before = mapped_blocks()
+    line = Line()
+    kept = line.pass_on(torch.ones(3))
+    assert mapped_blocks() == before + 2
+    line.close()
+    del line
+    assert mapped_blocks() == before + 1
+    assert kept.tolist() == [1.0] * 3
+    del kept
+    assert mapped_blocks() == before
 
 
 def test_a_time_out_for_all_sockets_is_not_for_this_one(line: Line) -> None:

@@ -4,6 +4,7 @@ import errno
 import multiprocessing
 import os
 import resource
+import socket
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.unit.runtime.test_feed_passing import no_more_files
 from tests.unit.runtime.test_feed_workers import SAMPLES, Rows, drain, feed
 from torch import nn
 
@@ -76,6 +78,39 @@ def test_a_worker_that_may_open_no_more_files_says_so(feeds: list[Feed]) -> None
         drain(feeds[0])
 
 
+def test_a_rank_that_may_open_no_more_files_says_so(feeds: list[Feed]) -> None:
+    """It keeps its first batch, so that the next one needs another block."""
+    feeds.append(feed(Rows(), Feeding(workers=1), rank=3))
+    shares = feeds[0].shares()
+    kept = next(shares).microbatch(0)
+    said = r"gives rank 3 no memory for the batch of samples .*Too many open files.*ulimit -n"
+    with no_more_files(0), pytest.raises(EnvironmentProblem, match=said):
+        next(shares).whole()
+    assert len(kept[0]) == 3
+
+
+NOBODY, MOST_OPEN = 65534, 100
+ON_THEIR_WAY: list[socket.socket] = []
+
+
+def use_up_ways(samples: list[Any]) -> Any:
+    """A batch, from a process whose user has as many open files on their way as the system allows."""
+    if os.geteuid() == 0:
+        os.setuid(NOBODY)  # for root there is no limit
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (MOST_OPEN, hard))
+    ON_THEIR_WAY.extend(socket.socketpair())
+    socket.send_fds(ON_THEIR_WAY[0], [b"."], [0] * (MOST_OPEN + 1))
+    return torch.stack([sample[0] for sample in samples])
+
+
+def test_too_many_open_files_on_their_way_are_told(feeds: list[Feed]) -> None:
+    feeds.append(feed(Rows(), Feeding(workers=1), collate=use_up_ways, rank=3))
+    said = r"gives rank 3 no memory for the batch of samples .*Too many open files.*ulimit -n"
+    with pytest.raises(EnvironmentProblem, match=said):
+        drain(feeds[0])
+
+
 def test_a_data_set_that_never_closes_its_files_is_told_so(feeds: list[Feed]) -> None:
     def open_one_too_many(index: int) -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), "4.png")
@@ -83,6 +118,33 @@ def test_a_data_set_that_never_closes_its_files_is_told_so(feeds: list[Feed]) ->
     feeds.append(feed(Rows(open_one_too_many), Feeding(workers=1)))
     with pytest.raises(InputError, match=r"4.png.* files open: let the data set close those that it opens.*ulimit -n"):
         drain(feeds[0])
+
+
+class Large(Rows):
+    def __init__(self) -> None:
+        super().__init__(abs)
+        self.more = bytes(2**22)
+
+
+class Exhausting(Rows):
+    def __reduce__(self) -> Any:
+        raise MemoryError
+
+
+@pytest.mark.parametrize(("dataset", "said"), [(Large, "File too large"), (Exhausting, "Cannot allocate memory")])
+def test_a_system_that_has_no_place_for_the_data_set_is_told(
+    dataset: type[Rows], said: str, monkeypatch: pytest.MonkeyPatch, feeds: list[Feed]
+) -> None:
+    """A file may have 1 MiB."""
+    monkeypatch.setattr(multiprocessing, "get_start_method", lambda allow_none=False: "spawn")
+    feeds.append(feed(dataset(), Feeding(workers=1)))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, hard))
+    try:
+        with pytest.raises(EnvironmentProblem, match=rf"starts no process for worker 0 of this rank: .*{said}"):
+            drain(feeds[0])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.mark.parametrize("number", [errno.EAGAIN, errno.ENOMEM])

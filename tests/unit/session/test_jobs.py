@@ -57,7 +57,7 @@ def test_a_file_without_a_factory_is_told_how_to_name_one(job_file: Path) -> Non
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"no job file .*absent\.py"):
+    with pytest.raises(InputError, match=r"no file .*absent\.py"):
         resolve(f"{tmp_path}/absent.py:make")
 
 
@@ -87,5 +87,5 @@ def test_a_syntax_error_is_told_with_its_line(tmp_path: Path) -> None:
 def test_a_file_that_raises_when_read_is_told_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "raises.py"
     path.write_text("x = 1\n1 / 0\n")
-    with pytest.raises(InputError, match=r"raises\.py:2: the job file raised ZeroDivisionError: division by zero"):
+    with pytest.raises(InputError, match=r"raises\.py:2: the file raised ZeroDivisionError: division by zero"):
         resolve(f"{path}:make")

@@ -160,6 +160,15 @@ def test_a_rule_that_gives_nonsense_is_named(tmp_path: Path, body: str, says: st
         check_rule(f"{path}:rule")
 
 
+def test_the_file_of_a_rule_is_not_called_a_job(tmp_path: Path) -> None:
+    path = tmp_path / "rates.py"
+    with pytest.raises(InputError, match=r"^no file .*rates\.py$"):
+        check_rule(f"{path}:rule")
+    path.write_text("1 / 0\n")
+    with pytest.raises(InputError, match=r"rates\.py:1: the file raised ZeroDivisionError"):
+        check_rule(f"{path}:rule")
+
+
 @pytest.mark.parametrize("rule", ["cubic", "", "nowhere.py:rule", "rules.py"])
 def test_an_unknown_rule_is_refused(rule: str) -> None:
     with pytest.raises(InputError):

@@ -1,16 +1,14 @@
 """A user's table of runs as a `CurveTable`: units made one, runs of a batch made a point."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from trimaran.costs.convergence.table_epochs import AGREE, compare_steps, samples_per_epoch
 from trimaran.costs.convergence.table_rows import AMOUNTS, TableRow, read_rows
 from trimaran.costs.convergence.types import CurveTable, Point, Unit
 from trimaran.errors import InputError
-
-_AGREE = 0.02
-"""Amounts in two units may differ by this share, or by one update, or one in each epoch: its last may be smaller."""
 
 
 def read_table(path: Path) -> CurveTable:
@@ -49,8 +47,8 @@ def parse_table(text: str, *, file: str) -> CurveTable:
     """
     rows = read_rows(text, file=file)
     target = _one([(row.line, row.target) for row in rows if row.target is not None], "target", file=file)
-    per_epoch = _samples_per_epoch(rows, file=file)
-    _compare_steps(rows, file=file)
+    per_epoch = samples_per_epoch(rows, file=file)
+    compare_steps(rows, file=file)
     done = [row for row in rows if row.reached]
     if not done:
         raise InputError(f"{file}: none of its {len(rows)} runs reached the target", file=file, runs=len(rows))
@@ -59,7 +57,7 @@ def parse_table(text: str, *, file: str) -> CurveTable:
     by_batch: dict[int, list[TableRow]] = {}
     for row in rows:
         by_batch.setdefault(row.global_batch, []).append(row)
-    count = _Count(unit=unit, per_epoch=per_epoch or 0.0)
+    count = _count_in(unit, done, per_epoch, file=file)
     points = [_point(batch, by_batch[batch], count, file=file, notes=notes) for batch in sorted(by_batch)]
     return CurveTable(
         task=Path(file).stem,
@@ -72,21 +70,31 @@ def parse_table(text: str, *, file: str) -> CurveTable:
     )
 
 
+_AS_SAMPLES = {"samples", "steps", "epochs"}
+"""What can be counted in samples, epochs only where it is known how many one has."""
+
+
+def _without_epochs(rows: Sequence[TableRow]) -> bool:
+    """Whether every row is in samples or steps."""
+    return all({"samples", "steps"} & set(row.amounts) for row in rows)
+
+
 def _common_unit(rows: Sequence[TableRow], per_epoch: float | None, *, file: str) -> Unit:
     units: tuple[Unit, ...] = ("epochs", "samples", "tokens")
     for unit in units:
         if all(unit in row.amounts for row in rows):
             return unit
-    as_samples = {"samples", "steps"} if per_epoch is None else {"samples", "steps", "epochs"}
-    if all(as_samples & set(row.amounts) for row in rows):
+    in_samples = all(_AS_SAMPLES & set(row.amounts) for row in rows)
+    if in_samples and (per_epoch is not None or _without_epochs(rows)):
         return "samples"
+    hint = ", or a column samples_per_epoch" if in_samples else ""
     for row in rows:
         missing = [unit for unit in AMOUNTS if unit not in row.amounts]
         others = sorted(set(rows[0].amounts) - set(row.amounts))
         if others:
             raise InputError(
                 f"{file}: line {row.line}: no {others[0]}, which line {rows[0].line} has: "
-                f"give one unit in every row (missing here: {', '.join(missing)}), or samples_per_epoch",
+                f"give one unit in every row (missing here: {', '.join(missing)}){hint}",
                 file=file,
                 line=row.line,
             )
@@ -98,7 +106,7 @@ class _Count(NamedTuple):
 
     Attributes:
         unit: of all of them
-        per_epoch: samples of an epoch; 0 where no row says it: none then needs it
+        per_epoch: samples of an epoch; 0 where epochs are not counted in samples
     """
 
     unit: Unit
@@ -107,85 +115,30 @@ class _Count(NamedTuple):
     def of(self, row: TableRow) -> float:
         if self.unit in row.amounts:
             return row.amounts[self.unit]
-        if "steps" in row.amounts:
-            return row.amounts["steps"] * row.global_batch
-        return row.amounts["epochs"] * self.per_epoch
+        if self.per_epoch and "epochs" in row.amounts:
+            return row.amounts["epochs"] * self.per_epoch
+        return row.amounts["steps"] * row.global_batch
 
 
-class _Epoch(NamedTuple):
-    """How many samples an epoch has, by one row.
+def _count_in(unit: Unit, rows: Sequence[TableRow], per_epoch: float | None, *, file: str) -> _Count:
+    """How rows are counted in a unit.
 
-    Attributes:
-        line: of the row
-        samples: most likely
-        low: at least
-        high: at most
-        exact: samples are counted; else updates are, of which the last in an epoch may be smaller, or left out
+    Steps are counted as full batches, epochs as the samples that were seen: of each epoch they may differ by a batch.
+    Where both are on one curve this must be little.
     """
-
-    line: int
-    samples: float
-    low: float
-    high: float
-    exact: bool
-
-
-def _samples_per_epoch(rows: Sequence[TableRow], *, file: str) -> float | None:
-    """Of the rows that give epochs beside samples or steps, and of the column."""
-    found = [epoch for row in rows for epoch in _epochs_of(row)]
-    if not found:
-        return None
-    lowest = highest = found[0]
-    for epoch in found:
-        lowest = epoch if epoch.high < lowest.high else lowest
-        highest = epoch if epoch.low > highest.low else highest
-        if highest.low > lowest.high:
-            one, other = sorted((lowest, highest))
-            raise InputError(
-                f"{file}: lines {one.line} and {other.line} contradict each other: an epoch has {one.samples:.6g} "
-                f"samples by the one and {other.samples:.6g} by the other; correct epochs, samples or steps, or keep "
-                "one of them",
-                file=file,
-                line=other.line,
-            )
-    exact = [epoch.samples for epoch in found if epoch.exact]
-    if exact:
-        return math.fsum(exact) / len(exact)
-    return min(found, key=lambda epoch: epoch.high - epoch.low).samples
-
-
-def _epochs_of(row: TableRow) -> Iterator[_Epoch]:
-    about = _AGREE / 2
-    if row.samples_per_epoch is not None:
-        samples = float(row.samples_per_epoch)
-        yield _Epoch(row.line, samples, samples * (1 - about), samples * (1 + about), True)
-    epochs = row.amounts.get("epochs")
-    if epochs is None:
-        return
-    if "samples" in row.amounts:
-        samples = row.amounts["samples"] / epochs
-        yield _Epoch(row.line, samples, samples * (1 - about), samples * (1 + about), True)
-    elif "steps" in row.amounts:
-        samples = row.amounts["steps"] * row.global_batch / epochs
-        low, high = (samples + way * row.global_batch * max(1.0, 1.0 / epochs) for way in (-1, 1))
-        yield _Epoch(row.line, samples, low * (1 - about), high * (1 + about), False)
-
-
-def _compare_steps(rows: Sequence[TableRow], *, file: str) -> None:
+    if unit != "samples" or per_epoch is None or _without_epochs(rows):
+        return _Count(unit=unit, per_epoch=0.0)
     for row in rows:
-        if "steps" not in row.amounts or "samples" not in row.amounts:
-            continue
-        made = row.amounts["steps"] * row.global_batch
-        epochs = row.amounts.get("epochs")
-        if epochs is None:
-            epochs = row.amounts["samples"] / row.samples_per_epoch if row.samples_per_epoch else 0.0
-        if abs(made - row.amounts["samples"]) > max(row.global_batch * max(1.0, epochs), _AGREE * made):
+        share = row.global_batch / per_epoch
+        if share > AGREE and not {"samples", "epochs"} & set(row.amounts):
             raise InputError(
-                f"{file}: line {row.line}: {row.amounts['steps']:g} steps of batch {row.global_batch} are "
-                f"{made:g} samples, not {row.amounts['samples']:g}: correct one, or keep one of the columns",
+                f"{file}: line {row.line}: an epoch of {per_epoch:g} samples is {1 / share:.3g} steps of batch "
+                f"{row.global_batch}, of which the last may be smaller or left out: {row.amounts['steps']:g} steps "
+                f"cannot be compared with epochs of other rows to better than {share:.0%}; give epochs or samples here",
                 file=file,
                 line=row.line,
             )
+    return _Count(unit=unit, per_epoch=per_epoch)
 
 
 def _one(found: Sequence[tuple[int, float]], name: str, *, file: str) -> float | None:

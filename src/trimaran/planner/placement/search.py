@@ -16,7 +16,7 @@ from trimaran.planner.placement.lay import Layout, lay
 from trimaran.planner.placement.room import memory_of_all, overflow
 
 SHARES = (1.0, 0.5, 0.25, 0.0)
-"""Shares of edges that lists take to cross."""
+"""Shares of edges that lists take to cross; HEFT's first."""
 
 SMALL = 45
 """Nodes up to which a problem is annealed without coarsening it."""
@@ -48,9 +48,14 @@ class Limits:
         return self.left_s <= 0.0
 
 
-def lists(flat: Flat) -> list[Layout]:
-    """Schedules by lists, that of HEFT first, and everything on one device."""
-    found = [list_schedule(flat, share) for share in SHARES]
+def lists(flat: Flat, limits: Limits) -> list[Layout]:
+    """Schedules by lists, that of HEFT first, and everything on one device.
+
+    Args:
+        flat: the problem
+        limits: when their time is over, there is no list but HEFT's
+    """
+    found = [list_schedule(flat, share) for share in SHARES if share == SHARES[0] or not limits.over()]
     homes = set(flat.pins.values()) or set(range(flat.devices))
     if len(homes) == 1 or not flat.pins:
         order = [*range(flat.n), *reversed(range(flat.n, 2 * flat.n))]
@@ -80,7 +85,7 @@ def annealed(flat: Flat, start: Layout, limits: Limits, *, cold: bool = False) -
     best = start
     if len(groups) < 0.8 * flat.n:
         coarse = contract(flat, groups)
-        first = min(lists(coarse), key=lambda one: one.makespan_s)
+        first = min(lists(coarse, limits), key=lambda one: one.makespan_s)
         found = expand(flat, groups, coarse, _restarted(coarse, first, limits, 0.5 * limits.steps, hot=0.1))
         best = min(best, found, key=lambda one: one.makespan_s)
     else:

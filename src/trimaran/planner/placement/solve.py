@@ -14,6 +14,7 @@ from trimaran.planner.placement.reasons import reasons
 from trimaran.planner.placement.room import fits
 from trimaran.planner.placement.search import Limits, better, lists, squeezed
 from trimaran.planner.placement.staged import by_stages
+from trimaran.planner.placement.stages import stages
 from trimaran.planner.placement.types import Placement, PlacementProblem
 from trimaran.planner.placement.written import written
 from trimaran.units import format_bytes, format_count
@@ -62,7 +63,7 @@ def place(
     )
     check_problem(problem)
     flat = flatten(problem)
-    listed = lists(flat)
+    listed = lists(flat, limits)
     heft, first = listed[0], min(listed, key=lambda one: one.makespan_s)
     best, bound_s, method = _solved(flat, first, limits, gap)
     if not fits(flat, best):
@@ -87,7 +88,7 @@ def _solved(flat: Flat, first: Layout, limits: Limits, gap: float) -> tuple[Layo
         proof = exact.solve(flat, first, wall_s=limits.left_s, work=1e6, seed=limits.seed, gap=gap)
         return better(first, proof.layout), max(bound_s, proof.bound_s), "exact" if proof.optimal else "bounded"
     with ThreadPoolExecutor(max_workers=2) as pool:
-        found, least = by_stages(flat, limits, gap, pool)
+        found, least = by_stages(flat, stages(flat), limits, gap, pool, first=first)
     return better(first, found), max(bound_s, least), "stages"
 
 

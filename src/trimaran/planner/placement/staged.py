@@ -13,7 +13,7 @@ from trimaran.planner.placement import exact
 from trimaran.planner.placement.bounds import least_s
 from trimaran.planner.placement.flat import Flat
 from trimaran.planner.placement.joining import joined, put_back, swapped
-from trimaran.planner.placement.lay import Layout
+from trimaran.planner.placement.lay import Layout, lay
 from trimaran.planner.placement.search import SMALL, Limits, annealed, better, lists
 from trimaran.planner.placement.stages import Stage, flat_of, side_nodes, stages, without
 
@@ -65,23 +65,31 @@ def alike(flat: Flat) -> bool:
     )
 
 
-def by_stages(flat: Flat, limits: Limits, gap: float, pool: ThreadPoolExecutor) -> tuple[Layout, float]:
+def by_stages(
+    flat: Flat,
+    cut: Sequence[Stage],
+    limits: Limits,
+    gap: float,
+    pool: ThreadPoolExecutor,
+    *,
+    first: Layout | None = None,
+) -> tuple[Layout, float]:
     """The stages of a problem one after another, and a bound of the whole [s].
 
     Args:
         flat: the problem
+        cut: its stages
         limits: what may be spent
         gap: stop a stage once it is within this share of its bound
         pool: runs the constraint programs
+        first: a schedule of the whole problem, if there is one; a stage that is all of it starts there
     """
-    cut = stages(flat)
     if not alike(flat):
-        return _in_order(flat, cut, limits, gap, pool)
+        return _in_order(flat, cut, limits, gap, pool, first)
     works = []
     for stage in cut:
         part = flat_of(flat, stage, {stage.first: 0} if stage.entry else {})
-        first = min(lists(part), key=lambda one: one.makespan_s)
-        works.append(_Work(stage=stage, part=part, layout=first, bound_s=least_s(part)))
+        works.append(_Work(stage=stage, part=part, layout=_listed(part, limits, first), bound_s=least_s(part)))
     shares = _shares([work.part for work in works])
     for work, share in sorted(zip(works, shares, strict=True), key=lambda pair: -pair[1]):
         _begin(work, limits, share, gap, pool)
@@ -98,6 +106,14 @@ def by_stages(flat: Flat, limits: Limits, gap: float, pool: ThreadPoolExecutor) 
     return joined(flat, chain), ends + sum(work.bound_s for work in works)
 
 
+def _listed(part: Flat, limits: Limits, first: Layout | None) -> Layout:
+    """A schedule to start a stage from: the best of its lists; of a stage that is the whole problem, the one given."""
+    if first is None or len(first.on) > part.n:
+        return min(lists(part, limits), key=lambda one: one.makespan_s)
+    moved = swapped(part, first, first.on[0], part.pins.get(0, first.on[0]))
+    return lay(part, moved.on, moved.order)
+
+
 def _shares(parts: Sequence[Flat]) -> list[float]:
     """The share of the work that each stage gets: what is large is harder than in proportion; an edge is not hard."""
     weights = [float(part.n) ** 1.3 if part.n > 2 else 0.0 for part in parts]
@@ -111,15 +127,14 @@ def _begin(work: _Work, limits: Limits, share: float, gap: float, pool: ThreadPo
     if work.gap_s <= 1e-9 * work.bound_s or limits.over():
         return
     own = replace(limits, steps=0.6 * limits.steps * share, work=0.6 * limits.work * share)
-    dropped = _hiding_waists(part)
-    if dropped:
+    core = _core_of(part)
+    if core is not None:
         half = replace(own, steps=0.7 * own.steps, work=0.8 * own.work)
-        core, kept = without(part, dropped)
-        found, least = by_stages(core, half, gap, pool)
+        found, least = by_stages(core.part, core.cut, half, gap, pool)
         work.bound_s = max(work.bound_s, least)
-        work.layout = better(work.layout, put_back(part, found, kept, core, dropped))
+        work.layout = better(work.layout, put_back(part, found, core.kept, core.part, core.dropped))
         own = replace(own, steps=0.3 * own.steps, work=0.2 * own.work)
-    work.layout = annealed(part, work.layout, own, cold=bool(dropped))
+    work.layout = annealed(part, work.layout, own, cold=core is not None)
     if part.n * part.devices**2 > _LARGE:
         return
     wall_s = max(0.1, min(limits.left_s, 4.0 * share * limits.left_s))
@@ -135,14 +150,33 @@ def _begin(work: _Work, limits: Limits, share: float, gap: float, pool: ThreadPo
     )
 
 
-def _hiding_waists(part: Flat) -> list[int]:
-    """Side branches without which a stage falls apart; none where most of it would still be one stage."""
-    dropped = side_nodes(part) if part.n > _FEW else []
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Core:
+    """A stage without side branches that kept it from falling apart.
+
+    Attributes:
+        part: the problem that is left
+        kept: the number in the stage of each of its nodes
+        cut: its stages
+        dropped: numbers of the nodes that are left out
+    """
+
+    part: Flat
+    kept: list[int]
+    cut: list[Stage]
+    dropped: list[int]
+
+
+def _core_of(stage: Flat) -> _Core | None:
+    """A stage without its side branches; None where it has none, or most of it would still be one stage."""
+    dropped = side_nodes(stage) if stage.n > _FEW else []
     if not dropped:
-        return []
-    core, _ = without(part, dropped)
-    largest = max(stage.last - stage.first for stage in stages(core))
-    return dropped if largest <= _APART * part.n else []
+        return None
+    part, kept = without(stage, dropped)
+    cut = stages(part)
+    if max(inner.last - inner.first for inner in cut) > _APART * stage.n:
+        return None
+    return _Core(part=part, kept=kept, cut=cut, dropped=dropped)
 
 
 def _finish(work: _Work) -> None:
@@ -183,7 +217,7 @@ def _again(works: Sequence[_Work], limits: Limits, gap: float, pool: ThreadPoolE
 
 
 def _in_order(
-    flat: Flat, cut: Sequence[Stage], limits: Limits, gap: float, pool: ThreadPoolExecutor
+    flat: Flat, cut: Sequence[Stage], limits: Limits, gap: float, pool: ThreadPoolExecutor, first: Layout | None
 ) -> tuple[Layout, float]:
     """Stages on devices that differ."""
     chain: list[tuple[Stage, Flat, Layout]] = []
@@ -193,8 +227,7 @@ def _in_order(
         pins = {stage.first: chain[-1][2].on[-1]} if chain else {}
         part = flat_of(flat, stage, pins)
         bound += least_s(part)
-        layout = min(lists(part), key=lambda one: one.makespan_s)
-        work = _Work(stage=stage, part=part, layout=layout, bound_s=least_s(part))
+        work = _Work(stage=stage, part=part, layout=_listed(part, limits, first), bound_s=least_s(part))
         _begin(work, limits, share, gap, pool)
         _finish(work)
         chain.append((stage, part, work.layout))

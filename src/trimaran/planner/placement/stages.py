@@ -47,7 +47,10 @@ def side_nodes(flat: Flat, share: float = 0.03) -> list[int]:
     work = [forward + backward for forward, backward in zip(flat.forward, flat.backward, strict=True)]
     most = share * sum(work)
     beside = _beside(flat)
-    weights = {node: sum(work[other] for other in _bits(mask)) for node, mask in enumerate(beside) if mask}
+    # So many nodes have at least this work: of most masks that says enough, without a look at their bits.
+    least = [0.0, *itertools.accumulate(sorted(work))]
+    few = [(node, mask) for node, mask in enumerate(beside) if mask and least[mask.bit_count()] <= most]
+    weights = {node: sum(work[other] for other in _bits(mask)) for node, mask in few}
     dropped = kept = 0
     for node in sorted(weights, key=lambda node: (weights[node], node)):
         if weights[node] > most or dropped >> node & 1:
@@ -55,7 +58,7 @@ def side_nodes(flat: Flat, share: float = 0.03) -> list[int]:
         wider = dropped | beside[node]
         if not wider & (kept | 1 << node) and sum(work[other] for other in _bits(wider)) <= most:
             dropped, kept = wider, kept | 1 << node
-    return list(_bits(dropped))
+    return _bits(dropped)
 
 
 def without(flat: Flat, dropped: list[int]) -> tuple[Flat, list[int]]:
@@ -97,7 +100,13 @@ def waists(flat: Flat) -> list[int]:
 
 def _bits(mask: int) -> list[int]:
     """Positions of the ones of a mask."""
-    return [position for position, digit in enumerate(reversed(f"{mask:b}")) if digit == "1"]
+    digits = f"{mask:b}"[::-1]
+    found = []
+    position = digits.find("1")
+    while position >= 0:
+        found.append(position)
+        position = digits.find("1", position + 1)
+    return found
 
 
 def _beside(flat: Flat) -> list[int]:

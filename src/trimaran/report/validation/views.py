@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 
-from rich import box
 from rich.table import Table
 
+from trimaran.report.framing import frame_table
 from trimaran.report.validation.document import GROUPS, by_nodes, general, skipped
 from trimaran.report.validation.scores import CONSTANT_HALF_WIDTH, Score, Scored, by_group, score
 
@@ -44,7 +44,7 @@ def family_table(family: str, rows: Sequence[Scored], *, groups: Sequence[str] =
 def worst_table(rows: Iterable[Scored], *, most: int = 8) -> Table:
     """Rows with the largest errors."""
     known = [(abs(row.error), row) for row in rows if row.error is not None and not row.flag]
-    table = Table(title="farthest off", box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False, show_edge=False)
+    table = frame_table("farthest off")
     for name in ("row", "network", "machine"):
         table.add_column(name, overflow="ellipsis", no_wrap=True, max_width=18)
     for name in ("measured", "predicted", "error"):
@@ -57,7 +57,7 @@ def worst_table(rows: Iterable[Scored], *, most: int = 8) -> Table:
 
 def rows_table(rows: Iterable[Scored]) -> Table:
     """Every row: measured, predicted with its interval, error or the reason why there is none."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table = frame_table()
     for name in ("row", "network", "machine"):
         table.add_column(name, overflow="ellipsis", no_wrap=True, max_width=16)
     for name in ("measured", "predicted", "90 %", "error"):
@@ -92,15 +92,7 @@ def reading_lines() -> list[str]:
 
 
 def _table(title: str) -> Table:
-    table = Table(
-        title=title,
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-        title_style="bold",
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-        show_edge=False,
-    )
+    table = frame_table(title)
     table.add_column("", no_wrap=True, overflow="ellipsis", max_width=_NAME)
     for name in _COLUMNS:
         table.add_column(name, justify="right", no_wrap=True)

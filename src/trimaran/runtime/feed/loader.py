@@ -20,6 +20,7 @@ from trimaran.graph.data_faults import Fault, describe, name_samples
 from trimaran.program.feeding import Feeding
 from trimaran.runtime.feed.passing import NoBlock
 from trimaran.runtime.feed.reading import Answer, Reading, Request
+from trimaran.runtime.feed.starting import import_advice
 from trimaran.runtime.feed.workers import Worker, WorkerEnded, end_workers
 
 TIMEOUT_S = 300.0
@@ -47,6 +48,7 @@ class Loader:
     Raises:
         InputError: workers are not forked, and the data set cannot be sent to them
         EnvironmentProblem: the system starts no workers
+        ExecutionError: the server that forks workers has ended
     """
 
     def __init__(
@@ -121,23 +123,17 @@ class Loader:
             except WorkerEnded:
                 raise self._died(worker, request) from None
             except NoBlock as error:
-                self._go_on(worker)
                 raise self._no_memory(error, request) from None
             except Exception as error:
-                self._go_on(worker)
                 raise self._cannot_take(error, request) from error
             if answer is not None:
-                self._go_on(worker)
+                self._asked.popleft()
+                self._ask(worker)
                 return answer
             if self._closing:
                 raise ExecutionError("the feed was closed while a batch was waited for", rank=self._rank)
             if time.monotonic() >= deadline_s:
                 raise self._hangs(worker, request)
-
-    def _go_on(self, worker: Worker) -> None:
-        """It has answered, and gets something else to do."""
-        self._asked.popleft()
-        self._ask(worker)
 
     def _to_error(self, fault: Fault) -> InputError:
         who = f"rank {self._rank}" if self.in_line else f"a worker of rank {self._rank}"
@@ -145,16 +141,11 @@ class Loader:
 
     def _died(self, worker: Worker, request: Request) -> ExecutionError:
         process = worker.process
-        todo = (
+        less = (
             "Fewer workers, or batches ahead, take less memory; without workers the rank itself reads, and shows what "
             "happens"
         )
-        if worker.method != "fork" and not worker.has_answered:
-            todo = (
-                f'It had loaded nothing: started by "{worker.method}", it is a new interpreter that imports the main '
-                "module of the program first. What that raised is on the standard error; what it runs belongs under "
-                '`if __name__ == "__main__":`'
-            )
+        todo = import_advice(worker.method) if worker.ended_at_import else less
         return ExecutionError(
             f"a worker of rank {self._rank} that loads data (process {process.pid}) {worker.describe_end()}, while the "
             f"batch of {name_samples(request.samples)} was waited for. {todo}",

@@ -6,10 +6,14 @@ the value lies in an anonymous file in memory. It is pickled while the process i
 of `multiprocessing` can be pickled at no other time.
 """
 
+import errno
 import os
 import pickle
 from multiprocessing import reduction
 from typing import Any
+
+_SYSTEM = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EFBIG}
+"""What the system lacks, and no fault of the value."""
 
 
 class Unsendable(Exception):
@@ -32,7 +36,11 @@ class Parcel:
         with open(self._file, "wb", closefd=False) as file:
             try:
                 reduction.ForkingPickler(file, pickle.HIGHEST_PROTOCOL).dump(self._value)
+            except MemoryError as error:
+                raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)) from error
             except Exception as error:
+                if isinstance(error, OSError) and error.errno in _SYSTEM:
+                    raise
                 raise Unsendable from error
         return Sent, (reduction.DupFd(self._file),)
 

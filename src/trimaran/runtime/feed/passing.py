@@ -1,6 +1,6 @@
 """Batches on their way from a worker to its rank, through memory that both have mapped.
 
-    worker   answer ─▶ pickled, its arrays aside ─▶ block 2 ▒▒▒▒▒▒▒▒     "block 2, these parts" ─▶ pipe
+    worker   answer ─▶ pickled, its arrays aside ─▶ block 2 ▒▒▒▒▒▒▒▒     "block 2, 3 parts" ─▶ pipe
     rank     answer ◀─ unpickled, its arrays are parts of block 2         ▒ until nothing refers to them
 
 Nothing but a short message goes through the pipe, so that neither end ever waits for the other to read: sizes of the
@@ -11,24 +11,21 @@ last process that has mapped them, however that ends. Nor do they keep a file op
 batches as it likes; only while one is made, each end needs a descriptor.
 
 Source:
-    memfd_create(2); unix(7), SCM_RIGHTS.
+    memfd_create(2).
 """
 
 import errno
 import mmap
 import os
 import pickle
-import socket
 import weakref
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import NamedTuple
 
 import numpy
-import torch
 
+from trimaran.runtime.feed.descriptors import map_file, receive_descriptor, send_descriptor
 from trimaran.runtime.feed.packing import Arrived, Packed
 
 _PAGE = mmap.PAGESIZE
@@ -95,14 +92,13 @@ class Sender:
             return
         try:
             os.ftruncate(descriptor, size)
-            self._blocks[block] = _map(descriptor, size)
-        except (OSError, RuntimeError) as error:
-            self._say(Message(block, problem=_first_line(error)))
+            self._blocks[block] = map_file(descriptor, size)
+        except OSError as error:
+            self._say(Message(block, problem=str(error)))
         else:
             packed.write(self._blocks[block])
             self._say(Message(block, size, len(packed.sizes)))
-            with socket_of(self._connection) as line:
-                socket.send_fds(line, [b"."], [descriptor])
+            send_descriptor(self._connection, descriptor)
         finally:
             os.close(descriptor)
 
@@ -137,11 +133,10 @@ class Receiver:
 
         Raises:
             EOFError, OSError: the worker has ended
-            NoBlock: there is no memory for it; the answers after it may come
+            NoBlock: there is no memory for it; nobody asks this worker again
         """
         message = Message(*pickle.loads(self._connection.recv_bytes()))  # noqa: S301 from a worker of this process
         if message.problem:
-            self._free.append(message.block)
             raise NoBlock(message.problem, in_worker=True)
         if message.new_bytes:
             self._blocks[message.block] = self._take_memory(message.new_bytes)
@@ -151,39 +146,12 @@ class Receiver:
         return Arrived(whole.data, message.parts)
 
     def _take_memory(self, nbytes: int) -> memoryview:
-        """The memory of a new block. Where there is none the block is never asked for again: the worker has it."""
-        with socket_of(self._connection) as line:
-            said, descriptors, _, _ = socket.recv_fds(line, 1, 1, socket.MSG_CMSG_CLOEXEC)
-        if not said:
-            raise EOFError
-        if not descriptors:
-            # The system drops those for which this process has no place.
+        descriptor = receive_descriptor(self._connection)
+        if descriptor is None:
             raise NoBlock(os.strerror(errno.EMFILE), in_worker=False)
         try:
-            return _map(descriptors[0], nbytes)
-        except RuntimeError as error:
-            raise NoBlock(_first_line(error), in_worker=False) from error
+            return map_file(descriptor, nbytes)
+        except OSError as error:
+            raise NoBlock(str(error), in_worker=False) from error
         finally:
-            os.close(descriptors[0])
-
-
-@contextmanager
-def socket_of(connection: Connection) -> Iterator[socket.socket]:
-    """The socket that a connection is; it takes no descriptor of its own."""
-    line = socket.socket(fileno=connection.fileno())
-    try:
-        # Where the program has set a time-out for all sockets, this one would no longer wait, and so the connection.
-        line.setblocking(True)
-        yield line
-    finally:
-        line.detach()
-
-
-def _map(descriptor: int, nbytes: int) -> memoryview:
-    """A file as memory. It stays when the descriptor is closed, where Python's own mmap keeps one open."""
-    memory = torch.from_file(f"/proc/self/fd/{descriptor}", shared=True, size=nbytes, dtype=torch.uint8)
-    return memory.numpy().data
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0]
+            os.close(descriptor)

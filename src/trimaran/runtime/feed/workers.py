@@ -27,18 +27,17 @@ import signal
 import socket
 import threading
 import time
-import warnings
 from collections import deque
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from trimaran.errors import EnvironmentProblem, InputError
-from trimaran.graph.data_faults import describe
-from trimaran.runtime.feed.parcel import Parcel, Unsendable
-from trimaran.runtime.feed.passing import NoBlock, Receiver, socket_of
+from trimaran.runtime.feed.descriptors import socket_of
+from trimaran.runtime.feed.parcel import Parcel
+from trimaran.runtime.feed.passing import Receiver
 from trimaran.runtime.feed.reading import Answer, Reading, Request
 from trimaran.runtime.feed.serving import serve
+from trimaran.runtime.feed.starting import open_pipe, start_process
 
 _ENDING_S = 1.0
 """A worker that was told to end may finish what it is at for so long [s]."""
@@ -46,6 +45,9 @@ _ENDING_S = 1.0
 _MOST_SENT, _MOST_SENT_BYTES = 32, 2**16
 """Requests that a worker has not answered, and their bytes: less than a pipe holds. So a rank never waits for a worker
 to read, nor does a worker, whose answers are as many, for its rank [bytes]."""
+
+_RAISED = (1, 255)
+"""Exit codes of a Python program that raised: its own, and that for one which a server forked and could not tell."""
 
 
 class WorkerEnded(Exception):
@@ -64,11 +66,12 @@ class Worker:
     Attributes:
         process: it
         method: by which it was started
-        has_answered: it has loaded something
+        has_answered: a batch has come from it, or why there is none
 
     Raises:
         InputError: it is not forked, and the data set cannot be sent to it
         EnvironmentProblem: the system starts no process
+        ExecutionError: the server that forks workers has ended
     """
 
     def __init__(self, reading: Reading, *, number: int, count: int, seed: int) -> None:
@@ -77,7 +80,7 @@ class Worker:
         # The signal comes when the thread that started a worker ends, and only the main one lives as long as its rank.
         main = threading.current_thread() is threading.main_thread()
         parent = os.getpid() if main else None
-        here, there = _open_pipe(number)
+        here, there = open_pipe(number)
         parcel = Parcel(reading)
         self.process: BaseProcess = context.Process(
             target=serve,
@@ -98,7 +101,7 @@ class Worker:
         self._sent: deque[int] = deque()
         self.method, self.has_answered = method, False
         try:
-            _start(self.process, number, method)
+            start_process(self.process, number, method)
         except BaseException:
             here.close()
             raise
@@ -134,14 +137,11 @@ class Worker:
             if self._connection not in ready and not self._connection.poll():
                 raise EOFError
             arrived = self._receiver.receive()
-        except NoBlock:
-            self._go_on()
-            raise
         except (EOFError, OSError):
             self.process.join(_ENDING_S)
             raise WorkerEnded from None
-        self._go_on()
         answer: Answer = arrived.unpack()
+        self._go_on()
         return answer
 
     def describe_end(self) -> str:
@@ -151,6 +151,11 @@ class Worker:
             return f"ended with exit code {code}"
         text = f"was killed by {signal.Signals(-code).name}"
         return f"{text} (by hand, or by the system when memory ran out)" if code == -signal.SIGKILL else text
+
+    @property
+    def ended_at_import(self) -> bool:
+        """It is a new interpreter that was importing when it ended, for all that can be seen from here."""
+        return self.method != "fork" and not self.has_answered and self.process.exitcode in _RAISED
 
     def hang_up(self) -> None:
         """Tell it to end, once it has done what it is at."""
@@ -193,40 +198,3 @@ def end_workers(workers: list[Worker]) -> None:
         process.kill()
     for process in processes:
         process.join()
-
-
-def _open_pipe(number: int) -> tuple[Connection, Connection]:
-    try:
-        return multiprocessing.Pipe()
-    except OSError as error:
-        raise _no_worker(error, number) from error
-
-
-def _start(process: BaseProcess, number: int, method: str) -> None:
-    try:
-        with warnings.catch_warnings():
-            # That it is forked beside threads has been decided.
-            warnings.filterwarnings("ignore", message=".*multi-threaded.*fork", category=DeprecationWarning)
-            process.start()
-    except OSError as error:
-        raise _no_worker(error, number) from error
-    except Unsendable as error:
-        raise _cannot_send(error.__cause__ or error, method) from error
-
-
-def _no_worker(error: OSError, number: int) -> EnvironmentProblem:
-    return EnvironmentProblem(
-        f"the system starts no process for worker {number} of this rank: {describe(error)}. Take fewer workers, or "
-        "raise what limits processes, open files or memory (ulimit -u, ulimit -n, the container's pids and memory)",
-        worker=number,
-        errno=error.errno,
-    )
-
-
-def _cannot_send(error: BaseException, method: str) -> InputError:
-    return InputError(
-        f'the data set cannot be sent to workers, which start by "{method}" here: {describe(error)}. Let Job.dataset '
-        "and Job.collate be of functions and classes at the top level of a module, without open files or locks; or use "
-        'multiprocessing.set_start_method("fork"), or workers=0',
-        method=method,
-    )

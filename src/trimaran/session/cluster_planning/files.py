@@ -12,12 +12,14 @@ from typing import Any
 from trimaran.costs.transformers.division import Division
 from trimaran.errors import EnvironmentProblem
 from trimaran.measure.cache import put_in_place
+from trimaran.planner.problem import Problem
 from trimaran.program import Plan, Premises, Program, lower, program_lines, write_plan
 from trimaran.program.files import to_plain
 from trimaran.program.plan import DIVISION_KIND
 from trimaran.session.accuracy.following import planned_training
 from trimaran.session.cluster_planning.divided import DividedPlan
 from trimaran.session.cluster_planning.document import machine_plan_document
+from trimaran.session.cluster_planning.request import ClusterRequest
 from trimaran.session.cluster_planning.types import MachinePlan
 from trimaran.session.rows import candidate_rows, predict
 
@@ -65,7 +67,6 @@ def _plain_division(division: Division) -> dict[str, Any]:
 def plan_of(plan: MachinePlan) -> Plan:
     """A plan of a strategy, as `train`, `export` and `explain` take it."""
     problem, found = plan.problem, plan.search
-    costs = f"{plan.request.cluster} {problem.table.fingerprint.torch} {plan.request.precision}"
     return Plan(
         job=plan.reference,
         strategy=found.chosen.strategy,
@@ -74,7 +75,7 @@ def plan_of(plan: MachinePlan) -> Plan:
             global_batch_size=problem.batch,
             devices=tuple(device.name for device in problem.cluster.devices),
             memory_bytes=tuple(device.memory_bytes for device in problem.cluster.devices),
-            costs_digest=hashlib.sha256(costs.encode()).hexdigest()[:16],
+            costs_digest=costs_digest(problem, plan.request),
         ),
         prediction=predict(found.chosen),
         objective="throughput" if plan.outlook is None else plan.outlook.goal,
@@ -82,6 +83,17 @@ def plan_of(plan: MachinePlan) -> Plan:
         program=program_lines(_whole_program(plan)),
         training=None if plan.outlook is None else planned_training(plan.outlook),
     )
+
+
+def costs_digest(problem: Problem, request: ClusterRequest) -> str:
+    """Digest of the costs that a plan is scored by: of the machine, its software and the precision.
+
+    Args:
+        problem: has the costs
+        request: what was asked
+    """
+    costs = f"{request.cluster} {problem.table.fingerprint.torch} {request.precision}"
+    return hashlib.sha256(costs.encode()).hexdigest()[:16]
 
 
 def _whole_program(plan: MachinePlan) -> Program:

@@ -43,12 +43,32 @@ def test_epochs_beside_samples_say_what_an_epoch_holds() -> None:
 
 
 def test_epochs_in_one_row_and_updates_in_another_are_samples_where_an_epoch_is_known() -> None:
-    """4 epochs of 3200 are 12800 samples, 120 updates of 128 are 15360; without the 3200 nobody can compare them."""
-    table = _parse("global_batch,epochs,steps,samples_per_epoch\n64,4,,3200\n128,,120,3200\n")
-    assert (table.unit, [point.amount for point in table.points]) == ("samples", [12800.0, 15360.0])
-    assert table.samples_per_epoch == 3200
-    with pytest.raises(InputError, match=r"line 3: no epochs, which line 2 has: .* or samples_per_epoch"):
-        _parse("global_batch,epochs,steps\n64,4,\n128,,120\n")
+    """4 epochs of 12800 are 51200 samples, 440 updates of 128 are 56320; without the 12800 nobody can compare them."""
+    table = _parse("global_batch,epochs,steps,samples_per_epoch\n64,4,,12800\n128,,440,12800\n")
+    assert (table.unit, [point.amount for point in table.points]) == ("samples", [51200.0, 56320.0])
+    assert table.samples_per_epoch == 12800
+    with pytest.raises(InputError, match=r"line 3: no epochs, which line 2 has: .*, or a column samples_per_epoch"):
+        _parse("global_batch,epochs,steps\n64,4,\n128,,440\n")
+
+
+def test_updates_of_which_an_epoch_has_few_are_not_compared_with_epochs() -> None:
+    """90 epochs of 50000 are 4.50 M samples; as 180 updates of 32768, the last of an epoch smaller, they are 5.90 M."""
+    columns = "global_batch,epochs,steps,samples_per_epoch\n"
+    with pytest.raises(InputError, match=r"line 3: an epoch of 50000 samples is 1\.53 steps .* give epochs or samples"):
+        _parse(f"{columns}256,90,,50000\n32768,,180,50000\n")
+    told = _parse(f"{columns}256,90,,50000\n1000,,4500,50000\n32768,90,180,50000\n")
+    assert [point.amount for point in told.points] == [4.5e6] * 3
+    alone = _parse(f"{columns}256,,17550,50000\n32768,,180,50000\n")
+    assert (alone.unit, alone.points[1].amount) == ("samples", 180 * 32768.0)
+
+
+@pytest.mark.parametrize(
+    "rows", ["epochs,tokens,samples_per_epoch\n64,4,,3200\n128,,1e6,3200\n", "epochs,tokens\n64,4,\n128,,1e6\n"]
+)
+def test_the_samples_of_an_epoch_are_asked_for_only_where_they_help(rows: str) -> None:
+    with pytest.raises(InputError, match="give one unit in every row") as caught:
+        _parse(f"global_batch,{rows}")
+    assert "samples_per_epoch" not in caught.value.message
 
 
 def test_an_update_more_or_less_is_no_contradiction() -> None:

@@ -11,7 +11,6 @@ from trimaran.costs.transformers.rank_memory import rank_memory
 from trimaran.costs.transformers.shapes import Experts, TransformerShape, gpt_shape
 from trimaran.errors import InfeasibleError, InputError
 from trimaran.planner.divisions.candidates import groups, members
-from trimaran.planner.divisions.contrast import why_not
 from trimaran.planner.divisions.document import division_document, division_name
 from trimaran.planner.divisions.pricing import memory_limit, pricer
 from trimaran.planner.divisions.search import division_task, search_divisions, search_task
@@ -175,18 +174,6 @@ def test_the_document_has_every_stage_and_adds_up() -> None:
         product *= axis["size"]
     assert product == 16
     assert division_name(found.chosen.division).startswith("tp")
-
-
-def test_why_not_names_the_part_that_costs_most() -> None:
-    found = search_divisions(WIDE, find_machine("dgx-a100:2"), batch=32)
-    contrast = why_not(found, DivisionPins(tensor=8, pipeline=2))
-    assert contrast.other is not None
-    assert contrast.other.seconds >= found.chosen.seconds
-    assert "times as long" in contrast.text
-    with pytest.raises(InputError):
-        why_not(found, "magic")
-    small = search_divisions(LLAMA, find_machine("dgx-h100:8"), batch=64)
-    assert "needs" in why_not(small, "ddp").text
 
 
 def test_a_stage_with_the_head_is_given_fewer_layers() -> None:

@@ -8,7 +8,9 @@ import pytest
 
 from trimaran.errors import InfeasibleError, InputError
 from trimaran.planner.placement import Placement, PlacementNode, PlacementProblem, Wire, place
-from trimaran.planner.placement.flat import flatten
+from trimaran.planner.placement.flat import Flat, flatten
+from trimaran.planner.placement.heft import list_schedule
+from trimaran.planner.placement.lay import Layout
 from trimaran.planner.placement.stages import side_nodes, stages, waists
 
 
@@ -190,6 +192,22 @@ def test_side_branches_are_put_back() -> None:
     answer = place(replace(problem, nodes=nodes, edges=(*problem.edges, (30, len(nodes) - 1))), time_limit_s=6)
     assert served(answer, "aux") > 0
     assert answer.gap < 0.01
+
+
+def test_a_network_of_one_stage_is_listed_once_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing interrupts a list, so HEFT's is the only one then, and it is not made again for the stage."""
+    crossings: list[float] = []
+
+    def noted(flat: Flat, crossing: float) -> Layout:
+        crossings.append(crossing)
+        return list_schedule(flat, crossing)
+
+    monkeypatch.setattr("trimaran.planner.placement.search.list_schedule", noted)
+    nodes = [node(f"n{number}", 1, 2, 1) for number in range(40)]
+    edges = {(number // 3, number) for number in range(1, 40)}
+    found = place(alike(nodes, sorted(edges)), time_limit_s=5.0, began=time.monotonic() - 10.0)
+    assert crossings == [1.0]
+    assert found.makespan_s <= 120.0
 
 
 @pytest.mark.alone

@@ -1,0 +1,46 @@
+"""The explanation of a division on a terminal of 80 columns."""
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from trimaran.cli.explanation_division_document import division_explanation_document
+from trimaran.cli.explanation_division_views import print_division_explanation
+from trimaran.planner.pins import Pins
+from trimaran.session.cluster_planning.request import ClusterRequest
+from trimaran.session.explaining_divisions import ExplainedDivision
+from trimaran.session.explaining_there import explain_there
+
+
+def explained(pins: Pins, *why_not: str) -> ExplainedDivision:
+    request = ClusterRequest(cluster="dgx-h100:2", batch=64, pins=pins)
+    found = explain_there("llama2:7b", request, why_not=why_not)
+    assert isinstance(found, ExplainedDivision)
+    return found
+
+
+def test_a_division_is_explained_in_80_columns() -> None:
+    text = io.StringIO()
+    print_division_explanation(Console(file=text, width=80), explained(Pins(), "fsdp", "tp8-pp2-zero1", "ddp"))
+    shown = text.getvalue()
+    assert max(len(line) for line in shown.splitlines()) <= 80
+    assert "…" not in shown
+    for part in (" binds: ", "What the step is made of", "Runners-up", "Why not fsdp?", "Why not tp8-pp2-zero1?"):
+        assert part in shown
+    assert "+" in next(line for line in shown.splitlines() if line.startswith("step "))
+
+
+def test_the_document_has_the_same_figures_and_says_what_pins_cost() -> None:
+    found = explained(Pins(pp=8, forbid=("tp",)), "fsdp")
+    document = json.loads(json.dumps(division_explanation_document(found)))
+    plan = document["plan"]
+    assert plan["degrees"]["pp"] == 8
+    assert sum(plan["parts_s"].values()) == pytest.approx(plan["step_time_s"])
+    prices = {entry["pin"]: entry for entry in document["pins"]}
+    assert prices.keys() == {"--pp 8", "--forbid tp", "all pins"}
+    freed = prices["all pins"]
+    assert freed["price"] > 0.0
+    assert (1.0 + freed["price"]) * freed["without_step_time_s"] == pytest.approx(plan["step_time_s"])
+    assert document["why_not"][0]["best"]["step_time_s"] < plan["step_time_s"]
