@@ -4,6 +4,7 @@ A published decoder is described by its shape, so nothing of it is made. It is p
 more ranks than a simulated step is kept for, or more weights than a trace is worth.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trimaran.cluster.find import find_machine
@@ -115,28 +116,14 @@ def division_pins(pins: Pins) -> DivisionPins:
         pins: as for any plan
 
     Raises:
-        InputError: modules on rows, a schedule, or a compression, which a division does not name
+        InputError: what a division does not name: modules on rows, some schedules, microbatches, levels, a compression
 
     Example:
         >>> division_pins(Pins(tp=8, zero=1, forbid=("pp",)))  # doctest: +ELLIPSIS
         DivisionPins(tensor=8, ..., sharding='optimizer', ..., forbid=frozenset({'pp'}))
     """
-    if pins.keep:
-        raise InputError(
-            f"{pins.names[0]}: a transformer on so many devices is planned by its layers, not by modules; leave it out"
-        )
-    if pins.schedule in ("gpipe", "zero-bubble"):
-        raise InputError(f"--schedule {pins.schedule}: at this size a plan has 1f1b or interleaved; leave it out")
-    if pins.method is not None:
-        raise InputError(
-            f"--compression {pins.compression}: a transformer on so many devices is planned by closed forms that send "
-            "whole gradients; leave it out"
-        )
-    if pins.powersgd_samples is not None:
-        raise InputError(
-            f"--powersgd-samples {pins.powersgd_samples:g}: a transformer on so many devices is planned by closed "
-            "forms that send whole gradients; leave it out"
-        )
+    for option, why in _unnamed(pins):
+        raise InputError(f"{option}: {why}; leave it out")
     forbid = set(pins.forbid)
     if pins.allow:
         forbid |= {"dp", "pp", "tp", "zero", "cp", "ep"} - set(pins.allow)
@@ -153,6 +140,23 @@ def division_pins(pins: Pins) -> DivisionPins:
         sharding=None if pins.zero is None else _SHARDING[pins.zero],
         forbid=frozenset(forbid & known),
     )
+
+
+def _unnamed(pins: Pins) -> Iterator[tuple[str, str]]:
+    """Options that a division has no word for, and why."""
+    forms = "a transformer on so many devices is planned by closed forms"
+    if pins.keep:
+        yield pins.names[0], "a transformer on so many devices is planned by its layers, not by modules"
+    if pins.schedule in ("gpipe", "zero-bubble"):
+        yield f"--schedule {pins.schedule}", "at this size a plan has 1f1b or interleaved"
+    if pins.microbatches is not None:
+        yield f"--microbatches {pins.microbatches}", f"{forms}, which choose the sequences of a microbatch"
+    if pins.nodes is not None and pins.nodes > 1:
+        yield f"--nodes {pins.nodes}", f"{forms} that sum gradients as one group"
+    if pins.method is not None:
+        yield f"--compression {pins.compression}", f"{forms} that send whole gradients"
+    if pins.powersgd_samples is not None:
+        yield f"--powersgd-samples {pins.powersgd_samples:g}", f"{forms} that send whole gradients"
 
 
 def _sequence(network: NetworkReference, request: ClusterRequest) -> int:

@@ -81,11 +81,19 @@ def test_pins_reach_the_search_over_divisions() -> None:
     assert (degrees["tp"], degrees["pp"], degrees["zero"]) == (8, 1, 1)
 
 
-def test_pins_that_mean_nothing_for_a_division_are_refused() -> None:
-    with pytest.raises(InputError, match="--keep layer4=1"):
-        division_pins(Pins(keep=(("layer4", 1),)))
-    with pytest.raises(InputError, match="--powersgd-samples 2"):
-        division_pins(Pins(compress=True, powersgd_samples=2.0))
+@pytest.mark.parametrize(
+    ("pins", "option"),
+    [
+        (Pins(keep=(("layer4", 1),)), "--keep layer4=1"),
+        (Pins(schedule="gpipe"), "--schedule gpipe"),
+        (Pins(microbatches=8), "--microbatches 8"),
+        (Pins(nodes=2), "--nodes 2"),
+        (Pins(compress=True, powersgd_samples=2.0), "--powersgd-samples 2"),
+    ],
+)
+def test_pins_that_mean_nothing_for_a_division_are_refused(pins: Pins, option: str) -> None:
+    with pytest.raises(InputError, match=option):
+        division_pins(pins)
 
 
 def test_more_devices_than_the_machine_has_are_refused() -> None:
