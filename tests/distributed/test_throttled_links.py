@@ -63,14 +63,14 @@ def open_files() -> int:
 
 
 def test_a_slow_link_is_measured_as_far_as_that_is_quick(tmp_path: Path) -> None:
-    """At 20 Mb/s 1 MiB takes 0.42 s and is left out; the straight line through smaller sizes says so to 5 %.
+    """At 20 Mb/s 1 MiB takes 0.42 s and is left out; the straight line through smaller sizes says so to 10 %.
 
-    The line is that of the shortest times, as other processes can only lengthen them and the line does so nine times.
+    The line is that of the shortest rounds, as other processes can only lengthen them and the line does so nine times.
     """
     (curve, seconds), _ = launch(duties.all_reduce_curve, ranks=2, log_dir=tmp_path, link=parse_link("20Mb/s"))
     assert [size for size, _ in curve] == [16, 16 << 10, 128 << 10]
     shortest = [(size, Cost(cost.low, cost.low, cost.low, cost.source)) for size, cost in curve]
-    assert at_size(shortest, 1 << 20).seconds == pytest.approx((1 << 20) / 2.5e6, rel=0.05)
+    assert at_size(shortest, 1 << 20).seconds == pytest.approx((1 << 20) / 2.5e6, rel=0.1)
     assert seconds < 5.0
 
 
