@@ -101,4 +101,6 @@ def _price(name: str, pins: Pins, plan: DividedPlan) -> DivisionPrice:
         without = search_task(task, **limit).chosen
     except InfeasibleError:
         return DivisionPrice(pin=name, without=None, price=0.0)
-    return DivisionPrice(pin=name, without=without, price=plan.search.chosen.seconds / without.seconds - 1.0)
+    # A plan for a target may be another than the fastest of its search, which is no price of a pin.
+    fastest = min((plan.search.chosen, *plan.search.pareto), key=lambda one: one.seconds)
+    return DivisionPrice(pin=name, without=without, price=fastest.seconds / without.seconds - 1.0)

@@ -1,9 +1,10 @@
 """Why a plan for a machine of the catalog is what it is: the best one of a job there, or that of a file."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from trimaran.costs.traced import TracedStep
 from trimaran.errors import InfeasibleError, InputError
 from trimaran.planner import NO_PINS, Candidate, Search, score
 from trimaran.planner.changes import parse_change
@@ -27,7 +28,7 @@ from trimaran.session.explaining_divisions import ExplainedDivision, explain_div
 from trimaran.session.jobs import JobSource
 from trimaran.session.planned import Planned, Progress, ignore_progress
 from trimaran.session.rows import predict
-from trimaran.units import format_seconds
+from trimaran.units import format_bytes, format_seconds
 
 
 def explain_there(
@@ -95,20 +96,18 @@ def _best(reference: str, request: ClusterRequest, progress: Progress) -> _Answe
 def _of_file(path: Path, request: ClusterRequest, progress: Progress) -> _Answer:
     """The plan in a file by the costs of the machine, and what a search finds there."""
     plan = read_plan(path)
+    memory = _memory_of(plan, request)
     request = as_planned_there(plan, request)
     progress("reading the job and the machine", 0, 0)
     problem = machine_problem(plan.job, request)
-    strategy = plan.strategy
-    if strategy.memory_bytes is not None:
-        size = problem.batch // (strategy.dp * strategy.microbatches)
-        problem = replace(problem, traces=traces_of(plan.job, {size}, problem, request))
-    chosen = _score(path, plan, problem, request)
+    chosen, traces = _score(path, plan, problem, request)
     progress("searching", 0, 0)
-    searched, found = search_within_memory(plan.job, problem, request)
-    problem = replace(searched, traces={**searched.traces, **problem.traces})
+    problem, found = search_within_memory(plan.job, problem, request)
+    problem = replace(problem, traces={**problem.traces, **traces})
     notes = (
         *problem.graph.notes,
         *placement_notes(problem, chosen.strategy),
+        *memory,
         *_rescored(plan, chosen, problem, request),
         *outdated(chosen.strategy, found),
     )
@@ -138,8 +137,10 @@ def as_planned_there(plan: Plan, request: ClusterRequest) -> ClusterRequest:
     )
 
 
-def _score(path: Path, plan: Plan, problem: Problem, request: ClusterRequest) -> Candidate:
-    """The program of a plan, simulated by the costs of a machine.
+def _score(
+    path: Path, plan: Plan, problem: Problem, request: ClusterRequest
+) -> tuple[Candidate, Mapping[int, TracedStep]]:
+    """The program of a plan, simulated by the costs of a machine, and the traces that its memory plan is of.
 
     Its ranks have the devices that the plan names; where it names none, those that suit it best. Data are taken to be
     there, so how ranks are fed is left out.
@@ -153,6 +154,10 @@ def _score(path: Path, plan: Plan, problem: Problem, request: ClusterRequest) ->
     program = plan_program(plan, source=str(path))
     check_against_graph(program, problem.graph, plan.strategy, batch=problem.batch)
     strategy = replace(plan.strategy, feeding=IN_LINE)
+    traces: Mapping[int, TracedStep] = {}
+    if strategy.memory_bytes is not None:
+        traces = traces_of(plan.job, {problem.batch // (strategy.dp * strategy.microbatches)}, problem, request)
+        problem = replace(problem, traces=traces)
     try:
         chosen = score(
             program,
@@ -177,7 +182,14 @@ def _score(path: Path, plan: Plan, problem: Problem, request: ClusterRequest) ->
             "or plan again",
             path=str(path),
         )
-    return chosen
+    return chosen, traces
+
+
+def _memory_of(plan: Plan, request: ClusterRequest) -> tuple[str, ...]:
+    known = plan.premises.memory_bytes
+    if request.memory_bytes is not None or not known:
+        return ()
+    return (f"each device counts with {format_bytes(min(known))}, as in the file, whatever it has (--memory)",)
 
 
 def _rescored(plan: Plan, chosen: Candidate, problem: Problem, request: ClusterRequest) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ def check_task(
         target: of the job's metric; None where it has none
 
     Returns:
-        Warnings: the curve names no network, other data, another target.
+        Warnings: the curve names no network, or one that a job of one's own may have; other data, another target.
 
     Raises:
         InputError: it is a curve of another network
@@ -29,6 +29,8 @@ def check_task(
     found = []
     if not table.network:
         found.append(f'the curve names no network: it holds if "{table.task}" is what {job} trains')
+    elif _is_own(job) and not _is_own(table.network):
+        found.append(f'the curve is of {table.network}: it holds if "{table.task}" is what {job} trains')
     elif not _same_network(table.network, job):
         raise InputError(
             f'the curve of {table.network} ("{table.task}") is not of the job {job}: name another curve, measure one '
@@ -42,6 +44,11 @@ def check_task(
     if table.target is not None and target is not None and table.target != target:
         found.append(f"the curve is to the target {table.target:g}, that of {job} is {target:g}")
     return tuple(found)
+
+
+def _is_own(reference: str) -> bool:
+    """Whether it names a job of the user's, of whose network nothing is known by its name."""
+    return ".py:" in reference or reference.startswith("hf:")
 
 
 def _same_network(network: str, job: str) -> bool:

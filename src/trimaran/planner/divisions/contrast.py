@@ -140,10 +140,18 @@ def _conclusion(asked: str, other: PricedDivision, found: DivisionSearch) -> str
     percent = 100 * (other.seconds / chosen.seconds - 1.0)
     if percent < 0.0:
         change = f"{-percent:.1f} % faster"
-        why = "what you decided is against it" if found.complete else "the search ran out of time (--time-limit)"
+        why = _why_not_faster(found)
     else:
         change, why = f"{percent:.1f} % slower", _reasons(other, chosen)
     return f"The best of {asked}, {name}, is {change} than the plan ({figures}): {why}."
+
+
+def _why_not_faster(found: DivisionSearch) -> str:
+    if not found.complete:
+        return "the search ran out of time (--time-limit)"
+    if found.task.pins == DivisionPins():
+        return "as fast as the plan within what is known, and the plan was taken for the target"
+    return "what you decided is against it"
 
 
 def _reasons(other: PricedDivision, chosen: PricedDivision) -> str:

@@ -47,8 +47,8 @@ def start_process(process: BaseProcess, number: int, method: str) -> None:
         if method != "forkserver":
             raise  # the standard output of the program is gone
         raise ExecutionError(
-            f"the process that forks worker {number} of this rank has ended ({describe(error)}). "
-            f"{import_advice(method)}",
+            f"the process that forks worker {number} of this rank has ended ({describe(error)}), as it does where the "
+            f"system lets it start no more or gives it no memory (ulimit -u, -n). Else: {import_advice(method)}",
             worker=number,
         ) from error
     except OSError as error:

@@ -115,12 +115,20 @@ def test_a_curve_of_another_network_is_refused() -> None:
         check_task(curve, "digits-resnet")
     resnet = find_curve("resnet50")
     assert check_task(resnet, "ResNet50", samples_per_epoch=1_281_024) == ()
-    for job in ("resnet18", "vgg16", "train.py:resnet50"):
+    for job in ("resnet18", "vgg16"):
         with pytest.raises(InputError, match="is not of the job"):
             check_task(resnet, job)
     assert check_task(find_curve("bert-large"), "bert:large:sequence=512") == ()
     with pytest.raises(InputError):
         check_task(find_curve("bert-large"), "bert:base")
+
+
+def test_of_a_job_of_one_s_own_it_is_said_what_the_curve_is_of() -> None:
+    """Nobody else knows what train.py makes; the curve of another function of theirs is refused all the same."""
+    (warning,) = check_task(find_curve("ssd"), "train.py:make")
+    assert warning.startswith("the curve is of ssd: it holds if")
+    with pytest.raises(InputError, match="is not of the job"):
+        check_task(fit_curve(replace(TABLE, network="train.py:other")), "train.py:make")
 
 
 def test_other_data_and_another_target_are_warned_of() -> None:
