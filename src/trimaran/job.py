@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch.optim.lr_scheduler import LRScheduler
     from torch.utils.data import Dataset
 
-Precision = Literal["fp32", "bf16", "fp64"]
+Precision = Literal["fp32", "bf16", "fp16", "fp64"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +32,8 @@ class Job:
         model: makes the model; called after the seed is set, so that every rank makes the same one
         loss: a scalar that is a mean over the samples of a batch, or `(sum, weight)` where it is another mean; None for
             a model that returns an object with `.loss`
-        optimizer: makes the optimizer from an iterable of parameters
-        dataset: makes the map-style training data
+        optimizer: makes the optimizer from its argument, an iterable of parameters that also has `named_parameters()`
+        dataset: makes the training data: map-style, or an `IterableDataset`
         global_batch_size: samples of one update, over all ranks
         evaluation_dataset: makes the data of `evaluate`; None: there is no evaluation
         metric: `(output, target)` (or `(output, batch)`) to the mean over the samples, higher is better
@@ -41,13 +41,20 @@ class Job:
         lr_schedule: makes the schedule from the optimizer; stepped once an update
         epochs: passes over the training data
         target: stop when the metric reaches this
-        precision: "fp32"; "bf16", which is autocast over fp32 weights; or "fp64"
+        precision: "fp32"; "bf16", which is autocast over fp32 weights; "fp16", autocast with a gradient scaler; or
+            "fp64"
         clip_norm: largest global norm of the gradients; None: no clipping
         seed: of initial weights, of the order of samples, and of dropout
         drop_last: leave out the last, smaller batch of an epoch
         name: for people and for run directories
         curve: how much training each batch needs to the target: a file of `trimaran converge` or `trimaran curve`, or
             a name of the catalog; None: not known
+        sampler: the order of an epoch: from the data set and the number of the epoch, from 0, to indices, as
+            `torch.utils.data.Sampler` iterates them; None: a random permutation under the seed
+        on_step: called on every rank after each training step with the session, the number of the step from 0, and
+            `{"loss": float}`; never while a plan is made
+        on_epoch: called on every rank after each epoch with the session, the number of the epoch from 0, and
+            `{"loss": float}`, with "metric" where there is an evaluation
 
     Raises:
         InputError: a figure out of range
@@ -70,8 +77,14 @@ class Job:
     drop_last: bool = False
     name: str = field(default="job")
     curve: str | None = None
+    sampler: "Callable[[Any, int], Iterable[int]] | None" = None
+    on_step: "Callable[[Any, int, dict[str, float]], None] | None" = None
+    on_epoch: "Callable[[Any, int, dict[str, float]], None] | None" = None
 
     def __post_init__(self) -> None:
+        for name in ("sampler", "on_step", "on_epoch"):
+            if getattr(self, name) is not None and not callable(getattr(self, name)):
+                raise InputError(f"Job.{name} must be a callable, got {getattr(self, name)!r}")
         for name in ("model", "optimizer", "dataset"):
             if not callable(getattr(self, name)):
                 raise InputError(
@@ -84,7 +97,7 @@ class Job:
                 raise InputError(f"Job.{name} must be an integer of at least {smallest}, got {value!r}", value=value)
         if self.curve is not None and (not isinstance(self.curve, str) or not self.curve.strip()):
             raise InputError(f"Job.curve must be a file of a curve or a name of the catalog, got {self.curve!r}")
-        if self.precision not in ("fp32", "bf16", "fp64"):
-            raise InputError(f'Job.precision must be "fp32", "bf16" or "fp64", got {self.precision!r}')
+        if self.precision not in ("fp32", "bf16", "fp16", "fp64"):
+            raise InputError(f'Job.precision must be "fp32", "bf16", "fp16" or "fp64", got {self.precision!r}')
         if self.clip_norm is not None and not self.clip_norm > 0:
             raise InputError(f"Job.clip_norm must be positive, got {self.clip_norm!r}", value=self.clip_norm)
