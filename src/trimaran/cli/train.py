@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from trimaran.cli.options import (
+    AcceptInexact,
     Allow,
     Batch,
     Calibration,
@@ -62,6 +63,7 @@ def train(
     workers: Workers = None,
     calibration: Calibration = None,
     gradient_noise: GradientNoise = False,
+    accept_inexact: AcceptInexact = False,
     as_json: Json = False,
 ) -> None:
     """Train a job by the best plan, or by a given one; report predicted against measured."""
@@ -93,6 +95,7 @@ def train(
                 workers=workers,
             ),
             target=parse_target(curve=curve),
+            accept_inexact=accept_inexact,
         )
         out = console()
         with progress_shown() as progress:

@@ -182,9 +182,7 @@ def _blaming(who: str, samples: int) -> Iterator[None]:
     except TrimaranError:
         raise
     except Exception as error:
-        raise InputError(
-            f"{who} failed on a batch of {samples} samples: {describe(error)}"
-        ) from error
+        raise InputError(f"{who} failed on a batch of {samples} samples: {describe(error)}") from error
 
 
 def _fit(runs: tuple[WholeRun, WholeRun], first: float, second: float) -> Affine:

@@ -17,6 +17,7 @@ from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.shapes import SCHEDULES, shapes
 from trimaran.program import Strategy
 from trimaran.program.buckets import DEFAULT_BUCKET_BYTES, FIRST_BUCKET_BYTES, gradient_buckets
+from trimaran.program.exactness import demand_of, objection
 from trimaran.program.nodes import even_nodes
 from trimaran.program.types import Execution
 
@@ -26,9 +27,10 @@ SMALLER_BUCKETS_BYTES = (2**20, 2**17)
 LEAST_BUCKET_BYTES = 2**15
 """Below this a bucket is little more than its latency on any link."""
 
-Cause = Literal["cut", "batch", "memory", "bound", "compiling", "form", "unmeasured", "pin", "time"]
-"""What stands against a strategy: too few cuts, a batch that does not divide, memory, its lower bound, compile time, a
-combination that no program has, costs that were not measured, a pin, the time of the search."""
+Cause = Literal["inexact", "cut", "batch", "memory", "bound", "compiling", "form", "unmeasured", "pin", "time"]
+"""What stands against a strategy: that it would train something else, too few cuts, a batch that does not divide,
+memory, its lower bound, compile time, a combination that no program has, costs that were not measured, a pin, the time
+of the search."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +133,9 @@ def _different(graph: Graph, sizes: Sequence[int], execution: Execution) -> tupl
 
 def _objection(strategy: Strategy, graph: Graph, batch: int) -> Rejection | None:
     shares = strategy.dp * strategy.microbatches
+    inexact = objection(graph.behaviour, demand_of(strategy))
+    if inexact is not None:
+        return Rejection(strategy=strategy, cause="inexact", reason=inexact)
     if strategy.pp > 1 and not strategy.parts and not graph.cuts:
         return Rejection(strategy=strategy, cause="cut", reason="the network cannot be cut into stages")
     if batch % shares:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trimaran.graph.behaviour import Behaviour, weighed
 from trimaran.program import Plan, Strategy, parse_program, plan_program
 from trimaran.report.gradient_noise import RunNoise, run_noise
 from trimaran.session.jobs import JobSource
@@ -64,6 +65,7 @@ def train_rank(
     world: "World",
     source: JobSource,
     plan: Plan,
+    behaviour: Behaviour | None,
     evaluation: str,
     run: Path,
     record: bool,
@@ -75,6 +77,7 @@ def train_rank(
         world: this rank's
         source: where the job comes from
         plan: what is run
+        behaviour: what was seen of the job
         evaluation: text form of the program of an evaluation
         run: run directory
         record: note what happened when
@@ -82,7 +85,7 @@ def train_rank(
     """
     from trimaran.runtime.executor import Executor
 
-    job = source.make()
+    job = weighed(source.make(), behaviour)
     captured = None
     if needs_graph(plan.strategy):
         from trimaran.graph.capture import capture

@@ -13,13 +13,15 @@ Every rank runs the same script. What the plan says of this rank, the session do
 import atexit
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from trimaran.costs.convergence.noise_scale import NoiseScale, as_scaled, estimate_noise_scale
 from trimaran.errors import InputError
-from trimaran.graph.capture import Capture, capture
+from trimaran.graph.behaviour import weighed
+from trimaran.graph.capture import Capture, capture_and_look
 from trimaran.job import Job
 from trimaran.program import (
     Plan,
@@ -32,6 +34,7 @@ from trimaran.program import (
     plan_program,
     read_plan,
 )
+from trimaran.program.exactness import check_exact
 from trimaran.runtime.executor import Executor
 from trimaran.runtime.feed import Feed
 from trimaran.runtime.world import World, join_world, leave_world
@@ -200,7 +203,14 @@ class Session:
             self.close()
 
 
-def init(job: Job, plan: Plan | str | Path | None = None, *, record: bool = True, gradient_noise: int = 0) -> Session:
+def init(
+    job: Job,
+    plan: Plan | str | Path | None = None,
+    *,
+    record: bool = True,
+    gradient_noise: int = 0,
+    accept_inexact: bool = False,
+) -> Session:
     """Take part in the training of a job.
 
     The process joins the world that it was started in (torchrun, Slurm, Ray Train), or is alone. It starts no other
@@ -212,9 +222,11 @@ def init(job: Job, plan: Plan | str | Path | None = None, *, record: bool = True
         record: note what happened when
         gradient_noise: observe the noise scale of the gradients, for `Session.gradient_noise`, in one step of so many
             (with 5 the run takes 1 to 3 % longer); 0: in none
+        accept_inexact: go on where the plan would train something else than one process with the whole batch
 
     Raises:
-        InputError: the plan was made for another job, world or batch; or gradient noise cannot be seen under it
+        InputError: the plan was made for another job, world or batch, or would train something else; or gradient
+            noise cannot be seen under it
         EnvironmentProblem: the world cannot be joined
         CorruptDataError: the plan file is damaged
     """
@@ -226,7 +238,12 @@ def init(job: Job, plan: Plan | str | Path | None = None, *, record: bool = True
     if plan is not None:
         job = job_as_planned(plan, job)
     world = join_world()
-    captured = capture(job)
+    captured = capture_and_look(job)
+    seen = captured.graph.behaviour
+    if seen is not None and accept_inexact:
+        seen = replace(seen, accepted=True)
+    job = weighed(job, seen)
+    check_exact(seen, Strategy(dp=world.size) if plan is None else plan.strategy)
     if plan is None:
         strategy = Strategy(dp=world.size)
         program = lower(captured.graph, strategy, batch=job.global_batch_size, clip=job.clip_norm is not None)

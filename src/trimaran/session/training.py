@@ -94,7 +94,15 @@ def train_planned(
         evaluation = lower_evaluation(planned.graph, planned.plan.strategy, batch=planned.job.global_batch_size)
         results = launch(
             train_rank,
-            (planned.source, planned.plan, format_program(evaluation), run.path, record, gradient_noise),
+            (
+                planned.source,
+                planned.plan,
+                planned.graph.behaviour,
+                format_program(evaluation),
+                run.path,
+                record,
+                gradient_noise,
+            ),
             ranks=planned.plan.strategy.devices,
             log_dir=run.logs,
             on_event=_listener(run, progress),

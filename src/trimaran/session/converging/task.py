@@ -15,6 +15,7 @@ from trimaran.graph.types import Graph
 from trimaran.job import Job
 from trimaran.measure.converge.batches import check_batches, count_microbatches, default_batches
 from trimaran.program import Strategy, format_program, lower, lower_evaluation
+from trimaran.program.exactness import check_exact
 from trimaran.program.files import to_plain
 from trimaran.session.converging.rank import Work
 from trimaran.session.converging.request import ConvergeRequest
@@ -116,10 +117,10 @@ def prepare_task(source: JobSource, request: ConvergeRequest) -> Task:
     job = source.make()
     _check_metric(job, source.reference)
     from trimaran.cluster.detect import detect_cluster
-    from trimaran.graph.capture import capture
+    from trimaran.graph.capture import capture_and_look
     from trimaran.runtime.feed import dataset_length
 
-    captured = capture(job)
+    captured = capture_and_look(job)
     samples = dataset_length(job.dataset())
     base = job.global_batch_size
     check_batches([base], samples=samples)
@@ -127,7 +128,7 @@ def prepare_task(source: JobSource, request: ConvergeRequest) -> Task:
     batches = request.batches or default_batches(base, samples=samples)
     warnings = check_batches(batches, samples=samples)
     for batch in batches:
-        count_microbatches(batch, fits=microbatch)
+        check_exact(captured.graph.behaviour, Strategy(microbatches=count_microbatches(batch, fits=microbatch)))
     optimizer = _make_optimizer(job, captured.model)
     rule = request.rule or default_rule(optimizer)
     recipe = Recipe(

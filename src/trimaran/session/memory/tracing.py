@@ -18,9 +18,9 @@ from torch import nn
 from trimaran.errors import InputError, TrimaranError
 from trimaran.graph.batches import call_model, compute_loss
 from trimaran.graph.sample import cast_model, sample_batch
-from trimaran.graph.training_mode import begin_training
 from trimaran.graph.trace.meta import trace_on_meta, trace_twice_on_meta
 from trimaran.graph.trace.types import StepTrace
+from trimaran.graph.training_mode import begin_training
 from trimaran.job import Job
 from trimaran.runtime.split import Split
 from trimaran.session.memory.batch import meta_batch
