@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from trimaran.costs.convergence.noise_scale import Observation
@@ -305,6 +306,19 @@ class Executor:
                 kinds=kinds,
                 compare=compare,
             )
+
+    def hear_all(self, own: Any) -> list[Any]:
+        """What every rank says, by rank; every rank calls it.
+
+        Args:
+            own: said by this one
+        """
+        if self._channels.control is None:
+            return [own]
+        heard: list[Any] = [None] * self._world.size
+        with in_contact(self._world.rank, "a word to all ranks"):
+            dist.all_gather_object(heard, own, group=self._channels.control)
+        return heard
 
     def save(self, path: str | Path) -> None:
         """Write the plain `state_dict` of the user's model; rank 0 does.

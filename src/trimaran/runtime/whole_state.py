@@ -55,6 +55,7 @@ class WholeState:
             tensor without dims, is there as it is
         groups: of the optimizer
         aliases: every name that a parameter or buffer has in the model, and its first one
+        ranks: that have a parameter or a buffer, or a share of it, by name
         differing: tensors of which ranks that should have the same copy do not, and these ranks; empty where nobody
             asked
     """
@@ -65,6 +66,7 @@ class WholeState:
     optimizer: dict[str, dict[str, Any]] = field(default_factory=dict)
     groups: tuple[ParameterGroup, ...] = ()
     aliases: dict[str, str] = field(default_factory=dict)
+    ranks: dict[str, tuple[int, ...]] = field(default_factory=dict)
     differing: tuple["Differing", ...] = ()
 
 
@@ -180,8 +182,10 @@ class StateGatherer:
             said = [own]
         else:
             dist.all_gather_object(said, own, group=group)
-        chosen, differing = _choose([pieces for pieces, _ in said])
-        state = WholeState(groups=_merge_groups([one for _, one in said]), aliases=self.aliases, differing=differing)
+        pieces = [of for of, _ in said]
+        chosen, differing = _choose(pieces)
+        groups = _merge_groups([of for _, of in said])
+        state = WholeState(groups=groups, aliases=self.aliases, ranks=_holders(pieces), differing=differing)
         for piece in chosen:
             source = piece.ranks[0]
             if piece.shape is None:
@@ -336,6 +340,16 @@ def _choose(said: Sequence[Sequence[_Piece]]) -> tuple[list[_Piece], tuple[Diffe
         if ranks:
             differing.append(Differing(*what, ranks=ranks, first=rank))
     return chosen, tuple(differing)
+
+
+def _holders(said: Sequence[Sequence[_Piece]]) -> dict[str, tuple[int, ...]]:
+    """The ranks that have each parameter and buffer."""
+    ranks: dict[str, list[int]] = {}
+    for rank, pieces in enumerate(said):
+        for piece in pieces:
+            if piece.kind in ("parameter", "buffer") and not piece.spare:
+                ranks.setdefault(piece.name, []).append(rank)
+    return {name: tuple(found) for name, found in ranks.items()}
 
 
 def _unlike(found: Sequence[tuple[int, _Piece]]) -> tuple[int, ...]:

@@ -57,6 +57,7 @@ class ShardedReplica:
         self._own_loss = own_loss
         self._freed = freed
         self._forwards = self._backwards = 0
+        self._called = False
         self._wrapping = Wrapping(model)
         modules = [*(model.get_submodule(unit) for unit in units), model]
         numbers = [*range(1, len(modules)), 0]
@@ -75,6 +76,7 @@ class ShardedReplica:
         """Forward of one microbatch; see `stages.Stage`."""
         self._notes.microbatch, self._notes.backward = self._forwards, False
         self._forwards += 1
+        self._called = True
         arguments, keywords, _ = split_batch(batch, own_loss=self._own_loss)
         return {}, self._run(*arguments, **keywords)
 
@@ -102,6 +104,7 @@ class ShardedReplica:
     ) -> tuple[dict[str, torch.Tensor], Any]:
         """Forward of one microbatch for evaluation; see `stages.Stage`."""
         self._notes.microbatch, self._notes.backward = 0, False
+        self._called = True
         arguments, keywords, _ = split_batch(batch, own_loss=self._own_loss)
         output = self._run(*arguments, **keywords)
         self.free()
@@ -151,7 +154,8 @@ class ShardedReplica:
 
     def free(self) -> None:
         """Shard everything, and forget the order of the last forward, which an evaluation leaves behind."""
-        if hasattr(self._root, "reset_iter_state"):  # torch 2.13
+        # Before the first forward there is no order, and torch 2.13 has nothing to forget it with.
+        if self._called and hasattr(self._root, "reset_iter_state"):  # torch 2.13
             self._root.reset_iter_state()
         for module in (self._root, *self._units):
             module.reshard()
