@@ -32,12 +32,9 @@ EXACT = 1e-10
 SMALL = 8192
 
 RUNS = {
-    1: [Strategy(microbatches=2)],
     2: [
-        Strategy(dp=2, bucket_bytes=SMALL),
         Strategy(dp=2, sync="p2p", bucket_bytes=SMALL),
         Strategy(dp=2, zero=1, bucket_bytes=SMALL),
-        Strategy(dp=2, zero=2, units=GPT),
         Strategy(dp=2, zero=3, units=GPT, microbatches=2),
         Strategy(pp=2, microbatches=2, schedule="zero-bubble"),
         Strategy(tp=2),
@@ -101,7 +98,7 @@ def test_the_state_of_any_plan_is_that_of_one_process(ranks: int, tmp_path: Path
     by_rank = launch(gather_states, (runs,), ranks=ranks, log_dir=tmp_path, device="cpu")
     for number, (name, strategy) in enumerate(runs):
         check(make(name), strategy, by_rank[0][number])
-        assert by_rank[-1][number] == WholeState() or ranks == 1
+        assert by_rank[-1][number] == WholeState()
 
 
 def check(job: Job, strategy: Strategy, found: WholeState) -> None:
@@ -117,7 +114,7 @@ def check(job: Job, strategy: Strategy, found: WholeState) -> None:
         if job.clip_norm is not None:
             nn.utils.clip_grad_norm_(model.parameters(), job.clip_norm)
         optimizer.step()
-    names = {parameter: name for name, parameter in model.named_parameters()}
+    names: dict[Any, str] = {parameter: name for name, parameter in model.named_parameters()}
     expected = WholeState(
         parameters={name: one.detach() for name, one in model.named_parameters()},
         buffers=dict(model.named_buffers()),

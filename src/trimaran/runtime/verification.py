@@ -11,12 +11,12 @@ How far a gradient may be off. One process in fp64 says, for all jobs, whether t
 global batch: a loss that is no mean is found there, whatever the precision of the run, to `_EXACT` of the scale S, the
 sum of the norms of what the microbatches add. The run itself is compared with one process over the same microbatches in
 the precision of the job, which rounds as the run does except for the order of sums. How much that can do depends on the
-network, and is measured: the gradient is computed again with every weight moved up or down, at random, by its last
-place, and the limit is
+network, and is measured: the gradient is computed again with every weight moved up or down, at random, by what rounding
+moves a number in the mean, and the limit is
 
     _SPREAD x the largest change seen + _ROUNDING x eps x S
 
-with eps of the parameters. A sum in another order changes results by their last places too. Where ranks compute by
+with eps of the parameters. A sum in another order rounds its results otherwise too. Where ranks compute by
 other operations than the user's (shares of tensors, compiled ones), eps is that of the compute dtype.
 
 A gradient that lacks one of N samples is off by about S / N. In 16 bits that may be less than the limit. But rounding
@@ -45,7 +45,9 @@ from trimaran.runtime.world import World
 
 # The norm of the rounding of a sum grows with the root of its terms: this is enough for thousands of them.
 _ROUNDING = 64
-# Two samples of what moving weights by their last place does; the largest of many is a few times that.
+# Root mean square of the rounding of a number, in its last places: uniform between -1/2 and 1/2.
+_ROUNDED = 12**-0.5
+# Two samples of what moving weights does; the largest of many is a few times that.
 _SPREAD = 16
 _SAMPLES = 2
 # Of microbatches against one forward, in fp64. Networks that compute a part in fp32 whatever they are given pass too.
@@ -212,7 +214,12 @@ class Verifier:
                 None
             )
         elif wrong:
-            self._fail(wrong, list(own), before, "was not loaded: it is another than the job's factory makes")
+            self._fail(
+                wrong,
+                [name.rpartition(".")[0] for name in own],
+                before,
+                "was not loaded: it is another than the job's factory makes",
+            )
 
     def _check_copies(self, state: WholeState, when: str) -> None:
         if not state.differing:
@@ -227,6 +234,7 @@ class Verifier:
             step=self._steps,
             module=_owner(first.name),
             parameter=first.name,
+            kind=first.kind,
             ranks=first.ranks,
         )
 
@@ -249,18 +257,18 @@ class Verifier:
         else:
             self._check_division(plain, batches, states, expected.order, after, epoch, index)
         place = _eps(torch.bfloat16) if coarse and self._job.precision == "bf16" else _finest(plain)
-        moved = [plain.gradients(batches, states, moved=place, seed=seed) for seed in range(_SAMPLES)]
-        lossy = self._strategy.compression is not None and self._strategy.dp > 1
+        moved = [plain.gradients(batches, states, moved=_ROUNDED * place, seed=seed) for seed in range(_SAMPLES)]
+        compression = self._strategy.compression if self._strategy.dp > 1 else None
         compared = [_compare_gradient(name, after.gradients.get(name), expected, moved) for name in expected.of]
         compared += [
             _Compared(kind="gradient", name=name, difference=math.inf, limit=0.0, text="in one process it has none")
             for name, one in after.gradients.items()
             if name not in expected.of and bool(one.any())
         ]
-        if lossy:
+        if compression is not None:
             largest = max((one.difference for one in compared), default=0.0)
             self._notes[
-                f"gradients are compressed by {self._strategy.compression}, which is inexact by choice: they differ by "
+                f"gradients are compressed by {compression.name}, which is inexact by choice: they differ by "
                 f"up to {largest:.1g} of their scale; updates by them were compared"
             ] = None
         else:
@@ -273,7 +281,7 @@ class Verifier:
             for name, one in expected.buffers.items()
         ]
         self._judge(buffers, expected.order, after, "is not that of one process")
-        self._tensors = (0 if lossy else len(compared)) + len(buffers)
+        self._tensors = (len(compared) if compression is None else 0) + len(buffers)
         return expected
 
     def _check_division(
@@ -346,7 +354,7 @@ class Verifier:
         self._compared.extend(compared)
 
     def _fail(self, wrong: Sequence[_Compared], order: Sequence[str], state: WholeState, what: str) -> None:
-        places = {path: place for place, path in enumerate(order)}
+        places = {path: place for place, path in enumerate(dict.fromkeys(order))}
         first = min(wrong, key=lambda one: _place(one.name, places))
         modules = {_owner(one.name) for one in wrong}
         others = "" if len(modules) == 1 else f", the first of {len(modules)} modules that differ"
