@@ -155,6 +155,29 @@ def lstm_unused() -> Job:
     return dataclasses.replace(zoo.lstm_fp64(), model=_with_unused)
 
 
+def dropped() -> Job:
+    """Dropout between two layers, so that each rank draws."""
+    layers = lambda: nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 1))  # noqa: E731
+    return Job(
+        name="dropped",
+        model=layers,
+        loss=functional.mse_loss,
+        optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-2),
+        dataset=lambda: TensorDataset(
+            *(torch.randn(64, n, generator=torch.Generator().manual_seed(n)) for n in (6, 1))
+        ),
+        global_batch_size=8,
+    )
+
+
+def summed() -> Job:
+    """Its loss is a sum over the samples, and is taken for a mean."""
+    model = lambda: nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 1))  # noqa: E731
+    return dataclasses.replace(
+        dropped(), model=model, loss=lambda output, target: functional.mse_loss(output, target, reduction="sum")
+    )
+
+
 def one_gradient() -> Job:
     """A loss that is linear in the weights, of one sample over and over: each step has the same gradient, of rank 1."""
     return _linear(1)

@@ -14,6 +14,7 @@ from trimaran.session.runs import RunDirectory
 from trimaran.timeline import Timeline
 
 if TYPE_CHECKING:
+    from trimaran.runtime.verification import Verified, Verifier
     from trimaran.runtime.world import World
     from trimaran.session.virtual.report import MemoryReport
     from trimaran.session.virtual_memory import VirtualMemory
@@ -51,6 +52,7 @@ class RankResult:
         timeline: what happened when, on all ranks
         memory: what the memory plan did; None where everything was kept
         gradient_noise: noise scale of the gradients; None where it was not asked for
+        verified: how far the first steps were from those of one process; None where it was not asked for
         notes: what the run had to say of its data
     """
 
@@ -58,6 +60,7 @@ class RankResult:
     timeline: Timeline = field(default_factory=lambda: Timeline([]))
     memory: "MemoryReport | None" = None
     gradient_noise: RunNoise | None = None
+    verified: "Verified | None" = None
     notes: tuple[str, ...] = ()
 
 
@@ -70,6 +73,7 @@ def train_rank(
     run: Path,
     record: bool,
     gradient_noise: bool,
+    verify: int = 0,
 ) -> RankResult:
     """One rank's part of a run; started by `train_planned`.
 
@@ -82,8 +86,10 @@ def train_rank(
         run: run directory
         record: note what happened when
         gradient_noise: observe the noise scale of the gradients
+        verify: compare so many of the first steps with one process
     """
     from trimaran.runtime.executor import Executor
+    from trimaran.runtime.verification import Verifier
 
     job = weighed(source.make(), behaviour)
     captured = None
@@ -103,7 +109,8 @@ def train_rank(
     )
     with held_to(plan.strategy) as memory:
         feed = executor.feed()
-        epochs = tuple(_train_epochs(executor, feed, job, world))
+        verifier = Verifier(executor, job, plan.strategy, world) if verify else None
+        epochs = tuple(_train_epochs(executor, feed, job, world, verifier, verify))
         notes = feed.notes
     noise = None
     if gradient_noise and epochs:
@@ -118,6 +125,7 @@ def train_rank(
         timeline=timeline,
         memory=None if memory is None else memory.report(),
         gradient_noise=noise,
+        verified=None if verifier is None else verifier.verified,
         notes=notes,
     )
 
@@ -145,7 +153,9 @@ def needs_graph(strategy: Strategy) -> bool:
     return divided or strategy.zero > 0 or strategy.sync == "p2p"
 
 
-def _train_epochs(executor: Any, feed: Any, job: Any, world: "World") -> list[Epoch]:
+def _train_epochs(
+    executor: Any, feed: Any, job: Any, world: "World", verifier: "Verifier | None", verify: int
+) -> list[Epoch]:
     held_out = job.evaluation_dataset() if job.evaluation_dataset is not None and job.metric is not None else None
     epochs: list[Epoch] = []
     total = job.epochs * feed.batches
@@ -154,7 +164,14 @@ def _train_epochs(executor: Any, feed: Any, job: Any, world: "World") -> list[Ep
     for number in range(1, job.epochs + 1):
         losses, samples, started = 0.0, 0, time.perf_counter()
         for share in feed.shares():
-            loss = executor.step(share)
+            if verifier is None or executor.steps >= verify:
+                loss = executor.step(share)
+            else:
+                # The batch that is under way counts as done.
+                loss = verifier.step(share, epoch=feed.epoch, index=feed.index - 1)
+                if executor.steps == verify:
+                    verifier.close()
+                    world.report({"verified": str(verifier.verified)})
             losses += loss * share.samples
             samples += share.samples
             world.report({"step": executor.steps, "of": total, "epoch": number, "loss": loss})

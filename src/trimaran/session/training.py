@@ -29,6 +29,7 @@ from trimaran.session.runs import RunDirectory, create_run_directory
 from trimaran.timeline import Timeline
 
 if TYPE_CHECKING:
+    from trimaran.runtime.verification import Verified
     from trimaran.session.virtual.report import MemoryReport
 
 # The first steps fill caches, allocate optimizer state and let DDP find its buckets.
@@ -49,6 +50,7 @@ class Trained:
         report: what `report.json` holds
         memory: what rank 0's memory plan did; None where everything was kept
         gradient_noise: noise scale of the gradients; None where it was not asked for
+        verified: how far the first steps were from those of one process; None where it was not asked for
         notes: what the run had to say of its data
     """
 
@@ -59,6 +61,7 @@ class Trained:
     report: RunReport
     memory: "MemoryReport | None" = None
     gradient_noise: RunNoise | None = None
+    verified: "Verified | None" = None
     notes: tuple[str, ...] = ()
 
 
@@ -68,6 +71,7 @@ def train_planned(
     parent: Path | None = None,
     record: bool = True,
     gradient_noise: bool = False,
+    verify: int = 0,
     progress: Progress = ignore_progress,
 ) -> Trained:
     """Run a plan on this machine.
@@ -77,10 +81,11 @@ def train_planned(
         parent: folder of run directories; None: `runs` in the current directory
         record: note what happened when
         gradient_noise: observe the noise scale of the gradients
+        verify: run so many of the first steps as one process too, and compare
         progress: told of every step
 
     Raises:
-        ExecutionError: a rank died, or the loss is not a number
+        ExecutionError: a rank died, the loss is not a number, or a step is not that of one process
         EnvironmentProblem: links cannot be held to a rate here
         TrimaranError: what a rank raised
     """
@@ -102,6 +107,7 @@ def train_planned(
                 run.path,
                 record,
                 gradient_noise,
+                verify,
             ),
             ranks=planned.plan.strategy.devices,
             log_dir=run.logs,
@@ -124,7 +130,9 @@ def _listener(run: RunDirectory, progress: Progress) -> Callable[[int, Mapping[s
     def listen(rank: int, event: Mapping[str, object]) -> None:
         if rank != 0:
             return
-        if "finished" in event:
+        if "verified" in event:
+            progress(str(event["verified"]), 1, 1)
+        elif "finished" in event:
             run.add_metrics({name: event[name] for name in ("epoch", "loss", "accuracy", "seconds", "samples")})
         else:
             progress(
@@ -167,6 +175,7 @@ def _conclude(planned: Planned, run: RunDirectory, result: RankResult) -> Traine
         noise=planned.noise,
         memory=None if result.memory is None else to_plain(result.memory),
         gradient_noise=gradient_noise_document(result.gradient_noise),
+        verified=None if result.verified is None else to_plain(result.verified),
         notes=(*planned.warnings, *result.notes),
     )
     write_report(run.report, report)
@@ -178,6 +187,7 @@ def _conclude(planned: Planned, run: RunDirectory, result: RankResult) -> Traine
         report=report,
         memory=result.memory,
         gradient_noise=result.gradient_noise,
+        verified=result.verified,
         notes=result.notes,
     )
 

@@ -8,6 +8,7 @@ Between steps every parameter is a shard again, also after an evaluation: only t
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from torch.distributed.tensor import DTensor
 
 from trimaran.graph.batches import split_batch
 from trimaran.program.types import Execution
+from trimaran.runtime.part import Sharing
 from trimaran.runtime.record import Recorder
 from trimaran.runtime.zero.collectives import Notes, UnitGather, UnitScatter
 from trimaran.runtime.zero.unwrap import Wrapping
@@ -55,6 +57,7 @@ class ShardedReplica:
         self._own_loss = own_loss
         self._freed = freed
         self._forwards = self._backwards = 0
+        self._called = False
         self._wrapping = Wrapping(model)
         modules = [*(model.get_submodule(unit) for unit in units), model]
         numbers = [*range(1, len(modules)), 0]
@@ -73,6 +76,7 @@ class ShardedReplica:
         """Forward of one microbatch; see `stages.Stage`."""
         self._notes.microbatch, self._notes.backward = self._forwards, False
         self._forwards += 1
+        self._called = True
         arguments, keywords, _ = split_batch(batch, own_loss=self._own_loss, model=self.module)
         return {}, self._run(*arguments, **keywords)
 
@@ -100,9 +104,10 @@ class ShardedReplica:
     ) -> tuple[dict[str, torch.Tensor], Any]:
         """Forward of one microbatch for evaluation; see `stages.Stage`."""
         self._notes.microbatch, self._notes.backward = 0, False
+        self._called = True
         arguments, keywords, _ = split_batch(batch, own_loss=self._own_loss, model=self.module)
         output = self._run(*arguments, **keywords)
-        self._free()
+        self.free()
         return {}, output
 
     def record(self, recorder: Recorder) -> None:
@@ -113,10 +118,17 @@ class ShardedReplica:
         """
         self._notes.recorder = recorder
 
-    def whole(self) -> dict[str, torch.Tensor]:
-        """The `state_dict` of the model with whole tensors; every replica takes part."""
-        self._free()
-        return {name: _whole(tensor) for name, tensor in self.module.state_dict().items()}
+    def sharing(self, ranks: tuple[int, ...]) -> dict[str, Sharing]:
+        """How each parameter lies on the replicas.
+
+        Args:
+            ranks: the replicas
+        """
+        return {
+            name: Sharing(ranks=ranks, shape=parameter.shape, whole=partial(_whole, parameter))
+            for name, parameter in self.module.named_parameters()
+            if isinstance(parameter, DTensor)
+        }
 
     def place(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Keep this rank's share of whole weights.
@@ -124,7 +136,7 @@ class ShardedReplica:
         Args:
             weights: of the model's `state_dict`
         """
-        self._free()
+        self.free()
         with torch.no_grad():
             for name, tensor in self.module.state_dict().items():
                 _keep_share(tensor, weights[name])
@@ -140,9 +152,10 @@ class ShardedReplica:
             parameter.grad = None
         return taken
 
-    def _free(self) -> None:
+    def free(self) -> None:
         """Shard everything, and forget the order of the last forward, which an evaluation leaves behind."""
-        if hasattr(self._root, "reset_iter_state"):  # torch 2.13
+        # Before the first forward there is no order, and torch 2.13 has nothing to forget it with.
+        if self._called and hasattr(self._root, "reset_iter_state"):  # torch 2.13
             self._root.reset_iter_state()
         for module in (self._root, *self._units):
             module.reshard()
@@ -183,8 +196,17 @@ def _follow_recurrent_weights(model: nn.Module) -> None:
             module.register_forward_pre_hook(refresh)
 
 
-def _whole(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor.detach().clone()
+def _whole(parameter: DTensor, local: torch.Tensor) -> torch.Tensor:
+    """The whole of what is laid out like a parameter."""
+    spread = DTensor.from_local(
+        local,
+        parameter.device_mesh,
+        parameter.placements,
+        run_check=False,
+        shape=parameter.shape,
+        stride=parameter.stride(),
+    )
+    return spread.full_tensor()
 
 
 def _keep_share(tensor: torch.Tensor, whole: torch.Tensor) -> None:
