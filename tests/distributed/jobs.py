@@ -474,12 +474,14 @@ def gpt_plateau() -> Job:
     )
 
 
-def lstm_fp16() -> Job:
-    """Gradients that are not finite in fp16 in the first steps: the scale begins at 65,536, and the loss is large."""
-    job = zoo.lstm()
+def gpt_fp16() -> Job:
+    """A loss so large that its gradients do not fit into fp16 until the scale has been halved a few times."""
+    job = zoo.gpt()
     return dataclasses.replace(
         job,
         precision="fp16",
-        loss=lambda output, target: 64.0 * job.loss(output, target),
-        clip_norm=1.0,  # type: ignore[misc]
+        loss=lambda output, target: 2**6 * job.loss(output, target),  # type: ignore[misc]
+        optimizer=lambda parameters: torch.optim.AdamW(parameters.named_parameters(), lr=1e-3),
+        clip_norm=1.0,
+        lr_schedule=lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5),
     )

@@ -157,6 +157,11 @@ class Executor:
         return self._reductions.optimizer
 
     @property
+    def learning_rate(self) -> float | None:
+        """That of the optimizer's first group; None where this rank updates nothing."""
+        return self._reductions.learning_rate
+
+    @property
     def scaler(self) -> LossScaler | None:
         """What scales losses in fp16, with the state that a checkpoint needs; None in any other precision."""
         return self._scaler

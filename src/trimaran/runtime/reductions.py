@@ -89,6 +89,11 @@ class Reductions:
         """Name of the optimizer's class; empty where this rank updates nothing."""
         return "" if self._updater.optimizer is None else type(self._updater.optimizer).__name__
 
+    @property
+    def learning_rate(self) -> float | None:
+        """That of the optimizer's first group; None where this rank updates nothing."""
+        return None if self._updater.optimizer is None else float(self._updater.optimizer.param_groups[0]["lr"])
+
     def end_epoch(self, metric: float) -> None:
         """One step of a schedule that follows a metric, where this rank has one."""
         self._updater.end_epoch(metric)
