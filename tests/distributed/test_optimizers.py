@@ -1,16 +1,22 @@
 """An optimizer of the user's does under any plan what it does in a plain loop, or is refused before it trains."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
+import torch
+from tests.distributed.jobs import make_job
+from tests.distributed.reference import evaluate_plainly, microbatches_of, parameters_of
 from tests.distributed.test_equal_losses import LOSS, WEIGHTS, plain_run
 from tests.distributed.training import Outcome, Run, captured, open_executor, take_steps
 from tests.forks.client import launch
 
+import trimaran
 from trimaran.errors import InputError
 from trimaran.graph.capture import Capture
 from trimaran.program.types import Strategy
 from trimaran.runtime.world import World
+from trimaran.session.rank_training import _train_epochs
 
 STEPS = 6
 UNITS = ("blocks.0", "blocks.1", "blocks.2", "blocks.3", "norm")
@@ -79,6 +85,58 @@ def refusals(world: World, cases: list[tuple[str, Strategy, str]]) -> list[str]:
         except InputError as error:
             found.append(str(error))
     return found
+
+
+EPOCHS = 3
+FOLLOWING = [SHARDS, PIPELINE]
+
+
+def follow(world: World) -> list[list[float]]:
+    """Losses of the epochs of a job whose schedule follows its metric: in a run, and in a loop of the user's."""
+    job = dataclasses.replace(make_job("gpt_plateau"), epochs=EPOCHS)
+    found = []
+    for strategy in FOLLOWING:
+        executor = open_executor(world, Run(job="gpt_plateau", strategy=strategy, steps=0), model_of("gpt_plateau"))
+        found.append([epoch.loss for epoch in _train_epochs(executor, executor.feed(), job, world)])
+        executor.close()
+    for evaluates in (False, True):
+        session = trimaran.init(job)
+        losses: list[float] = []
+        for batch in session.batches():
+            losses.append(session.step(batch))
+            if evaluates:
+                session.evaluate()
+        session.close()
+        found.append([sum(losses[start : start + 6]) / 6 for start in range(0, len(losses), 6)])
+    return found
+
+
+def follow_plainly(replicas: int, microbatches: int) -> list[float]:
+    job = make_job("gpt_plateau")
+    torch.manual_seed(job.seed)
+    model = job.model().double()
+    optimizer = job.optimizer(parameters_of(model))
+    schedule = job.lr_schedule(optimizer)  # type: ignore[misc]
+    losses = []
+    for number, parts in enumerate(microbatches_of(job, 6 * EPOCHS, replicas, microbatches)):
+        loss = torch.stack([job.loss(model(x), y) for x, y in parts]).mean()  # type: ignore[misc]
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+        if number % 6 == 5:
+            schedule.step(evaluate_plainly(job, model))
+    assert optimizer.param_groups[0]["lr"] < 0.02
+    return [sum(losses[start : start + 6]) / 6 for start in range(0, len(losses), 6)]
+
+
+@pytest.mark.timeout(120)
+def test_a_schedule_that_follows_a_metric_is_stepped_once_an_epoch_as_in_a_plain_loop(tmp_path: Path) -> None:
+    """Six steps an epoch; the rate falls after the second and the third, which the losses of the third show."""
+    for rank in launch(follow, ranks=2, log_dir=tmp_path, device="cpu"):
+        for strategy, losses in zip([*FOLLOWING, REPLICAS, REPLICAS], rank, strict=True):
+            expected = follow_plainly(strategy.dp, strategy.microbatches)
+            assert losses == pytest.approx(expected, abs=LOSS), strategy.name
 
 
 @pytest.mark.timeout(200)

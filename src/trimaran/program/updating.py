@@ -36,7 +36,7 @@ that update everything (dp with sync="all-reduce", zero=0)'
             f"the step of {name} computes the loss again (a closure, or two halves of a step), and here each "
             "microbatch runs forward and backward once: use an optimizer whose step() needs no closure"
         )
-    if precision == "fp16" and (found := _scaled_obstacle(strategy)):
+    if precision == "fp16" and (found := scaling_obstacle(strategy)):
         return found
     if strategy.devices == 1:
         return ""
@@ -74,8 +74,16 @@ that update everything (dp with sync="all-reduce", zero=0)'
 _WHOLE = 'replicas that update everything (dp with sync="all-reduce", zero=0)'
 
 
-def _scaled_obstacle(strategy: Strategy) -> str:
-    """Why gradients cannot be scaled under a strategy as one scaler would in a plain loop; empty: they can."""
+def scaling_obstacle(strategy: Strategy) -> str:
+    """Why gradients cannot be scaled for fp16 under a strategy as in a plain loop; empty: they can.
+
+    Args:
+        strategy: how a job runs
+
+    Example:
+        >>> scaling_obstacle(Strategy(dp=2, zero=1)), "zero=3" in scaling_obstacle(Strategy(dp=2, zero=3))
+        ('', True)
+    """
     divided = {
         "pipelines and placements": strategy.pp > 1 or strategy.segments > 1,
         "ranks that share tensors": strategy.tp > 1 or bool(strategy.shards),
