@@ -20,6 +20,7 @@ from trimaran.program.buckets import DEFAULT_BUCKET_BYTES, FIRST_BUCKET_BYTES, g
 from trimaran.program.exactness import demand_of, objection
 from trimaran.program.nodes import even_nodes
 from trimaran.program.types import Execution
+from trimaran.program.updating import scaling_obstacle
 
 # Smaller buckets leave earlier, and pay the latency more often. The small one is for networks of a few 100 KiB.
 SMALLER_BUCKETS_BYTES = (2**20, 2**17)
@@ -79,6 +80,8 @@ def enumerate_strategies(
         sizes = bucket_sizes(graph, execution=execution) if devices > 1 else ()
         for strategy in shapes(devices, offers, execution=execution, pins=pins):
             tried = [one for one in _variants(strategy, sizes, pins, hosts) if not pins.objection(one)]
+            if graph.precision == "fp16" and not scaling_obstacle(strategy):
+                tried = [one for one in tried if not scaling_obstacle(one)]
             objection = _objection(tried[0], graph, batch) if tried else None
             if objection is not None:
                 rejected.append(objection)
@@ -138,6 +141,8 @@ def _objection(strategy: Strategy, graph: Graph, batch: int) -> Rejection | None
         return Rejection(strategy=strategy, cause="inexact", reason=inexact)
     if strategy.pp > 1 and not strategy.parts and not graph.cuts:
         return Rejection(strategy=strategy, cause="cut", reason="the network cannot be cut into stages")
+    if graph.precision == "fp16" and (unscaled := scaling_obstacle(strategy)):
+        return Rejection(strategy=strategy, cause="form", reason=unscaled)
     if batch % shares:
         why = f"a global batch of {batch} does not divide into {strategy.dp} × {strategy.microbatches} shares"
         return Rejection(strategy=strategy, cause="batch", reason=why)

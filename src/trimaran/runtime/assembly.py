@@ -23,6 +23,7 @@ from trimaran.runtime.pending import InFlight
 from trimaran.runtime.record import Recorder
 from trimaran.runtime.reductions import Reductions
 from trimaran.runtime.releases import released_sends
+from trimaran.runtime.scaling import LossScaler
 from trimaran.runtime.streams import open_streams
 from trimaran.runtime.updates import Updater
 from trimaran.runtime.world import World
@@ -52,6 +53,8 @@ def assemble(
     capture: Capture | None,
     part: Part,
     *,
+    updater: Updater,
+    scaler: LossScaler | None,
     world: World,
     channels: Channels,
     record: bool,
@@ -65,6 +68,8 @@ def assemble(
         program: of a training step
         capture: of the job, where the network is divided
         part: what this rank has
+        updater: of what this rank trains
+        scaler: scales losses; None: they are propagated as they are
         world: this process's
         channels: communicate
         record: write down what happens
@@ -84,7 +89,8 @@ def assemble(
         channels=channels,
         in_flight=in_flight,
         recorder=recorder,
-        updater=part.updater or Updater(job, part.parameters, part.counted, elsewhere=part.elsewhere),
+        updater=updater,
+        scaler=scaler,
         tied=part.tied,
         buffers={number: tuple(stage.module.buffers()) for number, stage in part.stages.items()},
         homed=part.buckets,
@@ -116,6 +122,7 @@ def assemble(
             released=released_sends(program, world.rank),
         ),
         reductions=reductions,
+        scaler=scaler,
         recorder=recorder,
     )
     return Machinery(recorder=recorder, reductions=reductions, interpreter=interpreter, gradient_noise=noise)

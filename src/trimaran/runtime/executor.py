@@ -24,6 +24,7 @@ from torch import nn
 from trimaran.costs.convergence.noise_scale import Observation
 from trimaran.errors import InputError
 from trimaran.graph.capture import Capture
+from trimaran.graph.optimizers import optimizer_traits
 from trimaran.graph.sample import make_model
 from trimaran.graph.training_mode import begin_training
 from trimaran.job import Job
@@ -37,8 +38,17 @@ from trimaran.runtime.evaluations import evaluation_states
 from trimaran.runtime.feed import Feed, Share, open_feed
 from trimaran.runtime.gradient_noise import check_observable
 from trimaran.runtime.precision import place_model
+from trimaran.runtime.scaling import LossScaler
 from trimaran.runtime.seeds import derive_seed, seed_generators
-from trimaran.runtime.setup import bucket_instructions, check_capture, check_world, make_part, share_weights
+from trimaran.runtime.setup import (
+    bucket_instructions,
+    check_capture,
+    check_update,
+    check_world,
+    make_part,
+    make_updater,
+    share_weights,
+)
 from trimaran.runtime.stages import evaluating
 from trimaran.runtime.step_states import step_state
 from trimaran.runtime.whole_state import EVERYTHING, StateGatherer, WholeState
@@ -68,7 +78,7 @@ class Executor:
 
     Raises:
         InputError: the strategy or the program does not fit the world, or the model cannot be cut; or gradient noise
-            cannot be seen under the strategy
+            cannot be seen under the strategy; or the optimizer cannot update under it as in a plain loop
     """
 
     def __init__(
@@ -95,6 +105,9 @@ class Executor:
         self._layout = strategy_layout(strategy)
         self._replica, row, _ = self._layout.place_of(world.rank)
         self._model = place_model(model, precision=job.precision, device=world.device)
+        # Before the model is divided, and on every rank alike.
+        self._traits = optimizer_traits(job, self._model)
+        check_update(job, strategy, self._traits, gradient_noise=bool(gradient_noise))
         self.program = program
         self._instructions = program.ranks[world.rank]
         self._evaluation = evaluation.ranks[world.rank]
@@ -108,18 +121,22 @@ class Executor:
             strategy,
             capture,
             self._model,
+            self._traits,
             world=world,
             channels=self._channels,
             instructions=self._instructions,
             reduce_bucket=self._reduce_bucket,
         )
         self.reads = self._part.reads
+        self._scaler = LossScaler(world.device, self._channels.first_rank) if job.precision == "fp16" else None
         machinery = assemble(
             job,
             strategy,
             program,
             capture,
             self._part,
+            updater=self._part.updater or make_updater(job, strategy, self._part, self._model, self._traits),
+            scaler=self._scaler,
             world=world,
             channels=self._channels,
             record=record,
@@ -146,6 +163,32 @@ class Executor:
     def optimizer(self) -> str:
         """Name of the optimizer's class; empty where this rank updates nothing."""
         return self._reductions.optimizer
+
+    @property
+    def learning_rate(self) -> float | None:
+        """That of the optimizer's first group; None where this rank updates nothing."""
+        return self._reductions.learning_rate
+
+    @property
+    def scaler(self) -> LossScaler | None:
+        """What scales losses in fp16, with the state that a checkpoint needs; None in any other precision."""
+        return self._scaler
+
+    @property
+    def follows_metric(self) -> bool:
+        """Whether the job's schedule is stepped by a metric at the end of an epoch; the same on every rank."""
+        return self._traits.needs_metric
+
+    def end_epoch(self, metric: float) -> None:
+        """An epoch has ended: one step of a schedule that follows a metric, such as `ReduceLROnPlateau`.
+
+        Args:
+            metric: of the epoch, the same on every rank: the evaluation's, or the mean loss where there is none
+
+        Raises:
+            InputError: the schedule fails
+        """
+        self._reductions.end_epoch(metric)
 
     def feed(self, feeding: Feeding | None = None) -> Feed:
         """This rank's part of the training data; it ends with the executor.

@@ -25,6 +25,7 @@ from trimaran.runtime.loss_sums import LossSums, own_loss, own_metric
 from trimaran.runtime.part import HasGradient
 from trimaran.runtime.pending import InFlight, Pending
 from trimaran.runtime.record import Recorder
+from trimaran.runtime.scaling import LossScaler
 from trimaran.runtime.state import State
 from trimaran.runtime.streams import Stamp
 from trimaran.runtime.updates import Updater
@@ -44,6 +45,7 @@ class Reductions:
         tied: for each label of a "tie", the parameter
         buffers: of each segment, by its number
         homed: parameters of each bucket that has a home, by its label
+        scaler: unscales gradients, and says which steps are left out; None: there is no scale
         wire: adds up buckets of gradients with less on the wire; None: they go as they are
         levels: adds up buckets of gradients within nodes and then across them; None: all replicas at once
 
@@ -64,6 +66,7 @@ class Reductions:
         tied: Mapping[str, HasGradient],
         buffers: Mapping[int, Sequence[torch.Tensor]],
         homed: Mapping[str, Sequence[torch.nn.Parameter]],
+        scaler: LossScaler | None = None,
         wire: Wire | None = None,
         levels: Levels | None = None,
     ) -> None:
@@ -75,6 +78,7 @@ class Reductions:
         self._tied = tied
         self._buffers = buffers
         self._homed = homed
+        self._scaler = scaler
         self._wire = wire
         self._levels = levels
         self._weighted: bool | None = None
@@ -91,6 +95,15 @@ class Reductions:
     def optimizer(self) -> str:
         """Name of the optimizer's class; empty where this rank updates nothing."""
         return "" if self._updater.optimizer is None else type(self._updater.optimizer).__name__
+
+    @property
+    def learning_rate(self) -> float | None:
+        """That of the optimizer's first group; None where this rank updates nothing."""
+        return None if self._updater.optimizer is None else float(self._updater.optimizer.param_groups[0]["lr"])
+
+    def end_epoch(self, metric: float) -> None:
+        """One step of a schedule that follows a metric, where this rank has one."""
+        self._updater.end_epoch(metric)
 
     def second_moment(self, parameter: torch.nn.Parameter) -> tuple[torch.Tensor, float] | None:
         """The mean square of a parameter's earlier gradients, where the optimizer keeps it here."""
@@ -180,13 +193,16 @@ class Reductions:
         self._recorder.add(instruction.token, COMPUTE, start, self._recorder.stamp())
 
     def update(self, instruction: Instruction, state: State) -> None:
-        """Update the parameters, unless the loss is not a finite number."""
+        """Update the parameters, unless the loss is not a finite number, or scaled gradients are not."""
         self._wait(instruction)
         self._settle_gradients(state)
         # Before the weights are lost.
         self.losses.check(state)
         start = self._recorder.stamp()
-        self._updater.update()
+        if self._scaler is None or self._scaler.agree():
+            self._updater.update()
+        else:
+            self._updater.drop_gradients()
         self._recorder.add(instruction.token, COMPUTE, start, self._recorder.stamp())
 
     def _mean_loss(self, instruction: Instruction, state: State) -> None:
@@ -247,6 +263,8 @@ class Reductions:
             divisor = self.losses.mean(state)[1]
             self._updater.divide(divisor)
             self._recorder.add(Kind.UPDATE, COMPUTE, before, self._recorder.stamp())
+        if self._scaler is not None:
+            self._scaler.unscale(self._updater.gradients())
         if self.gradient_noise is not None:
             self.gradient_noise.settle(state, divisor)
         if self.settled is not None:

@@ -9,10 +9,12 @@ from torch import nn
 
 from trimaran.errors import InputError
 from trimaran.graph.capture import Capture
+from trimaran.graph.optimizers import OptimizerTraits, named_in
 from trimaran.job import Job
 from trimaran.program.buckets import gradient_buckets
 from trimaran.program.nodes import is_chained
 from trimaran.program.types import Instruction, Kind, Program, Strategy
+from trimaran.program.updating import update_obstacle
 from trimaran.runtime.channels import Channels
 from trimaran.runtime.compression import wire_bytes
 from trimaran.runtime.homed import HomedReplica
@@ -20,6 +22,7 @@ from trimaran.runtime.part import Part, ReduceSegmentBucket
 from trimaran.runtime.replica import Replica
 from trimaran.runtime.segmented import segmented_part
 from trimaran.runtime.segments import parameters_by_name
+from trimaran.runtime.updates import Updater
 from trimaran.runtime.world import World
 
 
@@ -65,6 +68,43 @@ def check_capture(job: Job, strategy: Strategy, capture: Capture | None) -> None
         )
 
 
+def check_update(job: Job, strategy: Strategy, traits: OptimizerTraits, *, gradient_noise: bool = False) -> None:
+    """Refuse a strategy under which the update would not be that of a plain loop.
+
+    Args:
+        job: the job
+        strategy: how it runs
+        traits: of its optimizer
+        gradient_noise: the norms of gradients are to be noted
+
+    Raises:
+        InputError: with the reason
+    """
+    found = update_obstacle(strategy, traits, precision=job.precision)
+    if found:
+        raise InputError(f"{job.name!r} cannot train under {strategy.name}: {found}", strategy=strategy.name)
+    if gradient_noise and job.precision == "fp16":
+        raise InputError("the gradient noise scale cannot be seen in fp16, where losses are scaled: use bf16 or fp32")
+
+
+def make_updater(job: Job, strategy: Strategy, part: Part, model: nn.Module, traits: OptimizerTraits) -> Updater:
+    """The job's optimizer over what a rank trains.
+
+    Args:
+        job: the job
+        strategy: how it runs
+        part: of the rank
+        model: the user's, which holds the parameters of the part under their names
+        traits: of the optimizer over all parameters
+
+    Raises:
+        InputError: the optimizer would not do on these what it does on all
+    """
+    some = bool(part.elsewhere) or strategy.pp > 1 or bool(strategy.shards)
+    parameters = named_in(model, part.parameters)
+    return Updater(job, parameters, part.counted, elsewhere=part.elsewhere, traits=traits if some else None)
+
+
 def share_weights(model: nn.Module, world: World, channels: Channels) -> None:
     """Give every rank the parameters and buffers of rank 0.
 
@@ -91,6 +131,7 @@ def make_part(
     strategy: Strategy,
     capture: Capture | None,
     model: nn.Module,
+    traits: OptimizerTraits,
     *,
     world: World,
     channels: Channels,
@@ -104,6 +145,7 @@ def make_part(
         strategy: how it is divided
         capture: of the job, where `check_capture` wants one
         model: the user's, on its device, with the weights of rank 0
+        traits: of the job's optimizer
         world: this process's
         channels: communicate
         instructions: of this rank, in a training step
@@ -113,7 +155,7 @@ def make_part(
         # Imported where it is used: FSDP2 takes a second to import.
         from trimaran.runtime.zero import zero_part
 
-        return zero_part(job, strategy, model, world=world, channels=channels)
+        return zero_part(job, strategy, model, traits, world=world, channels=channels)
     buckets = bucket_instructions(instructions).get(0, [])
     if capture is not None and (strategy.segments > 1 or strategy.shards):
         make = _sharded_or_segmented(strategy)

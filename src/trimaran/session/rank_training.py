@@ -177,6 +177,7 @@ def _train_epochs(
             world.report({"step": executor.steps, "of": total, "epoch": number, "loss": loss})
         seconds = time.perf_counter() - started
         accuracy = executor.evaluate(held_out) if held_out is not None else None
+        executor.end_epoch(losses / samples if accuracy is None else accuracy)
         epoch = Epoch(number=number, loss=losses / samples, accuracy=accuracy, seconds=seconds, samples=samples)
         epochs.append(epoch)
         world.report({"finished": number, **_row(epoch)})

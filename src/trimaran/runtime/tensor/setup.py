@@ -21,7 +21,6 @@ from trimaran.runtime.seeds import derive_seed
 from trimaran.runtime.segmented import segmented_part
 from trimaran.runtime.tensor.edges import Edges, SampleEdges, WholeEdges
 from trimaran.runtime.tensor.layers import Draws
-from trimaran.runtime.tensor.optimizers import check_optimizer
 from trimaran.runtime.tensor.partial import PartialGradients
 from trimaran.runtime.tensor.rewriting import rewrite
 from trimaran.runtime.tensor.sums import Group
@@ -53,11 +52,10 @@ def tensor_part(
         reduce_bucket: starts the sum of a bucket over the replicas
 
     Raises:
-        InputError: the model has no graph, or its optimizer needs whole parameters
+        InputError: the model has no graph
     """
     if capture.flow is None:
         raise InputError(f"the model of {job.name!r} could not be captured as a graph, so its tensors cannot be shared")
-    check_optimizer(job)
     layout = strategy_layout(strategy)
     replica, row, shard = layout.place_of(world.rank)
     sharers = layout.shards(replica, row) if strategy.tp > 1 else layout.replicas(row)

@@ -176,10 +176,10 @@ def _check_metric(job: Job, reference: str) -> None:
 
 
 def _make_optimizer(job: Job, model: "nn.Module") -> "Optimizer":
-    try:
-        return job.optimizer([one for one in model.parameters() if one.requires_grad])
-    except Exception as error:  # noqa: BLE001 it is the user's function
-        raise InputError(f"Job.optimizer failed: {type(error).__name__}: {error}") from None
+    from trimaran.graph.optimizers import make_optimizer, trained_parameters
+
+    optimizer: Optimizer = make_optimizer(job, trained_parameters(model))
+    return optimizer
 
 
 def _file_digests(*references: str) -> list[str]:
