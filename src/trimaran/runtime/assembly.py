@@ -6,6 +6,7 @@ from functools import partial
 import torch.distributed as dist
 
 from trimaran.graph.capture import Capture
+from trimaran.graph.use import ParameterUse
 from trimaran.job import Job
 from trimaran.program.cut import carried
 from trimaran.program.layout import strategy_layout
@@ -52,6 +53,7 @@ def assemble(
     capture: Capture | None,
     part: Part,
     *,
+    use: ParameterUse,
     world: World,
     channels: Channels,
     record: bool,
@@ -65,6 +67,7 @@ def assemble(
         program: of a training step
         capture: of the job, where the network is divided
         part: what this rank has
+        use: which parameters get a gradient
         world: this process's
         channels: communicate
         record: write down what happens
@@ -78,7 +81,7 @@ def assemble(
     wire = None
     if strategy.compression is not None and strategy.dp > 1:
         codec = open_codec(strategy.compression, replicas=strategy.dp, seed=job.seed)
-        wire = Wire(codec, channels=channels, in_flight=in_flight, recorder=recorder)
+        wire = Wire(codec, replicas=strategy.dp, channels=channels, in_flight=in_flight, recorder=recorder)
     reductions = Reductions(
         world,
         channels=channels,
@@ -90,6 +93,8 @@ def assemble(
         homed=part.buckets,
         wire=wire,
         levels=_open_levels(strategy, program, world=world, channels=channels, in_flight=in_flight, recorder=recorder),
+        used=part.used,
+        all_used=use == "always",
     )
     noise = None
     if gradient_noise:

@@ -23,6 +23,7 @@ from trimaran.costs.convergence.noise_scale import Observation
 from trimaran.errors import InputError
 from trimaran.graph.capture import Capture
 from trimaran.graph.sample import make_model
+from trimaran.graph.use import ParameterUse, parameter_use
 from trimaran.job import Job
 from trimaran.program.feeding import Feeding
 from trimaran.program.layout import strategy_layout
@@ -55,6 +56,7 @@ class Executor:
         model: the model, where there is no capture; None: made under the job's seed
         record: write down what happens; `recording` switches it later
         gradient_noise: note the norms of gradients in one step of so many, for `observations`; 0: in none
+        use: which parameters get a gradient; None: what the graph tells, and without one it may depend on the data
 
     Attributes:
         program: of a training step
@@ -78,6 +80,7 @@ class Executor:
         model: nn.Module | None = None,
         record: bool = True,
         gradient_noise: int = 0,
+        use: ParameterUse | None = None,
     ) -> None:
         if gradient_noise:
             check_observable(strategy, None if capture is None else capture.graph)
@@ -95,11 +98,14 @@ class Executor:
         self._buckets = bucket_instructions(self._instructions)
         self._channels = Channels([program, evaluation], world)
         share_weights(self._model, world, self._channels)
+        if use is None:
+            use = parameter_use(None if capture is None else capture.graph)
         self._part = make_part(
             job,
             strategy,
             capture,
             self._model,
+            use=use,
             world=world,
             channels=self._channels,
             instructions=self._instructions,
@@ -112,6 +118,7 @@ class Executor:
             program,
             capture,
             self._part,
+            use=use,
             world=world,
             channels=self._channels,
             record=record,
@@ -317,5 +324,6 @@ class Executor:
         if number < len(buckets):
             self._reductions.start_bucket(buckets[number], flat, parameters)
         else:
-            # DDP has more of them in its first steps than the program says.
+            # DDP has more of them in its first steps than the program says; and what no operation of the graph uses is
+            # in buckets of its own.
             self._reductions.start_bucket(replace(buckets[-1], label=f"b{number}"), flat, parameters)

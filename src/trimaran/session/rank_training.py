@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trimaran.graph.use import ParameterUse
 from trimaran.program import Plan, Strategy, parse_program, plan_program
 from trimaran.report.gradient_noise import RunNoise, run_noise
 from trimaran.session.jobs import JobSource
@@ -68,6 +69,7 @@ def train_rank(
     run: Path,
     record: bool,
     gradient_noise: bool,
+    use: ParameterUse | None = None,
 ) -> RankResult:
     """One rank's part of a run; started by `train_planned`.
 
@@ -79,6 +81,7 @@ def train_rank(
         run: run directory
         record: note what happened when
         gradient_noise: observe the noise scale of the gradients
+        use: which parameters get a gradient; None: as the executor finds
     """
     from trimaran.runtime.executor import Executor
 
@@ -97,6 +100,7 @@ def train_rank(
         capture=captured,
         record=record,
         gradient_noise=1 if gradient_noise else 0,
+        use=use,
     )
     with held_to(plan.strategy) as memory:
         feed = executor.feed()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from trimaran.costs.transfers import collectives_at_once
 from trimaran.errors import TrimaranError
+from trimaran.graph.use import parameter_use
 from trimaran.program import format_program, lower_evaluation, write_plan
 from trimaran.program.files import to_plain
 from trimaran.report import Comparison, RunReport, compare, write_report, write_timeline, write_trace
@@ -94,7 +95,15 @@ def train_planned(
         evaluation = lower_evaluation(planned.graph, planned.plan.strategy, batch=planned.job.global_batch_size)
         results = launch(
             train_rank,
-            (planned.source, planned.plan, format_program(evaluation), run.path, record, gradient_noise),
+            (
+                planned.source,
+                planned.plan,
+                format_program(evaluation),
+                run.path,
+                record,
+                gradient_noise,
+                parameter_use(planned.graph),
+            ),
             ranks=planned.plan.strategy.devices,
             log_dir=run.logs,
             on_event=_listener(run, progress),

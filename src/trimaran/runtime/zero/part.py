@@ -13,6 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from trimaran.errors import InputError
 from trimaran.graph.capture import Capture
+from trimaran.graph.use import ParameterUse
 from trimaran.job import Job
 from trimaran.program.buckets import gradient_buckets
 from trimaran.program.segments import segment_ops
@@ -26,13 +27,16 @@ from trimaran.runtime.zero.replica import ShardedReplica
 from trimaran.runtime.zero.updates import ShardUpdater
 
 
-def zero_part(job: Job, strategy: Strategy, model: nn.Module, *, world: World, channels: Channels) -> Part:
+def zero_part(
+    job: Job, strategy: Strategy, model: nn.Module, *, use: ParameterUse, world: World, channels: Channels
+) -> Part:
     """The part of a rank that has its share of every parameter (zero=2 and 3).
 
     Args:
         job: the job
         strategy: how
         model: the user's, on its device, with the same weights on all ranks
+        use: which parameters get a gradient; where it varies there are no units
         world: this process's
         channels: has the group of the replicas
 
@@ -52,6 +56,7 @@ def zero_part(job: Job, strategy: Strategy, model: nn.Module, *, world: World, c
         mesh=mesh,
         units=strategy.units,
         freed=strategy.zero == 3,
+        varies=use == "varies",
     )
     return Part(
         stages={0: stage},
@@ -63,6 +68,7 @@ def zero_part(job: Job, strategy: Strategy, model: nn.Module, *, world: World, c
         state=stage.whole,
         load=stage.place,
         record=stage.record,
+        used=stage.used,
     )
 
 
