@@ -508,3 +508,117 @@ def gpt_fp16() -> Job:
         clip_norm=1.0,
         lr_schedule=lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5),
     )
+def wayward_adamw() -> Job:
+    """Which parameters have a gradient depends on the data. Batches of 7 from 94 samples: the last one of 3."""
+    return _wayward(lambda parameters: torch.optim.AdamW(parameters, lr=1e-2, weight_decay=0.3))
+
+
+def wayward_sgd() -> Job:
+    return _wayward(lambda parameters: torch.optim.SGD(parameters, lr=2e-2, momentum=0.9, weight_decay=0.1))
+
+
+def wayward_clipped() -> Job:
+    """The same, with a loss that is (sum, weight), clipped."""
+
+    def total(output: Any, target: torch.Tensor) -> tuple[torch.Tensor, float]:
+        return _wayward_loss(output, target) * target.shape[0], float(target.shape[0])
+
+    return dataclasses.replace(wayward_adamw(), clip_norm=0.05, loss=total)
+
+
+def _wayward(optimizer: Any) -> Job:
+    return Job(
+        name="wayward",
+        model=Wayward,
+        loss=_wayward_loss,
+        optimizer=optimizer,
+        dataset=_normal_pairs,
+        global_batch_size=7,
+        precision="fp64",
+    )
+
+
+def _normal_pairs() -> TensorDataset:
+    generator = torch.Generator().manual_seed(8)
+    return TensorDataset(torch.randn(94, 6, generator=generator), torch.randn(94, 2, generator=generator))
+
+
+def _wayward_loss(output: Any, target: torch.Tensor) -> torch.Tensor:
+    """The second head counts for samples with a large target, and is not asked where there is none."""
+    loss = functional.mse_loss(output[0], target)
+    large = target[:, 0] > 1.0
+    if large.any():
+        loss = loss + (output[1][large] - target[large]).square().sum() / target.numel()
+    return loss
+
+
+class Wayward(nn.Module):
+    """Experts, a layer that some samples leave out, a head that the loss may leave out, one that nobody uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(6, 8)
+        self.experts = nn.ModuleList(nn.Linear(8, 8) for _ in range(5))
+        self.deep = nn.Linear(8, 8)
+        self.head = nn.Linear(8, 2)
+        self.second = nn.Linear(8, 2)
+        self.never = nn.Linear(8, 2)
+        self.frozen = nn.Linear(8, 8).requires_grad_(requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        chosen = (2.0 * x[:, 0].abs()).long().clamp(max=4)
+        y = self.frozen(torch.tanh(self.first(x)))
+        routed = torch.zeros_like(y)
+        for number, expert in enumerate(self.experts):
+            mine = chosen == number
+            if mine.any():
+                routed = routed.index_put((mine,), expert(y[mine]))
+        left = x[:, 1] > 1.3
+        if left.any():
+            routed = routed.index_put((left,), torch.relu(self.deep(routed[left])))
+        return self.head(routed), self.second(routed)
+
+
+def two_heads() -> Job:
+    """The loss reads one of two heads, a layer is not used, and one is frozen; all weights decay."""
+    return dataclasses.replace(
+        wayward_adamw(),
+        name="two_heads",
+        model=TwoHeads,
+        loss=lambda output, target: functional.mse_loss(output[0], target),
+    )
+
+
+class TwoHeads(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(6, 8)
+        self.middle = nn.Linear(8, 8)
+        self.frozen = nn.Linear(8, 8).requires_grad_(requires_grad=False)
+        self.last = nn.Linear(8, 8)
+        self.head = nn.Linear(8, 2)
+        self.other = nn.Linear(8, 2)
+        self.never = nn.Linear(8, 2)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = torch.tanh(self.first(x))
+        y = torch.tanh(self.middle(y))
+        y = torch.tanh(self.last(self.frozen(y)))
+        return self.head(y), self.other(y)
+
+
+def forgetful() -> Job:
+    """It leaves out its second layer in every other forward, by a number of Python."""
+    return dataclasses.replace(wayward_sgd(), name="forgetful", model=Forgetful, loss=functional.mse_loss)
+
+
+class Forgetful(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 2))
+        self.forwards = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not torch.compiler.is_compiling():
+            self.forwards += 1
+        y = torch.tanh(self[0](x))
+        return self[2](self[1](y) if self.forwards < 3 else y)

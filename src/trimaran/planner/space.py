@@ -28,10 +28,12 @@ SMALLER_BUCKETS_BYTES = (2**20, 2**17)
 LEAST_BUCKET_BYTES = 2**15
 """Below this a bucket is little more than its latency on any link."""
 
-Cause = Literal["inexact", "cut", "batch", "memory", "bound", "compiling", "form", "unmeasured", "pin", "time"]
+Cause = Literal[
+    "inexact", "cut", "batch", "memory", "bound", "compiling", "form", "unmeasured", "pin", "time", "failed"
+]
 """What stands against a strategy: that it would train something else, too few cuts, a batch that does not divide,
 memory, its lower bound, compile time, a combination that no program has, costs that were not measured, a pin, the time
-of the search."""
+of the search, a trial run that failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

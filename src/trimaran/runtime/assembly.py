@@ -6,6 +6,7 @@ from functools import partial
 import torch.distributed as dist
 
 from trimaran.graph.capture import Capture
+from trimaran.graph.use import ParameterUse
 from trimaran.job import Job
 from trimaran.program.cut import carried
 from trimaran.program.layout import strategy_layout
@@ -55,6 +56,7 @@ def assemble(
     *,
     updater: Updater,
     scaler: LossScaler | None,
+    use: ParameterUse,
     world: World,
     channels: Channels,
     record: bool,
@@ -70,6 +72,7 @@ def assemble(
         part: what this rank has
         updater: of what this rank trains
         scaler: scales losses; None: they are propagated as they are
+        use: which parameters get a gradient
         world: this process's
         channels: communicate
         record: write down what happens
@@ -83,7 +86,7 @@ def assemble(
     wire = None
     if strategy.compression is not None and strategy.dp > 1:
         codec = open_codec(strategy.compression, replicas=strategy.dp, seed=job.seed)
-        wire = Wire(codec, channels=channels, in_flight=in_flight, recorder=recorder)
+        wire = Wire(codec, replicas=strategy.dp, channels=channels, in_flight=in_flight, recorder=recorder)
     reductions = Reductions(
         world,
         channels=channels,
@@ -96,6 +99,8 @@ def assemble(
         homed=part.buckets,
         wire=wire,
         levels=_open_levels(strategy, program, world=world, channels=channels, in_flight=in_flight, recorder=recorder),
+        used=part.used,
+        all_used=use == "always",
     )
     noise = None
     if gradient_noise:

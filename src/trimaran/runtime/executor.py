@@ -27,6 +27,7 @@ from trimaran.graph.capture import Capture
 from trimaran.graph.optimizers import optimizer_traits
 from trimaran.graph.sample import make_model
 from trimaran.graph.training_mode import begin_training
+from trimaran.graph.use import ParameterUse, parameter_use
 from trimaran.job import Job
 from trimaran.program.feeding import Feeding
 from trimaran.program.layout import strategy_layout
@@ -70,6 +71,7 @@ class Executor:
         model: the model, where there is no capture; None: made under the job's seed
         record: write down what happens; `recording` switches it later
         gradient_noise: note the norms of gradients in one step of so many, for `observations`; 0: in none
+        use: which parameters get a gradient; None: what the graph tells, and without one it may depend on the data
 
     Attributes:
         program: of a training step
@@ -93,6 +95,7 @@ class Executor:
         model: nn.Module | None = None,
         record: bool = True,
         gradient_noise: int = 0,
+        use: ParameterUse | None = None,
     ) -> None:
         if gradient_noise:
             check_observable(strategy, None if capture is None else capture.graph)
@@ -116,12 +119,15 @@ class Executor:
         share_weights(self._model, world, self._channels)
         # Before parameters are replaced by shares.
         self._state = StateGatherer(self._model)
+        if use is None:
+            use = parameter_use(None if capture is None else capture.graph)
         self._part = make_part(
             job,
             strategy,
             capture,
             self._model,
             self._traits,
+            use=use,
             world=world,
             channels=self._channels,
             instructions=self._instructions,
@@ -137,6 +143,7 @@ class Executor:
             self._part,
             updater=self._part.updater or make_updater(job, strategy, self._part, self._model, self._traits),
             scaler=self._scaler,
+            use=use,
             world=world,
             channels=self._channels,
             record=record,
@@ -405,5 +412,6 @@ class Executor:
         if number < len(buckets):
             self._reductions.start_bucket(buckets[number], flat, parameters)
         else:
-            # DDP has more of them in its first steps than the program says.
+            # DDP has more of them in its first steps than the program says; and what no operation of the graph uses is
+            # in buckets of its own.
             self._reductions.start_bucket(replace(buckets[-1], label=f"b{number}"), flat, parameters)

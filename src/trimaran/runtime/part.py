@@ -10,6 +10,7 @@ from torch import nn
 from trimaran.runtime.record import Recorder
 from trimaran.runtime.stages import Stage
 from trimaran.runtime.updates import Updater
+from trimaran.runtime.used import Used
 
 
 class HasGradient(Protocol):
@@ -57,6 +58,7 @@ class Part:
         shapes: whole shapes of what the user's model has shares of now, by name
         close: gives back what was done to the user's model, without communicating
         record: is given the record, where a library communicates inside the stages
+        used: which parameters got a gradient, where that may differ between replicas; None: it does not
     """
 
     stages: Mapping[int, Stage]
@@ -73,3 +75,4 @@ class Part:
     shapes: Mapping[str, torch.Size] = field(default_factory=dict)
     close: Callable[[], None] | None = None
     record: Callable[[Recorder], None] | None = None
+    used: Used | None = None

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trimaran.graph.behaviour import Behaviour, weighed
+from trimaran.graph.use import ParameterUse
 from trimaran.program import Plan, Strategy, parse_program, plan_program
 from trimaran.report.gradient_noise import RunNoise, run_noise
 from trimaran.session.jobs import JobSource
@@ -74,6 +75,7 @@ def train_rank(
     record: bool,
     gradient_noise: bool,
     verify: int = 0,
+    use: ParameterUse | None = None,
 ) -> RankResult:
     """One rank's part of a run; started by `train_planned`.
 
@@ -87,6 +89,7 @@ def train_rank(
         record: note what happened when
         gradient_noise: observe the noise scale of the gradients
         verify: compare so many of the first steps with one process
+        use: which parameters get a gradient; None: as the executor finds
     """
     from trimaran.runtime.executor import Executor
     from trimaran.runtime.verification import Verifier
@@ -106,6 +109,7 @@ def train_rank(
         capture=captured,
         record=record,
         gradient_noise=1 if gradient_noise else 0,
+        use=use,
     )
     with held_to(plan.strategy) as memory:
         feed = executor.feed()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from trimaran.costs.transfers import collectives_at_once
 from trimaran.errors import TrimaranError
+from trimaran.graph.use import parameter_use
 from trimaran.program import format_program, lower_evaluation, write_plan
 from trimaran.program.files import to_plain
 from trimaran.report import Comparison, RunReport, compare, write_report, write_timeline, write_trace
@@ -108,6 +109,7 @@ def train_planned(
                 record,
                 gradient_noise,
                 verify,
+                parameter_use(planned.graph),
             ),
             ranks=planned.plan.strategy.devices,
             log_dir=run.logs,

@@ -14,6 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from trimaran.errors import InputError
 from trimaran.graph.capture import Capture
 from trimaran.graph.optimizers import OptimizerTraits, named_in
+from trimaran.graph.use import ParameterUse
 from trimaran.job import Job
 from trimaran.program.buckets import gradient_buckets
 from trimaran.program.segments import segment_ops
@@ -28,7 +29,14 @@ from trimaran.runtime.zero.updates import ShardUpdater
 
 
 def zero_part(
-    job: Job, strategy: Strategy, model: nn.Module, traits: OptimizerTraits, *, world: World, channels: Channels
+    job: Job,
+    strategy: Strategy,
+    model: nn.Module,
+    traits: OptimizerTraits,
+    *,
+    use: ParameterUse,
+    world: World,
+    channels: Channels,
 ) -> Part:
     """The part of a rank that has its share of every parameter (zero=2 and 3).
 
@@ -37,6 +45,7 @@ def zero_part(
         strategy: how
         model: the user's, on its device, with the same weights on all ranks
         traits: of the job's optimizer
+        use: which parameters get a gradient; where it varies there are no units
         world: this process's
         channels: has the group of the replicas
 
@@ -56,6 +65,7 @@ def zero_part(
         mesh=mesh,
         units=strategy.units,
         freed=strategy.zero == 3,
+        varies=use == "varies",
     )
     try:
         updater = ShardUpdater(job, named_in(model, stage.parameters), traits)
@@ -73,6 +83,7 @@ def zero_part(
         ready=stage.free,
         load=stage.place,
         record=stage.record,
+        used=stage.used,
     )
 
 

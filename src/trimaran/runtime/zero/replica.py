@@ -4,6 +4,9 @@ Each unit of the strategy is gathered before its forward; with zero=3 it is free
 its backward. Its gradients are summed and scattered after its backward. The next unit's gather is started ahead. The
 optimizer sees the shards, as DTensors.
 
+FSDP2 scatters the gradients that there are. Where that depends on the data, replicas would scatter different ones. So
+then every parameter of a gathered model has zeros before its backward, and a hook tells which got a gradient.
+
 Between steps every parameter is a shard again, also after an evaluation: only then can weights be saved and loaded.
 """
 
@@ -17,10 +20,12 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
+from trimaran.errors import ExecutionError
 from trimaran.graph.batches import split_batch
 from trimaran.program.types import Execution
 from trimaran.runtime.part import Sharing
 from trimaran.runtime.record import Recorder
+from trimaran.runtime.used import Used
 from trimaran.runtime.zero.collectives import Notes, UnitGather, UnitScatter
 from trimaran.runtime.zero.unwrap import Wrapping
 
@@ -35,9 +40,11 @@ class ShardedReplica:
         mesh: the replicas
         units: paths of the modules that are gathered as one, in the order of the forward
         freed: a unit is freed after its forward (zero=3)
+        varies: which parameters get a gradient depends on the data; there are no units then
 
     Attributes:
         parameters: the shards that are trained
+        used: which of them got a gradient; None: the same ones on all replicas
     """
 
     is_last = True
@@ -51,6 +58,7 @@ class ShardedReplica:
         mesh: DeviceMesh,
         units: Sequence[str],
         freed: bool,
+        varies: bool = False,
     ) -> None:
         self.module = model
         self._notes = Notes()
@@ -65,6 +73,9 @@ class ShardedReplica:
         self._root, self._units = sharded[-1], sharded[:-1]
         self._wrapping.empty()
         self.parameters = tuple(parameter for parameter in model.parameters() if parameter.requires_grad)
+        self.used = Used(self.parameters) if varies and self.parameters else None
+        self._gathered: dict[str, nn.Parameter] = {}
+        self._names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
         _follow_recurrent_weights(model)
         for unit, following in zip((self._root, *self._units), self._units, strict=False):
             unit.set_modules_to_forward_prefetch([following])
@@ -89,6 +100,13 @@ class ShardedReplica:
         # What is kept between forward and backward is kept between microbatches too.
         self._root.set_reshard_after_backward(self._freed or completing)
         before = self._take_gradients()
+        if self.used is not None:
+            self._fill_with_zeros(self.used)
+            if not roots:
+                raise ExecutionError(
+                    "the loss of a microbatch depends on no parameter, and replicas that shard their gradients must "
+                    "all have one: take zero=1, or larger microbatches"
+                )
         if roots:
             torch.autograd.backward(list(roots), list(gradients))
         self._notes.settle()
@@ -152,6 +170,17 @@ class ShardedReplica:
             parameter.grad = None
         return taken
 
+    def _fill_with_zeros(self, used: Used) -> None:
+        """Give every gathered parameter a gradient to add to, so that all replicas scatter all of them."""
+        self._root.unshard()
+        for name, shard in zip(self._names, self.parameters, strict=True):
+            gathered = self.module.get_parameter(name)
+            if self._gathered.get(name) is not gathered:
+                # FSDP2 keeps the tensor from its first gather on.
+                self._gathered[name] = gathered
+                gathered.register_post_accumulate_grad_hook(partial(_note, used, shard))
+            gathered.grad = torch.zeros_like(gathered)
+
     def free(self) -> None:
         """Shard everything, and forget the order of the last forward, which an evaluation leaves behind."""
         # Before the first forward there is no order, and torch 2.13 has nothing to forget it with.
@@ -194,6 +223,10 @@ def _follow_recurrent_weights(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, nn.RNNBase):
             module.register_forward_pre_hook(refresh)
+
+
+def _note(used: Used, shard: nn.Parameter, gathered: torch.Tensor) -> None:
+    used.note(shard)
 
 
 def _whole(parameter: DTensor, local: torch.Tensor) -> torch.Tensor:
