@@ -12,6 +12,7 @@ from trimaran.graph.data_faults import batching_fault, reading_fault
 from trimaran.graph.datasets import check_map_style
 from trimaran.graph.untouched import preserved_randomness
 from trimaran.job import Job
+from trimaran.user_errors import users
 
 SAMPLES = 3  # torch.export takes the sizes 0 and 1 for constants, and what is shown must also hold for one sample less
 
@@ -76,7 +77,5 @@ def _collated(job: Job, samples: list[Any]) -> Any:
 
 
 def _call(job: Job, name: str) -> Any:
-    try:
+    with users(f"Job.{name}"):
         return getattr(job, name)()
-    except Exception as error:
-        raise InputError(f"Job.{name} failed: {type(error).__name__}: {error}") from error

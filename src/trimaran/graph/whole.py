@@ -22,6 +22,7 @@ from trimaran.graph.tally import Tally, state_of, tally_operation
 from trimaran.graph.types import Affine, Graph, Op, TensorSpec
 from trimaran.graph.untouched import device_of, precision_context, quiet, untouched
 from trimaran.job import Job
+from trimaran.user_errors import told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,9 +174,7 @@ def _blaming(who: str, batch: Any) -> Iterator[None]:
     except TrimaranError:
         raise
     except Exception as error:
-        raise InputError(
-            f"{who} failed on a batch of {count_samples(batch)} samples: {type(error).__name__}: {error}"
-        ) from error
+        raise InputError(f"{who} failed on a batch of {count_samples(batch)} samples: {told(error)}") from error
 
 
 def _fit(runs: tuple[WholeRun, WholeRun], first: float, second: float) -> Affine:

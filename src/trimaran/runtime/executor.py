@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from trimaran.costs.convergence.noise_scale import Observation
-from trimaran.errors import InputError
+from trimaran.errors import InputError, TrimaranError
 from trimaran.graph.capture import Capture
 from trimaran.graph.sample import make_model
 from trimaran.job import Job
@@ -139,6 +139,42 @@ class Executor:
         """Name of the optimizer's class; empty where this rank updates nothing."""
         return self._reductions.optimizer
 
+    @property
+    def model(self) -> nn.Module:
+        """The user's model, with what this rank has of its weights."""
+        return self._model
+
+    @property
+    def torch_optimizer(self) -> torch.optim.Optimizer | None:
+        """The optimizer of what this rank updates; None where it updates nothing."""
+        return self._reductions.torch_optimizer
+
+    def told_by_all(self, own: Sequence[int]) -> list[tuple[int, ...]]:
+        """What each rank says, by rank.
+
+        Args:
+            own: of this one: as many numbers as the others have
+        """
+        return self._channels.told_by_all(own)
+
+    def refit(self, why: str) -> None:
+        """Train the parameters of the model that require gradients now, and no others.
+
+        Args:
+            why: for the message: what has changed
+
+        Raises:
+            InputError: the strategy has given gradients or updates their places for the whole run
+        """
+        if self._part.refit is None or self._noise is not None:
+            where = "gradient noise is observed" if self._noise is not None else f"under {self._strategy.name}"
+            raise InputError(
+                f"{why}, which cannot be followed where {where}: gradients and updates were given their places at the "
+                "start. Train on one device or by plain replicas (--allow dp), or keep it as it is in Job.model",
+                strategy=self._strategy.name,
+            )
+        self._part.refit()
+
     def feed(self, feeding: Feeding | None = None) -> Feed:
         """This rank's part of the training data; it ends with the executor.
 
@@ -203,9 +239,11 @@ class Executor:
         try:
             self._interpreter.run(self._instructions, self._uses[0], state)
             loss = self._reductions.losses.loss(state)
-        except BaseException:
+        except BaseException as error:
             self._reductions.forget()
             self._recorder.discard()
+            if isinstance(error, Exception) and not isinstance(error, TrimaranError):
+                error.add_note(f"in step {self.steps}")
             raise
         self._recorder.end_step(self.steps)
         self.steps += 1

@@ -42,6 +42,7 @@ class Part:
         shapes: whole shapes of what the user's model has shares of now, by name
         close: gives back what was done to the user's model, without communicating
         record: is given the record, where a library communicates inside the stages
+        refit: trains the parameters that require gradients now, where that has changed; None: it cannot
     """
 
     stages: Mapping[int, Stage]
@@ -57,6 +58,7 @@ class Part:
     shapes: Mapping[str, torch.Size] = field(default_factory=dict)
     close: Callable[[], None] | None = None
     record: Callable[[Recorder], None] | None = None
+    refit: Callable[[], None] | None = None
 
     def weights(self) -> dict[str, torch.Tensor]:
         """What this rank has trained, whole, under the names of the user's model; every rank calls it, in one order."""

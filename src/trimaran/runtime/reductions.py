@@ -85,6 +85,11 @@ class Reductions:
         """Name of the optimizer's class; empty where this rank updates nothing."""
         return "" if self._updater.optimizer is None else type(self._updater.optimizer).__name__
 
+    @property
+    def torch_optimizer(self) -> torch.optim.Optimizer | None:
+        """The optimizer; None where this rank updates nothing."""
+        return self._updater.optimizer
+
     def second_moment(self, parameter: torch.nn.Parameter) -> tuple[torch.Tensor, float] | None:
         """The mean square of a parameter's earlier gradients, where the optimizer keeps it here."""
         return self._updater.second_moment(parameter)

@@ -61,20 +61,10 @@ class Replica:
         self.module = model
         self._own_loss = own_loss
         self._single: nn.Module = torch.compile(model) if execution == "compiled" else model  # type: ignore[assignment]
-        self._replicated: DistributedDataParallel | None = None
-        if group is None or not any(parameter.requires_grad for parameter in model.parameters()):
-            return
-        self._replicated = DistributedDataParallel(
-            self._single,
-            process_group=group,
-            # The interpreter broadcasts buffers, and has made the weights equal.
-            init_sync=False,
-            **_without_buffers(),
-            bucket_cap_mb=_bucket_cap_mb(bucket_bytes, execution),
-            gradient_as_bucket_view=True,
-            find_unused_parameters=some_unused,
-        )
-        self._replicated.register_comm_hook(reduce_bucket, _start_reduction)
+        self._group = group
+        self._reduce_bucket: ReduceBucket | None = reduce_bucket
+        self._bucket_cap_mb = _bucket_cap_mb(bucket_bytes, execution)
+        self._replicated = self._replicate(some_unused=some_unused)
 
     def forward(
         self, batch: Any, received: Mapping[str, torch.Tensor], samples: int, *, completing: bool
@@ -101,9 +91,31 @@ class Replica:
         arguments, keywords, _ = split_batch(batch, own_loss=self._own_loss)
         return {}, self._single(*arguments, **keywords)
 
+    def refit(self) -> None:
+        """Replicate the parameters that require gradients now: DDP reduces those that did when it was made."""
+        self._replicated = None
+        # Which of them the forward uses was known of those at the start only.
+        self._replicated = self._replicate(some_unused=True)
+
+    def _replicate(self, *, some_unused: bool) -> DistributedDataParallel | None:
+        if self._group is None or not any(parameter.requires_grad for parameter in self.module.parameters()):
+            return None
+        replicated = DistributedDataParallel(
+            self._single,
+            process_group=self._group,
+            # The interpreter broadcasts buffers, and has made the weights equal.
+            init_sync=False,
+            **_without_buffers(),
+            bucket_cap_mb=self._bucket_cap_mb,
+            gradient_as_bucket_view=True,
+            find_unused_parameters=some_unused,
+        )
+        replicated.register_comm_hook(self._reduce_bucket, _start_reduction)
+        return replicated
+
     def close(self) -> None:
         """Let go of DDP, which takes its hooks off; see `stages.Stage`."""
-        self._replicated = None
+        self._replicated = self._group = self._reduce_bucket = None
 
 
 def _bucket_cap_mb(bucket_bytes: int, execution: Execution) -> float | None:

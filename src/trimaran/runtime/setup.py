@@ -190,7 +190,18 @@ def whole_model(
         reduce_bucket=partial(reduce_bucket, 0),
         some_unused=reduced_bytes < sum(wire_bytes(parameter, strategy.compression) for parameter in parameters),
     )
-    return Part(stages={0: stage}, parameters=parameters, counted=parameters, tied={}, reads=True)
+    refits = strategy.dp == 1 or (strategy.sync == "all-reduce" and strategy.compression is None)
+    if refits and (job.on_step is not None or job.on_epoch is not None):
+        # A callback may free what is frozen now; without a gradient an optimizer leaves a parameter alone.
+        parameters = tuple(model.parameters())
+    return Part(
+        stages={0: stage},
+        parameters=parameters,
+        counted=parameters,
+        tied={},
+        reads=True,
+        refit=stage.refit if refits else None,
+    )
 
 
 def homed_model(

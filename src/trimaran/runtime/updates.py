@@ -1,12 +1,51 @@
 """The update of a rank's parameters: divisor, global norm, optimizer, learning rate."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
 from trimaran.errors import InputError
 from trimaran.job import Job
+from trimaran.user_errors import users
+
+if TYPE_CHECKING:
+    from torch.optim.lr_scheduler import LRScheduler
+
+
+def make_optimizer(job: Job, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
+    """The optimizer of a job.
+
+    Args:
+        job: makes it
+        parameters: that it updates
+
+    Raises:
+        InputError: the job's function failed, or made several
+    """
+    with users("Job.optimizer"):
+        made = job.optimizer(parameters)
+    if isinstance(made, list | tuple | dict):
+        raise InputError(
+            f"Job.optimizer made a {type(made).__name__} of {len(made)}, and a job has one optimizer: give parameter "
+            "groups to one, or where each has a loss of its own, as in a GAN, make a job and a session of each in one "
+            "script (examples/gan.py)",
+            type=type(made).__name__,
+        )
+    return made
+
+
+def make_schedule(job: Job, optimizer: torch.optim.Optimizer) -> "LRScheduler | None":
+    """The schedule of a job; None where it has none.
+
+    Raises:
+        InputError: the job's function failed
+    """
+    if job.lr_schedule is None:
+        return None
+    with users("Job.lr_schedule"):
+        return job.lr_schedule(optimizer)
 
 
 class Updater:
@@ -34,13 +73,13 @@ class Updater:
         self._counted = list(counted)
         self._elsewhere = list(elsewhere)
         # torch's optimizers refuse an empty list, and a stage may well have nothing to train.
-        self.optimizer = job.optimizer(self._parameters) if self._parameters else None
+        self.optimizer = make_optimizer(job, self._parameters) if self._parameters else None
         if elsewhere and isinstance(self.optimizer, torch.optim.LBFGS):
             raise InputError(
                 "the state of LBFGS is one for all parameters, so that they cannot be updated in several places: use "
                 'Strategy(sync="all-reduce", zero=0)'
             )
-        self.schedule = job.lr_schedule(self.optimizer) if job.lr_schedule and self.optimizer else None
+        self.schedule = make_schedule(job, self.optimizer) if self.optimizer else None
         self._clip_norm = job.clip_norm
 
     def second_moment(self, parameter: nn.Parameter) -> tuple[torch.Tensor, float] | None:

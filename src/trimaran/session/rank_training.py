@@ -4,7 +4,7 @@ import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trimaran.program import Plan, Strategy, parse_program, plan_program
 from trimaran.report.gradient_noise import RunNoise, run_noise
@@ -14,6 +14,7 @@ from trimaran.timeline import Timeline
 
 if TYPE_CHECKING:
     from trimaran.runtime.world import World
+    from trimaran.session.session import Session
     from trimaran.session.virtual.report import MemoryReport
     from trimaran.session.virtual_memory import VirtualMemory
 
@@ -80,7 +81,7 @@ def train_rank(
         record: note what happened when
         gradient_noise: observe the noise scale of the gradients
     """
-    from trimaran.runtime.executor import Executor
+    from trimaran.session.session import Session
 
     job = source.make()
     captured = None
@@ -88,35 +89,28 @@ def train_rank(
         from trimaran.graph.capture import capture
 
         captured = capture(job)
-    executor = Executor(
+    session = Session(
         job,
         plan.strategy,
         plan_program(plan),
-        parse_program(evaluation),
+        captured,
         world,
-        capture=captured,
+        owns_world=False,
+        evaluation=parse_program(evaluation),
         record=record,
         gradient_noise=1 if gradient_noise else 0,
     )
-    with held_to(plan.strategy) as memory:
-        feed = executor.feed()
-        epochs = tuple(_train_epochs(executor, feed, job, world))
-        notes = feed.notes
+    epochs = tuple(_train_epochs(session, world))
+    executor, notes, memory = session.executor, session.feed.notes, session.memory
     noise = None
     if gradient_noise and epochs:
         noise = run_noise(executor.observations(), executor.steps // len(epochs), optimizer=executor.optimizer)
-    timeline = executor.timeline()
-    executor.save(RunDirectory(path=run).model)
-    executor.close()
+    timeline = session.timeline()
+    session.save(RunDirectory(path=run).model)
+    session.close()
     if world.rank != 0:
         return RankResult()
-    return RankResult(
-        epochs=epochs,
-        timeline=timeline,
-        memory=None if memory is None else memory.report(),
-        gradient_noise=noise,
-        notes=notes,
-    )
+    return RankResult(epochs=epochs, timeline=timeline, memory=memory, gradient_noise=noise, notes=notes)
 
 
 def held_to(strategy: Strategy) -> AbstractContextManager["VirtualMemory | None"]:
@@ -142,26 +136,24 @@ def needs_graph(strategy: Strategy) -> bool:
     return divided or strategy.zero > 0 or strategy.sync == "p2p"
 
 
-def _train_epochs(executor: Any, feed: Any, job: Any, world: "World") -> list[Epoch]:
-    held_out = job.evaluation_dataset() if job.evaluation_dataset is not None and job.metric is not None else None
+def _train_epochs(session: "Session", world: "World") -> list[Epoch]:
     epochs: list[Epoch] = []
-    total = job.epochs * feed.batches
+    total = session.job.epochs * session.feed.batches
     if total > ALL_OBSERVED:
-        executor.observe_one_in(OBSERVED_ONE_IN)
-    for number in range(1, job.epochs + 1):
-        losses, samples, started = 0.0, 0, time.perf_counter()
-        for share in feed.shares():
-            loss = executor.step(share)
-            losses += loss * share.samples
+        session.executor.observe_one_in(OBSERVED_ONE_IN)
+    while len(epochs) < session.job.epochs and not session.stopped:
+        number, samples, started = len(epochs), 0, time.perf_counter()
+        for share in session.shares():
+            loss = session.step(share)
             samples += share.samples
-            world.report({"step": executor.steps, "of": total, "epoch": number, "loss": loss})
+            world.report({"step": session.steps, "of": total, "epoch": number + 1, "loss": loss})
         seconds = time.perf_counter() - started
-        accuracy = executor.evaluate(held_out) if held_out is not None else None
-        epoch = Epoch(number=number, loss=losses / samples, accuracy=accuracy, seconds=seconds, samples=samples)
+        metrics = session.end_epoch(number)
+        epoch = Epoch(
+            number=number + 1, loss=metrics["loss"], accuracy=metrics.get("metric"), seconds=seconds, samples=samples
+        )
         epochs.append(epoch)
-        world.report({"finished": number, **_row(epoch)})
-        if job.target is not None and accuracy is not None and accuracy >= job.target:
-            break
+        world.report({"finished": number + 1, **_row(epoch)})
     return epochs
 
 

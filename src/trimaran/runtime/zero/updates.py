@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 
 from trimaran.errors import InputError
 from trimaran.job import Job
-from trimaran.runtime.updates import Updater
+from trimaran.runtime.updates import Updater, make_optimizer, make_schedule
 
 _ELEMENTWISE = frozenset(
     {
@@ -51,8 +51,8 @@ class ShardUpdater(Updater):
         self._plain: list[tuple[nn.Parameter, nn.Parameter]] = []
         if type(self.optimizer) in _ELEMENTWISE:
             self._plain = [(one, nn.Parameter(_shard(one.detach()))) for one in parameters]
-            self.optimizer = job.optimizer([plain for _, plain in self._plain])
-            self.schedule = job.lr_schedule(self.optimizer) if job.lr_schedule else None
+            self.optimizer = make_optimizer(job, [plain for _, plain in self._plain])
+            self.schedule = make_schedule(job, self.optimizer)
 
     def update(self) -> None:
         """One step of the optimizer, then one of the schedule; gradients are gone afterwards."""

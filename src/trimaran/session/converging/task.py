@@ -20,6 +20,7 @@ from trimaran.session.converging.rank import Work
 from trimaran.session.converging.request import ConvergeRequest
 from trimaran.session.jobs import JobSource
 from trimaran.session.recipes import default_rule, rates_of
+from trimaran.user_errors import users
 
 if TYPE_CHECKING:
     from torch import nn
@@ -117,10 +118,10 @@ def prepare_task(source: JobSource, request: ConvergeRequest) -> Task:
     _check_metric(job, source.reference)
     from trimaran.cluster.detect import detect_cluster
     from trimaran.graph.capture import capture
-    from trimaran.runtime.feed import dataset_length
+    from trimaran.runtime.feed import dataset_length, make_dataset
 
     captured = capture(job)
-    samples = dataset_length(job.dataset())
+    samples = dataset_length(make_dataset(job))
     base = job.global_batch_size
     check_batches([base], samples=samples)
     microbatch = request.microbatch or base
@@ -175,10 +176,8 @@ def _check_metric(job: Job, reference: str) -> None:
 
 
 def _make_optimizer(job: Job, model: "nn.Module") -> "Optimizer":
-    try:
+    with users("Job.optimizer"):
         return job.optimizer([one for one in model.parameters() if one.requires_grad])
-    except Exception as error:  # noqa: BLE001 it is the user's function
-        raise InputError(f"Job.optimizer failed: {type(error).__name__}: {error}") from None
 
 
 def _file_digests(*references: str) -> list[str]:
