@@ -167,9 +167,9 @@ class Executor:
             InputError: the strategy has given gradients or updates their places for the whole run
         """
         if self._part.refit is None or self._noise is not None:
-            where = "gradient noise is observed" if self._noise is not None else f"under {self._strategy.name}"
+            where = "while gradient noise is observed" if self._noise is not None else f"under {self._strategy.name}"
             raise InputError(
-                f"{why}, which cannot be followed where {where}: gradients and updates were given their places at the "
+                f"{why}, which cannot be followed {where}: gradients and updates were given their places at the "
                 "start. Train on one device or by plain replicas (--allow dp), or keep it as it is in Job.model",
                 strategy=self._strategy.name,
             )
@@ -275,6 +275,10 @@ class Executor:
                         self._reductions.share_buffers(self._instructions, state)
                     self._interpreter.run(self._evaluation, self._uses[1], state)
                     total += self._reductions.losses.mean_metric(state)
+        except Exception as error:
+            if not isinstance(error, TrimaranError):
+                error.add_note("in an evaluation")
+            raise
         finally:
             self._recorder.enabled = recording
         return float(total[0] / total[1])

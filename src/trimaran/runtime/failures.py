@@ -63,10 +63,14 @@ def to_failure(rank: int, error: Exception) -> Failure:
         rank=rank,
         error=error if isinstance(error, TrimaranError) else None,
         text=summary(error),
-        lines=() if ours else (*getattr(error, "__notes__", ()), *(user_lines(error) or innermost_lines(error))),
+        lines=() if ours else (*_notes(error), *(user_lines(error) or innermost_lines(error))),
         trace="".join(traceback.format_exception(error)),
         because_of_peer=is_peer_failure(error),
     )
+
+
+def _notes(error: Exception) -> list[str]:
+    return [f"    {note}" for note in getattr(error, "__notes__", ())]
 
 
 def is_peer_failure(error: BaseException) -> bool:

@@ -30,7 +30,7 @@ Name = Literal["on_step", "on_epoch"]
 
 _SAMPLED = 256
 _AS_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-_END = "nothing more"
+_END = "end"
 _OPERATIONS = (_END, "evaluate", "save", "load", "weights", "timeline", "gradient_noise")
 
 
@@ -69,6 +69,7 @@ class Callbacks:
         self._rank, self._alone = rank, world_size == 1
         # Otherwise this rank has a part of the network, or shards of its parameters.
         self._whole = strategy.segments == 1 and strategy.tp == 1 and not strategy.shards and strategy.zero < 2
+        self._alike = self._whole and strategy.zero == 0 and strategy.sync != "p2p"
         self._running: Name | None = None
         self._before: _State | None = None
         self._stop = False
@@ -179,12 +180,6 @@ class Callbacks:
         name = f"Job.{self._running}"
         if before is None:
             return
-        other = _changed(before.identities, after.identities)
-        if other:
-            raise InputError(
-                f"{name} replaced {_named(other)}: parameters that are made after the start are in no optimizer and "
-                "no exchange; make all of them in Job.model, and freeze or change them in place"
-            )
         flipped = _changed(before.trained, after.trained)
         if flipped:
             self._executor.refit(f"{name} changed requires_grad of {_named(flipped)}")
@@ -193,38 +188,45 @@ class Callbacks:
     def _agree(self, operation: str) -> bool:
         """Tell the others, hear them, and refuse what differs."""
         before, after, name = self._before, self._look(), f"Job.{self._running}"
-        if self._alone or before is None:
+        if before is None:
             return self._stop
-        changed = after.parameters != before.parameters
+        replaced = _changed(before.identities, after.identities)
+        if replaced:
+            raise InputError(
+                f"{name} replaced {_named(replaced)}: parameters that are made after the start are in no optimizer and "
+                "no exchange; make all of them in Job.model, and freeze or change them in place"
+            )
+        if self._alone:
+            return self._stop
+        changed, retuned = after.parameters != before.parameters, after.options != before.options
         own = (
             _OPERATIONS.index(operation),
             int(self._stop),
             _digest(_changed(before.trained, after.trained)),
-            _digest(_changed(before.identities, after.identities)),
             int(changed),
             _digest(after.parameters) if changed and self._whole else 0,
             int(after.buffers != before.buffers),
-            -1 if not after.options else int(after.options != before.options),
-            _digest([after.options]) if self._whole and after.options else 0,
+            -1 if not after.options else int(retuned),
+            # Ranks that update the same parameters have the same groups of them.
+            _digest([after.options]) if retuned and self._alike else 0,
         )
-        doing, stops, flips, others, moved, weights, buffers, retuned, options = zip(
+        doing, stops, flips, moved, weights, buffers, tuned, options = zip(
             *self._executor.told_by_all(own), strict=True
         )
         first = _first_unlike(doing)
         if first:
-            said = [f"rank {rank} calls {_method(_OPERATIONS[doing[rank]])}" for rank in (0, first)]
+            said = [_said(rank, _OPERATIONS[doing[rank]]) for rank in (0, first)]
             raise InputError(
-                f"in {name}, {said[0]} and {said[1]}: what a session does takes all ranks, so call it on every rank; "
+                f"in {name}, {said[0]}, and {said[1]}: what a session does takes all ranks, so call it on every rank; "
                 "rank 0 writes what is saved"
             )
         for what, told in (
             ("requires_grad of other parameters", flips),
-            ("other parameters", others),
             ("weights", moved if self._whole else ()),
             ("weights in another way", weights),
             ("buffers", buffers),
-            ("the options of the optimizer", [one for one in retuned if one >= 0]),
-            ("the options of the optimizer in another way", options if len(set(options) - {0}) > 1 else ()),
+            ("the options of the optimizer", [one for one in tuned if one >= 0]),
+            ("the options of the optimizer in another way", options if all(options) else ()),
         ):
             if _first_unlike(told):
                 raise InputError(
@@ -322,8 +324,8 @@ def _first_unlike(told: Sequence[int]) -> int:
     return next((rank for rank, one in enumerate(told) if one != told[0]), 0)
 
 
-def _method(operation: str) -> str:
-    return operation if operation == _END else f"session.{operation}()"
+def _said(rank: int, operation: str) -> str:
+    return f"rank {rank} is done" if operation == _END else f"rank {rank} calls session.{operation}()"
 
 
 def _named(names: Sequence[str], most: int = 4) -> str:
