@@ -88,10 +88,11 @@ def test_an_error_of_ours_keeps_its_type_and_figures(tmp_path: Path) -> None:
     assert caught.value.figures == {"value": 7, "rank": 1}
 
 
-def test_any_other_exception_comes_with_the_end_of_the_log(tmp_path: Path) -> None:
+def test_any_other_exception_comes_with_the_line_that_raised_and_the_log(tmp_path: Path) -> None:
     with pytest.raises(ExecutionError, match=r"rank 1 raised ZeroDivisionError: too far") as caught:
         launch(duties.stumble, (1,), ranks=2, log_dir=tmp_path)
-    assert "so far, so good" in str(caught.value)
+    assert 'in stumble\n        raise ZeroDivisionError("too far")' in str(caught.value)
+    assert f"The whole traceback is in {tmp_path / 'rank1.log'}" in str(caught.value)
     assert "so far, so good" in (tmp_path / "rank0.log").read_text()
 
 

@@ -2,13 +2,16 @@
 
 import json
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 from rich.console import Console
 
-from trimaran.errors import TrimaranError
+from trimaran.errors import InputError, TrimaranError
+from trimaran.user_errors import DEBUG, debugging, innermost_lines, summary, user_lines
 
 INTERRUPTED = 130
 
@@ -39,17 +42,14 @@ def check_plot(path: Path | None) -> None:
 def errors_reported(*, as_json: bool) -> Iterator[None]:
     """Turn errors of Trimaran into a message and their exit code.
 
-    The message goes to standard error; with `as_json` standard output carries it too, as `{"error": {...}}`.
+    The message goes to standard error; with `as_json` standard output carries it too, as `{"error": {...}}`. What else
+    is raised is told by the lines of the user's code that led to it, as wrong input; where there are none, by the
+    innermost ones of ours. With `TRIMARAN_DEBUG` the whole traceback comes first.
     """
     try:
         yield
     except TrimaranError as error:
-        if as_json:
-            figures = {name: value for name, value in error.figures.items() if _plain(value)}
-            kind = type(error).__name__
-            print_json({"error": {"kind": kind, "message": error.message, "exit_code": error.exit_code, **figures}})
-        sys.stderr.write(f"trimaran: {error.message}\n")
-        raise SystemExit(error.exit_code) from None
+        _end(error, error, as_json=as_json)
     except KeyboardInterrupt:
         sys.stderr.write("trimaran: interrupted\n")
         raise SystemExit(INTERRUPTED) from None
@@ -57,6 +57,29 @@ def errors_reported(*, as_json: bool) -> Iterator[None]:
         # Whoever read our output has had enough (`| head`).
         sys.stderr.close()
         raise SystemExit(0) from None
+    except Exception as error:  # noqa: BLE001 nobody should have to read through ours and torch's for a line of theirs
+        _end(_told(error), error, as_json=as_json)
+
+
+def _told(error: Exception) -> TrimaranError:
+    lines = user_lines(error)
+    whole = f"{DEBUG}=1 shows the whole traceback"
+    if lines:
+        return InputError("\n".join([summary(error), *lines, whole]))
+    return TrimaranError(
+        "\n".join([f"{summary(error)}, which Trimaran did not expect", *innermost_lines(error), whole])
+    )
+
+
+def _end(told: TrimaranError, error: Exception, *, as_json: bool) -> NoReturn:
+    if as_json:
+        figures = {name: value for name, value in told.figures.items() if _plain(value)}
+        kind = type(told).__name__
+        print_json({"error": {"kind": kind, "message": told.message, "exit_code": told.exit_code, **figures}})
+    if debugging():
+        sys.stderr.write("".join(traceback.format_exception(error)))
+    sys.stderr.write(f"trimaran: {told.message}\n")
+    raise SystemExit(told.exit_code) from None
 
 
 def _plain(value: object) -> bool:

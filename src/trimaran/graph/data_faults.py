@@ -7,13 +7,11 @@ its text.
 import errno
 import pickle
 import resource
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
-_PACKAGE = str(Path(__file__).parents[2])
-_LONGEST = 300
+from trimaran.user_errors import place_of, summary, user_lines
+
 _NAMED = 8
 
 
@@ -55,7 +53,7 @@ def reading_fault(error: Exception, samples: Sequence[int]) -> Fault:
     return Fault(
         f"{named} of the data set could not be read: {describe(error)}. "
         f"Job.dataset()[{samples[0]}] should show the same; mend it, or leave {'it' if len(samples) == 1 else 'them'} "
-        "out of the data set",
+        f"out of the data set{_lines(error)}",
         tuple(samples),
     )
 
@@ -73,7 +71,8 @@ def batching_fault(error: Exception, samples: Sequence[Any], numbers: Sequence[i
     unlike = _difference(samples, numbers)
     if unlike is None:
         return Fault(
-            f"{by} could not make a batch of {name_samples(numbers)}: {describe(error)}", tuple(numbers[:_NAMED])
+            f"{by} could not make a batch of {name_samples(numbers)}: {describe(error)}{_lines(error)}",
+            tuple(numbers[:_NAMED]),
         )
     difference, pair = unlike
     todo = "let it pad them" if own else "give Job.collate one that pads"
@@ -130,21 +129,12 @@ def name_samples(numbers: Sequence[int]) -> str:
 
 def describe(error: BaseException) -> str:
     """Type and text of an exception, and the line of the user's code in which it was raised."""
-    text = " ".join(str(error).split())
-    short = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
-    place = _place(error)
-    return f"{type(error).__name__}{f': {short}' if short else ''}{f' ({place})' if place else ''}"
+    place = place_of(error)
+    return f"{summary(error)}{f' ({place})' if place else ''}"
 
 
-def _place(error: BaseException) -> str:
-    """The innermost line that is neither the package's own nor in a library; empty where there is none."""
-    frames = traceback.extract_tb(error.__traceback__)
-    outside = [
-        frame
-        for frame in frames
-        if not frame.filename.startswith((_PACKAGE, "<")) and "site-packages" not in Path(frame.filename).parts
-    ]
-    return f"{outside[-1].filename}:{outside[-1].lineno}" if outside else ""
+def _lines(error: BaseException) -> str:
+    return "".join(f"\n{line}" for line in user_lines(error))
 
 
 def _difference(samples: Sequence[Any], numbers: Sequence[int]) -> tuple[str, tuple[int, ...]] | None:

@@ -26,6 +26,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from trimaran.errors import InputError
 from trimaran.graph.untouched import preserved_randomness, quiet
 from trimaran.job import Job
+from trimaran.user_errors import told
 
 # Gradients grow from step to step, so that what is clipped at any norm is clipped in one of them.
 _SCALES = (1e-4, 1.0, 1e4, 1.0)
@@ -143,9 +144,16 @@ def make_optimizer(job: Job, parameters: Trained) -> Any:
         optimizer: Any = job.optimizer(parameters)
     except Exception as error:  # it is the user's function
         raise InputError(
-            f"Job.optimizer of {job.name!r} failed on {len(parameters)} parameters ({_some(parameters)}): "
-            f"{type(error).__name__}: {error}. It is called with those that one rank updates, also while a plan is made"
+            f"Job.optimizer of {job.name!r} failed on {len(parameters)} parameters ({_some(parameters)}); it is called "
+            f"with those that one rank updates, also while a plan is made: {told(error)}"
         ) from error
+    if isinstance(optimizer, list | tuple | dict):
+        raise InputError(
+            f"Job.optimizer made a {type(optimizer).__name__} of {len(optimizer)}, and a job has one optimizer: give "
+            "parameter groups to one, or where each has a loss of its own, as in a GAN, make a job and a session of "
+            "each in one script (examples/gan.py)",
+            type=type(optimizer).__name__,
+        )
     if not callable(getattr(optimizer, "step", None)) or not isinstance(getattr(optimizer, "param_groups", None), list):
         raise InputError(
             f"Job.optimizer of {job.name!r} must make a torch.optim.Optimizer, with step() and param_groups; it made a "
@@ -171,7 +179,7 @@ def make_schedule(job: Job, optimizer: Any) -> Any:
     except InputError:
         raise
     except Exception as error:  # it is the user's function
-        raise InputError(f"Job.lr_schedule of {job.name!r} failed: {type(error).__name__}: {error}") from error
+        raise InputError(f"Job.lr_schedule of {job.name!r} failed: {told(error)}") from error
     takes_metric(schedule)
     return schedule
 

@@ -15,6 +15,7 @@ from trimaran.graph.datasets import check_map_style
 from trimaran.graph.training_mode import begin_training
 from trimaran.graph.untouched import preserved_randomness
 from trimaran.job import Job
+from trimaran.user_errors import users
 
 SAMPLES = 3  # torch.export takes the sizes 0 and 1 for constants, and what is shown must also hold for one sample less
 
@@ -133,7 +134,5 @@ def _collated(job: Job, samples: list[Any], numbers: Sequence[int]) -> Any:
 
 
 def _call(job: Job, name: str) -> Any:
-    try:
+    with users(f"Job.{name}"):
         return getattr(job, name)()
-    except Exception as error:
-        raise InputError(f"Job.{name} failed: {type(error).__name__}: {error}") from error

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from trimaran.errors import InputError, TrimaranError
 from trimaran.graph.batches import call_model, compute_loss, name_tensors, rebuild_batch
 from trimaran.graph.contents import digest
-from trimaran.graph.data_faults import describe
 from trimaran.graph.hooks import without_user_hooks
 from trimaran.graph.outputs import take_apart
 from trimaran.graph.shapes import Batches, describe_shape, fit
@@ -24,6 +23,7 @@ from trimaran.graph.training_mode import begin_training
 from trimaran.graph.types import Affine, Graph, Op, TensorSpec
 from trimaran.graph.untouched import device_of, precision_context, quiet, untouched
 from trimaran.job import Job
+from trimaran.user_errors import told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +182,7 @@ def _blaming(who: str, samples: int) -> Iterator[None]:
     except TrimaranError:
         raise
     except Exception as error:
-        raise InputError(f"{who} failed on a batch of {samples} samples: {describe(error)}") from error
+        raise InputError(f"{who} failed on a batch of {samples} samples: {told(error)}") from error
 
 
 def _fit(runs: tuple[WholeRun, WholeRun], first: float, second: float) -> Affine:

@@ -29,6 +29,7 @@ from trimaran.measure.rounds import BOX_S, Item, largest, measure_in_rounds, rep
 from trimaran.measure.sampling import measure_samples
 from trimaran.measure.wanted import Wanted, WholeRun
 from trimaran.measure.whole import WholeModel, make_stage
+from trimaran.runtime.feed import make_dataset
 from trimaran.runtime.precision import place_model
 from trimaran.runtime.seeds import derive_seed, seed_generators
 from trimaran.runtime.stages import Stage
@@ -85,7 +86,7 @@ def measure_on_rank(
         # The same on all ranks: those that measure a worker take longer.
         matters = not wanted.wholes or largest(world, _loading_share(findings)) > _LOADING_MATTERS
         findings.sampled = measure_samples(
-            job, job.dataset(), rank=world.rank, ranks=world.size, device=world.device, workers=matters
+            job, make_dataset(job), rank=world.rank, ranks=world.size, device=world.device, workers=matters
         )
     return findings
 
@@ -120,7 +121,7 @@ def _place(captured: Capture, job: Job, world: World, digest: str) -> Capture:
 
 def _measure_job(world: World, job: Job, captured: Capture, wanted: Wanted, findings: Findings, box_s: float) -> None:
     seed_generators(derive_seed(job.seed, "measure", world.rank))
-    dataset = job.dataset()
+    dataset = make_dataset(job)
     stages: dict[tuple[str, str], Stage] = {}
     for run in (_MODULE, *wanted.wholes):
         if (run.form, run.execution) not in stages:

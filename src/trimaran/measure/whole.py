@@ -58,7 +58,9 @@ def make_stage(job: Job, capture: Capture, world: World, form: Form, execution: 
             model,
             own_loss=job.loss is None,
             execution=execution,
-            buckets=replica_buckets(capture.graph, model, DEFAULT_BUCKET_BYTES),
+            buckets=replica_buckets(
+                capture.graph, [one for one in model.parameters() if one.requires_grad], model, DEFAULT_BUCKET_BYTES
+            ),
             reduce_bucket=_reduce_nothing,
             used=Used(trained),
         )

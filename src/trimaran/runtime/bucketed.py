@@ -36,7 +36,7 @@ class BucketedReplica:
         model: on its device
         own_loss: the model computes its loss (`Job.loss` is None)
         execution: "compiled" runs it through torch.compile
-        buckets: parameters of each bucket, in order of readiness; together all that are trained
+        buckets: parameters of each bucket, in order of readiness; together all that are trained, or may be later
         reduce_bucket: starts the sum of a bucket
         used: is told which parameters have a gradient here; None: all always have
     """
@@ -56,7 +56,8 @@ class BucketedReplica:
         self.module = model
         self._own_loss = own_loss
         self._run: nn.Module = torch.compile(model) if execution == "compiled" else model  # type: ignore[assignment]
-        self._reducer = BucketReducer(buckets, reduce_bucket, used=used)
+        self._buckets, self._reduce_bucket, self._used = buckets, reduce_bucket, used
+        self._reducer = self._watch()
         self._all_used = used is None
 
     def forward(
@@ -85,6 +86,15 @@ class BucketedReplica:
         """Forward of one microbatch for evaluation; see `stages.Stage`."""
         arguments, keywords, _ = split_batch(batch, own_loss=self._own_loss, model=self.module)
         return {}, self._run(*arguments, **keywords)
+
+    def refit(self) -> None:
+        """Sum the gradients of the parameters that require one now."""
+        self._reducer.close()
+        self._reducer = self._watch()
+
+    def _watch(self) -> BucketReducer:
+        buckets = [[one for one in bucket if one.requires_grad] for bucket in self._buckets]
+        return BucketReducer([bucket for bucket in buckets if bucket], self._reduce_bucket, used=self._used)
 
     def close(self) -> None:
         """Take the hooks off the parameters; see `stages.Stage`."""

@@ -138,6 +138,23 @@ class Channels:
         ranks = flags.nonzero().flatten().tolist()
         return int(ranks[0]) if ranks else None
 
+    def told_by_all(self, own: Sequence[int]) -> list[tuple[int, ...]]:
+        """What each rank says, by rank; every rank calls it.
+
+        Args:
+            own: of this one: as many numbers as the others have, of 63 bits
+
+        Raises:
+            ExecutionError: another rank is gone
+        """
+        if self.control is None:
+            return [tuple(own)]
+        told = torch.zeros((self._world.size, len(own)), dtype=torch.int64)
+        told[self._world.rank] = torch.tensor(own, dtype=torch.int64)
+        with in_contact(self._world.rank, "a question to all ranks"):
+            dist.all_reduce(told, group=self.control)
+        return [tuple(row) for row in told.tolist()]
+
     def group(self, ranks: Group) -> Any:
         """The process group of some ranks that a collective of a program names."""
         return self._groups[ranks]

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch import nn
 
 from trimaran.costs.convergence.noise_scale import Observation
-from trimaran.errors import InputError
+from trimaran.errors import InputError, TrimaranError
 from trimaran.graph.capture import Capture
 from trimaran.graph.optimizers import optimizer_traits
 from trimaran.graph.sample import make_model
@@ -197,6 +197,42 @@ class Executor:
         """
         self._reductions.end_epoch(metric)
 
+    @property
+    def model(self) -> nn.Module:
+        """The user's model, with what this rank has of its weights."""
+        return self._model
+
+    @property
+    def torch_optimizer(self) -> torch.optim.Optimizer | None:
+        """The optimizer of what this rank updates; None where it updates nothing."""
+        return self._reductions.torch_optimizer
+
+    def told_by_all(self, own: Sequence[int]) -> list[tuple[int, ...]]:
+        """What each rank says, by rank.
+
+        Args:
+            own: of this one: as many numbers as the others have
+        """
+        return self._channels.told_by_all(own)
+
+    def refit(self, why: str) -> None:
+        """Train the parameters of the model that require gradients now, and no others.
+
+        Args:
+            why: for the message: what has changed
+
+        Raises:
+            InputError: the strategy has given gradients or updates their places for the whole run
+        """
+        if self._part.refit is None or self._noise is not None:
+            where = "while gradient noise is observed" if self._noise is not None else f"under {self._strategy.name}"
+            raise InputError(
+                f"{why}, which cannot be followed {where}: gradients and updates were given their places at the "
+                "start. Train on one device or by plain replicas (--allow dp), or keep it as it is in Job.model",
+                strategy=self._strategy.name,
+            )
+        self._part.refit()
+
     def feed(self, feeding: Feeding | None = None) -> Feed:
         """This rank's part of the training data; it ends with the executor.
 
@@ -267,9 +303,11 @@ class Executor:
         try:
             self._interpreter.run(self._instructions, self._uses[0], state)
             loss = self._reductions.losses.loss(state)
-        except BaseException:
+        except BaseException as error:
             self._reductions.forget()
             self._recorder.discard()
+            if isinstance(error, Exception) and not isinstance(error, TrimaranError):
+                error.add_note(f"in step {self.steps}")
             raise
         self._recorder.end_step(self.steps)
         self.steps += 1
@@ -301,6 +339,10 @@ class Executor:
                         self._reductions.share_buffers(self._instructions, state)
                     self._interpreter.run(self._evaluation, self._uses[1], state)
                     total += self._reductions.losses.mean_metric(state)
+        except Exception as error:
+            if not isinstance(error, TrimaranError):
+                error.add_note("in an evaluation")
+            raise
         finally:
             self._recorder.enabled = recording
         return float(total[0] / total[1])

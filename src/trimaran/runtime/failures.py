@@ -5,11 +5,13 @@ first. So a failure says whether it is that of a peer, and the cause is the firs
 """
 
 import signal
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from trimaran.errors import ExecutionError, TrimaranError
+from trimaran.user_errors import DEBUG, debugging, innermost_lines, raised_by_user, summary, user_lines
 
 LINES_OF_LOG = 20
 
@@ -34,6 +36,8 @@ class Failure:
         rank: which one
         error: what it raised, where it raised one of ours
         text: type and message of any other exception
+        lines: of the user's code that led to it, or where there are none, the innermost ones of whosever code
+        trace: the whole traceback of any exception
         exit_code: of a process that ended without a word; negative: the signal that killed it
         because_of_peer: another rank is the cause
     """
@@ -41,8 +45,32 @@ class Failure:
     rank: int
     error: TrimaranError | None = None
     text: str = ""
+    lines: tuple[str, ...] = ()
+    trace: str = ""
     exit_code: int | None = None
     because_of_peer: bool = False
+
+
+def to_failure(rank: int, error: Exception) -> Failure:
+    """What a rank says of an exception that ends it.
+
+    Args:
+        rank: number of the rank
+        error: what was raised
+    """
+    ours = isinstance(error, TrimaranError)
+    return Failure(
+        rank=rank,
+        error=error if isinstance(error, TrimaranError) else None,
+        text=summary(error),
+        lines=() if ours else (*_notes(error), *(user_lines(error) or innermost_lines(error))),
+        trace="".join(traceback.format_exception(error)),
+        because_of_peer=is_peer_failure(error),
+    )
+
+
+def _notes(error: Exception) -> list[str]:
+    return [f"    {note}" for note in getattr(error, "__notes__", ())]
 
 
 def is_peer_failure(error: BaseException) -> bool:
@@ -53,7 +81,9 @@ def is_peer_failure(error: BaseException) -> bool:
     """
     if isinstance(error, TrimaranError):
         return bool(error.figures.get("lost_peer"))
-    return isinstance(error, RuntimeError) and any(phrase in str(error).lower() for phrase in _PEER_PHRASES)
+    if not isinstance(error, RuntimeError) or raised_by_user(error):
+        return False
+    return any(phrase in str(error).lower() for phrase in _PEER_PHRASES)
 
 
 def find_cause(failures: Sequence[Failure]) -> Failure:
@@ -77,23 +107,32 @@ def to_error(failure: Failure, log: Path, *, kept: bool) -> TrimaranError:
         kept: the log outlives the launch, so that the error may name it
 
     Returns:
-        What the rank raised, with the rank among its figures; else an `ExecutionError` with the end of the log.
+        What the rank raised, with the rank among its figures; else an `ExecutionError` with the lines of the user's
+        code, or where the process ended without a word, with the end of the log.
     """
     if failure.error is not None:
         failure.error.figures.setdefault("rank", failure.rank)
         failure.error.add_note(f"raised on rank {failure.rank}" + (f"; its log is {log}" if kept else ""))
-        return failure.error
+        return _with_trace(failure.error, failure)
+    named = {"log": str(log)} if kept else {}
     if failure.exit_code is None:
-        what = f"rank {failure.rank} raised {failure.text}"
-    elif failure.exit_code < 0:
+        whole = f"The whole traceback is in {log}" if kept else f"{DEBUG}=1 shows the whole traceback"
+        message = "\n".join([f"rank {failure.rank} raised {failure.text}", *failure.lines, whole])
+        return _with_trace(ExecutionError(message, rank=failure.rank, **named), failure)
+    if failure.exit_code < 0:
         what = f"rank {failure.rank} was killed by {_signal_name(-failure.exit_code)}"
         if failure.exit_code == -signal.SIGKILL:
             what += " (by hand, or by the system when memory ran out)"
     else:
         what = f"rank {failure.rank} ended with exit code {failure.exit_code} before its work was done"
-    named = {"log": str(log)} if kept else {}
     end = _end_of_log(log, kept=kept)
     return ExecutionError(f"{what}. {end}", rank=failure.rank, exit_code=failure.exit_code, **named)
+
+
+def _with_trace(error: TrimaranError, failure: Failure) -> TrimaranError:
+    if debugging() and failure.trace:
+        error.add_note(f"on rank {failure.rank}:\n{failure.trace}")
+    return error
 
 
 def _signal_name(number: int) -> str:

@@ -59,6 +59,7 @@ class Part:
         close: gives back what was done to the user's model, without communicating
         record: is given the record, where a library communicates inside the stages
         used: which parameters got a gradient, where that may differ between replicas; None: it does not
+        refit: trains the parameters that require gradients now, where that has changed; None: it cannot
     """
 
     stages: Mapping[int, Stage]
@@ -76,3 +77,4 @@ class Part:
     close: Callable[[], None] | None = None
     record: Callable[[Recorder], None] | None = None
     used: Used | None = None
+    refit: Callable[[], None] | None = None

@@ -115,6 +115,12 @@ class Reductions:
         """One step of a schedule that follows a metric, where this rank has one."""
         self._updater.end_epoch(metric)
 
+    @property
+    def torch_optimizer(self) -> torch.optim.Optimizer | None:
+        """The optimizer; None where this rank updates nothing."""
+        optimizer: torch.optim.Optimizer | None = self._updater.optimizer
+        return optimizer
+
     def second_moment(self, parameter: torch.nn.Parameter) -> tuple[torch.Tensor, float] | None:
         """The mean square of a parameter's earlier gradients, where the optimizer keeps it here."""
         return self._updater.second_moment(parameter)

@@ -64,21 +64,11 @@ class Replica:
         self.module = model
         self._own_loss = own_loss
         self._single: nn.Module = torch.compile(model) if execution == "compiled" else model  # type: ignore[assignment]
-        self._replicated: DistributedDataParallel | None = None
-        self._trained = sum(parameter.requires_grad for parameter in model.parameters())
+        self._trained = 0
         self._hook = _Hook(reduce_bucket)
-        if group is None or not any(parameter.requires_grad for parameter in model.parameters()):
-            return
-        self._replicated = DistributedDataParallel(
-            self._single,
-            process_group=group,
-            # The interpreter broadcasts buffers, and has made the weights equal.
-            init_sync=False,
-            **_without_buffers(),
-            bucket_cap_mb=_bucket_cap_mb(bucket_bytes, execution),
-            gradient_as_bucket_view=True,
-        )
-        self._replicated.register_comm_hook(self._hook, _start_reduction)
+        self._group = group
+        self._bucket_cap_mb = _bucket_cap_mb(bucket_bytes, execution)
+        self._replicated = self._replicate()
 
     def forward(
         self, batch: Any, received: Mapping[str, torch.Tensor], samples: int, *, completing: bool
@@ -107,9 +97,30 @@ class Replica:
         arguments, keywords, _ = split_batch(batch, own_loss=self._own_loss, model=self.module)
         return {}, self._single(*arguments, **keywords)
 
+    def refit(self) -> None:
+        """Replicate the parameters that require gradients now: DDP reduces those that did when it was made."""
+        self._replicated = None
+        self._replicated = self._replicate()
+
+    def _replicate(self) -> DistributedDataParallel | None:
+        self._trained = sum(parameter.requires_grad for parameter in self.module.parameters())
+        if self._group is None or not self._trained:
+            return None
+        replicated = DistributedDataParallel(
+            self._single,
+            process_group=self._group,
+            # The interpreter broadcasts buffers, and has made the weights equal.
+            init_sync=False,
+            **_without_buffers(),
+            bucket_cap_mb=self._bucket_cap_mb,
+            gradient_as_bucket_view=True,
+        )
+        replicated.register_comm_hook(self._hook, _start_reduction)
+        return replicated
+
     def close(self) -> None:
         """Let go of DDP, which takes its hooks off; see `stages.Stage`."""
-        self._replicated = None
+        self._replicated = self._group = None
 
     def _check_all_reduced(self) -> None:
         """DDP keeps back a bucket that lacks a gradient, and says so in the next forward only."""

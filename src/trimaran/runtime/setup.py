@@ -23,7 +23,6 @@ from trimaran.runtime.part import Part, ReduceSegmentBucket
 from trimaran.runtime.replica import Replica
 from trimaran.runtime.segmented import segmented_part
 from trimaran.runtime.segments import parameters_by_name
-from trimaran.runtime.stages import Stage
 from trimaran.runtime.updates import Updater
 from trimaran.runtime.used import Used
 from trimaran.runtime.world import World
@@ -233,11 +232,14 @@ def check_use(job: Job, strategy: Strategy, use: ParameterUse) -> None:
         )
 
 
-def replica_buckets(graph: Graph | None, model: nn.Module, bucket_bytes: int) -> list[list[nn.Parameter]]:
+def replica_buckets(
+    graph: Graph | None, parameters: Sequence[nn.Parameter], model: nn.Module, bucket_bytes: int
+) -> list[list[nn.Parameter]]:
     """The buckets of all trained parameters of a model, in order of readiness: first those of the program.
 
     Args:
         graph: has the operations that use them; None: they are taken to be ready in the reverse order of the model
+        parameters: that are trained, or may be later
         model: the user's
         bucket_bytes: size at which a bucket is reduced [bytes]
 
@@ -251,8 +253,8 @@ def replica_buckets(graph: Graph | None, model: nn.Module, bucket_bytes: int) ->
         found = [[named[name] for name in bucket.parameters] for bucket in made]
     placed = {id(parameter) for bucket in found for parameter in bucket}
     opened: dict[tuple[torch.dtype, torch.device], list[nn.Parameter]] = {}
-    for parameter in reversed(list(model.parameters())):
-        if not parameter.requires_grad or id(parameter) in placed:
+    for parameter in reversed(parameters):
+        if id(parameter) in placed:
             continue
         kind = (parameter.dtype, parameter.device)
         opened.setdefault(kind, []).append(parameter)
@@ -283,8 +285,14 @@ def whole_model(
         reduce_bucket: starts the all-reduce of a bucket
     """
     parameters = tuple(parameter for parameter in model.parameters() if parameter.requires_grad)
-    used = Used(parameters) if strategy.dp > 1 and parameters and use != "always" else None
-    stage: Stage
+    refits = strategy.dp == 1 or (strategy.sync == "all-reduce" and strategy.compression is None)
+    thawing = False
+    if refits and (job.on_step is not None or job.on_epoch is not None):
+        # A callback may free what is frozen now; without a gradient an optimizer leaves a parameter alone.
+        thawing = len(parameters) < sum(1 for _ in model.parameters())
+        parameters = tuple(model.parameters())
+    used = Used(parameters) if strategy.dp > 1 and parameters and (use != "always" or thawing) else None
+    stage: Replica | BucketedReplica
     if used is None:
         stage = Replica(
             model,
@@ -295,15 +303,24 @@ def whole_model(
             reduce_bucket=partial(reduce_bucket, 0),
         )
     else:
+        graph = None if capture is None else capture.graph
         stage = BucketedReplica(
             model,
             own_loss=job.loss is None,
             execution=strategy.execution,
-            buckets=replica_buckets(None if capture is None else capture.graph, model, strategy.bucket_bytes),
+            buckets=replica_buckets(graph, parameters, model, strategy.bucket_bytes),
             reduce_bucket=partial(reduce_bucket, 0),
             used=used,
         )
-    return Part(stages={0: stage}, parameters=parameters, counted=parameters, tied={}, reads=True, used=used)
+    return Part(
+        stages={0: stage},
+        parameters=parameters,
+        counted=parameters,
+        tied={},
+        reads=True,
+        used=used,
+        refit=stage.refit if refits else None,
+    )
 
 
 def homed_model(
@@ -334,7 +351,9 @@ def homed_model(
     """
     graph = capture.graph
     labels = [bucket.label for bucket in gradient_buckets(graph, graph.ops, strategy.bucket_bytes)]
-    filled = replica_buckets(graph, model, strategy.bucket_bytes)
+    filled = replica_buckets(
+        graph, [one for one in model.parameters() if one.requires_grad], model, strategy.bucket_bytes
+    )
     homes = {instruction.label: instruction.home == instruction.rank for instruction in reduces}
     if not homes.keys() == set(labels) or (filled and not labels):
         raise InputError(

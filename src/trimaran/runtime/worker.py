@@ -19,12 +19,12 @@ import sys
 import threading
 import traceback
 from collections.abc import Mapping
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
 
-from trimaran.errors import TrimaranError
-from trimaran.runtime.failures import Failure, is_peer_failure
+from trimaran.runtime.failures import to_failure
 from trimaran.runtime.places import Place
 from trimaran.runtime.ranks import Request
 from trimaran.runtime.world import World, choose_device, leave_world, open_world
@@ -131,21 +131,13 @@ def _work(request: Request, folder: str, parent: _Parent) -> Any:
 
 
 def _send_failure(parent: _Parent, rank: int, error: Exception) -> None:
-    ours = error if isinstance(error, TrimaranError) else None
-    failure = Failure(
-        rank=rank,
-        error=ours,
-        text=f"{type(error).__name__}: {error}",
-        because_of_peer=is_peer_failure(error),
-    )
+    failure = to_failure(rank, error)
     try:
         parent.send("failure", failure)
     except (pickle.PicklingError, AttributeError, TypeError):
         # A figure of the error cannot be sent; its message can.
-        plain = type(ours)(ours.message) if ours is not None else None
-        parent.send(
-            "failure", Failure(rank=rank, error=plain, text=failure.text, because_of_peer=failure.because_of_peer)
-        )
+        plain = None if failure.error is None else type(failure.error)(failure.error.message)
+        parent.send("failure", replace(failure, error=plain))
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from trimaran.session.configured import configured_job, is_configuration
 from trimaran.session.network_references import parse_network
 from trimaran.session.network_summaries import NETWORK_SUMMARIES
 from trimaran.session.user_functions import line_of, load_function, summary_of
+from trimaran.user_errors import user_lines
 
 if TYPE_CHECKING:
     from trimaran.costs.convergence.recipes import Recipe
@@ -183,7 +184,9 @@ def _call(factory: Callable[..., object], reference: str) -> Job:
         raise
     except Exception as error:
         path = Path(reference.rpartition(":")[0]).resolve()
-        raise InputError(f"{line_of(error, path)}: {reference} raised {summary_of(error)}") from error
+        raise InputError(
+            "\n".join([f"{line_of(error, path)}: {reference} raised {summary_of(error)}", *user_lines(error)])
+        ) from error
     if not isinstance(job, Job):
         raise InputError(f"{reference} must return a trimaran.Job, it returned {type(job).__name__}")
     return job

@@ -89,11 +89,13 @@ def prepare(source: JobSource, request: PlanRequest, progress: Progress) -> Prep
 
 def epoch_data(job: Job) -> EpochData:
     """How many samples an epoch of a job has."""
-    from trimaran.runtime.feed import check_length, dataset_length
+    from trimaran.runtime.feed import check_length, dataset_length, make_dataset, make_evaluation_dataset
 
-    samples = dataset_length(job.dataset())
+    samples = dataset_length(make_dataset(job))
     check_length(samples, job)
-    held_out = 0 if job.evaluation_dataset is None or job.metric is None else dataset_length(job.evaluation_dataset())
+    held_out = 0
+    if job.evaluation_dataset is not None and job.metric is not None:
+        held_out = dataset_length(make_evaluation_dataset(job))
     return EpochData(samples=samples, evaluation_samples=held_out, drop_last=job.drop_last)
 
 

@@ -3,8 +3,9 @@
 import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trimaran.graph.behaviour import Behaviour, weighed
 from trimaran.graph.use import ParameterUse
@@ -17,6 +18,7 @@ from trimaran.timeline import Timeline
 if TYPE_CHECKING:
     from trimaran.runtime.verification import Verified, Verifier
     from trimaran.runtime.world import World
+    from trimaran.session.session import Session
     from trimaran.session.virtual.report import MemoryReport
     from trimaran.session.virtual_memory import VirtualMemory
 
@@ -91,8 +93,8 @@ def train_rank(
         verify: compare so many of the first steps with one process
         use: which parameters get a gradient; None: as the executor finds
     """
-    from trimaran.runtime.executor import Executor
     from trimaran.runtime.verification import Verifier
+    from trimaran.session.session import Session
 
     job = weighed(source.make(), behaviour)
     captured = None
@@ -100,34 +102,33 @@ def train_rank(
         from trimaran.graph.capture import capture
 
         captured = capture(job)
-    executor = Executor(
+    session = Session(
         job,
         plan.strategy,
         plan_program(plan),
-        parse_program(evaluation),
+        captured,
         world,
-        capture=captured,
+        owns_world=False,
+        evaluation=parse_program(evaluation),
         record=record,
         gradient_noise=1 if gradient_noise else 0,
         use=use,
     )
-    with held_to(plan.strategy) as memory:
-        feed = executor.feed()
-        verifier = Verifier(executor, job, plan.strategy, world) if verify else None
-        epochs = tuple(_train_epochs(executor, feed, job, world, verifier, verify))
-        notes = feed.notes
+    verifier = Verifier(session.executor, job, plan.strategy, world) if verify else None
+    epochs = tuple(_train_epochs(session, world, verifier, verify))
+    executor, notes, memory = session.executor, session.feed.notes, session.memory
     noise = None
     if gradient_noise and epochs:
         noise = run_noise(executor.observations(), executor.steps // len(epochs), optimizer=executor.optimizer)
-    timeline = executor.timeline()
-    executor.save(RunDirectory(path=run).model)
-    executor.close()
+    timeline = session.timeline()
+    session.save(RunDirectory(path=run).model)
+    session.close()
     if world.rank != 0:
         return RankResult()
     return RankResult(
         epochs=epochs,
         timeline=timeline,
-        memory=None if memory is None else memory.report(),
+        memory=memory,
         gradient_noise=noise,
         verified=None if verifier is None else verifier.verified,
         notes=notes,
@@ -157,36 +158,31 @@ def needs_graph(strategy: Strategy) -> bool:
     return divided or strategy.zero > 0 or strategy.sync == "p2p"
 
 
-def _train_epochs(
-    executor: Any, feed: Any, job: Any, world: "World", verifier: "Verifier | None", verify: int
-) -> list[Epoch]:
-    held_out = job.evaluation_dataset() if job.evaluation_dataset is not None and job.metric is not None else None
+def _train_epochs(session: "Session", world: "World", verifier: "Verifier | None", verify: int) -> list[Epoch]:
     epochs: list[Epoch] = []
-    total = job.epochs * feed.batches
+    total = session.job.epochs * session.feed.batches
     if total > ALL_OBSERVED:
-        executor.observe_one_in(OBSERVED_ONE_IN)
-    for number in range(1, job.epochs + 1):
-        losses, samples, started = 0.0, 0, time.perf_counter()
-        for share in feed.shares():
-            if verifier is None or executor.steps >= verify:
-                loss = executor.step(share)
+        session.executor.observe_one_in(OBSERVED_ONE_IN)
+    while len(epochs) < session.job.epochs and not session.stopped:
+        number, samples, started = len(epochs), 0, time.perf_counter()
+        for share in session.shares():
+            if verifier is None or session.steps >= verify:
+                loss = session.step(share)
             else:
                 # The batch that is under way counts as done.
-                loss = verifier.step(share, epoch=feed.epoch, index=feed.index - 1)
-                if executor.steps == verify:
+                loss = session.step(share, by=partial(verifier.step, epoch=session.epoch, index=session.feed.index - 1))
+                if session.steps == verify:
                     verifier.close()
                     world.report({"verified": str(verifier.verified)})
-            losses += loss * share.samples
             samples += share.samples
-            world.report({"step": executor.steps, "of": total, "epoch": number, "loss": loss})
+            world.report({"step": session.steps, "of": total, "epoch": number + 1, "loss": loss})
         seconds = time.perf_counter() - started
-        accuracy = executor.evaluate(held_out) if held_out is not None else None
-        executor.end_epoch(losses / samples if accuracy is None else accuracy)
-        epoch = Epoch(number=number, loss=losses / samples, accuracy=accuracy, seconds=seconds, samples=samples)
+        metrics = session.end_epoch(number)
+        epoch = Epoch(
+            number=number + 1, loss=metrics["loss"], accuracy=metrics.get("metric"), seconds=seconds, samples=samples
+        )
         epochs.append(epoch)
-        world.report({"finished": number, **_row(epoch)})
-        if job.target is not None and accuracy is not None and accuracy >= job.target:
-            break
+        world.report({"finished": number + 1, **_row(epoch)})
     return epochs
 
 

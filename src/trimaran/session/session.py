@@ -1,4 +1,4 @@
-"""Trimaran in a user's own training loop.
+"""Trimaran in a user's own training loop, and in that of `trimaran train`.
 
     session = trimaran.init(job, plan="plan.json")      # alone, or under torchrun, srun, Ray
     for batch in session.batches():
@@ -7,22 +7,27 @@
     session.save("model.safetensors")
     session.close()
 
-Every rank runs the same script. What the plan says of this rank, the session does; the loop is the user's.
+Every rank runs the same script. What the plan says of this rank, the session does; the loop is the user's. A script
+may have several sessions, such as the two of a GAN, which it closes in any order.
 """
 
 import atexit
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from trimaran.costs.convergence.noise_scale import NoiseScale, as_scaled, estimate_noise_scale
 from trimaran.errors import InputError
 from trimaran.graph.behaviour import weighed
 from trimaran.graph.capture import Capture, capture_and_look
+from trimaran.graph.use import ParameterUse
 from trimaran.job import Job
 from trimaran.program import (
     Plan,
@@ -37,16 +42,19 @@ from trimaran.program import (
 )
 from trimaran.program.exactness import check_exact
 from trimaran.runtime.executor import Executor
-from trimaran.runtime.feed import Feed
+from trimaran.runtime.feed import Feed, Share, make_evaluation_dataset
 from trimaran.runtime.world import World, join_world, leave_world
 from trimaran.session.accuracy.following import job_as_planned
+from trimaran.session.callbacks import Callbacks
 from trimaran.session.rank_training import held_to
 from trimaran.session.virtual.report import MemoryReport
 from trimaran.timeline import Timeline
 
 
 class Session:
-    """One rank's part in the training of a job; made by `trimaran.init`.
+    """One rank's part in the training of a job; made by `trimaran.init`, and in each rank of `trimaran train`.
+
+    It is also the first argument of `Job.on_step` and `Job.on_epoch`.
 
     Attributes:
         job: what is trained
@@ -54,49 +62,75 @@ class Session:
         program: one training step, all ranks
         rank: number of this process
         world_size: number of processes
+        executor: runs the program
+        stopped: a callback has asked for the end of the training, or the metric has reached the job's target
 
     Args:
         job: what is trained
         strategy: how
         program: lowered from it
-        captured: graph and model
+        captured: graph and model; None: the strategy needs no graph, and `evaluation` is given
         world: this process's
-        owns_world: the process group was made by the session, and ends with it
+        owns_world: the process group was made by the session, and ends with the last session of the process
+        evaluation: program of the evaluation of one batch; None: lowered from the graph
         record: note what happened when
         gradient_noise: observe the noise scale of the gradients in one step of so many; 0: in none
+        use: which parameters get a gradient; None: as the graph says
     """
+
+    _open: ClassVar[list["Session"]] = []
 
     def __init__(
         self,
         job: Job,
         strategy: Strategy,
         program: Program,
-        captured: Capture,
+        captured: Capture | None,
         world: World,
         *,
         owns_world: bool,
+        evaluation: Program | None = None,
         record: bool = True,
         gradient_noise: int = 0,
+        use: ParameterUse | None = None,
     ) -> None:
         self.job, self.strategy, self.program = job, strategy, program
         self.rank, self.world_size = world.rank, world.size
+        self.stopped = False
         self._owns_world = owns_world
-        evaluation = lower_evaluation(captured.graph, strategy, batch=job.global_batch_size)
-        self._executor = Executor(
-            job, strategy, program, evaluation, world, capture=captured, record=record, gradient_noise=gradient_noise
+        if evaluation is None:
+            if captured is None:
+                raise InputError("a session needs the graph of its job, or the program of its evaluation")
+            evaluation = lower_evaluation(captured.graph, strategy, batch=job.global_batch_size)
+        self.executor = Executor(
+            job,
+            strategy,
+            program,
+            evaluation,
+            world,
+            capture=captured,
+            record=record,
+            gradient_noise=gradient_noise,
+            use=use,
         )
+        self._callbacks = Callbacks(job, strategy, self.executor, rank=world.rank, world_size=world.size)
         self._memory = ExitStack()
         self._virtual = self._memory.enter_context(held_to(strategy))
-        self._feed = self._executor.feed()
+        self._feed = self.executor.feed()
         self._fetched: tuple[Any, int] | None = None
-        self._losses: list[tuple[float, int]] = []
+        self._held_out: Any = None
+        self._losses, self._samples = 0.0, 0
         self._scored: float | None = None
         self._closed = False
+        Session._open.append(self)
         # A thread of gloo that outlives the interpreter would end the process with an error.
         atexit.register(self.close)
 
     def batches(self) -> Iterator[Any]:
-        """This rank's share of each global batch, for the epochs of the job.
+        """This rank's share of each global batch, for the epochs of the job, or until a callback stops it.
+
+        When the batch after the last one of an epoch is asked for, the epoch ends: where the job has `on_epoch` or a
+        target, its evaluation data are evaluated, then `on_epoch` is called, on every rank.
 
         A schedule that follows a metric is stepped between the epochs, with that of the evaluation: the loop's, if it
         evaluated the job's data after the last step, else one that is done here. Without evaluation, with the mean
@@ -105,26 +139,67 @@ class Session:
         Yields:
             A batch as the job's collate makes it; an empty tuple on a rank that reads no data.
         """
-        while self._feed.epoch < self.job.epochs:
-            for share in self._feed.shares():
-                batch = self._executor.fetch(share)
+        while self._feed.epoch < self.job.epochs and not self.stopped:
+            number = self._feed.epoch
+            for share in self.shares():
+                batch = self.executor.fetch(share)
                 self._fetched = (batch, share.samples)
                 yield batch
-            if self._executor.follows_metric:
-                self._executor.end_epoch(self._metric_of_epoch())
-            self._losses, self._scored = [], None
+            by_metric = self.executor.follows_metric
+            self.end_epoch(number, evaluate=self.job.on_epoch is not None or self.job.target is not None or by_metric)
 
-    def _metric_of_epoch(self) -> float:
-        """What a schedule follows: the metric after the last step, which is found where the loop has not; or the loss.
+    def shares(self) -> Iterator[Share]:
+        """This rank's shares of what is left of the epoch, for a loop that calls `end_epoch`.
 
-        Every rank asks at the same point of the loop, as it communicates.
+        Yields:
+            What `step` takes as it takes a batch, and loads microbatch by microbatch.
         """
-        if self._scored is not None:
-            return self._scored
-        if self.job.evaluation_dataset is not None and self.job.metric is not None:
-            return self.evaluate()
-        samples = sum(count for _, count in self._losses)
-        return sum(loss * count for loss, count in self._losses) / samples if samples else math.nan
+        self._losses, self._samples = 0.0, 0
+        for share in self._feed.shares():
+            yield share
+            if self.stopped:
+                return
+
+    def end_epoch(self, number: int, *, evaluate: bool = True) -> dict[str, float]:
+        """What follows the last step of an epoch: its evaluation, its schedule, the job's target, `Job.on_epoch`.
+
+        Args:
+            number: of the epoch, from 0
+            evaluate: compute the metric, where the job has one and evaluation data, and it is not known
+
+        Returns:
+            "loss", the mean over the samples of the epoch's steps here, and "metric" where it was computed.
+        """
+        metrics = {"loss": self._losses / self._samples if self._samples else math.nan}
+        if evaluate and self.job.evaluation_dataset is not None and self.job.metric is not None:
+            metrics["metric"] = self.evaluate() if self._scored is None else self._scored
+            if self.job.target is not None and metrics["metric"] >= self.job.target:
+                self.stopped = True
+        if self.executor.follows_metric:
+            self.executor.end_epoch(metrics.get("metric", metrics["loss"]))
+        if self._callbacks.call(self, "on_epoch", number, dict(metrics)):
+            self.stopped = True
+        return metrics
+
+    @property
+    def model(self) -> nn.Module:
+        """The user's model with this rank's weights.
+
+        Whole on one device, under replicas (also with homes) and under zero=1. In a pipeline or a placement only the
+        parameters of this rank's part are up to date. Under zero=2 and 3 parameters are DTensors, shares of whole ones;
+        under tensor parallelism those of shared layers are shares too. `weights` gives whole tensors under any plan.
+        """
+        return self.executor.model
+
+    @property
+    def optimizer(self) -> Optimizer | None:
+        """The torch optimizer of what this rank updates, which may be a share of the parameters; None: nothing."""
+        return self.executor.torch_optimizer
+
+    @property
+    def steps(self) -> int:
+        """Training steps that have been done."""
+        return self.executor.steps
 
     @property
     def epoch(self) -> int:
@@ -141,31 +216,49 @@ class Session:
         """What the memory plan of this rank did so far; None where the strategy keeps everything."""
         return None if self._virtual is None else self._virtual.report()
 
-    def step(self, batch: Any) -> float:
-        """Forward, backward and update.
+    def step(self, batch: Any, *, by: Callable[[Any], float] | None = None) -> float:
+        """Forward, backward and update; then `Job.on_step`.
 
         Args:
-            batch: from `batches`, or this rank's share of a full global batch of one's own
+            batch: from `batches` or `shares`, or this rank's share of a full global batch of one's own
+            by: takes the step in the place of the executor, to verify it; None: the executor does
 
         Returns:
             Mean loss of the global batch, the same on every rank.
 
         Raises:
-            InputError: the batch does not fit the plan, or the loss is no scalar
+            InputError: the batch does not fit the plan, or the loss is no scalar; or a callback did what it cannot
             ExecutionError: the loss is not a finite number, or another rank is gone
         """
+        if self._callbacks.running:
+            raise InputError("a callback of the job cannot take a step of the session that calls it")
+        self._callbacks.check_trained()
         samples = None
         if self._fetched is not None and batch is self._fetched[0]:
             samples = self._fetched[1]
         self._fetched = None
-        loss = self._executor.step(batch, samples=samples)
-        if self._executor.follows_metric:
-            self._losses.append((loss, samples or self.job.global_batch_size))
-            self._scored = None
+        number = self.executor.steps
+        loss = self.executor.step(batch, samples=samples) if by is None else by(batch)
+        counted = batch.samples if isinstance(batch, Share) else samples or self.job.global_batch_size
+        self._losses += loss * counted
+        self._samples += counted
+        self._scored = None
+        if self._callbacks.call(self, "on_step", number, {"loss": loss}):
+            self.stopped = True
         return loss
 
+    def stop(self) -> None:
+        """End the training, from a callback on any rank: all agree when it has ended.
+
+        After `on_step` the epoch ends with this step: it is evaluated and `on_epoch` is called, as after any other.
+
+        Raises:
+            InputError: no callback is under way
+        """
+        self._callbacks.stop()
+
     def evaluate(self, dataset: Any = None) -> float:
-        """The job's metric.
+        """The job's metric, with the weights of now; every rank calls it.
 
         Args:
             dataset: map-style data; None: the job's evaluation data
@@ -176,29 +269,40 @@ class Session:
         Raises:
             InputError: the job has no metric, or there is no data
         """
-        own = dataset is None
-        if dataset is None:
-            if self.job.evaluation_dataset is None:
-                raise InputError(
-                    f"the job {self.job.name!r} has no evaluation_dataset: give it one, or session.evaluate(dataset)"
-                )
-            dataset = self.job.evaluation_dataset()
-        found = self._executor.evaluate(dataset)
-        if own:
+        with self._callbacks.together("evaluate"):
+            own = dataset is None
+            if dataset is None:
+                if self._held_out is None:
+                    self._held_out = make_evaluation_dataset(self.job)
+                dataset = self._held_out
+            found = self.executor.evaluate(dataset)
+        if own and not self._callbacks.running:
             self._scored = found
         return found
 
+    def weights(self) -> dict[str, Tensor]:
+        """The plain `state_dict` of the user's model in host memory, whole under any plan; every rank calls it.
+
+        Returns:
+            On rank 0 a copy of every tensor; on the others nothing.
+        """
+        with self._callbacks.together("weights"):
+            return self.executor.weights()
+
     def save(self, path: str | Path) -> None:
         """Write the plain `state_dict` of the user's model as safetensors; every rank calls it, rank 0 writes."""
-        self._executor.save(path)
+        with self._callbacks.together("save"):
+            self.executor.save(path)
 
     def load(self, path: str | Path) -> None:
         """Read the plain `state_dict` of the user's model, under any strategy; every rank calls it."""
-        self._executor.load(path)
+        with self._callbacks.together("load"):
+            self.executor.load(path)
 
     def timeline(self) -> Timeline:
         """What happened in the last steps: on rank 0; on the others an empty timeline. Every rank calls it."""
-        return self._executor.timeline()
+        with self._callbacks.together("timeline"):
+            return self.executor.timeline()
 
     def gradient_noise(self) -> NoiseScale:
         """The gradient noise scale over the steps so far, the same on every rank; every rank calls it.
@@ -208,7 +312,8 @@ class Session:
         Raises:
             InputError: the session was not made with `gradient_noise`, or no step has been taken
         """
-        observations = self._executor.observations()
+        with self._callbacks.together("gradient_noise"):
+            observations = self.executor.observations()
         return estimate_noise_scale(as_scaled(observations) or observations)
 
     def close(self) -> None:
@@ -218,8 +323,11 @@ class Session:
         self._closed = True
         atexit.unregister(self.close)
         self._memory.close()
-        self._executor.close()
-        if self._owns_world:
+        self.executor.close()
+        Session._open.remove(self)
+        if self._owns_world and Session._open:
+            Session._open[0]._owns_world = True
+        elif self._owns_world:
             leave_world()
 
     def __enter__(self) -> "Session":

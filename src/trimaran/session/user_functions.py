@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 from trimaran.errors import InputError, TrimaranError
+from trimaran.user_errors import user_lines
 
 
 def load_function(reference: str) -> Callable[..., object]:
@@ -63,7 +64,9 @@ def _load(path: Path) -> ModuleType:
         text = (error.text or "").rstrip()
         raise InputError(f"{path}:{error.lineno}: syntax error: {error.msg}\n    {text.strip()}") from None
     except Exception as error:
-        raise InputError(f"{line_of(error, path)}: the file raised {summary_of(error)}") from error
+        raise InputError(
+            "\n".join([f"{line_of(error, path)}: the file raised {summary_of(error)}", *user_lines(error)])
+        ) from error
     finally:
         sys.path.remove(str(path.parent))
     return module

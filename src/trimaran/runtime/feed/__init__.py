@@ -1,6 +1,6 @@
 """The training data of a rank: in which order, who loads what, how far ahead, and what that took."""
 
-from trimaran.runtime.feed.data import check_length, dataset_length, make_dataset
+from trimaran.runtime.feed.data import check_length, dataset_length, make_dataset, make_evaluation_dataset
 from trimaran.runtime.feed.feed import Feed, sample_order
 from trimaran.runtime.feed.opening import open_feed
 from trimaran.runtime.feed.shares import Share, Shares
@@ -14,6 +14,7 @@ __all__ = [
     "check_length",
     "dataset_length",
     "make_dataset",
+    "make_evaluation_dataset",
     "open_feed",
     "sample_order",
 ]

@@ -5,6 +5,7 @@ from typing import Any
 from trimaran.errors import InputError
 from trimaran.graph.datasets import check_map_style
 from trimaran.job import Job
+from trimaran.user_errors import users
 
 
 def make_dataset(job: Job) -> Any:
@@ -13,10 +14,20 @@ def make_dataset(job: Job) -> Any:
     Raises:
         InputError: the job's function failed
     """
-    try:
+    with users("Job.dataset"):
         return job.dataset()
-    except Exception as error:
-        raise InputError(f"Job.dataset failed: {type(error).__name__}: {error}") from error
+
+
+def make_evaluation_dataset(job: Job) -> Any:
+    """The evaluation data of a job that has them.
+
+    Raises:
+        InputError: the job has none, or its function failed
+    """
+    if job.evaluation_dataset is None:
+        raise InputError(f"the job {job.name!r} has no evaluation_dataset: give it one, or session.evaluate(dataset)")
+    with users("Job.evaluation_dataset"):
+        return job.evaluation_dataset()
 
 
 def dataset_length(dataset: Any) -> int:

@@ -126,6 +126,7 @@ def share_update(
         part,
         parameters=tuple(parameter for parameter in part.parameters if id(parameter) in own),
         buckets=buckets,
+        refit=None,
         elsewhere=tuple(parameter for parameter in part.parameters if id(parameter) not in own),
     )
 

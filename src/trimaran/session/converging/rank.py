@@ -65,11 +65,13 @@ def converge_rank(
         limits: of each run
         folder: in which runs are taken; of this launch alone
     """
+    from trimaran.runtime.feed import make_dataset, make_evaluation_dataset
     from trimaran.runtime.world import World
 
     alone = World(device=world.device)
     job = source.make()
-    dataset, held_out = job.dataset(), job.evaluation_dataset() if job.evaluation_dataset is not None else None
+    dataset = make_dataset(job)
+    held_out = None if job.evaluation_dataset is None else make_evaluation_dataset(job)
     job = dataclasses.replace(job, dataset=lambda: dataset)
     for number, work in enumerate(works):
         if limits.deadline is not None and time.time() > limits.deadline:

@@ -118,10 +118,10 @@ def prepare_task(source: JobSource, request: ConvergeRequest) -> Task:
     _check_metric(job, source.reference)
     from trimaran.cluster.detect import detect_cluster
     from trimaran.graph.capture import capture_and_look
-    from trimaran.runtime.feed import dataset_length
+    from trimaran.runtime.feed import dataset_length, make_dataset
 
     captured = capture_and_look(job)
-    samples = dataset_length(job.dataset())
+    samples = dataset_length(make_dataset(job))
     base = job.global_batch_size
     check_batches([base], samples=samples)
     microbatch = request.microbatch or base

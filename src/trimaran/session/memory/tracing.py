@@ -26,6 +26,7 @@ from trimaran.job import Job
 from trimaran.runtime.split import Split
 from trimaran.session.memory.batch import meta_batch
 from trimaran.session.memory.split import split_maker
+from trimaran.user_errors import told
 
 _MASKS = "transformers.masking_utils"
 
@@ -122,10 +123,8 @@ class JobTracer:
         except TrimaranError:
             raise
         except Exception as error:
-            lines = str(error).strip().splitlines()
             raise InputError(
-                f"tracing the step of {self._job.name} failed: {type(error).__name__}: {lines[0] if lines else ''}",
-                job=self._job.name,
+                f"tracing the step of {self._job.name} failed: {told(error)}", job=self._job.name
             ) from error
 
     def _make_model(self) -> nn.Module:

@@ -1,0 +1,220 @@
+"""Callbacks see and change what those of a plain loop would, on every rank; what cannot be followed is refused."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.distributed import called
+from tests.distributed.called import Diary, make_job, train_plainly
+from tests.distributed.training import even_boundaries, full_batch
+from tests.forks.client import launch
+
+from trimaran.errors import InputError, TrimaranError
+from trimaran.graph.capture import capture
+from trimaran.job import Job
+from trimaran.program import Plan, Prediction, Premises, format_program, lower, lower_evaluation, program_lines
+from trimaran.program.types import Strategy
+from trimaran.runtime.world import World
+from trimaran.session.jobs import JobSource
+from trimaran.session.rank_training import train_rank
+from trimaran.session.session import Session
+
+REPLICAS = Strategy(dp=2, microbatches=2)
+HOMES = Strategy(dp=2, sync="p2p")
+ZERO1 = Strategy(dp=2, zero=1, bucket_bytes=512)
+ZERO3 = Strategy(dp=2, zero=3, units=("first", "third"))
+PIPELINE = Strategy(pp=2, schedule="1f1b", microbatches=4)
+
+
+def open_session(world: World, job: Job, strategy: Strategy) -> Session:
+    made = capture(job)
+    boundaries = even_boundaries(made.graph.cuts, strategy.pp)
+    strategy = Strategy(**{name: getattr(strategy, name) for name in strategy.__slots__} | {"boundaries": boundaries})
+    program = lower(made.graph, strategy, batch=full_batch(job.global_batch_size, strategy), clip=True)
+    return Session(job, strategy, program, made, world, owns_world=False)
+
+
+def keep_diaries(world: World, strategies: list[Strategy]) -> list[tuple[list[Any], dict[str, torch.Tensor]]]:
+    """Train in a loop of one's own under each; what the callbacks saw, and the weights at the end."""
+    found = []
+    for strategy in strategies:
+        diary = Diary(freezes=strategy in (REPLICAS, Strategy()))
+        session = open_session(world, make_job(diary.on_step, diary.on_epoch), strategy)
+        for batch in session.batches():
+            session.step(batch)
+        found.append((diary.told, session.weights()))
+        session.close()
+    return found
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    "strategies", [[Strategy()], [REPLICAS, HOMES, ZERO1, ZERO3, PIPELINE]], ids=["1 rank", "2 ranks"]
+)
+def test_callbacks_do_as_in_a_plain_loop(strategies: list[Strategy], tmp_path: Path) -> None:
+    """Averaged weights are put in for an evaluation and taken out; a buffer, learning rates and frozen layers change;
+    the last rank alone stops the run in its fourth epoch. To 1e-10 over 14 steps."""
+    ranks = launch(keep_diaries, (strategies,), ranks=strategies[0].devices, log_dir=tmp_path, device="cpu")
+    for number, strategy in enumerate(strategies):
+        plain = Diary(freezes=strategy in (REPLICAS, Strategy()))
+        model = train_plainly(make_job(plain.on_step, plain.on_epoch))
+        for rank in ranks:
+            assert len(rank[number][0]) == len(plain.told) == called.STOPS_AT + 1 + called.EPOCHS
+            for seen, expected in zip(rank[number][0], plain.told, strict=True):
+                assert seen == (expected[0], *(pytest.approx(one, abs=1e-10) for one in expected[1:])), strategy.name
+        for name, weight in model.state_dict().items():
+            torch.testing.assert_close(ranks[0][number][1][name], weight, rtol=0, atol=1e-10)
+
+
+def train_by_plan(world: World, plan: Plan, evaluation: str, folder: Path) -> tuple[list[Any], Any]:
+    source = JobSource(reference=f"{called.__file__}:diary")
+    result = train_rank(world, source, plan, evaluation, folder, False, False)
+    import trimaran_user_called  # type: ignore[import-not-found]
+
+    return trimaran_user_called.DIARY.told, result.epochs
+
+
+@pytest.mark.timeout(120)
+def test_a_run_of_the_command_calls_them_as_a_loop_of_ones_own(tmp_path: Path) -> None:
+    """The run ends with the stopped epoch, which is evaluated as any other."""
+    graph = capture(make_job()).graph
+    lowered = lower(graph, REPLICAS, batch=called.BATCH, clip=True)
+    plan = Plan(
+        job="called",
+        strategy=REPLICAS,
+        premises=Premises(
+            graph_digest=graph.digest,
+            global_batch_size=called.BATCH,
+            devices=("one core", "one core"),
+            memory_bytes=(10**9, 10**9),
+            costs_digest="",
+        ),
+        prediction=Prediction(step_time_s=0.1, interval_s=(0.1, 0.1), peak_bytes=(1, 1)),
+        candidates=(),
+        program=program_lines(lowered),
+    )
+    evaluation = format_program(lower_evaluation(graph, REPLICAS, batch=called.BATCH))
+    plain = Diary(freezes=True)
+    train_plainly(make_job(plain.on_step, plain.on_epoch))
+    (told, epochs), _ = launch(train_by_plan, (plan, evaluation, tmp_path), ranks=2, log_dir=tmp_path, device="cpu")
+    for seen, expected in zip(told, plain.told, strict=True):
+        assert seen == (expected[0], *(pytest.approx(one, abs=1e-10) for one in expected[1:]))
+    assert [epoch.number for epoch in epochs] == [1, 2, 3, 4]
+    assert epochs[-1].samples == (called.STOPS_AT + 1 - 3 * called.BATCHES) * called.BATCH
+    assert epochs[-1].accuracy == pytest.approx(plain.told[-1][3], abs=1e-10)
+
+
+def save_alone(session: Session) -> None:
+    if session.rank == 0:
+        session.save("never.safetensors")
+
+
+def free_alone(session: Session) -> None:
+    session.model.second.requires_grad_(session.rank == 0)
+
+
+def change_weights_alone(session: Session) -> None:
+    if session.rank == 0:
+        session.model.first.weight.data.mul_(2.0)
+
+
+def change_buffers_alone(session: Session) -> None:
+    if session.rank == 1:
+        session.model.scale.mul_(2.0)
+
+
+def tune_alone(session: Session) -> None:
+    if session.rank == 1 and session.optimizer is not None:
+        session.optimizer.param_groups[0]["lr"] = 1.0
+
+
+def free(session: Session) -> None:
+    session.model.second.requires_grad_(True)
+
+
+def replace_layer(session: Session) -> None:
+    session.model.last = torch.nn.Linear(8, 3).double()
+
+
+def change_weights(session: Session) -> None:
+    for weight in session.model.parameters():
+        weight.data.mul_(0.5)
+
+
+def call_model(session: Session) -> None:
+    session.model(torch.zeros(2, 6, dtype=torch.float64))
+
+
+def take_step(session: Session) -> None:
+    session.step(None)
+
+
+CASES: list[tuple[Strategy, Callable[[Session], None], str]] = [
+    (REPLICAS, save_alone, r"rank 0 calls session.save\(\), and rank 1 is done"),
+    (REPLICAS, free_alone, "changed requires_grad of other parameters on some ranks only"),
+    (REPLICAS, change_weights_alone, "changed weights on some ranks only"),
+    (REPLICAS, change_buffers_alone, "changed buffers on some ranks only"),
+    (REPLICAS, tune_alone, "changed the options of the optimizer on some ranks only"),
+    (REPLICAS, replace_layer, r"replaced last.bias, last.weight"),
+    (REPLICAS, take_step, "cannot take a step"),
+    (HOMES, free, "changed requires_grad of second.bias, second.weight, which cannot be followed under"),
+    (ZERO1, free, "cannot be followed under"),
+    (PIPELINE, change_weights, "has only its part of them"),
+    (PIPELINE, call_model, "called session.model"),
+    (ZERO3, change_weights, "has only its part of them"),
+    (ZERO3, call_model, "called session.model"),
+]
+
+
+def provoke(world: World) -> list[str]:
+    """What each case says, as a callback of one kind and of the other in turns."""
+    told = []
+    for number, (strategy, do, _) in enumerate(CASES):
+        name = ("on_step", "on_epoch")[number % 2]
+        job = make_job(**{name: lambda session, number, metrics, do=do: do(session)})
+        session = open_session(world, job, strategy)
+        try:
+            session.step(next(session.batches())) if name == "on_step" else session.end_epoch(0, evaluate=False)
+            told.append("nothing")
+        except TrimaranError as error:
+            told.append(f"{type(error).__name__}: {error}")
+        session.close()
+    return told
+
+
+@pytest.mark.timeout(120)
+def test_what_ranks_do_not_do_alike_or_cannot_follow_is_refused_on_all(tmp_path: Path) -> None:
+    for rank in launch(provoke, ranks=2, log_dir=tmp_path, device="cpu"):
+        for (_, _, message), told in zip(CASES, rank, strict=True):
+            assert re.match(f"InputError: .*{message}", told), told
+
+
+def test_between_steps_nothing_may_be_frozen_nor_stopped() -> None:
+    """Where no callback is under way, no other rank would hear of it."""
+    session = open_session(World(), make_job(), Strategy())
+    batches = session.batches()
+    session.step(next(batches))
+    session.model.first.requires_grad_(False)
+    with pytest.raises(InputError, match=r"requires_grad of first.weight, first.bias was changed between steps"):
+        session.step(next(batches))
+    with pytest.raises(InputError, match="leave the loop, on every rank"):
+        session.stop()
+    session.close()
+
+
+def test_a_loop_of_ones_own_ends_at_the_target() -> None:
+    seen: list[float] = []
+    job = make_job(on_epoch=lambda session, epoch, metrics: seen.append(metrics["metric"]), target=-10.0)
+    session = open_session(World(), job, Strategy())
+    steps = sum(1 for batch in session.batches() if session.step(batch))
+    assert (steps, len(seen), session.stopped, session.epoch) == (called.BATCHES, 1, True, 1)
+    session.close()
+
+
+def test_several_optimizers_are_refused_with_the_way_that_works() -> None:
+    job = make_job(optimizer=lambda parameters: [torch.optim.SGD(parameters, lr=0.1)] * 2)
+    with pytest.raises(InputError, match=r"made a list of 2, .*examples/gan.py"):
+        open_session(World(), job, Strategy())
