@@ -8,8 +8,8 @@ from torch.utils.data import default_collate
 
 from trimaran.errors import InputError
 from trimaran.graph.batches import cast_batch, count_samples, move_batch
-from trimaran.graph.data_faults import batching_fault, reading_fault
-from trimaran.graph.datasets import check_map_style
+from trimaran.graph.data_faults import batching_fault
+from trimaran.graph.datasets import first_samples
 from trimaran.graph.untouched import preserved_randomness
 from trimaran.job import Job
 
@@ -45,12 +45,12 @@ def sample_batch(job: Job, device: torch.device | str = "cpu") -> Any:
     """
     with preserved_randomness():
         dataset = _call(job, "dataset")
-        check_map_style(dataset)
-        if len(dataset) < SAMPLES:
+        samples = first_samples(dataset, SAMPLES)
+        if len(samples) < SAMPLES:
             raise InputError(
-                f"the training data has {len(dataset)} samples; at least {SAMPLES} are needed", samples=len(dataset)
+                f"the training data has {len(samples)} samples; at least {SAMPLES} are needed", samples=len(samples)
             )
-        batch = _collated(job, [_read(dataset, number) for number in range(SAMPLES)])
+        batch = _collated(job, samples)
     if count_samples(batch) != SAMPLES:
         raise InputError(
             f"from {SAMPLES} samples collate made a batch of {count_samples(batch)}: "
@@ -58,13 +58,6 @@ def sample_batch(job: Job, device: torch.device | str = "cpu") -> Any:
             samples=count_samples(batch),
         )
     return move_batch(cast_batch(batch, torch.float64) if job.precision == "fp64" else batch, device)
-
-
-def _read(dataset: Any, number: int) -> Any:
-    try:
-        return dataset[number]
-    except Exception as error:
-        raise InputError(reading_fault(error, [number]).text, samples=(number,)) from error
 
 
 def _collated(job: Job, samples: list[Any]) -> Any:

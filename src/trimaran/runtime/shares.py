@@ -62,7 +62,8 @@ def cut_batch(batch: Any, sizes: Sequence[int]) -> list[Any]:
     Raises:
         InputError: the batch has another number of samples than the sizes add up to
     """
-    samples = count_samples(batch)
+    used = [number for number, size in enumerate(sizes) if size]
+    samples = _visible_samples(batch, sizes, alone=len(used) == 1)
     if samples != sum(sizes):
         raise InputError(
             f"this rank's share of the global batch must have {sum(sizes)} samples, the batch has {samples}: pass what "
@@ -70,31 +71,7 @@ def cut_batch(batch: Any, sizes: Sequence[int]) -> list[Any]:
             samples=samples,
             expected=sum(sizes),
         )
+    if len(used) == 1:
+        return [batch if number in used else None for number in range(len(sizes))]
     ends = [sum(sizes[: number + 1]) for number in range(len(sizes))]
     return [slice_batch(batch, end - size, end) for end, size in zip(ends, sizes, strict=True)]
-
-
-def join_batches(batches: Sequence[Any]) -> Any:
-    """Join microbatches to one batch: the opposite of `cut_batch`.
-
-    Args:
-        batches: at least one, alike in form
-
-    Raises:
-        InputError: tensors that differ in more than their first dim, as where each microbatch was padded on its own
-    """
-    if len(batches) == 1:
-        return batches[0]
-    parts = [name_tensors(batch) for batch in batches]
-    joined = {}
-    for name in parts[0]:
-        tensors = [part[name] for part in parts]
-        if len({tensor.shape[1:] for tensor in tensors}) > 1:
-            raise InputError(
-                f'"{name}" has shapes {", ".join(str(tuple(tensor.shape)) for tensor in tensors)} in the '
-                "microbatches of one batch, so they cannot be joined: let Job.collate pad to a fixed size, or use one "
-                "microbatch",
-                name=name,
-            )
-        joined[name] = torch.cat(tensors)
-    return rebuild_batch(batches[0], joined)

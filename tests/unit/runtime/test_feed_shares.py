@@ -69,7 +69,8 @@ def test_what_a_microbatch_took_is_told() -> None:
     (share,) = own.shares()
     with pytest.raises(InputError, match="microbatch 0 has not been loaded"):
         share.loading(0)
-    share.whole()
+    for number in range(3):
+        share.microbatch(number)
     assert [share.loading(number) for number in range(3)] == seen
     assert [(one.samples, one.in_line) for one in seen] == [(3, True), (2, True), (2, True)]
     assert all(one.prepared_s > 0 for one in seen)
