@@ -25,8 +25,9 @@ class Job:
 
     A batch, as `collate` makes it from a list of samples, is one of
     `(input, target)`, used as `loss(model(input), target)` (`input` may be a tuple, used as `model(*input)`);
-    a dict, used as `loss(model(batch), batch)`, or with `loss=None` as `model(**batch).loss`, as Hugging Face models
-    have it.
+    a dict, used as `loss(model(batch), batch)`; where its keys are arguments of the model's forward, as
+    `loss(model(**batch), batch)`; with `loss=None` as `model(**batch).loss`, as Hugging Face models have it.
+    What a batch holds beside tensors (strings, None, objects) goes to the model and the loss as it is.
 
     Attributes:
         model: makes the model; called after the seed is set, so that every rank makes the same one
@@ -55,6 +56,8 @@ class Job:
             `{"loss": float}`; never while a plan is made
         on_epoch: called on every rank after each epoch with the session, the number of the epoch from 0, and
             `{"loss": float}`, with "metric" where there is an evaluation
+        loss_weight: from a batch, what its loss is a mean over, where that is not its samples: for a loss over tokens
+            `lambda batch: (batch["labels"] != -100).sum()`; None: found out, from a few batches of the training data
 
     Raises:
         InputError: a figure out of range
@@ -80,9 +83,10 @@ class Job:
     sampler: "Callable[[Any, int], Iterable[int]] | None" = None
     on_step: "Callable[[Any, int, dict[str, float]], None] | None" = None
     on_epoch: "Callable[[Any, int, dict[str, float]], None] | None" = None
+    loss_weight: Callable[[Any], Any] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("sampler", "on_step", "on_epoch"):
+        for name in ("sampler", "on_step", "on_epoch", "loss_weight"):
             if getattr(self, name) is not None and not callable(getattr(self, name)):
                 raise InputError(f"Job.{name} must be a callable, got {getattr(self, name)!r}")
         for name in ("model", "optimizer", "dataset"):

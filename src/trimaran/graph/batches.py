@@ -1,13 +1,22 @@
 """The forms a batch may have, and everything that is done to one.
 
     (input, target)   used as loss(model(input), target); an input that is a tuple or list is used as model(*input)
-    a mapping         used as loss(model(batch), batch)
+    a mapping         used as loss(model(batch), batch); where the keys are arguments of the model's forward, as
+                      loss(model(**batch), batch)
     a mapping         with `Job.loss=None`, used as model(**batch).loss
 
-Inputs, targets and values may nest tuples, lists and mappings; what they hold are tensors whose first dim counts
-samples. The tensors of a batch have names: "input", "target", "input.0", or the keys of the mapping.
+Inputs, targets and values may nest tuples, lists and mappings. The tensors that they hold have names: "input",
+"target", "input.0", or the keys of the mapping. Whatever else they hold (strings, None, numbers, objects of the user's)
+goes to the model and the loss as it is; an object that has a method `to`, as graphs of other libraries have, is moved by
+it.
+
+Where the first dims of all tensors agree, they count samples, and the batch can be sliced. Where they do not (targets of
+a detection, nodes of several graphs, ragged bags) only the data set and the collate function can make a batch of fewer
+samples.
 """
 
+import inspect
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,15 +26,24 @@ from torch import Tensor, nn
 from trimaran.errors import InputError
 from trimaran.job import Job
 
+
+def SUMMED(batch: Any) -> float:  # noqa: N802 - a value, told apart by identity, of the type of a weight
+    """The `Job.loss_weight` of a loss that is a sum over samples, and no mean."""
+    return 1.0
+
+
 FORMS = "a batch is (input, target), or a dict"
 
 
-def split_batch(batch: Any, *, own_loss: bool = False) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
+def split_batch(
+    batch: Any, *, own_loss: bool = False, model: nn.Module | None = None
+) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
     """The arguments of the model, and what the loss is given beside the model's output.
 
     Args:
         batch: a batch
         own_loss: the model computes its loss (`Job.loss` is None), so a mapping is spread over its keyword arguments
+        model: it is called with the batch; a mapping whose keys are arguments of its forward is spread over them
 
     Returns:
         Positional arguments, keyword arguments, second argument of the loss and of the metric.
@@ -40,7 +58,8 @@ def split_batch(batch: Any, *, own_loss: bool = False) -> tuple[tuple[Any, ...],
         ((), {'ids': 1}, {'ids': 1})
     """
     if isinstance(batch, Mapping):
-        return ((), dict(batch), batch) if own_loss else ((batch,), {}, batch)
+        spread = own_loss or (model is not None and takes_keys(model, batch))
+        return ((), dict(batch), batch) if spread else ((batch,), {}, batch)
     if not isinstance(batch, tuple | list) or len(batch) != 2:
         size = f" of {len(batch)} parts" if isinstance(batch, tuple | list) else ""
         raise InputError(f"{FORMS}; collate made a {type(batch).__name__}{size}: let Job.collate make one of these")
@@ -50,22 +69,61 @@ def split_batch(batch: Any, *, own_loss: bool = False) -> tuple[tuple[Any, ...],
     return (tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)), {}, target
 
 
+def takes_keys(model: nn.Module, batch: Mapping[Any, Any]) -> bool:
+    """Whether the keys of a mapping are arguments of a model's forward.
+
+    Args:
+        model: the user's
+        batch: a mapping
+
+    Example:
+        >>> class Scaled(nn.Module):
+        ...     def forward(self, values, scale=1.0):
+        ...         return values * scale
+        >>> takes_keys(Scaled(), {"values": 1, "scale": 2}), takes_keys(Scaled(), {"values": 1, "other": 2})
+        (True, False)
+    """
+    named, further = _parameters_of(model)
+    return any(key in named for key in batch) and (further or all(key in named for key in batch))
+
+
+_FORWARDS: "weakref.WeakKeyDictionary[nn.Module, tuple[frozenset[str], bool]]" = weakref.WeakKeyDictionary()
+
+
+def _parameters_of(model: nn.Module) -> tuple[frozenset[str], bool]:
+    """Names that the forward of a model takes, and whether it takes others too."""
+    known = _FORWARDS.get(model)
+    if known is None:
+        try:
+            parameters = inspect.signature(model.forward).parameters.values()
+        except (TypeError, ValueError):
+            parameters = {}.values()
+        known = (
+            frozenset(one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)),
+            any(one.kind is one.VAR_KEYWORD for one in parameters),
+        )
+        _FORWARDS[model] = known
+    return known
+
+
 def call_model(job: Job, model: nn.Module, batch: Any) -> Any:
     """The model's output for a batch."""
-    arguments, keywords, _ = split_batch(batch, own_loss=job.loss is None)
+    arguments, keywords, _ = split_batch(batch, own_loss=job.loss is None, model=model)
     return model(*arguments, **keywords)
 
 
-def compute_loss(job: Job, output: Any, batch: Any) -> tuple[Tensor, float | Tensor]:
+def compute_loss(job: Job, output: Any, batch: Any, *, samples: int | None = None) -> tuple[Tensor, float | Tensor]:
     """The loss of a batch as a sum and a weight, so that shares of a batch add up.
 
     Args:
         job: the job
         output: what the model returned
         batch: the batch that it was given
+        samples: of the batch; None: they are counted
 
     Returns:
-        `(loss * n, n)` for a loss that is a mean over n samples; `(sum, weight)` as the job's loss returned them.
+        `(loss * n, n)` for a loss that is a mean over n samples; `(loss * w, w)` where `Job.loss_weight` gives w;
+        `(sum, weight)` as the job's loss returned them.
 
     Raises:
         InputError: not a floating scalar tensor, or no gradient in it although gradients are on
@@ -79,8 +137,28 @@ def compute_loss(job: Job, output: Any, batch: Any) -> tuple[Tensor, float | Ten
             raise InputError(f"a loss returns a scalar or (sum, weight); here weight is {_describe(weight)}")
         return total, weight
     _check_loss(value)
-    samples = count_samples(batch)
+    if job.loss_weight is not None and job.loss_weight is not SUMMED:
+        weight = job.loss_weight(batch)
+        return value * weight, weight
+    samples = count_samples(batch) if samples is None else samples
     return value * samples, float(samples)
+
+
+def is_sliceable(batch: Any, samples: int) -> bool:
+    """Whether the first dims of all tensors of a batch count its samples, and it holds nothing else but plain values.
+
+    Args:
+        batch: a batch
+        samples: of which it was made
+
+    Example:
+        >>> is_sliceable((torch.zeros(4, 2), torch.zeros(4)), 4), is_sliceable((torch.zeros(2, 2), ["a", "b"]), 2)
+        (True, False)
+    """
+    others: list[Any] = []
+    sizes = {tensor.shape[0] if tensor.dim() else -1 for tensor in name_tensors(batch, others).values()}
+    plain = all(value is None or isinstance(value, bool | int | float) for value in others)
+    return plain and sizes == {samples}
 
 
 def count_samples(batch: Any) -> int:
@@ -111,18 +189,28 @@ def slice_batch(batch: Any, start: int, stop: int) -> Any:
     return map_tensors(batch, lambda tensor: tensor[start:stop])
 
 
-def name_tensors(batch: Any) -> dict[str, Tensor]:
+def name_tensors(batch: Any, others: list[Any] | None = None) -> dict[str, Tensor]:
     """The tensors of a batch by name, in a fixed order.
 
+    Args:
+        batch: a batch
+        others: receives what is no tensor
+
     Raises:
-        InputError: a batch of another form, or something in it that is not a tensor
+        InputError: a batch of another form
 
     Example:
         >>> list(name_tensors(((torch.zeros(2), torch.zeros(2)), torch.zeros(2))))
         ['input.0', 'input.1', 'target']
     """
     found: dict[str, Tensor] = {}
-    map_tensors(batch, lambda tensor: tensor, found)
+
+    def keep(value: Any) -> Any:
+        if others is not None:
+            others.append(value)
+        return value
+
+    map_tensors(batch, lambda tensor: tensor, found, other=keep)
     return found
 
 
@@ -139,7 +227,11 @@ def rebuild_batch(like: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 def move_batch(batch: Any, device: torch.device | str) -> Any:
     """The batch on a device."""
-    return map_tensors(batch, lambda tensor: tensor.to(device, non_blocking=True))
+
+    def move(value: Any) -> Any:
+        return value.to(device) if callable(getattr(value, "to", None)) else value
+
+    return map_tensors(batch, lambda tensor: tensor.to(device, non_blocking=True), other=move)
 
 
 def cast_batch(batch: Any, dtype: torch.dtype) -> Any:
@@ -147,36 +239,48 @@ def cast_batch(batch: Any, dtype: torch.dtype) -> Any:
     return map_tensors(batch, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
 
 
-def map_tensors(batch: Any, change: Callable[[Tensor], Tensor], found: dict[str, Tensor] | None = None) -> Any:
+def map_tensors(
+    batch: Any,
+    change: Callable[[Tensor], Tensor],
+    found: dict[str, Tensor] | None = None,
+    *,
+    other: Callable[[Any], Any] | None = None,
+) -> Any:
     """A batch of the same form whose tensors are `change` of the given ones.
 
     Args:
         batch: a batch
         change: called once for each tensor, in the order of `name_tensors`
         found: receives every tensor by its name, before the change
+        other: called once for each value that is no tensor; None: they stay
 
     Raises:
-        InputError: a batch of another form, or something in it that is not a tensor
+        InputError: a batch of another form
     """
-    names = found if found is not None else {}
+    visit = _Visit(change, found if found is not None else {}, other)
     if isinstance(batch, Mapping):
-        return {key: _map(value, str(key), change, names) for key, value in batch.items()}
+        return {key: visit(value, str(key)) for key, value in batch.items()}
     split_batch(batch)
-    return _map(batch[0], "input", change, names), _map(batch[1], "target", change, names)
+    return visit(batch[0], "input"), visit(batch[1], "target")
 
 
-def _map(value: Any, name: str, change: Callable[[Tensor], Tensor], found: dict[str, Tensor]) -> Any:
-    if isinstance(value, Tensor):
-        found[name] = value
-        return change(value)
-    if isinstance(value, Mapping):
-        return {key: _map(part, f"{name}.{key}", change, found) for key, part in value.items()}
-    if isinstance(value, tuple | list):
-        parts = [_map(part, f"{name}.{index}", change, found) for index, part in enumerate(value)]
-        return _same_kind(value, parts)
-    raise InputError(
-        f'a batch holds tensors; "{name}" is a {type(value).__name__}: leave it out in Job.collate', name=name
-    )
+class _Visit:
+    """Goes through the parts of a batch."""
+
+    def __init__(
+        self, change: Callable[[Tensor], Tensor], found: dict[str, Tensor], other: Callable[[Any], Any] | None
+    ) -> None:
+        self._change, self._found, self._other = change, found, other
+
+    def __call__(self, value: Any, name: str) -> Any:
+        if isinstance(value, Tensor):
+            self._found[name] = value
+            return self._change(value)
+        if isinstance(value, Mapping):
+            return {key: self(part, f"{name}.{key}") for key, part in value.items()}
+        if isinstance(value, tuple | list):
+            return _same_kind(value, [self(part, f"{name}.{index}") for index, part in enumerate(value)])
+        return value if self._other is None else self._other(value)
 
 
 def _same_kind(value: tuple[Any, ...] | list[Any], parts: list[Any]) -> Any:

@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from trimaran.graph.batches import name_tensors
+from trimaran.graph.batches import count_samples, is_sliceable, name_tensors, slice_batch
 from trimaran.graph.describe import describe_flow
 from trimaran.graph.exports import NotExportableError
 from trimaran.graph.flow import make_flow
 from trimaran.graph.hooks import modules_with_lost_hooks
 from trimaran.graph.outputs import OutputStructure
-from trimaran.graph.sample import cast_model, make_model, sample_batch
+from trimaran.graph.sample import SAMPLES, Samples, cast_model, make_model
 from trimaran.graph.types import Graph
 from trimaran.graph.untouched import device_of
 from trimaran.graph.verify import LARGEST_FLOPS, find_difference
@@ -54,19 +54,28 @@ def capture(job: Job, model: nn.Module | None = None, *, batch: Any = None) -> C
     Args:
         job: the job
         model: its model; made under the job's seed unless given; for an fp64 job it is converted in place
-        batch: a few samples as `collate` makes them; taken from the training data unless given
+        batch: samples as `collate` makes them; taken from the training data unless given
 
     Raises:
         InputError: the model, the data or the loss of the job cannot be used
     """
     model = make_model(job) if model is None else cast_model(job, model)
     if batch is None:
-        batch = sample_batch(job, device_of(model))
+        given, size = Samples(job, device_of(model)), SAMPLES
+        batch, fewer = given.batch(range(size)), given.batch(range(size - 1))
+    else:
+        size = count_samples(batch)
+        fewer = slice_batch(batch, 0, size - 1)
     with torch.enable_grad():
         try:
+            if not is_sliceable(batch, size):
+                raise NotExportableError(
+                    f"in a batch of {size} samples the first dims of the tensors are not all {size}, or it holds other "
+                    "things than tensors"
+                )
             return _capture_flow(job, model, batch)
         except NotExportableError as error:
-            graph = describe_whole(job, model, run_whole(job, model, batch), str(error))
+            graph = describe_whole(job, model, run_whole(job, model, (fewer, batch), (size - 1, size)), str(error))
             return Capture(graph=graph, model=model, flow=None)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, fx, nn
 
 from trimaran.errors import TrimaranError
 from trimaran.graph.aliases import choose_cuts, legal_cuts, mark_rewrites
-from trimaran.graph.batches import compute_loss, name_tensors, rebuild_batch
+from trimaran.graph.batches import compute_loss, count_samples, name_tensors, rebuild_batch, slice_batch
 from trimaran.graph.contents import content_text, digest
 from trimaran.graph.exports import NotExportableError, first_line
 from trimaran.graph.flow import Flow
@@ -23,6 +23,7 @@ from trimaran.graph.sharding.calls import mark_shapes
 from trimaran.graph.sharding.finding import find_regions
 from trimaran.graph.state import State
 from trimaran.graph.tally import Tally, state_of, tally_operation
+from trimaran.graph.training_mode import begin_training
 from trimaran.graph.types import Graph, Op, TensorSpec
 from trimaran.graph.untouched import device_of, precision_context, quiet, untouched
 from trimaran.graph.walk import Walk, walk
@@ -74,7 +75,9 @@ def describe_flow(job: Job, model: nn.Module, flow: Flow, batch: Any, tensors: M
         on_data = None
     except _LossNeedsDataError:
         walks = [look(size, training=True, with_loss=False) for size in BATCHES]
-        on_data = run_whole(job, model, batch)
+        samples = count_samples(batch)
+        fewer = slice_batch(batch, 0, samples - 1)
+        on_data = run_whole(job, model, (fewer, batch), (samples - 1, samples))
         _check_loss(job, model, flow, batch)
     evaluation = look(BATCHES[0], training=False, with_loss=False)
     describer = _Describer(job, model, flow, (walks[0], walks[1]), not isinstance(batch, Mapping))
@@ -112,7 +115,7 @@ class _Describer:
     def ops(self) -> list[Op]:
         """The operations of the model."""
         with quiet(), untouched(self._model), without_user_hooks(self._model), torch.enable_grad():
-            self._model.train()
+            begin_training(self._model)
             return [self._op(node) for node in self._operations]
 
     def add_loss(self, ops: list[Op], loss: Any, on_data: Any) -> None:

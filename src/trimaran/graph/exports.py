@@ -16,6 +16,7 @@ from trimaran.graph.batches import call_model, name_tensors, rebuild_batch
 from trimaran.graph.hooks import without_user_hooks
 from trimaran.graph.outputs import OutputStructure, take_apart
 from trimaran.graph.recurrent import layers_at_a_glance
+from trimaran.graph.training_mode import enter_mode
 from trimaran.graph.untouched import device_of, precision_context, quiet, untouched
 from trimaran.job import Job
 
@@ -86,7 +87,7 @@ def export_model(job: Job, model: nn.Module, batch: Any, leaves: tuple[str, ...]
         layers_at_a_glance(model),
         precision_context(job, device_of(model)),
     ):
-        model.train(training)
+        enter_mode(model, training=training)
         try:
             program = torch.export.export(
                 wrapper,

@@ -1,5 +1,6 @@
 """The model of a job, and a small batch of its own data, with which the model can be looked at."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -7,9 +8,10 @@ from torch import nn
 from torch.utils.data import default_collate
 
 from trimaran.errors import InputError
-from trimaran.graph.batches import cast_batch, count_samples, move_batch
-from trimaran.graph.data_faults import batching_fault
-from trimaran.graph.datasets import first_samples
+from trimaran.graph.batches import cast_batch, move_batch
+from trimaran.graph.data_faults import batching_fault, reading_fault
+from trimaran.graph.datasets import check_map_style, first_samples, is_stream
+from trimaran.graph.training_mode import begin_training
 from trimaran.graph.untouched import preserved_randomness
 from trimaran.job import Job
 
@@ -17,7 +19,7 @@ SAMPLES = 3  # torch.export takes the sizes 0 and 1 for constants, and what is s
 
 
 def make_model(job: Job) -> nn.Module:
-    """The model of a job as every rank makes it: under the job's seed, in the job's precision.
+    """The model of a job as every rank makes it: under the job's seed, in the job's precision, in training mode.
 
     Random states are put back, so that making a model does not change what follows.
 
@@ -29,12 +31,57 @@ def make_model(job: Job) -> nn.Module:
         model = _call(job, "model")
     if not isinstance(model, nn.Module):
         raise InputError(f"Job.model must make a torch.nn.Module; it made a {type(model).__name__}")
-    return cast_model(job, model)
+    return cast_model(job, begin_training(model))
 
 
 def cast_model(job: Job, model: nn.Module) -> nn.Module:
     """The model in the job's precision: fp64 converts it in place; bf16 is autocast, which keeps fp32 weights."""
     return model.double() if job.precision == "fp64" else model
+
+
+class Samples:
+    """Samples of the training data of a job, of which batches are made.
+
+    Args:
+        job: the job
+        device: where batches are wanted
+        most: of a stream, so many samples are read
+
+    Attributes:
+        count: number of samples that can be asked for
+
+    Raises:
+        InputError: the data cannot be made, or has too few samples
+    """
+
+    def __init__(self, job: Job, device: torch.device | str = "cpu", *, most: int = 2 * SAMPLES) -> None:
+        self._job, self._device = job, device
+        with preserved_randomness():
+            dataset = _call(job, "dataset")
+            if is_stream(dataset):
+                dataset = first_samples(dataset, most)
+            else:
+                check_map_style(dataset)
+        self._dataset = dataset
+        self.count = len(dataset)
+        if self.count < SAMPLES:
+            raise InputError(
+                f"the training data has {self.count} samples; at least {SAMPLES} are needed", samples=self.count
+            )
+
+    def batch(self, numbers: Sequence[int]) -> Any:
+        """A batch as `Job.collate` makes it, in the job's precision; no random state moves.
+
+        Args:
+            numbers: of the samples
+
+        Raises:
+            InputError: a sample cannot be read, or they cannot be collated
+        """
+        with preserved_randomness():
+            batch = _collated(self._job, [_read(self._dataset, number) for number in numbers], numbers)
+        batch = cast_batch(batch, torch.float64) if self._job.precision == "fp64" else batch
+        return move_batch(batch, self._device)
 
 
 def sample_batch(job: Job, device: torch.device | str = "cpu") -> Any:
@@ -43,28 +90,21 @@ def sample_batch(job: Job, device: torch.device | str = "cpu") -> Any:
     Raises:
         InputError: the data cannot be made, indexed or collated, or has too few samples
     """
-    with preserved_randomness():
-        dataset = _call(job, "dataset")
-        samples = first_samples(dataset, SAMPLES)
-        if len(samples) < SAMPLES:
-            raise InputError(
-                f"the training data has {len(samples)} samples; at least {SAMPLES} are needed", samples=len(samples)
-            )
-        batch = _collated(job, samples)
-    if count_samples(batch) != SAMPLES:
-        raise InputError(
-            f"from {SAMPLES} samples collate made a batch of {count_samples(batch)}: "
-            "the first dim counts samples, as the data is shared out by it",
-            samples=count_samples(batch),
-        )
-    return move_batch(cast_batch(batch, torch.float64) if job.precision == "fp64" else batch, device)
+    return Samples(job, device).batch(range(SAMPLES))
 
 
-def _collated(job: Job, samples: list[Any]) -> Any:
+def _read(dataset: Any, number: int) -> Any:
+    try:
+        return dataset[number]
+    except Exception as error:
+        raise InputError(reading_fault(error, [number]).text, samples=(number,)) from error
+
+
+def _collated(job: Job, samples: list[Any], numbers: Sequence[int]) -> Any:
     try:
         return (job.collate or default_collate)(samples)
     except Exception as error:
-        fault = batching_fault(error, samples, range(SAMPLES), own=job.collate is not None)
+        fault = batching_fault(error, samples, numbers, own=job.collate is not None)
         raise InputError(fault.text, samples=fault.samples) from error
 
 

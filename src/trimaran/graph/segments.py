@@ -94,6 +94,12 @@ class Segment(nn.Module):
         """Run the body through `torch.compile` from now on; the arguments are those of `torch.compile`."""
         self.__dict__["_run"] = torch.compile(self.body, *arguments, **options)
 
+    @property
+    def whole(self) -> nn.Module:
+        """The user's whole model, of which this is a part."""
+        model: nn.Module = self.__dict__["_model"]
+        return model
+
     def train(self, mode: bool = True) -> "Segment":
         """Set the mode of the user's whole model, in the way of the user's model."""
         self.__dict__["_model"].train(mode)

@@ -8,6 +8,7 @@ from torch import Tensor, fx, nn
 from trimaran.graph.batches import call_model, count_samples, name_tensors, slice_batch
 from trimaran.graph.hooks import without_user_hooks
 from trimaran.graph.outputs import take_apart
+from trimaran.graph.training_mode import enter_mode
 from trimaran.graph.untouched import device_of, precision_context, quiet, untouched
 from trimaran.job import Job
 
@@ -45,7 +46,7 @@ def find_difference(job: Job, model: nn.Module, flow: fx.GraphModule, batch: Any
 
 def _run(job: Job, model: nn.Module, call: Any, training: bool) -> list[Tensor]:
     with quiet(), untouched(model), without_user_hooks(model), torch.no_grad():
-        model.train(training)
+        enter_mode(model, training=training)
         torch.manual_seed(job.seed)
         with precision_context(job, device_of(model)):
             outputs = [tensor.clone() for tensor in call()]

@@ -18,6 +18,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.utils import _pytree as pytree
 
 from trimaran.graph.hooks import without_user_hooks
+from trimaran.graph.training_mode import enter_mode
 from trimaran.graph.untouched import device_of, precision_context, quiet, untouched
 from trimaran.job import Job
 
@@ -78,7 +79,7 @@ def walk(
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     device = device_of(model)
     with quiet(), untouched(model), without_user_hooks(model), mode:
-        model.train(training)
+        enter_mode(model, training=training)
         fakes = [fake_like(tensor, batch) for tensor in inputs.values()]
         with precision_context(job, device), torch.set_grad_enabled(training):
             return _Walker(model, flow, mode, loss).run(fakes)

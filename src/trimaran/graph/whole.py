@@ -12,13 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from trimaran.errors import InputError, TrimaranError
-from trimaran.graph.batches import call_model, compute_loss, count_samples, name_tensors, rebuild_batch, slice_batch
+from trimaran.graph.batches import call_model, compute_loss, name_tensors, rebuild_batch
 from trimaran.graph.contents import digest
+from trimaran.graph.data_faults import describe
 from trimaran.graph.hooks import without_user_hooks
 from trimaran.graph.outputs import take_apart
 from trimaran.graph.shapes import Batches, describe_shape, fit
 from trimaran.graph.state import Read, State
 from trimaran.graph.tally import Tally, state_of, tally_operation
+from trimaran.graph.training_mode import begin_training
 from trimaran.graph.types import Affine, Graph, Op, TensorSpec
 from trimaran.graph.untouched import device_of, precision_context, quiet, untouched
 from trimaran.job import Job
@@ -45,21 +47,23 @@ class WholeRun:
     loss_tally: Tally
 
 
-def run_whole(job: Job, model: nn.Module, batch: Any) -> tuple[WholeRun, WholeRun]:
-    """Run the model, its loss and their backwards in train mode, with one sample less than the batch has, and with all.
+def run_whole(
+    job: Job, model: nn.Module, batches: tuple[Any, Any], samples: tuple[int, int]
+) -> tuple[WholeRun, WholeRun]:
+    """Run the model, its loss and their backwards in train mode, on two batches.
 
     Args:
         job: the job
         model: its model, which is left as it was
-        batch: a few samples
+        batches: of a few samples, the second one larger
+        samples: of each of them
 
     Raises:
         InputError: the model or the loss fails, or the loss is not one
     """
-    samples = count_samples(batch)
     with quiet(), untouched(model), without_user_hooks(model):
-        model.train()
-        return _run(job, model, slice_batch(batch, 0, samples - 1)), _run(job, model, batch)
+        begin_training(model)
+        return _run(job, model, batches[0], samples[0]), _run(job, model, batches[1], samples[1])
 
 
 def describe_whole(job: Job, model: nn.Module, runs: tuple[WholeRun, WholeRun], reason: str) -> Graph:
@@ -72,11 +76,12 @@ def describe_whole(job: Job, model: nn.Module, runs: tuple[WholeRun, WholeRun], 
         reason: why the model could not be exported
     """
     state = State(model)
-    names = list(runs[0].inputs)
+    names = [name for name, first in runs[0].inputs.items() if _is_alike(first, runs[1].inputs.get(name))]
     inputs = tuple(_spec(name, (runs[0].inputs[name], runs[1].inputs[name]), runs) for name in names)
     outputs = tuple(
         _spec(f"model:{place}", pair, runs)
         for place, pair in enumerate(zip(runs[0].outputs, runs[1].outputs, strict=False))
+        if _is_alike(*pair)
     )
     targets = tuple(name for name in names if name.partition(".")[0] == "target") if job.loss is not None else ()
     read = tuple(name for name in names if name not in targets)
@@ -140,24 +145,28 @@ def whole_op(
     )
 
 
-def _run(job: Job, model: nn.Module, batch: Any) -> WholeRun:
+def _is_alike(first: Tensor, second: Tensor | None) -> bool:
+    return second is not None and first.dim() == second.dim()
+
+
+def _run(job: Job, model: nn.Module, batch: Any, samples: int) -> WholeRun:
     tensors = name_tensors(batch)
     with torch.enable_grad(), precision_context(job, device_of(model)):
 
         def forward(values: list[Tensor]) -> Any:
             return call_model(job, model, rebuild_batch(batch, dict(zip(tensors, values, strict=True))))
 
-        with _blaming("the model", batch):
+        with _blaming("the model", samples):
             model_tally, output = tally_operation(forward, (list(tensors.values()),), state_of(model))
         outputs, structure = take_apart(output, keep=True)
 
         def loss(values: list[Tensor]) -> Tensor:
-            return compute_loss(job, structure.rebuild(values), batch)[0]
+            return compute_loss(job, structure.rebuild(values), batch, samples=samples)[0]
 
-        with _blaming("the loss", batch):
+        with _blaming("the loss", samples):
             loss_tally, value = tally_operation(loss, (list(outputs),))
     return WholeRun(
-        batch=count_samples(batch),
+        batch=samples,
         inputs=tensors,
         outputs=outputs,
         loss=value,
@@ -167,18 +176,19 @@ def _run(job: Job, model: nn.Module, batch: Any) -> WholeRun:
 
 
 @contextmanager
-def _blaming(who: str, batch: Any) -> Iterator[None]:
+def _blaming(who: str, samples: int) -> Iterator[None]:
     try:
         yield
     except TrimaranError:
         raise
     except Exception as error:
-        raise InputError(
-            f"{who} failed on a batch of {count_samples(batch)} samples: {type(error).__name__}: {error}"
-        ) from error
+        raise InputError(f"{who} failed on a batch of {samples} samples: {describe(error)}") from error
 
 
 def _fit(runs: tuple[WholeRun, WholeRun], first: float, second: float) -> Affine:
+    if second < first:
+        # Batches of one sample more that ask for less: their samples are not alike. Sizes must not fall below zero.
+        return Affine(0.0, second / runs[1].batch)
     return fit(first, second, (runs[0].batch, runs[1].batch))
 
 

@@ -134,7 +134,6 @@ class WholeModel:
         Returns:
             Start of the forward, start of the backward, and its end. The gradients stay.
         """
-        self._stage.module.train()
         drop_gradients(self._stage.module)
         # On a GPU a step begins when the one before has ended, and its load has ended when the copy has.
         self._clock.synchronize()

@@ -23,6 +23,7 @@ from trimaran.costs.convergence.noise_scale import Observation
 from trimaran.errors import InputError
 from trimaran.graph.capture import Capture
 from trimaran.graph.sample import make_model
+from trimaran.graph.training_mode import begin_training
 from trimaran.job import Job
 from trimaran.program.feeding import Feeding
 from trimaran.program.layout import strategy_layout
@@ -85,6 +86,7 @@ class Executor:
         check_capture(job, strategy, capture)
         if model is None:
             model = make_model(job) if capture is None else capture.model
+        begin_training(model)
         self._job, self._strategy, self._world = job, strategy, world
         self._layout = strategy_layout(strategy)
         self._replica, row, _ = self._layout.place_of(world.rank)

@@ -62,7 +62,7 @@ class HomedReplica:
         self, batch: Any, received: Mapping[str, torch.Tensor], samples: int, *, completing: bool
     ) -> tuple[dict[str, torch.Tensor], Any]:
         """Forward of one microbatch; see `stages.Stage`."""
-        arguments, keywords, _ = split_batch(batch, own_loss=self._own_loss)
+        arguments, keywords, _ = split_batch(batch, own_loss=self._own_loss, model=self.module)
         return {}, self._run(*arguments, **keywords)
 
     def backward(
@@ -81,7 +81,7 @@ class HomedReplica:
         self, batch: Any, received: Mapping[str, torch.Tensor], samples: int
     ) -> tuple[dict[str, torch.Tensor], Any]:
         """Forward of one microbatch for evaluation; see `stages.Stage`."""
-        arguments, keywords, _ = split_batch(batch, own_loss=self._own_loss)
+        arguments, keywords, _ = split_batch(batch, own_loss=self._own_loss, model=self.module)
         return {}, self._run(*arguments, **keywords)
 
     def close(self) -> None:

@@ -8,7 +8,10 @@ only when all have equally many samples.
 
 A loss that returns `(sum, weight)`, such as a mean over tokens that are not padding, has L = (sum of sums) / (sum of
 weights), and the divisor is known only when all ranks have been heard. Its sums are propagated as they are, and
-gradients are divided once, before the update.
+gradients are divided once, before the update. So are those of a loss whose weight `Job.loss_weight` gives: its sum is
+the loss times the weight.
+
+A loss that is a sum over samples (`Job.loss_weight` is `SUMMED`) adds up as it is.
 """
 
 from dataclasses import dataclass
@@ -17,7 +20,7 @@ from typing import Any
 import torch
 
 from trimaran.errors import InputError
-from trimaran.graph.batches import split_batch
+from trimaran.graph.batches import SUMMED, split_batch
 from trimaran.job import Job
 
 
@@ -66,6 +69,14 @@ def loss_term(job: Job, output: Any, batch: Any, *, samples: int, of: int) -> tu
         weight = _on_device(weight, total.device)
         return total, LossTerm(total=total.detach().double(), weight=weight, weighted=True)
     mean = _scalar(value, "the loss")
+    if job.loss_weight is SUMMED:
+        share = _on_device(samples / of, mean.device)
+        return mean, LossTerm(total=mean.detach().double(), weight=share, weighted=False)
+    if job.loss_weight is not None:
+        weight = _on_device(job.loss_weight(batch), mean.device)
+        # The mean over nothing is no number, and adds nothing.
+        total = torch.where(weight > 0, mean * weight.to(mean.dtype), torch.zeros_like(mean))
+        return total, LossTerm(total=total.detach().double(), weight=weight, weighted=True)
     weight = _on_device(samples, mean.device)
     return mean * (samples / of), LossTerm(total=mean.detach().double() * samples, weight=weight, weighted=False)
 

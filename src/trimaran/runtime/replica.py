@@ -80,7 +80,7 @@ class Replica:
         self, batch: Any, received: Mapping[str, torch.Tensor], samples: int, *, completing: bool
     ) -> tuple[dict[str, torch.Tensor], Any]:
         """Forward of one microbatch; see `stages.Stage`."""
-        arguments, keywords, _ = split_batch(batch, own_loss=self._own_loss)
+        arguments, keywords, _ = split_batch(batch, own_loss=self._own_loss, model=self.module)
         if self._replicated is None:
             return {}, self._single(*arguments, **keywords)
         with nullcontext() if completing else self._replicated.no_sync():
@@ -98,7 +98,7 @@ class Replica:
         self, batch: Any, received: Mapping[str, torch.Tensor], samples: int
     ) -> tuple[dict[str, torch.Tensor], Any]:
         """Forward of one microbatch for evaluation; see `stages.Stage`."""
-        arguments, keywords, _ = split_batch(batch, own_loss=self._own_loss)
+        arguments, keywords, _ = split_batch(batch, own_loss=self._own_loss, model=self.module)
         return {}, self._single(*arguments, **keywords)
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import nn
 
+from trimaran.graph.segments import Segment
 from trimaran.runtime.deferral import Deferred
 
 ReduceBucket = Callable[[int, torch.Tensor, Sequence[torch.Tensor]], None]
@@ -87,9 +88,11 @@ class Divided(Stage, Protocol):
 def evaluating(module: nn.Module) -> Iterator[None]:
     """Evaluation mode, and no gradients; afterwards every module is in the mode in which it was.
 
-    A user may keep a part of the model in evaluation mode all the time, such as a frozen batch norm.
+    A user may keep a part of the model in evaluation mode all the time, such as a frozen batch norm. A segment has the
+    mode of the user's whole model.
     """
-    modes = [(part, part.training) for part in module.modules()]
+    whole = module.whole if isinstance(module, Segment) else module
+    modes = [(part, part.training) for part in {*module.modules(), *whole.modules()}]
     module.eval()
     try:
         with torch.no_grad():

@@ -14,6 +14,7 @@ from trimaran.graph.batches import (
     cast_batch,
     compute_loss,
     count_samples,
+    map_tensors,
     move_batch,
     name_tensors,
     rebuild_batch,
@@ -68,9 +69,12 @@ def test_rebuilding_keeps_the_form() -> None:
     assert torch.equal(doubled[0].right[0], Y * 2)
 
 
-def test_what_is_no_tensor_is_named() -> None:
-    with pytest.raises(InputError, match=r'"x\.name" is a str'):
-        name_tensors({"x": {"name": "a"}})
+def test_what_is_no_tensor_goes_along() -> None:
+    batch = {"x": {"name": "a", "values": X}, "none": None}
+    others: list[object] = []
+    assert list(name_tensors(batch, others)) == ["x.values"]
+    assert others == ["a", None]
+    assert map_tensors(batch, lambda tensor: tensor[:2])["x"]["name"] == "a"
 
 
 def test_first_dims_that_disagree_are_listed() -> None:

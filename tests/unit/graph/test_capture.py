@@ -187,6 +187,18 @@ def test_output_keeps_its_structure() -> None:
     assert (output["nothing"], output["number"]) == (None, 3)
 
 
+def test_two_views_of_each_sample_make_the_model_one_operation() -> None:
+    """The first dim of such a batch does not count its samples, so that nothing can be cut by it."""
+
+    def two_views(samples: list[Any]) -> Any:
+        inputs, targets = (torch.stack(part) for part in zip(*samples, strict=True))
+        return inputs.repeat(2, 1), targets.repeat(2, 1)
+
+    found = capture(make_job(Layers, collate=two_views))
+    assert found.flow is None
+    assert found.graph.inputs[0].shape == ("2*B", 6)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -194,7 +206,6 @@ def test_output_keeps_its_structure() -> None:
         ({"dataset": lambda: iter([])}, "map-style data"),
         ({"dataset": lambda: 1 / 0}, "Job.dataset failed: ZeroDivisionError"),
         ({"collate": lambda samples: samples[9]}, "Job.collate could not make a batch of samples 0, 1, 2: IndexError"),
-        ({"collate": lambda samples: (torch.zeros(6, 6), torch.zeros(6, 4))}, "made a batch of 6"),
         ({"model": lambda: 1 / 0}, "Job.model failed: ZeroDivisionError"),
         ({"model": lambda: "model"}, "it made a str"),
         ({"model": lambda: nn.Linear(5, 4)}, "the model failed on a batch of 2 samples: RuntimeError"),

@@ -73,7 +73,7 @@ class ShardedReplica:
         """Forward of one microbatch; see `stages.Stage`."""
         self._notes.microbatch, self._notes.backward = self._forwards, False
         self._forwards += 1
-        arguments, keywords, _ = split_batch(batch, own_loss=self._own_loss)
+        arguments, keywords, _ = split_batch(batch, own_loss=self._own_loss, model=self.module)
         return {}, self._run(*arguments, **keywords)
 
     def backward(
@@ -100,7 +100,7 @@ class ShardedReplica:
     ) -> tuple[dict[str, torch.Tensor], Any]:
         """Forward of one microbatch for evaluation; see `stages.Stage`."""
         self._notes.microbatch, self._notes.backward = 0, False
-        arguments, keywords, _ = split_batch(batch, own_loss=self._own_loss)
+        arguments, keywords, _ = split_batch(batch, own_loss=self._own_loss, model=self.module)
         output = self._run(*arguments, **keywords)
         self._free()
         return {}, output

@@ -18,6 +18,7 @@ from torch import nn
 from trimaran.errors import InputError, TrimaranError
 from trimaran.graph.batches import call_model, compute_loss
 from trimaran.graph.sample import cast_model, sample_batch
+from trimaran.graph.training_mode import begin_training
 from trimaran.graph.trace.meta import trace_on_meta, trace_twice_on_meta
 from trimaran.graph.trace.types import StepTrace
 from trimaran.job import Job
@@ -129,7 +130,7 @@ class JobTracer:
     def _make_model(self) -> nn.Module:
         # Once: drawing weights takes longer than a step, even where they have no values.
         if self._model is None:
-            self._model = cast_model(self._job, self._job.model()).train()
+            self._model = cast_model(self._job, begin_training(self._job.model()))
         return self._model
 
     def _loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
