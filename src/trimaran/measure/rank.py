@@ -10,12 +10,14 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from statistics import median
+from typing import Any
 
 import torch
 
 from trimaran.errors import ExecutionError
 from trimaran.graph.assemble import move_constants
 from trimaran.graph.capture import Capture, capture
+from trimaran.graph.datasets import first_samples, is_stream
 from trimaran.job import Job
 from trimaran.measure.clocks import open_clock
 from trimaran.measure.encoding import measure_encoding
@@ -29,6 +31,7 @@ from trimaran.measure.rounds import BOX_S, Item, largest, measure_in_rounds, rep
 from trimaran.measure.sampling import measure_samples
 from trimaran.measure.wanted import Wanted, WholeRun
 from trimaran.measure.whole import WholeModel, make_stage
+from trimaran.runtime.feed import make_dataset
 from trimaran.runtime.precision import place_model
 from trimaran.runtime.seeds import derive_seed, seed_generators
 from trimaran.runtime.stages import Stage
@@ -38,6 +41,8 @@ from trimaran.runtime.world import World
 _LOG = logging.getLogger(__name__)
 # Where loading takes less of a step, no worker is worth starting, not even to see what it takes.
 _LOADING_MATTERS = 0.02
+# Of a stream so many samples are measured, the first ones, again and again.
+_MOST_OF_STREAM = 256
 _MODULE = WholeRun(form="module", execution="eager", batch=1)
 
 
@@ -85,9 +90,15 @@ def measure_on_rank(
         # The same on all ranks: those that measure a worker take longer.
         matters = not wanted.wholes or largest(world, _loading_share(findings)) > _LOADING_MATTERS
         findings.sampled = measure_samples(
-            job, job.dataset(), rank=world.rank, ranks=world.size, device=world.device, workers=matters
+            job, _numbered(job), rank=world.rank, ranks=world.size, device=world.device, workers=matters
         )
     return findings
+
+
+def _numbered(job: Job) -> Any:
+    """The training data, or the first samples of a stream, which have numbers then."""
+    dataset = make_dataset(job)
+    return first_samples(dataset, _MOST_OF_STREAM) if is_stream(dataset) else dataset
 
 
 def _loading_share(findings: Findings) -> float:
@@ -120,7 +131,7 @@ def _place(captured: Capture, job: Job, world: World, digest: str) -> Capture:
 
 def _measure_job(world: World, job: Job, captured: Capture, wanted: Wanted, findings: Findings, box_s: float) -> None:
     seed_generators(derive_seed(job.seed, "measure", world.rank))
-    dataset = job.dataset()
+    dataset = _numbered(job)
     stages: dict[tuple[str, str], Stage] = {}
     for run in (_MODULE, *wanted.wholes):
         if (run.form, run.execution) not in stages:

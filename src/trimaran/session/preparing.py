@@ -8,6 +8,7 @@ from trimaran.errors import InputError
 from trimaran.graph import Graph
 from trimaran.job import Job
 from trimaran.planner import EpochData
+from trimaran.program.feeding import IN_LINE, Feeding
 from trimaran.session.calibrated import Calibrated, find_calibrated
 from trimaran.session.jobs import JobSource
 from trimaran.session.planned import Progress
@@ -77,14 +78,36 @@ def prepare(source: JobSource, request: PlanRequest, progress: Progress) -> Prep
     cluster = local_cluster(request)
     progress("capturing the graph", 0, 0)
     graph = capture(job).graph
-    return Prepared(job=job, graph=graph, cluster=cluster, data=epoch_data(job), calibrated=calibrated)
+    data = epoch_data(job)
+    if not data.numbered and request.pins.workers:
+        from trimaran.runtime.feed import check_streamed
+
+        check_streamed(job, Feeding(workers=request.pins.workers))
+    return Prepared(job=job, graph=graph, cluster=cluster, data=data, calibrated=calibrated)
 
 
 def epoch_data(job: Job) -> EpochData:
-    """How many samples an epoch of a job has."""
-    from trimaran.runtime.feed import check_length, dataset_length
+    """How many samples an epoch of a job has; with a sampler its first one.
 
-    samples = dataset_length(job.dataset())
-    check_length(samples, job)
-    held_out = 0 if job.evaluation_dataset is None or job.metric is None else dataset_length(job.evaluation_dataset())
-    return EpochData(samples=samples, evaluation_samples=held_out, drop_last=job.drop_last)
+    Random states are afterwards what they were, whatever a sampler draws.
+
+    Raises:
+        InputError: the data or the sampler will not do
+    """
+    from trimaran.graph.datasets import is_stream
+    from trimaran.graph.untouched import preserved_randomness
+    from trimaran.runtime.feed import check_length, check_streamed, data_length, draw_order, make_dataset
+
+    with preserved_randomness():
+        dataset = make_dataset(job)
+        samples, numbered = data_length(dataset), not is_stream(dataset)
+        if not numbered:
+            check_streamed(job, IN_LINE)
+        elif samples is not None:
+            if job.sampler is not None:
+                samples = len(draw_order(job, dataset, samples, 0))
+            check_length(samples, job)
+        held_out: int | None = 0
+        if job.evaluation_dataset is not None and job.metric is not None:
+            held_out = data_length(job.evaluation_dataset())
+    return EpochData(samples=samples, evaluation_samples=held_out, drop_last=job.drop_last, numbered=numbered)

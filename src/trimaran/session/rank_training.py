@@ -145,8 +145,9 @@ def needs_graph(strategy: Strategy) -> bool:
 def _train_epochs(executor: Any, feed: Any, job: Any, world: "World") -> list[Epoch]:
     held_out = job.evaluation_dataset() if job.evaluation_dataset is not None and job.metric is not None else None
     epochs: list[Epoch] = []
-    total = job.epochs * feed.batches
-    if total > ALL_OBSERVED:
+    # 0 where it is not known, as of a stream that does not say; then it may be long.
+    total = job.epochs * (feed.batches or 0)
+    if not total or total > ALL_OBSERVED:
         executor.observe_one_in(OBSERVED_ONE_IN)
     for number in range(1, job.epochs + 1):
         losses, samples, started = 0.0, 0, time.perf_counter()

@@ -157,7 +157,7 @@ def test_a_run_that_changes_its_ranks_in_the_middle_of_an_epoch_sees_each_sample
     """30 samples in batches of 7, two batches by each number of ranks, the rest of two epochs by one."""
     whole = feed(job(30, 7))
     expected = targets(whole) + targets(whole)
-    state = feed(job(30, 7)).state_dict()
+    state: dict[str, Any] = feed(job(30, 7)).state_dict()
     seen: list[list[int]] = []
     for replicas in stages:
         own = [feed(job(30, 7), replicas=replicas, replica=replica) for replica in range(replicas)]
@@ -166,8 +166,8 @@ def test_a_run_that_changes_its_ranks_in_the_middle_of_an_epoch_sees_each_sample
             one.load_state_dict(state)
             parts.append([share.whole()[1].tolist() for share in islice(one.shares(), 2)])
         seen += [list(chain(*batch)) for batch in zip(*parts, strict=True)]
-        (state,) = {tuple(sorted(one.state_dict().items())) for one in own}
-        state = dict(state)
+        (place,) = {tuple(sorted(one.state_dict().items())) for one in own}
+        state = dict(place)
     last = feed(job(30, 7))
     last.load_state_dict(state)
     while last.epoch < 2:

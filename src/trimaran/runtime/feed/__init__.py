@@ -1,7 +1,7 @@
 """The training data of a rank: in which order, who loads what, how far ahead, and what that took."""
 
 from trimaran.runtime.feed.agreeing import ALONE, Agreement
-from trimaran.runtime.feed.data import check_length, data_length, dataset_length, make_dataset
+from trimaran.runtime.feed.data import check_length, check_streamed, data_length, dataset_length, make_dataset
 from trimaran.runtime.feed.feed import Feed
 from trimaran.runtime.feed.opening import open_feed
 from trimaran.runtime.feed.orders import draw_order, sample_order
@@ -18,6 +18,7 @@ __all__ = [
     "Shares",
     "StreamReader",
     "check_length",
+    "check_streamed",
     "data_length",
     "dataset_length",
     "draw_order",

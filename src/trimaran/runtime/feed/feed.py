@@ -131,14 +131,20 @@ class Feed:
 
         With a sampler those of the epoch that was begun last; the length that a stream says may turn out wrong.
         """
-        samples = self._epoch_samples
+        samples = self.epoch_samples
         if samples is None:
             return None
         full, left = divmod(samples, self._job.global_batch_size)
         return full + (0 if self._job.drop_last or left < self._replicas else 1)
 
     @property
-    def _epoch_samples(self) -> int | None:
+    def streams(self) -> bool:
+        """Whether the data are a stream."""
+        return self._stream is not None
+
+    @property
+    def epoch_samples(self) -> int | None:
+        """Samples of an epoch, as those of `batches`."""
         if self._orders is not None and self._orders.sampled:
             return len(self._orders.of(self._orders.known))
         return self.samples
@@ -147,7 +153,7 @@ class Feed:
     def notes(self) -> tuple[str, ...]:
         """What a person should know: samples that are left out, or that are not kept although they should be."""
         notes = list(self._notes)
-        left = (self._epoch_samples or 0) % self._job.global_batch_size
+        left = (self.epoch_samples or 0) % self._job.global_batch_size
         if self._stream is None and not self._job.drop_last and 0 < left < self._replicas:
             notes.append(
                 f"the last {left} samples of each epoch are left out: they are fewer than the {self._replicas} replicas"
@@ -238,10 +244,10 @@ class Feed:
             raise other_order(epoch)
         if not self.batches:
             raise InputError(
-                f"the sampler gave {self._epoch_samples} indices for epoch {epoch}, of which no global batch is made: "
+                f"the sampler gave {self.epoch_samples} indices for epoch {epoch}, of which no global batch is made: "
                 "give more, or leave the epoch out",
                 epoch=epoch,
-                samples=self._epoch_samples,
+                samples=self.epoch_samples,
             )
 
     def _streamed(self, stream: StreamReader, epoch: int) -> Iterator[Share]:

@@ -117,10 +117,15 @@ def prepare_task(source: JobSource, request: ConvergeRequest) -> Task:
     _check_metric(job, source.reference)
     from trimaran.cluster.detect import detect_cluster
     from trimaran.graph.capture import capture
-    from trimaran.runtime.feed import dataset_length
+    from trimaran.session.preparing import epoch_data
 
     captured = capture(job)
-    samples = dataset_length(job.dataset())
+    samples = epoch_data(job).samples
+    if samples is None:
+        raise InputError(
+            "how many samples an epoch has is not known, and batches are compared by epochs: give the stream of "
+            "Job.dataset __len__, or make a map-style data set"
+        )
     base = job.global_batch_size
     check_batches([base], samples=samples)
     microbatch = request.microbatch or base
