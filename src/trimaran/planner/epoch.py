@@ -30,6 +30,15 @@ class EpochData:
     drop_last: bool = False
     numbered: bool = True
 
+    def check_known(self) -> None:
+        """Refuse data of which it is not known how many samples they have.
+
+        Raises:
+            InputError: they are such
+        """
+        _known(self.samples, "an epoch")
+        _known(self.evaluation_samples, "an evaluation")
+
     def full_steps(self, batch: int) -> int:
         """Updates of an epoch on full batches.
 

@@ -83,6 +83,8 @@ def prepare(source: JobSource, request: PlanRequest, progress: Progress) -> Prep
         from trimaran.runtime.feed import check_streamed
 
         check_streamed(job, Feeding(workers=request.pins.workers))
+    if request.objective == "epoch":
+        data.check_known()
     return Prepared(job=job, graph=graph, cluster=cluster, data=data, calibrated=calibrated)
 
 
