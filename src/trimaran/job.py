@@ -33,17 +33,22 @@ class Job:
         model: makes the model; called after the seed is set, so that every rank makes the same one
         loss: a scalar that is a mean over the samples of a batch, or `(sum, weight)` where it is another mean; None for
             a model that returns an object with `.loss`
-        optimizer: makes the optimizer from its argument, an iterable of parameters that also has `named_parameters()`
+        optimizer: makes the optimizer from its argument, which iterates over parameters as `model.parameters()` does
+            and has `named_parameters()` as a model has, with the names of the model under every plan. It is called
+            several times: on each rank with what that rank updates, and with small stand-ins while a plan is made and
+            before training; hooks that it registers on the optimizer fire in training only
         dataset: makes the training data: map-style, or an `IterableDataset`
         global_batch_size: samples of one update, over all ranks
         evaluation_dataset: makes the data of `evaluate`; None: there is no evaluation
         metric: `(output, target)` (or `(output, batch)`) to the mean over the samples, higher is better
         collate: list of samples to batch; None: torch's default
-        lr_schedule: makes the schedule from the optimizer; stepped once an update
+        lr_schedule: makes the schedule from the optimizer; stepped once an update. One whose step needs a metric
+            (`ReduceLROnPlateau`) is stepped once an epoch, with the metric of the evaluation, or the mean loss of the
+            epoch where there is none
         epochs: passes over the training data
         target: stop when the metric reaches this
-        precision: "fp32"; "bf16", which is autocast over fp32 weights; "fp16", autocast with a gradient scaler; or
-            "fp64"
+        precision: "fp32"; "bf16", which is autocast over fp32 weights; "fp16", autocast with a gradient scaler, for
+            one device, replicas and zero=1; or "fp64"
         clip_norm: largest global norm of the gradients; None: no clipping
         seed: of initial weights, of the order of samples, and of dropout
         drop_last: leave out the last, smaller batch of an epoch
@@ -65,7 +70,7 @@ class Job:
 
     model: "Callable[[], nn.Module]"
     loss: Callable[..., Any] | None
-    optimizer: "Callable[[Iterable[nn.Parameter]], Optimizer]"
+    optimizer: "Callable[[Any], Optimizer]"
     dataset: "Callable[[], Dataset[Any]]"
     global_batch_size: int
     evaluation_dataset: "Callable[[], Dataset[Any]] | None" = None

@@ -1,6 +1,7 @@
 """Variants of the jobs of the zoo, by name, so that every rank can make the same one."""
 
 import dataclasses
+import functools
 import math
 import os
 import random
@@ -153,6 +154,29 @@ def half_frozen() -> Job:
 def lstm_unused() -> Job:
     """It has a layer that its output does not depend on; its weights must stay, and be saved."""
     return dataclasses.replace(zoo.lstm_fp64(), model=_with_unused)
+
+
+def dropped() -> Job:
+    """Dropout between two layers, so that each rank draws."""
+    layers = lambda: nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 1))  # noqa: E731
+    return Job(
+        name="dropped",
+        model=layers,
+        loss=functional.mse_loss,
+        optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-2),
+        dataset=lambda: TensorDataset(
+            *(torch.randn(64, n, generator=torch.Generator().manual_seed(n)) for n in (6, 1))
+        ),
+        global_batch_size=8,
+    )
+
+
+def summed() -> Job:
+    """Its loss is a sum over the samples, and is taken for a mean."""
+    model = lambda: nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 1))  # noqa: E731
+    return dataclasses.replace(
+        dropped(), model=model, loss=lambda output, target: functional.mse_loss(output, target, reduction="sum")
+    )
 
 
 def one_gradient() -> Job:
@@ -312,3 +336,289 @@ def _frozen_below() -> nn.Module:
     model.embedding.requires_grad_(False)
     model.lstm1.requires_grad_(False)
     return model
+
+
+def _decayed(parameters: Any, **options: Any) -> torch.optim.Optimizer:
+    """No decay for biases and norms, and twice the rate for the embedding, by name."""
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for name, parameter in parameters.named_parameters():
+        decay = 0.0 if name.endswith("bias") or "norm" in name else 0.1
+        rate = 2e-3 if name.startswith(("token", "position")) else 1e-3
+        groups.setdefault((decay, rate), []).append(parameter)
+    kind = options.pop("kind", torch.optim.AdamW)
+    return kind([{"params": of, "weight_decay": key[0], "lr": key[1]} for key, of in groups.items()], **options)
+
+
+def gpt_named() -> Job:
+    """Groups by name, clipped, with a schedule."""
+    return dataclasses.replace(
+        zoo.gpt_fp64(),
+        optimizer=_decayed,
+        clip_norm=0.05,
+        lr_schedule=lambda optimizer: torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=5e-3, total_steps=20),
+    )
+
+
+def gpt_tuples() -> Job:
+    """torch's optimizers take names and parameters; only the matrices are trained."""
+    return dataclasses.replace(
+        zoo.gpt_fp64(),
+        optimizer=lambda parameters: torch.optim.AdamW(
+            [(name, one) for name, one in parameters.named_parameters() if one.ndim == 2], lr=1e-2
+        ),
+    )
+
+
+class Spectral(torch.optim.Optimizer):
+    """The gradient of a matrix over its largest singular value, the rest as by SGD: it needs whole matrices."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.02})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for parameter in self.param_groups[0]["params"]:
+            step = parameter.grad
+            if step.ndim == 2:
+                step = step / torch.linalg.svdvals(step)[0]
+            parameter.sub_(step, alpha=self.param_groups[0]["lr"])
+
+
+class Normed(torch.optim.Optimizer):
+    """The gradient of each parameter over its norm, as LARS and LAMB have it."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.02})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for parameter in self.param_groups[0]["params"]:
+            parameter.sub_(parameter.grad / parameter.grad.norm(), alpha=self.param_groups[0]["lr"])
+
+
+class OneNorm(torch.optim.SGD):
+    """Clips by one norm over all its parameters in its step."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        nn.utils.clip_grad_norm_([one for group in self.param_groups for one in group["params"]], 0.05)
+        super().step(closure)
+
+
+class Noisy(torch.optim.SGD):
+    """Adds noise to the weights."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        super().step(closure)
+        for group in self.param_groups:
+            for one in group["params"]:
+                one.add_(torch.randn_like(one), alpha=1e-3)
+
+
+class TwoSteps(torch.optim.SGD):
+    """As sharpness-aware minimization is written: two passes a step."""
+
+    def first_step(self) -> None: ...
+
+    def second_step(self) -> None: ...
+
+
+def gpt_spectral() -> Job:
+    return dataclasses.replace(zoo.gpt_fp64(), optimizer=Spectral)
+
+
+def gpt_muon() -> Job:
+    """torch's, which iterates in bfloat16, so that the order of sums shows."""
+    return dataclasses.replace(
+        zoo.gpt_fp64(),
+        optimizer=lambda parameters: torch.optim.Muon([one for one in parameters if one.ndim == 2], lr=0.02),
+    )
+
+
+def gpt_normed() -> Job:
+    return dataclasses.replace(zoo.gpt_fp64(), optimizer=Normed)
+
+
+def gpt_one_norm() -> Job:
+    return dataclasses.replace(zoo.gpt_fp64(), optimizer=lambda parameters: OneNorm(parameters, lr=0.1))
+
+
+def gpt_noisy() -> Job:
+    return dataclasses.replace(zoo.gpt_fp64(), optimizer=lambda parameters: Noisy(parameters, lr=0.1))
+
+
+def gpt_two_steps() -> Job:
+    return dataclasses.replace(zoo.gpt_fp64(), optimizer=lambda parameters: TwoSteps(parameters, lr=0.1))
+
+
+def gpt_lbfgs() -> Job:
+    return dataclasses.replace(zoo.gpt_fp64(), optimizer=lambda parameters: torch.optim.LBFGS(parameters))
+
+
+def gpt_layerwise() -> Job:
+    """The rate of a parameter depends on how many were given."""
+
+    def make(parameters: Any) -> torch.optim.Optimizer:
+        named = list(parameters.named_parameters())
+        return torch.optim.SGD([{"params": [one], "lr": 0.1 * n / len(named)} for n, (_, one) in enumerate(named)])
+
+    return dataclasses.replace(zoo.gpt_fp64(), optimizer=make)
+
+
+def gpt_foreign() -> Job:
+    """The optimizer holds a parameter of the loss."""
+    scale = nn.Parameter(torch.ones((), dtype=torch.float64))
+    return dataclasses.replace(
+        zoo.gpt_fp64(), optimizer=lambda parameters: torch.optim.SGD([*parameters, scale], lr=0.1)
+    )
+
+
+@functools.cache
+def gpt_closed_over() -> Job:
+    """The optimizer holds the parameters of the one model that there is, whatever it is given."""
+    torch.manual_seed(0)
+    model = zoo.gpt_fp64().model()
+    return dataclasses.replace(
+        zoo.gpt_fp64(),
+        model=lambda: model,
+        optimizer=lambda parameters: torch.optim.SGD(model.parameters(), lr=0.1),
+    )
+
+
+def gpt_plateau() -> Job:
+    """A tenth of the rate as soon as the metric is not 10 % better."""
+    job = zoo.gpt_fp64()
+    return dataclasses.replace(
+        job,
+        lr_schedule=lambda optimizer: torch.optim.lr_scheduler.ReduceLROnPlateau(
+            optimizer, mode="max", factor=0.1, patience=0, threshold=0.1
+        ),
+        epochs=4,
+    )
+
+
+def gpt_fp16() -> Job:
+    """A loss so large that its gradients do not fit into fp16 until the scale has been halved a few times."""
+    job = zoo.gpt()
+    return dataclasses.replace(
+        job,
+        precision="fp16",
+        loss=lambda output, target: 2**6 * job.loss(output, target),  # type: ignore[misc]
+        optimizer=lambda parameters: torch.optim.AdamW(parameters.named_parameters(), lr=1e-3),
+        clip_norm=1.0,
+        lr_schedule=lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5),
+    )
+def wayward_adamw() -> Job:
+    """Which parameters have a gradient depends on the data. Batches of 7 from 94 samples: the last one of 3."""
+    return _wayward(lambda parameters: torch.optim.AdamW(parameters, lr=1e-2, weight_decay=0.3))
+
+
+def wayward_sgd() -> Job:
+    return _wayward(lambda parameters: torch.optim.SGD(parameters, lr=2e-2, momentum=0.9, weight_decay=0.1))
+
+
+def wayward_clipped() -> Job:
+    """The same, with a loss that is (sum, weight), clipped."""
+
+    def total(output: Any, target: torch.Tensor) -> tuple[torch.Tensor, float]:
+        return _wayward_loss(output, target) * target.shape[0], float(target.shape[0])
+
+    return dataclasses.replace(wayward_adamw(), clip_norm=0.05, loss=total)
+
+
+def _wayward(optimizer: Any) -> Job:
+    return Job(
+        name="wayward",
+        model=Wayward,
+        loss=_wayward_loss,
+        optimizer=optimizer,
+        dataset=_normal_pairs,
+        global_batch_size=7,
+        precision="fp64",
+    )
+
+
+def _normal_pairs() -> TensorDataset:
+    generator = torch.Generator().manual_seed(8)
+    return TensorDataset(torch.randn(94, 6, generator=generator), torch.randn(94, 2, generator=generator))
+
+
+def _wayward_loss(output: Any, target: torch.Tensor) -> torch.Tensor:
+    """The second head counts for samples with a large target, and is not asked where there is none."""
+    loss = functional.mse_loss(output[0], target)
+    large = target[:, 0] > 1.0
+    if large.any():
+        loss = loss + (output[1][large] - target[large]).square().sum() / target.numel()
+    return loss
+
+
+class Wayward(nn.Module):
+    """Experts, a layer that some samples leave out, a head that the loss may leave out, one that nobody uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(6, 8)
+        self.experts = nn.ModuleList(nn.Linear(8, 8) for _ in range(5))
+        self.deep = nn.Linear(8, 8)
+        self.head = nn.Linear(8, 2)
+        self.second = nn.Linear(8, 2)
+        self.never = nn.Linear(8, 2)
+        self.frozen = nn.Linear(8, 8).requires_grad_(requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        chosen = (2.0 * x[:, 0].abs()).long().clamp(max=4)
+        y = self.frozen(torch.tanh(self.first(x)))
+        routed = torch.zeros_like(y)
+        for number, expert in enumerate(self.experts):
+            mine = chosen == number
+            if mine.any():
+                routed = routed.index_put((mine,), expert(y[mine]))
+        left = x[:, 1] > 1.3
+        if left.any():
+            routed = routed.index_put((left,), torch.relu(self.deep(routed[left])))
+        return self.head(routed), self.second(routed)
+
+
+def two_heads() -> Job:
+    """The loss reads one of two heads, a layer is not used, and one is frozen; all weights decay."""
+    return dataclasses.replace(
+        wayward_adamw(),
+        name="two_heads",
+        model=TwoHeads,
+        loss=lambda output, target: functional.mse_loss(output[0], target),
+    )
+
+
+class TwoHeads(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(6, 8)
+        self.middle = nn.Linear(8, 8)
+        self.frozen = nn.Linear(8, 8).requires_grad_(requires_grad=False)
+        self.last = nn.Linear(8, 8)
+        self.head = nn.Linear(8, 2)
+        self.other = nn.Linear(8, 2)
+        self.never = nn.Linear(8, 2)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = torch.tanh(self.first(x))
+        y = torch.tanh(self.middle(y))
+        y = torch.tanh(self.last(self.frozen(y)))
+        return self.head(y), self.other(y)
+
+
+def forgetful() -> Job:
+    """It leaves out its second layer in every other forward, by a number of Python."""
+    return dataclasses.replace(wayward_sgd(), name="forgetful", model=Forgetful, loss=functional.mse_loss)
+
+
+class Forgetful(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 2))
+        self.forwards = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not torch.compiler.is_compiling():
+            self.forwards += 1
+        y = torch.tanh(self[0](x))
+        return self[2](self[1](y) if self.forwards < 3 else y)

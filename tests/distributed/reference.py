@@ -32,7 +32,7 @@ def train_plainly(job: Job, steps: int, *, replicas: int = 1, microbatches: int 
     torch.manual_seed(job.seed)
     dtype = torch.float64 if job.precision == "fp64" else torch.float32
     model = job.model().to(dtype)
-    optimizer = job.optimizer(model.parameters())
+    optimizer = job.optimizer(parameters_of(model))
     schedule = job.lr_schedule(optimizer) if job.lr_schedule else None
     found = Reference(model=model)
     for indices in _batches(job, steps, replicas):
@@ -44,6 +44,31 @@ def train_plainly(job: Job, steps: int, *, replicas: int = 1, microbatches: int 
         if schedule is not None:
             schedule.step()
     return found
+
+
+class _Parameters:
+    """What a job's optimizer is given: iterates as `model.parameters()`, and has names as the model has."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.named_parameters = model.named_parameters
+        self._model = model
+
+    def __iter__(self) -> Iterator[nn.Parameter]:
+        return self._model.parameters()
+
+
+def parameters_of(model: nn.Module) -> Any:
+    """What the optimizer of a plain loop is given."""
+    return _Parameters(model)
+
+
+def microbatches_of(job: Job, steps: int, replicas: int, microbatches: int) -> Iterator[list[tuple[Any, Any]]]:
+    """The microbatches of each global batch in fp32, replica after replica."""
+    dataset = job.dataset()
+    for indices in _batches(job, steps, replicas):
+        shares = torch.tensor(indices).tensor_split(replicas)
+        parts = [part.tolist() for share in shares for part in share.tensor_split(microbatches)]
+        yield [_collate([dataset[index] for index in part], torch.float32) for part in parts]
 
 
 def evaluate_plainly(job: Job, model: nn.Module) -> float:

@@ -127,10 +127,13 @@ def measure(
     for name, workers in names:
         strategy = Strategy(dp=world.size, feeding=Feeding(workers=workers))
         made: Job = globals()[name]()
-        found.append(run_job(world, made, strategy, program, evaluation, 8, gradient_bytes, samples=name in SAMPLED))
+        sampled = name in SAMPLED
+        found.append(
+            run_job(world, made, strategy, program, evaluation, 8, gradient_bytes, samples=sampled, use="always")
+        )
     return found
 
 
 def measure_strategy(world: World, name: str, strategy: Strategy, program: Program, evaluation: Program) -> RankRun:
     made: Job = globals()[name]()
-    return run_job(world, made, strategy, program, evaluation, 6, 0, samples=False)
+    return run_job(world, made, strategy, program, evaluation, 6, 0, samples=False, use="always")

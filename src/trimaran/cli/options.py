@@ -22,6 +22,13 @@ Memory = Annotated[
 Oversubscribe = Annotated[
     bool, typer.Option("--oversubscribe", help="Allow more ranks than the machine has devices.", show_default=False)
 ]
+AcceptInexact = Annotated[
+    bool,
+    typer.Option(
+        "--accept-inexact",
+        help="Allow plans that train something else than one process with the whole batch; the difference is printed.",
+    ),
+]
 PlanFile = Annotated[
     Path | None, typer.Option("--plan", help="Run this plan instead of making one.", show_default=False)
 ]

@@ -8,6 +8,7 @@ import typer
 from rich.markup import escape
 
 from trimaran.cli.options import (
+    AcceptInexact,
     Allow,
     Batch,
     Calibration,
@@ -85,6 +86,7 @@ def plan(
     samples_per_epoch: SamplesPerEpoch = None,
     execution: Execution = "any",
     calibration: Calibration = None,
+    accept_inexact: AcceptInexact = False,
     as_json: Json = False,
 ) -> None:
     """Find the fastest way to train a job that fits; print what was considered."""
@@ -129,6 +131,7 @@ def plan(
                 least_saved=least_saved,
                 samples_per_epoch=samples_per_epoch,
             ),
+            accept_inexact=accept_inexact,
         )
         if cluster is not None:
             plan_there(
@@ -161,6 +164,7 @@ def plan(
             objective=objective,
             execution=None if execution == "any" else execution,
             calibration=calibration,
+            **{"accept-inexact": accept_inexact},
         )
         if output is None and pins.names:
             command = shlex.join(["trimaran", "plan", job, *" ".join(pins.names).split(), "--output", "plan.json"])

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from trimaran.cli.options import (
+    AcceptInexact,
     Allow,
     Batch,
     Calibration,
@@ -40,6 +41,18 @@ GradientNoise = Annotated[
     ),
 ]
 
+Verify = Annotated[
+    int,
+    typer.Option(
+        "--verify",
+        help="Also run the first N steps as one process, compare gradients, weights, buffers and optimizer state, and "
+        "stop if they differ.",
+        min=0,
+        metavar="N",
+        show_default=False,
+    ),
+]
+
 
 def train(
     job: Reference,
@@ -62,6 +75,8 @@ def train(
     workers: Workers = None,
     calibration: Calibration = None,
     gradient_noise: GradientNoise = False,
+    accept_inexact: AcceptInexact = False,
+    verify: Verify = 0,
     as_json: Json = False,
 ) -> None:
     """Train a job by the best plan, or by a given one; report predicted against measured."""
@@ -93,6 +108,7 @@ def train(
                 workers=workers,
             ),
             target=parse_target(curve=curve),
+            accept_inexact=accept_inexact,
         )
         out = console()
         with progress_shown() as progress:
@@ -101,7 +117,9 @@ def train(
         if not as_json:
             print_plan(out, planned)
         with progress_shown() as progress:
-            trained = train_planned(planned, parent=runs, gradient_noise=gradient_noise, progress=progress)
+            trained = train_planned(
+                planned, parent=runs, gradient_noise=gradient_noise, verify=verify, progress=progress
+            )
         if as_json:
             print_json(report_document(trained.report))
         else:

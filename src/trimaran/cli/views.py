@@ -109,6 +109,9 @@ def print_candidates(out: Console, found: Search) -> None:
 
 def print_trained(out: Console, trained: Trained) -> None:
     """Print the epochs, predicted against measured, and where everything is."""
+    if trained.verified is not None:
+        out.print(escape(str(trained.verified)), soft_wrap=True)
+        print_notes(out, trained.verified.notes)
     for epoch in trained.epochs:
         accuracy = "" if epoch.accuracy is None else f"   accuracy {epoch.accuracy:.4f}"
         out.print(f"epoch {epoch.number:3d}   loss {epoch.loss:.4f}{accuracy}   {format_seconds(epoch.seconds)}")

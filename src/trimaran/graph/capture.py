@@ -16,11 +16,12 @@ from torch import fx, nn
 
 from trimaran.graph.batches import count_samples, is_sliceable, name_tensors, slice_batch
 from trimaran.graph.describe import describe_flow
+from trimaran.graph.examining import examine
 from trimaran.graph.exports import NotExportableError
 from trimaran.graph.flow import make_flow
 from trimaran.graph.hooks import modules_with_lost_hooks
 from trimaran.graph.outputs import OutputStructure
-from trimaran.graph.sample import SAMPLES, Samples, cast_model, make_model
+from trimaran.graph.sample import SAMPLES, Samples, cast_model, differing_sizes, make_model
 from trimaran.graph.types import Graph
 from trimaran.graph.untouched import device_of
 from trimaran.graph.verify import LARGEST_FLOPS, find_difference
@@ -63,8 +64,9 @@ def capture(job: Job, model: nn.Module | None = None, *, batch: Any = None) -> C
     if batch is None:
         given, size = Samples(job, device_of(model)), SAMPLES
         batch, fewer = given.batch(range(size)), given.batch(range(size - 1))
+        differing = differing_sizes(given)
     else:
-        size = count_samples(batch)
+        size, differing = count_samples(batch), ()
         fewer = slice_batch(batch, 0, size - 1)
     with torch.enable_grad():
         try:
@@ -73,10 +75,43 @@ def capture(job: Job, model: nn.Module | None = None, *, batch: Any = None) -> C
                     f"in a batch of {size} samples the first dims of the tensors are not all {size}, or it holds other "
                     "things than tensors"
                 )
+            if differing:
+                raise NotExportableError(
+                    f"{', '.join(differing)}: other sizes from batch to batch; pad to one length in Job.collate"
+                )
             return _capture_flow(job, model, batch)
         except NotExportableError as error:
             graph = describe_whole(job, model, run_whole(job, model, (fewer, batch), (size - 1, size)), str(error))
             return Capture(graph=graph, model=model, flow=None)
+
+
+def capture_and_look(job: Job) -> Capture:
+    """The graph of a job, with what the job was seen to do.
+
+    Args:
+        job: the job
+
+    Raises:
+        InputError: the model, the data or the loss of the job cannot be used
+    """
+    captured = capture(job)
+    return dataclasses.replace(captured, graph=looked_at(job, captured.graph, captured.model))
+
+
+def looked_at(job: Job, graph: Graph, model: nn.Module | None = None) -> Graph:
+    """A graph with what its job was seen to do.
+
+    Args:
+        job: the job
+        graph: of it
+        model: its model; None: it is made
+
+    Raises:
+        InputError: the model or the data cannot be made
+    """
+    too_large = 3 * sum(op.flops.at(SAMPLES) for op in graph.ops) > LARGEST_FLOPS
+    model = make_model(job) if model is None else model
+    return dataclasses.replace(graph, behaviour=examine(job, model, too_large=too_large))
 
 
 def _lost_hooks(model: nn.Module, flow: fx.GraphModule) -> list[str]:

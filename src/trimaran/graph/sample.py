@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.data import default_collate
 
 from trimaran.errors import InputError
-from trimaran.graph.batches import cast_batch, move_batch
+from trimaran.graph.batches import cast_batch, move_batch, name_tensors
 from trimaran.graph.data_faults import batching_fault, reading_fault
 from trimaran.graph.datasets import check_map_style, first_samples, is_stream
 from trimaran.graph.training_mode import begin_training
@@ -82,6 +82,22 @@ class Samples:
             batch = _collated(self._job, [_read(self._dataset, number) for number in numbers], numbers)
         batch = cast_batch(batch, torch.float64) if self._job.precision == "fp64" else batch
         return move_batch(batch, self._device)
+
+
+def differing_sizes(samples: Samples) -> tuple[str, ...]:
+    """The tensors that differ in more than their first dim between batches of equally many samples.
+
+    Args:
+        samples: of which batches are made
+
+    Raises:
+        InputError: a sample cannot be read, or they cannot be collated
+    """
+    starts = sorted({0, max(0, samples.count // 2 - SAMPLES), samples.count - SAMPLES})
+    batches = [samples.batch(range(start, start + SAMPLES)) for start in starts]
+    shapes = [{name: tensor.shape[1:] for name, tensor in name_tensors(batch).items()} for batch in batches]
+    names = dict.fromkeys(name for one in shapes for name in one)
+    return tuple(name for name in names if len({one.get(name) for one in shapes}) > 1)
 
 
 def sample_batch(job: Job, device: torch.device | str = "cpu") -> Any:

@@ -3,10 +3,13 @@
 A plain training loop calls `model.train()` before its first step. So does `begin_training`, with what such a loop
 leaves to the person who wrote the model:
 
-- a model that its factory returns in evaluation mode (Hugging Face's `from_pretrained` does) is trained in training mode
+- a model that its factory returns in evaluation mode, as Hugging Face's `from_pretrained` does, is trained in training
+  mode
 - a module that overrides `train()`, to keep frozen batch norms in evaluation mode, is asked
 - a part that the factory has put in evaluation mode, inside a model that is in training mode, stays there
 """
+
+import weakref
 
 from torch import nn
 
@@ -28,11 +31,20 @@ def begin_training(model: nn.Module) -> nn.Module:
         >>> [part.training for part in begin_training(model.eval())]
         [True, True]
     """
+    _RETURNED_IN_EVALUATION.setdefault(model, not model.training)
     kept = parts_in_evaluation(model)
     model.train()
     for part in kept:
         part.training = False
     return model
+
+
+_RETURNED_IN_EVALUATION: "weakref.WeakKeyDictionary[nn.Module, bool]" = weakref.WeakKeyDictionary()
+
+
+def was_in_evaluation(model: nn.Module) -> bool:
+    """Whether a model was in evaluation mode when `begin_training` saw it first."""
+    return _RETURNED_IN_EVALUATION.get(model, not model.training)
 
 
 def parts_in_evaluation(model: nn.Module) -> list[nn.Module]:

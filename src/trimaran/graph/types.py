@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 
+from trimaran.graph.behaviour import Behaviour
 from trimaran.graph.regions import Region, Stream
 
 
@@ -142,6 +143,7 @@ class Graph:
             in none
         stream: what lies between regions and can be split along sequences
         whole: for operations with large weights that no region has, the reason
+        behaviour: what the job was seen to do, beside what it computes; None: nobody has looked
     """
 
     name: str
@@ -157,6 +159,7 @@ class Graph:
     regions: tuple[Region, ...] = ()
     stream: Stream = field(default_factory=Stream)
     whole: Mapping[str, str] = field(default_factory=dict)
+    behaviour: Behaviour | None = None
 
     @property
     def digest(self) -> str:
@@ -226,5 +229,5 @@ _DIGESTS: "dict[int, tuple[weakref.ref[Graph], str]]" = {}
 def _digest(graph: Graph) -> str:
     plain = asdict(graph) | {"notes": (), "name": ""}
     # These follow from the rest.
-    del plain["regions"], plain["stream"], plain["whole"]
+    del plain["regions"], plain["stream"], plain["whole"], plain["behaviour"]
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]

@@ -9,14 +9,18 @@ import logging
 import random
 import sys
 import warnings
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from trimaran.job import Job
+from trimaran.job import Job, Precision
+
+AUTOCAST: Mapping[Precision, torch.dtype] = MappingProxyType({"bf16": torch.bfloat16, "fp16": torch.float16})
+"""To what the forward of a job is cast, by its precision; others run as they are."""
 
 
 @contextmanager
@@ -74,8 +78,9 @@ def quiet() -> Iterator[None]:
 
 
 def precision_context(job: Job, device: torch.device) -> Any:
-    """What the forward of a job runs in: autocast for bf16, nothing otherwise."""
-    return torch.autocast(device.type, dtype=torch.bfloat16) if job.precision == "bf16" else nullcontext()
+    """What the forward of a job runs in: autocast for bf16 and fp16, nothing otherwise."""
+    lower = AUTOCAST.get(job.precision)
+    return nullcontext() if lower is None else torch.autocast(device.type, dtype=lower)
 
 
 def device_of(model: nn.Module) -> torch.device:

@@ -1,7 +1,10 @@
 """Whether a flow computes what the user's model computes, by running both on data."""
 
+import random
+import time
 from typing import Any
 
+import numpy
 import torch
 from torch import Tensor, fx, nn
 
@@ -16,6 +19,12 @@ from trimaran.job import Job
 # being traced take another kernel then (Hugging Face's attention masks), so equality to the last bit is not asked for.
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 
+SEEDS = 8
+"""Under which a model that is quickly run is compared with its graph; under two of them any."""
+
+SECONDS = 0.3
+"""After this no further seed is tried [s]."""
+
 LARGEST_FLOPS = 2e11  # a few seconds on one core [FLOP]
 
 
@@ -23,7 +32,8 @@ def find_difference(job: Job, model: nn.Module, flow: fx.GraphModule, batch: Any
     """How a flow differs from the model, in words; None where it does not.
 
     Both run in train mode and, if asked, in eval mode, with the same random numbers, on one sample less than the model
-    was exported with. Compared are the tensors of the output, and the buffers afterwards.
+    was exported with. Compared are the tensors of the output, and the buffers afterwards. In train mode they run under
+    several seeds, as a forward may go other ways: a graph has one.
 
     Args:
         job: the job
@@ -33,10 +43,16 @@ def find_difference(job: Job, model: nn.Module, flow: fx.GraphModule, batch: Any
         evaluation: compare in eval mode too
     """
     fewer = slice_batch(batch, 0, count_samples(batch) - 1)
-    for training in (True, False) if evaluation else (True,):
-        expected = _run(job, model, lambda: take_apart(call_model(job, model, fewer))[0], training)
+    modes = [(True, seed) for seed in range(SEEDS)] + ([(False, 0)] if evaluation else [])
+    started_s = time.perf_counter()
+    for training, seed in modes:
+        if training and seed > 1 and time.perf_counter() - started_s > SECONDS:
+            continue
+        expected, drew = _run(job, model, lambda: take_apart(call_model(job, model, fewer))[0], training, seed)
+        if drew:
+            return "its forward draws from the generator of Python or NumPy, and a graph would repeat one draw"
         try:
-            found = _run(job, model, lambda: flow(*name_tensors(fewer).values()), training)
+            found, _ = _run(job, model, lambda: flow(*name_tensors(fewer).values()), training, seed)
         except Exception as error:  # noqa: BLE001 - whatever it is, this flow cannot be used
             return f"it fails on another batch size: {type(error).__name__}: {error}".splitlines()[0]
         if len(expected) != len(found) or not all(map(_equal, expected, found)):
@@ -44,13 +60,22 @@ def find_difference(job: Job, model: nn.Module, flow: fx.GraphModule, batch: Any
     return None
 
 
-def _run(job: Job, model: nn.Module, call: Any, training: bool) -> list[Tensor]:
+def _run(job: Job, model: nn.Module, call: Any, training: bool, seed: int) -> tuple[list[Tensor], bool]:
+    """Outputs and buffers, and whether a generator of the host was drawn from."""
     with quiet(), untouched(model), without_user_hooks(model), torch.no_grad():
         enter_mode(model, training=training)
-        torch.manual_seed(job.seed)
+        torch.manual_seed(job.seed + seed)
+        random.seed(job.seed + seed)
+        numpy.random.seed((job.seed + seed) % 2**32)  # noqa: NPY002 - the one that a forward would draw from
+        before = host_generators()
         with precision_context(job, device_of(model)):
             outputs = [tensor.clone() for tensor in call()]
-        return outputs + [tensor.clone() for tensor in model.buffers()]
+        return outputs + [tensor.clone() for tensor in model.buffers()], host_generators() != before
+
+
+def host_generators() -> tuple[Any, ...]:
+    """Where the global generators of Python and NumPy are."""
+    return random.getstate(), numpy.random.get_state()[1].tobytes()  # type: ignore[index]  # noqa: NPY002
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:

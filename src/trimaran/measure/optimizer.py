@@ -10,6 +10,8 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from trimaran.errors import InputError
+from trimaran.graph.optimizers import named_in
 from trimaran.job import Job
 from trimaran.measure.findings import Timed
 from trimaran.measure.fits import ListKey
@@ -22,7 +24,7 @@ class Updates:
     """Updates of the parameters of a model, by lists of them.
 
     Args:
-        job: makes the optimizer and the schedule
+        job: makes the optimizer; hooks on it do not fire, and there is no schedule, which may end
         model: on its device; the values of its parameters are put back after each round
         whole: runs its forward and backward
         clock: by which compute is measured
@@ -34,7 +36,16 @@ class Updates:
         self._clock = clock
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._trained = trained
-        self._lists = {list_key(chosen): (chosen, Updater(job, chosen, chosen)) for chosen in choose_lists(trained)}
+        self._lists: dict[ListKey, tuple[list[nn.Parameter], Updater]] = {}
+        for chosen in choose_lists(trained):
+            try:
+                updater = Updater(job, named_in(model, chosen), chosen, measured=True)
+            except InputError:
+                if not self._lists:
+                    raise
+                # An optimizer may want certain parameters to be there: then it is timed on fewer lists.
+                continue
+            self._lists[list_key(chosen)] = (chosen, updater)
 
     def run(self, repeats: int) -> dict[Timed, list[float]]:
         """Update each list after a forward and a backward of its own.

@@ -8,7 +8,6 @@ All ranks start each of these together, so that all are busy with the same. Impo
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -18,6 +17,7 @@ from trimaran.errors import ExecutionError
 from trimaran.graph.assemble import move_constants
 from trimaran.graph.capture import Capture, capture
 from trimaran.graph.datasets import first_samples, is_stream
+from trimaran.graph.optimizers import trained_parameters
 from trimaran.job import Job
 from trimaran.measure.clocks import open_clock
 from trimaran.measure.encoding import measure_encoding
@@ -169,9 +169,8 @@ def _measure_job(world: World, job: Job, captured: Capture, wanted: Wanted, find
 
 
 def _updater(job: Job, stage: Stage) -> Updater:
-    trained = [parameter for parameter in stage.module.parameters() if parameter.requires_grad]
-    # A schedule may end, and measuring goes on.
-    return Updater(replace(job, lr_schedule=None), trained, trained)
+    trained = trained_parameters(stage.module)
+    return Updater(job, trained, trained, measured=True)
 
 
 def _pass_item(passes: OperationPasses, contents: Mapping[str, str], loader: Repeated, size: int) -> Item:

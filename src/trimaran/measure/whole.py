@@ -1,9 +1,9 @@
 """What the whole model takes in one piece, as the runtime runs it.
 
-The runtime's own stages run here, with nothing to communicate: the user's module as it is, the same under DDP with a
-hook that reduces nothing, and the captured graph as one segment. Between their forwards and backwards lies what no
-single operation shows: Python, autograd's bookkeeping, DDP's hooks. Each forward is on a batch that was just loaded,
-and after an update of all parameters, as in a step, so that both find the caches as they do there. Runs inside the
+The runtime's own stages run here, with nothing to communicate: the user's module as it is; the same as a replica, whose
+hooks reduce nothing; and the captured graph as one segment. Between their forwards and backwards lies what no single
+operation shows: Python, autograd's bookkeeping, DDP's hooks. Each forward is on a batch that was just loaded, and after
+an update of all parameters, as in a step, so that both find the caches as they do there. Runs inside the
 ranks; imports torch.
 """
 
@@ -20,17 +20,21 @@ from trimaran.costs.tables import Form
 from trimaran.graph.batches import split_batch
 from trimaran.graph.capture import Capture
 from trimaran.graph.segments import build_segment
+from trimaran.graph.use import parameter_use
 from trimaran.job import Job
 from trimaran.measure.loading import Batches
 from trimaran.program.buckets import DEFAULT_BUCKET_BYTES
 from trimaran.program.types import Execution
+from trimaran.runtime.bucketed import BucketedReplica
 from trimaran.runtime.losses import loss_term
 from trimaran.runtime.precision import autocast
 from trimaran.runtime.replica import Replica
 from trimaran.runtime.segments import SegmentStage
+from trimaran.runtime.setup import replica_buckets
 from trimaran.runtime.stages import Stage, evaluating
 from trimaran.runtime.streams import Stamp, Streams
 from trimaran.runtime.updates import Updater
+from trimaran.runtime.used import Used
 from trimaran.runtime.world import World
 
 
@@ -48,6 +52,16 @@ def make_stage(job: Job, capture: Capture, world: World, form: Form, execution: 
         segment = build_segment(capture, (), 0)
         return SegmentStage(segment, execution=execution, buckets=(), reduce_bucket=_reduce_nothing)
     model = copy.deepcopy(capture.model) if form == "replicated" else capture.model
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if form == "replicated" and trained and parameter_use(capture.graph) != "always":
+        return BucketedReplica(
+            model,
+            own_loss=job.loss is None,
+            execution=execution,
+            buckets=replica_buckets(capture.graph, model, DEFAULT_BUCKET_BYTES),
+            reduce_bucket=_reduce_nothing,
+            used=Used(trained),
+        )
     return Replica(
         model,
         own_loss=job.loss is None,

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from trimaran.cluster import Cluster
 from trimaran.costs import CostTable, ProgramCosts, price
+from trimaran.costs.compute import own_form
 from trimaran.costs.mesh import device_order
 from trimaran.costs.tables import Curve, CurveKey
 from trimaran.costs.traced import TracedStep
@@ -46,6 +47,7 @@ class Problem:
         time_limit_s: time after which a search takes the best that it has [s]; None: it ends by itself
         gap: a search may stop when the best is within this share of what anything takes at least
         room: what there is to feed ranks with; None: they load in line
+        failed: ways of running (`way_of`) that were tried and failed, each with the reason
     """
 
     graph: Graph
@@ -62,6 +64,17 @@ class Problem:
     time_limit_s: float | None = None
     gap: float = 0.0
     room: Room | None = None
+    failed: Mapping[str, str] = field(default_factory=dict)
+
+
+def way_of(strategy: Strategy) -> str:
+    """How the runtime runs a strategy, in words: what fails so fails for all strategies that are run so.
+
+    Example:
+        >>> way_of(Strategy(dp=2, zero=3)), way_of(Strategy(dp=4, sync="p2p"))
+        ('replicated sharded3 all-reduce eager', 'replicated p2p eager')
+    """
+    return f"{own_form(strategy)} {strategy.sync} {strategy.execution}"
 
 
 def least(strategy: Strategy, problem: Problem) -> Bound:

@@ -37,7 +37,7 @@ from trimaran.planner.choice import choose, is_reference, pareto_front, simplici
 from trimaran.planner.feeding import fed
 from trimaran.planner.found import Search
 from trimaran.planner.hunt import Hunt, fill_up, find_fastest, order_of
-from trimaran.planner.problem import Problem
+from trimaran.planner.problem import Problem, way_of
 from trimaran.planner.rejecting import nothing_fits, too_slow
 from trimaran.planner.space import Rejection, enumerate_strategies
 from trimaran.planner.trials import Prospect, Trials
@@ -79,6 +79,11 @@ def _search_in_line(problem: Problem, trials: Trials | None = None) -> Search:
         hosts=problem.cluster.hosts,
     )
     hunt.rejected += rejected
+    failed = [strategy for strategy in strategies if way_of(strategy) in problem.failed]
+    hunt.rejected += [
+        Rejection(strategy=strategy, cause="failed", reason=problem.failed[way_of(strategy)]) for strategy in failed
+    ]
+    strategies = [strategy for strategy in strategies if way_of(strategy) not in problem.failed]
     left = find_fastest(_outlines(strategies, hunt), hunt)
     ruled_out = fill_up(left, hunt) if hunt.candidates else []
     refine_buckets(hunt, [prospect.strategy for prospect in ruled_out])

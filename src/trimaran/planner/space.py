@@ -17,8 +17,10 @@ from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.shapes import SCHEDULES, shapes
 from trimaran.program import Strategy
 from trimaran.program.buckets import DEFAULT_BUCKET_BYTES, FIRST_BUCKET_BYTES, gradient_buckets
+from trimaran.program.exactness import demand_of, objection
 from trimaran.program.nodes import even_nodes
 from trimaran.program.types import Execution
+from trimaran.program.updating import scaling_obstacle
 
 # Smaller buckets leave earlier, and pay the latency more often. The small one is for networks of a few 100 KiB.
 SMALLER_BUCKETS_BYTES = (2**20, 2**17)
@@ -26,9 +28,12 @@ SMALLER_BUCKETS_BYTES = (2**20, 2**17)
 LEAST_BUCKET_BYTES = 2**15
 """Below this a bucket is little more than its latency on any link."""
 
-Cause = Literal["cut", "batch", "memory", "bound", "compiling", "form", "unmeasured", "pin", "time"]
-"""What stands against a strategy: too few cuts, a batch that does not divide, memory, its lower bound, compile time, a
-combination that no program has, costs that were not measured, a pin, the time of the search."""
+Cause = Literal[
+    "inexact", "cut", "batch", "memory", "bound", "compiling", "form", "unmeasured", "pin", "time", "failed"
+]
+"""What stands against a strategy: that it would train something else, too few cuts, a batch that does not divide,
+memory, its lower bound, compile time, a combination that no program has, costs that were not measured, a pin, the time
+of the search, a trial run that failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +82,8 @@ def enumerate_strategies(
         sizes = bucket_sizes(graph, execution=execution) if devices > 1 else ()
         for strategy in shapes(devices, offers, execution=execution, pins=pins):
             tried = [one for one in _variants(strategy, sizes, pins, hosts) if not pins.objection(one)]
+            if graph.precision == "fp16" and not scaling_obstacle(strategy):
+                tried = [one for one in tried if not scaling_obstacle(one)]
             objection = _objection(tried[0], graph, batch) if tried else None
             if objection is not None:
                 rejected.append(objection)
@@ -131,8 +138,13 @@ def _different(graph: Graph, sizes: Sequence[int], execution: Execution) -> tupl
 
 def _objection(strategy: Strategy, graph: Graph, batch: int) -> Rejection | None:
     shares = strategy.dp * strategy.microbatches
+    inexact = objection(graph.behaviour, demand_of(strategy))
+    if inexact is not None:
+        return Rejection(strategy=strategy, cause="inexact", reason=inexact)
     if strategy.pp > 1 and not strategy.parts and not graph.cuts:
         return Rejection(strategy=strategy, cause="cut", reason="the network cannot be cut into stages")
+    if graph.precision == "fp16" and (unscaled := scaling_obstacle(strategy)):
+        return Rejection(strategy=strategy, cause="form", reason=unscaled)
     if batch % shares:
         why = f"a global batch of {batch} does not divide into {strategy.dp} × {strategy.microbatches} shares"
         return Rejection(strategy=strategy, cause="batch", reason=why)

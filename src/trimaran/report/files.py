@@ -41,6 +41,7 @@ class RunReport:
         noise: how far identical runs are apart here; None where that is not known
         memory: what the memory plan of rank 0 did, by name; None where everything was kept
         gradient_noise: noise scale of the gradients, as `gradient_noise_document` has it; None where nobody asked
+        verified: how far the first steps were from those of one process; None where nobody asked
         notes: what the user should know, such as what the model could not be used for
     """
 
@@ -55,6 +56,7 @@ class RunReport:
     noise: Noise | None = None
     memory: Mapping[str, Any] | None = None
     gradient_noise: Mapping[str, Any] | None = None
+    verified: Mapping[str, Any] | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -81,6 +83,7 @@ def report_document(report: RunReport) -> dict[str, Any]:
         "noise": noise_document(report.noise),
         "memory": None if report.memory is None else dict(report.memory),
         **({} if report.gradient_noise is None else {"gradient_noise": dict(report.gradient_noise)}),
+        **({} if report.verified is None else {"verified": dict(report.verified)}),
         "samples_per_s": report.samples_per_s,
         "final": dict(report.final),
         "run_dir": report.run_dir,

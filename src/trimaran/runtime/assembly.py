@@ -6,6 +6,7 @@ from functools import partial
 import torch.distributed as dist
 
 from trimaran.graph.capture import Capture
+from trimaran.graph.use import ParameterUse
 from trimaran.job import Job
 from trimaran.program.cut import carried
 from trimaran.program.layout import strategy_layout
@@ -23,6 +24,7 @@ from trimaran.runtime.pending import InFlight
 from trimaran.runtime.record import Recorder
 from trimaran.runtime.reductions import Reductions
 from trimaran.runtime.releases import released_sends
+from trimaran.runtime.scaling import LossScaler
 from trimaran.runtime.streams import open_streams
 from trimaran.runtime.updates import Updater
 from trimaran.runtime.world import World
@@ -52,6 +54,9 @@ def assemble(
     capture: Capture | None,
     part: Part,
     *,
+    updater: Updater,
+    scaler: LossScaler | None,
+    use: ParameterUse,
     world: World,
     channels: Channels,
     record: bool,
@@ -65,6 +70,9 @@ def assemble(
         program: of a training step
         capture: of the job, where the network is divided
         part: what this rank has
+        updater: of what this rank trains
+        scaler: scales losses; None: they are propagated as they are
+        use: which parameters get a gradient
         world: this process's
         channels: communicate
         record: write down what happens
@@ -78,18 +86,21 @@ def assemble(
     wire = None
     if strategy.compression is not None and strategy.dp > 1:
         codec = open_codec(strategy.compression, replicas=strategy.dp, seed=job.seed)
-        wire = Wire(codec, channels=channels, in_flight=in_flight, recorder=recorder)
+        wire = Wire(codec, replicas=strategy.dp, channels=channels, in_flight=in_flight, recorder=recorder)
     reductions = Reductions(
         world,
         channels=channels,
         in_flight=in_flight,
         recorder=recorder,
-        updater=part.updater or Updater(job, part.parameters, part.counted, elsewhere=part.elsewhere),
+        updater=updater,
+        scaler=scaler,
         tied=part.tied,
         buffers={number: tuple(stage.module.buffers()) for number, stage in part.stages.items()},
         homed=part.buckets,
         wire=wire,
         levels=_open_levels(strategy, program, world=world, channels=channels, in_flight=in_flight, recorder=recorder),
+        used=part.used,
+        all_used=use == "always",
     )
     noise = None
     if gradient_noise:
@@ -116,6 +127,7 @@ def assemble(
             released=released_sends(program, world.rank),
         ),
         reductions=reductions,
+        scaler=scaler,
         recorder=recorder,
     )
     return Machinery(recorder=recorder, reductions=reductions, interpreter=interpreter, gradient_noise=noise)

@@ -13,32 +13,47 @@ Every method but `fetch` is called on every rank, in the same order: they commun
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from trimaran.costs.convergence.noise_scale import Observation
 from trimaran.errors import InputError
 from trimaran.graph.capture import Capture
+from trimaran.graph.optimizers import optimizer_traits
 from trimaran.graph.sample import make_model
 from trimaran.graph.training_mode import begin_training
+from trimaran.graph.use import ParameterUse, parameter_use
 from trimaran.job import Job
 from trimaran.program.feeding import Feeding
 from trimaran.program.layout import strategy_layout
 from trimaran.program.types import Kind, Program, Strategy
 from trimaran.runtime.assembly import assemble
 from trimaran.runtime.channels import Channels, in_contact
-from trimaran.runtime.checkpoint import gather_weights, read_weights, write_weights
+from trimaran.runtime.checkpoint import model_weights, read_weights, write_weights
 from trimaran.runtime.evaluations import evaluation_states
 from trimaran.runtime.feed import Agreement, Feed, Share, open_feed
 from trimaran.runtime.gradient_noise import check_observable
 from trimaran.runtime.precision import place_model
+from trimaran.runtime.scaling import LossScaler
 from trimaran.runtime.seeds import derive_seed, seed_generators
-from trimaran.runtime.setup import bucket_instructions, check_capture, check_world, make_part, share_weights
+from trimaran.runtime.setup import (
+    bucket_instructions,
+    check_capture,
+    check_update,
+    check_world,
+    make_part,
+    make_updater,
+    share_weights,
+)
 from trimaran.runtime.stages import evaluating
 from trimaran.runtime.step_states import step_state
+from trimaran.runtime.whole_state import EVERYTHING, StateGatherer, WholeState
+from trimaran.runtime.whole_state import Kind as StateKind
 from trimaran.runtime.world import World
 from trimaran.timeline import HOST, Timeline
 
@@ -56,6 +71,7 @@ class Executor:
         model: the model, where there is no capture; None: made under the job's seed
         record: write down what happens; `recording` switches it later
         gradient_noise: note the norms of gradients in one step of so many, for `observations`; 0: in none
+        use: which parameters get a gradient; None: what the graph tells, and without one it may depend on the data
 
     Attributes:
         program: of a training step
@@ -64,7 +80,7 @@ class Executor:
 
     Raises:
         InputError: the strategy or the program does not fit the world, or the model cannot be cut; or gradient noise
-            cannot be seen under the strategy
+            cannot be seen under the strategy; or the optimizer cannot update under it as in a plain loop
     """
 
     def __init__(
@@ -79,6 +95,7 @@ class Executor:
         model: nn.Module | None = None,
         record: bool = True,
         gradient_noise: int = 0,
+        use: ParameterUse | None = None,
     ) -> None:
         if gradient_noise:
             check_observable(strategy, None if capture is None else capture.graph)
@@ -91,29 +108,42 @@ class Executor:
         self._layout = strategy_layout(strategy)
         self._replica, row, _ = self._layout.place_of(world.rank)
         self._model = place_model(model, precision=job.precision, device=world.device)
+        # Before the model is divided, and on every rank alike.
+        self._traits = optimizer_traits(job, self._model)
+        check_update(job, strategy, self._traits, gradient_noise=bool(gradient_noise))
         self.program = program
         self._instructions = program.ranks[world.rank]
         self._evaluation = evaluation.ranks[world.rank]
         self._buckets = bucket_instructions(self._instructions)
         self._channels = Channels([program, evaluation], world)
         share_weights(self._model, world, self._channels)
+        # Before parameters are replaced by shares.
+        self._state = StateGatherer(self._model)
+        if use is None:
+            use = parameter_use(None if capture is None else capture.graph)
         self._part = make_part(
             job,
             strategy,
             capture,
             self._model,
+            self._traits,
+            use=use,
             world=world,
             channels=self._channels,
             instructions=self._instructions,
             reduce_bucket=self._reduce_bucket,
         )
         self.reads = self._part.reads
+        self._scaler = LossScaler(world.device, self._channels.first_rank) if job.precision == "fp16" else None
         machinery = assemble(
             job,
             strategy,
             program,
             capture,
             self._part,
+            updater=self._part.updater or make_updater(job, strategy, self._part, self._model, self._traits),
+            scaler=self._scaler,
+            use=use,
             world=world,
             channels=self._channels,
             record=record,
@@ -140,6 +170,32 @@ class Executor:
     def optimizer(self) -> str:
         """Name of the optimizer's class; empty where this rank updates nothing."""
         return self._reductions.optimizer
+
+    @property
+    def learning_rate(self) -> float | None:
+        """That of the optimizer's first group; None where this rank updates nothing."""
+        return self._reductions.learning_rate
+
+    @property
+    def scaler(self) -> LossScaler | None:
+        """What scales losses in fp16, with the state that a checkpoint needs; None in any other precision."""
+        return self._scaler
+
+    @property
+    def follows_metric(self) -> bool:
+        """Whether the job's schedule is stepped by a metric at the end of an epoch; the same on every rank."""
+        return self._traits.needs_metric
+
+    def end_epoch(self, metric: float) -> None:
+        """An epoch has ended: one step of a schedule that follows a metric, such as `ReduceLROnPlateau`.
+
+        Args:
+            metric: of the epoch, the same on every rank: the evaluation's, or the mean loss where there is none
+
+        Raises:
+            InputError: the schedule fails
+        """
+        self._reductions.end_epoch(metric)
 
     def feed(self, feeding: Feeding | None = None) -> Feed:
         """This rank's part of the training data; it ends with the executor.
@@ -174,13 +230,15 @@ class Executor:
         self._recorder.add(f"{Kind.LOAD}0", HOST, start, self._recorder.stamp())
         return batch
 
-    def step(self, batch: Any, *, samples: int | None = None) -> float:
+    def step(self, batch: Any, *, samples: int | None = None, keep_gradients: bool = False) -> float:
         """Forward, backward and update on one global batch.
 
         Args:
             batch: a `Share` from `feed`, or this rank's share of the global batch as a batch; ignored on ranks that
                 read nothing
             samples: of the global batch, where `batch` is no `Share`; None: `Job.global_batch_size`
+            keep_gradients: keep copies of the gradients of the global batch, before they are clipped, for `full_state`;
+                until the next step
 
         Returns:
             Mean loss of the global batch, the same on every rank.
@@ -201,6 +259,10 @@ class Executor:
         )
         if self._noise is not None:
             self._noise.begin(self.steps)
+        self._state.forget_gradients()
+        self._reductions.settled = (
+            partial(self._state.keep_gradients, self._part.parameters) if keep_gradients else None
+        )
         try:
             self._interpreter.run(self._instructions, self._uses[0], state)
             loss = self._reductions.losses.loss(state)
@@ -275,14 +337,45 @@ class Executor:
 
     def weights(self) -> dict[str, torch.Tensor]:
         """The plain `state_dict` of the user's model, in host memory: on rank 0; on the others nothing."""
-        with in_contact(self._world.rank, "gathering the weights"):
-            return gather_weights(
-                self._model,
-                self._part.weights(),
-                rank=self._world.rank,
-                rows=[self._layout.rank(0, row) for row in range(self._strategy.pp)],
-                group=self._channels.control,
+        state = self.full_state(kinds=("parameter", "buffer"))
+        return model_weights(self._model, state) if self._world.rank == 0 else {}
+
+    def full_state(self, *, kinds: Sequence[StateKind] = EVERYTHING, compare: bool = False) -> WholeState:
+        """Parameters, buffers, optimizer state, and gradients that were kept, whole, in host memory: on rank 0.
+
+        Args:
+            kinds: what is wanted
+            compare: look whether ranks that have copies of one parameter, or of its state, have the same
+
+        Returns:
+            By the names of the user's model; on the other ranks an empty one.
+
+        Raises:
+            InputError: the optimizer keeps something of a share of a parameter that is not laid out like the share
+            ExecutionError: another rank is gone, or ranks that share a parameter have other pieces of its state
+        """
+        with in_contact(self._world.rank, "gathering the state"):
+            return self._state.gather(
+                self._part,
+                self._reductions.updater,
+                self._world,
+                self._channels.control,
+                kinds=kinds,
+                compare=compare,
             )
+
+    def hear_all(self, own: Any) -> list[Any]:
+        """What every rank says, by rank; every rank calls it.
+
+        Args:
+            own: said by this one
+        """
+        if self._channels.control is None:
+            return [own]
+        heard: list[Any] = [None] * self._world.size
+        with in_contact(self._world.rank, "a word to all ranks"):
+            dist.all_gather_object(heard, own, group=self._channels.control)
+        return heard
 
     def save(self, path: str | Path) -> None:
         """Write the plain `state_dict` of the user's model; rank 0 does.
@@ -324,5 +417,6 @@ class Executor:
         if number < len(buckets):
             self._reductions.start_bucket(buckets[number], flat, parameters)
         else:
-            # DDP has more of them in its first steps than the program says.
+            # DDP has more of them in its first steps than the program says; and what no operation of the graph uses is
+            # in buckets of its own.
             self._reductions.start_bucket(replace(buckets[-1], label=f"b{number}"), flat, parameters)

@@ -23,6 +23,7 @@ from trimaran.runtime.passages import backward_roots, return_gradients
 from trimaran.runtime.precision import autocast
 from trimaran.runtime.record import Recorder
 from trimaran.runtime.reductions import Reductions
+from trimaran.runtime.scaling import LossScaler
 from trimaran.runtime.stages import Divided, Stage
 from trimaran.runtime.state import Passage, State
 from trimaran.runtime.uses import Uses, find_uses
@@ -39,6 +40,7 @@ class Interpreter:
         reads: for each of these segments, the tensors of other segments that it reads
         exchanges: messages
         reductions: everything about collectives, and the update
+        scaler: scales losses; None: they are propagated as they are
         recorder: writes down what happened
     """
 
@@ -51,6 +53,7 @@ class Interpreter:
         reads: Mapping[int, Sequence[TensorSpec]],
         exchanges: Exchanges,
         reductions: Reductions,
+        scaler: LossScaler | None = None,
         recorder: Recorder,
     ) -> None:
         self._job = job
@@ -59,6 +62,7 @@ class Interpreter:
         self._reads = reads
         self._exchanges = exchanges
         self._reductions = reductions
+        self._scaler = scaler
         self._recorder = recorder
         self._uses: Uses = find_uses((), {}, lambda instruction: ())
 
@@ -142,6 +146,13 @@ class Interpreter:
             if stage.is_last:
                 passage.root, term = loss_term(self._job, output, batch, samples=samples, of=state.samples)
                 state.terms.append(term)
+        if self._scaler is not None and passage.root is not None:
+            if state.terms[-1].weighted:
+                raise InputError(
+                    "a loss that is (sum, weight) cannot be scaled for fp16, as its divisor is known only after the "
+                    'backward: return a mean over the samples, or use precision="bf16"'
+                )
+            passage.root = self._scaler.scale(passage.root)
         state.passages[segment, microbatch] = passage
         self._keep(instruction, state, passage.made)
         self._recorder.add(instruction.token, COMPUTE, start, self._recorder.stamp())

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from trimaran.graph.batches import cast_batch, move_batch
+from trimaran.graph.untouched import AUTOCAST
 from trimaran.job import Precision
 
 
@@ -34,7 +35,6 @@ def place_batch(batch: Any, *, precision: Precision, device: str) -> Any:
 
 
 def autocast(precision: Precision, device: str) -> AbstractContextManager[Any]:
-    """The context of a forward and its loss: autocast to bfloat16 for "bf16", else nothing."""
-    if precision == "bf16":
-        return torch.autocast(torch.device(device).type, dtype=torch.bfloat16)
-    return nullcontext()
+    """The context of a forward and its loss: autocast to 16 bits for "bf16" and "fp16", else nothing."""
+    lower = AUTOCAST.get(precision)
+    return nullcontext() if lower is None else torch.autocast(torch.device(device).type, dtype=lower)

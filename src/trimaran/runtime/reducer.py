@@ -3,6 +3,10 @@
 The same buckets, in the same order on every replica, as the program has them (`program.buckets`). Autograd tells when
 a parameter's gradient is there; a bucket whose last gradient has come is copied into one flat buffer, of which its
 gradients become views, so that the sum over the replicas need not be copied back.
+
+Where a parameter has no gradient when the backward has ended, zeros stand for it in the sum. Whether it has one
+afterwards is a question of who else may have used it. Where all replicas use the same parameters, nobody has, and it
+stays without. Where that depends on the data it has the sum, and `used` tells the others who has used what.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,6 +16,7 @@ from torch import nn
 
 from trimaran.errors import ExecutionError, InputError
 from trimaran.runtime.stages import ReduceBucket
+from trimaran.runtime.used import Used
 
 
 class BucketReducer:
@@ -20,13 +25,18 @@ class BucketReducer:
     Args:
         buckets: parameters of each bucket, in order of readiness
         reduce_bucket: starts an all-reduce
+        used: is told which parameters have a gradient here; None: all replicas use the same ones
     """
 
-    def __init__(self, buckets: Sequence[Sequence[nn.Parameter]], reduce_bucket: ReduceBucket) -> None:
+    def __init__(
+        self, buckets: Sequence[Sequence[nn.Parameter]], reduce_bucket: ReduceBucket, *, used: Used | None = None
+    ) -> None:
         self._buckets = [list(bucket) for bucket in buckets]
         self._reduce_bucket = reduce_bucket
+        self._used = used
         self._bucket_of = {id(parameter): number for number, bucket in enumerate(buckets) for parameter in bucket}
-        self._missing: list[int] = []
+        self._missing: list[set[int]] = []
+        self._unused: list[nn.Parameter] = []
         self._next = 0
         self._armed = False
         self._hooks = [
@@ -41,17 +51,24 @@ class BucketReducer:
         """
         coming = None if among is None else {id(parameter) for parameter in among}
         self._missing = [
-            sum(coming is None or id(parameter) in coming for parameter in bucket) for bucket in self._buckets
+            {id(parameter) for parameter in bucket if coming is None or id(parameter) in coming}
+            for bucket in self._buckets
         ]
+        self._unused = []
         self._next = 0
         self._armed = True
         self._hand_over_complete()
 
-    def finish(self) -> None:
-        """The backward has ended: what it did not reach has no gradient of this step, and its bucket goes now."""
+    def finish(self) -> list[nn.Parameter]:
+        """The backward has ended: what it did not reach has no gradient of it, and its bucket goes now.
+
+        Returns:
+            The parameters that have no gradient here in this step.
+        """
         while self._next < len(self._buckets):
             self._hand_over()
         self._armed = False
+        return self._unused
 
     def close(self) -> None:
         """Take the hooks off the parameters."""
@@ -78,29 +95,38 @@ class BucketReducer:
             )
         if number == len(self._buckets):
             return
-        self._missing[number] -= 1
+        self._missing[number].discard(id(parameter))
         self._hand_over_complete()
 
     def _hand_over_complete(self) -> None:
         # In order, though a later bucket may be complete before: collectives must match on all replicas.
-        while self._next < len(self._buckets) and self._missing[self._next] == 0:
+        while self._next < len(self._buckets) and not self._missing[self._next]:
             self._hand_over()
 
     def _hand_over(self) -> None:
         number = self._next
+        bucket = self._buckets[number]
         self._next += 1
-        self._reduce_bucket(number, _flatten(self._buckets[number]), self._buckets[number])
+        for parameter in bucket:
+            if parameter.grad is None:
+                self._unused.append(parameter)
+            elif self._used is not None:
+                self._used.note(parameter)
+        self._reduce_bucket(number, _flatten(bucket, keep_none=self._used is None), bucket)
 
 
-def _flatten(parameters: Sequence[nn.Parameter]) -> torch.Tensor:
+def _flatten(parameters: Sequence[nn.Parameter], *, keep_none: bool) -> torch.Tensor:
+    """The gradients one after another, and each a view of that; with `keep_none`, what has none stays so."""
     gradients = list(_gradients(parameters))
     if len(gradients) == 1 and gradients[0].is_contiguous():
-        parameters[0].grad = gradients[0]
+        if not (keep_none and parameters[0].grad is None):
+            parameters[0].grad = gradients[0]
         return gradients[0].view(-1)
     flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
     start = 0
     for parameter in parameters:
-        parameter.grad = flat[start : start + parameter.numel()].view_as(parameter)
+        if not (keep_none and parameter.grad is None):
+            parameter.grad = flat[start : start + parameter.numel()].view_as(parameter)
         start += parameter.numel()
     return flat
 
@@ -112,8 +138,8 @@ def _gradients(parameters: Sequence[nn.Parameter]) -> Iterator[torch.Tensor]:
             yield torch.zeros_like(parameter)
         elif gradient.is_sparse:
             raise InputError(
-                f"a parameter of shape {tuple(parameter.shape)} has a sparse gradient, which pipelines do not reduce: "
-                "make its layer with sparse=False"
+                f"a parameter of shape {tuple(parameter.shape)} has a sparse gradient, which buckets cannot have: make "
+                "its layer with sparse=False"
             )
         else:
             yield gradient

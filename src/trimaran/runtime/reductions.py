@@ -7,6 +7,9 @@ copies replica 0's. A scatter and a gather of "b<k>" are levels of its sum (`lev
 bucket up at its home only, and a broadcast of "b<k>" hands out its weights from there. "f<k>", "g<k>", "u<k>", "v<k>",
 "s<k>", "x<k>" and "y<k>" are what a library communicates inside an instruction of compute: there is nothing left to do
 for them either.
+
+Where replicas may use different parameters (`used`), the all-reduce of the losses waits for the end of the backward,
+and takes along what each has used. Gradients that nobody has made are dropped before anything is done with gradients.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,9 +28,11 @@ from trimaran.runtime.loss_sums import LossSums, own_loss, own_metric
 from trimaran.runtime.part import HasGradient
 from trimaran.runtime.pending import InFlight, Pending
 from trimaran.runtime.record import Recorder
+from trimaran.runtime.scaling import LossScaler
 from trimaran.runtime.state import State
 from trimaran.runtime.streams import Stamp
 from trimaran.runtime.updates import Updater
+from trimaran.runtime.used import Used
 from trimaran.runtime.world import World
 from trimaran.timeline import COMPUTE
 
@@ -44,12 +49,16 @@ class Reductions:
         tied: for each label of a "tie", the parameter
         buffers: of each segment, by its number
         homed: parameters of each bucket that has a home, by its label
+        scaler: unscales gradients, and says which steps are left out; None: there is no scale
         wire: adds up buckets of gradients with less on the wire; None: they go as they are
         levels: adds up buckets of gradients within nodes and then across them; None: all replicas at once
+        used: which parameters got a gradient here; None: the same ones on all replicas
+        all_used: every trained parameter has a gradient in every step
 
     Attributes:
         losses: sums of losses and metrics
         gradient_noise: notes the norms of gradients; None: nobody wants them
+        settled: called when the gradients are those of the global batch, before they are clipped; None: nobody asks
     """
 
     def __init__(
@@ -63,8 +72,11 @@ class Reductions:
         tied: Mapping[str, HasGradient],
         buffers: Mapping[int, Sequence[torch.Tensor]],
         homed: Mapping[str, Sequence[torch.nn.Parameter]],
+        scaler: LossScaler | None = None,
         wire: Wire | None = None,
         levels: Levels | None = None,
+        used: Used | None = None,
+        all_used: bool = True,
     ) -> None:
         self._world = world
         self._channels = channels
@@ -74,16 +86,34 @@ class Reductions:
         self._tied = tied
         self._buffers = buffers
         self._homed = homed
+        self._scaler = scaler
         self._wire = wire
         self._levels = levels
+        self._used = used
+        self._all_used = all_used
         self._weighted: bool | None = None
         self.losses = LossSums(world, channels.first_rank)
         self.gradient_noise: GradientNoise | None = None
+        self.settled: Callable[[], None] | None = None
+
+    @property
+    def updater(self) -> Updater:
+        """The update of this rank."""
+        return self._updater
 
     @property
     def optimizer(self) -> str:
         """Name of the optimizer's class; empty where this rank updates nothing."""
         return "" if self._updater.optimizer is None else type(self._updater.optimizer).__name__
+
+    @property
+    def learning_rate(self) -> float | None:
+        """That of the optimizer's first group; None where this rank updates nothing."""
+        return None if self._updater.optimizer is None else float(self._updater.optimizer.param_groups[0]["lr"])
+
+    def end_epoch(self, metric: float) -> None:
+        """One step of a schedule that follows a metric, where this rank has one."""
+        self._updater.end_epoch(metric)
 
     def second_moment(self, parameter: torch.nn.Parameter) -> tuple[torch.Tensor, float] | None:
         """The mean square of a parameter's earlier gradients, where the optimizer keeps it here."""
@@ -173,17 +203,34 @@ class Reductions:
         self._recorder.add(instruction.token, COMPUTE, start, self._recorder.stamp())
 
     def update(self, instruction: Instruction, state: State) -> None:
-        """Update the parameters, unless the loss is not a finite number."""
+        """Update the parameters, unless the loss is not a finite number, or scaled gradients are not."""
         self._wait(instruction)
         self._settle_gradients(state)
         # Before the weights are lost.
         self.losses.check(state)
         start = self._recorder.stamp()
-        self._updater.update()
+        if self._scaler is None or self._scaler.agree():
+            self._updater.update()
+        else:
+            self._updater.drop_gradients()
         self._recorder.add(instruction.token, COMPUTE, start, self._recorder.stamp())
 
     def _mean_loss(self, instruction: Instruction, state: State) -> None:
-        self._add_up(instruction, state, own_loss(state, self._world.device))
+        if self._used is None:
+            self._add_up(instruction, state, own_loss(state, self._world.device))
+        else:
+            state.late_loss = instruction
+
+    def _mean_loss_and_use(self, used: Used, instruction: Instruction, state: State) -> None:
+        device = self._world.device
+        own = torch.cat([own_loss(state, device), used.take(device)])
+
+        def store() -> None:
+            state.mean, state.used = own[:2], own[2:]
+
+        start = self._recorder.stamp()
+        work = self._channels.all_reduce(own, instruction.group)
+        self._launch(instruction, [work], [own], start=start).finish = store
 
     def _mean_metric(self, instruction: Instruction, state: State) -> None:
         self._add_up(instruction, state, own_metric(state, self._world.device))
@@ -220,19 +267,36 @@ class Reductions:
         if found is None:
             raise InputError(f"{instruction.id}: there is no gradient to add up", label=instruction.label)
         gradient = found.contiguous()
+        flags = []
+        if not self._all_used and isinstance(parameter, torch.Tensor):
+            # Each stage knows of its own use of a weight only.
+            flags = [torch.full((1,), float(parameter.grad is not None), device=gradient.device)]
         parameter.grad = gradient
         start = self._recorder.stamp()
-        self._launch(instruction, [self._channels.all_reduce(gradient, instruction.group)], [gradient], start=start)
+        works = [self._channels.all_reduce(one, instruction.group) for one in (gradient, *flags)]
+        pending = self._launch(instruction, works, [gradient, *flags], start=start)
+        if flags:
+
+            def drop() -> None:
+                if not float(flags[0]):
+                    parameter.grad = None
+
+            pending.finish = drop
 
     def _settle_gradients(self, state: State) -> None:
         """Make the gradients those of the global batch."""
         if state.gradients_ready:
             return
         state.gradients_ready = True
+        if self._used is not None and state.late_loss is not None:
+            self._mean_loss_and_use(self._used, state.late_loss, state)
         # Also buckets that the program does not have: DDP makes its own in the first step.
         if self._levels is not None:
             self._levels.settle()
         self._in_flight.wait_for_all(_carries_gradients)
+        if self._used is not None and state.late_loss is not None:
+            self._in_flight.wait(state.late_loss.token)
+            self._drop_unused(self._used, state)
         divisor = None
         if self._agree_on_weighted(state):
             self._in_flight.wait(f"{Kind.ALL_REDUCE}#loss")
@@ -240,8 +304,21 @@ class Reductions:
             divisor = self.losses.mean(state)[1]
             self._updater.divide(divisor)
             self._recorder.add(Kind.UPDATE, COMPUTE, before, self._recorder.stamp())
+        if self._scaler is not None:
+            self._scaler.unscale(self._updater.gradients())
         if self.gradient_noise is not None:
             self.gradient_noise.settle(state, divisor)
+        if self.settled is not None:
+            self.settled()
+
+    def _drop_unused(self, used: Used, state: State) -> None:
+        """Leave parameters that no replica has used without a gradient, as a plain loop does."""
+        if state.used is None:
+            return
+        for parameter in used.unused(state.used):
+            if self._wire is not None and parameter.grad is not None:
+                self._wire.give_back(parameter, parameter.grad)
+            parameter.grad = None
 
     def _agree_on_weighted(self, state: State) -> bool:
         """Whether the loss is (sum, weight): only the last stage has seen it, so it is asked, once in a run."""

@@ -14,6 +14,10 @@ see `losses`.
 
 DDP puts all gradients into one bucket in the first step, when it does not know their order yet; the first step has
 one all-reduce.
+
+It is for models of which every parameter has a gradient in every step. DDP can look for those that the forward has not
+used, but it waits for ever for one that the forward has used and the loss has not; other models have a
+`bucketed.BucketedReplica`. A parameter that lacks its gradient all the same is told at the end of the backward.
 """
 
 import inspect
@@ -29,6 +33,7 @@ from torch.nn.parallel import DistributedDataParallel
 from trimaran.graph.batches import split_batch
 from trimaran.program.buckets import DEFAULT_BUCKET_BYTES, FIRST_BUCKET_BYTES
 from trimaran.program.types import Execution
+from trimaran.runtime.bucketed import without_gradient
 from trimaran.runtime.stages import ReduceBucket
 
 
@@ -42,7 +47,6 @@ class Replica:
         group: the replicas; None: there is one
         bucket_bytes: size at which a bucket is reduced [bytes]
         reduce_bucket: starts an all-reduce
-        some_unused: parameters of the model take no part in its output
     """
 
     is_last = True
@@ -56,12 +60,13 @@ class Replica:
         group: dist.ProcessGroup | None,
         bucket_bytes: int,
         reduce_bucket: ReduceBucket,
-        some_unused: bool = False,
     ) -> None:
         self.module = model
         self._own_loss = own_loss
         self._single: nn.Module = torch.compile(model) if execution == "compiled" else model  # type: ignore[assignment]
         self._replicated: DistributedDataParallel | None = None
+        self._trained = sum(parameter.requires_grad for parameter in model.parameters())
+        self._hook = _Hook(reduce_bucket)
         if group is None or not any(parameter.requires_grad for parameter in model.parameters()):
             return
         self._replicated = DistributedDataParallel(
@@ -72,9 +77,8 @@ class Replica:
             **_without_buffers(),
             bucket_cap_mb=_bucket_cap_mb(bucket_bytes, execution),
             gradient_as_bucket_view=True,
-            find_unused_parameters=some_unused,
         )
-        self._replicated.register_comm_hook(reduce_bucket, _start_reduction)
+        self._replicated.register_comm_hook(self._hook, _start_reduction)
 
     def forward(
         self, batch: Any, received: Mapping[str, torch.Tensor], samples: int, *, completing: bool
@@ -93,6 +97,8 @@ class Replica:
         if roots:
             # Whether DDP reduces was decided in the forward.
             torch.autograd.backward(list(roots), list(gradients))
+        if completing and self._replicated is not None:
+            self._check_all_reduced()
 
     def evaluate(
         self, batch: Any, received: Mapping[str, torch.Tensor], samples: int
@@ -104,6 +110,33 @@ class Replica:
     def close(self) -> None:
         """Let go of DDP, which takes its hooks off; see `stages.Stage`."""
         self._replicated = None
+
+    def _check_all_reduced(self) -> None:
+        """DDP keeps back a bucket that lacks a gradient, and says so in the next forward only."""
+        reduced = self._hook.take()
+        if len(reduced) < self._trained:
+            known = {id(parameter) for parameter in reduced}
+            trained = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
+            missing = [parameter for parameter in trained if id(parameter) not in known]
+            # All of a bucket are kept back; those that lack a gradient are the reason.
+            raise without_gradient(self.module, [one for one in missing if one.grad is None] or missing)
+
+
+class _Hook:
+    """What DDP tells of its buckets.
+
+    Args:
+        reduce_bucket: starts an all-reduce
+    """
+
+    def __init__(self, reduce_bucket: ReduceBucket) -> None:
+        self.reduce_bucket = reduce_bucket
+        self.reduced: list[torch.Tensor] = []
+
+    def take(self) -> list[torch.Tensor]:
+        """The parameters whose buckets have gone since the last call."""
+        reduced, self.reduced = self.reduced, []
+        return reduced
 
 
 def _bucket_cap_mb(bucket_bytes: int, execution: Execution) -> float | None:
@@ -123,11 +156,13 @@ def _without_buffers() -> dict[str, Any]:
 
 
 def _start_reduction(
-    reduce_bucket: ReduceBucket,
+    hook: _Hook,
     bucket: dist.GradBucket,  # type: ignore[name-defined]  # DDP checks that it is this, spelled so
 ) -> torch.futures.Future[torch.Tensor]:
     buffer = bucket.buffer()
-    reduce_bucket(-1 if bucket.is_last() else bucket.index(), buffer, bucket.parameters())
+    parameters = bucket.parameters()
+    hook.reduced += parameters
+    hook.reduce_bucket(-1 if bucket.is_last() else bucket.index(), buffer, parameters)
     devices = [buffer.device] if buffer.is_cuda else []
     done: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
     done.set_result(buffer)

@@ -9,17 +9,23 @@ from torch import nn
 
 from trimaran.errors import InputError
 from trimaran.graph.capture import Capture
+from trimaran.graph.optimizers import OptimizerTraits, named_in
+from trimaran.graph.types import Graph
+from trimaran.graph.use import ParameterUse
 from trimaran.job import Job
 from trimaran.program.buckets import gradient_buckets
 from trimaran.program.nodes import is_chained
 from trimaran.program.types import Instruction, Kind, Program, Strategy
+from trimaran.program.updating import update_obstacle
+from trimaran.runtime.bucketed import BucketedReplica
 from trimaran.runtime.channels import Channels
-from trimaran.runtime.compression import wire_bytes
-from trimaran.runtime.homed import HomedReplica
 from trimaran.runtime.part import Part, ReduceSegmentBucket
 from trimaran.runtime.replica import Replica
 from trimaran.runtime.segmented import segmented_part
 from trimaran.runtime.segments import parameters_by_name
+from trimaran.runtime.stages import Stage
+from trimaran.runtime.updates import Updater
+from trimaran.runtime.used import Used
 from trimaran.runtime.world import World
 
 
@@ -65,6 +71,43 @@ def check_capture(job: Job, strategy: Strategy, capture: Capture | None) -> None
         )
 
 
+def check_update(job: Job, strategy: Strategy, traits: OptimizerTraits, *, gradient_noise: bool = False) -> None:
+    """Refuse a strategy under which the update would not be that of a plain loop.
+
+    Args:
+        job: the job
+        strategy: how it runs
+        traits: of its optimizer
+        gradient_noise: the norms of gradients are to be noted
+
+    Raises:
+        InputError: with the reason
+    """
+    found = update_obstacle(strategy, traits, precision=job.precision)
+    if found:
+        raise InputError(f"{job.name!r} cannot train under {strategy.name}: {found}", strategy=strategy.name)
+    if gradient_noise and job.precision == "fp16":
+        raise InputError("the gradient noise scale cannot be seen in fp16, where losses are scaled: use bf16 or fp32")
+
+
+def make_updater(job: Job, strategy: Strategy, part: Part, model: nn.Module, traits: OptimizerTraits) -> Updater:
+    """The job's optimizer over what a rank trains.
+
+    Args:
+        job: the job
+        strategy: how it runs
+        part: of the rank
+        model: the user's, which holds the parameters of the part under their names
+        traits: of the optimizer over all parameters
+
+    Raises:
+        InputError: the optimizer would not do on these what it does on all
+    """
+    some = bool(part.elsewhere) or strategy.pp > 1 or bool(strategy.shards)
+    parameters = named_in(model, part.parameters)
+    return Updater(job, parameters, part.counted, elsewhere=part.elsewhere, traits=traits if some else None)
+
+
 def share_weights(model: nn.Module, world: World, channels: Channels) -> None:
     """Give every rank the parameters and buffers of rank 0.
 
@@ -91,7 +134,9 @@ def make_part(
     strategy: Strategy,
     capture: Capture | None,
     model: nn.Module,
+    traits: OptimizerTraits,
     *,
+    use: ParameterUse,
     world: World,
     channels: Channels,
     instructions: Sequence[Instruction],
@@ -104,16 +149,22 @@ def make_part(
         strategy: how it is divided
         capture: of the job, where `check_capture` wants one
         model: the user's, on its device, with the weights of rank 0
+        traits: of the job's optimizer
+        use: which parameters get a gradient
         world: this process's
         channels: communicate
         instructions: of this rank, in a training step
         reduce_bucket: starts the reduction of a bucket
+
+    Raises:
+        InputError: the strategy is not for this use of parameters, or the program not for the strategy
     """
+    check_use(job, strategy, use)
     if strategy.zero > 1:
         # Imported where it is used: FSDP2 takes a second to import.
         from trimaran.runtime.zero import zero_part
 
-        return zero_part(job, strategy, model, world=world, channels=channels)
+        return zero_part(job, strategy, model, traits, use=use, world=world, channels=channels)
     buckets = bucket_instructions(instructions).get(0, [])
     if capture is not None and (strategy.segments > 1 or strategy.shards):
         make = _sharded_or_segmented(strategy)
@@ -128,9 +179,9 @@ def make_part(
             reduce_bucket=reduce_bucket,
         )
     elif capture is not None and strategy.sync == "p2p" and strategy.dp > 1:
-        part = homed_model(job, strategy, capture, model, reduces=buckets, reduce_bucket=reduce_bucket)
+        part = homed_model(job, strategy, capture, model, use=use, reduces=buckets, reduce_bucket=reduce_bucket)
     else:
-        part = whole_model(job, strategy, model, channels=channels, buckets=buckets, reduce_bucket=reduce_bucket)
+        part = whole_model(job, strategy, capture, model, use=use, channels=channels, reduce_bucket=reduce_bucket)
     if strategy.zero == 1 and strategy.dp > 1 and capture is not None:
         from trimaran.runtime.zero import share_update
 
@@ -160,13 +211,64 @@ def bucket_instructions(instructions: Sequence[Instruction]) -> dict[int, list[I
 _REDUCTIONS = (Kind.ALL_REDUCE, Kind.REDUCE, Kind.REDUCE_SCATTER)
 
 
+def check_use(job: Job, strategy: Strategy, use: ParameterUse) -> None:
+    """Refuse a strategy that divides a network of which another part is used from batch to batch.
+
+    Raises:
+        InputError: it does
+    """
+    if use != "varies":
+        return
+    if strategy.pp > 1 or strategy.segments > 1 or strategy.tp > 1 or strategy.shards:
+        raise InputError(
+            f"which parameters of {job.name!r} get a gradient depends on the data, and what is cut into parts runs all "
+            "of them: use data parallelism (pp=1, tp=1)"
+        )
+    if strategy.zero > 1 and strategy.units:
+        raise InputError(
+            f"which parameters of {job.name!r} get a gradient depends on the data, so a unit such as "
+            f"{strategy.units[0]!r} may be called on one replica and not on another, which would wait for it: shard "
+            "the model as a whole (units=()), or take zero=1",
+            units=strategy.units,
+        )
+
+
+def replica_buckets(graph: Graph | None, model: nn.Module, bucket_bytes: int) -> list[list[nn.Parameter]]:
+    """The buckets of all trained parameters of a model, in order of readiness: first those of the program.
+
+    Args:
+        graph: has the operations that use them; None: they are taken to be ready in the reverse order of the model
+        model: the user's
+        bucket_bytes: size at which a bucket is reduced [bytes]
+
+    Returns:
+        Buckets of one dtype and device each. What no operation of the graph uses is in buckets behind the others.
+    """
+    found: list[list[nn.Parameter]] = []
+    if graph is not None:
+        named = parameters_by_name(graph, model)
+        made = gradient_buckets(graph, graph.ops, bucket_bytes)
+        found = [[named[name] for name in bucket.parameters] for bucket in made]
+    placed = {id(parameter) for bucket in found for parameter in bucket}
+    opened: dict[tuple[torch.dtype, torch.device], list[nn.Parameter]] = {}
+    for parameter in reversed(list(model.parameters())):
+        if not parameter.requires_grad or id(parameter) in placed:
+            continue
+        kind = (parameter.dtype, parameter.device)
+        opened.setdefault(kind, []).append(parameter)
+        if sum(one.nbytes for one in opened[kind]) >= bucket_bytes:
+            found.append(opened.pop(kind))
+    return [*found, *opened.values()]
+
+
 def whole_model(
     job: Job,
     strategy: Strategy,
+    capture: Capture | None,
     model: nn.Module,
     *,
+    use: ParameterUse,
     channels: Channels,
-    buckets: Sequence[Instruction],
     reduce_bucket: ReduceSegmentBucket,
 ) -> Part:
     """The part of a rank that has the whole model.
@@ -174,23 +276,34 @@ def whole_model(
     Args:
         job: the job
         strategy: how
+        capture: says in which order gradients are ready; None: that is guessed, where it matters
         model: the user's, on its device
+        use: which parameters get a gradient
         channels: communicate
-        buckets: the all-reduces of the program; together they have every parameter that the captured forward uses
         reduce_bucket: starts the all-reduce of a bucket
     """
     parameters = tuple(parameter for parameter in model.parameters() if parameter.requires_grad)
-    reduced_bytes = sum(bucket.nbytes for bucket in buckets)
-    stage = Replica(
-        model,
-        own_loss=job.loss is None,
-        execution=strategy.execution,
-        group=channels.group(tuple(range(strategy.dp))) if strategy.dp > 1 else None,
-        bucket_bytes=strategy.bucket_bytes,
-        reduce_bucket=partial(reduce_bucket, 0),
-        some_unused=reduced_bytes < sum(wire_bytes(parameter, strategy.compression) for parameter in parameters),
-    )
-    return Part(stages={0: stage}, parameters=parameters, counted=parameters, tied={}, reads=True)
+    used = Used(parameters) if strategy.dp > 1 and parameters and use != "always" else None
+    stage: Stage
+    if used is None:
+        stage = Replica(
+            model,
+            own_loss=job.loss is None,
+            execution=strategy.execution,
+            group=channels.group(tuple(range(strategy.dp))) if strategy.dp > 1 else None,
+            bucket_bytes=strategy.bucket_bytes,
+            reduce_bucket=partial(reduce_bucket, 0),
+        )
+    else:
+        stage = BucketedReplica(
+            model,
+            own_loss=job.loss is None,
+            execution=strategy.execution,
+            buckets=replica_buckets(None if capture is None else capture.graph, model, strategy.bucket_bytes),
+            reduce_bucket=partial(reduce_bucket, 0),
+            used=used,
+        )
+    return Part(stages={0: stage}, parameters=parameters, counted=parameters, tied={}, reads=True, used=used)
 
 
 def homed_model(
@@ -199,16 +312,20 @@ def homed_model(
     capture: Capture,
     model: nn.Module,
     *,
+    use: ParameterUse,
     reduces: Sequence[Instruction],
     reduce_bucket: ReduceSegmentBucket,
 ) -> Part:
     """The part of a rank that has the whole model and is home to some of its buckets.
+
+    What no operation of the graph uses is at home where the last bucket is, and is handed out with it.
 
     Args:
         job: the job
         strategy: how
         capture: names its parameters
         model: the user's, on its device
+        use: which parameters get a gradient
         reduces: those of this rank, which say where each bucket is at home
         reduce_bucket: starts the reduce of a bucket
 
@@ -216,28 +333,31 @@ def homed_model(
         InputError: the program's buckets are not those of the strategy
     """
     graph = capture.graph
-    named = parameters_by_name(graph, model)
-    buckets = {
-        bucket.label: [named[name] for name in bucket.parameters]
-        for bucket in gradient_buckets(graph, graph.ops, strategy.bucket_bytes)
-    }
+    labels = [bucket.label for bucket in gradient_buckets(graph, graph.ops, strategy.bucket_bytes)]
+    filled = replica_buckets(graph, model, strategy.bucket_bytes)
     homes = {instruction.label: instruction.home == instruction.rank for instruction in reduces}
-    if homes.keys() != buckets.keys():
+    if not homes.keys() == set(labels) or (filled and not labels):
         raise InputError(
             f"the program reduces {len(homes)} buckets to their homes, and the strategy {strategy.name} makes "
-            f"{len(buckets)}: lower it again",
+            f"{len(labels)}: lower it again",
             program=len(homes),
-            strategy=len(buckets),
+            strategy=len(labels),
         )
+    buckets = dict(zip(labels, filled, strict=False))
+    if labels:
+        others = [parameter for bucket in filled[len(labels) :] for parameter in bucket]
+        buckets[labels[-1]] = [*buckets[labels[-1]], *others]
     own = {id(parameter) for label, bucket in buckets.items() if homes[label] for parameter in bucket}
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     mine = tuple(parameter for parameter in trained if id(parameter) in own)
-    stage = HomedReplica(
+    used = Used(trained) if trained and use != "always" else None
+    stage = BucketedReplica(
         model,
         own_loss=job.loss is None,
         execution=strategy.execution,
-        buckets=list(buckets.values()),
+        buckets=filled,
         reduce_bucket=partial(reduce_bucket, 0),
+        used=used,
     )
     return Part(
         stages={0: stage},
@@ -247,4 +367,5 @@ def homed_model(
         reads=True,
         buckets=buckets,
         elsewhere=tuple(parameter for parameter in trained if id(parameter) not in own),
+        used=used,
     )

@@ -1,7 +1,7 @@
 """A segment of the network on one rank, as the interpreter of a program sees it.
 
-`replica.Replica` and `homed.HomedReplica` are the user's own model, `segments.SegmentStage` is a part of it that was
-cut out by capture. What a stage does not know: messages, microbatch schedules, the loss.
+`replica.Replica` and `bucketed.BucketedReplica` are the user's own model, `segments.SegmentStage` is a part of it that
+was cut out by capture. What a stage does not know: messages, microbatch schedules, the loss.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

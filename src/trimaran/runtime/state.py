@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from trimaran.program.types import Instruction
 from trimaran.runtime.deferral import Deferred
 from trimaran.runtime.losses import LossTerm
 
@@ -59,6 +60,8 @@ class State:
         fetched: gives `mean` to the host, where it is on its way there
         norm: global norm of the gradients, squared, when it is known
         gradients_ready: the gradients are those of the global batch
+        late_loss: the all-reduce of the losses, where it waits for the gradients and takes along what was used
+        used: how many replicas have used each trained parameter, where that was asked and is known
     """
 
     number: int
@@ -76,6 +79,8 @@ class State:
     fetched: Callable[[], list[float]] | None = None
     norm: torch.Tensor | None = None
     gradients_ready: bool = False
+    late_loss: Instruction | None = None
+    used: torch.Tensor | None = None
 
     def take_gradient(self, microbatch: int, name: str) -> torch.Tensor | None:
         """The sum of the gradients of a tensor that are there, which are then gone; None: there are none.

@@ -13,11 +13,12 @@ from dataclasses import replace
 from trimaran.cluster import Cluster
 from trimaran.costs import CostTable
 from trimaran.costs.traced import TracedStep
-from trimaran.errors import ExecutionError, InfeasibleError
+from trimaran.errors import ExecutionError, InfeasibleError, InputError
 from trimaran.graph import Graph
 from trimaran.job import Job
 from trimaran.planner import Candidate, EpochData, Problem, Rejection, Search, enumerate_strategies, search
 from trimaran.planner.pins import NO_PINS, Pins
+from trimaran.planner.problem import way_of
 from trimaran.planner.virtualized import may_be_virtualized
 from trimaran.program.types import Execution
 from trimaran.session.feeding import room_of
@@ -69,6 +70,7 @@ def find_best(
         InfeasibleError: nothing fits
     """
     batch = job.global_batch_size
+    failed: dict[str, str] = {}
 
     def find(table: CostTable, *executions: Execution) -> Search:
         problem = Problem(
@@ -84,14 +86,21 @@ def find_best(
             time_limit_s=request.time_limit_s,
             gap=request.gap,
             room=room_of(job, data),
+            failed=dict(failed),
         )
         return _search_with_traces(problem, trace)
 
     def settle(table: CostTable, *executions: Execution) -> tuple[Search, CostTable]:
-        """Search, and again while what is chosen runs in a way that was not measured yet."""
+        """Search, and again while what is chosen runs in a way that was not measured yet, or that fails."""
         found = find(table, *executions)
         for _ in range(MOST_REHEARSALS):
-            better = None if rehearse is None else rehearse(found.chosen, table)
+            try:
+                better = None if rehearse is None else rehearse(found.chosen, table)
+            except (ExecutionError, InputError) as error:
+                strategy = found.chosen.strategy
+                failed[way_of(strategy)] = f"a trial run of {strategy.name} failed: {error.message}"
+                found = find(table, *executions)
+                continue
             if better is None:
                 break
             table = better

@@ -10,12 +10,13 @@ from trimaran.errors import InputError
 from trimaran.planner import Candidate, score
 from trimaran.planner.virtual import squeeze
 from trimaran.program import Plan, Prediction, check_against_graph, check_plan, plan_program, read_plan
+from trimaran.program.exactness import check_exact
 from trimaran.session.accuracy.following import source_as_planned
 from trimaran.session.feeding import fed_as_asked
 from trimaran.session.jobs import JobSource
 from trimaran.session.measuring import measure_job, rehearse_strategy, trace_job
 from trimaran.session.planned import Planned, Progress, ignore_progress
-from trimaran.session.preparing import local_cluster, prepare
+from trimaran.session.preparing import inexactness, local_cluster, prepare
 from trimaran.session.request import EVERYTHING, PlanRequest
 from trimaran.session.rows import predict
 from trimaran.simulator.overflow import check_memory
@@ -57,6 +58,7 @@ def load_plan(
         global_batch_size=job.global_batch_size,
     )
     strategy = fed_as_asked(plan.strategy, request.pins)
+    check_exact(graph.behaviour, strategy)
     program, plan = plan_program(plan, source=str(path)), replace(plan, strategy=strategy)
     check_against_graph(program, graph, strategy, batch=job.global_batch_size)
     size = job.global_batch_size // (plan.strategy.dp * plan.strategy.microbatches)
@@ -101,6 +103,7 @@ def load_plan(
         noise=calibrated.noise_of(plan.strategy),
         warnings=(
             *graph.notes,
+            *inexactness(graph, strategy),
             *calibrated.lacks(cluster.size),
             *_rejoined(plan.premises.link, cluster.link),
             *_rescored(plan.prediction, chosen),

@@ -6,8 +6,11 @@ from trimaran.cluster import Cluster
 from trimaran.cluster.detect import detect_cluster
 from trimaran.errors import InputError
 from trimaran.graph import Graph
+from trimaran.graph.behaviour import weighed
 from trimaran.job import Job
 from trimaran.planner import EpochData
+from trimaran.program import Strategy
+from trimaran.program.exactness import demand_of, difference
 from trimaran.program.feeding import IN_LINE, Feeding
 from trimaran.session.calibrated import Calibrated, find_calibrated
 from trimaran.session.jobs import JobSource
@@ -70,14 +73,16 @@ def prepare(source: JobSource, request: PlanRequest, progress: Progress) -> Prep
     Raises:
         InputError: the job is wrong, or more devices than there are
     """
-    from trimaran.graph.capture import capture
+    from trimaran.graph.capture import capture_and_look
 
     calibrated = find_calibrated(request)
     progress("reading the job", 0, 0)
     job = source.make()
     cluster = local_cluster(request)
     progress("capturing the graph", 0, 0)
-    graph = capture(job).graph
+    graph = capture_and_look(job).graph
+    if graph.behaviour is not None:
+        graph = replace(graph, behaviour=replace(graph.behaviour, accepted=request.accept_inexact))
     data = epoch_data(job)
     if not data.numbered and request.pins.workers:
         from trimaran.runtime.feed import check_streamed
@@ -85,7 +90,7 @@ def prepare(source: JobSource, request: PlanRequest, progress: Progress) -> Prep
         check_streamed(job, Feeding(workers=request.pins.workers))
     if request.objective == "epoch":
         data.check_known()
-    return Prepared(job=job, graph=graph, cluster=cluster, data=data, calibrated=calibrated)
+    return Prepared(job=weighed(job, graph.behaviour), graph=graph, cluster=cluster, data=data, calibrated=calibrated)
 
 
 def epoch_data(job: Job) -> EpochData:
@@ -113,3 +118,15 @@ def epoch_data(job: Job) -> EpochData:
         if job.evaluation_dataset is not None and job.metric is not None:
             held_out = data_length(job.evaluation_dataset())
     return EpochData(samples=samples, evaluation_samples=held_out, drop_last=job.drop_last, numbered=numbered)
+
+
+def inexactness(graph: Graph, strategy: Strategy) -> tuple[str, ...]:
+    """How far a strategy that was accepted trains something else, in words.
+
+    Args:
+        graph: of the job, with what was seen of it
+        strategy: that is run
+    """
+    seen = graph.behaviour
+    found = difference(seen, demand_of(strategy)) if seen is not None and seen.accepted else None
+    return () if found is None else (f"accepted, though it trains something else: {found}",)

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trimaran.graph.behaviour import Behaviour, weighed
+from trimaran.graph.use import ParameterUse
 from trimaran.program import Plan, Strategy, parse_program, plan_program
 from trimaran.report.gradient_noise import RunNoise, run_noise
 from trimaran.session.jobs import JobSource
@@ -13,6 +15,7 @@ from trimaran.session.runs import RunDirectory
 from trimaran.timeline import Timeline
 
 if TYPE_CHECKING:
+    from trimaran.runtime.verification import Verified, Verifier
     from trimaran.runtime.world import World
     from trimaran.session.virtual.report import MemoryReport
     from trimaran.session.virtual_memory import VirtualMemory
@@ -50,6 +53,7 @@ class RankResult:
         timeline: what happened when, on all ranks
         memory: what the memory plan did; None where everything was kept
         gradient_noise: noise scale of the gradients; None where it was not asked for
+        verified: how far the first steps were from those of one process; None where it was not asked for
         notes: what the run had to say of its data
     """
 
@@ -57,6 +61,7 @@ class RankResult:
     timeline: Timeline = field(default_factory=lambda: Timeline([]))
     memory: "MemoryReport | None" = None
     gradient_noise: RunNoise | None = None
+    verified: "Verified | None" = None
     notes: tuple[str, ...] = ()
 
 
@@ -64,10 +69,13 @@ def train_rank(
     world: "World",
     source: JobSource,
     plan: Plan,
+    behaviour: Behaviour | None,
     evaluation: str,
     run: Path,
     record: bool,
     gradient_noise: bool,
+    verify: int = 0,
+    use: ParameterUse | None = None,
 ) -> RankResult:
     """One rank's part of a run; started by `train_planned`.
 
@@ -75,14 +83,18 @@ def train_rank(
         world: this rank's
         source: where the job comes from
         plan: what is run
+        behaviour: what was seen of the job
         evaluation: text form of the program of an evaluation
         run: run directory
         record: note what happened when
         gradient_noise: observe the noise scale of the gradients
+        verify: compare so many of the first steps with one process
+        use: which parameters get a gradient; None: as the executor finds
     """
     from trimaran.runtime.executor import Executor
+    from trimaran.runtime.verification import Verifier
 
-    job = source.make()
+    job = weighed(source.make(), behaviour)
     captured = None
     if needs_graph(plan.strategy):
         from trimaran.graph.capture import capture
@@ -97,10 +109,12 @@ def train_rank(
         capture=captured,
         record=record,
         gradient_noise=1 if gradient_noise else 0,
+        use=use,
     )
     with held_to(plan.strategy) as memory:
         feed = executor.feed()
-        epochs = tuple(_train_epochs(executor, feed, job, world))
+        verifier = Verifier(executor, job, plan.strategy, world) if verify else None
+        epochs = tuple(_train_epochs(executor, feed, job, world, verifier, verify))
         notes = feed.notes
     noise = None
     if gradient_noise and epochs:
@@ -115,6 +129,7 @@ def train_rank(
         timeline=timeline,
         memory=None if memory is None else memory.report(),
         gradient_noise=noise,
+        verified=None if verifier is None else verifier.verified,
         notes=notes,
     )
 
@@ -142,7 +157,9 @@ def needs_graph(strategy: Strategy) -> bool:
     return divided or strategy.zero > 0 or strategy.sync == "p2p"
 
 
-def _train_epochs(executor: Any, feed: Any, job: Any, world: "World") -> list[Epoch]:
+def _train_epochs(
+    executor: Any, feed: Any, job: Any, world: "World", verifier: "Verifier | None", verify: int
+) -> list[Epoch]:
     held_out = job.evaluation_dataset() if job.evaluation_dataset is not None and job.metric is not None else None
     epochs: list[Epoch] = []
     # 0 where it is not known, as of a stream that does not say; then it may be long.
@@ -152,12 +169,20 @@ def _train_epochs(executor: Any, feed: Any, job: Any, world: "World") -> list[Ep
     for number in range(1, job.epochs + 1):
         losses, samples, started = 0.0, 0, time.perf_counter()
         for share in feed.shares():
-            loss = executor.step(share)
+            if verifier is None or executor.steps >= verify:
+                loss = executor.step(share)
+            else:
+                # The batch that is under way counts as done.
+                loss = verifier.step(share, epoch=feed.epoch, index=feed.index - 1)
+                if executor.steps == verify:
+                    verifier.close()
+                    world.report({"verified": str(verifier.verified)})
             losses += loss * share.samples
             samples += share.samples
             world.report({"step": executor.steps, "of": total, "epoch": number, "loss": loss})
         seconds = time.perf_counter() - started
         accuracy = executor.evaluate(held_out) if held_out is not None else None
+        executor.end_epoch(losses / samples if accuracy is None else accuracy)
         epoch = Epoch(number=number, loss=losses / samples, accuracy=accuracy, seconds=seconds, samples=samples)
         epochs.append(epoch)
         world.report({"finished": number, **_row(epoch)})

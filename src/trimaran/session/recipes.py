@@ -167,7 +167,14 @@ class FollowedSchedule:
         holds: bool,
     ) -> None:
         self.optimizer = optimizer
+        from trimaran.graph.optimizers import takes_metric  # it imports torch, which commands do without
+
         self._inner = None if inner is None else inner(optimizer)
+        if self._inner is not None and takes_metric(self._inner):
+            raise InputError(
+                f"the schedule {type(self._inner).__name__} follows a metric, and how it goes at another batch is not "
+                "known before: plan with the job's own batch, or give a schedule that is stepped once an update"
+            )
         self._factor, self._pace, self._warmup, self._holds = factor, pace, warmup, holds
         self._own = [group["lr"] for group in optimizer.param_groups]
         self._largest = list(self._own)

@@ -25,6 +25,7 @@ from torch.utils.data import DataLoader, default_collate
 from trimaran.costs.replicate import Remedies
 from trimaran.costs.replicate_machine import CHUNK_BYTES
 from trimaran.errors import InputError
+from trimaran.graph.optimizers import make_optimizer, trained_parameters
 from trimaran.graph.sample import make_model
 from trimaran.job import Job
 from trimaran.runtime.feed import dataset_length, sample_order
@@ -56,7 +57,7 @@ class Star:
         self._model = make_model(job)
         trained = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
         # Only the first device updates.
-        self._optimizer = job.optimizer(trained) if self._first else None
+        self._optimizer = make_optimizer(job, trained_parameters(self._model)) if self._first else None
         self._trained = _groups(trained)
         held = [*self._model.parameters(), *self._model.buffers()]
         self._held = _groups([tensor for tensor in held if tensor.is_floating_point()])

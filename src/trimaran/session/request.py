@@ -31,6 +31,7 @@ class PlanRequest:
         time_limit_s: time after which the search takes the best that it has [s]; None: it ends by itself
         gap: the search may stop when its best is within this share of what anything takes at least
         target: curve, batches and prices of a training to a target
+        accept_inexact: plans by which something else would be trained than by one process are not refused
     """
 
     devices: int | None = None
@@ -44,6 +45,7 @@ class PlanRequest:
     time_limit_s: float | None = None
     gap: float = 0.0
     target: TargetRequest = NO_TARGET
+    accept_inexact: bool = False
 
     @property
     def asks_for_outlook(self) -> bool:
@@ -67,6 +69,7 @@ def parse_request(
     time_limit_s: float | None = None,
     gap: float = 0.0,
     target: TargetRequest = NO_TARGET,
+    accept_inexact: bool = False,
 ) -> PlanRequest:
     """A request as it is written on the command line.
 
@@ -82,6 +85,7 @@ def parse_request(
         time_limit_s: as in `PlanRequest`
         gap: as in `PlanRequest`
         target: as in `PlanRequest`
+        accept_inexact: as in `PlanRequest`
 
     Raises:
         InputError: a text that means nothing
@@ -103,6 +107,7 @@ def parse_request(
         time_limit_s=time_limit_s,
         gap=gap,
         target=target,
+        accept_inexact=accept_inexact,
     )
 
 

@@ -11,15 +11,18 @@ Every rank runs the same script. What the plan says of this rank, the session do
 """
 
 import atexit
+import math
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from trimaran.costs.convergence.noise_scale import NoiseScale, as_scaled, estimate_noise_scale
 from trimaran.errors import InputError
-from trimaran.graph.capture import Capture, capture
+from trimaran.graph.behaviour import weighed
+from trimaran.graph.capture import Capture, capture_and_look
 from trimaran.job import Job
 from trimaran.program import (
     Plan,
@@ -32,6 +35,7 @@ from trimaran.program import (
     plan_program,
     read_plan,
 )
+from trimaran.program.exactness import check_exact
 from trimaran.runtime.executor import Executor
 from trimaran.runtime.feed import Feed
 from trimaran.runtime.world import World, join_world, leave_world
@@ -85,12 +89,18 @@ class Session:
         self._virtual = self._memory.enter_context(held_to(strategy))
         self._feed = self._executor.feed()
         self._fetched: tuple[Any, int] | None = None
+        self._losses: list[tuple[float, int]] = []
+        self._scored: float | None = None
         self._closed = False
         # A thread of gloo that outlives the interpreter would end the process with an error.
         atexit.register(self.close)
 
     def batches(self) -> Iterator[Any]:
         """This rank's share of each global batch, for the epochs of the job.
+
+        A schedule that follows a metric is stepped between the epochs, with that of the evaluation: the loop's, if it
+        evaluated the job's data after the last step, else one that is done here. Without evaluation, with the mean
+        loss.
 
         Yields:
             A batch as the job's collate makes it; an empty tuple on a rank that reads no data.
@@ -100,6 +110,21 @@ class Session:
                 batch = self._executor.fetch(share)
                 self._fetched = (batch, share.samples)
                 yield batch
+            if self._executor.follows_metric:
+                self._executor.end_epoch(self._metric_of_epoch())
+            self._losses, self._scored = [], None
+
+    def _metric_of_epoch(self) -> float:
+        """What a schedule follows: the metric after the last step, which is found where the loop has not; or the loss.
+
+        Every rank asks at the same point of the loop, as it communicates.
+        """
+        if self._scored is not None:
+            return self._scored
+        if self.job.evaluation_dataset is not None and self.job.metric is not None:
+            return self.evaluate()
+        samples = sum(count for _, count in self._losses)
+        return sum(loss * count for loss, count in self._losses) / samples if samples else math.nan
 
     @property
     def epoch(self) -> int:
@@ -133,7 +158,11 @@ class Session:
         if self._fetched is not None and batch is self._fetched[0]:
             samples = self._fetched[1]
         self._fetched = None
-        return self._executor.step(batch, samples=samples)
+        loss = self._executor.step(batch, samples=samples)
+        if self._executor.follows_metric:
+            self._losses.append((loss, samples or self.job.global_batch_size))
+            self._scored = None
+        return loss
 
     def evaluate(self, dataset: Any = None) -> float:
         """The job's metric.
@@ -147,13 +176,17 @@ class Session:
         Raises:
             InputError: the job has no metric, or there is no data
         """
+        own = dataset is None
         if dataset is None:
             if self.job.evaluation_dataset is None:
                 raise InputError(
                     f"the job {self.job.name!r} has no evaluation_dataset: give it one, or session.evaluate(dataset)"
                 )
             dataset = self.job.evaluation_dataset()
-        return self._executor.evaluate(dataset)
+        found = self._executor.evaluate(dataset)
+        if own:
+            self._scored = found
+        return found
 
     def save(self, path: str | Path) -> None:
         """Write the plain `state_dict` of the user's model as safetensors; every rank calls it, rank 0 writes."""
@@ -200,7 +233,14 @@ class Session:
             self.close()
 
 
-def init(job: Job, plan: Plan | str | Path | None = None, *, record: bool = True, gradient_noise: int = 0) -> Session:
+def init(
+    job: Job,
+    plan: Plan | str | Path | None = None,
+    *,
+    record: bool = True,
+    gradient_noise: int = 0,
+    accept_inexact: bool = False,
+) -> Session:
     """Take part in the training of a job.
 
     The process joins the world that it was started in (torchrun, Slurm, Ray Train), or is alone. It starts no other
@@ -212,9 +252,11 @@ def init(job: Job, plan: Plan | str | Path | None = None, *, record: bool = True
         record: note what happened when
         gradient_noise: observe the noise scale of the gradients, for `Session.gradient_noise`, in one step of so many
             (with 5 the run takes 1 to 3 % longer); 0: in none
+        accept_inexact: go on where the plan would train something else than one process with the whole batch
 
     Raises:
-        InputError: the plan was made for another job, world or batch; or gradient noise cannot be seen under it
+        InputError: the plan was made for another job, world or batch, or would train something else; or gradient
+            noise cannot be seen under it
         EnvironmentProblem: the world cannot be joined
         CorruptDataError: the plan file is damaged
     """
@@ -226,7 +268,12 @@ def init(job: Job, plan: Plan | str | Path | None = None, *, record: bool = True
     if plan is not None:
         job = job_as_planned(plan, job)
     world = join_world()
-    captured = capture(job)
+    captured = capture_and_look(job)
+    seen = captured.graph.behaviour
+    if seen is not None and accept_inexact:
+        seen = replace(seen, accepted=True)
+    job = weighed(job, seen)
+    check_exact(seen, Strategy(dp=world.size) if plan is None else plan.strategy)
     if plan is None:
         strategy = Strategy(dp=world.size)
         program = lower(captured.graph, strategy, batch=job.global_batch_size, clip=job.clip_norm is not None)

@@ -21,7 +21,7 @@ from trimaran.session.feeding import feeding_notes, room_of
 from trimaran.session.jobs import JobSource
 from trimaran.session.measuring import measure_job, rehearse_strategy, trace_job
 from trimaran.session.planned import Planned, Progress, ignore_progress
-from trimaran.session.preparing import Prepared, prepare
+from trimaran.session.preparing import Prepared, inexactness, prepare
 from trimaran.session.request import EVERYTHING, PlanRequest
 from trimaran.session.rows import candidate_rows, predict
 
@@ -98,7 +98,13 @@ def plan_at_batch(
         search=found,
         prices=_prices(found, prepared, table, request, traces),
         noise=calibrated.noise_of(found.chosen.strategy),
-        warnings=(*graph.notes, *calibrated.lacks(cluster.size), *feeding_notes(found), *said),
+        warnings=(
+            *graph.notes,
+            *inexactness(graph, found.chosen.strategy),
+            *calibrated.lacks(cluster.size),
+            *feeding_notes(found),
+            *said,
+        ),
     )
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from trimaran.costs.transfers import collectives_at_once
 from trimaran.errors import TrimaranError
+from trimaran.graph.use import parameter_use
 from trimaran.program import format_program, lower_evaluation, write_plan
 from trimaran.program.files import to_plain
 from trimaran.report import Comparison, RunReport, compare, write_report, write_timeline, write_trace
@@ -29,6 +30,7 @@ from trimaran.session.runs import RunDirectory, create_run_directory
 from trimaran.timeline import Timeline
 
 if TYPE_CHECKING:
+    from trimaran.runtime.verification import Verified
     from trimaran.session.virtual.report import MemoryReport
 
 # The first steps fill caches, allocate optimizer state and let DDP find its buckets.
@@ -49,6 +51,7 @@ class Trained:
         report: what `report.json` holds
         memory: what rank 0's memory plan did; None where everything was kept
         gradient_noise: noise scale of the gradients; None where it was not asked for
+        verified: how far the first steps were from those of one process; None where it was not asked for
         notes: what the run had to say of its data
     """
 
@@ -59,6 +62,7 @@ class Trained:
     report: RunReport
     memory: "MemoryReport | None" = None
     gradient_noise: RunNoise | None = None
+    verified: "Verified | None" = None
     notes: tuple[str, ...] = ()
 
 
@@ -68,6 +72,7 @@ def train_planned(
     parent: Path | None = None,
     record: bool = True,
     gradient_noise: bool = False,
+    verify: int = 0,
     progress: Progress = ignore_progress,
 ) -> Trained:
     """Run a plan on this machine.
@@ -77,10 +82,11 @@ def train_planned(
         parent: folder of run directories; None: `runs` in the current directory
         record: note what happened when
         gradient_noise: observe the noise scale of the gradients
+        verify: run so many of the first steps as one process too, and compare
         progress: told of every step
 
     Raises:
-        ExecutionError: a rank died, or the loss is not a number
+        ExecutionError: a rank died, the loss is not a number, or a step is not that of one process
         EnvironmentProblem: links cannot be held to a rate here
         TrimaranError: what a rank raised
     """
@@ -94,7 +100,17 @@ def train_planned(
         evaluation = lower_evaluation(planned.graph, planned.plan.strategy, batch=planned.job.global_batch_size)
         results = launch(
             train_rank,
-            (planned.source, planned.plan, format_program(evaluation), run.path, record, gradient_noise),
+            (
+                planned.source,
+                planned.plan,
+                planned.graph.behaviour,
+                format_program(evaluation),
+                run.path,
+                record,
+                gradient_noise,
+                verify,
+                parameter_use(planned.graph),
+            ),
             ranks=planned.plan.strategy.devices,
             log_dir=run.logs,
             on_event=_listener(run, progress),
@@ -116,7 +132,9 @@ def _listener(run: RunDirectory, progress: Progress) -> Callable[[int, Mapping[s
     def listen(rank: int, event: Mapping[str, object]) -> None:
         if rank != 0:
             return
-        if "finished" in event:
+        if "verified" in event:
+            progress(str(event["verified"]), 1, 1)
+        elif "finished" in event:
             run.add_metrics({name: event[name] for name in ("epoch", "loss", "accuracy", "seconds", "samples")})
         else:
             progress(
@@ -159,6 +177,7 @@ def _conclude(planned: Planned, run: RunDirectory, result: RankResult) -> Traine
         noise=planned.noise,
         memory=None if result.memory is None else to_plain(result.memory),
         gradient_noise=gradient_noise_document(result.gradient_noise),
+        verified=None if result.verified is None else to_plain(result.verified),
         notes=(*planned.warnings, *result.notes),
     )
     write_report(run.report, report)
@@ -170,6 +189,7 @@ def _conclude(planned: Planned, run: RunDirectory, result: RankResult) -> Traine
         report=report,
         memory=result.memory,
         gradient_noise=result.gradient_noise,
+        verified=result.verified,
         notes=result.notes,
     )
 

@@ -9,6 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 from trimaran.errors import ExecutionError
 from trimaran.runtime.reducer import BucketReducer
+from trimaran.runtime.used import Used
 
 
 class Double:
@@ -59,17 +60,29 @@ def test_only_the_backward_that_completes_the_gradients_reduces() -> None:
     assert own.grad.tolist() == [4.0]
 
 
-def test_a_parameter_without_a_gradient_counts_as_zeros() -> None:
-    used, unused = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1))
+@pytest.mark.parametrize("watched", [True, False])
+def test_a_parameter_without_a_gradient_counts_as_zeros(watched: bool) -> None:
+    """Whether it has one afterwards depends on the others: where all use the same ones, it has none."""
+    own, unused = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1))
     double = Double()
-    reducer = BucketReducer([[unused, used]], double)
+    used = Used([unused, own]) if watched else None
+    reducer = BucketReducer([[unused, own]], double, used=used)
     reducer.arm()
-    used.sum().backward()
+    own.sum().backward()
     assert double.seen == []
-    reducer.finish()
+    assert reducer.finish() == [unused]
     assert double.seen == [0]
+    assert own.grad is not None
+    assert own.grad.tolist() == [2.0]
+    if used is None:
+        assert unused.grad is None
+        return
     assert unused.grad is not None
     assert unused.grad.tolist() == [0.0]
+    counts = used.take("cpu")
+    assert counts.tolist() == [0.0, 1.0]
+    assert used.unused(counts) == [unused]
+    assert used.take("cpu").tolist() == [0.0, 0.0]
 
 
 def test_a_gradient_after_its_bucket_has_gone_is_an_error() -> None:

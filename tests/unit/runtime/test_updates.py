@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from trimaran.errors import InputError
+from trimaran.graph.optimizers import Trained
 from trimaran.job import Job
 from trimaran.runtime.updates import Updater
 
@@ -24,6 +25,10 @@ def job(**fields: Any) -> Job:
     )
 
 
+def named(parameters: list[nn.Parameter]) -> Trained:
+    return Trained((str(number), one) for number, one in enumerate(parameters))
+
+
 def parameter(*gradient: float) -> nn.Parameter:
     made = nn.Parameter(torch.zeros(len(gradient)))
     made.grad = torch.tensor(gradient)
@@ -33,7 +38,7 @@ def parameter(*gradient: float) -> nn.Parameter:
 def test_clipping_shrinks_to_the_norm() -> None:
     """Gradients (3) and (4) have the norm 5; clipped to 1 they are 0.6 and 0.8 (torch adds 1e-6 to the norm)."""
     parameters = [parameter(3.0), parameter(4.0)]
-    updater = Updater(job(clip_norm=1.0), parameters, parameters)
+    updater = Updater(job(clip_norm=1.0), named(parameters), parameters)
     squared = updater.square_norm("cpu")
     assert float(squared) == 25.0
     updater.clip(squared.sqrt())
@@ -42,12 +47,12 @@ def test_clipping_shrinks_to_the_norm() -> None:
 
 def test_a_shared_weight_counts_where_it_is_counted() -> None:
     parameters = [parameter(3.0), parameter(4.0)]
-    assert float(Updater(job(clip_norm=1.0), parameters, parameters[1:]).square_norm("cpu")) == 16.0
+    assert float(Updater(job(clip_norm=1.0), named(parameters), parameters[1:]).square_norm("cpu")) == 16.0
 
 
 def test_gradients_are_divided() -> None:
     own = parameter(3.0, 6.0)
-    Updater(job(), [own], [own]).divide(torch.tensor(3.0, dtype=torch.float64))
+    Updater(job(), named([own]), [own]).divide(torch.tensor(3.0, dtype=torch.float64))
     assert own.grad is not None
     assert own.grad.tolist() == [1.0, 2.0]
 
@@ -56,7 +61,7 @@ def test_an_update_steps_optimizer_and_schedule_and_drops_gradients() -> None:
     """Learning rates 1 and 0.5 on a gradient of 1: 0 - 1 - 0.5."""
     own = parameter(1.0)
     updater = Updater(
-        job(lr_schedule=lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)), [own], [own]
+        job(lr_schedule=lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)), named([own]), [own]
     )
     updater.update()
     assert own.grad is None
@@ -66,7 +71,7 @@ def test_an_update_steps_optimizer_and_schedule_and_drops_gradients() -> None:
 
 
 def test_a_stage_without_parameters_updates_nothing() -> None:
-    updater = Updater(job(clip_norm=1.0), [], [])
+    updater = Updater(job(clip_norm=1.0), named([]), [])
     assert updater.optimizer is None
     updater.clip(updater.square_norm("cpu").sqrt())
     updater.update()
@@ -74,7 +79,7 @@ def test_a_stage_without_parameters_updates_nothing() -> None:
 
 def test_gradients_of_what_is_updated_elsewhere_are_dropped() -> None:
     here, there = parameter(3.0), parameter(4.0)
-    updater = Updater(job(), [here], [here], elsewhere=[there])
+    updater = Updater(job(), named([here]), [here], elsewhere=[there])
     updater.update()
     assert (here.item(), there.item()) == (-3.0, 0.0)
     assert here.grad is None
@@ -83,13 +88,11 @@ def test_gradients_of_what_is_updated_elsewhere_are_dropped() -> None:
 
 def test_a_rank_that_is_home_to_nothing_updates_nothing() -> None:
     there = parameter(4.0)
-    updater = Updater(job(), [], [], elsewhere=[there])
+    updater = Updater(job(), named([]), [], elsewhere=[there])
     updater.update()
     assert (updater.optimizer, there.item(), there.grad) == (None, 0.0, None)
 
 
-def test_an_optimizer_with_one_state_for_all_parameters_cannot_be_split() -> None:
-    whole = dataclasses.replace(job(), optimizer=torch.optim.LBFGS)
-    Updater(whole, [parameter(1.0)], [])
-    with pytest.raises(InputError, match="LBFGS"):
-        Updater(whole, [parameter(1.0)], [], elsewhere=[parameter(2.0)])
+def test_an_optimizer_that_needs_a_closure_is_refused_with_the_pattern_that_works() -> None:
+    with pytest.raises(InputError, match=r"LBFGS has step\(closure\).*AdamW"):
+        Updater(dataclasses.replace(job(), optimizer=torch.optim.LBFGS), named([parameter(1.0)]), [])

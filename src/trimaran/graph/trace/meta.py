@@ -7,7 +7,7 @@ in one storage of its own; the fused forms of optimizers may need scratch memory
 workspace.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 
 from trimaran.errors import InputError, TrimaranError
+from trimaran.graph.optimizers import Trained, trained_parameters, without_hooks
 from trimaran.graph.trace.attention import AttentionForm, attend
 from trimaran.graph.trace.autocast import Autocast
 from trimaran.graph.trace.calls import replaced
@@ -42,7 +43,7 @@ def trace_on_meta(
     make_batch: Callable[[], Any],
     loss: Loss,
     *,
-    make_optimizer: Callable[[Iterable[nn.Parameter]], Optimizer] | None = None,
+    make_optimizer: Callable[[Trained], Optimizer] | None = None,
     autocast: torch.dtype | None = None,
     attention: AttentionForm = "flash",
     layers: bool = False,
@@ -70,7 +71,7 @@ def trace_on_meta(
     with _telling():
         model = _model_on_meta(make_model)
         batch = replaced(make_batch(), torch.Tensor, _to_meta)
-        optimizer = make_optimizer(model.parameters()) if make_optimizer is not None else None
+        optimizer = _made(make_optimizer, model) if make_optimizer is not None else None
         if optimizer is not None:
             _step(model, batch, loss, optimizer, rules)
             optimizer.zero_grad(set_to_none=True)
@@ -82,7 +83,7 @@ def trace_twice_on_meta(
     make_batches: tuple[Callable[[], Any], Callable[[], Any]],
     loss: Loss,
     *,
-    make_optimizer: Callable[[Iterable[nn.Parameter]], Optimizer],
+    make_optimizer: Callable[[Trained], Optimizer],
     autocast: torch.dtype | None = None,
     layers: bool = False,
 ) -> tuple[StepTrace, StepTrace]:
@@ -105,13 +106,20 @@ def trace_twice_on_meta(
     rules = _Rules(autocast=autocast, attention="flash", layers=layers)
     with _telling():
         model = _model_on_meta(make_model)
-        optimizer = make_optimizer(model.parameters())
+        optimizer = _made(make_optimizer, model)
         first, second = (replaced(make_batch(), torch.Tensor, _to_meta) for make_batch in make_batches)
         model.zero_grad(set_to_none=True)
         without = _recorded(model, first, loss, None, rules)
         optimizer.step()
         model.zero_grad(set_to_none=True)
         return without, _recorded(model, second, loss, optimizer, rules)
+
+
+def _made(make_optimizer: Callable[[Trained], Optimizer], model: nn.Module) -> Optimizer:
+    """The optimizer of a model, without the hooks of a user, who wants to hear of a training's steps only."""
+    optimizer = make_optimizer(trained_parameters(model))
+    without_hooks(optimizer)
+    return optimizer
 
 
 def _recorded(model: nn.Module, batch: Any, loss: Loss, optimizer: Optimizer | None, rules: "_Rules") -> StepTrace:

@@ -32,13 +32,17 @@ class Wire:
 
     Args:
         codec: of the job
+        replicas: that add up
         channels: communicate
         in_flight: communication under way
         recorder: writes down what happened
     """
 
-    def __init__(self, codec: Codec, *, channels: Channels, in_flight: InFlight, recorder: Recorder) -> None:
+    def __init__(
+        self, codec: Codec, *, replicas: int, channels: Channels, in_flight: InFlight, recorder: Recorder
+    ) -> None:
         self._codec = codec
+        self._replicas = replicas
         self._channels = channels
         self._in_flight = in_flight
         self._recorder = recorder
@@ -66,6 +70,17 @@ class Wire:
         tokens, self._unfinished = dict.fromkeys(self._unfinished), []
         for token in tokens:
             self._in_flight.advance(token)
+
+    def give_back(self, parameter: torch.Tensor, total: torch.Tensor) -> None:
+        """Owe the sum of a parameter again, which nobody applies: no replica has used the parameter in this step.
+
+        Args:
+            parameter: of a bucket that was exchanged; its gradients were zeros, so the sum is of residuals only
+            total: the sum over the replicas, the same on all
+        """
+        owed = self._codec.lost(parameter)
+        if owed is not None:
+            owed.add_(total.reshape(-1), alpha=1.0 / self._replicas)
 
     def _post(
         self, instruction: Instruction, rounds: Iterator[Round], now: Round, start: Stamp, sent_bytes: int

@@ -24,9 +24,10 @@ class PartialGradients:
 
     @grad.setter
     def grad(self, flat: torch.Tensor | None) -> None:
-        """Gradients that are parts of one tensor."""
+        """Gradients that are parts of one tensor; what has none keeps none, as on all these ranks."""
         if flat is None:
             return
         parts = flat.split([parameter.numel() for parameter in self._parameters])
         for parameter, part in zip(self._parameters, parts, strict=True):
-            parameter.grad = part.view_as(parameter)
+            if parameter.grad is not None:
+                parameter.grad = part.view_as(parameter)

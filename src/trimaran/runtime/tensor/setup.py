@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -22,7 +21,6 @@ from trimaran.runtime.seeds import derive_seed
 from trimaran.runtime.segmented import segmented_part
 from trimaran.runtime.tensor.edges import Edges, SampleEdges, WholeEdges
 from trimaran.runtime.tensor.layers import Draws
-from trimaran.runtime.tensor.optimizers import check_optimizer
 from trimaran.runtime.tensor.partial import PartialGradients
 from trimaran.runtime.tensor.rewriting import rewrite
 from trimaran.runtime.tensor.sums import Group
@@ -54,14 +52,14 @@ def tensor_part(
         reduce_bucket: starts the sum of a bucket over the replicas
 
     Raises:
-        InputError: the model has no graph, or its optimizer needs whole parameters
+        InputError: the model has no graph
     """
     if capture.flow is None:
         raise InputError(f"the model of {job.name!r} could not be captured as a graph, so its tensors cannot be shared")
-    check_optimizer(job)
     layout = strategy_layout(strategy)
     replica, row, shard = layout.place_of(world.rank)
-    process_group = channels.group(layout.shards(replica, row) if strategy.tp > 1 else layout.replicas(row))
+    sharers = layout.shards(replica, row) if strategy.tp > 1 else layout.replicas(row)
+    process_group = channels.group(sharers)
     group, device = Group(process_group, world.rank), device_of(model)
     draws = Draws(derive_seed(job.seed, "shard", replica, row, shard), device)
     if strategy.tp > 1:
@@ -92,7 +90,7 @@ def tensor_part(
         # What every rank has whole counts once.
         counted=tuple(parameter for parameter in part.counted if group.shard == 0 or id(parameter) in own),
         tied=dict(part.tied) | _partial(graph, strategy, model),
-        state=lambda: _whole_state(part, weights),
+        sharing=weights.sharing(sharers),
         load=weights.load,
         shapes=weights.shapes,
         close=weights.restore,
@@ -102,11 +100,6 @@ def tensor_part(
 def _partial(graph: Graph, strategy: Strategy, model: nn.Module) -> dict[str, HasGradient]:
     sums = gradient_sums(graph, graph.ops, strategy)
     return {label: PartialGradients([model.get_parameter(name) for name in names]) for label, names, _ in sums}
-
-
-def _whole_state(part: Part, weights: SharedWeights) -> dict[str, torch.Tensor]:
-    held = {name: tensor for stage in part.stages.values() for name, tensor in stage.module.state_dict().items()}
-    return held | weights.whole(held.keys())
 
 
 def _with_shares(graph: Graph, held: Mapping[str, int]) -> Graph:

@@ -13,6 +13,8 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from trimaran.errors import InputError
 from trimaran.graph.capture import Capture
+from trimaran.graph.optimizers import OptimizerTraits, named_in
+from trimaran.graph.use import ParameterUse
 from trimaran.job import Job
 from trimaran.program.buckets import gradient_buckets
 from trimaran.program.segments import segment_ops
@@ -26,13 +28,24 @@ from trimaran.runtime.zero.replica import ShardedReplica
 from trimaran.runtime.zero.updates import ShardUpdater
 
 
-def zero_part(job: Job, strategy: Strategy, model: nn.Module, *, world: World, channels: Channels) -> Part:
+def zero_part(
+    job: Job,
+    strategy: Strategy,
+    model: nn.Module,
+    traits: OptimizerTraits,
+    *,
+    use: ParameterUse,
+    world: World,
+    channels: Channels,
+) -> Part:
     """The part of a rank that has its share of every parameter (zero=2 and 3).
 
     Args:
         job: the job
         strategy: how
         model: the user's, on its device, with the same weights on all ranks
+        traits: of the job's optimizer
+        use: which parameters get a gradient; where it varies there are no units
         world: this process's
         channels: has the group of the replicas
 
@@ -52,17 +65,25 @@ def zero_part(job: Job, strategy: Strategy, model: nn.Module, *, world: World, c
         mesh=mesh,
         units=strategy.units,
         freed=strategy.zero == 3,
+        varies=use == "varies",
     )
+    try:
+        updater = ShardUpdater(job, named_in(model, stage.parameters), traits)
+    except BaseException:
+        stage.close()
+        raise
     return Part(
         stages={0: stage},
         parameters=stage.parameters,
         counted=stage.parameters,
         tied={},
         reads=True,
-        updater=ShardUpdater(job, stage.parameters),
-        state=stage.whole,
+        updater=updater,
+        sharing=stage.sharing(tuple(range(strategy.dp))),
+        ready=stage.free,
         load=stage.place,
         record=stage.record,
+        used=stage.used,
     )
 
 

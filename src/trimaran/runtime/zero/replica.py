@@ -4,10 +4,14 @@ Each unit of the strategy is gathered before its forward; with zero=3 it is free
 its backward. Its gradients are summed and scattered after its backward. The next unit's gather is started ahead. The
 optimizer sees the shards, as DTensors.
 
+FSDP2 scatters the gradients that there are. Where that depends on the data, replicas would scatter different ones. So
+then every parameter of a gathered model has zeros before its backward, and a hook tells which got a gradient.
+
 Between steps every parameter is a shard again, also after an evaluation: only then can weights be saved and loaded.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,9 +20,12 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
+from trimaran.errors import ExecutionError
 from trimaran.graph.batches import split_batch
 from trimaran.program.types import Execution
+from trimaran.runtime.part import Sharing
 from trimaran.runtime.record import Recorder
+from trimaran.runtime.used import Used
 from trimaran.runtime.zero.collectives import Notes, UnitGather, UnitScatter
 from trimaran.runtime.zero.unwrap import Wrapping
 
@@ -33,9 +40,11 @@ class ShardedReplica:
         mesh: the replicas
         units: paths of the modules that are gathered as one, in the order of the forward
         freed: a unit is freed after its forward (zero=3)
+        varies: which parameters get a gradient depends on the data; there are no units then
 
     Attributes:
         parameters: the shards that are trained
+        used: which of them got a gradient; None: the same ones on all replicas
     """
 
     is_last = True
@@ -49,12 +58,14 @@ class ShardedReplica:
         mesh: DeviceMesh,
         units: Sequence[str],
         freed: bool,
+        varies: bool = False,
     ) -> None:
         self.module = model
         self._notes = Notes()
         self._own_loss = own_loss
         self._freed = freed
         self._forwards = self._backwards = 0
+        self._called = False
         self._wrapping = Wrapping(model)
         modules = [*(model.get_submodule(unit) for unit in units), model]
         numbers = [*range(1, len(modules)), 0]
@@ -62,6 +73,9 @@ class ShardedReplica:
         self._root, self._units = sharded[-1], sharded[:-1]
         self._wrapping.empty()
         self.parameters = tuple(parameter for parameter in model.parameters() if parameter.requires_grad)
+        self.used = Used(self.parameters) if varies and self.parameters else None
+        self._gathered: dict[str, nn.Parameter] = {}
+        self._names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
         _follow_recurrent_weights(model)
         for unit, following in zip((self._root, *self._units), self._units, strict=False):
             unit.set_modules_to_forward_prefetch([following])
@@ -73,6 +87,7 @@ class ShardedReplica:
         """Forward of one microbatch; see `stages.Stage`."""
         self._notes.microbatch, self._notes.backward = self._forwards, False
         self._forwards += 1
+        self._called = True
         arguments, keywords, _ = split_batch(batch, own_loss=self._own_loss, model=self.module)
         return {}, self._run(*arguments, **keywords)
 
@@ -85,6 +100,13 @@ class ShardedReplica:
         # What is kept between forward and backward is kept between microbatches too.
         self._root.set_reshard_after_backward(self._freed or completing)
         before = self._take_gradients()
+        if self.used is not None:
+            self._fill_with_zeros(self.used)
+            if not roots:
+                raise ExecutionError(
+                    "the loss of a microbatch depends on no parameter, and replicas that shard their gradients must "
+                    "all have one: take zero=1, or larger microbatches"
+                )
         if roots:
             torch.autograd.backward(list(roots), list(gradients))
         self._notes.settle()
@@ -100,9 +122,10 @@ class ShardedReplica:
     ) -> tuple[dict[str, torch.Tensor], Any]:
         """Forward of one microbatch for evaluation; see `stages.Stage`."""
         self._notes.microbatch, self._notes.backward = 0, False
+        self._called = True
         arguments, keywords, _ = split_batch(batch, own_loss=self._own_loss, model=self.module)
         output = self._run(*arguments, **keywords)
-        self._free()
+        self.free()
         return {}, output
 
     def record(self, recorder: Recorder) -> None:
@@ -113,10 +136,17 @@ class ShardedReplica:
         """
         self._notes.recorder = recorder
 
-    def whole(self) -> dict[str, torch.Tensor]:
-        """The `state_dict` of the model with whole tensors; every replica takes part."""
-        self._free()
-        return {name: _whole(tensor) for name, tensor in self.module.state_dict().items()}
+    def sharing(self, ranks: tuple[int, ...]) -> dict[str, Sharing]:
+        """How each parameter lies on the replicas.
+
+        Args:
+            ranks: the replicas
+        """
+        return {
+            name: Sharing(ranks=ranks, shape=parameter.shape, whole=partial(_whole, parameter))
+            for name, parameter in self.module.named_parameters()
+            if isinstance(parameter, DTensor)
+        }
 
     def place(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Keep this rank's share of whole weights.
@@ -124,7 +154,7 @@ class ShardedReplica:
         Args:
             weights: of the model's `state_dict`
         """
-        self._free()
+        self.free()
         with torch.no_grad():
             for name, tensor in self.module.state_dict().items():
                 _keep_share(tensor, weights[name])
@@ -140,9 +170,21 @@ class ShardedReplica:
             parameter.grad = None
         return taken
 
-    def _free(self) -> None:
+    def _fill_with_zeros(self, used: Used) -> None:
+        """Give every gathered parameter a gradient to add to, so that all replicas scatter all of them."""
+        self._root.unshard()
+        for name, shard in zip(self._names, self.parameters, strict=True):
+            gathered = self.module.get_parameter(name)
+            if self._gathered.get(name) is not gathered:
+                # FSDP2 keeps the tensor from its first gather on.
+                self._gathered[name] = gathered
+                gathered.register_post_accumulate_grad_hook(partial(_note, used, shard))
+            gathered.grad = torch.zeros_like(gathered)
+
+    def free(self) -> None:
         """Shard everything, and forget the order of the last forward, which an evaluation leaves behind."""
-        if hasattr(self._root, "reset_iter_state"):  # torch 2.13
+        # Before the first forward there is no order, and torch 2.13 has nothing to forget it with.
+        if self._called and hasattr(self._root, "reset_iter_state"):  # torch 2.13
             self._root.reset_iter_state()
         for module in (self._root, *self._units):
             module.reshard()
@@ -183,8 +225,21 @@ def _follow_recurrent_weights(model: nn.Module) -> None:
             module.register_forward_pre_hook(refresh)
 
 
-def _whole(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor.detach().clone()
+def _note(used: Used, shard: nn.Parameter, gathered: torch.Tensor) -> None:
+    used.note(shard)
+
+
+def _whole(parameter: DTensor, local: torch.Tensor) -> torch.Tensor:
+    """The whole of what is laid out like a parameter."""
+    spread = DTensor.from_local(
+        local,
+        parameter.device_mesh,
+        parameter.placements,
+        run_check=False,
+        shape=parameter.shape,
+        stride=parameter.stride(),
+    )
+    return spread.full_tensor()
 
 
 def _keep_share(tensor: torch.Tensor, whole: torch.Tensor) -> None:

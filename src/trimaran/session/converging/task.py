@@ -15,6 +15,7 @@ from trimaran.graph.types import Graph
 from trimaran.job import Job
 from trimaran.measure.converge.batches import check_batches, count_microbatches, default_batches
 from trimaran.program import Strategy, format_program, lower, lower_evaluation
+from trimaran.program.exactness import check_exact
 from trimaran.program.files import to_plain
 from trimaran.session.converging.rank import Work
 from trimaran.session.converging.request import ConvergeRequest
@@ -116,10 +117,10 @@ def prepare_task(source: JobSource, request: ConvergeRequest) -> Task:
     job = source.make()
     _check_metric(job, source.reference)
     from trimaran.cluster.detect import detect_cluster
-    from trimaran.graph.capture import capture
+    from trimaran.graph.capture import capture_and_look
     from trimaran.session.preparing import epoch_data
 
-    captured = capture(job)
+    captured = capture_and_look(job)
     samples = epoch_data(job).samples
     if samples is None:
         raise InputError(
@@ -132,7 +133,7 @@ def prepare_task(source: JobSource, request: ConvergeRequest) -> Task:
     batches = request.batches or default_batches(base, samples=samples)
     warnings = check_batches(batches, samples=samples)
     for batch in batches:
-        count_microbatches(batch, fits=microbatch)
+        check_exact(captured.graph.behaviour, Strategy(microbatches=count_microbatches(batch, fits=microbatch)))
     optimizer = _make_optimizer(job, captured.model)
     rule = request.rule or default_rule(optimizer)
     recipe = Recipe(
@@ -180,10 +181,10 @@ def _check_metric(job: Job, reference: str) -> None:
 
 
 def _make_optimizer(job: Job, model: "nn.Module") -> "Optimizer":
-    try:
-        return job.optimizer([one for one in model.parameters() if one.requires_grad])
-    except Exception as error:  # noqa: BLE001 it is the user's function
-        raise InputError(f"Job.optimizer failed: {type(error).__name__}: {error}") from None
+    from trimaran.graph.optimizers import make_optimizer, trained_parameters
+
+    optimizer: Optimizer = make_optimizer(job, trained_parameters(model))
+    return optimizer
 
 
 def _file_digests(*references: str) -> list[str]:

@@ -18,9 +18,10 @@ from torch import nn
 from trimaran.errors import InputError, TrimaranError
 from trimaran.graph.batches import call_model, compute_loss
 from trimaran.graph.sample import cast_model, sample_batch
-from trimaran.graph.training_mode import begin_training
 from trimaran.graph.trace.meta import trace_on_meta, trace_twice_on_meta
 from trimaran.graph.trace.types import StepTrace
+from trimaran.graph.training_mode import begin_training
+from trimaran.graph.untouched import AUTOCAST
 from trimaran.job import Job
 from trimaran.runtime.split import Split
 from trimaran.session.memory.batch import meta_batch
@@ -57,7 +58,7 @@ class JobTracer:
     ) -> None:
         self._job = job
         self._layers = layers
-        self._autocast = autocast or (torch.bfloat16 if job.precision == "bf16" else None)
+        self._autocast = autocast or AUTOCAST.get(job.precision)
         self.splits = tuple(splits)
         self._sample: Any = sample_batch(job) if like is None else like._sample
         self._model: nn.Module | None = None if like is None else like._model

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trimaran.errors import InputError
+from trimaran.graph.use import ParameterUse, parameter_use
 from trimaran.job import Job
 from trimaran.planner.pin_options import MOST_WORKERS
 from trimaran.program import Program, Strategy
@@ -63,7 +64,15 @@ def profile_stalls(
     gradient_bytes = summed_bytes(task.strategy, task.program)
     runs = launch(
         stalls_rank,
-        (task.source, task.strategy, task.program, task.evaluation, steps, gradient_bytes),
+        (
+            task.source,
+            task.strategy,
+            task.program,
+            task.evaluation,
+            steps,
+            gradient_bytes,
+            parameter_use(task.graph),
+        ),
         ranks=task.strategy.devices,
         on_event=_listener(progress),
         link=task.cluster.link,
@@ -79,6 +88,7 @@ def stalls_rank(
     evaluation: Program,
     steps: int | None,
     gradient_bytes: int,
+    use: ParameterUse | None = None,
 ) -> "RankRun":
     """One rank's part; started by `profile_stalls`.
 
@@ -90,8 +100,9 @@ def stalls_rank(
         evaluation: of the evaluation of a batch
         steps: as for `profile_stalls`
         gradient_bytes: as for `run_ways`
+        use: which parameters get a gradient; None: as the executor finds
     """
-    return run_job(world, source.make(), strategy, program, evaluation, steps, gradient_bytes)
+    return run_job(world, source.make(), strategy, program, evaluation, steps, gradient_bytes, use=use)
 
 
 def run_job(
@@ -104,6 +115,7 @@ def run_job(
     gradient_bytes: int,
     *,
     samples: bool = True,
+    use: ParameterUse | None = None,
 ) -> "RankRun":
     """The same for a job that is there; see `stalls_rank`."""
     from trimaran.graph.capture import capture
@@ -111,7 +123,7 @@ def run_job(
     from trimaran.runtime.executor import Executor
 
     captured = capture(job) if needs_graph(strategy) else None
-    executor = Executor(job, strategy, program, evaluation, world, capture=captured)
+    executor = Executor(job, strategy, program, evaluation, world, capture=captured, use=use)
     with held_to(strategy):
         found = run_ways(
             executor,

@@ -2,7 +2,7 @@
 
 import dataclasses
 import gc
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch import nn
 
 from trimaran.errors import ExecutionError
 from trimaran.graph.batches import map_tensors
+from trimaran.graph.optimizers import Trained
 from trimaran.graph.trace.types import StepTrace
 from trimaran.graph.workload import Workload
 from trimaran.graph.workloads import StepMemory, Updates, affine, step_memory, workload_of
@@ -89,12 +90,12 @@ class WorkloadTracer:
         known = all(like.get(name) in trained for name in trained)
         return like if known and Updates(trace, self._optimizer).separate else None
 
-    def _make_optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    def _make_optimizer(self, parameters: Trained) -> torch.optim.Optimizer:
         if not self._every_update:
-            first: dict[object, nn.Parameter] = {}
-            for parameter in parameters:
-                first.setdefault(_form(parameter), parameter)
-            parameters = list(first.values())
+            first: dict[object, tuple[str, nn.Parameter]] = {}
+            for name, parameter in parameters.named_parameters():
+                first.setdefault(_form(parameter), (name, parameter))
+            parameters = Trained(first.values())
         optimizer = self._job.optimizer(parameters)
         self._optimizer = type(optimizer).__name__
         return optimizer

@@ -1,0 +1,175 @@
+"""What a job was seen to do: the evidence by which kinds of plans are kept or refused.
+
+`examining` gathers it at capture, on real batches of the training data; `program.exactness` says what follows from it.
+Plain data, so that a rank, a planner and a table for people read the same.
+"""
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from trimaran.job import Job
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Measure = Literal["count", "sum", "size", "table"]
+"""What is taken of a tensor: how many elements are not the ignored one, their sum, how many there are, the sum of a
+table's entries at them."""
+
+Reduction = Literal["mean", "weight", "sum", "pair", "given", "batch", "gathers", "unknown"]
+"""A mean over the samples; over what a `Weight` says; a sum over the samples; `(sum, weight)` as the loss returns it;
+over what `Job.loss_weight` says; nothing that adds up over parts of a batch; the same, but it gathers across ranks;
+not looked at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weight:
+    """What the loss of a batch is a mean over, where that is not its samples.
+
+    Attributes:
+        tensor: name of a tensor of the batch
+        measure: what is taken of it
+        shifted: without the first element of the last dim, which no position predicts
+        ignored: value of elements that do not count; None: all count
+        table: for "table", the weight of each value
+    """
+
+    tensor: str
+    measure: Measure
+    shifted: bool = False
+    ignored: int | None = None
+    table: tuple[float, ...] = ()
+
+    def __call__(self, batch: Any) -> "Tensor":
+        """The weight of a batch, a scalar in fp64.
+
+        Example:
+            >>> import torch
+            >>> float(Weight(tensor="target", measure="count", ignored=-100)((None, torch.tensor([3, -100, 5]))))
+            2.0
+        """
+        # A planner reads this module without torch.
+        import torch
+
+        from trimaran.graph.batches import name_tensors
+
+        tensor = name_tensors(batch)[self.tensor]
+        if self.shifted:
+            tensor = tensor[..., 1:]
+        if self.measure == "size":
+            return torch.tensor(float(tensor.numel()), dtype=torch.float64, device=tensor.device)
+        if self.measure == "sum":
+            return tensor.sum(dtype=torch.float64)
+        counted = torch.ones_like(tensor, dtype=torch.bool) if self.ignored is None else tensor != self.ignored
+        if self.measure == "count":
+            return counted.sum(dtype=torch.float64)
+        table = torch.tensor(self.table, dtype=torch.float64, device=tensor.device)
+        return table[tensor.clamp(0, len(self.table) - 1)].mul(counted).sum()
+
+    @property
+    def text(self) -> str:
+        """In words.
+
+        Example:
+            >>> Weight(tensor="labels", measure="count", shifted=True, ignored=-100).text
+            'elements of "labels" after the first that are not -100'
+        """
+        after = " after the first" if self.shifted else ""
+        but = "" if self.ignored is None else f" that are not {self.ignored}"
+        if self.measure == "sum":
+            return f'the sum of "{self.tensor}"'
+        if self.measure == "table":
+            return f'the class weights of "{self.tensor}"{after}{but}'
+        return f'elements of "{self.tensor}"{after}{but}'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Behaviour:
+    """What a job was seen to do.
+
+    Attributes:
+        not_looked: why the job was not run on parts of batches; empty: it was
+        returned_in_evaluation: its factory returned the model in evaluation mode
+        kept_in_evaluation: modules that stay in evaluation mode while the model is trained
+        own_train: modules that override `train()`
+        reduction: how the loss is reduced over a batch
+        weight: for "weight", over what it is a mean
+        microbatches: largest difference between the gradients of a batch in microbatches and as a whole, of the
+            largest gradient of the same tensor; batch norm and random draws apart. None: not known
+        replicas: the same for replicas that have a part each
+        tolerance: such a difference that is rounding
+        padded: the difference is there because each part was padded on its own
+        sliceable: the first dim of every tensor of a batch counts its samples
+        others: names of what a batch holds beside tensors
+        sizes: tensors of a batch that differ from batch to batch in more than their first dim
+        unused: parameters that never had a gradient
+        varying: parameters that had a gradient in some batches
+        draws: the forward or the loss draws random numbers
+        host_draws: they draw from a generator of Python or NumPy
+        path: what the forward does differs: with "seed", with "data", with neither
+        batch_norms: modules whose statistics follow the batches
+        buffers: others that a forward changes
+        hooked: modules with hooks of the user's
+        tied: parameters that are one under several names
+        dtypes: dtypes of parameters that are not that of the job, with the first parameter of each
+        inner_backward: gradients are computed inside the forward or the loss
+        compiled: the factory returns a model that is compiled already
+        accepted: the user has asked for plans that train something else, too
+        seconds: what it took to look [s]
+    """
+
+    not_looked: str = ""
+    returned_in_evaluation: bool = False
+    kept_in_evaluation: tuple[str, ...] = ()
+    own_train: tuple[str, ...] = ()
+    reduction: Reduction = "unknown"
+    weight: Weight | None = None
+    microbatches: float | None = None
+    replicas: float | None = None
+    tolerance: float = 0.0
+    padded: bool = False
+    sliceable: bool = True
+    others: tuple[str, ...] = ()
+    sizes: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
+    varying: tuple[str, ...] = ()
+    draws: bool = False
+    host_draws: bool = False
+    path: tuple[str, ...] = ()
+    batch_norms: tuple[str, ...] = ()
+    buffers: tuple[str, ...] = ()
+    hooked: tuple[str, ...] = ()
+    tied: tuple[str, ...] = ()
+    dtypes: tuple[tuple[str, str], ...] = ()
+    inner_backward: bool = False
+    compiled: bool = False
+    accepted: bool = False
+    seconds: float = 0.0
+
+    @property
+    def splits(self) -> bool:
+        """Microbatches give the gradients and buffers of the whole batch."""
+        return self.microbatches is None or self.microbatches <= self.tolerance
+
+    @property
+    def replicates(self) -> bool:
+        """Replicas with a part each give the gradients and buffers of the whole batch."""
+        return self.replicas is None or self.replicas <= self.tolerance
+
+
+def weighed(job: Job, behaviour: Behaviour | None) -> Job:
+    """The job with the weight of its loss, as it was found out.
+
+    Args:
+        job: the job
+        behaviour: what was seen of it; None: nobody has looked
+    """
+    if behaviour is None or job.loss_weight is not None:
+        return job
+    if behaviour.reduction == "weight":
+        return replace(job, loss_weight=behaviour.weight)
+    if behaviour.reduction == "sum":
+        from trimaran.graph.batches import SUMMED
+
+        return replace(job, loss_weight=SUMMED)
+    return job

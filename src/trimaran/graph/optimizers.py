@@ -1,0 +1,614 @@
+"""What a job's optimizer does with its parameters, found out by trying it.
+
+An optimizer is a function of the user's that may do anything. Whether it may update some parameters on one rank and
+some on another, or parts of them, is not read off its name: it updates small tensors in the place of the parameters,
+
+    together        all at once
+    alone           each by itself         equal: every parameter is updated on its own ("separable")
+    in parts        both parts of each     equal too: so is every element ("elementwise")
+
+and what it makes of the options of each parameter is asked without any values, under the true shapes. The user's own
+parameters are never stepped, and hooks on the trial's optimizers never fire. What is left out: an optimizer that does
+another thing after thousands of steps than in its first four.
+"""
+
+import inspect
+import math
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, overload
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from trimaran.errors import InputError
+from trimaran.graph.untouched import preserved_randomness, quiet
+from trimaran.job import Job
+
+# Gradients grow from step to step, so that what is clipped at any norm is clipped in one of them.
+_SCALES = (1e-4, 1.0, 1e4, 1.0)
+# Large enough for optimizers that treat small tensors in another way than large ones, such as those of 8 bits.
+_ELEMENTS = 9216
+_TRIED = 10
+_SCHEDULED = 3
+
+
+class Trained(Sequence[nn.Parameter]):
+    """Parameters under the names of the user's model, each once; what `Job.optimizer` is given.
+
+    It iterates over parameters, as `model.parameters()` does, and has `named_parameters()`, as a model has.
+
+    Args:
+        named: name and parameter; of a tied weight the first name counts
+
+    Example:
+        >>> weight = nn.Parameter(torch.zeros(2, 2))
+        >>> trained = Trained([("embedding.weight", weight), ("head.weight", weight)])
+        >>> len(trained), [name for name, _ in trained.named_parameters()]
+        (1, ['embedding.weight'])
+    """
+
+    def __init__(self, named: Iterable[tuple[str, nn.Parameter]] = ()) -> None:
+        unique: dict[int, tuple[str, nn.Parameter]] = {}
+        for name, parameter in named:
+            unique.setdefault(id(parameter), (name, parameter))
+        self._named = tuple(unique.values())
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Name in the user's model and parameter."""
+        return iter(self._named)
+
+    def __len__(self) -> int:
+        return len(self._named)
+
+    def __iter__(self) -> Iterator[nn.Parameter]:
+        return (parameter for _, parameter in self._named)
+
+    @overload
+    def __getitem__(self, index: int) -> nn.Parameter: ...
+    @overload
+    def __getitem__(self, index: slice) -> "Trained": ...
+    def __getitem__(self, index: int | slice) -> "nn.Parameter | Trained":
+        return Trained(self._named[index]) if isinstance(index, slice) else self._named[index][1]
+
+
+def trained_parameters(model: nn.Module) -> Trained:
+    """The parameters of a model that are trained, with their names.
+
+    Args:
+        model: the user's
+    """
+    return Trained((name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad)
+
+
+def named_in(model: nn.Module, parameters: Iterable[nn.Parameter]) -> Trained:
+    """Parameters under their names in a model.
+
+    Args:
+        model: the user's; it holds them now
+        parameters: some of its own
+    """
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    return Trained((names[id(parameter)], parameter) for parameter in parameters)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerTraits:
+    """What a job's optimizer does with its parameters.
+
+    Attributes:
+        class_name: of the optimizer; empty where nothing is trained
+        separable: every parameter is updated as it would be alone
+        elementwise: so is every element of it
+        needs_closure: its step computes the loss again, or comes in two halves
+        draws: its step draws random numbers
+        hooked: hooks were registered on its step
+        needs_metric: the schedule's step needs a metric
+        extra: parameters that it holds and was not given, by name where the model has them
+        foreign: those of them that the model has not
+        missing: names of parameters that it was given and does not hold: they are not updated
+        reason: what it does otherwise, where it is not elementwise
+        tried: names of those that stood for all
+        options: for each name, the options of its group: at first, and after each of a few steps of the schedule
+    """
+
+    class_name: str = ""
+    separable: bool = True
+    elementwise: bool = True
+    needs_closure: bool = False
+    draws: bool = False
+    hooked: bool = False
+    needs_metric: bool = False
+    extra: tuple[str, ...] = ()
+    foreign: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    reason: str = ""
+    tried: tuple[str, ...] = ()
+    options: Mapping[str, tuple[Mapping[str, Any], ...]] = field(default_factory=dict, repr=False, compare=False)
+
+
+def make_optimizer(job: Job, parameters: Trained) -> Any:
+    """The job's optimizer over some parameters.
+
+    Args:
+        job: makes it
+        parameters: what it is given
+
+    Raises:
+        InputError: the job fails to make it, or makes something else
+    """
+    try:
+        optimizer: Any = job.optimizer(parameters)
+    except Exception as error:  # it is the user's function
+        raise InputError(
+            f"Job.optimizer of {job.name!r} failed on {len(parameters)} parameters ({_some(parameters)}): "
+            f"{type(error).__name__}: {error}. It is called with those that one rank updates, also while a plan is made"
+        ) from error
+    if not callable(getattr(optimizer, "step", None)) or not isinstance(getattr(optimizer, "param_groups", None), list):
+        raise InputError(
+            f"Job.optimizer of {job.name!r} must make a torch.optim.Optimizer, with step() and param_groups; it made a "
+            f"{type(optimizer).__name__}"
+        )
+    return optimizer
+
+
+def make_schedule(job: Job, optimizer: Any) -> Any:
+    """The job's schedule of an optimizer; None: it has none.
+
+    Args:
+        job: makes it
+        optimizer: whose rates it sets
+
+    Raises:
+        InputError: the job fails to make it, or its step wants what nobody can give
+    """
+    if job.lr_schedule is None:
+        return None
+    try:
+        schedule: Any = job.lr_schedule(optimizer)
+    except InputError:
+        raise
+    except Exception as error:  # it is the user's function
+        raise InputError(f"Job.lr_schedule of {job.name!r} failed: {type(error).__name__}: {error}") from error
+    takes_metric(schedule)
+    return schedule
+
+
+def takes_metric(schedule: Any) -> bool:
+    """Whether a schedule's step needs a metric, as that of `ReduceLROnPlateau` does.
+
+    Args:
+        schedule: of a job
+
+    Raises:
+        InputError: it needs something else, or there is no step
+
+    Example:
+        >>> optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+        >>> takes_metric(ReduceLROnPlateau(optimizer)), takes_metric(torch.optim.lr_scheduler.StepLR(optimizer, 1))
+        (True, False)
+    """
+    step = getattr(schedule, "step", None)
+    if not callable(step):
+        raise InputError(f"Job.lr_schedule must make a schedule with step(), it made a {type(schedule).__name__}")
+    if isinstance(schedule, ReduceLROnPlateau):
+        return True
+    needed = _required(step)
+    if not needed:
+        return False
+    if len(needed) == 1 and needed[0].startswith("metric"):
+        return True
+    raise InputError(
+        f"the schedule {type(schedule).__name__} of Job.lr_schedule has a step({', '.join(needed)}), and a schedule is "
+        "stepped once an update, as step(), or once an epoch, as step(metric): take one of torch.optim.lr_scheduler"
+    )
+
+
+def without_hooks(optimizer: Any) -> int:
+    """Take all hooks off an optimizer's step, so that it can be measured.
+
+    Args:
+        optimizer: that is not the one that trains
+
+    Returns:
+        How many there were.
+    """
+    found = 0
+    for register in ("register_step_pre_hook", "register_step_post_hook"):
+        if not hasattr(optimizer, register):
+            continue
+        hooks = getattr(optimizer, register)(_nothing).hooks_dict_ref()
+        found += len(hooks) - 1
+        hooks.clear()
+    return found
+
+
+def closure_pattern(optimizer: Any) -> str:
+    """What in an optimizer's interface says that its step computes the loss again; empty: nothing.
+
+    Args:
+        optimizer: of a job
+    """
+    if all(callable(getattr(optimizer, name, None)) for name in ("first_step", "second_step")):
+        return "first_step() and second_step()"
+    own = getattr(type(optimizer), "step", None)
+    # A schedule wraps the step of an object, and the wrapper has the signature of the class's.
+    needed = _required(optimizer.step) if own is None else _required(own)[1:]
+    return f"step({', '.join(needed)})" if needed else ""
+
+
+def check_closure(optimizer: Any, *, needed: bool = False) -> None:
+    """Refuse an optimizer whose step computes the loss again.
+
+    Args:
+        optimizer: of a job
+        needed: a trial has found that it does
+
+    Raises:
+        InputError: it does
+    """
+    pattern = closure_pattern(optimizer) or ("step(closure)" if needed else "")
+    if pattern:
+        raise InputError(
+            f"{type(optimizer).__name__} has {pattern}: it computes loss and gradients again within an update, and a "
+            "step here runs each microbatch forward and backward once. Use an optimizer whose step() needs no closure, "
+            "such as torch.optim.AdamW or SGD, or train in a plain loop of your own",
+            optimizer=type(optimizer).__name__,
+        )
+
+
+def optimizer_traits(job: Job, model: nn.Module) -> OptimizerTraits:
+    """Find out what a job's optimizer does with the parameters of its model.
+
+    The job's optimizer and its schedule are made several times. Takes milliseconds, and changes nothing.
+
+    Args:
+        job: makes the optimizer and the schedule
+        model: whose parameters are trained; whole
+
+    Raises:
+        InputError: the job fails to make its optimizer or its schedule
+    """
+    trained = trained_parameters(model)
+    if not len(trained):
+        return OptimizerTraits()
+    with preserved_randomness(model), quiet():
+        return _find_out(job, model, trained)
+
+
+def differing_option(job: Job, parameters: Trained, traits: OptimizerTraits) -> str:
+    """What the job's optimizer would do differently over these parameters than over all; empty: nothing.
+
+    A factory may look at what it is given: at the last layer's number, at shapes, at how many groups there are. So the
+    options of each parameter are compared, now and after a few steps of the schedule.
+
+    Args:
+        job: makes the optimizer and the schedule
+        parameters: that one rank updates, of the shapes that they have there
+        traits: of the optimizer over all parameters
+    """
+    with preserved_randomness(), quiet():
+        found, _ = _ask_options(job, parameters)
+    for name, _ in parameters.named_parameters():
+        here, there = found.get(name), traits.options.get(name)
+        if (here is None) != (there is None):
+            holds = "holds" if here is not None else "does not hold"
+            return f"it {holds} {name} when it is given {len(parameters)} of the parameters, unlike when given all"
+        for one, other in zip(here or (), there or (), strict=False):
+            for key in one.keys() | other.keys():
+                if not _same(one.get(key), other.get(key)):
+                    return (
+                        f"{key} of {name} is {one.get(key)!r} when it is given {len(parameters)} parameters "
+                        f"of one rank, and {other.get(key)!r} when it is given all"
+                    )
+    return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """What a few steps over small tensors did.
+
+    Attributes:
+        values: of each tensor, after each step
+        options: of each tensor; None where the optimizer does not hold it
+        drew: random numbers were drawn
+    """
+
+    values: tuple[tuple[torch.Tensor, ...], ...]
+    options: tuple[Mapping[str, Any] | None, ...]
+    drew: bool
+
+
+Named = Sequence[tuple[str, torch.Tensor]]
+
+
+def stand_ins(parameters: Trained, names: Iterable[str]) -> tuple[Named, list[list[torch.Tensor]]]:
+    """Small tensors in fp64 in the place of parameters, the same on every rank, and gradients of some steps.
+
+    Args:
+        parameters: whose number of dims, size up to a limit and device they have
+        names: of those that are wanted
+    """
+    generator = torch.Generator().manual_seed(0)
+    by_name = dict(parameters.named_parameters())
+
+    def draw(like: torch.Tensor, scale: float) -> torch.Tensor:
+        side = max(2, int(_ELEMENTS ** (1 / max(1, like.ndim))))
+        shape = [min(size, side) for size in like.shape]
+        return (torch.randn(shape, generator=generator, dtype=torch.float64) * scale).to(like.device)
+
+    chosen = [(name, by_name[name]) for name in names]
+    starts = [(name, draw(like, 1.0)) for name, like in chosen]
+    return starts, [[draw(like, scale) for _, like in chosen] for scale in _SCALES]
+
+
+def try_steps(
+    job: Job, starts: Named, gradients: Sequence[Sequence[torch.Tensor]], *, closure: Callable[[], Any] | None = None
+) -> Trial:
+    """Let the job's optimizer update tensors.
+
+    Args:
+        job: makes the optimizer
+        starts: the tensors; they are copied
+        gradients: of each step, one a tensor
+        closure: given to each step; None: nothing is
+
+    Raises:
+        Exception: whatever the optimizer raises
+    """
+    named = [(name, nn.Parameter(start.detach().clone())) for name, start in starts]
+    optimizer = make_optimizer(job, Trained(named))
+    without_hooks(optimizer)
+    own = {id(parameter) for _, parameter in named}
+    if any(id(held) not in own for group in optimizer.param_groups for held in group["params"]):
+        raise InputError("it holds parameters that it was not given")
+    for group in optimizer.param_groups:
+        # A schedule may be what gives it a rate.
+        if isinstance(group.get("lr"), float | int) and not group["lr"]:
+            group["lr"] = 1e-2
+    held = _options(optimizer)
+    options = tuple(held.get(id(parameter)) for _, parameter in named)
+    before, values = _random_states(starts), []
+    for step in gradients:
+        for (_, parameter), gradient in zip(named, step, strict=True):
+            parameter.grad = gradient.clone()
+        _ = optimizer.step() if closure is None else optimizer.step(closure)
+        values.append(tuple(parameter.detach().clone() for _, parameter in named))
+    drew = any(not _same(*pair) for pair in zip(before, _random_states(starts), strict=True))
+    return Trial(values=tuple(values), options=options, drew=drew)
+
+
+def equal_values(found: Iterable[torch.Tensor], expected: Iterable[torch.Tensor]) -> bool:
+    """Whether tensors in fp64 are equal, but for the order of sums."""
+    return all(
+        torch.allclose(*pair, rtol=1e-9, atol=1e-12, equal_nan=True) for pair in zip(found, expected, strict=True)
+    )
+
+
+def _find_out(job: Job, model: nn.Module, trained: Trained) -> OptimizerTraits:
+    options, optimizer = _ask_options(job, trained)
+    hooked = without_hooks(optimizer) > 0
+    held = {id(one): one for group in optimizer.param_groups for one in group["params"]}
+    names = {id(one): name for name, one in model.named_parameters()}
+    phantoms = {id(one) for one in optimizer.given}
+    others = [one for key, one in held.items() if key not in phantoms]
+    extra = tuple(names.get(id(one), f"a tensor of shape {tuple(one.shape)}") for one in others)
+    foreign = tuple(name for name, one in zip(extra, others, strict=True) if id(one) not in names)
+    missing = tuple(name for name, _ in trained.named_parameters() if name not in options)
+    common: dict[str, Any] = {
+        "class_name": type(optimizer.made).__name__,
+        "hooked": hooked,
+        "needs_metric": optimizer.needs_metric,
+        "extra": extra,
+        "foreign": foreign,
+        "missing": missing,
+        "options": options,
+    }
+    unlike: dict[str, Any] = {"separable": False, "elementwise": False}
+    if closure_pattern(optimizer.made):
+        return OptimizerTraits(**common, **unlike, needs_closure=True, reason="its step computes the loss again")
+    if extra:
+        return OptimizerTraits(**common, **unlike, reason=f"it holds {', '.join(extra[:3])}, which it was not given")
+    tried = _representatives(trained, options)
+    if not tried:
+        return OptimizerTraits(**common)
+    starts, gradients = stand_ins(trained, tried)
+    try:
+        together = try_steps(job, starts, gradients)
+    except Exception as error:  # noqa: BLE001 it is the user's
+        if _runs_with_closure(job, starts, gradients):
+            return OptimizerTraits(**common, **unlike, needs_closure=True, reason="its step computes the loss again")
+        return OptimizerTraits(**common, **unlike, tried=tried, reason=f"it could not be tried ({_line(error)})")
+    common |= {"draws": together.drew, "tried": tried}
+    reason = _difference(job, starts, gradients, together, [[number] for number in range(len(starts))])
+    if reason:
+        return OptimizerTraits(**common, **unlike, reason=f"it looks across parameters: {reason}")
+    reason = _difference_in_parts(job, starts, gradients, together)
+    return OptimizerTraits(**common, elementwise=not reason, reason=reason)
+
+
+class _Asked:
+    """An optimizer that was made over parameters without values, and what came of it."""
+
+    def __init__(self, made: Any, given: Trained) -> None:
+        self.made, self.given = made, given
+        self.param_groups = made.param_groups
+        self.needs_metric = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.made, name)
+
+
+def _ask_options(job: Job, parameters: Trained) -> tuple[dict[str, tuple[Mapping[str, Any], ...]], _Asked]:
+    """Options of each parameter by name, at first and along the schedule; nothing has values."""
+    asked = _make_without_values(job, parameters)
+    names = {id(phantom): name for name, phantom in asked.given.named_parameters()}
+    first = _options(asked.made)
+    found: dict[str, list[Mapping[str, Any]]] = {names[key]: [one] for key, one in first.items() if key in names}
+    if job.lr_schedule is not None:
+        schedule = make_schedule(job, asked.made)
+        asked.needs_metric = takes_metric(schedule)
+        for _ in range(0 if asked.needs_metric else _SCHEDULED):
+            now = _options(asked.made)
+            for key, name in names.items():
+                if key in now:
+                    found[name].append(now[key])
+            try:
+                schedule.step()
+            except Exception:  # noqa: BLE001 it has come to its end; the run tells where
+                break
+    return {name: tuple(along) for name, along in found.items()}, asked
+
+
+def _make_without_values(job: Job, parameters: Trained) -> _Asked:
+    """The job's optimizer over parameters of the true shapes, which take no memory."""
+
+    def on_meta(like: torch.Tensor) -> torch.Tensor:
+        return torch.empty(like.shape, dtype=like.dtype, device="meta")
+
+    def expanded(like: torch.Tensor) -> torch.Tensor:
+        return torch.zeros((), dtype=like.dtype, device=like.device).expand(like.shape)
+
+    try:
+        given = Trained((name, nn.Parameter(on_meta(one))) for name, one in parameters.named_parameters())
+        return _Asked(make_optimizer(job, given), given)
+    except InputError:
+        # Some forms, such as fused ones, ask for the device.
+        given = Trained((name, nn.Parameter(expanded(one))) for name, one in parameters.named_parameters())
+        return _Asked(make_optimizer(job, given), given)
+
+
+def _options(optimizer: Any) -> dict[int, Mapping[str, Any]]:
+    """The options of each parameter's group, by the parameter's id."""
+    found: dict[int, Mapping[str, Any]] = {}
+    for group in optimizer.param_groups:
+        options = {key: _frozen(value) for key, value in group.items() if key not in ("params", "param_names")}
+        found.update((id(parameter), options) for parameter in group["params"])
+    return found
+
+
+def _frozen(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, torch.Tensor) else value
+
+
+def _representatives(parameters: Trained, options: Mapping[str, tuple[Mapping[str, Any], ...]]) -> tuple[str, ...]:
+    """Parameters that stand for all: the first and the last of each number of dims and each form of options."""
+    kinds: dict[object, list[str]] = {}
+    for name, parameter in parameters.named_parameters():
+        if name in options:
+            forms = tuple(sorted((key, str(one)) for key, one in options[name][0].items() if _is_form(one)))
+            kinds.setdefault((parameter.ndim, forms), []).append(name)
+    ends = [dict.fromkeys((names[0], names[-1])) for names in kinds.values()]
+    return tuple(name for names in ends for name in names)[:_TRIED]
+
+
+def _is_form(option: Any) -> bool:
+    """Whether an option says how, not how much."""
+    return option is None or isinstance(option, bool | str)
+
+
+def _difference(
+    job: Job,
+    starts: Named,
+    gradients: Sequence[Sequence[torch.Tensor]],
+    together: Trial,
+    shares: Sequence[Sequence[int]],
+) -> str:
+    """What differs where shares of the tensors are updated each by themselves; empty: nothing."""
+    for share in shares:
+        names = ", ".join(starts[number][0] for number in share)
+        try:
+            apart = try_steps(job, [starts[n] for n in share], [[step[n] for n in share] for step in gradients])
+        except Exception as error:  # noqa: BLE001 it is the user's
+            return f"it fails on {names} alone ({_line(error)})"
+        for place, number in enumerate(share):
+            if not _same(apart.options[place], together.options[number]):
+                return f"the options of {names} are others when it is given alone"
+            if not equal_values(
+                (values[place] for values in apart.values), (values[number] for values in together.values)
+            ):
+                return f"{names} is updated differently alone than with others"
+    return ""
+
+
+def _difference_in_parts(job: Job, starts: Named, gradients: Sequence[Sequence[torch.Tensor]], together: Trial) -> str:
+    """What differs where two parts of each tensor are updated by themselves; empty: nothing."""
+    for second in (False, True):
+
+        def part(tensor: torch.Tensor, second: bool = second) -> torch.Tensor:
+            if not tensor.ndim or len(tensor) < 2:
+                return tensor
+            # Not in the middle: blocks of a few hundred elements would begin there too.
+            cut = max(1, len(tensor) * 2 // 5 - 1)
+            return tensor[cut:] if second else tensor[:cut]
+
+        try:
+            apart = try_steps(
+                job, [(name, part(one)) for name, one in starts], [[part(one) for one in step] for step in gradients]
+            )
+        except Exception as error:  # noqa: BLE001 it is the user's
+            return f"it fails on a part of a parameter ({_line(error)})"
+        for number, (name, _) in enumerate(starts):
+            if not _same(apart.options[number], together.options[number]):
+                return f"the options of {name} are others when it is given a part of it"
+            if not equal_values(
+                (values[number] for values in apart.values), (part(values[number]) for values in together.values)
+            ):
+                return f"a part of {name} is updated differently than the whole"
+    return ""
+
+
+def _runs_with_closure(job: Job, starts: Named, gradients: Sequence[Sequence[torch.Tensor]]) -> bool:
+    try:
+        try_steps(job, starts, gradients, closure=lambda: torch.zeros((), requires_grad=True))
+    except Exception:  # noqa: BLE001 it is the user's
+        return False
+    return True
+
+
+def _random_states(tensors: Named) -> list[Any]:
+    devices = {tensor.device for _, tensor in tensors if tensor.is_cuda}
+    gpus = [torch.cuda.get_rng_state(device) for device in sorted(devices, key=str)]
+    return [torch.random.get_rng_state(), random.getstate(), *gpus]
+
+
+def _required(function: Callable[..., Any]) -> list[str]:
+    """Names of the arguments that a call must give."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # written in another language
+        return []
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [one.name for one in parameters if one.default is inspect.Parameter.empty and one.kind not in variadic]
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor):
+        both = isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor)
+        if not both or one.shape != other.shape:
+            return False
+        return one.is_meta or other.is_meta or bool(torch.equal(one, other.to(one.device)))
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(_same(*pair) for pair in zip(one, other, strict=True))
+    if isinstance(one, float) and isinstance(other, float):
+        return one == other or (math.isnan(one) and math.isnan(other))
+    # What says nothing of its value, such as a function, is taken for equal where it is of one type.
+    return type(one) is type(other) and (callable(one) or bool(one == other))
+
+
+def _line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def _some(parameters: Trained) -> str:
+    names = [name for name, _ in parameters.named_parameters()]
+    return ", ".join(names[:2]) + (", ..." if len(names) > 2 else "")
+
+
+def _nothing(*arguments: Any) -> None:
+    """A hook that does nothing."""

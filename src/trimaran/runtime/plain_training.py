@@ -1,0 +1,340 @@
+"""The training of a job as a plain loop in one process would do it, from any state and on the samples of any step.
+
+The gradient of a global batch is had in two ways that must agree wherever both are defined:
+
+    one forward      of the whole global batch
+    microbatches     those of a plan, replica after replica, each under the random state of its rank
+
+It shares with the runtime what says which samples a batch has, and nothing of how a step is run.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from trimaran.errors import InputError
+from trimaran.graph.batches import call_model, compute_loss
+from trimaran.graph.sample import make_model
+from trimaran.job import Job, Precision
+from trimaran.runtime.feed import Feed
+from trimaran.runtime.feed.data import make_dataset
+from trimaran.runtime.precision import autocast, place_batch, place_model
+from trimaran.runtime.seeds import Places, find_moved, host_states, mark_host, restore_host
+from trimaran.runtime.whole_state import WholeState
+
+
+@dataclass(frozen=True, slots=True)
+class RandomState:
+    """Where the generators of one rank are.
+
+    Attributes:
+        host: those of the host, as `seeds.host_states` has them
+        device: that of its GPU; None: it has none
+    """
+
+    host: Places
+    device: torch.Tensor | None
+
+    @classmethod
+    def of(cls, device: str) -> "RandomState":
+        """Where they are now."""
+        return cls(host_states(), torch.cuda.get_rng_state(device) if device.startswith("cuda") else None)
+
+    def restore(self, device: str) -> None:
+        """Put the generators of this process there."""
+        restore_host(self.host)
+        if self.device is not None:
+            torch.cuda.set_rng_state(self.device, device)
+
+
+@dataclass(slots=True, kw_only=True)
+class Gradients:
+    """The gradient of a global batch.
+
+    Attributes:
+        of: by name; a parameter that had none is left out
+        scale: for each, the sum of the norms of what the microbatches add to it: rounding is relative to that
+        buffers: after the step, by name: those that the first replica has
+        order: paths of the modules, as they were first called
+        loss: mean of the global batch
+        weight: by which the sums of the microbatches were divided
+        half: the loss itself was a number of 16 bits
+        draws: a generator has moved
+    """
+
+    of: dict[str, torch.Tensor] = field(default_factory=dict)
+    scale: dict[str, float] = field(default_factory=dict)
+    buffers: dict[str, torch.Tensor] = field(default_factory=dict)
+    order: list[str] = field(default_factory=list)
+    loss: float = 0.0
+    weight: float = 1.0
+    half: bool = False
+    draws: bool = False
+
+
+class PlainTraining:
+    """One process that could train the job.
+
+    Args:
+        job: what is trained
+        replicas: of the plan whose microbatches it uses
+        microbatches: of each replica
+        device: of this rank
+
+    Raises:
+        InputError: the model communicates by itself
+    """
+
+    def __init__(self, job: Job, *, replicas: int, microbatches: int, device: str) -> None:
+        self._job, self._device, self._dataset = job, device, make_dataset(job)
+        self.model = place_model(make_model(job), precision=job.precision, device=device)
+        if any(isinstance(module, nn.SyncBatchNorm) for module in self.model.modules()):
+            raise InputError(
+                "the model has a SyncBatchNorm, which waits for other ranks, so that no process can run it "
+                "alone: there is nothing to verify it with"
+            )
+        self._exact: nn.Module | None = None
+        self._feeds = [self._feed(replicas, microbatches, replica) for replica in range(replicas)]
+        self._whole = self._feed(1, 1, 0)
+        trained = _Parameters(self.model)
+        self.optimizer = job.optimizer(trained) if trained else None
+        self.schedule = job.lr_schedule(self.optimizer) if job.lr_schedule and self.optimizer else None
+
+    @property
+    def mixes_samples(self) -> bool:
+        """Whether samples of a batch change each other's outputs, so that another division is another training."""
+        return any(isinstance(module, _BatchNorm) and module.training for module in self.model.modules())
+
+    def is_seeded(self) -> bool:
+        """Whether another call of the job's factory makes the same model."""
+        other = make_model(self._job)
+        own = self.model.state_dict()
+        return all(torch.equal(tensor, own[name].to(tensor)) for name, tensor in other.state_dict().items())
+
+    def put(self, state: WholeState) -> None:
+        """Go on from a state.
+
+        Args:
+            state: parameters, buffers, and what the optimizer keeps, where it is on its way
+        """
+        with torch.no_grad():
+            for name, parameter in self.model.named_parameters():
+                parameter.copy_(state.parameters[name])
+            for name, buffer in self.model.named_buffers():
+                if name in state.buffers:
+                    buffer.copy_(state.buffers[name])
+            for name, parameter in self.model.named_parameters():
+                own = {} if self.optimizer is None else self.optimizer.state.get(parameter, {})
+                for key, value in state.optimizer.get(name, {}).items():
+                    if isinstance(value, torch.Tensor) and isinstance(own.get(key), torch.Tensor):
+                        own[key].copy_(value)
+
+    def microbatches(self, epoch: int, index: int) -> list[list[Any]]:
+        """The microbatches of each replica of a global batch.
+
+        Args:
+            epoch: number of the epoch, from 0
+            index: number of the global batch in it, from 0
+        """
+        return [_load(feed, epoch, index) for feed in self._feeds]
+
+    def whole_batch(self, epoch: int, index: int) -> list[list[Any]]:
+        """A global batch as one batch of one replica."""
+        return [_load(self._whole, epoch, index)]
+
+    def gradients(
+        self,
+        batches: Sequence[Sequence[Any]],
+        states: Sequence[RandomState],
+        *,
+        exact: bool = False,
+        moved: float = 0.0,
+        seed: int = 0,
+        seen: "Callable[[dict[str, torch.Tensor]], None] | None" = None,
+    ) -> Gradients:
+        """The gradient of a global batch; model and random states are as before afterwards.
+
+        Args:
+            batches: microbatches of each replica
+            states: of the ranks that run the replicas, before the step
+            exact: in fp64
+            moved: change each weight by this share of it, up or down; 0: not
+            seed: of up or down
+            seen: called with the gradient of each microbatch, by name, not yet divided by the weight of all
+        """
+        precision: Precision = "fp64" if exact else self._job.precision
+        model = self._widened() if exact else self.model
+        with _kept(model, self._device):
+            if moved:
+                _move(model, moved, seed)
+            return self._add_up(model, batches, states, precision, seen)
+
+    def update(self, gradients: Mapping[str, torch.Tensor]) -> None:
+        """Clip gradients, and update the parameters by them.
+
+        Args:
+            gradients: of the global batch, by name, in host memory
+        """
+        clip = self._job.clip_norm
+        if clip is not None:
+            norm = sum(float(one.double().square().sum()) for one in gradients.values()) ** 0.5
+            # As torch clips: the small number keeps a norm of zero from being divided by.
+            scale = min(1.0, clip / (norm + 1e-6))
+            gradients = {name: one * scale for name, one in gradients.items()}
+        for name, parameter in self.model.named_parameters():
+            parameter.grad = gradients[name].to(parameter) if name in gradients else None
+        if self.optimizer is not None:
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
+        if self.schedule is not None:
+            self.schedule.step()
+
+    def close(self) -> None:
+        """Let go of the data."""
+        for feed in (*self._feeds, self._whole):
+            feed.close()
+
+    def _feed(self, replicas: int, microbatches: int, replica: int) -> Feed:
+        # On the host, to be placed when it is used: the same bits are needed in fp64 too.
+        return Feed(
+            self._job,
+            replicas=replicas,
+            microbatches=microbatches,
+            replica=replica,
+            reads=True,
+            dataset=self._dataset,
+        )
+
+    def _widened(self) -> nn.Module:
+        if self._exact is None:
+            self._exact = place_model(make_model(self._job), precision="fp64", device=self._device)
+        with torch.no_grad():
+            for name, tensor in self._exact.state_dict(keep_vars=True).items():
+                tensor.copy_(self.model.state_dict()[name])
+        for module, like in zip(self._exact.modules(), self.model.modules(), strict=True):
+            module.training = like.training
+        return self._exact
+
+    def _add_up(
+        self,
+        model: nn.Module,
+        batches: Sequence[Sequence[Any]],
+        states: Sequence[RandomState],
+        precision: Precision,
+        seen: "Callable[[dict[str, torch.Tensor]], None] | None",
+    ) -> Gradients:
+        found = Gradients()
+        start = {name: buffer.clone() for name, buffer in model.named_buffers()}
+        total, weight = 0.0, 0.0
+        for replica, (microbatches, state) in enumerate(zip(batches, states, strict=True)):
+            state.restore(self._device)
+            with torch.no_grad():
+                for name, buffer in model.named_buffers():
+                    buffer.copy_(start[name])
+            marks, before = mark_host(), state.device
+            for batch in microbatches:
+                placed = place_batch(batch, precision=precision, device=self._device)
+                model.zero_grad(set_to_none=True)
+                with _called(model, found.order), autocast(precision, self._device):
+                    one, its_weight = compute_loss(self._job, call_model(self._job, model, placed), placed)
+                one.backward()
+                total, weight = total + float(one.detach()), weight + float(its_weight)
+                found.half = found.half or torch.finfo(one.dtype).bits == 16
+                own = _own_gradients(model)
+                _add(own, found)
+                if seen is not None:
+                    seen(own)
+            moved = before is not None and not torch.equal(before, torch.cuda.get_rng_state(self._device))
+            found.draws = found.draws or moved or bool(find_moved(marks))
+            if replica == 0:
+                found.buffers = {name: buffer.clone().cpu() for name, buffer in model.named_buffers()}
+        found.loss, found.weight = total / weight, weight
+        found.of = {name: one.div_(weight).cpu() for name, one in found.of.items()}
+        found.scale = {name: one / weight for name, one in found.scale.items()}
+        model.zero_grad(set_to_none=True)
+        return found
+
+
+class _Parameters(list[nn.Parameter]):
+    """The trained parameters of a model, as a job's optimizer takes them."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._named = [(name, one) for name, one in model.named_parameters() if one.requires_grad]
+        super().__init__(one for _, one in self._named)
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """With their names."""
+        return iter(self._named)
+
+
+def _load(feed: Feed, epoch: int, index: int) -> list[Any]:
+    feed.go_to(epoch, index)
+    share = next(iter(feed.shares()))
+    return [share.microbatch(number) for number, size in enumerate(share.sizes) if size]
+
+
+def _own_gradients(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {
+        name: parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
+        for name, parameter in model.named_parameters()
+        if parameter.grad is not None
+    }
+
+
+def _add(own: Mapping[str, torch.Tensor], found: Gradients) -> None:
+    for name, gradient in own.items():
+        found.scale[name] = found.scale.get(name, 0.0) + float(gradient.double().norm())
+        if name in found.of:
+            found.of[name] += gradient
+        else:
+            found.of[name] = gradient.clone()
+
+
+def _move(model: nn.Module, share: float, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.is_floating_point():
+                signs = torch.randint(0, 2, parameter.shape, generator=generator) * 2 - 1
+                parameter.mul_(1 + share * signs.to(parameter))
+
+
+@contextmanager
+def _kept(model: nn.Module, device: str) -> Iterator[None]:
+    """Put parameters, buffers and random states back."""
+    random = RandomState.of(device)
+    saved = [(tensor, tensor.detach().clone()) for tensor in (*model.parameters(), *model.buffers())]
+    try:
+        yield
+    finally:
+        random.restore(device)
+        with torch.no_grad():
+            for tensor, value in saved:
+                tensor.copy_(value)
+
+
+@contextmanager
+def _called(model: nn.Module, order: list[str]) -> Iterator[None]:
+    """Write down in which order modules are called for the first time."""
+    if order:
+        yield
+        return
+
+    def note(path: str) -> Callable[..., None]:
+        def hook(*_: Any) -> None:
+            if path not in order:
+                order.append(path)
+
+        return hook
+
+    hooks = [module.register_forward_pre_hook(note(path)) for path, module in model.named_modules()]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()

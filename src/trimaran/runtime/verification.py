@@ -1,0 +1,616 @@
+"""The first steps of a run, done again as a plain loop in one process on rank 0, and compared by parameter.
+
+    before ─▶ step of the plan ──────────▶ gradients, weights, buffers, optimizer state, whole on rank 0 (`whole_state`)
+       └────▶ the same step in one process ─▶ gradient ──▶ equal within rounding?
+                           update by the plan's gradient ─▶ weights, optimizer state ──▶ equal to the last places?
+
+Every step starts from the state that the run has, so that rounding does not add up, and so that an update is judged by
+itself: Adam divides by the size of a gradient, and would make a weight of every rounding of a gradient near zero.
+
+How far a gradient may be off. One process in fp64 says, for all jobs, whether the microbatches of the plan are the
+global batch: a loss that is no mean is found there, whatever the precision of the run, to `_EXACT` of the scale S, the
+sum of the norms of what the microbatches add. The run itself is compared with one process over the same microbatches in
+the precision of the job, which rounds as the run does except for the order of sums. How much that can do depends on the
+network, and is measured: the gradient is computed again with every weight moved up or down, at random, by what rounding
+moves a number in the mean, and the limit is
+
+    _SPREAD x the largest change seen + _ROUNDING x eps x S
+
+with eps of the parameters. A sum in another order rounds its results otherwise too. Where ranks compute by
+other operations than the user's (shares of tensors, compiled ones), eps is that of the compute dtype.
+
+A gradient that lacks one of N samples is off by about S / N. In 16 bits that may be less than the limit. But rounding
+is at random, and a sample is not: so the difference is also projected on the gradient of each microbatch, which divides
+what rounding does by the root of the number of elements. Dropping one of the n samples of a microbatch changes that
+projection by 1 / n of its gradient, in the mean over which one it is.
+"""
+
+import math
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+
+from trimaran.errors import ExecutionError, InputError
+from trimaran.job import Job
+from trimaran.program.layout import strategy_layout
+from trimaran.program.types import Strategy
+from trimaran.runtime.executor import Executor
+from trimaran.runtime.feed import Share
+from trimaran.runtime.plain_training import Gradients, PlainTraining, RandomState
+from trimaran.runtime.whole_state import Differing, WholeState
+from trimaran.runtime.world import World
+
+# The norm of the rounding of a sum grows with the root of its terms: this is enough for thousands of them.
+_ROUNDING = 64
+# Root mean square of the rounding of a number, in its last places: uniform between -1/2 and 1/2.
+_ROUNDED = 12**-0.5
+# Two samples of what moving weights does; the largest of many is a few times that.
+_SPREAD = 16
+_SAMPLES = 2
+# Of microbatches against one forward, in fp64. Networks that compute a part in fp32 whatever they are given pass too.
+_EXACT = 1e-5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verified:
+    """What a verification found, where all agreed.
+
+    Attributes:
+        steps: that were compared
+        tensors: that were compared in each: gradients, weights, buffers, optimizer state
+        difference: of the tensor that came nearest to its limit, relative to its scale
+        limit: of that tensor, relative to its scale
+        notes: what was compared in another way than usual, and why
+    """
+
+    steps: int
+    tensors: int
+    difference: float
+    limit: float
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        steps = f"{self.steps} step{'' if self.steps == 1 else 's'}"
+        largest = f"largest difference {self.difference:.1g} (limit {self.limit:.1g})"
+        return f"verified: {steps}, {self.tensors} tensors, {largest}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Compared:
+    """A tensor of the run beside that of one process.
+
+    Attributes:
+        kind: for people, such as "gradient"
+        name: of the parameter or buffer
+        difference: relative to the scale
+        limit: of that
+        text: what is wrong with it, where the difference is above the limit
+    """
+
+    kind: str
+    name: str
+    difference: float
+    limit: float
+    text: str = ""
+
+    @property
+    def agrees(self) -> bool:
+        return self.difference <= self.limit  # nothing is below not-a-number
+
+
+class Verifier:
+    """Compares the steps of a run; every rank has one, and calls it alike.
+
+    Args:
+        executor: runs the plan
+        job: what is trained
+        strategy: how
+        world: this process's
+        fresh: the weights are still those that the job's factory makes
+
+    Raises:
+        InputError: the job cannot be run as one process
+    """
+
+    def __init__(self, executor: Executor, job: Job, strategy: Strategy, world: World, *, fresh: bool = True) -> None:
+        if job.precision == "fp16":
+            raise InputError(
+                "a run in fp16 skips steps whose gradients are too large for it, which one process would do elsewhere: "
+                'verify the plan with Job.precision="bf16" or "fp32"'
+            )
+        self._executor, self._job, self._strategy, self._world = executor, job, strategy, world
+        self._fresh = fresh
+        self._plain: PlainTraining | None = None
+        self._compared: list[_Compared] = []
+        self._steps = self._tensors = 0
+        self._notes: dict[str, None] = {}
+
+    @property
+    def verified(self) -> Verified:
+        """What was found so far; on rank 0."""
+        # Where a gradient is nothing but rounding, such as that of a bias before a batch norm, there is no limit to it.
+        judged = [one for one in self._compared if one.limit < 1]
+        nearest = max(judged, key=lambda one: one.difference / one.limit if one.limit else 0.0, default=None)
+        return Verified(
+            steps=self._steps,
+            tensors=self._tensors,
+            difference=0.0 if nearest is None else nearest.difference,
+            limit=0.0 if nearest is None else nearest.limit,
+            notes=tuple(self._notes),
+        )
+
+    def step(self, share: Share, *, epoch: int, index: int) -> float:
+        """A training step, compared with that of one process.
+
+        Args:
+            share: of the global batch
+            epoch: number of the epoch, from 0
+            index: number of the global batch in it, from 0
+
+        Returns:
+            Mean loss of the global batch, the same on every rank.
+
+        Raises:
+            ExecutionError: they differ; on every rank
+            InputError: the job cannot be run as one process
+        """
+        executor = self._executor
+        states = executor.hear_all(RandomState.of(self._world.device))
+        before = executor.full_state(kinds=("parameter", "buffer", "optimizer"), compare=True)
+        loss = executor.step(share, keep_gradients=True)
+        after = executor.full_state(compare=True)
+        error: BaseException | None = None
+        if self._world.rank == 0:
+            error = _apart(lambda: self._examine(before, after, states, epoch, index), self._world.device)
+        said = executor.hear_all(None if error is None else str(error))[0]
+        if error is not None:
+            raise error
+        if said is not None:
+            raise ExecutionError(f"rank 0 found that the run is not that of one process: {said}", lost_peer=True)
+        return loss
+
+    def close(self) -> None:
+        """Let go of the plain loop."""
+        if self._plain is not None:
+            self._plain.close()
+            self._plain = None
+
+    def _examine(
+        self, before: WholeState, after: WholeState, states: Sequence[RandomState], epoch: int, index: int
+    ) -> None:
+        strategy = self._strategy
+        random = RandomState.of(self._world.device)
+        try:
+            if self._plain is None:
+                self._plain = PlainTraining(
+                    self._job, replicas=strategy.dp, microbatches=strategy.microbatches, device=self._world.device
+                )
+                if self._fresh:
+                    self._check_start(self._plain, before)
+            self._check_copies(before, "before")
+            self._plain.put(before)
+            layout = strategy_layout(strategy)
+            replicas = [states[layout.rank(replica, 0)] for replica in range(strategy.dp)]
+            gradients = self._check_gradients(self._plain, after, replicas, epoch, index)
+            self._check_update(self._plain, before, after, gradients)
+            self._check_copies(after, "after")
+        finally:
+            random.restore(self._world.device)
+        self._steps += 1
+
+    def _check_start(self, plain: PlainTraining, before: WholeState) -> None:
+        own = {name: one.detach().cpu() for name, one in plain.model.named_parameters()}
+        found = [
+            _Compared(kind="initial weight", name=name, difference=0.0 if same else 1.0, limit=0.0)
+            for name, tensor in own.items()
+            for same in [name in before.parameters and torch.equal(tensor, before.parameters[name])]
+        ]
+        wrong = [one for one in found if not one.agrees]
+        if wrong and not plain.is_seeded():
+            self._notes["Job.model makes other weights each time, whatever the seed: those of the run were taken"] = (
+                None
+            )
+        elif wrong:
+            self._fail(
+                wrong,
+                [name.rpartition(".")[0] for name in own],
+                before,
+                "was not loaded: it is another than the job's factory makes",
+            )
+
+    def _check_copies(self, state: WholeState, when: str) -> None:
+        if not state.differing:
+            return
+        order = {name: place for place, name in enumerate(state.parameters)}
+        first: Differing = min(state.differing, key=lambda one: order.get(one.name, len(order)))
+        what = f'the optimizer\'s "{first.key}" of ' if first.key else ""
+        raise ExecutionError(
+            f"step {self._steps}: {what}{first.name} in the module {_owner(first.name)} is another on "
+            f"{_ranks(first.ranks)} than on rank {first.first}, {when} the step: copies must stay alike. "
+            f"The plan is {self._strategy.name}{_ADVICE}",
+            step=self._steps,
+            module=_owner(first.name),
+            parameter=first.name,
+            kind=first.kind,
+            ranks=first.ranks,
+        )
+
+    def _check_gradients(
+        self, plain: PlainTraining, after: WholeState, states: Sequence[RandomState], epoch: int, index: int
+    ) -> Gradients:
+        """The run's gradients and buffers; those of one process."""
+        batches = plain.microbatches(epoch, index)
+        expected = plain.gradients(batches, states)
+        coarse = self._strategy.tp > 1 or bool(self._strategy.shards) or self._strategy.execution == "compiled"
+        if expected.draws and (coarse or self._strategy.pp > 1):
+            raise InputError(
+                f"the model draws random numbers in its forward, and under {self._strategy.name} parts of it draw "
+                "streams of their own, which one process cannot repeat: verify with dropout 0, or a plan of replicas "
+                "(--forbid pp --forbid tp)"
+            )
+        if expected.draws or plain.mixes_samples:
+            why = "it draws random numbers" if expected.draws else "batch norm depends on the division of a batch"
+            self._notes[f"compared with one process over the same microbatches: {why}"] = None
+        else:
+            self._check_division(plain, batches, states, expected.order, after, epoch, index)
+        place = _eps(torch.bfloat16) if coarse and self._job.precision == "bf16" else _finest(plain)
+        moved = [plain.gradients(batches, states, moved=_ROUNDED * place, seed=seed) for seed in range(_SAMPLES)]
+        compression = self._strategy.compression if self._strategy.dp > 1 else None
+        compared = [_compare_gradient(name, after.gradients.get(name), expected, moved) for name in expected.of]
+        compared += [
+            _Compared(kind="gradient", name=name, difference=math.inf, limit=0.0, text="in one process it has none")
+            for name, one in after.gradients.items()
+            if name not in expected.of and bool(one.any())
+        ]
+        if compression is not None:
+            largest = max((one.difference for one in compared), default=0.0)
+            self._notes[
+                f"gradients are compressed by {compression.name}, which is inexact by choice: they differ by "
+                f"up to {largest:.1g} of their scale; updates by them were compared"
+            ] = None
+        else:
+            self._judge(compared, expected.order, after, "is not that of one process")
+            leans = _Leans(after.gradients, expected, moved)
+            plain.gradients(batches, states, seen=leans.see)
+            self._judge(leans.compared(), expected.order, after, "is not that of one process")
+        buffers = [
+            _compare_values("buffer", name, after.buffers.get(name), one, [two.buffers[name] for two in moved])
+            for name, one in expected.buffers.items()
+        ]
+        self._judge(buffers, expected.order, after, "is not that of one process")
+        self._tensors = (len(compared) if compression is None else 0) + len(buffers)
+        return expected
+
+    def _check_division(
+        self,
+        plain: PlainTraining,
+        batches: Sequence[Sequence[Any]],
+        states: Sequence[RandomState],
+        order: Sequence[str],
+        after: WholeState,
+        epoch: int,
+        index: int,
+    ) -> None:
+        """The microbatches add up to the global batch, in fp64."""
+        try:
+            parts = plain.gradients(batches, states, exact=True)
+            whole = plain.gradients(plain.whole_batch(epoch, index), states[:1], exact=True)
+        except (RuntimeError, TypeError, ValueError) as error:
+            self._notes[
+                f"the network does not run in fp64 ({str(error).splitlines()[0][:120]}), so that microbatches were not "
+                "compared with one forward of the global batch"
+            ] = None
+            return
+        compared = [
+            _Compared(
+                kind="gradient",
+                name=name,
+                difference=_ratio(_distance(parts.of[name], one), parts.scale[name]) if name in parts.of else 1.0,
+                limit=_EXACT + _ratio(_EXACT**2 * max(parts.scale.values()), parts.scale.get(name, 0.0)),
+                text=f"summed over microbatches{_times(parts.of.get(name), one)}",
+            )
+            for name, one in whole.of.items()
+        ]
+        wrong = [one for one in compared if not one.agrees]
+        if wrong:
+            self._fail(
+                wrong,
+                order,
+                after,
+                "is not that of one forward of the whole global batch, also in one process in fp64: the loss is no "
+                "mean over samples, or samples depend on each other. Let Job.loss return (sum, weight), or take one "
+                "replica and one microbatch",
+            )
+
+    def _check_update(self, plain: PlainTraining, before: WholeState, after: WholeState, gradients: Gradients) -> None:
+        """Weights and optimizer state after an update by the run's own gradients."""
+        plain.update({name: one for name, one in after.gradients.items() if name in gradients.of})
+        parameters = dict(plain.model.named_parameters())
+        compared = [
+            _compare_weight(name, after.parameters.get(name), one.detach().cpu(), before.parameters[name])
+            for name, one in parameters.items()
+        ]
+        rates = {name: group.options for group in after.groups for name in group.names}
+        if plain.optimizer is not None:
+            names = {id(parameter): name for name, parameter in parameters.items()}
+            for group in plain.optimizer.param_groups:
+                for parameter in group["params"]:
+                    name = names[id(parameter)]
+                    compared.extend(_compare_options(name, rates.get(name, {}), group))
+                    state = plain.optimizer.state.get(parameter, {})
+                    compared.extend(
+                        _compare_state(name, after.optimizer.get(name, {}), state, before.optimizer.get(name, {}))
+                    )
+        self._judge(compared, gradients.order, after, "is not what one process makes of the same gradients")
+        self._tensors += len(compared)
+
+    def _judge(self, compared: Sequence[_Compared], order: Sequence[str], state: WholeState, what: str) -> None:
+        wrong = [one for one in compared if not one.agrees]
+        if wrong:
+            self._fail(wrong, order, state, what)
+        self._compared.extend(compared)
+
+    def _fail(self, wrong: Sequence[_Compared], order: Sequence[str], state: WholeState, what: str) -> None:
+        places = {path: place for place, path in enumerate(dict.fromkeys(order))}
+        first = min(wrong, key=lambda one: _place(one.name, places))
+        modules = {_owner(one.name) for one in wrong}
+        others = "" if len(modules) == 1 else f", the first of {len(modules)} modules that differ"
+        figures = f"difference {first.difference:.2g}, limit {first.limit:.2g}" if first.limit else ""
+        detail = "; ".join(part for part in (first.text, figures) if part)
+        ranks = state.ranks.get(first.name, ())
+        raise ExecutionError(
+            f"step {self._steps}: the {first.kind} of {first.name} {what}{f' ({detail})' if detail else ''}. "
+            f"It belongs to the module {_owner(first.name)}{others}, on {_ranks(ranks)}. "
+            f"The plan is {self._strategy.name}{_ADVICE}",
+            step=self._steps,
+            module=_owner(first.name),
+            parameter=first.name,
+            kind=first.kind,
+            difference=first.difference,
+            limit=first.limit,
+            ranks=ranks,
+        )
+
+
+_ADVICE = ": take another one (--forbid), and report this"
+
+
+def _apart(examine: Callable[[], None], device: str) -> BaseException | None:
+    """Do it in a thread of its own: what follows the training thread's operations and memory does not see it."""
+    caught: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            if device.startswith("cuda"):
+                torch.cuda.set_device(device)
+            examine()
+        except BaseException as error:  # noqa: BLE001  # it is raised by the thread that waits, once all ranks know
+            caught.append(error)
+
+    thread = threading.Thread(target=run, name="verification")
+    thread.start()
+    thread.join()
+    return caught[0] if caught else None
+
+
+def _compare_gradient(
+    name: str, found: torch.Tensor | None, expected: Gradients, moved: Sequence[Gradients]
+) -> _Compared:
+    one, scale = expected.of[name], expected.scale[name]
+    if found is None:
+        text = "there is none"
+        return _Compared(kind="gradient", name=name, difference=1.0 if scale else 0.0, limit=0.0, text=text)
+    spread = max(_distance(other.of[name], one) for other in moved)
+    # What is nothing but rounding comes of terms as large as elsewhere.
+    limit = _SPREAD * spread + _eps(one.dtype) * (_ROUNDING * scale + max(expected.scale.values()))
+    if expected.half:
+        limit += _ROUNDING * _eps(torch.bfloat16) * scale
+    return _Compared(
+        kind="gradient",
+        name=name,
+        difference=_ratio(_distance(found, one), scale),
+        limit=_ratio(limit, scale),
+        text=_times(found, one).strip(),
+    )
+
+
+class _Leans:
+    """By how much the difference of two gradients leans towards those of the microbatches.
+
+    Args:
+        found: gradients of the run
+        expected: of one process
+        moved: of one process whose weights were moved
+    """
+
+    def __init__(self, found: Mapping[str, torch.Tensor], expected: Gradients, moved: Sequence[Gradients]) -> None:
+        self._expected = expected
+        names = [name for name in expected.of if name in found]
+        self._off = {name: _difference(found[name], expected.of[name]) for name in names}
+        self._moved = [{name: _difference(other.of[name], expected.of[name]) for name in names} for other in moved]
+        self._seen: list[dict[str, _Lean]] = []
+
+    def see(self, own: Mapping[str, torch.Tensor]) -> None:
+        """The gradient of one microbatch."""
+        rows = {}
+        for name, gradient in own.items():
+            if name in self._off:
+                one = gradient.detach().reshape(-1).to("cpu", torch.float64) / self._expected.weight
+                spreads = [other[name] for other in self._moved]
+                rows[name] = _Lean(
+                    float(self._off[name] @ one),
+                    tuple(float(other @ one) for other in spreads),
+                    float(one @ one),
+                    max(float(other @ other) for other in spreads),
+                    one.numel(),
+                )
+        self._seen.append(rows)
+
+    def compared(self) -> list[_Compared]:
+        """For each microbatch, how often it counts in each parameter, and in all together."""
+        scale = self._expected.scale
+        most = max(scale.values(), default=0.0)
+        found = []
+        for number, rows in enumerate(self._seen):
+            for name, row in rows.items():
+                found.append(self._compare(name, number, row, _ROUNDING * scale[name] + most))
+            if rows:
+                whole = math.sqrt(sum(scale[name] ** 2 for name in rows))
+                found.append(
+                    self._compare(next(iter(rows)), number, _sum_leans(rows.values()), _ROUNDING * whole + most)
+                )
+        return [one for one in found if one is not None]
+
+    def _compare(self, name: str, number: int, row: "_Lean", rounding: float) -> _Compared | None:
+        if not row.square or not row.numel:
+            return None
+        dtype = self._expected.of[name].dtype
+        eps = _eps(torch.bfloat16) if self._expected.half else _eps(dtype)
+        at_random = max(*(abs(one) for one in row.moved), math.sqrt(row.spread * row.square / row.numel))
+        limit = (_SPREAD * at_random + eps * rounding * math.sqrt(row.square)) / row.square
+        lean = row.dot / row.square
+        text = f"microbatch {number} counts {1 + lean:.4g} times"
+        return _Compared(kind="gradient", name=name, difference=abs(lean), limit=limit, text=text)
+
+
+class _Lean(NamedTuple):
+    """The difference of a gradient, along the gradient of a microbatch.
+
+    Attributes:
+        dot: of the run's difference and the microbatch's gradient
+        moved: of the differences that moving weights makes
+        square: of the microbatch's gradient
+        spread: largest square of the differences that moving weights makes
+        numel: elements
+    """
+
+    dot: float
+    moved: tuple[float, ...]
+    square: float
+    spread: float
+    numel: int
+
+
+def _sum_leans(rows: Iterable[_Lean]) -> _Lean:
+    """Those of all parameters together."""
+    dots, moved, squares, spreads, numels = zip(*rows, strict=True)
+    return _Lean(sum(dots), tuple(map(sum, zip(*moved, strict=True))), sum(squares), sum(spreads), sum(numels))
+
+
+def _compare_values(
+    kind: str, name: str, found: torch.Tensor | None, expected: torch.Tensor, others: Sequence[torch.Tensor] = ()
+) -> _Compared:
+    """Tensors of which numbers may differ by a few of their last places, and by what moving weights does to them."""
+    if found is None or found.shape != expected.shape:
+        return _Compared(kind=kind, name=name, difference=math.inf, limit=0.0, text="it is missing")
+    if not expected.is_floating_point():
+        same = bool(torch.equal(found, expected))
+        return _Compared(kind=kind, name=name, difference=0.0 if same else 1.0, limit=0.0)
+    scale = max(float(expected.double().norm()), *(float(other.double().norm()) for other in others), 1e-300)
+    spread = max((_distance(other, expected) for other in others), default=0.0)
+    limit = _SPREAD * spread / scale + _ROUNDING * _eps(expected.dtype)
+    return _Compared(kind=kind, name=name, difference=_distance(found, expected) / scale, limit=limit)
+
+
+def _compare_weight(name: str, found: torch.Tensor | None, expected: torch.Tensor, before: torch.Tensor) -> _Compared:
+    """Element by element: a few last places of the weight, and rather more of its change."""
+    if found is None:
+        return _Compared(kind="weight", name=name, difference=math.inf, limit=0.0, text="it is missing")
+    if not found.numel() or torch.equal(found, expected):
+        return _Compared(kind="weight", name=name, difference=0.0, limit=_eps(expected.dtype))
+    exact, moved = expected.double(), (expected.double() - before.double()).abs()
+    allowed = _eps(expected.dtype) * (4 * exact.abs().maximum(before.double().abs()) + _ROUNDING * moved)
+    excess = (found.double() - exact).abs() / (allowed + torch.finfo(torch.float64).tiny)
+    step = float(moved.max())
+    text = f"it has changed by up to {float((found.double() - before.double()).abs().max()):.3g}, not {step:.3g}"
+    limit = 4 * _eps(expected.dtype)
+    return _Compared(kind="weight", name=name, difference=limit * float(excess.max()), limit=limit, text=text)
+
+
+def _compare_state(
+    name: str, found: Mapping[str, Any], expected: Mapping[str, Any], before: Mapping[str, Any]
+) -> Iterator[_Compared]:
+    for key in dict.fromkeys((*expected, *found)):
+        kind = f'optimizer\'s "{key}"'
+        one, other = expected.get(key), found.get(key)
+        if not isinstance(one, torch.Tensor) or not one.dim():
+            same = _same(one, other)
+            text = "" if same else f"it is {other}, not {one}"
+            yield _Compared(kind=kind, name=name, difference=0.0 if same else 1.0, limit=0.0, text=text)
+        else:
+            earlier = [value for value in [before.get(key)] if isinstance(value, torch.Tensor)]
+            own = one.detach().cpu()
+            found_own = other if isinstance(other, torch.Tensor) else None
+            plain = _compare_values(kind, name, found_own, own)
+            # A moment may cancel: its rounding is relative to what it was as well.
+            room = max(
+                [1.0, *(float(value.double().norm()) / max(float(own.double().norm()), 1e-300) for value in earlier)]
+            )
+            yield _Compared(
+                kind=kind, name=name, difference=plain.difference, limit=plain.limit * room, text=plain.text
+            )
+
+
+def _compare_options(name: str, found: Mapping[str, Any], expected: Mapping[str, Any]) -> Iterator[_Compared]:
+    for key, value in expected.items():
+        if isinstance(value, (int, float, torch.Tensor)) and not isinstance(value, bool) and key in found:
+            same = _same(value, found[key])
+            text = "" if same else f"it is {found[key]}, not {value}"
+            yield _Compared(kind=f'option "{key}"', name=name, difference=0.0 if same else 1.0, limit=0.0, text=text)
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, (int, float, torch.Tensor)) and isinstance(other, (int, float, torch.Tensor)):
+        first, second = float(one), float(other)
+        return abs(first - second) <= 1e-6 * abs(first) or first == second
+    return type(one) is type(other)
+
+
+def _difference(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    return (one.double() - other.double()).reshape(-1)
+
+
+def _distance(one: torch.Tensor, other: torch.Tensor) -> float:
+    return float((one.double() - other.double()).norm())
+
+
+def _ratio(difference: float, scale: float) -> float:
+    return difference / scale if scale else (0.0 if difference == 0 else math.inf)
+
+
+def _times(found: torch.Tensor | None, expected: torch.Tensor) -> str:
+    """In words, where one is a multiple of the other."""
+    if found is None or not float(expected.norm()):
+        return ""
+    one, other = found.double().reshape(-1), expected.double().reshape(-1)
+    factor = float(one @ other / (other @ other))
+    alike = float((one - factor * other).norm()) <= 1e-3 * float(other.norm())
+    return f" it is {factor:.4g} times that" if alike else ""
+
+
+def _owner(name: str) -> str:
+    return name.rpartition(".")[0] or "the model itself"
+
+
+def _place(name: str, places: Mapping[str, int]) -> tuple[int, str]:
+    path = name.rpartition(".")[0]
+    while path and path not in places:
+        path = path.rpartition(".")[0]
+    return places.get(path, len(places)), name
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    listed = ", ".join(map(str, ranks))
+    return f"rank {listed}" if len(ranks) == 1 else f"ranks {listed}" if ranks else "no rank"
+
+
+def _finest(plain: PlainTraining) -> float:
+    dtypes = {one.dtype for one in plain.model.parameters() if one.is_floating_point()}
+    return max((_eps(dtype) for dtype in dtypes), default=0.0)
+
+
+def _eps(dtype: torch.dtype) -> float:
+    return torch.finfo(dtype).eps

@@ -1,0 +1,146 @@
+"""An optimizer of the user's does under any plan what it does in a plain loop, or is refused before it trains."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+from tests.distributed.jobs import make_job
+from tests.distributed.reference import evaluate_plainly, microbatches_of, parameters_of
+from tests.distributed.test_equal_losses import LOSS, WEIGHTS, plain_run
+from tests.distributed.training import Outcome, Run, captured, open_executor, take_steps
+from tests.forks.client import launch
+
+import trimaran
+from trimaran.errors import InputError
+from trimaran.graph.capture import Capture
+from trimaran.program.types import Strategy
+from trimaran.runtime.world import World
+from trimaran.session.rank_training import _train_epochs
+
+STEPS = 6
+UNITS = ("blocks.0", "blocks.1", "blocks.2", "blocks.3", "norm")
+REPLICAS = Strategy(dp=2, bucket_bytes=8192)
+STATE = Strategy(dp=2, zero=1, bucket_bytes=8192)
+GRADIENTS = Strategy(dp=2, zero=2, units=UNITS)
+SHARDS = Strategy(dp=2, zero=3, units=UNITS)
+PIPELINE = Strategy(pp=2, microbatches=2)
+HOMES = Strategy(dp=2, sync="p2p", bucket_bytes=8192)
+ALL = (REPLICAS, STATE, GRADIENTS, SHARDS, PIPELINE, HOMES)
+
+RIGHT = [
+    *(Run(job="gpt_named", strategy=strategy, steps=STEPS) for strategy in ALL),
+    *(Run(job="gpt_tuples", strategy=strategy, steps=STEPS) for strategy in (STATE, SHARDS, PIPELINE)),
+    *(Run(job="gpt_spectral", strategy=strategy, steps=STEPS) for strategy in (STATE, SHARDS, PIPELINE)),
+    Run(job="gpt_muon", strategy=STATE, steps=STEPS),
+    *(Run(job="gpt_normed", strategy=strategy, steps=STEPS) for strategy in (HOMES, GRADIENTS)),
+    *(Run(job="gpt_one_norm", strategy=strategy, steps=STEPS) for strategy in (REPLICAS, SHARDS)),
+    Run(job="gpt_layerwise", strategy=SHARDS, steps=STEPS),
+    Run(job="gpt_closed_over", strategy=REPLICAS, steps=STEPS),
+]
+REFUSED = [
+    *(("gpt_muon", strategy, "take zero=1") for strategy in (GRADIENTS, SHARDS)),
+    *(("gpt_one_norm", strategy, "looks across parameters") for strategy in (STATE, PIPELINE, HOMES)),
+    *(("gpt_layerwise", strategy, "options of") for strategy in (STATE, PIPELINE)),
+    *(("gpt_foreign", strategy, "no parameter of the model") for strategy in ALL),
+    *(("gpt_closed_over", strategy, "not given") for strategy in (STATE, GRADIENTS, SHARDS, PIPELINE, HOMES)),
+    ("gpt_noisy", REPLICAS, "random numbers"),
+    *((job, strategy, "needs no closure") for job in ("gpt_lbfgs", "gpt_two_steps") for strategy in (REPLICAS, SHARDS)),
+]
+
+
+@pytest.mark.timeout(200)
+def test_what_an_optimizer_does_by_name_and_by_tensor_equals_the_plain_loop(tmp_path: Path) -> None:
+    ranks = launch(train, (RIGHT,), ranks=2, log_dir=tmp_path, device="cpu")
+    for number, run in enumerate(RIGHT):
+        reference = plain_run(run.job, run.steps, run.strategy.dp, run.strategy.microbatches)
+        for rank in ranks:
+            assert rank[number].losses == pytest.approx(reference.losses, abs=LOSS), run.name
+        for name, expected in reference.model.state_dict().items():
+            assert (ranks[0][number].weights[name] - expected).abs().max() <= WEIGHTS, f"{run.name}: {name}"
+
+
+def model_of(job: str) -> Capture:
+    """The model of a job, captured: all but one have the same."""
+    return captured(job if job == "gpt_closed_over" else "gpt_fp64")
+
+
+def train(world: World, runs: list[Run]) -> list[Outcome]:
+    found = []
+    for run in runs:
+        executor = open_executor(world, run, model_of(run.job))
+        losses = take_steps(executor, run.steps)
+        found.append(Outcome(losses=losses, weights=executor.weights(), score=0.0))
+        executor.close()
+    return found
+
+
+def refusals(world: World, cases: list[tuple[str, Strategy, str]]) -> list[str]:
+    """What each job is refused with under its strategy."""
+    found = []
+    for job, strategy, _ in cases:
+        try:
+            open_executor(world, Run(job=job, strategy=strategy, steps=1), model_of(job)).close()
+            found.append("")
+        except InputError as error:
+            found.append(str(error))
+    return found
+
+
+EPOCHS = 3
+FOLLOWING = [SHARDS, PIPELINE]
+
+
+def follow(world: World) -> list[list[float]]:
+    """Losses of the epochs of a job whose schedule follows its metric: in a run, and in a loop of the user's."""
+    job = dataclasses.replace(make_job("gpt_plateau"), epochs=EPOCHS)
+    found = []
+    for strategy in FOLLOWING:
+        executor = open_executor(world, Run(job="gpt_plateau", strategy=strategy, steps=0), model_of("gpt_plateau"))
+        found.append([epoch.loss for epoch in _train_epochs(executor, executor.feed(), job, world)])
+        executor.close()
+    for evaluates in (False, True):
+        session = trimaran.init(job)
+        losses: list[float] = []
+        for batch in session.batches():
+            losses.append(session.step(batch))
+            if evaluates:
+                session.evaluate()
+        session.close()
+        found.append([sum(losses[start : start + 6]) / 6 for start in range(0, len(losses), 6)])
+    return found
+
+
+def follow_plainly(replicas: int, microbatches: int) -> list[float]:
+    job = make_job("gpt_plateau")
+    torch.manual_seed(job.seed)
+    model = job.model().double()
+    optimizer = job.optimizer(parameters_of(model))
+    schedule = job.lr_schedule(optimizer)  # type: ignore[misc]
+    losses = []
+    for number, parts in enumerate(microbatches_of(job, 6 * EPOCHS, replicas, microbatches)):
+        loss = torch.stack([job.loss(model(x), y) for x, y in parts]).mean()  # type: ignore[misc]
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+        if number % 6 == 5:
+            schedule.step(evaluate_plainly(job, model))
+    assert optimizer.param_groups[0]["lr"] < 0.02
+    return [sum(losses[start : start + 6]) / 6 for start in range(0, len(losses), 6)]
+
+
+@pytest.mark.timeout(120)
+def test_a_schedule_that_follows_a_metric_is_stepped_once_an_epoch_as_in_a_plain_loop(tmp_path: Path) -> None:
+    """Six steps an epoch; the rate falls after the second and the third, which the losses of the third show."""
+    for rank in launch(follow, ranks=2, log_dir=tmp_path, device="cpu"):
+        for strategy, losses in zip([*FOLLOWING, REPLICAS, REPLICAS], rank, strict=True):
+            expected = follow_plainly(strategy.dp, strategy.microbatches)
+            assert losses == pytest.approx(expected, abs=LOSS), strategy.name
+
+
+@pytest.mark.timeout(200)
+def test_what_would_train_differently_is_refused_on_every_rank(tmp_path: Path) -> None:
+    for found in launch(refusals, (REFUSED,), ranks=2, log_dir=tmp_path, device="cpu"):
+        for (job, strategy, reason), message in zip(REFUSED, found, strict=True):
+            assert reason in message, f"{job} under {strategy.name}: {message!r}"

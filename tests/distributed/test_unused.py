@@ -1,0 +1,101 @@
+"""Parameters that no sample of a global batch uses have no gradient, on any kind of plan, as in a plain loop.
+
+An optimizer leaves them alone: no weight decay, no momentum. In fp64 losses equal one process's that sees each global
+batch whole, to 1e-10 over 20 steps, and weights to 1e-9 after them.
+"""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.distributed.jobs import make_job
+from tests.distributed.reference import Reference, train_plainly
+from tests.distributed.training import Outcome, Run, captured, train_all
+from tests.forks.client import launch
+
+from trimaran.errors import ExecutionError, InputError
+from trimaran.graph.use import parameter_use
+from trimaran.program.types import Strategy
+from trimaran.runtime.setup import check_use
+from trimaran.runtime.world import World
+
+STEPS = 20
+REPLICAS = Strategy(dp=2, bucket_bytes=512)
+WHOLE = [
+    Strategy(),
+    REPLICAS,
+    Strategy(dp=2, microbatches=2),
+    Strategy(dp=2, zero=1, bucket_bytes=512),
+    Strategy(dp=2, zero=2, microbatches=2),
+    Strategy(dp=2, zero=3),
+    Strategy(dp=2, sync="p2p", bucket_bytes=512),
+]
+PARTS = [
+    Strategy(dp=2, bucket_bytes=512),
+    Strategy(dp=2, zero=1, bucket_bytes=512),
+    Strategy(dp=2, zero=3),
+    Strategy(dp=2, sync="p2p", bucket_bytes=512),
+    Strategy(pp=2, schedule="gpipe", microbatches=4),
+]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("devices", [1, 2, 4])
+def test_what_nobody_uses_is_left_alone_on_any_plan(devices: int, tmp_path: Path) -> None:
+    cases = [(job, strategy) for job in ("wayward_adamw", "wayward_sgd") for strategy in WHOLE]
+    cases += [("wayward_clipped", strategy) for strategy in (WHOLE[2], WHOLE[5], WHOLE[6])]
+    cases += [("two_heads", strategy) for strategy in PARTS]
+    cases += [
+        ("wayward_adamw", replace(REPLICAS, dp=4, sync="hierarchical", nodes=2)),
+        ("two_heads", Strategy(dp=2, pp=2, schedule="1f1b", microbatches=2, bucket_bytes=512)),
+    ]
+    runs = [
+        # Four replicas leave out the batch of three samples at the end of an epoch.
+        Run(job=job, strategy=strategy, steps=STEPS if strategy.dp < 4 else 13)
+        for job, strategy in cases
+        if strategy.devices == devices
+    ]
+    ranks = launch(train_all, (runs,), ranks=devices, log_dir=tmp_path, device="cpu")
+    for number, run in enumerate(runs):
+        _compare(run, [rank[number] for rank in ranks])
+
+
+@functools.cache
+def _plain(job: str, steps: int) -> Reference:
+    return train_plainly(make_job(job), steps)
+
+
+def _compare(run: Run, outcomes: Sequence[Outcome]) -> None:
+    reference = _plain(run.job, run.steps)
+    for outcome in outcomes:
+        assert outcome.losses == pytest.approx(reference.losses, abs=1e-10), run.name
+    for name, tensor in reference.model.state_dict().items():
+        assert (outcomes[0].weights[name] - tensor).abs().max() <= 1e-9, f"{run.name}: {name}"
+
+
+def test_a_model_that_was_captured_tells_which_parameters_have_a_gradient() -> None:
+    uses = {job: parameter_use(captured(job).graph) for job in ("cnn_fp64", "half_frozen", "two_heads", "wayward_sgd")}
+    assert uses == {"cnn_fp64": "always", "half_frozen": "always", "two_heads": "fixed", "wayward_sgd": "varies"}
+
+
+@pytest.mark.parametrize("strategy", [Strategy(dp=2, zero=3, units=("deep",)), Strategy(tp=2)])
+def test_what_would_wait_for_a_part_that_another_rank_leaves_out_is_refused(strategy: Strategy) -> None:
+    with pytest.raises(InputError, match="depends on the data"):
+        check_use(make_job("wayward_sgd"), strategy, "varies")
+
+
+def _forgetful(world: World) -> str:
+    """Every other step leaves out a layer, which nobody was told."""
+    try:
+        train_all(world, [Run(job="forgetful", strategy=REPLICAS, steps=4)])
+    except ExecutionError as error:
+        return error.message
+    return ""
+
+
+@pytest.mark.timeout(60)
+def test_a_gradient_that_is_missing_against_what_was_captured_ends_the_run(tmp_path: Path) -> None:
+    (first, _) = launch(_forgetful, ranks=2, log_dir=tmp_path, device="cpu")
+    assert first.startswith("1.weight, 1.bias got no gradient in this step")

@@ -1,0 +1,272 @@
+"""The first steps beside one process: every fault that is put into a run is found, with its module, and nothing else.
+
+The faults change one thing each in what a rank does; the module that is named is the first in the order of the forward
+of those that the fault concerns.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from tests.distributed.jobs import make_job
+from tests.distributed.test_zero import GPT
+from tests.distributed.training import Run, captured, full_batch
+from tests.forks.client import launch
+
+from trimaran.errors import ExecutionError, InputError
+from trimaran.graph.batches import map_tensors
+from trimaran.job import Precision
+from trimaran.program.compression import Compression
+from trimaran.program.lower import lower, lower_evaluation
+from trimaran.program.shards import find_shards
+from trimaran.program.types import Strategy
+from trimaran.runtime import executor as executor_module
+from trimaran.runtime import interpreter, reductions
+from trimaran.runtime.executor import Executor
+from trimaran.runtime.feed import Share
+from trimaran.runtime.losses import loss_term
+from trimaran.runtime.seeds import host_states
+from trimaran.runtime.updates import Updater
+from trimaran.runtime.verification import Verified, Verifier
+from trimaran.runtime.world import World
+
+STEPS = 2
+SMALL = 8192
+REPLICAS = Strategy(dp=2, bucket_bytes=SMALL)
+PIPELINE = Strategy(pp=2, microbatches=2, schedule="1f1b")
+SHARES = Strategy(tp=2)
+SHARDED = Strategy(dp=2, zero=3, units=GPT, microbatches=2)
+COMPRESSED = Strategy(dp=2, bucket_bytes=SMALL, compression=Compression(method="fp16"))
+
+Case = tuple[str, Strategy, Precision | None, str]
+"""A job, how it runs, its precision in place of its own, and the fault."""
+Outcome = tuple[str, str, str, tuple[int, ...]] | Verified
+"""Type and kind of the error, its module, the ranks; or what was found."""
+
+
+@contextmanager
+def nothing(rank: int) -> Iterator[None]:
+    yield
+
+
+@contextmanager
+def doubled_bucket(rank: int) -> Iterator[None]:
+    """One of several, which DDP has from the second step on."""
+    start = reductions.Reductions.start_bucket
+
+    def double(self: Any, instruction: Any, flat: torch.Tensor, parameters: Sequence[torch.Tensor]) -> None:
+        if instruction.label == "b1":
+            flat.mul_(2)
+        start(self, instruction, flat, parameters)
+
+    with patch.object(reductions.Reductions, "start_bucket", double):
+        yield
+
+
+@contextmanager
+def skipped_tie(rank: int) -> Iterator[None]:
+    with patch.dict(reductions._METHODS, {"tie": lambda *_: None}):
+        yield
+
+
+@contextmanager
+def lost_weight(rank: int) -> Iterator[None]:
+    """The losses of rank 1 are not scaled by their share of the batch."""
+
+    def unscaled(*arguments: Any, samples: int, of: int, **options: Any) -> Any:
+        return loss_term(*arguments, samples=samples, of=samples if rank == 1 else of, **options)
+
+    with patch.object(interpreter, "loss_term", unscaled):
+        yield
+
+
+@contextmanager
+def other_buffers(rank: int) -> Iterator[None]:
+    """The buffers of replica 1 are handed out in the place of those of replica 0."""
+    broadcast = reductions.Reductions.broadcast
+    with patch.object(
+        reductions.Reductions,
+        "broadcast",
+        lambda self, instruction, state: broadcast(self, replace(instruction, root=1), state),
+    ):
+        yield
+
+
+@contextmanager
+def second_update(rank: int) -> Iterator[None]:
+    update = Updater.update
+
+    def twice(self: Updater) -> None:
+        if self.optimizer is not None and rank == 1:
+            self.optimizer.step()
+        update(self)
+
+    with patch.object(Updater, "update", twice):
+        yield
+
+
+@contextmanager
+def other_weights(rank: int) -> Iterator[None]:
+    """A stage that did not get the weights of rank 0."""
+
+    def share(model: torch.nn.Module, *_: Any) -> None:
+        if rank == 1:
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.mul_(1.001)
+
+    with patch.object(executor_module, "share_weights", share):
+        yield
+
+
+@contextmanager
+def missed_sample(rank: int) -> Iterator[None]:
+    """Each microbatch has its first sample twice, in the place of its last one."""
+    microbatch = Share.microbatch
+
+    def first_twice(self: Share, number: int) -> Any:
+        batch = microbatch(self, number)
+        if batch is None or threading.current_thread() is not threading.main_thread():
+            return batch  # not in the reference
+        return map_tensors(batch, lambda one: torch.cat([one[:-1], one[:1]]))
+
+    with patch.object(Share, "microbatch", first_twice):
+        yield
+
+
+FAULTS: dict[str, Callable[[int], Any]] = {
+    one.__name__: one
+    for one in (
+        nothing,
+        doubled_bucket,
+        skipped_tie,
+        lost_weight,
+        other_buffers,
+        second_update,
+        other_weights,
+        missed_sample,
+    )
+}
+
+
+def verify_all(world: World, cases: Sequence[Case]) -> list[Outcome]:
+    """Verify several runs in one world."""
+    return [_verify(world, *case) for case in cases]
+
+
+def _verify(world: World, name: str, strategy: Strategy, precision: Precision | None, fault: str) -> Outcome:
+    job, made = make_job(name), captured(name)
+    job = job if precision is None else replace(job, precision=precision)
+    if strategy.tp > 1:
+        strategy = replace(strategy, shards=find_shards(made.graph, strategy.tp))
+    strategy = Run(job="", strategy=strategy, steps=0).fit(made.graph)
+    batch = full_batch(job.global_batch_size, strategy)
+    programs = (
+        lower(made.graph, strategy, batch=batch, clip=job.clip_norm is not None),
+        lower_evaluation(made.graph, strategy, batch=batch),
+    )
+    executor = None
+    try:
+        with FAULTS[fault](world.rank):
+            executor = Executor(job, strategy, *programs, world, capture=made)
+            feed, verifier = executor.feed(), Verifier(executor, job, strategy, world)
+            for _, share in zip(range(_steps(name)), feed.shares(), strict=False):
+                verifier.step(share, epoch=feed.epoch, index=feed.index - 1)
+        return verifier.verified
+    except (ExecutionError, InputError) as error:
+        figures = error.figures
+        if "module" not in figures:
+            return type(error).__name__, str(error), "", ()
+        return type(error).__name__, str(figures.get("kind")), str(figures["module"]), figures["ranks"]  # type: ignore[return-value]
+    finally:
+        if executor is not None:
+            executor.close()
+
+
+def _steps(name: str) -> int:
+    """Statistics of a batch norm, and DDP's buckets, show in the second step."""
+    return STEPS if name.startswith("cnn") else 1
+
+
+RIGHT: list[Case] = [
+    ("gpt", replace(REPLICAS, sync="p2p", microbatches=2), None, "nothing"),
+    ("gpt", SHARDED, "bf16", "nothing"),
+    ("gpt_clipped", PIPELINE, None, "nothing"),
+    ("gpt", SHARES, "bf16", "nothing"),
+    ("cnn", PIPELINE, None, "nothing"),
+    ("gpt", COMPRESSED, None, "nothing"),
+    ("dropped", REPLICAS, None, "nothing"),
+]
+WRONG: list[tuple[Case, str, str, tuple[int, ...]]] = [
+    # DDP fills its buckets from the end of the network; "b1" is the first of them that has a part of the stem's.
+    (("cnn", REPLICAS, None, "doubled_bucket"), "gradient", "mix.conv", (0, 1)),
+    (("gpt", PIPELINE, None, "skipped_tie"), "gradient", "token", (0, 1)),
+    (("cnn", REPLICAS, "bf16", "lost_weight"), "gradient", "stem.conv", (0, 1)),
+    (("cnn", REPLICAS, None, "other_buffers"), "buffer", "stem.norm", (0, 1)),
+    (("gpt", PIPELINE, None, "second_update"), "weight", "blocks.2.norm1", (1,)),
+    (("cnn", REPLICAS, None, "second_update"), "parameter", "stem.conv", (1,)),
+    (("gpt", PIPELINE, None, "other_weights"), "initial weight", "blocks.2.norm1", (1,)),
+    (("cnn", replace(REPLICAS, microbatches=2), None, "missed_sample"), "gradient", "stem.conv", (0, 1)),
+    (("cnn", PIPELINE, "bf16", "missed_sample"), "gradient", "stem.conv", (0,)),
+    (("gpt", SHARES, "bf16", "missed_sample"), "gradient", "the model itself", (0, 1)),
+    (("gpt_fp64", REPLICAS, None, "missed_sample"), "gradient", "the model itself", (0, 1)),
+]
+
+
+@pytest.mark.timeout(180)
+def test_what_trains_rightly_agrees_and_what_does_not_is_found(tmp_path: Path) -> None:
+    cases = [*RIGHT, *(case for case, *_ in WRONG)]
+    first, second = launch(verify_all, (cases,), ranks=2, log_dir=tmp_path, device="cpu")
+    for case, found in zip(RIGHT, first, strict=False):
+        assert isinstance(found, Verified), (case, found)
+        assert (found.steps, found.difference <= found.limit < 0.05) == (_steps(case[0]), True), (case, found)
+    assert "compressed by fp16" in first[5].notes[0]
+    assert "draws random numbers" in first[6].notes[0]
+    for (case, kind, module, ranks), found, other in zip(WRONG, first[len(RIGHT) :], second[len(RIGHT) :], strict=True):
+        assert found == ("ExecutionError", kind, module, ranks), case
+        assert other[0] == "ExecutionError", case
+        assert "rank 0 found" in other[1], case
+
+
+def refused(world: World) -> list[Outcome]:
+    return verify_all(world, [("dropped", PIPELINE, None, "nothing"), ("summed", REPLICAS, None, "nothing")])
+
+
+@pytest.mark.timeout(120)
+def test_what_one_process_cannot_repeat_is_refused_and_a_loss_that_is_no_mean_is_found(tmp_path: Path) -> None:
+    drawn, summed = launch(refused, ranks=2, log_dir=tmp_path, device="cpu")[0]
+    assert drawn[0] == "InputError"
+    assert "draw streams of their own" in drawn[1]
+    assert summed[:3] == ("ExecutionError", "gradient", "0")
+
+
+def losses_of_both(world: World) -> list[list[float]]:
+    """Losses of a run whose first steps are verified, and of one without."""
+    job, made = make_job("dropped"), captured("dropped")
+    found = []
+    for steps in (STEPS, 0):
+        made = captured("dropped")
+        programs = lower(made.graph, REPLICAS, batch=8), lower_evaluation(made.graph, REPLICAS, batch=8)
+        executor = Executor(job, REPLICAS, *programs, world, capture=made)
+        feed, verifier, losses = executor.feed(), Verifier(executor, job, REPLICAS, world), []
+        for _, share in zip(range(4), feed.shares(), strict=False):
+            if executor.steps < steps:
+                losses.append(verifier.step(share, epoch=feed.epoch, index=feed.index - 1))
+            else:
+                losses.append(executor.step(share))
+        found.append([*losses, float(host_states()[0].double().sum())])
+        executor.close()
+    return found
+
+
+@pytest.mark.timeout(120)
+def test_a_run_goes_on_as_if_nobody_had_looked(tmp_path: Path) -> None:
+    """With dropout: bit for bit, on every rank."""
+    for verified, plain in launch(losses_of_both, ranks=2, log_dir=tmp_path, device="cpu"):
+        assert verified == plain

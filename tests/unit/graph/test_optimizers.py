@@ -1,0 +1,163 @@
+"""What an optimizer does with its parameters, found out by trying it."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tests import zoo
+from torch import nn
+from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
+
+from trimaran.errors import InputError
+from trimaran.graph.optimizers import Trained, make_schedule, optimizer_traits, trained_parameters
+from trimaran.job import Job
+from trimaran.program.types import Strategy
+from trimaran.program.updating import update_obstacle
+
+
+class Normed(torch.optim.Optimizer):
+    """The gradient of each parameter over its norm."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for parameter in self.param_groups[0]["params"]:
+            parameter -= parameter.grad / parameter.grad.norm()
+
+
+class OneNorm(torch.optim.SGD):
+    """Clips by the norm over all its parameters, which is seldom so large."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        nn.utils.clip_grad_norm_([one for group in self.param_groups for one in group["params"]], 1e4)
+        super().step(closure)
+
+
+class Sharp(torch.optim.SGD):
+    """Wants a closure, as its signature does not say."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        assert closure is not None
+        closure()
+        super().step()
+
+
+class Noisy(torch.optim.SGD):
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        super().step(closure)
+        for parameter in self.param_groups[0]["params"]:
+            parameter += torch.randn_like(parameter)
+
+
+def gpt(optimizer: Callable[[Any], Any], **fields: Any) -> Job:
+    return dataclasses.replace(zoo.gpt(), optimizer=optimizer, **fields)
+
+
+MODEL = zoo.gpt().model()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["SGD", "Adam", "AdamW", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "ASGD"],
+)
+def test_optimizers_of_torch_that_treat_every_element_by_itself_are_found(kind: str) -> None:
+    traits = optimizer_traits(gpt(getattr(torch.optim, kind)), MODEL)
+    assert (traits.class_name, traits.separable, traits.elementwise, traits.reason) == (kind, True, True, "")
+
+
+@pytest.mark.parametrize("kind", [Normed, torch.optim.Adafactor])
+def test_what_needs_whole_parameters_is_found(kind: Any) -> None:
+    traits = optimizer_traits(gpt(kind), MODEL)
+    assert (traits.separable, traits.elementwise) == (True, False)
+
+
+def test_what_looks_across_parameters_is_found() -> None:
+    traits = optimizer_traits(gpt(lambda parameters: OneNorm(parameters, lr=0.1)), MODEL)
+    assert (traits.separable, traits.elementwise) == (False, False)
+    assert "differently alone" in traits.reason
+
+
+def test_options_that_depend_on_what_else_is_given_are_found() -> None:
+    """Rates that grow with the place of a parameter among those that were given."""
+
+    def make(parameters: Any) -> torch.optim.Optimizer:
+        return torch.optim.SGD([{"params": [one], "lr": 0.1 * n / len(parameters)} for n, one in enumerate(parameters)])
+
+    traits = optimizer_traits(gpt(make), MODEL)
+    assert not traits.separable
+    assert "options" in traits.reason
+
+
+@pytest.mark.parametrize("kind", [torch.optim.LBFGS, Sharp])
+def test_a_closure_is_found_by_the_signature_or_by_trying(kind: Any) -> None:
+    assert optimizer_traits(gpt(kind), MODEL).needs_closure
+
+
+def test_random_numbers_hooks_and_what_is_left_out_are_found() -> None:
+    fired = []
+
+    def make(parameters: Any) -> torch.optim.Optimizer:
+        optimizer = Noisy([one for name, one in parameters.named_parameters() if name != "position"], lr=0.1)
+        optimizer.register_step_pre_hook(lambda *_: fired.append(1))
+        return optimizer
+
+    before = torch.random.get_rng_state()
+    traits = optimizer_traits(gpt(make), MODEL)
+    assert (traits.draws, traits.hooked, traits.missing, fired) == (True, True, ("position",), [])
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_parameters_that_were_not_given_are_named_and_never_stepped() -> None:
+    scale = nn.Parameter(torch.ones(2))
+    before = [one.clone() for one in MODEL.parameters()]
+    own = optimizer_traits(gpt(lambda parameters: torch.optim.SGD(MODEL.parameters(), lr=0.1)), MODEL)
+    assert own.extra == tuple(name for name, _ in MODEL.named_parameters())
+    assert own.foreign == ()
+    other = optimizer_traits(gpt(lambda parameters: torch.optim.SGD([*parameters, scale], lr=0.1)), MODEL)
+    assert other.extra == other.foreign == ("a tensor of shape (2,)",)
+    assert all(torch.equal(*pair) for pair in zip(before, MODEL.parameters(), strict=True))
+
+
+def test_every_parameter_is_given_once_with_its_first_name() -> None:
+    """The output layer of this network is its embedding."""
+    trained = trained_parameters(MODEL)
+    names = [name for name, _ in trained.named_parameters()]
+    assert names == [name for name, _ in MODEL.named_parameters()]
+    assert "head.weight" not in names
+    assert len(trained) == len(list(trained)) == len(names)
+    assert torch.optim.AdamW(trained.named_parameters()).state_dict()["param_groups"][0]["param_names"] == names
+    assert [name for name, _ in trained[1:3].named_parameters()] == names[1:3]
+
+
+def test_what_a_job_makes_instead_of_an_optimizer_or_a_schedule_is_named() -> None:
+    with pytest.raises(InputError, match="it made a list"):
+        optimizer_traits(gpt(lambda parameters: [torch.optim.SGD(parameters, lr=0.1)]), MODEL)
+    with pytest.raises(InputError, match="KeyError: 'nothing'"):
+        optimizer_traits(gpt(lambda parameters: dict(parameters.named_parameters())["nothing"]), MODEL)
+    optimizer = torch.optim.SGD(Trained(MODEL.named_parameters()), lr=0.1)
+
+    class Odd:
+        def step(self, epoch: int) -> None: ...
+
+    with pytest.raises(InputError, match=r"Odd of Job.lr_schedule has a step\(epoch\)"):
+        make_schedule(gpt(torch.optim.SGD, lr_schedule=lambda optimizer: Odd()), optimizer)
+
+
+def test_a_schedule_that_follows_a_metric_is_told_from_one_that_follows_updates() -> None:
+    schedules = (ReduceLROnPlateau, lambda optimizer: LambdaLR(optimizer, lambda update: 1.0))
+    found = [optimizer_traits(gpt(torch.optim.SGD, lr_schedule=one), MODEL).needs_metric for one in schedules]
+    assert found == [True, False]
+
+
+def test_strategies_are_refused_by_what_was_found() -> None:
+    across = optimizer_traits(gpt(lambda parameters: OneNorm(parameters, lr=0.1)), MODEL)
+    whole = optimizer_traits(gpt(Normed), MODEL)
+    assert not update_obstacle(Strategy(dp=2), across)
+    assert "cannot be split" in update_obstacle(Strategy(pp=2), across)
+    assert not update_obstacle(Strategy(pp=2), whole)
+    assert "needs whole parameters" in update_obstacle(Strategy(tp=2), whole)
