@@ -58,6 +58,20 @@ def reading_fault(error: Exception, samples: Sequence[int]) -> Fault:
     )
 
 
+def streaming_fault(error: Exception, position: int) -> Fault:
+    """A stream raised.
+
+    Args:
+        error: what it raised
+        position: of the sample that was asked for, from 0
+    """
+    return Fault(
+        f"sample {position} of the stream could not be read: {describe(error)}. Going through Job.dataset() up to it "
+        "should show the same; mend it, or let the stream leave it out",
+        (position,),
+    )
+
+
 def batching_fault(error: Exception, samples: Sequence[Any], numbers: Sequence[int], *, own: bool) -> Fault:
     """Samples could not be made a batch.
 

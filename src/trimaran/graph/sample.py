@@ -1,17 +1,16 @@
 """The model of a job, and a small batch of its own data, with which the model can be looked at."""
 
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import IterableDataset, default_collate
+from torch.utils.data import default_collate
 
 from trimaran.errors import InputError
 from trimaran.graph.batches import cast_batch, move_batch, name_tensors
-from trimaran.graph.data_faults import batching_fault, describe, reading_fault
-from trimaran.graph.datasets import check_map_style
+from trimaran.graph.data_faults import batching_fault, reading_fault
+from trimaran.graph.datasets import check_map_style, first_samples, is_stream
 from trimaran.graph.training_mode import begin_training
 from trimaran.graph.untouched import preserved_randomness
 from trimaran.job import Job
@@ -60,8 +59,8 @@ class Samples:
         self._job, self._device = job, device
         with preserved_randomness():
             dataset = _call(job, "dataset")
-            if isinstance(dataset, IterableDataset):
-                dataset = _first_of_stream(dataset, most)
+            if is_stream(dataset):
+                dataset = first_samples(dataset, most)
             else:
                 check_map_style(dataset)
         self._dataset = dataset
@@ -109,13 +108,6 @@ def sample_batch(job: Job, device: torch.device | str = "cpu") -> Any:
         InputError: the data cannot be made, indexed or collated, or has too few samples
     """
     return Samples(job, device).batch(range(SAMPLES))
-
-
-def _first_of_stream(dataset: Any, most: int) -> list[Any]:
-    try:
-        return list(itertools.islice(dataset, most))
-    except Exception as error:
-        raise InputError(f"the stream of Job.dataset failed: {describe(error)}") from error
 
 
 def _read(dataset: Any, number: int) -> Any:

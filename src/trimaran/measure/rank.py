@@ -9,12 +9,14 @@ All ranks start each of these together, so that all are busy with the same. Impo
 import logging
 from collections.abc import Callable, Mapping
 from statistics import median
+from typing import Any
 
 import torch
 
 from trimaran.errors import ExecutionError
 from trimaran.graph.assemble import move_constants
 from trimaran.graph.capture import Capture, capture
+from trimaran.graph.datasets import first_samples, is_stream
 from trimaran.graph.optimizers import trained_parameters
 from trimaran.job import Job
 from trimaran.measure.clocks import open_clock
@@ -39,6 +41,8 @@ from trimaran.runtime.world import World
 _LOG = logging.getLogger(__name__)
 # Where loading takes less of a step, no worker is worth starting, not even to see what it takes.
 _LOADING_MATTERS = 0.02
+# Of a stream so many samples are measured, the first ones, again and again.
+_MOST_OF_STREAM = 256
 _MODULE = WholeRun(form="module", execution="eager", batch=1)
 
 
@@ -86,9 +90,15 @@ def measure_on_rank(
         # The same on all ranks: those that measure a worker take longer.
         matters = not wanted.wholes or largest(world, _loading_share(findings)) > _LOADING_MATTERS
         findings.sampled = measure_samples(
-            job, make_dataset(job), rank=world.rank, ranks=world.size, device=world.device, workers=matters
+            job, _numbered(job), rank=world.rank, ranks=world.size, device=world.device, workers=matters
         )
     return findings
+
+
+def _numbered(job: Job) -> Any:
+    """The training data, or the first samples of a stream, which have numbers then."""
+    dataset = make_dataset(job)
+    return first_samples(dataset, _MOST_OF_STREAM) if is_stream(dataset) else dataset
 
 
 def _loading_share(findings: Findings) -> float:
@@ -121,7 +131,7 @@ def _place(captured: Capture, job: Job, world: World, digest: str) -> Capture:
 
 def _measure_job(world: World, job: Job, captured: Capture, wanted: Wanted, findings: Findings, box_s: float) -> None:
     seed_generators(derive_seed(job.seed, "measure", world.rank))
-    dataset = make_dataset(job)
+    dataset = _numbered(job)
     stages: dict[tuple[str, str], Stage] = {}
     for run in (_MODULE, *wanted.wholes):
         if (run.form, run.execution) not in stages:

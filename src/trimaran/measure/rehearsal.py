@@ -222,8 +222,10 @@ def _steps(world: World, executor: Any, shares: Iterator[Any]) -> int:
 
 def _endless(feed: Any) -> Iterator[Any]:
     """Full batches of one epoch after another."""
-    full = feed.batches - 1 if feed.batches > 1 else 1
+    full = 0
     while True:
         for number, share in enumerate(feed.shares()):
-            if number < full:
+            # The first one is full, or there is no full one.
+            full = share.samples if not number else full
+            if share.samples == full:
                 yield share

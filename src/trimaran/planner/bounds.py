@@ -80,7 +80,7 @@ def bound(
     costs, program = _price(step, graph, table, cluster, clip=clip)
     cases = of_step = _cases(program, costs, strategy.microbatches)
     if epoch is not None:
-        total = [(epoch.samples // batch) * seconds for seconds in cases]
+        total = [epoch.full_steps(batch) * seconds for seconds in cases]
         for part in extra_parts(strategy, epoch, batch=batch):
             extra, few = _price(part, graph, table, cluster, clip=clip)
             each = _cases(few, extra, part.strategy.microbatches)

@@ -174,7 +174,7 @@ def score(
     )
     if epoch is None:
         return candidate
-    total = [(epoch.samples // batch) * seconds for seconds in step]
+    total = [epoch.full_steps(batch) * seconds for seconds in step]
     for part in extra_parts(strategy, epoch, batch=batch):
         program = part.lower(graph, clip=clip)
         costs = costs_of(program, part.strategy, part.batch)

@@ -9,6 +9,7 @@ The runtime spreads a small batch as evenly as it can; here its largest shares a
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from trimaran.errors import InputError
 from trimaran.graph import Graph
 from trimaran.program import Program, Strategy, lower, lower_evaluation
 
@@ -18,14 +19,36 @@ class EpochData:
     """The data of an epoch.
 
     Attributes:
-        samples: of the training data
-        evaluation_samples: of the data that are evaluated after it; 0: there is no evaluation
+        samples: that an epoch trains on; None: not known, as of a stream without a length
+        evaluation_samples: of the data that are evaluated after it; 0: there is no evaluation; None: not known
         drop_last: the last, smaller batch is left out
+        numbered: samples have numbers, by which workers and a cache find them; False: a stream
     """
 
-    samples: int
-    evaluation_samples: int = 0
+    samples: int | None
+    evaluation_samples: int | None = 0
     drop_last: bool = False
+    numbered: bool = True
+
+    def check_known(self) -> None:
+        """Refuse data of which it is not known how many samples they have.
+
+        Raises:
+            InputError: they are such
+        """
+        _known(self.samples, "an epoch")
+        _known(self.evaluation_samples, "an evaluation")
+
+    def full_steps(self, batch: int) -> int:
+        """Updates of an epoch on full batches.
+
+        Args:
+            batch: samples of one update, over all ranks
+
+        Raises:
+            InputError: it is not known how many samples there are
+        """
+        return _known(self.samples, "an epoch") // batch
 
     def steps(self, *, batch: int, replicas: int = 1) -> int:
         """Updates of an epoch.
@@ -34,11 +57,14 @@ class EpochData:
             batch: samples of one update, over all ranks
             replicas: data-parallel replicas; fewer samples than these are left out
 
+        Raises:
+            InputError: it is not known how many samples there are
+
         Example:
             >>> EpochData(samples=100).steps(batch=32), EpochData(samples=100, drop_last=True).steps(batch=32)
             (4, 3)
         """
-        full, left = divmod(self.samples, batch)
+        full, left = divmod(_known(self.samples, "an epoch"), batch)
         return full + (0 if self.drop_last or left < replicas else 1)
 
 
@@ -83,14 +109,23 @@ def extra_parts(strategy: Strategy, epoch: EpochData, *, batch: int) -> Iterator
         ...     Strategy(dp=2), EpochData(samples=101, evaluation_samples=70), batch=32)]
         [(1, 6, True), (2, 32, False), (1, 6, False)]
     """
-    left = epoch.samples % batch
+    left = _known(epoch.samples, "an epoch") % batch
     if left and not epoch.drop_last and left >= strategy.dp:
         yield _small(strategy, left, training=True)
-    full, left = divmod(epoch.evaluation_samples, batch)
+    full, left = divmod(_known(epoch.evaluation_samples, "an evaluation"), batch)
     if full:
         yield Part(count=full, strategy=strategy, batch=batch, training=False)
     if left:
         yield _small(strategy, left, training=False)
+
+
+def _known(samples: int | None, of: str) -> int:
+    if samples is None:
+        raise InputError(
+            f"it is not known how many samples {of} has, as its stream has no length: give the stream __len__, or plan "
+            "for the step (--objective throughput)"
+        )
+    return samples
 
 
 def _small(strategy: Strategy, samples: int, *, training: bool) -> Part:

@@ -106,7 +106,7 @@ class QuickBounds:
         low, median, high = (self._step(strategy, number) for number in range(len(_ENDS)))
         cases: Cases = (min(low, median), median, max(median, high))
         if self.epoch is not None:
-            count = self.epoch.samples // self.batch
+            count = self.epoch.full_steps(self.batch)
             cases = (low * count, median * count, high * count)
         return Bound(step_time_s=median, cases=cases, peak_bytes=(self._least_peak(strategy),))
 

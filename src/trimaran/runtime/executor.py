@@ -36,7 +36,7 @@ from trimaran.runtime.assembly import assemble
 from trimaran.runtime.channels import Channels, in_contact
 from trimaran.runtime.checkpoint import model_weights, read_weights, write_weights
 from trimaran.runtime.evaluations import evaluation_states
-from trimaran.runtime.feed import Feed, Share, open_feed
+from trimaran.runtime.feed import Agreement, Feed, Share, open_feed
 from trimaran.runtime.gradient_noise import check_observable
 from trimaran.runtime.precision import place_model
 from trimaran.runtime.scaling import LossScaler
@@ -240,7 +240,7 @@ class Executor:
             feeding: how batches are loaded; None: as the strategy says
 
         Raises:
-            InputError: the data set is smaller than a global batch, or has no length
+            InputError: the data or the sampler will not do, or not be the same on every rank
         """
         feed, shared = open_feed(
             self._job,
@@ -249,7 +249,6 @@ class Executor:
             self._world,
             replica=self._replica,
             reads=self.reads,
-            from_rank_0=self._channels.from_rank_0,
             group=self._channels.control,
         )
         self._opened.callback(shared.close)
@@ -317,7 +316,7 @@ class Executor:
         """The job's metric over a data set, with the weights of now; nothing of it is recorded.
 
         Args:
-            dataset: map-style; read on the ranks that read data
+            dataset: map-style, or a stream; read on the ranks that read data
 
         Returns:
             Mean over the samples, the same on every rank.
@@ -328,7 +327,13 @@ class Executor:
         if self._job.metric is None:
             raise InputError(f"the job {self._job.name!r} has no metric to evaluate: give Job.metric")
         states = evaluation_states(
-            self._job, self._strategy, dataset, replica=self._replica, reads=self.reads, device=self._world.device
+            self._job,
+            self._strategy,
+            dataset,
+            replica=self._replica,
+            reads=self.reads,
+            device=self._world.device,
+            agreement=Agreement(self._world.rank, self._world.size, self._channels.control),
         )
         total = torch.zeros(2, dtype=torch.float64)
         recording, self._recorder.enabled = self._recorder.enabled, False

@@ -1,4 +1,4 @@
-"""Which samples of a global batch go to which replica and microbatch, and batches cut and joined accordingly.
+"""Which samples of a global batch go to which replica and microbatch, and batches cut accordingly.
 
 A global batch of N samples is cut into contiguous shares, one a replica, as even as possible, and each share into
 contiguous microbatches, as even as possible. So any plan trains on the same global batches in the same order.
@@ -10,10 +10,8 @@ collectives are issued in the same order everywhere, and the microbatches that a
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
 from trimaran.errors import InputError
-from trimaran.graph.batches import count_samples, name_tensors, rebuild_batch, slice_batch
+from trimaran.graph.batches import count_samples, is_sliceable, slice_batch
 
 
 def split_evenly(count: int, parts: int) -> tuple[int, ...]:
@@ -49,52 +47,53 @@ def microbatch_sizes(samples: int, *, replicas: int, microbatches: int) -> tuple
     return tuple(split_evenly(share, used) + empty for share in split_evenly(samples, replicas))
 
 
-def cut_batch(batch: Any, sizes: Sequence[int]) -> list[Any]:
+def cut_batch(batch: Any, sizes: Sequence[int], *, known: bool = False) -> list[Any]:
     """Cut a rank's share of a global batch into microbatches.
 
     Args:
         batch: the share
         sizes: samples of each microbatch
+        known: it is known to have so many samples, whether they can be seen in it or not
 
     Returns:
-        One batch a microbatch.
+        One batch a microbatch; None in the place of an empty one, where there is only one that is not.
 
     Raises:
-        InputError: the batch has another number of samples than the sizes add up to
+        InputError: the batch has another number of samples than the sizes add up to, or that cannot be seen; or it
+            holds something that cannot be cut
     """
-    samples = count_samples(batch)
-    if samples != sum(sizes):
+    samples = sum(sizes)
+    used = [number for number, size in enumerate(sizes) if size]
+    sliceable = is_sliceable(batch, samples)
+    if not sliceable and not known:
+        _check_visible(batch, samples)
+    if len(used) == 1:
+        return [batch if number in used else None for number in range(len(sizes))]
+    if not sliceable:
         raise InputError(
-            f"this rank's share of the global batch must have {sum(sizes)} samples, the batch has {samples}: pass what "
-            "session.batches() gave, or split your own batches evenly over the replicas",
-            samples=samples,
-            expected=sum(sizes),
+            f"this batch cannot be cut into {len(used)} microbatches: it holds something else than tensors whose first "
+            "dim counts its samples. Let the feed make each microbatch by itself, with "
+            "`for share in session.feed.shares(): session.step(share)`; or take a plan with one microbatch",
+            microbatches=len(used),
         )
     ends = [sum(sizes[: number + 1]) for number in range(len(sizes))]
     return [slice_batch(batch, end - size, end) for end, size in zip(ends, sizes, strict=True)]
 
 
-def join_batches(batches: Sequence[Any]) -> Any:
-    """Join microbatches to one batch: the opposite of `cut_batch`.
-
-    Args:
-        batches: at least one, alike in form
-
-    Raises:
-        InputError: tensors that differ in more than their first dim, as where each microbatch was padded on its own
-    """
-    if len(batches) == 1:
-        return batches[0]
-    parts = [name_tensors(batch) for batch in batches]
-    joined = {}
-    for name in parts[0]:
-        tensors = [part[name] for part in parts]
-        if len({tensor.shape[1:] for tensor in tensors}) > 1:
-            raise InputError(
-                f'"{name}" has shapes {", ".join(str(tuple(tensor.shape)) for tensor in tensors)} in the '
-                "microbatches of one batch, so they cannot be joined: let Job.collate pad to a fixed size, or use one "
-                "microbatch",
-                name=name,
-            )
-        joined[name] = torch.cat(tensors)
-    return rebuild_batch(batches[0], joined)
+def _check_visible(batch: Any, expected: int) -> None:
+    """Refuse a batch of one's own that shows another number of samples, or none."""
+    advice = "pass what session.batches() gave, or split your own batches evenly over the replicas"
+    try:
+        samples = count_samples(batch)
+    except InputError as error:
+        raise InputError(
+            f"this rank's share of the global batch must have {expected} samples, and it cannot be seen how many the "
+            f"batch has ({error.message}): {advice}",
+            expected=expected,
+        ) from error
+    if samples != expected:
+        raise InputError(
+            f"this rank's share of the global batch must have {expected} samples, the batch has {samples}: {advice}",
+            samples=samples,
+            expected=expected,
+        )

@@ -40,6 +40,8 @@ def step_state(
     """
     if isinstance(batch, Share):
         return State(number=number, samples=batch.samples, sizes=batch.sizes, source=batch.microbatch)
+    # Whoever says how many samples the global batch has knows that this is a share of it.
+    known = samples is not None
     samples = samples or job.global_batch_size
     if samples < strategy.dp:
         raise InputError(
@@ -47,12 +49,12 @@ def step_state(
             samples=samples,
         )
     sizes = microbatch_sizes(samples, replicas=strategy.dp, microbatches=strategy.microbatches)[replica]
-    source = _cut(job, batch, sizes, device=device) if reads else _nothing
+    source = _cut(job, batch, sizes, known=known, device=device) if reads else _nothing
     return State(number=number, samples=samples, sizes=sizes, source=source)
 
 
-def _cut(job: Job, batch: Any, sizes: tuple[int, ...], *, device: str) -> Callable[[int], Any]:
-    cut = cut_batch(batch, sizes)
+def _cut(job: Job, batch: Any, sizes: tuple[int, ...], *, known: bool, device: str) -> Callable[[int], Any]:
+    cut = cut_batch(batch, sizes, known=known)
     return lambda number: place_batch(cut[number], precision=job.precision, device=device)
 
 

@@ -85,7 +85,7 @@ def find_best(
             pins=request.pins,
             time_limit_s=request.time_limit_s,
             gap=request.gap,
-            room=room_of(job),
+            room=room_of(job, data),
             failed=dict(failed),
         )
         return _search_with_traces(problem, trace)
@@ -115,11 +115,16 @@ def find_best(
     if request.execution == "eager" or "compiled" in request.pins.forbid:
         return found, table
     whole_s = training_seconds(job, data, found)
-    reason = (
-        f"the whole training takes {format_seconds(whole_s)} by {found.chosen.strategy.name}; compiling takes tens of "
-        f"seconds and is tried from {format_seconds(WORTH_COMPILING_S)} on, or with --execution compiled"
+    takes = (
+        "how long the whole training takes is not known, as its stream has no length"
+        if whole_s is None
+        else f"the whole training takes {format_seconds(whole_s)} by {found.chosen.strategy.name}"
     )
-    if whole_s > WORTH_COMPILING_S:
+    reason = (
+        f"{takes}; compiling takes tens of seconds and is tried from {format_seconds(WORTH_COMPILING_S)} on, or with "
+        "--execution compiled"
+    )
+    if whole_s is not None and whole_s > WORTH_COMPILING_S:
         try:
             both = measure(sizes, ("eager", "compiled"))
         except ExecutionError as error:
@@ -170,14 +175,16 @@ def microbatch_sizes(
     return tuple(sorted({batch // (strategy.dp * strategy.microbatches) for strategy in of_interest}))
 
 
-def training_seconds(job: Job, data: EpochData, found: Search) -> float:
-    """What all steps of a training take by the chosen strategy [s].
+def training_seconds(job: Job, data: EpochData, found: Search) -> float | None:
+    """What all steps of a training take by the chosen strategy [s]; None: it is not known how many there are.
 
     Args:
         job: says how many epochs there are
         data: says how many steps an epoch has
         found: the strategy
     """
+    if data.samples is None:
+        return None
     chosen = found.chosen
     steps = data.steps(batch=job.global_batch_size, replicas=chosen.strategy.dp)
     return job.epochs * steps * chosen.step_time_s

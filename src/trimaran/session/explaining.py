@@ -136,6 +136,7 @@ def conclude(planned: Planned, found: Search, explanation: Explanation, notes: t
 
 def problem_of(planned: Planned, found: Search, request: PlanRequest) -> Problem:
     """What a plan was searched for."""
+    data = epoch_data(planned.job)
     return Problem(
         graph=planned.graph,
         table=planned.table,
@@ -144,13 +145,13 @@ def problem_of(planned: Planned, found: Search, request: PlanRequest) -> Problem
         devices=planned.cluster.size,
         clip=planned.job.clip_norm is not None,
         executions=executions_of(found),
-        epoch=epoch_data(planned.job) if request.objective == "epoch" else None,
+        epoch=data if request.objective == "epoch" else None,
         traces=planned.traces,
         bare_curves={} if request.link is None else _bare_curves(planned.cluster.size),
         pins=request.pins,
         time_limit_s=request.time_limit_s,
         gap=request.gap,
-        room=room_of(planned.job),
+        room=room_of(planned.job, data),
     )
 
 

@@ -5,19 +5,22 @@ from typing import Any
 
 from trimaran.cluster.detect import detect_processor
 from trimaran.job import Job
-from trimaran.planner import Pins, Search
+from trimaran.planner import EpochData, Pins, Search
 from trimaran.planner.feeding_reasons import QUICK_DATA
 from trimaran.planner.room import Room
 from trimaran.program import Strategy
 from trimaran.program.files import to_plain
 
 
-def room_of(job: Job) -> Room:
-    """What there is to feed a job with on this machine.
+def room_of(job: Job, data: EpochData) -> Room | None:
+    """What there is to feed a job with on this machine; None: ranks load in line, as a stream is read.
 
     Args:
         job: says how many epochs there are
+        data: says whether samples have numbers
     """
+    if not data.numbered:
+        return None
     return Room(memory_bytes=detect_processor().memory_bytes, epochs=max(1, job.epochs))
 
 

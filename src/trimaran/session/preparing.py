@@ -11,6 +11,7 @@ from trimaran.job import Job
 from trimaran.planner import EpochData
 from trimaran.program import Strategy
 from trimaran.program.exactness import demand_of, difference
+from trimaran.program.feeding import IN_LINE, Feeding
 from trimaran.session.calibrated import Calibrated, find_calibrated
 from trimaran.session.jobs import JobSource
 from trimaran.session.planned import Progress
@@ -82,21 +83,48 @@ def prepare(source: JobSource, request: PlanRequest, progress: Progress) -> Prep
     graph = capture_and_look(job).graph
     if graph.behaviour is not None:
         graph = replace(graph, behaviour=replace(graph.behaviour, accepted=request.accept_inexact))
-    return Prepared(
-        job=weighed(job, graph.behaviour), graph=graph, cluster=cluster, data=epoch_data(job), calibrated=calibrated
-    )
+    data = epoch_data(job)
+    if not data.numbered and request.pins.workers:
+        from trimaran.runtime.feed import check_streamed
+
+        check_streamed(job, Feeding(workers=request.pins.workers))
+    if request.objective == "epoch":
+        data.check_known()
+    return Prepared(job=weighed(job, graph.behaviour), graph=graph, cluster=cluster, data=data, calibrated=calibrated)
 
 
 def epoch_data(job: Job) -> EpochData:
-    """How many samples an epoch of a job has."""
-    from trimaran.runtime.feed import check_length, dataset_length, make_dataset, make_evaluation_dataset
+    """How many samples an epoch of a job has; with a sampler its first one.
 
-    samples = dataset_length(make_dataset(job))
-    check_length(samples, job)
-    held_out = 0
-    if job.evaluation_dataset is not None and job.metric is not None:
-        held_out = dataset_length(make_evaluation_dataset(job))
-    return EpochData(samples=samples, evaluation_samples=held_out, drop_last=job.drop_last)
+    Random states are afterwards what they were, whatever a sampler draws.
+
+    Raises:
+        InputError: the data or the sampler will not do
+    """
+    from trimaran.graph.datasets import is_stream
+    from trimaran.graph.untouched import preserved_randomness
+    from trimaran.runtime.feed import (
+        check_length,
+        check_streamed,
+        data_length,
+        draw_order,
+        make_dataset,
+        make_evaluation_dataset,
+    )
+
+    with preserved_randomness():
+        dataset = make_dataset(job)
+        samples, numbered = data_length(dataset), not is_stream(dataset)
+        if not numbered:
+            check_streamed(job, IN_LINE)
+        elif samples is not None:
+            if job.sampler is not None:
+                samples = len(draw_order(job, dataset, samples, 0))
+            check_length(samples, job)
+        held_out: int | None = 0
+        if job.evaluation_dataset is not None and job.metric is not None:
+            held_out = data_length(make_evaluation_dataset(job))
+    return EpochData(samples=samples, evaluation_samples=held_out, drop_last=job.drop_last, numbered=numbered)
 
 
 def inexactness(graph: Graph, strategy: Strategy) -> tuple[str, ...]:

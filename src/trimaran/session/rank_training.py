@@ -160,8 +160,9 @@ def needs_graph(strategy: Strategy) -> bool:
 
 def _train_epochs(session: "Session", world: "World", verifier: "Verifier | None", verify: int) -> list[Epoch]:
     epochs: list[Epoch] = []
-    total = session.job.epochs * session.feed.batches
-    if total > ALL_OBSERVED:
+    # 0 where it is not known, as of a stream that does not say; then it may be long.
+    total = session.job.epochs * (session.feed.batches or 0)
+    if not total or total > ALL_OBSERVED:
         session.executor.observe_one_in(OBSERVED_ONE_IN)
     while len(epochs) < session.job.epochs and not session.stopped:
         number, samples, started = len(epochs), 0, time.perf_counter()

@@ -126,7 +126,7 @@ def _prices(
         pins=request.pins,
         time_limit_s=request.time_limit_s,
         gap=request.gap,
-        room=room_of(prepared.job),
+        room=room_of(prepared.job, prepared.data),
     )
     return prices_of(problem, found, Trials(problem))
 

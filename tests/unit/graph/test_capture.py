@@ -203,7 +203,7 @@ def test_two_views_of_each_sample_make_the_model_one_operation() -> None:
     ("changes", "message"),
     [
         ({"dataset": lambda: [(torch.zeros(6), torch.zeros(4))] * 2}, "the training data has 2 samples"),
-        ({"dataset": lambda: iter([])}, "map-style data"),
+        ({"dataset": lambda: iter([])}, "an iterator, which is used up"),
         ({"dataset": lambda: 1 / 0}, "Job.dataset failed: ZeroDivisionError"),
         ({"collate": lambda samples: samples[9]}, "Job.collate could not make a batch of samples 0, 1, 2: IndexError"),
         ({"model": lambda: 1 / 0}, "Job.model failed: ZeroDivisionError"),

@@ -3,7 +3,6 @@
 import json
 import random
 import re
-from collections.abc import Iterator
 from itertools import chain, islice
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import Dataset, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from trimaran.errors import InputError
 from trimaran.job import Job
@@ -107,16 +106,6 @@ def test_a_data_set_smaller_than_a_batch_is_refused() -> None:
         feed(job(3, 4))
 
 
-class Endless(IterableDataset[Any]):
-    """A stream that claims a length."""
-
-    def __iter__(self) -> Iterator[int]:
-        yield 0
-
-    def __len__(self) -> int:
-        return 8
-
-
 class Unmeasured(Dataset[Any]):
     def __getitem__(self, index: int) -> int:
         return index
@@ -145,8 +134,8 @@ class Wrapper(Unmeasured):
         (Wrapper, "Wrapper has no length: give it __len__"),
         (Unsure, r"Unsure.__len__ of the data set failed: OSError: no such index file \(.*test_feed.py:\d+\)"),
         (Fractional, "Fractional.__len__ of the data set failed: TypeError: 'float' object"),
-        (Endless, "Endless is a stream.*N ranks would each have to read all of it.*list"),
-        (lambda: iter([]), "is a stream"),
+        (lambda: iter([]), "list_iterator is an iterator, which is used up by one epoch"),
+        (lambda: DataLoader([1, 2]), "Job.dataset made a DataLoader, which gives batches"),  # type: ignore[arg-type]
         (Unmeasured, "Unmeasured has no length: give it __len__"),
         (lambda: 7, "int has no index"),
         (list, "the data set is empty"),
@@ -168,7 +157,7 @@ def test_a_run_that_changes_its_ranks_in_the_middle_of_an_epoch_sees_each_sample
     """30 samples in batches of 7, two batches by each number of ranks, the rest of two epochs by one."""
     whole = feed(job(30, 7))
     expected = targets(whole) + targets(whole)
-    state = feed(job(30, 7)).state_dict()
+    state: dict[str, Any] = feed(job(30, 7)).state_dict()
     seen: list[list[int]] = []
     for replicas in stages:
         own = [feed(job(30, 7), replicas=replicas, replica=replica) for replica in range(replicas)]
@@ -177,8 +166,8 @@ def test_a_run_that_changes_its_ranks_in_the_middle_of_an_epoch_sees_each_sample
             one.load_state_dict(state)
             parts.append([share.whole()[1].tolist() for share in islice(one.shares(), 2)])
         seen += [list(chain(*batch)) for batch in zip(*parts, strict=True)]
-        (state,) = {tuple(sorted(one.state_dict().items())) for one in own}
-        state = dict(state)
+        (place,) = {tuple(sorted(one.state_dict().items())) for one in own}
+        state = dict(place)
     last = feed(job(30, 7))
     last.load_state_dict(state)
     while last.epoch < 2:

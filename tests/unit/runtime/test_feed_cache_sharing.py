@@ -89,7 +89,6 @@ def test_a_feed_that_is_refused_leaves_no_memory_open() -> None:
             World(),
             replica=0,
             reads=True,
-            from_rank_0=lambda number: number,
             group=None,
         )
     gc.collect()

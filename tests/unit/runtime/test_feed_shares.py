@@ -5,6 +5,7 @@ from contextlib import closing
 from typing import Any
 
 import pytest
+import torch
 from tests.unit.runtime.test_feed import feed, job, targets
 from torch.utils.data import Dataset
 
@@ -69,7 +70,8 @@ def test_what_a_microbatch_took_is_told() -> None:
     (share,) = own.shares()
     with pytest.raises(InputError, match="microbatch 0 has not been loaded"):
         share.loading(0)
-    share.whole()
+    for number in range(3):
+        share.microbatch(number)
     assert [share.loading(number) for number in range(3)] == seen
     assert [(one.samples, one.in_line) for one in seen] == [(3, True), (2, True), (2, True)]
     assert all(one.prepared_s > 0 for one in seen)
@@ -97,3 +99,30 @@ def test_the_start_of_workers_is_time_of_the_batch_that_needs_them(
             share.whole()
             assert share.loading(0).taken_s >= opened[index]
     assert len(opened) == 2
+
+
+def padded(samples: list[Any]) -> Any:
+    """As wide as the largest target of the batch, beside names that are no tensors."""
+    targets = [int(target) for _, target in samples]
+    rows = [torch.arange(max(targets) + 1) * (torch.arange(max(targets) + 1) <= target) for target in targets]
+    return torch.stack(rows), {"targets": torch.tensor(targets), "names": [str(target) for target in targets]}
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_whole_share_is_one_batch_where_its_microbatches_are_padded_apart(workers: int) -> None:
+    """Shares of 4 in microbatches of 2, taken whole and in parts by turns."""
+    own = feed(job(8, 4, collate=padded), microbatches=2, feeding=Feeding(workers=workers))
+    order = sample_order(8, seed=3, epoch=0).tolist()
+    first, second = own.shares()
+    inputs, others = first.whole()
+    assert inputs.shape == (4, max(order[:4]) + 1)
+    assert others["targets"].tolist() == order[:4]
+    assert others["names"] == [str(number) for number in order[:4]]
+    for again in (first.whole, lambda: first.microbatch(1)):
+        with pytest.raises(InputError, match="a share is had once"):
+            again()
+    for number, part in enumerate((order[4:6], order[6:])):
+        assert second.microbatch(number)[0].shape == (2, max(part) + 1)
+    with pytest.raises(InputError, match="a share is had once"):
+        second.whole()
+    own.close()

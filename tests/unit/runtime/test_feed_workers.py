@@ -168,7 +168,8 @@ def test_what_workers_took_comes_with_the_batch(copies: int, feeds: list[Feed]) 
     feeds[0].observe = seen.append
     start_s = time.perf_counter()
     (share,) = islice(feeds[0].shares(), 1)
-    share.whole()
+    for number in range(2):
+        share.microbatch(number)
     taken_s = time.perf_counter() - start_s
     assert [(one.samples, one.in_line) for one in seen] == [(3, False), (3, False)]
     assert all(one.read_s >= 0.0149 for one in seen)

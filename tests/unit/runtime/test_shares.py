@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trimaran.errors import InputError
-from trimaran.runtime.shares import cut_batch, join_batches, microbatch_sizes, split_evenly
+from trimaran.runtime.shares import cut_batch, microbatch_sizes, split_evenly
 
 
 @given(st.integers(0, 200), st.integers(1, 20))
@@ -32,13 +32,11 @@ def test_all_replicas_leave_out_the_same_microbatches(replicas: int, microbatche
     assert all(share[0] > 0 for share in sizes)
 
 
-def test_a_cut_batch_joins_to_itself() -> None:
+def test_a_batch_is_cut_along_its_first_dims() -> None:
     batch = ((torch.arange(10.0).view(5, 2), torch.arange(5)), torch.arange(5))
     parts = cut_batch(batch, (2, 2, 1, 0))
     assert [part[1].tolist() for part in parts] == [[0, 1], [2, 3], [4], []]
-    joined = join_batches(parts[:3])
-    assert torch.equal(joined[0][0], batch[0][0])
-    assert torch.equal(joined[1], batch[1])
+    assert torch.equal(torch.cat([part[0][0] for part in parts]), batch[0][0])
 
 
 def test_a_share_of_another_size_is_refused_with_both_numbers() -> None:
@@ -47,6 +45,15 @@ def test_a_share_of_another_size_is_refused_with_both_numbers() -> None:
     assert caught.value.figures == {"samples": 5, "expected": 4}
 
 
-def test_microbatches_that_were_padded_apart_cannot_be_joined() -> None:
-    with pytest.raises(InputError, match='"ids" has shapes'):
-        join_batches([{"ids": torch.zeros(2, 3)}, {"ids": torch.zeros(2, 4)}])
+NAMED = {"values": torch.zeros(7, 2), "edges": torch.zeros(2, 9), "names": ["a", "b", "c"]}
+
+
+def test_a_batch_in_which_samples_cannot_be_seen_is_used_whole_or_refused() -> None:
+    """Strings would stay whole where tensors are cut."""
+    assert cut_batch(NAMED, (3, 0), known=True) == [NAMED, None]
+    with pytest.raises(InputError, match=r"cannot be cut into 2 microbatches.*session\.feed\.shares"):
+        cut_batch(NAMED, (2, 1), known=True)
+    with pytest.raises(InputError, match=r"must have 3 samples, and it cannot be seen .*values: 7, edges: 2"):
+        cut_batch(NAMED, (3, 0))
+    with pytest.raises(InputError, match="cannot be cut into 2"):
+        cut_batch((torch.zeros(3, 2), ["a", "b", "c"]), (2, 1))

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from trimaran.errors import ExecutionError
+from trimaran.errors import ExecutionError, InputError
 from trimaran.measure.converge.crossing import Evaluation, is_due
 from trimaran.runtime.executor import Executor
 
@@ -81,7 +81,9 @@ def train_to_target(
     feed = executor.feed()
     evaluations: list[Evaluation] = []
     evaluated_after: list[int] = []
-    per_epoch = min(feed.samples, feed.batches * batch)
+    if feed.epoch_samples is None or feed.batches is None:
+        raise InputError("how many samples an epoch has is not known: give the stream of Job.dataset __len__")
+    per_epoch = min(feed.epoch_samples, feed.batches * batch)
     samples, updates, seconds, last = 0, 0, 0.0, 0.0
 
     def outcome(end: End) -> Outcome:

@@ -15,7 +15,7 @@ from trimaran.job import Job
 from trimaran.measure.stalls.page_cache import Forgotten, OpenedFiles, forget, held_files
 from trimaran.program.layout import strategy_layout
 from trimaran.program.types import Strategy
-from trimaran.runtime.feed import make_dataset, sample_order
+from trimaran.runtime.feed import draw_order, make_dataset
 from trimaran.runtime.shares import microbatch_sizes
 
 
@@ -39,10 +39,10 @@ class Probe:
     def __init__(self, job: Job, strategy: Strategy, rank: int, samples: int) -> None:
         self._job, self._strategy = job, strategy
         self._replica = strategy_layout(strategy).place_of(rank)[0]
-        self._order = sample_order(samples, seed=job.seed, epoch=0)
         self._files = OpenedFiles()
         before = held_files()
         self.dataset = make_dataset(job)
+        self._order = draw_order(job, self.dataset, samples, 0)
         # What was read and closed meanwhile is not read again.
         self._reads: set[Path] = held_files() - before
         self.read_s = self._look()

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from trimaran.costs.tables import Curve, CurveKey
+from trimaran.errors import InputError
 from trimaran.job import Job
 from trimaran.measure.encoding import measure_encoding
 from trimaran.measure.sampled import Sampled
@@ -105,8 +106,13 @@ def run_ways(
         InputError: the data set raises, or does not fill one global batch
     """
     run = _Run(executor, world, feeding)
-    length = run.feed.samples
-    probe = Probe(job, strategy, world.rank, length) if executor.reads else None
+    total, length = run.feed.samples, run.feed.epoch_samples
+    if total is None or length is None or run.feed.streams:
+        raise InputError(
+            "stalls of a stream are not split into reading and the rest: what it reads again comes from other places "
+            "of it. Give a map-style data set, or look at the loading of a run (trimaran profile)"
+        )
+    probe = Probe(job, strategy, world.rank, total) if executor.reads else None
     longest_s = agree_on_longest(world, run.warm_up() + (0.0 if probe is None else probe.read_s))
     wanted = steps or min(MOST_STEPS, max(LEAST_STEPS, int(WAY_S / longest_s)))
     rounds = plan_rounds(
@@ -142,7 +148,7 @@ def run_ways(
         reads=executor.reads,
         reads_files=reads_files,
         forgotten=forgotten,
-        samples=length,
+        samples=total,
         wanted=wanted,
         exchange=exchange,
         halves=halves,

@@ -3,8 +3,9 @@
 from typing import Any
 
 from trimaran.errors import InputError
-from trimaran.graph.datasets import check_map_style
+from trimaran.graph.datasets import check_map_style, is_stream, stream_length
 from trimaran.job import Job
+from trimaran.program.feeding import Feeding
 from trimaran.user_errors import users
 
 
@@ -30,8 +31,20 @@ def make_evaluation_dataset(job: Job) -> Any:
         return job.evaluation_dataset()
 
 
+def data_length(dataset: Any) -> int | None:
+    """Samples of data of either kind; None: a stream that does not say.
+
+    Args:
+        dataset: map-style, or a stream
+
+    Raises:
+        InputError: it is neither, or is empty
+    """
+    return stream_length(dataset) if is_stream(dataset) else dataset_length(dataset)
+
+
 def dataset_length(dataset: Any) -> int:
-    """Samples of a data set.
+    """Samples of a data set that is map-style.
 
     Raises:
         InputError: it is not map-style, or has no length, or one of 0
@@ -59,6 +72,30 @@ def check_length(samples: int, job: Job) -> None:
             "choose a smaller global_batch_size",
             samples=samples,
             batch=job.global_batch_size,
+        )
+
+
+def check_streamed(job: Job, feeding: Feeding) -> None:
+    """Refuse what needs numbered samples, where there is a stream.
+
+    Args:
+        job: with a stream
+        feeding: how it is to be read
+
+    Raises:
+        InputError: a sampler, or workers
+    """
+    if job.sampler is not None:
+        raise InputError(
+            "Job.sampler gives numbers of samples, and Job.dataset makes a stream, whose samples have none: order the "
+            "samples in the stream itself, or make a map-style data set"
+        )
+    if feeding.workers:
+        raise InputError(
+            f"{feeding.workers} workers a rank cannot read a stream: each would go through all of it, and one alone "
+            "gives no more than the rank's own thread. Use workers=0; let the stream itself read ahead in threads of "
+            "its own; or make a map-style data set",
+            workers=feeding.workers,
         )
 
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from trimaran.graph.batches import name_tensors
+from trimaran.graph.batches import map_tensors
 from trimaran.runtime.feed.loader import Loader
 from trimaran.runtime.feed.reading import Answer, Key
 from trimaran.runtime.feed.stopwatch import now, since
@@ -236,4 +236,11 @@ def _by_worker(answer: Answer, waited_s: float, taken_s: float, copied_s: float)
 
 
 def _tensors(batch: Any) -> list[torch.Tensor]:
-    return list(name_tensors(batch).values())
+    found: list[torch.Tensor] = []
+
+    def add(tensor: torch.Tensor) -> torch.Tensor:
+        found.append(tensor)
+        return tensor
+
+    map_tensors(batch, add)
+    return found

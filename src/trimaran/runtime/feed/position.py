@@ -1,6 +1,5 @@
 """Where a run is in its data."""
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -8,6 +7,8 @@ from typing import Any
 from trimaran.errors import InputError
 
 _VERSION = 1
+_FIGURES = ("epoch", "index", "samples", "global_batch_size", "seed")
+_KINDS = {"order": ("no sampler", "a sampler"), "stream": ("numbered samples", "a stream")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,9 +20,12 @@ class Position:
     Attributes:
         epoch: number of the epoch, from 0
         index: number of the global batch in it, from 0; that of an epoch which is over is its number of batches
-        samples: of the data set
+        samples: of the data set; 0 of a stream
         global_batch_size: samples of a global batch
         seed: of the job
+        order: digest of what the sampler gave for the epoch, 0 before it was asked; None: there is no sampler
+        stream: digest of the last batch of the stream, 0 before the first; None: it is none
+        dataset: what `state_dict()` of the stream gave; None: it has none
     """
 
     epoch: int
@@ -29,10 +33,17 @@ class Position:
     samples: int
     global_batch_size: int
     seed: int
+    order: int | None = None
+    stream: int | None = None
+    dataset: Any = None
 
-    def to_dict(self) -> dict[str, int]:
-        """As plain figures."""
-        return {"version": _VERSION, **dataclasses.asdict(self)}
+    def to_dict(self) -> dict[str, Any]:
+        """As plain figures, and what a stream has given."""
+        found: dict[str, Any] = {"version": _VERSION, **{name: getattr(self, name) for name in _FIGURES}}
+        for name in (*_KINDS, "dataset"):
+            if getattr(self, name) is not None:
+                found[name] = getattr(self, name)
+        return found
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> "Position":
@@ -44,19 +55,19 @@ class Position:
         Raises:
             InputError: of another form
         """
-        names = [field.name for field in dataclasses.fields(cls)]
         if not isinstance(state, Mapping) or state.get("version") != _VERSION:
             raise InputError(
-                f"this is no state of a feed: it needs version {_VERSION}, {', '.join(names)}; take what "
+                f"this is no state of a feed: it needs version {_VERSION}, {', '.join(_FIGURES)}; take what "
                 "Feed.state_dict() gave"
             )
-        for name in names:
+        kinds = [name for name in _KINDS if state.get(name) is not None]
+        for name in (*_FIGURES, *kinds):
             value = state.get(name)
             if not isinstance(value, int) or isinstance(value, bool) or (name != "seed" and value < 0):
                 raise InputError(
                     f'"{name}" of the state of a feed must be an integer of at least 0, got {value!r}', value=value
                 )
-        return cls(**{name: state[name] for name in names})
+        return cls(**{name: state[name] for name in (*_FIGURES, *kinds)}, dataset=state.get("dataset"))
 
     def check_against(self, own: "Position") -> None:
         """Refuse to go on in other data.
@@ -67,16 +78,27 @@ class Position:
         Raises:
             InputError: its global batches are others, or it has no such batch
         """
-        for name, what in (("samples", "samples"), ("global_batch_size", "global batch"), ("seed", "seed")):
-            theirs, ours = getattr(self, name), getattr(own, name)
+        pairs = [
+            (f"{what} {getattr(self, name)}", f"{what} {getattr(own, name)}")
+            for name, what in (("samples", "samples"), ("global_batch_size", "global batch"), ("seed", "seed"))
+        ]
+        # What kind of data it is says more than how many samples they have.
+        kinds = [
+            (words[getattr(self, name) is not None], words[getattr(own, name) is not None])
+            for name, words in _KINDS.items()
+        ]
+        for theirs, ours in (*kinds, *pairs):
             if theirs != ours:
                 raise InputError(
-                    f"the state was saved with {what} {theirs}, this job has {what} {ours}: its global batches are "
-                    "others, so that samples would be left out or seen twice. Go on with the same data, global batch "
-                    "and seed, or begin an epoch anew without the state",
+                    f"the state was saved with {theirs}, this job has {ours}: its global batches are others, so that "
+                    "samples would be left out or seen twice. Go on with the same data, global batch and seed, or "
+                    "begin an epoch anew without the state",
                     saved=theirs,
                     now=ours,
                 )
+        if self.order is not None or self.stream is not None:
+            # How many batches an epoch has is not known before it begins.
+            return
         most = -(-self.samples // self.global_batch_size)
         if self.index > most:
             raise InputError(

@@ -16,7 +16,7 @@ from trimaran.runtime.feed.loader import Loader
 from trimaran.runtime.feed.placing import Arrivals, OnDemand, Place, Taken
 from trimaran.runtime.feed.reading import Key, Reading, Request
 from trimaran.runtime.feed.types import Loading
-from trimaran.runtime.shares import join_batches, microbatch_sizes
+from trimaran.runtime.shares import microbatch_sizes
 
 
 class Share:
@@ -26,12 +26,21 @@ class Share:
         samples: of the global batch
         sizes: samples of each microbatch of this rank's replica
         take: loads a microbatch, by number; None: this rank reads nothing
+        take_whole: loads all of them as one batch
     """
 
-    def __init__(self, *, samples: int, sizes: tuple[int, ...], take: Callable[[int], Taken] | None) -> None:
+    def __init__(
+        self,
+        *,
+        samples: int,
+        sizes: tuple[int, ...],
+        take: Callable[[int], Taken] | None,
+        take_whole: Callable[[], Taken] | None = None,
+    ) -> None:
         self.samples = samples
         self.sizes = sizes
-        self._take = take
+        self._take, self._take_whole = take, take_whole
+        self._is_whole = False
         self._kept: dict[int, Any] = {}
         self._loadings: dict[int, Loading] = {}
 
@@ -46,7 +55,7 @@ class Share:
         """
         if self._take is None:
             return None
-        had = number in self._loadings and number not in self._kept
+        had = self._is_whole or (number in self._loadings and number not in self._kept)
         if had or not self.sizes[number]:
             why = "has been taken: a share is had once" if had else "is empty"
             raise InputError(f"microbatch {number} of this share {why}", number=number)
@@ -70,18 +79,24 @@ class Share:
         return self._loadings[number]
 
     def whole(self) -> Any:
-        """All microbatches as one batch; an empty tuple where this rank reads nothing.
+        """All samples of the share as one batch, as collate makes it; an empty tuple where this rank reads nothing.
 
         Raises:
-            InputError: each microbatch was padded on its own
+            InputError: a microbatch of it has been had
         """
         if self._take is None:
             return ()
-        return join_batches([self.microbatch(number) for number, size in enumerate(self.sizes) if size])
+        if self._take_whole is None or sum(size > 0 for size in self.sizes) == 1:
+            return self.microbatch(0)
+        if self._loadings:
+            raise InputError("a microbatch of this share has been taken: a share is had once")
+        taken = self._take_whole()
+        self._is_whole, self._loadings[0] = True, taken.loading
+        return taken.batch
 
 
 class Shares:
-    """One replica's shares of the global batches of an epoch, or of an evaluation.
+    """One replica's shares of the global batches of an epoch, of an evaluation, or of a part of a stream.
 
     Args:
         order: samples, in the order in which they are visited, int64
@@ -105,18 +120,20 @@ class Shares:
         samples, sizes = self._cut(number)
         return samples, sizes[self._replica]
 
-    def requests(self, numbers: Iterable[int], *, seed: int, epoch: int = 0) -> Iterator[Request]:
+    def requests(self, numbers: Iterable[int], *, seed: int, epoch: int = 0, whole: bool = False) -> Iterator[Request]:
         """What this replica asks for, microbatch by microbatch.
 
         Args:
             numbers: of the global batches
             seed: of what is drawn
             epoch: number of the epoch
+            whole: each share as one batch
         """
         for number in numbers:
             _, sizes = self._cut(number)
             start = number * self._batch + sum(sum(share) for share in sizes[: self._replica])
-            for microbatch, size in enumerate(sizes[self._replica]):
+            mine = sizes[self._replica]
+            for microbatch, size in enumerate((sum(mine),) if whole else mine):
                 if size:
                     yield Request((epoch, number, microbatch), seed, self._order[start : start + size].tolist())
                 start += size
@@ -130,26 +147,38 @@ class Shares:
         seed: int,
         pin_memory: bool = False,
         place: Place = lambda batch: batch,
+        observe: Callable[[Taken], Taken] = lambda taken: taken,
     ) -> Iterator[Share]:
         """The shares of some global batches, loaded in line.
 
         Args:
             numbers: of the global batches
-            dataset: map-style; None: this rank reads nothing
+            dataset: samples by the numbers of the order; None: this rank reads nothing
             job: has the collate function
             seed: of what the data set draws
             pin_memory: copy batches to memory from which a GPU can fetch them
             place: brings a batch to the device; by default it stays where it is
+            observe: told of each batch that is taken, and gives it on
         """
-        arrivals: Arrivals | None = None
-        if dataset is not None:
-            requests = self.requests(numbers, seed=seed)
-            loader = Loader(Reading(dataset, job.collate), requests, IN_LINE, pin=pin_memory, seed=seed)
-            arrivals = OnDemand(loader, place)
+        if dataset is None:
+            for number in numbers:
+                samples, sizes = self.sizes(number)
+                yield Share(samples=samples, sizes=sizes, take=None)
+            return
+        reading = Reading(dataset, job.collate)
+
+        def load(numbers: Iterable[int], *, whole: bool = False) -> Arrivals:
+            requests = self.requests(numbers, seed=seed, whole=whole)
+            return OnDemand(Loader(reading, requests, IN_LINE, pin=pin_memory, seed=seed), place)
+
+        def take_whole(number: int) -> Taken:
+            return observe(load([number], whole=True).take())
+
+        parts = load(numbers)
         for number in numbers:
             samples, sizes = self.sizes(number)
-            take = None if arrivals is None else partial(_take, arrivals, number)
-            yield Share(samples=samples, sizes=sizes, take=take)
+            take = partial(_take, parts, number, observe)
+            yield Share(samples=samples, sizes=sizes, take=take, take_whole=partial(take_whole, number))
 
     def _cut(self, number: int) -> tuple[int, tuple[tuple[int, ...], ...]]:
         samples = min(self._batch, len(self._order) - number * self._batch)
@@ -169,5 +198,5 @@ def skip_to(arrivals: Arrivals, key: Key) -> Taken:
             return taken
 
 
-def _take(arrivals: Arrivals, number: int, microbatch: int) -> Taken:
-    return skip_to(arrivals, (0, number, microbatch))
+def _take(arrivals: Arrivals, number: int, observe: Callable[[Taken], Taken], microbatch: int) -> Taken:
+    return observe(skip_to(arrivals, (0, number, microbatch)))

@@ -104,9 +104,9 @@ def own_samples(reference: str) -> int | None:
     """
     if not has_own_data(reference):
         return None
-    from trimaran.runtime.feed import dataset_length
+    from trimaran.session.preparing import epoch_data
 
-    return dataset_length(resolve(reference).dataset())
+    return epoch_data(resolve(reference)).samples
 
 
 def _in_one_spelling(reference: str) -> str:

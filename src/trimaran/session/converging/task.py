@@ -118,10 +118,15 @@ def prepare_task(source: JobSource, request: ConvergeRequest) -> Task:
     _check_metric(job, source.reference)
     from trimaran.cluster.detect import detect_cluster
     from trimaran.graph.capture import capture_and_look
-    from trimaran.runtime.feed import dataset_length, make_dataset
+    from trimaran.session.preparing import epoch_data
 
     captured = capture_and_look(job)
-    samples = dataset_length(make_dataset(job))
+    samples = epoch_data(job).samples
+    if samples is None:
+        raise InputError(
+            "how many samples an epoch has is not known, and batches are compared by epochs: give the stream of "
+            "Job.dataset __len__, or make a map-style data set"
+        )
     base = job.global_batch_size
     check_batches([base], samples=samples)
     microbatch = request.microbatch or base
