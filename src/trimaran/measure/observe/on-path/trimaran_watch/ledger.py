@@ -52,7 +52,21 @@ COLUMNS = ("step", "end_ns", "cpu_ns", *(f"{kind}_ns" for kind in KINDS), *COUNT
 
 _MOST_ROWS = 4000
 
+Place = tuple[int, str, int, str]
+"""A line of code that waits: the kind of the waiting, file, line, function."""
+
+_MOST_PLACES = 200
+
 _clock = time.perf_counter_ns
+
+
+def _add(places: dict[Place, list[int]], place: Place, calls: int, ns: int) -> None:
+    known = places.get(place)
+    if known is not None:
+        known[0] += calls
+        known[1] += ns
+    elif len(places) < _MOST_PLACES:
+        places[place] = [calls, ns]
 
 
 class Ledger:
@@ -65,9 +79,11 @@ class Ledger:
         counts: of the step under way
         rows: the latest steps
         steps: how many there were
+        places: lines of code that waited in the step under way, with how often and how long [ns]
+        all_places: the same of all steps without an evaluation
     """
 
-    __slots__ = ("_last", "counts", "rows", "spent", "stack", "steps", "thread")
+    __slots__ = ("_last", "all_places", "counts", "places", "rows", "spent", "stack", "steps", "thread")
 
     def __init__(self) -> None:
         self.thread = 0
@@ -81,6 +97,8 @@ class Ledger:
         self.counts = [0] * len(COUNTS)
         self.rows: deque[list[int]] = deque(maxlen=_MOST_ROWS)
         self.steps = 0
+        self.places: dict[Place, list[int]] = {}
+        self.all_places: dict[Place, list[int]] = {}
         self._last = _clock()
 
     def begin(self) -> None:
@@ -116,6 +134,15 @@ class Ledger:
         self._last = now
         self.stack[-1] = kind
 
+    def waited(self, place: Place, ns: int) -> None:
+        """A line of code has waited.
+
+        Args:
+            place: the line
+            ns: how long [ns]
+        """
+        _add(self.places, place, 1, ns)
+
     def end_step(self) -> None:
         """Close the row of the step under way."""
         now = _clock()
@@ -123,6 +150,11 @@ class Ledger:
         self._last = now
         self.rows.append([self.steps, now, time.process_time_ns(), *self.spent, *self.counts])
         self.steps += 1
+        if self.places:
+            if not self.spent[EVALUATION]:
+                for place, (calls, ns) in self.places.items():
+                    _add(self.all_places, place, calls, ns)
+            self.places = {}
         self.spent = [0] * len(KINDS)
         self.counts = [0] * len(COUNTS)
 
