@@ -43,13 +43,15 @@ class Observation:
         step_s: mean time of a step [s]
         step_interval_s: 90 % interval of it [s]
         steps: that the figures are of
+        backwards: mean of a step, more than 1 where gradients are accumulated
         left_out: steps by the reason why they do not count
         parts_s: mean time of a step over all ranks, by what it is spent on [s]
         ranks: each rank
         memory_bytes: parameters, gradients, optimizer state of the first rank by name [bytes]
         launch_bound: share of forward and backward that does not depend on the batch, or on a GPU, share of the steps
             before which the device ran out of work; None: not known
-        limiter: what limits the script
+        limiter: what limits the script; "not clear" where the run contradicts itself
+        doubt: why the limiter is not clear; None where it is
         remedies: ranked
         unseen: what could not be seen, one sentence each
     """
@@ -59,12 +61,14 @@ class Observation:
     step_s: float
     step_interval_s: tuple[float, float]
     steps: int
+    backwards: float
     left_out: Mapping[str, int]
     parts_s: Mapping[str, float]
     ranks: Sequence[ObservedRank]
     memory_bytes: Mapping[str, int]
     launch_bound: float | None
     limiter: str
+    doubt: str | None
     remedies: Sequence[Remedy]
     unseen: Sequence[str]
 
@@ -91,8 +95,10 @@ def observation_view(observation: Observation) -> RenderableType:
     head = Text(f"{observation.model} on {ranks} {'process' if ranks == 1 else 'processes'} ({observation.device}): ")
     head.append(f"{format_seconds(observation.step_s)} a step", style="bold")
     head.append(f" (90 %: {format_seconds(low)} to {format_seconds(high)})")
-    limit = Text("Limited by ")
+    limit = Text("Limited by " if observation.doubt is None else "What limits it is ")
     limit.append(observation.limiter, style="bold")
+    if observation.doubt is not None:
+        limit.append(f": {observation.doubt}")
     lines: list[RenderableType] = [head, limit, Text(), *_parts_table(observation)]
     lines += [Text(), _memory_line(observation)]
     if observation.launch_bound is not None:
@@ -110,7 +116,8 @@ def observation_view(observation: Observation) -> RenderableType:
 
 def _parts_table(observation: Observation) -> list[RenderableType]:
     left_out = ", ".join(f"{count} {reason}" for reason, count in observation.left_out.items() if count)
-    below = f"mean of {observation.steps} steps" + (f"; left out: {left_out}" if left_out else "")
+    backwards = f" of {observation.backwards:.1f} backwards each" if observation.backwards > 1.05 else ""
+    below = f"mean of {observation.steps} steps{backwards}" + (f"; left out: {left_out}" if left_out else "")
     table = frame_table("What a step is spent on")
     table.add_column("")
     table.add_column("time", justify="right")
@@ -128,7 +135,9 @@ def _parts_table(observation: Observation) -> list[RenderableType]:
     total = [format_seconds(sum(rank.parts_s.values())) for rank in observation.ranks]
     table.add_row("step", format_seconds(observation.step_s), "100 %", *(total if several else ()))
     if several:
-        table.add_row("samples", "", "", *(f"{rank.samples:.1f}" for rank in observation.ranks))
+        table.add_row(
+            "samples", "", "", *(f"{rank.samples:.1f}" if rank.samples else "–" for rank in observation.ranks)
+        )
     return [table, Text(below, style="dim")]
 
 

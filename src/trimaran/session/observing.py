@@ -8,6 +8,7 @@ trimaran observe -- python train.py        around a script
 """
 
 import contextlib
+import functools
 import os
 import shutil
 import signal
@@ -33,7 +34,7 @@ from trimaran.measure.observe.growth import fixed_share
 from trimaran.measure.observe.handover import measure_handover
 from trimaran.measure.observe.parts import figure_interval
 from trimaran.report.observation import Observation, ObservedRank
-from trimaran.session.advice import advise, name_limiter
+from trimaran.session.advice import UNCLEAR, advise, doubt, name_limiter
 
 if TYPE_CHECKING:
     from torch import nn
@@ -131,7 +132,9 @@ def conclude(records: Sequence[ProcessRecord]) -> Observation:
         TrimaranError: nothing was seen that could be judged
     """
     findings = analyse(records)
-    remedies = advise(findings, handover=measure_handover)
+    handover = functools.cache(measure_handover)
+    remedies = advise(findings, handover=handover)
+    doubted = doubt(findings, remedies, handover=handover)
     facts = findings.facts
     model = facts["model"] or {}
     _, low, high = figure_interval(lambda parts: parts.step_s, findings.mean, findings.blocks)
@@ -141,6 +144,7 @@ def conclude(records: Sequence[ProcessRecord]) -> Observation:
         step_s=findings.mean.step_s,
         step_interval_s=(low, high),
         steps=findings.steps,
+        backwards=findings.counts["backwards"],
         left_out=findings.left_out,
         parts_s=_named(asdict(findings.mean)),
         ranks=[
@@ -158,7 +162,8 @@ def conclude(records: Sequence[ProcessRecord]) -> Observation:
             "optimizer state": (facts["optimizer"] or {}).get("state_nbytes", 0),
         },
         launch_bound=_launch_bound(findings),
-        limiter=name_limiter(remedies),
+        limiter=name_limiter(remedies) if doubted is None else UNCLEAR,
+        doubt=doubted,
         remedies=remedies,
         unseen=list(_unseen(findings)),
     )

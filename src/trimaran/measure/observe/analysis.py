@@ -6,11 +6,12 @@ nobody; what another rank is blocked longer, it waits for the slower ones. No co
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trimaran.errors import TrimaranError
 from trimaran.measure.observe.growth import fixed_share
@@ -63,6 +64,9 @@ class Findings:
         slower_s: what a step would lose if equal shares took all ranks equally long; 0 where shares are uneven [s]
         counts: mean of the counts of a step
         elsewhere: processes that took steps and belong to another job
+        queued: share of the time in which a rank's thread was ready and others had the processors, of the rank that
+            waited most [0..1]
+        halves: the same of the first and of the second half of the steps; none where there are too few
     """
 
     ranks: Sequence[RankFindings]
@@ -76,6 +80,8 @@ class Findings:
     slower_s: float
     counts: Mapping[str, float]
     elsewhere: int
+    queued: float
+    halves: Sequence["Findings"]
 
     @property
     def first(self) -> RankFindings:
@@ -103,6 +109,17 @@ def analyse(records: Sequence[ProcessRecord]) -> Findings:
     common, left_out = steady_steps(job)
     if len(common) < LEAST_STEPS:
         raise _too_few(records, len(common), left_out)
+    whole = _of_steps(job, common, left_out, elsewhere)
+    if len(common) < 2 * LEAST_STEPS:
+        return whole
+    middle = len(common) // 2
+    halves = [_of_steps(job, part, left_out, elsewhere) for part in (common[:middle], common[middle:])]
+    return replace(whole, halves=halves)
+
+
+def _of_steps(
+    job: Sequence[ProcessRecord], common: NDArray[np.int64], left_out: Mapping[str, int], elsewhere: int
+) -> Findings:
     times = [StepTimes(record, common) for record in job]
     exchange = np.min([time.ns["exposed"] for time in times], axis=0)
     collective = np.min([time.ns["collective"] for time in times], axis=0)
@@ -123,6 +140,8 @@ def analyse(records: Sequence[ProcessRecord]) -> Findings:
         slower_s=slower_s,
         counts={name: float(times[0].ns[name].mean()) for name in names},
         elsewhere=elsewhere,
+        queued=max(float(time.ns["queued"].sum() / time.step.sum()) for time in times),
+        halves=(),
     )
 
 

@@ -41,7 +41,8 @@ class Reactive:
         witness = Witness(tensor, node)
         unit = flight.find(storage, witness.version)
         if unit is None:
-            unit = Unit(storage, witness, name=f"{node or 'input'} {list(tensor.shape)}")
+            # What no operation of the graph made, as a batch, is the loop's own: it may hold it as long as it likes.
+            unit = Unit(storage, witness, name=f"{node or 'input'} {list(tensor.shape)}", outside=not node)
             if len(flight.found) >= _MOST_FOUND:
                 flight.found = {key: unit for key, unit in flight.found.items() if unit.alive}
             flight.found[unit.key] = unit

@@ -10,6 +10,7 @@ from trimaran.units import format_seconds
 
 _ACCUMULATE = 4
 _EVERY = 10
+_NAMED = 2
 
 
 def accumulate(findings: Findings) -> Iterator[Remedy]:
@@ -18,12 +19,13 @@ def accumulate(findings: Findings) -> Iterator[Remedy]:
         return
     share = 1 - 1 / _ACCUMULATE
     mean = findings.mean
+    now = max(1, round(findings.counts["backwards"]))
     yield Remedy(
         limiter="exchange",
         name=f"accumulate {_ACCUMULATE} steps",
         action=(
-            f"Exchange and update once in {_ACCUMULATE} backwards (DDP's no_sync for the others); the global batch "
-            f"grows by {_ACCUMULATE}, or shrink the local one."
+            f"Exchange and update once in {_ACCUMULATE * now} backwards{_of_now(now)} (DDP's no_sync for the others); "
+            f"the global batch grows by {_ACCUMULATE}, or shrink the local one."
         ),
         basis=(
             f"Of a step, {format_seconds(mean.exchange)} are exchange that nothing hides and "
@@ -33,6 +35,10 @@ def accumulate(findings: Findings) -> Iterator[Remedy]:
         setting={"accumulate": _ACCUMULATE},
         **gain(findings, lambda parts: share * (parts.exchange + parts.update) if _exchanges(mean) else 0.0),
     )
+
+
+def _of_now(backwards: int) -> str:
+    return f", not in {backwards}" if backwards > 1 else ""
 
 
 def _exchanges(mean: Parts) -> bool:
@@ -94,10 +100,11 @@ def seldom(findings: Findings) -> Iterator[Remedy]:
         ),
         setting={"every": _EVERY},
     )
+    where, settings = _lines_that_wait(findings)
     if not on_gpu:
         yield about(
-            basis=f"Of a step, {blocked if metrics else ''}{reads}; all but one in {_EVERY} go.",
-            assumption="they serve metrics, which training does not wait for.",
+            basis=f"Of a step, {blocked if metrics else ''}{reads}; all but one in {_EVERY} go.{where}",
+            assumption=f"they serve metrics, which training does not wait for{settings}.",
             **gain(findings, saved),
         )
         return
@@ -108,11 +115,24 @@ def seldom(findings: Findings) -> Iterator[Remedy]:
         basis=(
             f"Of a step, {reads}, and the device idles while the host issues the next step "
             f"({format_seconds(issuing)}); at most the shorter of the two is saved, and half of it is expected."
+            f"{where}"
         ),
-        assumption="the device begins as soon as the host issues.",
+        assumption=f"the device begins as soon as the host issues{settings}.",
         predicted_gain=most / 2,
         gain_interval=(0.0, most),
     )
+
+
+def _lines_that_wait(findings: Findings) -> tuple[str, str]:
+    """Where most of the waiting of the first rank is, and what that says of its remedy."""
+    places = findings.facts.get("places") or []
+    total = sum(place["ns"] for place in places)
+    if not total:
+        return "", ""
+    named = [f"{place['line']} in {place['function']} ({place['ns'] / total:.0%})" for place in places[:_NAMED]]
+    library = sum(place["ns"] for place in places if place["library"]) > total / 2
+    settings = "; most of them are a library's, whose settings say how often, if any do" if library else ""
+    return f" Where it waits: {'; '.join(named)}.", settings
 
 
 def _trains_by_collectives(findings: Findings) -> bool:

@@ -25,13 +25,18 @@ class Gain(TypedDict):
     gain_interval: tuple[float, float]
 
 
-def gain(findings: Findings, saved: Callable[[Parts], float]) -> Gain:
+def gain(findings: Findings, saved: Callable[[Parts], float], *ends: Callable[[Parts], float]) -> Gain:
     """The gain from what is saved of a step, with its interval.
 
     Args:
         findings: of an observed script
         saved: of the parts of a step [s]
+        ends: the same with the ends of the interval of something that was measured besides
     """
-    middle, low, high = figure_interval(lambda parts: saved(parts) / parts.step_s, findings.mean, findings.blocks)
-    middle = min(middle, _MOST)
+    intervals = [
+        figure_interval(lambda parts, of=of: of(parts) / parts.step_s, findings.mean, findings.blocks)  # type: ignore[misc]
+        for of in (saved, *ends)
+    ]
+    middle = min(intervals[0][0], _MOST)
+    low, high = min(low for _, low, _ in intervals), max(high for _, _, high in intervals)
     return {"predicted_gain": middle, "gain_interval": (min(low, middle), min(max(high, middle), _MOST))}

@@ -1,10 +1,11 @@
 """Remedies for kernels that are too small for what each costs by itself."""
 
 from collections.abc import Iterator
+from functools import partial
 from statistics import median
 
 from trimaran.measure.observe import Findings, Parts
-from trimaran.measure.observe.growth import fixed_share, growth
+from trimaran.measure.observe.growth import fixed_share, growth, growth_interval, ratio_interval
 from trimaran.report.remedies import Remedy
 from trimaran.session.advice.gains import gain
 from trimaran.units import format_seconds
@@ -20,7 +21,7 @@ def larger(findings: Findings) -> Iterator[Remedy]:
     records = [rank.record for rank in findings.ranks]
     ratio = growth(records, factor) or 1.0
 
-    def saved(parts: Parts) -> float:
+    def saved(parts: Parts, ratio: float = ratio) -> float:
         # The exchange is left as it is: it has remedies of its own.
         compute = (parts.forward + parts.backward) * (1 - ratio)
         return compute + (parts.update + parts.other + parts.sync) * (1 - 1 / factor)
@@ -31,7 +32,7 @@ def larger(findings: Findings) -> Iterator[Remedy]:
     yield Remedy(
         limiter="small kernels",
         name=f"batch ×{factor}",
-        action=f"Train with {factor} times the batch, and adapt the learning rate.",
+        action=f"Train with {factor} times the batch, and adapt the learning rate.{_in_one_piece(findings)}",
         basis=(
             f"{100 * fixed:.0f} % of forward and backward do not depend on the batch ({operators} operators; an empty "
             f"one costs {format_seconds(per_operator)}). A copy of the model, timed after the script, takes "
@@ -39,8 +40,16 @@ def larger(findings: Findings) -> Iterator[Remedy]:
         ),
         assumption="the first dimension of an input is the batch, memory suffices, and accuracy bears the batch.",
         setting={"batch": factor},
-        **gain(findings, saved),
+        **gain(findings, saved, *(partial(saved, ratio=end) for end in growth_interval(records, factor))),
     )
+
+
+def _in_one_piece(findings: Findings) -> str:
+    """What a script that accumulates may do at no price for its training."""
+    pieces = round(findings.counts["backwards"])
+    if pieces < 2:
+        return ""
+    return f" It accumulates over {pieces} batches: {pieces} times the batch in one piece leaves the training as it is."
 
 
 def fused(findings: Findings) -> Iterator[Remedy]:
@@ -59,8 +68,16 @@ def fused(findings: Findings) -> Iterator[Remedy]:
             f"form takes {100 * fused_s / now_s:.0f} % of the form in use."
         ),
         setting={"fused": 1},
-        **gain(findings, lambda parts: max(0.0, 1 - fused_s / now_s) * parts.update),
+        **gain(
+            findings,
+            partial(_of_update, share=fused_s / now_s),
+            *(partial(_of_update, share=end) for end in ratio_interval(updates["fused"], updates["now"])),
+        ),
     )
+
+
+def _of_update(parts: Parts, *, share: float) -> float:
+    return max(0.0, 1 - share) * parts.update
 
 
 def compiled(findings: Findings) -> Iterator[Remedy]:

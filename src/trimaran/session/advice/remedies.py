@@ -29,6 +29,11 @@ LIMIT_GAIN = 0.05
 
 COMPUTE = "compute"
 
+UNCLEAR = "not clear"
+"""The limiter where the run contradicts itself."""
+
+_LEAST_QUEUED = 0.1
+
 
 def advise(findings: Findings, *, handover: Callable[[int], float | None]) -> list[Remedy]:
     """Remedies worth naming, the best first.
@@ -52,3 +57,51 @@ def name_limiter(remedies: Sequence[Remedy]) -> str:
     if not remedies or remedies[0].predicted_gain < LIMIT_GAIN:
         return COMPUTE
     return remedies[0].limiter
+
+
+def doubt(findings: Findings, remedies: Sequence[Remedy], *, handover: Callable[[int], float | None]) -> str | None:
+    """Why the limiter is not to be trusted, one or two sentences; None where nothing speaks against it.
+
+    A machine that does other things too makes any part of a step long. Another run would then name another limiter.
+    That shows where the halves of this one do, and where the thread that trains has waited longer for a processor than
+    the best remedy leads.
+
+    Args:
+        findings: of an observed script
+        remedies: of the whole run, ranked
+        handover: as for `advise`
+    """
+    named = name_limiter(remedies)
+    for part in findings.halves:
+        of_part = advise(part, handover=handover)
+        other = name_limiter(of_part)
+        if _best(of_part, other) - _best(of_part, named) > LIMIT_GAIN:
+            names = [name_limiter(advise(half, handover=handover)) for half in findings.halves]
+            return (
+                f"the first half of the steps is limited by {names[0]}, the second by {names[1]}, and all together by "
+                f"{named}: the machine is too busy with other things, or the script changes as it runs. Run it alone, "
+                "or longer."
+            )
+    others = {remedy.limiter for remedy in remedies} | {COMPUTE}
+    lead = _best(remedies, named) - max((_best(remedies, other) for other in others - {named}), default=0.0)
+    if findings.queued <= max(_LEAST_QUEUED, lead):
+        return None
+    return (
+        f"the machine is too busy: the thread that trains waited {findings.queued:.0%} of the time for a processor, "
+        f"and {named} leads by {max(lead, 0.0):.0%}. {_own_threads(findings) or 'Run it alone.'}"
+    )
+
+
+def _best(remedies: Sequence[Remedy], limiter: str) -> float:
+    """The best gain of the remedies for a limiter."""
+    least = LIMIT_GAIN if limiter == COMPUTE else 0.0
+    return max((remedy.predicted_gain for remedy in remedies if remedy.limiter == limiter), default=least)
+
+
+def _own_threads(findings: Findings) -> str:
+    """What to do where the script itself has more threads than there are cores."""
+    here = [rank.record.facts for rank in findings.ranks if rank.record.facts["host"] == findings.facts["host"]]
+    threads, cores = sum(facts["threads"] for facts in here), findings.facts["cores"]
+    if threads <= cores:
+        return ""
+    return f"Its own {len(here)} processes have {threads} threads on {cores} cores: set OMP_NUM_THREADS."

@@ -3,6 +3,7 @@
 An optimizer that steps inside the backward, for each gradient as it comes, ends no step.
 """
 
+import functools
 import sys
 import threading
 import weakref
@@ -19,7 +20,7 @@ class Updates:
 
     Args:
         ended: called when an optimizer has stepped; with whether it is the first that did
-        begun: called when an optimizer is about to step
+        begun: called when an optimizer is about to use gradients: as it steps, and after each call of its closure
 
     Attributes:
         after: number of the optimizer that stepped last
@@ -56,11 +57,32 @@ class Updates:
                 self._handles.pop().remove()
             self._handles.append(register_optimizer_step_post_hook(self._end))
 
-    def _begin(self, _optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-        if self._is_outside():
-            self._updating = True
-            self.come_last()
-            self._begun()
+    def _begin(
+        self, _optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        if not self._is_outside():
+            return None
+        self._updating = True
+        self.come_last()
+        self._begun()
+        # The optimizer itself is the first argument, its closure the second.
+        if len(args) > 1 and callable(args[1]):
+            return (args[0], self._then_begun(args[1]), *args[2:]), kwargs
+        if callable(kwargs.get("closure")):
+            return args, kwargs | {"closure": self._then_begun(kwargs["closure"])}
+        return None
+
+    def _then_begun(self, closure: Callable[..., Any]) -> Callable[..., Any]:
+        """A closure whose gradients are about to be used when it is over."""
+
+        @functools.wraps(closure)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            result = closure(*args, **kwargs)
+            if self._handles:
+                self._begun()
+            return result
+
+        return wrapper
 
     def _end(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         if not self._is_outside() or _is_within_step(optimizer):

@@ -55,7 +55,11 @@ def _all(samples: int) -> dict[str, Any]:
     obstacle = _obstacle(root)
     if obstacle is not None:
         return {"why_not": obstacle}
-    model = copy.deepcopy(root.module if isinstance(root, DistributedDataParallel) else root)
+    own_module = root.module if isinstance(root, DistributedDataParallel) else root
+    if not _takes(own_module, inputs):
+        # As where a trainer has put another method in the place of the forward while the script ran.
+        return {"why_not": f"{type(own_module).__name__} was not called as its forward is"}
+    model = copy.deepcopy(own_module)
     model.train(root.training)
     step = _once(model)
     own = _enlarge(inputs, samples, 1)
@@ -81,6 +85,18 @@ def _obstacle(root: torch.nn.Module) -> str | None:
         return "its parameters are spread over ranks"
     others = {parameter.device.type for parameter in parameters} - {"cpu", "cuda"}
     return f"the device is {others.pop()}" if others else None
+
+
+def _takes(model: torch.nn.Module, inputs: tuple[tuple[Any, ...], dict[str, Any]]) -> bool:
+    """Whether the forward of a model takes such arguments."""
+    args, kwargs = inputs
+    try:
+        inspect.signature(model.forward).bind(*args, **kwargs)
+    except TypeError:
+        return False
+    except ValueError:  # a forward without a signature
+        pass
+    return True
 
 
 def is_batched(inputs: Any, samples: int) -> bool:

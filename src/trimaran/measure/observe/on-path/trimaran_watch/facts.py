@@ -12,8 +12,10 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import IterableDataset
 
+from trimaran_watch.ledger import KINDS, LEDGER
 from trimaran_watch.roots import SEEN
 
+_MOST_PLACES = 8
 # How the classes are named that shard: those of the first form, and those that the second one makes.
 _FSDP = ("FullyShardedDataParallel", "FSDP")
 
@@ -38,7 +40,30 @@ def describe_process() -> dict[str, Any]:
         "memory": _memory(),
         "compiled": "torch._dynamo" in sys.modules and _compiled(),
         "other_optimizers": SEEN.others,
+        "places": _places(),
     }
+
+
+def _places() -> list[dict[str, Any]]:
+    """Lines of code that waited longest in steps without an evaluation."""
+    longest = sorted(LEDGER.all_places.items(), key=lambda entry: -entry[1][1])[:_MOST_PLACES]
+    return [
+        {
+            "kind": KINDS[kind],
+            "line": f"{_shortened(file)}:{line}",
+            "function": function,
+            "library": any(f"{os.sep}{folder}{os.sep}" in file for folder in ("site-packages", "dist-packages")),
+            "calls": calls,
+            "ns": ns,
+        }
+        for (kind, file, line, function), (calls, ns) in longest
+    ]
+
+
+def _shortened(file: str) -> str:
+    """A file as it is imported: below the folder of the path that it was found in."""
+    roots = [root for root in sys.path if root and file.startswith(root.rstrip(os.sep) + os.sep)]
+    return file[len(max(roots, key=len).rstrip(os.sep)) + 1 :] if roots else file
 
 
 def device_type() -> str:

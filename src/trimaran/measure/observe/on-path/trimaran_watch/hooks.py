@@ -29,7 +29,7 @@ from trimaran_watch.ledger import (
     START,
     UPDATE,
 )
-from trimaran_watch.roots import SEEN, give_up, learn_again
+from trimaran_watch.roots import SEEN, end_learning, give_up, learn_again, learn_more
 
 Function = Callable[..., Any]
 
@@ -65,9 +65,20 @@ def install_hooks() -> None:
         setattr(torch.nn.utils, name, timed(getattr(torch.nn.utils, name), UPDATE))
     register_optimizer_step_pre_hook(_before_update)
     register_optimizer_step_post_hook(_after_update)
+    setattr(torch.nn.Module, "train", _set_mode(torch.nn.Module.train))  # noqa: B010
     iterator = loaders._BaseDataLoaderIter
     setattr(iterator, "__next__", _next_batch(iterator.__next__))  # noqa: B010
     setattr(DataLoader, "__iter__", _new_iterator(DataLoader.__iter__))  # noqa: B010
+
+
+def _set_mode(original: Function) -> Function:
+    @functools.wraps(original)
+    def train(self: torch.nn.Module, mode: bool = True) -> Any:
+        if not mode and _thread() == LEDGER.thread and not _compiling():
+            learn_more()
+        return original(self, mode)
+
+    return train
 
 
 def _backward(original: Function) -> Function:
@@ -155,6 +166,7 @@ def _after_update(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if _counts(optimizer):
             ledger.stack[0] = OTHER
             ledger.end_step()
+            end_learning()
             if SEEN.each_step is not None:
                 SEEN.each_step()
     except Exception as error:  # noqa: BLE001  the script must go on whatever was to be written

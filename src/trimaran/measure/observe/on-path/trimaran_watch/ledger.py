@@ -44,15 +44,44 @@ COUNTS = (
     "collective_nbytes",
     "in_forward",  # collectives inside a forward
     "dry",  # CUDA: the device had nothing left to do when the next step began
+    "queued_ns",  # the thread was ready and others had the processors
 )
-FORWARDS, BACKWARDS, SAMPLES, BATCHES, LOAD_CPU, SYNCS, COLLECTIVES, NBYTES, IN_FORWARD, DRY = range(len(COUNTS))
+FORWARDS, BACKWARDS, SAMPLES, BATCHES, LOAD_CPU, SYNCS, COLLECTIVES, NBYTES, IN_FORWARD, DRY, QUEUED = range(
+    len(COUNTS)
+)
 
 COLUMNS = ("step", "end_ns", "cpu_ns", *(f"{kind}_ns" for kind in KINDS), *COUNTS)
 """Fields of a row: step number, clock at its end, processor time of the process at its end, times, counts."""
 
 _MOST_ROWS = 4000
 
+Place = tuple[int, str, int, str]
+"""A line of code that waits: the kind of the waiting, file, line, function."""
+
+_MOST_PLACES = 200
+
+# Asking the system takes some microseconds, so that short steps are asked for together.
+_ASK_NS = 5_000_000
+
 _clock = time.perf_counter_ns
+
+
+def _queued_ns() -> int:
+    """How long the calling thread has waited for a processor so far [ns]; 0 where the system does not say."""
+    try:
+        with open("/proc/thread-self/schedstat", encoding="ascii") as file:  # noqa: PTH123
+            return int(file.read().split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def _add(places: dict[Place, list[int]], place: Place, calls: int, ns: int) -> None:
+    known = places.get(place)
+    if known is not None:
+        known[0] += calls
+        known[1] += ns
+    elif len(places) < _MOST_PLACES:
+        places[place] = [calls, ns]
 
 
 class Ledger:
@@ -65,9 +94,23 @@ class Ledger:
         counts: of the step under way
         rows: the latest steps
         steps: how many there were
+        places: lines of code that waited in the step under way, with how often and how long [ns]
+        all_places: the same of all steps without an evaluation
     """
 
-    __slots__ = ("_last", "counts", "rows", "spent", "stack", "steps", "thread")
+    __slots__ = (
+        "_asked",
+        "_last",
+        "_queued",
+        "all_places",
+        "counts",
+        "places",
+        "rows",
+        "spent",
+        "stack",
+        "steps",
+        "thread",
+    )
 
     def __init__(self) -> None:
         self.thread = 0
@@ -81,12 +124,16 @@ class Ledger:
         self.counts = [0] * len(COUNTS)
         self.rows: deque[list[int]] = deque(maxlen=_MOST_ROWS)
         self.steps = 0
-        self._last = _clock()
+        self.places: dict[Place, list[int]] = {}
+        self.all_places: dict[Place, list[int]] = {}
+        self._last = self._asked = _clock()
+        self._queued = 0
 
     def begin(self) -> None:
         """Watch the calling thread from now on."""
         self.thread = threading.get_ident()
-        self._last = _clock()
+        self._last = self._asked = _clock()
+        self._queued = _queued_ns()
 
     def enter(self, kind: int) -> int:
         """Spend time on a kind from now on.
@@ -116,13 +163,31 @@ class Ledger:
         self._last = now
         self.stack[-1] = kind
 
+    def waited(self, place: Place, ns: int) -> None:
+        """A line of code has waited.
+
+        Args:
+            place: the line
+            ns: how long [ns]
+        """
+        _add(self.places, place, 1, ns)
+
     def end_step(self) -> None:
         """Close the row of the step under way."""
         now = _clock()
         self.spent[self.stack[-1]] += now - self._last
         self._last = now
+        if self.thread and now - self._asked > _ASK_NS:
+            queued = _queued_ns()
+            self.counts[QUEUED] = queued - self._queued
+            self._asked, self._queued = now, queued
         self.rows.append([self.steps, now, time.process_time_ns(), *self.spent, *self.counts])
         self.steps += 1
+        if self.places:
+            if not self.spent[EVALUATION]:
+                for place, (calls, ns) in self.places.items():
+                    _add(self.all_places, place, calls, ns)
+            self.places = {}
         self.spent = [0] * len(KINDS)
         self.counts = [0] * len(COUNTS)
 

@@ -1,7 +1,9 @@
 """Which modules the script calls itself (the roots), what it calls them with, and the time of their forwards.
 
 Roots are learned in the first steps by a wrapper around `Module.__call__`, which is away while a root runs and gone
-afterwards; then only the roots' classes are wrapped. Inside torch.compile every wrapper steps aside.
+afterwards; then only the roots' classes are wrapped. They are learned again until the end of the step where a module is
+set to evaluation: a trainer may evaluate the module that it has wrapped for training. Inside torch.compile every
+wrapper steps aside.
 """
 
 import functools
@@ -66,6 +68,8 @@ SEEN = Seen()
 _plain_call: list[Function] = []
 # Wrappers of classes' `__call__`, and what the class itself had there.
 _watched: dict[type, tuple[Function, Function | None]] = {}
+# The step at whose end there is nothing more to learn.
+_learned_at = [0]
 
 
 def give_up(error: Exception) -> None:
@@ -102,6 +106,25 @@ def learn_again() -> None:
         _learn()
 
 
+def learn_more() -> None:
+    """A module is set to evaluation: learn which ones are called until the step ends. The main root stays."""
+    if not _plain_call:
+        _learn(steps=1, settled=True)
+
+
+def end_learning() -> None:
+    """A step has ended: from now on only the classes of known roots are wrapped, if enough was learned."""
+    if _plain_call and LEDGER.steps >= _learned_at[0]:
+        _stop_learning()
+        _watch_all()
+
+
+def _watch_all() -> None:
+    for kind, module in SEEN.roots.items():
+        if kind not in _watched:
+            _watch_class(kind, module)
+
+
 def _unwatch() -> None:
     _stop_learning()
     for kind, (wrapper, own) in _watched.items():
@@ -119,9 +142,9 @@ def _stop_learning() -> None:
         torch.nn.Module.__call__ = _plain_call.pop()  # type: ignore[method-assign]
 
 
-def _learn() -> None:
+def _learn(*, steps: int = _LEARN_STEPS, settled: bool = False) -> None:
     original = torch.nn.Module.__call__
-    until = LEDGER.steps + _LEARN_STEPS
+    until = _learned_at[0] = LEDGER.steps + steps
     calls = 0
 
     @functools.wraps(original)
@@ -137,21 +160,20 @@ def _learn() -> None:
             LEDGER.thread = 0
             return original(self, *args, **kwargs)
         try:
-            _note(self)
+            _note(self, settled=settled and SEEN.main is not None)
             return _forward(original, self, args, kwargs)
         finally:
             if _plain_call and LEDGER.steps < until and calls < _MOST_LEARNED:
                 torch.nn.Module.__call__ = call  # type: ignore[method-assign]
             elif _plain_call:
                 _plain_call.clear()
-                for kind, module in SEEN.roots.items():
-                    _watch_class(kind, module)
+                _watch_all()
 
     _plain_call.append(original)
     torch.nn.Module.__call__ = call  # type: ignore[method-assign]
 
 
-def _note(module: torch.nn.Module) -> None:
+def _note(module: torch.nn.Module, *, settled: bool) -> None:
     try:
         if not torch.is_grad_enabled():
             # A teacher's or a target network's forward belongs to the step, a metric's does not.
@@ -159,7 +181,7 @@ def _note(module: torch.nn.Module) -> None:
                 SEEN.roots.setdefault(type(module), module)
             return
         SEEN.roots.setdefault(type(module), module)
-        if module is not SEEN.main and (SEEN.main is None or _size(module) > _size(SEEN.main)):
+        if not settled and module is not SEEN.main and (SEEN.main is None or _size(module) > _size(SEEN.main)):
             SEEN.main = module
     except Exception as error:  # noqa: BLE001  the script must go on whatever its modules are
         give_up(error)
@@ -211,7 +233,11 @@ def _count(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
 
 
 def count_samples(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    """Samples of a batch: the first dimension of the first tensor in it, also inside of mappings; 0: there is none."""
+    """Samples of a batch: the first dimension of the first tensor in it; 0: there is none.
+
+    Also inside of mappings, and of sequences of unlike tensors with one first dimension, as inputs with their targets
+    are. Like tensors in a sequence may be samples each, as images for a detector are, and tell nothing.
+    """
     return next((samples for value in (*args, *kwargs.values()) if (samples := _samples(value))), 0)
 
 
@@ -220,4 +246,8 @@ def _samples(value: object) -> int:
         return int(value.size(0)) if value.dim() else 0
     if isinstance(value, Mapping):
         return count_samples((), dict(value))
+    if isinstance(value, list | tuple):
+        parts = [part for part in value if isinstance(part, torch.Tensor) and part.dim()]
+        alike = len({(part.dim(), part.dtype) for part in parts}) == 1
+        return int(parts[0].size(0)) if parts and not alike and len({part.size(0) for part in parts}) == 1 else 0
     return 0

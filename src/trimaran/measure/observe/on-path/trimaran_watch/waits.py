@@ -5,8 +5,12 @@ all ranks have come; work that was started asynchronously blocks where it is wai
 """
 
 import functools
+import os
+import sys
 import threading
+import time
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import torch
@@ -25,6 +29,7 @@ from trimaran_watch.ledger import (
     SYNC,
     SYNCS,
     UPDATE,
+    Place,
 )
 from trimaran_watch.roots import give_up
 
@@ -54,6 +59,9 @@ _COLLECTIVES = (
 _thread = threading.get_ident
 # Within these a read is not of the script's making.
 _INSIDE = (SYNC, UPDATE, COLLECTIVE, LOAD, START)
+# Lines in these say nothing about the script.
+_TORCH = os.path.dirname(torch.__file__) + os.sep  # noqa: PTH120
+_clock = time.perf_counter_ns
 
 
 def install_waits() -> None:
@@ -84,10 +92,12 @@ def _read(original: Function) -> Function:
             return original(self, *args, **kwargs)
         ledger.counts[SYNCS] += 1
         depth = ledger.enter(SYNC)
+        began = _clock()
         try:
             return original(self, *args, **kwargs)
         finally:
             ledger.leave(depth)
+            ledger.waited(_place(SYNC), _clock() - began)
 
     return read
 
@@ -102,12 +112,27 @@ def _collective(original: Function) -> Function:
         ledger.counts[NBYTES] += _all_nbytes(args)
         ledger.counts[IN_FORWARD] += FORWARD in ledger.stack
         depth = ledger.enter(COLLECTIVE)
+        began = _clock()
         try:
             return original(*args, **kwargs)
         finally:
             ledger.leave(depth)
+            ledger.waited(_place(COLLECTIVE), _clock() - began)
 
     return collective
+
+
+def _place(kind: int) -> Place:
+    """The line outside of torch and of the watch that waits."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_back is not None:
+        name = frame.f_code.co_filename
+        if name != __file__ and not name.startswith(_TORCH):
+            break
+        frame = frame.f_back
+    if frame is None:
+        return kind, "", 0, ""
+    return kind, frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
 
 
 def _all_nbytes(args: tuple[Any, ...]) -> int:
