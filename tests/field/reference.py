@@ -1,0 +1,239 @@
+"""A plain PyTorch loop beside a field job, as its practitioner has it: what every plan must equal.
+
+One forward of the whole global batch a step. A job that draws, normalizes over the batch, or whose forward changes
+state (`Entry.by_microbatch`) sees the microbatches of a plan instead, replica after replica, each under the seed of its
+rank; its buffers go on from those of replica 0. It uses nothing of the runtime but the order of the samples and the
+seeds, which it must share with it.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from tests.field.entry import Entry
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.utils.data import default_collate
+
+from trimaran.job import Job
+from trimaran.runtime.feed import sample_order
+from trimaran.runtime.seeds import derive_seed, host_states, restore_host, seed_generators, seeded
+
+
+@dataclass(slots=True, kw_only=True)
+class Plain:
+    """What a run of the plain loop left.
+
+    Attributes:
+        losses: by step
+        gradients: of the first step, before they are clipped, by the name of the parameter; None: it has none
+        first: the `state_dict` after the first step
+        weights: the `state_dict` at the end
+        state: of the optimizer at the end, by the name of the parameter
+        score: the metric at the end; None: there is no evaluation
+        draws: something was drawn from a global generator while it trained
+    """
+
+    losses: list[float] = field(default_factory=list)
+    gradients: dict[str, Tensor | None] = field(default_factory=dict)
+    first: dict[str, Tensor] = field(default_factory=dict)
+    weights: dict[str, Tensor] = field(default_factory=dict)
+    state: dict[str, dict[str, Any]] = field(default_factory=dict)
+    score: float | None = None
+    draws: bool = False
+
+
+class Parameters:
+    """What `Job.optimizer` is promised: an iterable of parameters that also tells their names.
+
+    Args:
+        model: whose
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+
+    def __iter__(self) -> Iterator[nn.Parameter]:
+        return self._model.parameters()
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        return self._model.named_parameters()
+
+
+def train_plainly(entry: Entry, job: Job, steps: int, *, replicas: int = 1, microbatches: int = 1) -> Plain:
+    """Train for some steps in a plain loop.
+
+    Args:
+        entry: says what is the loop's own
+        job: its job, perhaps with another optimizer
+        steps: of training
+        replicas: of the plan; they count for jobs by microbatch alone
+        microbatches: of each replica
+    """
+    torch.manual_seed(job.seed)
+    model = job.model()
+    model = model.double() if job.precision == "fp64" else model
+    entry.modes(model)
+    optimizer: Any = job.optimizer(Parameters(model))  # type: ignore[arg-type]
+    schedule: Any = job.lr_schedule(optimizer) if job.lr_schedule else None
+    loop = _Loop(entry, job, model, replicas if entry.by_microbatch else 1, microbatches if entry.by_microbatch else 1)
+    found = Plain()
+    for epoch, indices in _batches(job, steps, loop.replicas):
+        if entry.own_step is not None:
+            found.losses.append(entry.own_step(model, optimizer, loop.load(epoch, indices)).item())
+            found.first = found.first or _copied(model)
+            continue
+        found.losses.append(loop.add_gradients(epoch, indices))
+        if not found.gradients:
+            found.gradients = {name: _gradient(parameter) for name, parameter in model.named_parameters()}
+        if job.clip_norm is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), job.clip_norm)
+        optimizer.step()
+        optimizer.zero_grad()
+        if isinstance(schedule, ReduceLROnPlateau):
+            schedule.step(found.losses[-1])
+        elif schedule is not None:
+            schedule.step()
+        found.first = found.first or _copied(model)
+    found.weights, found.draws = _copied(model), loop.draws
+    if isinstance(optimizer, torch.optim.Optimizer):
+        found.state = {
+            name: dict(optimizer.state[parameter])
+            for name, parameter in model.named_parameters()
+            if parameter in optimizer.state
+        }
+    if job.evaluation_dataset is not None and job.metric is not None:
+        found.score = loop.evaluate(job.evaluation_dataset())
+    return found
+
+
+class _Loop:
+    """Forward and backward of global batches."""
+
+    def __init__(self, entry: Entry, job: Job, model: nn.Module, replicas: int, microbatches: int) -> None:
+        self.entry, self.job, self.model = entry, job, model
+        self.replicas, self.microbatches = replicas, microbatches
+        self.dataset: Any = job.dataset()
+        self.draws = False
+        self.streams = []
+        for replica in range(replicas):
+            seed_generators(derive_seed(job.seed, "rank", replica, 0))
+            self.streams.append(host_states())
+
+    def load(self, epoch: int, indices: Iterable[int], dataset: Any = None) -> Any:
+        """A batch; what a data set draws depends on the epoch and the sample alone."""
+        seed = derive_seed(self.job.seed, "samples", epoch)
+        samples = []
+        for index in indices:
+            with seeded(derive_seed(seed, index)):
+                samples.append((self.dataset if dataset is None else dataset)[index])
+        return self._cast((self.job.collate or default_collate)(samples))
+
+    def add_gradients(self, epoch: int, indices: list[int]) -> float:
+        """The mean loss of a global batch, whose gradients are added to those of the model."""
+        parts = max(1, min(self.microbatches, len(indices) // self.replicas))
+        shares = [
+            [self.load(epoch, part.tolist()) for part in share.tensor_split(parts)]
+            for share in torch.tensor(indices).tensor_split(self.replicas)
+        ]
+        weights = [[self._weight(batch, len(indices)) for batch in share] for share in shares]
+        divisor = sum(map(sum, weights))
+        before = [buffer.clone() for buffer in self.model.buffers()]
+        after: list[Tensor] = []
+        total = 0.0
+        for replica, share in enumerate(shares):
+            if replica:
+                self._set_buffers(before)
+            restore_host(self.streams[replica])
+            for batch, weight in zip(share, weights[replica], strict=True):
+                loss = self._loss(batch, weight) * (weight / divisor)
+                loss.backward()
+                total += loss.item()
+            self.draws = self.draws or _moved(self.streams[replica])
+            self.streams[replica] = host_states()
+            after = after or [buffer.clone() for buffer in self.model.buffers()]
+        self._set_buffers(after)
+        return total
+
+    def evaluate(self, dataset: Any) -> float:
+        """The metric of a data set as one batch."""
+        batch = self.load(0, range(len(dataset)), dataset)
+        self.model.eval()
+        with torch.no_grad():
+            output = self._call(batch)
+        return float(self.job.metric(output, batch if isinstance(batch, Mapping) else batch[1]))  # type: ignore[misc]
+
+    def _loss(self, batch: Any, weight: float) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.job.precision == "bf16"):
+            output = self._call(batch)
+            if self.job.loss is None:
+                return output.loss  # type: ignore[no-any-return]
+            value = self.job.loss(output, batch if isinstance(batch, Mapping) else batch[1])
+        return value[0] / max(weight, 1) if isinstance(value, tuple) else value
+
+    def _call(self, batch: Any) -> Any:
+        if self.job.loss is None:
+            return self.model(**batch)
+        if isinstance(batch, Mapping):
+            return self.model(batch)
+        inputs = batch[0]
+        return self.model(*inputs) if isinstance(inputs, tuple | list) else self.model(inputs)
+
+    def _weight(self, batch: Any, samples: int) -> float:
+        if self.entry.weight is not None:
+            return self.entry.weight(batch)
+        return float(_first(batch).shape[0]) if self.entry.by_microbatch else float(samples)
+
+    def _set_buffers(self, values: list[Tensor]) -> None:
+        for buffer, value in zip(self.model.buffers(), values, strict=True):
+            buffer.copy_(value)
+
+    def _cast(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return value.double() if value.is_floating_point() and self.job.precision == "fp64" else value
+        if isinstance(value, Mapping):
+            return {key: self._cast(part) for key, part in value.items()}
+        return type(value)(self._cast(part) for part in value) if isinstance(value, tuple | list) else value
+
+
+def _batches(job: Job, steps: int, replicas: int) -> Iterator[tuple[int, list[int]]]:
+    dataset: Any = job.dataset()
+    step = epoch = 0
+    while True:
+        if job.sampler is not None:
+            order = list(job.sampler(dataset, epoch))
+        else:
+            order = sample_order(len(dataset), seed=job.seed, epoch=epoch).tolist()
+        for start in range(0, len(order), job.global_batch_size):
+            indices = order[start : start + job.global_batch_size]
+            if len(indices) >= replicas:
+                yield epoch, indices
+                step += 1
+            if step == steps:
+                return
+        epoch += 1
+
+
+def _first(value: Any) -> Tensor:
+    while not isinstance(value, Tensor):
+        value = next(iter(value.values() if isinstance(value, Mapping) else value))
+    return value
+
+
+def _moved(states: dict[int, Any]) -> bool:
+    now = host_states()
+    return any(repr(now[number]) != repr(state) for number, state in states.items() if number) or not torch.equal(
+        now[0], states[0]
+    )
+
+
+def _gradient(parameter: nn.Parameter) -> Tensor | None:
+    gradient = parameter.grad
+    if gradient is None:
+        return None
+    return gradient.to_dense().clone() if gradient.is_sparse else gradient.clone()
+
+
+def _copied(model: nn.Module) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in model.state_dict().items() if isinstance(value, Tensor)}
