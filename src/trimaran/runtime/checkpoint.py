@@ -1,64 +1,37 @@
 """Weights: the plain `state_dict` of the user's model, whatever the plan, in one safetensors file.
 
-Saved from replica 0, each stage sending what it holds to rank 0. Every name of the user's model is in the file, tied
+`whole_state` gathers it on rank 0. Every name of the user's model is in the file, tied
 ones each, so that `model.load_state_dict(load_file(path))` works without us. It is written beside its place and then
 moved there, so that there is never half a file. Any plan loads it.
 """
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import torch
-import torch.distributed as dist
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
 
 from trimaran.errors import CorruptDataError, ExecutionError, InputError
+from trimaran.runtime.whole_state import WholeState
 
 
-def gather_weights(
-    model: nn.Module,
-    held: Mapping[str, torch.Tensor],
-    *,
-    rank: int,
-    rows: Sequence[int],
-    group: dist.ProcessGroup | None,
-) -> dict[str, torch.Tensor]:
-    """The weights of the whole model.
+def model_weights(model: nn.Module, state: WholeState) -> dict[str, torch.Tensor]:
+    """The `state_dict` of the whole model; tied names have one tensor.
 
     Args:
-        model: the user's, of which this rank has trained some
-        held: what it has trained, whole, by name
-        rank: of this process
-        rows: ranks that together hold everything; the first is rank 0
-        group: all ranks, for host memory; None: this process is alone
-
-    Returns:
-        On rank 0 a copy of every tensor of the model's `state_dict`, in host memory; on the others nothing.
+        model: the user's
+        state: parameters and buffers, on rank 0
     """
-    if rank not in rows:
-        return {}
-    own = {name: _on_host(tensor) for name, tensor in held.items()}
-    if rank > 0:
-        dist.send_object_list([{name: (tuple(t.shape), t.dtype) for name, t in own.items()}], group_dst=0, group=group)
-        for tensor in own.values():
-            dist.send(tensor, group_dst=0, group=group)
-        return {}
-    trained = dict(own)
-    for other in rows[1:]:
-        described: list[Any] = [None]
-        dist.recv_object_list(described, group_src=other, group=group)
-        for name, (shape, dtype) in described[0].items():
-            tensor = torch.empty(shape, dtype=dtype)
-            dist.recv(tensor, group_src=other, group=group)
-            trained[name] = tensor
-    rest = {name: _on_host(tensor) for name, tensor in model.state_dict().items() if name not in trained}
-    return _untie(model, rest | trained, trained)
+    tensors = state.parameters | state.buffers
+    return {
+        name: tensors[state.aliases[name]] if name in state.aliases else torch.clone(tensor).cpu()
+        for name, tensor in model.state_dict().items()
+    }
 
 
 def write_weights(weights: Mapping[str, torch.Tensor], path: str | Path) -> None:
@@ -140,20 +113,6 @@ def read_weights(
             tensor.copy_(weights[name])
 
 
-def _untie(
-    model: nn.Module, weights: dict[str, torch.Tensor], trained: Mapping[str, torch.Tensor]
-) -> dict[str, torch.Tensor]:
-    """Give every name of a tied weight the values that were trained, which a stage may know under one of them only."""
-    names: dict[int, list[str]] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        names.setdefault(id(parameter), []).append(name)
-    for tied in names.values():
-        source = next((name for name in tied if name in trained), None)
-        if source is not None:
-            weights.update(dict.fromkeys(tied, trained[source]))
-    return {name: weights[name] for name in model.state_dict()}
-
-
 def _check_names(found: set[str], wanted: set[str], path: Path) -> None:
     missing, unexpected = sorted(wanted - found), sorted(found - wanted)
     if missing or unexpected:
@@ -165,11 +124,6 @@ def _check_names(found: set[str], wanted: set[str], path: Path) -> None:
             missing=tuple(missing),
             unexpected=tuple(unexpected),
         )
-
-
-def _on_host(tensor: torch.Tensor) -> torch.Tensor:
-    # A copy, also of what is there already: training goes on.
-    return torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor.detach())
 
 
 def _listed(names: list[str], most: int = 8) -> str:

@@ -13,6 +13,7 @@ Every method but `fetch` is called on every rank, in the same order: they commun
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from trimaran.program.layout import strategy_layout
 from trimaran.program.types import Kind, Program, Strategy
 from trimaran.runtime.assembly import assemble
 from trimaran.runtime.channels import Channels, in_contact
-from trimaran.runtime.checkpoint import gather_weights, read_weights, write_weights
+from trimaran.runtime.checkpoint import model_weights, read_weights, write_weights
 from trimaran.runtime.evaluations import evaluation_states
 from trimaran.runtime.feed import Feed, Share, open_feed
 from trimaran.runtime.gradient_noise import check_observable
@@ -38,6 +39,8 @@ from trimaran.runtime.seeds import derive_seed, seed_generators
 from trimaran.runtime.setup import bucket_instructions, check_capture, check_world, make_part, share_weights
 from trimaran.runtime.stages import evaluating
 from trimaran.runtime.step_states import step_state
+from trimaran.runtime.whole_state import EVERYTHING, StateGatherer, WholeState
+from trimaran.runtime.whole_state import Kind as StateKind
 from trimaran.runtime.world import World
 from trimaran.timeline import HOST, Timeline
 
@@ -95,6 +98,8 @@ class Executor:
         self._buckets = bucket_instructions(self._instructions)
         self._channels = Channels([program, evaluation], world)
         share_weights(self._model, world, self._channels)
+        # Before parameters are replaced by shares.
+        self._state = StateGatherer(self._model)
         self._part = make_part(
             job,
             strategy,
@@ -173,13 +178,15 @@ class Executor:
         self._recorder.add(f"{Kind.LOAD}0", HOST, start, self._recorder.stamp())
         return batch
 
-    def step(self, batch: Any, *, samples: int | None = None) -> float:
+    def step(self, batch: Any, *, samples: int | None = None, keep_gradients: bool = False) -> float:
         """Forward, backward and update on one global batch.
 
         Args:
             batch: a `Share` from `feed`, or this rank's share of the global batch as a batch; ignored on ranks that
                 read nothing
             samples: of the global batch, where `batch` is no `Share`; None: `Job.global_batch_size`
+            keep_gradients: keep copies of the gradients of the global batch, before they are clipped, for `full_state`;
+                until the next step
 
         Returns:
             Mean loss of the global batch, the same on every rank.
@@ -200,6 +207,10 @@ class Executor:
         )
         if self._noise is not None:
             self._noise.begin(self.steps)
+        self._state.forget_gradients()
+        self._reductions.settled = (
+            partial(self._state.keep_gradients, self._part.parameters) if keep_gradients else None
+        )
         try:
             self._interpreter.run(self._instructions, self._uses[0], state)
             loss = self._reductions.losses.loss(state)
@@ -268,13 +279,31 @@ class Executor:
 
     def weights(self) -> dict[str, torch.Tensor]:
         """The plain `state_dict` of the user's model, in host memory: on rank 0; on the others nothing."""
-        with in_contact(self._world.rank, "gathering the weights"):
-            return gather_weights(
-                self._model,
-                self._part.weights(),
-                rank=self._world.rank,
-                rows=[self._layout.rank(0, row) for row in range(self._strategy.pp)],
-                group=self._channels.control,
+        state = self.full_state(kinds=("parameter", "buffer"))
+        return model_weights(self._model, state) if self._world.rank == 0 else {}
+
+    def full_state(self, *, kinds: Sequence[StateKind] = EVERYTHING, compare: bool = False) -> WholeState:
+        """Parameters, buffers, optimizer state, and gradients that were kept, whole, in host memory: on rank 0.
+
+        Args:
+            kinds: what is wanted
+            compare: look whether ranks that have copies of one parameter, or of its state, have the same
+
+        Returns:
+            By the names of the user's model; on the other ranks an empty one.
+
+        Raises:
+            InputError: the optimizer keeps something of a share of a parameter that is not laid out like the share
+            ExecutionError: another rank is gone, or ranks that share a parameter have other pieces of its state
+        """
+        with in_contact(self._world.rank, "gathering the state"):
+            return self._state.gather(
+                self._part,
+                self._reductions.updater,
+                self._world,
+                self._channels.control,
+                kinds=kinds,
+                compare=compare,
             )
 
     def save(self, path: str | Path) -> None:

@@ -24,6 +24,21 @@ parameters in the same order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Sharing:
+    """How a parameter lies on several ranks, each of which has a share.
+
+    Attributes:
+        ranks: that share it, in order of their shares; together they have the whole
+        shape: of the whole
+        whole: from a tensor laid out like this rank's share, on its device, the whole one; all of `ranks` call it
+    """
+
+    ranks: tuple[int, ...]
+    shape: torch.Size
+    whole: Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
     """What one rank has of a job.
 
@@ -36,8 +51,8 @@ class Part:
         buckets: parameters that a broadcast hands out after the update, by its label
         elsewhere: parameters that other ranks are home to: their gradients are dropped after the update
         updater: updates; None: the job's optimizer over `parameters`
-        state: the whole tensors of what this rank's row holds, under the names of the user's model; called on every
-            rank in one order, so it may communicate; None: what the stages hold
+        sharing: parameters of which this rank has a share only, by a name in the user's model
+        ready: called before state is read; puts shares back where they lie between steps; None: they are there
         load: puts the tensors of the whole model, by name, in their places; None: the user's model takes them
         shapes: whole shapes of what the user's model has shares of now, by name
         close: gives back what was done to the user's model, without communicating
@@ -52,14 +67,9 @@ class Part:
     buckets: Mapping[str, Sequence[nn.Parameter]] = field(default_factory=dict)
     elsewhere: tuple[nn.Parameter, ...] = ()
     updater: Updater | None = None
-    state: Callable[[], Mapping[str, torch.Tensor]] | None = None
+    sharing: Mapping[str, Sharing] = field(default_factory=dict)
+    ready: Callable[[], None] | None = None
     load: Callable[[Mapping[str, torch.Tensor]], None] | None = None
     shapes: Mapping[str, torch.Size] = field(default_factory=dict)
     close: Callable[[], None] | None = None
     record: Callable[[Recorder], None] | None = None
-
-    def weights(self) -> dict[str, torch.Tensor]:
-        """What this rank has trained, whole, under the names of the user's model; every rank calls it, in one order."""
-        if self.state is not None:
-            return dict(self.state())
-        return {name: tensor for stage in self.stages.values() for name, tensor in stage.module.state_dict().items()}

@@ -50,6 +50,7 @@ class Reductions:
     Attributes:
         losses: sums of losses and metrics
         gradient_noise: notes the norms of gradients; None: nobody wants them
+        settled: called when the gradients are those of the global batch, before they are clipped; None: nobody asks
     """
 
     def __init__(
@@ -79,6 +80,12 @@ class Reductions:
         self._weighted: bool | None = None
         self.losses = LossSums(world, channels.first_rank)
         self.gradient_noise: GradientNoise | None = None
+        self.settled: Callable[[], None] | None = None
+
+    @property
+    def updater(self) -> Updater:
+        """The update of this rank."""
+        return self._updater
 
     @property
     def optimizer(self) -> str:
@@ -242,6 +249,8 @@ class Reductions:
             self._recorder.add(Kind.UPDATE, COMPUTE, before, self._recorder.stamp())
         if self.gradient_noise is not None:
             self.gradient_noise.settle(state, divisor)
+        if self.settled is not None:
+            self.settled()
 
     def _agree_on_weighted(self, state: State) -> bool:
         """Whether the loss is (sum, weight): only the last stage has seen it, so it is asked, once in a run."""

@@ -1,6 +1,7 @@
 """The update of a rank's parameters: divisor, global norm, optimizer, learning rate."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -42,6 +43,14 @@ class Updater:
             )
         self.schedule = job.lr_schedule(self.optimizer) if job.lr_schedule and self.optimizer else None
         self._clip_norm = job.clip_norm
+
+    def known_as(self, parameter: nn.Parameter) -> torch.Tensor:
+        """What the optimizer has in the place of a parameter of this rank."""
+        return parameter
+
+    def state_of(self, parameter: nn.Parameter) -> Mapping[str, Any]:
+        """What the optimizer keeps of a parameter of this rank; of a share it is laid out like the share."""
+        return {} if self.optimizer is None else self.optimizer.state.get(self.known_as(parameter), {})
 
     def second_moment(self, parameter: nn.Parameter) -> tuple[torch.Tensor, float] | None:
         """The mean square of a parameter's gradients of earlier steps, as Adam, RMSprop and their kin keep it.

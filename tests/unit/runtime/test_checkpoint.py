@@ -9,11 +9,11 @@ from tests import zoo
 from torch import nn
 
 from trimaran.errors import CorruptDataError, ExecutionError, InputError
-from trimaran.runtime.checkpoint import gather_weights, read_weights, write_weights
+from trimaran.runtime.checkpoint import read_weights, write_weights
 
 
 def save(model: nn.Module, path: Path) -> None:
-    write_weights(gather_weights(model, model.state_dict(), rank=0, rows=[0], group=None), path)
+    write_weights(model.state_dict(), path)
 
 
 def test_a_file_has_every_name_of_the_state_dict(tmp_path: Path) -> None:

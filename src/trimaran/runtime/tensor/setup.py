@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -61,7 +60,8 @@ def tensor_part(
     check_optimizer(job)
     layout = strategy_layout(strategy)
     replica, row, shard = layout.place_of(world.rank)
-    process_group = channels.group(layout.shards(replica, row) if strategy.tp > 1 else layout.replicas(row))
+    sharers = layout.shards(replica, row) if strategy.tp > 1 else layout.replicas(row)
+    process_group = channels.group(sharers)
     group, device = Group(process_group, world.rank), device_of(model)
     draws = Draws(derive_seed(job.seed, "shard", replica, row, shard), device)
     if strategy.tp > 1:
@@ -92,7 +92,7 @@ def tensor_part(
         # What every rank has whole counts once.
         counted=tuple(parameter for parameter in part.counted if group.shard == 0 or id(parameter) in own),
         tied=dict(part.tied) | _partial(graph, strategy, model),
-        state=lambda: _whole_state(part, weights),
+        sharing=weights.sharing(sharers),
         load=weights.load,
         shapes=weights.shapes,
         close=weights.restore,
@@ -102,11 +102,6 @@ def tensor_part(
 def _partial(graph: Graph, strategy: Strategy, model: nn.Module) -> dict[str, HasGradient]:
     sums = gradient_sums(graph, graph.ops, strategy)
     return {label: PartialGradients([model.get_parameter(name) for name in names]) for label, names, _ in sums}
-
-
-def _whole_state(part: Part, weights: SharedWeights) -> dict[str, torch.Tensor]:
-    held = {name: tensor for stage in part.stages.values() for name, tensor in stage.module.state_dict().items()}
-    return held | weights.whole(held.keys())
 
 
 def _with_shares(graph: Graph, held: Mapping[str, int]) -> Graph:

@@ -4,7 +4,8 @@ DTensor lays out each section of a parameter over the mesh, and gathers it again
 tensors, one a rank, so that optimizers, buckets and norms work on them as on any other.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import nn
@@ -13,6 +14,7 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from trimaran.graph.regions import Split, share_bounds
 from trimaran.graph.types import Parameter
+from trimaran.runtime.part import Sharing
 
 
 class SharedWeights:
@@ -62,18 +64,16 @@ class SharedWeights:
             owner, _, attribute = alias.rpartition(".")
             self._model.get_submodule(owner)._parameters[attribute] = parameter
 
-    def whole(self, held: Collection[str]) -> dict[str, torch.Tensor]:
-        """The sharded parameters, whole; every rank of the mesh calls it.
+    def sharing(self, ranks: tuple[int, ...]) -> dict[str, Sharing]:
+        """How each sharded parameter lies on the ranks of the mesh.
 
         Args:
-            held: names in the model's `state_dict` that this row of ranks has trained
+            ranks: of the mesh, in order
         """
-        state: dict[str, torch.Tensor] = {}
-        for name, split in self._splits.items():
-            names = [alias for alias in self._names[name] if alias in held]
-            if names:
-                state.update(dict.fromkeys(names, self._whole(self.shares[name].detach(), split)))
-        return state
+        return {
+            name: Sharing(ranks=ranks, shape=self._own[name].shape, whole=partial(self._whole, split=split))
+            for name, split in self._splits.items()
+        }
 
     def load(self, state: Mapping[str, torch.Tensor]) -> None:
         """Put whole tensors in their places.

@@ -60,7 +60,8 @@ def zero_part(job: Job, strategy: Strategy, model: nn.Module, *, world: World, c
         tied={},
         reads=True,
         updater=ShardUpdater(job, stage.parameters),
-        state=stage.whole,
+        sharing=stage.sharing(tuple(range(strategy.dp))),
+        ready=stage.free,
         load=stage.place,
         record=stage.record,
     )

@@ -8,6 +8,7 @@ Between steps every parameter is a shard again, also after an evaluation: only t
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from torch.distributed.tensor import DTensor
 
 from trimaran.graph.batches import split_batch
 from trimaran.program.types import Execution
+from trimaran.runtime.part import Sharing
 from trimaran.runtime.record import Recorder
 from trimaran.runtime.zero.collectives import Notes, UnitGather, UnitScatter
 from trimaran.runtime.zero.unwrap import Wrapping
@@ -102,7 +104,7 @@ class ShardedReplica:
         self._notes.microbatch, self._notes.backward = 0, False
         arguments, keywords, _ = split_batch(batch, own_loss=self._own_loss)
         output = self._run(*arguments, **keywords)
-        self._free()
+        self.free()
         return {}, output
 
     def record(self, recorder: Recorder) -> None:
@@ -113,10 +115,17 @@ class ShardedReplica:
         """
         self._notes.recorder = recorder
 
-    def whole(self) -> dict[str, torch.Tensor]:
-        """The `state_dict` of the model with whole tensors; every replica takes part."""
-        self._free()
-        return {name: _whole(tensor) for name, tensor in self.module.state_dict().items()}
+    def sharing(self, ranks: tuple[int, ...]) -> dict[str, Sharing]:
+        """How each parameter lies on the replicas.
+
+        Args:
+            ranks: the replicas
+        """
+        return {
+            name: Sharing(ranks=ranks, shape=parameter.shape, whole=partial(_whole, parameter))
+            for name, parameter in self.module.named_parameters()
+            if isinstance(parameter, DTensor)
+        }
 
     def place(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Keep this rank's share of whole weights.
@@ -124,7 +133,7 @@ class ShardedReplica:
         Args:
             weights: of the model's `state_dict`
         """
-        self._free()
+        self.free()
         with torch.no_grad():
             for name, tensor in self.module.state_dict().items():
                 _keep_share(tensor, weights[name])
@@ -140,7 +149,7 @@ class ShardedReplica:
             parameter.grad = None
         return taken
 
-    def _free(self) -> None:
+    def free(self) -> None:
         """Shard everything, and forget the order of the last forward, which an evaluation leaves behind."""
         if hasattr(self._root, "reset_iter_state"):  # torch 2.13
             self._root.reset_iter_state()
@@ -183,8 +192,17 @@ def _follow_recurrent_weights(model: nn.Module) -> None:
             module.register_forward_pre_hook(refresh)
 
 
-def _whole(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor.detach().clone()
+def _whole(parameter: DTensor, local: torch.Tensor) -> torch.Tensor:
+    """The whole of what is laid out like a parameter."""
+    spread = DTensor.from_local(
+        local,
+        parameter.device_mesh,
+        parameter.placements,
+        run_check=False,
+        shape=parameter.shape,
+        stride=parameter.stride(),
+    )
+    return spread.full_tensor()
 
 
 def _keep_share(tensor: torch.Tensor, whole: torch.Tensor) -> None:

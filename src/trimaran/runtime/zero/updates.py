@@ -54,6 +54,10 @@ class ShardUpdater(Updater):
             self.optimizer = job.optimizer([plain for _, plain in self._plain])
             self.schedule = job.lr_schedule(self.optimizer) if job.lr_schedule else None
 
+    def known_as(self, parameter: nn.Parameter) -> torch.Tensor:
+        """What the optimizer has in the place of a parameter of this rank."""
+        return next((plain for one, plain in self._plain if one is parameter), parameter)
+
     def update(self) -> None:
         """One step of the optimizer, then one of the schedule; gradients are gone afterwards."""
         for parameter, plain in self._plain:

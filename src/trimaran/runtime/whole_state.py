@@ -1,0 +1,433 @@
+"""The state of a training as one process would have it: whole tensors by the names of the user's model, on rank 0.
+
+    each rank    says what it has ────▶ every rank    the same list, in the same order
+    tensor k     the ranks that share it make it whole ─▶ the first of them ─▶ rank 0
+
+Parameters, buffers, gradients and the optimizer's state take the same path. What belongs to a parameter and has the
+shape that it has on this rank lies on the ranks as the parameter does, so that what makes one whole makes the other
+whole (`Sharing`). Nothing here knows strategies: whichever rank has a tensor says so, and the first one that has it
+sends it. Tensor after tensor, so that only rank 0 needs memory for everything.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from trimaran.errors import ExecutionError, InputError
+from trimaran.runtime.part import Part, Sharing
+from trimaran.runtime.updates import Updater
+from trimaran.runtime.world import World
+
+Kind = Literal["parameter", "buffer", "gradient", "optimizer"]
+EVERYTHING: tuple[Kind, ...] = ("parameter", "buffer", "gradient", "optimizer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterGroup:
+    """A group of parameters of the optimizer.
+
+    Attributes:
+        names: of its parameters, in the order of the model
+        options: hyperparameters of the group, such as "lr"
+    """
+
+    names: tuple[str, ...]
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeState:
+    """What a training has, all ranks together. Tensors are copies in host memory, of their own dtypes.
+
+    A tied weight has the first of its names in `model.named_parameters()`; so has a buffer.
+
+    Attributes:
+        parameters: by name, frozen ones too
+        buffers: by name, those of replica 0, also those that are in no `state_dict`
+        gradients: by name, of the global batch of the last step, before they were clipped; a parameter that had none
+            is left out; empty where none were kept
+        optimizer: state by name of the parameter and key of the optimizer, such as "exp_avg"; what is no tensor, or a
+            tensor without dims, is there as it is
+        groups: of the optimizer
+        aliases: every name that a parameter or buffer has in the model, and its first one
+        differing: tensors of which ranks that should have the same copy do not, and these ranks; empty where nobody
+            asked
+    """
+
+    parameters: dict[str, torch.Tensor] = field(default_factory=dict)
+    buffers: dict[str, torch.Tensor] = field(default_factory=dict)
+    gradients: dict[str, torch.Tensor] = field(default_factory=dict)
+    optimizer: dict[str, dict[str, Any]] = field(default_factory=dict)
+    groups: tuple[ParameterGroup, ...] = ()
+    aliases: dict[str, str] = field(default_factory=dict)
+    differing: tuple["Differing", ...] = ()
+
+
+class Differing(NamedTuple):
+    """Ranks whose copies of a tensor are not alike.
+
+    Attributes:
+        kind: of the tensor
+        name: of the parameter
+        key: of the optimizer's state; empty for others
+        ranks: those that differ from the first
+        first: the rank with the first copy
+    """
+
+    kind: Kind
+    name: str
+    key: str
+    ranks: tuple[int, ...]
+    first: int
+
+
+class _Piece(NamedTuple):
+    """What a rank has of a tensor, for the others.
+
+    Attributes:
+        kind: of the tensor
+        name: of the parameter or buffer
+        key: of the optimizer's state; empty for others
+        shape: of the whole; None: there is no tensor to send
+        dtype: of the tensor
+        ranks: that share it, ascending; a copy has this rank alone
+        value: what is sent with this, in place of a tensor
+        spare: a tensor of the user's model that this rank does not train; for where no other rank does
+        prints: fingerprint of what is here; None: nobody asked
+    """
+
+    kind: Kind
+    name: str
+    key: str
+    shape: tuple[int, ...] | None
+    dtype: torch.dtype | None
+    ranks: tuple[int, ...]
+    value: Any = None
+    spare: bool = False
+    prints: tuple[float, float] | None = None
+
+    @property
+    def what(self) -> tuple[Kind, str, str]:
+        """Of which tensor it is."""
+        return self.kind, self.name, self.key
+
+
+class StateGatherer:
+    """Gathers the state of all ranks; one a rank.
+
+    Args:
+        model: the user's, of which this rank trains some; before anything was done to it
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self.aliases = _first_names(model)
+        self._gradients: dict[int, torch.Tensor] = {}
+
+    def keep_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Keep copies of gradients, in host memory, until others are kept or they are forgotten.
+
+        Args:
+            parameters: those that are updated on this rank
+        """
+        self._gradients = {
+            id(parameter): _on_host(_local(parameter.grad)) for parameter in parameters if parameter.grad is not None
+        }
+
+    def forget_gradients(self) -> None:
+        """Let go of the gradients that were kept."""
+        self._gradients = {}
+
+    def gather(
+        self,
+        part: Part,
+        updater: Updater | None,
+        world: World,
+        group: dist.ProcessGroup | None,
+        *,
+        kinds: Sequence[Kind] = EVERYTHING,
+        compare: bool = False,
+    ) -> WholeState:
+        """Gather; every rank calls it, between steps.
+
+        Args:
+            part: of this rank
+            updater: of this rank; None: nobody asks for the optimizer's state
+            world: this process's
+            group: all ranks, for host memory; None: this process is alone
+            kinds: what is wanted
+            compare: look whether ranks that have copies of one parameter, or of its state, have the same
+
+        Returns:
+            On rank 0 what there is; on the others an empty one.
+
+        Raises:
+            InputError: the optimizer keeps something of a share of a parameter that is not laid out like the share
+            ExecutionError: ranks that share a parameter do not have the same pieces of its state
+        """
+        if part.ready is not None:
+            part.ready()
+        held = dict(self._held(part, updater, world, kinds, compare=compare))
+        options = _options(part, updater, self.aliases) if updater is not None and "optimizer" in kinds else []
+        said: list[Any] = [None] * world.size
+        own = ([piece for piece, _ in held.values()], options)
+        if group is None:
+            said = [own]
+        else:
+            dist.all_gather_object(said, own, group=group)
+        chosen, differing = _choose([pieces for pieces, _ in said])
+        state = WholeState(groups=_merge_groups([one for _, one in said]), aliases=self.aliases, differing=differing)
+        for piece in chosen:
+            source = piece.ranks[0]
+            if piece.shape is None:
+                self._put(state, piece, piece.value)
+                continue
+            tensor = None
+            if world.rank in piece.ranks:
+                # All that share it take part in making it whole; one of them keeps it.
+                whole = held[piece.what][1]()
+                tensor = _on_host(whole) if world.rank == source else None
+            if source > 0:
+                tensor = _pass_on(tensor, piece, source, world.rank, group)
+            if world.rank == 0 and tensor is not None:
+                self._put(state, piece, tensor)
+        return state if world.rank == 0 else WholeState()
+
+    def _held(
+        self, part: Part, updater: Updater | None, world: World, kinds: Sequence[Kind], *, compare: bool
+    ) -> Iterator[tuple[tuple[Kind, str, str], tuple[_Piece, Callable[[], torch.Tensor]]]]:
+        """What this rank has, and how the whole of it is had."""
+        parameters: dict[str, nn.Parameter] = {}
+        buffers: dict[str, torch.Tensor] = {}
+        for stage in part.stages.values():
+            for name, parameter in stage.module.named_parameters(remove_duplicate=False):
+                parameters.setdefault(self.aliases.get(name, name), parameter)
+            for name, buffer in stage.module.named_buffers(remove_duplicate=False):
+                if name in self.aliases:
+                    buffers.setdefault(self.aliases[name], buffer)
+        sharing = {self.aliases.get(name, name): one for name, one in part.sharing.items()}
+
+        def found(
+            kind: Kind, name: str, key: str, local: torch.Tensor, layout: Sharing | None, *, spare: bool = False
+        ) -> Any:
+            copies = compare and not spare and kind in ("parameter", "optimizer")
+            piece = _Piece(
+                kind,
+                name,
+                key,
+                tuple(local.shape if layout is None else layout.shape),
+                local.dtype,
+                (world.rank,) if layout is None else layout.ranks,
+                spare=spare,
+                prints=_fingerprint(_local(local)) if copies else None,
+            )
+            return piece.what, (piece, lambda: local if layout is None else layout.whole(local.to(world.device)))
+
+        for name, parameter in parameters.items():
+            local, layout = _local(parameter.detach()), sharing.get(name)
+            if "parameter" in kinds:
+                yield found("parameter", name, "", local, layout)
+            if "gradient" in kinds and id(parameter) in self._gradients:
+                yield found("gradient", name, "", self._gradients[id(parameter)], layout)
+            state = {} if updater is None or "optimizer" not in kinds else updater.state_of(parameter)
+            for key, value in state.items():
+                if isinstance(value, torch.Tensor) and value.dim():
+                    yield found("optimizer", name, key, value.detach(), _state_layout(name, key, value, local, layout))
+                else:
+                    piece = _Piece("optimizer", name, key, None, None, (world.rank,), value=_plain(value))
+                    yield piece.what, (piece, lambda: torch.empty(0))
+        if "buffer" in kinds:
+            for name, buffer in buffers.items():
+                yield found("buffer", name, "", buffer.detach(), None)
+        if world.rank == 0:
+            # What the user's model has here, and rank 0 has in none of its segments.
+            if "parameter" in kinds:
+                for name, parameter in self._model.named_parameters():
+                    if name not in parameters:
+                        yield found("parameter", name, "", _local(parameter.detach()), sharing.get(name), spare=True)
+            if "buffer" in kinds:
+                for name, buffer in self._model.named_buffers():
+                    if name not in buffers:
+                        yield found("buffer", name, "", buffer.detach(), None, spare=True)
+
+    def _put(self, state: WholeState, piece: _Piece, value: Any) -> None:
+        if piece.kind == "parameter":
+            state.parameters[piece.name] = value
+        elif piece.kind == "buffer":
+            state.buffers[piece.name] = value
+        elif piece.kind == "gradient":
+            state.gradients[piece.name] = value
+        else:
+            state.optimizer.setdefault(piece.name, {})[piece.key] = value
+
+
+def _first_names(model: nn.Module) -> dict[str, str]:
+    """Every name of the parameters and buffers of a model, and the first name of the same one."""
+    first: dict[int, str] = {}
+    names = {}
+    for named in (model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False)):
+        for name, tensor in named:
+            names[name] = first.setdefault(id(tensor), name)
+    return names
+
+
+def _options(part: Part, updater: Updater, aliases: Mapping[str, str]) -> list[tuple[dict[str, Any], list[str]]]:
+    """The groups of this rank's optimizer: hyperparameters, and names."""
+    if updater.optimizer is None:
+        return []
+    names = {
+        id(updater.known_as(parameter)): aliases.get(name, name)
+        for stage in part.stages.values()
+        for name, parameter in stage.module.named_parameters()
+    }
+    return [
+        (
+            {key: _plain(value) for key, value in group.items() if key not in ("params", "param_names")},
+            [names[id(parameter)] for parameter in group["params"] if id(parameter) in names],
+        )
+        for group in updater.optimizer.param_groups
+    ]
+
+
+def _merge_groups(said: Sequence[Sequence[tuple[dict[str, Any], list[str]]]]) -> tuple[ParameterGroup, ...]:
+    """The groups of all ranks: those of one place with equal hyperparameters are one."""
+    merged: list[tuple[int, dict[str, Any], dict[str, None]]] = []
+    for groups in said:
+        for place, (options, names) in enumerate(groups):
+            same = next((one for one in merged if one[0] == place and _same_options(one[1], options)), None)
+            if same is None:
+                same = (place, options, {})
+                merged.append(same)
+            same[2].update(dict.fromkeys(names))
+    merged.sort(key=lambda one: one[0])
+    return tuple(ParameterGroup(names=tuple(names), options=options) for _, options, names in merged)
+
+
+def _same_options(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    # As text: a value may be a tensor, of which == is no truth.
+    return one.keys() == other.keys() and all(repr(value) == repr(other[key]) for key, value in one.items())
+
+
+def _choose(said: Sequence[Sequence[_Piece]]) -> tuple[list[_Piece], tuple[Differing, ...]]:
+    """Of each tensor the piece that is sent, in one order on all ranks; and copies that differ."""
+    holders: dict[tuple[Kind, str, str], list[tuple[int, _Piece]]] = {}
+    for rank, pieces in enumerate(said):
+        for piece in pieces:
+            holders.setdefault(piece.what, []).append((rank, piece))
+    chosen, differing = [], []
+    for what, found in holders.items():
+        trained = [(rank, piece) for rank, piece in found if not piece.spare] or found
+        rank, piece = trained[0]
+        having = {one for one, _ in trained}
+        if not having.issuperset(piece.ranks):
+            missing = sorted(set(piece.ranks) - having)
+            raise ExecutionError(
+                f"the {' '.join(part for part in what if part)} is shared by the ranks {piece.ranks}, and the ranks "
+                f"{missing} have nothing of it: their optimizers, or the gradients that they saw, are not alike",
+                ranks=tuple(missing),
+            )
+        chosen.append(piece)
+        ranks = _unlike(trained)
+        if ranks:
+            differing.append(Differing(*what, ranks=ranks, first=rank))
+    return chosen, tuple(differing)
+
+
+def _unlike(found: Sequence[tuple[int, _Piece]]) -> tuple[int, ...]:
+    """Ranks whose copies are not those of the first rank with the same share."""
+    first: dict[int, _Piece] = {}
+    ranks = []
+    for rank, piece in found:
+        place = piece.ranks.index(rank)
+        other = first.setdefault(place, piece)
+        if piece.prints is None or other.prints is None or piece.dtype is None:
+            continue
+        # The same operations on the same numbers; elsewhere they may be done by other instructions of the processor.
+        limit = 16 * _epsilon(piece.dtype) * max(piece.prints[1], other.prints[1])
+        alike = abs(piece.prints[0] - other.prints[0]) <= limit
+        if not alike and not (math.isnan(piece.prints[0]) and math.isnan(other.prints[0])):
+            ranks.append(rank)
+    return tuple(ranks)
+
+
+def _fingerprint(tensor: torch.Tensor) -> tuple[float, float]:
+    """The sum of the elements under signs drawn at random, and their norm.
+
+    A difference d between two tensors changes the sum by about the norm of d, wherever it lies.
+    """
+    flat = tensor.detach().reshape(-1).to("cpu", torch.float64)
+    signs = torch.randint(0, 2, flat.shape, generator=torch.Generator().manual_seed(flat.numel())) * 2 - 1
+    return float(flat @ signs.double()), float(flat.norm())
+
+
+def _pass_on(
+    tensor: torch.Tensor | None, piece: _Piece, source: int, rank: int, group: dist.ProcessGroup | None
+) -> torch.Tensor | None:
+    """A tensor from the rank that has it to rank 0, as bytes: gloo knows few dtypes."""
+    if rank == source and tensor is not None:
+        if tensor.numel():
+            dist.send(tensor.reshape(-1).view(torch.uint8), group_dst=0, group=group)
+    elif rank == 0 and piece.shape is not None:
+        tensor = torch.empty(piece.shape, dtype=piece.dtype)
+        if tensor.numel():
+            dist.recv(tensor.reshape(-1).view(torch.uint8), group_src=source, group=group)
+    return tensor
+
+
+def _state_layout(
+    name: str, key: str, value: torch.Tensor, local: torch.Tensor, layout: Sharing | None
+) -> Sharing | None:
+    """How a tensor of an optimizer's state lies on the ranks that share its parameter."""
+    if layout is None:
+        return None
+    if isinstance(value, _Spread):
+        return Sharing(ranks=layout.ranks, shape=value.shape, whole=lambda _: value.full_tensor())
+    if value.shape == local.shape:
+        return layout
+    raise InputError(
+        f'the optimizer keeps "{key}" of shape {tuple(value.shape)} for a share of {name} of shape '
+        f"{tuple(local.shape)}: it cannot be put together from shares, take a plan that leaves parameters whole "
+        "(zero=0 or 1, tp=1)",
+        parameter=name,
+    )
+
+
+@runtime_checkable
+class _Spread(Protocol):
+    """A tensor that is spread over ranks, as torch's DTensor; to import that takes long."""
+
+    def full_tensor(self) -> torch.Tensor: ...
+
+    def to_local(self) -> torch.Tensor: ...
+
+    @property
+    def shape(self) -> torch.Size: ...
+
+
+def _plain(value: Any) -> Any:
+    """What is no tensor with dims, to be pickled."""
+    if isinstance(value, torch.Tensor):
+        whole = value.full_tensor() if isinstance(value, _Spread) else value
+        return whole.detach().cpu().clone()
+    return value
+
+
+def _epsilon(dtype: torch.dtype) -> float:
+    return torch.finfo(dtype).eps if dtype.is_floating_point or dtype.is_complex else 0.0
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to_local() if isinstance(tensor, _Spread) else tensor
+
+
+def _on_host(tensor: torch.Tensor | None) -> Any:
+    """A copy in host memory, contiguous, also of what is there already: training goes on."""
+    if tensor is None:
+        return None
+    dense = tensor.to_dense() if tensor.is_sparse else tensor
+    return torch.empty(dense.shape, dtype=dense.dtype).copy_(dense.detach())
