@@ -8,7 +8,6 @@ weights after the first step and at the end, buffers, and the metric must equal 
 """
 
 import argparse
-import json
 import os
 import sys
 from collections import Counter
@@ -42,22 +41,25 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=RESULTS / "matrix.json")
     parser.add_argument("--page", type=Path, default=ROOT / "docs" / "jobs.md")
     options = parser.parse_args()
+    environment = describe_environment(devices=2)
     cells: list[Cell] = []
     with ProcessPoolExecutor(options.processes) as pool:
         asked = [pool.submit(cells_of, name, options.kinds, options.optimizers, options.steps) for name in options.jobs]
         for job in asked:
             cells += job.result()
             print(_line(cells[-1].job, cells, options.kinds), flush=True)
+            write_document(_document(cells, environment), options.output)
     for cell in cells:
         if cell.verdict in DEFECTS:
             print(f"{cell.verdict:9} {cell.job} {cell.kind} {cell.optimizer}: {cell.detail}")
     print(_summary(cells))
-    environment = describe_environment(devices=2)
-    document = {"schema_version": 1, "environment": environment, "cells": [asdict(cell) for cell in cells]}
-    write_document(document, options.output)
     if set(options.jobs) == set(CATALOG) and set(options.kinds) == set(KINDS):
         write_page(options.page, cells, environment)
     return int(any(cell.verdict in DEFECTS for cell in cells))
+
+
+def _document(cells: Sequence[Cell], environment: dict[str, Any]) -> dict[str, Any]:
+    return {"schema_version": 1, "environment": environment, "cells": [asdict(cell) for cell in cells]}
 
 
 def cells_of(name: str, kinds: Sequence[str], optimizers: Sequence[str], steps: int) -> list[Cell]:

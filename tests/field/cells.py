@@ -220,20 +220,37 @@ def _raised(error: Exception, where: str, *, before: bool) -> tuple[Verdict, str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """Where a training stands: what rank 0 gathered.
+
+    Attributes:
+        weights: the `state_dict`
+        gradients: of the global batch, not clipped, by the name of the parameter
+        state: of the optimizer, by the name of the parameter and the key
+        apart: copies that ranks should have alike and do not; in words
+    """
+
+    weights: Mapping[str, torch.Tensor] = dataclasses.field(default_factory=dict)
+    gradients: Mapping[str, torch.Tensor] = dataclasses.field(default_factory=dict)
+    state: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    apart: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """What a rank saw.
 
     Attributes:
         losses: by step
-        first: weights after the first step, on rank 0
-        weights: at the end, on rank 0
+        first: gradients of the first step, and weights after it; on rank 0
+        last: weights, and the state of the optimizer, at the end; on rank 0
         score: of the evaluation; None: there is none
         raised: what it raised in place of all this
     """
 
     losses: tuple[float, ...] = ()
-    first: Mapping[str, torch.Tensor] = dataclasses.field(default_factory=dict)
-    weights: Mapping[str, torch.Tensor] = dataclasses.field(default_factory=dict)
+    first: Stage = dataclasses.field(default_factory=Stage)
+    last: Stage = dataclasses.field(default_factory=Stage)
     score: float | None = None
     raised: tuple[Verdict, str] | None = None
 
@@ -359,23 +376,29 @@ def _world(rank: int, size: int, folder: str) -> World:
 
 def _steps(executor: Executor, job: Job, budget: str | None, steps: int) -> Answer:
     losses: list[float] = []
-    first: dict[str, torch.Tensor] | None = None
+    first: Stage | None = None
     with _held(budget):
         feed = executor.feed()
         while len(losses) < steps:
             for share in feed.shares():
-                losses.append(executor.step(share))
+                losses.append(executor.step(share, keep_gradients=not losses))
                 if first is None:
-                    first = executor.weights()
+                    first = _gathered(executor)
                 if len(losses) == steps:
                     break
-    weights = executor.weights()
+    last = _gathered(executor)
     score = None
     if job.evaluation_dataset is not None and job.metric is not None:
         score = executor.evaluate(job.evaluation_dataset())
     executor.close()
     leave_world()
-    return Answer(losses=tuple(losses), first=first or {}, weights=weights, score=score)
+    return Answer(losses=tuple(losses), first=first or last, last=last, score=score)
+
+
+def _gathered(executor: Executor) -> Stage:
+    state = executor.full_state(compare=True)
+    apart = "; ".join(f"{one.kind} {one.name} {one.key} on ranks {one.ranks}" for one in state.differing[:2])
+    return Stage(weights=executor.weights(), gradients=state.gradients, state=state.optimizer, apart=apart)
 
 
 def _held(budget: str | None) -> Any:
@@ -402,28 +425,69 @@ def compare(entry: Entry, kind: Kind, plain: Plain, answers: Sequence[Answer]) -
         for step, (loss, wanted) in enumerate(zip(answer.losses, plain.losses, strict=True)):
             if not abs(loss - wanted) <= entry.tolerance * max(1.0, abs(wanted)):
                 return "different", f"loss of step {step}: {loss:.12g}, plain {wanted:.12g}"
-    for what, mine, theirs in (("first step", found.first, plain.first), ("end", found.weights, plain.weights)):
-        if missing := sorted(set(theirs) ^ set(mine)):
-            return "different", f"{what}: names differ: {', '.join(missing[:4])}"
-        for name, wanted in theirs.items():
-            if difference := _difference(mine[name], wanted, entry.tolerance):
-                return "different", f"{what}: {name} {difference}"
+    for when, stage, weights in (("first step", found.first, plain.first), ("end", found.last, plain.weights)):
+        if missing := sorted(set(weights) ^ set(stage.weights)):
+            return "different", f"{when}: names differ: {', '.join(missing[:4])}"
+        gradients = _dense(plain.gradients, stage.gradients) if when == "first step" else {}
+        mine = {name: stage.gradients.get(name, torch.zeros_like(one)) for name, one in gradients.items()}
+        for what, left, right, floor in (("gradient", mine, gradients, 0.0), ("", stage.weights, weights, 0.1)):
+            if difference := _differences(left, right, entry.tolerance, floor):
+                return "different", f"{when}: {what}{' ' if what else ''}{difference}"
+        if stage.apart:
+            return "different", f"{when}: ranks have different copies: {stage.apart}"
+    if plain.state and (difference := _states(found.last.state, plain.state, entry.tolerance)):
+        return "different", f"end: optimizer state: {difference}"
     if plain.score is not None and found.score is not None:
         if not abs(found.score - plain.score) <= max(1e-6, entry.tolerance) * max(1.0, abs(plain.score)):
             return "different", f"score {found.score:.12g}, plain {plain.score:.12g}"
     return "equal", ""
 
 
-def _difference(mine: torch.Tensor, wanted: torch.Tensor, tolerance: float) -> str:
-    if mine.shape != wanted.shape or mine.dtype != wanted.dtype:
-        return f"is {tuple(mine.shape)} {mine.dtype}, plain {tuple(wanted.shape)} {wanted.dtype}"
-    if not wanted.numel():
-        return ""
-    if not wanted.is_floating_point():
-        return "" if torch.equal(mine, wanted) else "differs"
-    away = (mine - wanted).abs().max().item()
-    scale = wanted.abs().max().item()
-    return "" if away <= tolerance * max(scale, 0.1) else f"is {away:.2g} away, relative {away / max(scale, 1e-300):.2g}"
+def _dense(plain: Mapping[str, torch.Tensor | None], found: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Gradients of the plain loop; those that are None are zeros where the plan has some."""
+    filled = {
+        name: torch.zeros_like(found[name]) if gradient is None else gradient
+        for name, gradient in plain.items()
+        if gradient is not None or name in found
+    }
+    return filled
+
+
+def _states(
+    mine: Mapping[str, Mapping[str, Any]], wanted: Mapping[str, Mapping[str, Any]], tolerance: float
+) -> str:
+    if missing := sorted(set(wanted) ^ set(mine)):
+        return f"parameters differ: {', '.join(missing[:4])}"
+    for key in sorted({key for state in wanted.values() for key in state}):
+        left = {name: torch.as_tensor(state[key]) for name, state in mine.items() if state.get(key) is not None}
+        right = {name: torch.as_tensor(state[key]) for name, state in wanted.items() if state.get(key) is not None}
+        if missing := sorted(set(left) ^ set(right)):
+            return f"{key} of {', '.join(missing[:4])} differs"
+        if difference := _differences(left, right, tolerance, 0.0):
+            return f"{key} {difference}"
+    return ""
+
+
+def _differences(
+    mine: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor], tolerance: float, floor: float
+) -> str:
+    """The first of some tensors that is too far away; in words.
+
+    Beside its own largest value counts a thousandth of that of all, and the floor: what should be zero is rounding.
+    """
+    most = max((one.abs().max().item() for one in wanted.values() if one.is_floating_point() and one.numel()), default=0)
+    for name, right in wanted.items():
+        left = mine[name]
+        if left.shape != right.shape or left.dtype != right.dtype:
+            return f"{name} is {tuple(left.shape)} {left.dtype}, plain {tuple(right.shape)} {right.dtype}"
+        if not right.is_floating_point():
+            if not torch.equal(left, right):
+                return f"{name} differs"
+        elif right.numel():
+            away, scale = (left - right).abs().max().item(), right.abs().max().item()
+            if not away <= tolerance * max(scale, 1e-3 * most, floor):
+                return f"{name} is {away:.2g} away, relative {away / max(scale, 1e-300):.2g}"
+    return ""
 
 
 __all__ = ["DEFECTS", "KINDS", "OPTIMIZERS", "Cell", "Verdict", "run_job"]
