@@ -1,4 +1,4 @@
-"""The field's jobs under every kind of plan, beside their plain loops: what is right, what is refused, what is a defect.
+"""The field's jobs under every kind of plan, beside their plain loops: what is right, refused, or a defect.
 
 Each cell trains 20 steps in fp64 with SGD with momentum, and with AdamW, on ranks of its own with a time limit. Losses,
 weights after the first step and at the end, buffers, and the metric must equal those of the plain loop to 1e-10. Writes

@@ -8,7 +8,5 @@ from tests.field.structured import STRUCTURED
 from tests.field.vision import VISION
 
 CATALOG: dict[str, Entry] = {
-    entry.name: entry
-    for family in (VISION, LANGUAGE, GENERATIVE, STRUCTURED, ADAPTED)
-    for entry in family.entries
+    entry.name: entry for family in (VISION, LANGUAGE, GENERATIVE, STRUCTURED, ADAPTED) for entry in family.entries
 }

@@ -148,7 +148,7 @@ def run_job(name: str, kinds: Sequence[str], optimizers: Sequence[str], *, steps
     ours, theirs = multiprocessing.Pipe()
     process = os.fork()
     if process == 0:
-        with _ending(theirs):
+        with _Ending(theirs):
             os.setsid()
             ours.close()
             for cell in _cells(name, kinds, optimizers, steps):
@@ -255,9 +255,7 @@ class Answer:
     raised: tuple[Verdict, str] | None = None
 
 
-def _run(
-    entry: Entry, job: Job, kind: Kind, made: Capture | None, plain: Plain, steps: int
-) -> tuple[Verdict, str]:
+def _run(entry: Entry, job: Job, kind: Kind, made: Capture | None, plain: Plain, steps: int) -> tuple[Verdict, str]:
     assert made is not None
     try:
         strategy = kind.fit(made.graph)
@@ -270,14 +268,21 @@ def _run(
     if isinstance(answers, str):
         return "hang", answers
     raised = [answer.raised for answer in answers if answer.raised is not None]
-    if raised:
-        # One that lost its peer tells less than the peer.
-        return next((one for one in raised if one[0] == "refused"), min(raised, key=_tells_of_peer))
-    return compare(entry, kind, plain, answers)
+    return _cause(raised) if raised else compare(entry, kind, plain, answers)
 
 
-def _tells_of_peer(raised: tuple[Verdict, str]) -> bool:
-    return any(word in raised[1] for word in ("Connection", "peer", "Timed out", "gone", "ended without"))
+def _cause(raised: Sequence[tuple[Verdict, str]]) -> tuple[Verdict, str]:
+    """Of what the ranks raised that which tells most: a rank that lost its peer tells less than the peer."""
+    refused = [one for one in raised if one[0] == "refused"]
+    own = [one for one in raised if not any(word in one[1] for word in _WAITED + _OF_PEER)]
+    waited = [one for one in raised if any(word in one[1] for word in _WAITED)]
+    if refused or own:
+        return (refused or own)[0]
+    return ("hang", waited[0][1]) if waited else raised[0]
+
+
+_WAITED = ("Timed out waiting", "nothing came for")
+_OF_PEER = ("Connection closed", "Connection reset", "peer", "is gone", "lost contact")
 
 
 def _on_ranks(size: int, work: Callable[[int], Answer]) -> list[Answer] | str:
@@ -287,7 +292,7 @@ def _on_ranks(size: int, work: Callable[[int], Answer]) -> list[Answer] | str:
         ours, theirs = multiprocessing.Pipe()
         process = os.fork()
         if process == 0:
-            with _ending(theirs):
+            with _Ending(theirs):
                 os.setsid()
                 theirs.send_bytes(pickle.dumps(work(rank)))
         theirs.close()
@@ -299,11 +304,11 @@ def _on_ranks(size: int, work: Callable[[int], Answer]) -> list[Answer] | str:
             waiting = [ours for ours, (rank, _) in ranks.items() if rank not in answers]
             for ready in wait(waiting, timeout=max(0.0, deadline - time.monotonic())):
                 assert isinstance(ready, Connection)
-                rank = ranks[ready][0]
+                rank, process = ranks[ready]
                 try:
                     answers[rank] = pickle.loads(ready.recv_bytes())  # noqa: S301
                 except EOFError:
-                    answers[rank] = Answer(raised=("error", f"rank {rank} ended without a word"))
+                    answers[rank] = Answer(raised=("error", f"rank {rank} ended without a word, {_end_of(process)}"))
                 if answers[rank].raised is not None:
                     deadline = min(deadline, time.monotonic() + GRACE_S)
         if any(answer.raised for answer in answers.values()):
@@ -321,7 +326,15 @@ def _on_ranks(size: int, work: Callable[[int], Answer]) -> list[Answer] | str:
             ours.close()
 
 
-class _ending:
+def _end_of(process: int) -> str:
+    ended = os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)
+    assert ended is not None
+    if ended.si_code == os.CLD_EXITED:
+        return f"with exit code {ended.si_status}"
+    return f"by {signal.Signals(ended.si_status).name}"
+
+
+class _Ending:
     """A child does what it has to do and ends, whatever happens."""
 
     def __init__(self, connection: Connection) -> None:
@@ -423,7 +436,7 @@ def compare(entry: Entry, kind: Kind, plain: Plain, answers: Sequence[Answer]) -
     found = answers[0]
     for answer in answers:
         for step, (loss, wanted) in enumerate(zip(answer.losses, plain.losses, strict=True)):
-            if not abs(loss - wanted) <= entry.tolerance * max(1.0, abs(wanted)):
+            if not _near(loss, wanted, entry.tolerance):
                 return "different", f"loss of step {step}: {loss:.12g}, plain {wanted:.12g}"
     for when, stage, weights in (("first step", found.first, plain.first), ("end", found.last, plain.weights)):
         if missing := sorted(set(weights) ^ set(stage.weights)):
@@ -437,25 +450,25 @@ def compare(entry: Entry, kind: Kind, plain: Plain, answers: Sequence[Answer]) -
             return "different", f"{when}: ranks have different copies: {stage.apart}"
     if plain.state and (difference := _states(found.last.state, plain.state, entry.tolerance)):
         return "different", f"end: optimizer state: {difference}"
-    if plain.score is not None and found.score is not None:
-        if not abs(found.score - plain.score) <= max(1e-6, entry.tolerance) * max(1.0, abs(plain.score)):
-            return "different", f"score {found.score:.12g}, plain {plain.score:.12g}"
+    if plain.score is not None and not _near(found.score, plain.score, max(1e-6, entry.tolerance)):
+        return "different", f"score {found.score}, plain {plain.score:.12g}"
     return "equal", ""
+
+
+def _near(found: float | None, wanted: float, tolerance: float) -> bool:
+    return found is not None and abs(found - wanted) <= tolerance * max(1.0, abs(wanted))
 
 
 def _dense(plain: Mapping[str, torch.Tensor | None], found: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Gradients of the plain loop; those that are None are zeros where the plan has some."""
-    filled = {
+    return {
         name: torch.zeros_like(found[name]) if gradient is None else gradient
         for name, gradient in plain.items()
         if gradient is not None or name in found
     }
-    return filled
 
 
-def _states(
-    mine: Mapping[str, Mapping[str, Any]], wanted: Mapping[str, Mapping[str, Any]], tolerance: float
-) -> str:
+def _states(mine: Mapping[str, Mapping[str, Any]], wanted: Mapping[str, Mapping[str, Any]], tolerance: float) -> str:
     if missing := sorted(set(wanted) ^ set(mine)):
         return f"parameters differ: {', '.join(missing[:4])}"
     for key in sorted({key for state in wanted.values() for key in state}):
@@ -475,7 +488,9 @@ def _differences(
 
     Beside its own largest value counts a thousandth of that of all, and the floor: what should be zero is rounding.
     """
-    most = max((one.abs().max().item() for one in wanted.values() if one.is_floating_point() and one.numel()), default=0)
+    most = max(
+        (one.abs().max().item() for one in wanted.values() if one.is_floating_point() and one.numel()), default=0
+    )
     for name, right in wanted.items():
         left = mine[name]
         if left.shape != right.shape or left.dtype != right.dtype:

@@ -75,7 +75,11 @@ class Molecules(Dataset[Any]):
     def __getitem__(self, index: int) -> dict[str, Tensor]:
         generator, nodes = generator_of(index), 3 + index % 4
         edges = torch.randint(nodes, (2, 2 * nodes), generator=generator)
-        return {"x": torch.randn(nodes, 5, generator=generator), "edge_index": edges, "y": torch.tensor(index % CLASSES)}
+        return {
+            "x": torch.randn(nodes, 5, generator=generator),
+            "edge_index": edges,
+            "y": torch.tensor(index % CLASSES),
+        }
 
 
 def join_graphs(graphs: list[dict[str, Tensor]]) -> dict[str, Tensor]:
