@@ -34,6 +34,7 @@ from trimaran.graph.types import Graph
 from trimaran.graph.units import sharding_units
 from trimaran.job import Job
 from trimaran.program.lower import lower, lower_evaluation
+from trimaran.program.segments import segment_ops
 from trimaran.program.shards import find_shards, why_not
 from trimaran.program.types import Strategy
 from trimaran.runtime.executor import Executor
@@ -61,14 +62,12 @@ class Kind:
         replicas: of its plain loop
         microbatches: of each replica
         budget: share of the memory of the step that it is held to; None: all
-        rows: generators of a replica; with several, what is drawn is not compared
     """
 
     fit: Callable[[Graph], Strategy]
     replicas: int = 1
     microbatches: int = 1
     budget: str | None = None
-    rows: int = 1
 
 
 def _pipeline(graph: Graph) -> Strategy:
@@ -105,9 +104,9 @@ KINDS: dict[str, Kind] = {
     "zero2": Kind(fit=_sharded(2), replicas=2),
     "zero3": Kind(fit=_sharded(3), replicas=2),
     "p2p": Kind(fit=lambda graph: Strategy(dp=2, sync="p2p", bucket_bytes=2048), replicas=2),
-    "pp2": Kind(fit=_pipeline, microbatches=2, rows=2),
+    "pp2": Kind(fit=_pipeline, microbatches=2),
     "tp2": Kind(fit=_tensor),
-    "placed": Kind(fit=_placement, rows=2),
+    "placed": Kind(fit=_placement),
     "memory": Kind(fit=lambda graph: Strategy(), budget="90%"),
 }
 
@@ -190,15 +189,11 @@ def _cells(name: str, kinds: Sequence[str], optimizers: Sequence[str], steps: in
     made, failed = _captured(entry.job())
     for optimizer in _optimizers(name, optimizers):
         job = entry.job() if optimizer == "own" else dataclasses.replace(entry.job(), optimizer=OPTIMIZERS[optimizer])
-        plain: dict[tuple[int, int], Plain] = {}
+        plain: dict[Any, Plain] = {}
         for kind in kinds:
             verdict, detail = failed or ("equal", "")
-            if failed is None:
-                of = KINDS[kind]
-                shape = (of.replicas, of.microbatches) if entry.by_microbatch else (1, 1)
-                if shape not in plain:
-                    plain[shape] = train_plainly(entry, job, steps, replicas=shape[0], microbatches=shape[1])
-                verdict, detail = _run(entry, job, of, made, plain[shape], steps)
+            if made is not None:
+                verdict, detail = _run(entry, job, KINDS[kind], made, plain, steps)
             yield Cell(job=name, kind=kind, optimizer=optimizer, verdict=verdict, detail=detail)
 
 
@@ -255,8 +250,7 @@ class Answer:
     raised: tuple[Verdict, str] | None = None
 
 
-def _run(entry: Entry, job: Job, kind: Kind, made: Capture | None, plain: Plain, steps: int) -> tuple[Verdict, str]:
-    assert made is not None
+def _run(entry: Entry, job: Job, kind: Kind, made: Capture, plain: dict[Any, Plain], steps: int) -> tuple[Verdict, str]:
     try:
         strategy = kind.fit(made.graph)
     except Exception as error:  # noqa: BLE001
@@ -268,7 +262,21 @@ def _run(entry: Entry, job: Job, kind: Kind, made: Capture | None, plain: Plain,
     if isinstance(answers, str):
         return "hang", answers
     raised = [answer.raised for answer in answers if answer.raised is not None]
-    return _cause(raised) if raised else compare(entry, kind, plain, answers)
+    if raised:
+        return _cause(raised)
+    rows = _rows(made.graph, strategy)
+    shape = (kind.replicas, kind.microbatches, tuple(rows.items())) if entry.by_microbatch else ()
+    if shape not in plain:
+        plain[shape] = train_plainly(
+            entry, job, steps, replicas=kind.replicas, microbatches=kind.microbatches, rows=rows
+        )
+    return compare(entry, plain[shape], answers)
+
+
+def _rows(graph: Graph, strategy: Strategy) -> dict[str, int]:
+    """Of the operations of other rows than the first, the row."""
+    segments = zip(strategy.rows, segment_ops(graph, strategy), strict=True) if strategy.pp > 1 else ()
+    return {op.id: row for row, ops in segments for op in ops if row}
 
 
 def _cause(raised: Sequence[tuple[Verdict, str]]) -> tuple[Verdict, str]:
@@ -422,17 +430,14 @@ def _held(budget: str | None) -> Any:
     return virtual_memory(budget, smallest=0)
 
 
-def compare(entry: Entry, kind: Kind, plain: Plain, answers: Sequence[Answer]) -> tuple[Verdict, str]:
+def compare(entry: Entry, plain: Plain, answers: Sequence[Answer]) -> tuple[Verdict, str]:
     """The verdict of a run beside its plain loop.
 
     Args:
         entry: has the tolerance
-        kind: of plan
         plain: what the plain loop left
         answers: of the ranks
     """
-    if kind.rows > 1 and plain.draws:
-        return "equal", "ran; what the rows draw is not compared"
     found = answers[0]
     for answer in answers:
         for step, (loss, wanted) in enumerate(zip(answer.losses, plain.losses, strict=True)):

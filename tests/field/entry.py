@@ -28,6 +28,8 @@ class Entry:
         own_optimizer: it is about its optimizer, which is not replaced
         weight: of a batch, what the mean of its loss is over; None: the samples
         own_step: forward, backward and update of the plain loop, where these are not the usual ones
+        recomputed: makes the same model without activation checkpointing, whose second forward would draw from one
+            generator what rows drew from theirs; None: it has none
         modes: puts the model of the plain loop in the modes in which a practitioner trains it
         tolerance: relative, of what is compared
         wanted: what `Job` has no words for yet
@@ -41,6 +43,7 @@ class Entry:
     own_optimizer: bool = False
     weight: Callable[[Any], float] | None = None
     own_step: Callable[[nn.Module, Any, Any], Tensor] | None = None
+    recomputed: Callable[[], nn.Module] | None = None
     modes: Callable[[nn.Module], object] = to_training
     tolerance: float = 1e-10
     wanted: str = ""

@@ -273,6 +273,10 @@ def gpt_job(name: str, **options: Any) -> Job:
     return text_job(name, lambda: Gpt(**given), **{"loss": token_loss, "dataset": NextWords, **options})
 
 
+def undone() -> nn.Module:
+    return Gpt(dropout=0.1)
+
+
 @LANGUAGE.entry("the embedding is the head")
 def weight_tying() -> Job:
     return gpt_job("weight_tying", tied=True)
@@ -283,12 +287,12 @@ def checkpointed() -> Job:
     return gpt_job("checkpointed", reentrant=False)
 
 
-@LANGUAGE.entry("activation checkpointing, non-reentrant, with dropout", by_microbatch=True)
+@LANGUAGE.entry("activation checkpointing, non-reentrant, with dropout", by_microbatch=True, recomputed=undone)
 def checkpointed_dropout() -> Job:
     return gpt_job("checkpointed_dropout", reentrant=False, dropout=0.1)
 
 
-@LANGUAGE.entry("activation checkpointing, reentrant, with dropout", by_microbatch=True)
+@LANGUAGE.entry("activation checkpointing, reentrant, with dropout", by_microbatch=True, recomputed=undone)
 def checkpointed_reentrant() -> Job:
     return gpt_job("checkpointed_reentrant", reentrant=True, dropout=0.1)
 

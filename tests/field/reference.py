@@ -6,14 +6,18 @@ rank; its buffers go on from those of replica 0. It uses nothing of the runtime 
 seeds, which it must share with it.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from tests.field.entry import Entry
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.overrides import TorchFunctionMode
 from torch.utils.data import default_collate
 
 from trimaran.job import Job
@@ -32,7 +36,6 @@ class Plain:
         weights: the `state_dict` at the end
         state: of the optimizer at the end, by the name of the parameter
         score: the metric at the end; None: there is no evaluation
-        draws: something was drawn from a global generator while it trained
     """
 
     losses: list[float] = field(default_factory=list)
@@ -41,7 +44,9 @@ class Plain:
     weights: dict[str, Tensor] = field(default_factory=dict)
     state: dict[str, dict[str, Any]] = field(default_factory=dict)
     score: float | None = None
-    draws: bool = False
+
+
+NO_ROWS: Mapping[str, int] = MappingProxyType({})
 
 
 class Parameters:
@@ -61,7 +66,9 @@ class Parameters:
         return self._model.named_parameters()
 
 
-def train_plainly(entry: Entry, job: Job, steps: int, *, replicas: int = 1, microbatches: int = 1) -> Plain:
+def train_plainly(
+    entry: Entry, job: Job, steps: int, *, replicas: int = 1, microbatches: int = 1, rows: Mapping[str, int] = NO_ROWS
+) -> Plain:
     """Train for some steps in a plain loop.
 
     Args:
@@ -70,14 +77,16 @@ def train_plainly(entry: Entry, job: Job, steps: int, *, replicas: int = 1, micr
         steps: of training
         replicas: of the plan; they count for jobs by microbatch alone
         microbatches: of each replica
+        rows: of the operations of the graph, by name, which draw from the generators of their rows
     """
     torch.manual_seed(job.seed)
-    model = job.model()
+    model = entry.recomputed() if rows and entry.recomputed is not None else job.model()
     model = model.double() if job.precision == "fp64" else model
     entry.modes(model)
     optimizer: Any = job.optimizer(Parameters(model))  # type: ignore[arg-type]
     schedule: Any = job.lr_schedule(optimizer) if job.lr_schedule else None
-    loop = _Loop(entry, job, model, replicas if entry.by_microbatch else 1, microbatches if entry.by_microbatch else 1)
+    shape = (replicas, microbatches, rows) if entry.by_microbatch else (1, 1, NO_ROWS)
+    loop = _Loop(entry, job, model, *shape)
     found = Plain()
     for epoch, indices in _batches(job, steps, loop.replicas):
         if entry.own_step is not None:
@@ -96,7 +105,7 @@ def train_plainly(entry: Entry, job: Job, steps: int, *, replicas: int = 1, micr
         elif schedule is not None:
             schedule.step()
         found.first = found.first or _copied(model)
-    found.weights, found.draws = _copied(model), loop.draws
+    found.weights = _copied(model)
     if isinstance(optimizer, torch.optim.Optimizer):
         found.state = {
             name: dict(optimizer.state[parameter])
@@ -108,18 +117,92 @@ def train_plainly(entry: Entry, job: Job, steps: int, *, replicas: int = 1, micr
     return found
 
 
+class _Rows(TorchFunctionMode):
+    """Operations of other rows than the first draw from the generators of their rows.
+
+    Operations are told by their names in the graph: a leaf module's path, or that of a function, numbered by call.
+
+    Args:
+        model: whose
+        rows: of operations, by name; the first row's may be left out
+        seed: of the job
+        replica: that they are rows of
+    """
+
+    def __init__(self, model: nn.Module, rows: Mapping[str, int], seed: int, replica: int) -> None:
+        super().__init__()
+        self.rows = {name: row for name, row in rows.items() if row}
+        self.streams = {}
+        for row in sorted(set(self.rows.values())):
+            seed_generators(derive_seed(seed, "rank", replica, row))
+            self.streams[row] = host_states()
+        self.calls: Counter[str] = Counter()
+        self.inside = 0
+        self.hooks = []
+        paths = {name.partition("@")[0] for name in self.rows}
+        for path, module in model.named_modules():
+            if path in paths:
+                self.hooks.append(module.register_forward_pre_hook(lambda *_, path=path: self._enter(path, "@")))
+                self.hooks.append(module.register_forward_hook(lambda *_: self._leave()))
+        self.left: list[tuple[int, Any]] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        if self.inside or name not in _DRAWING:
+            return func(*args, **(kwargs or {}))
+        self._enter(name, "_")
+        try:
+            return func(*args, **(kwargs or {}))
+        finally:
+            self._leave()
+
+    def close(self) -> None:
+        for hook in self.hooks:
+            hook.remove()
+
+    def _enter(self, name: str, mark: str) -> None:
+        number = self.calls[name]
+        self.calls[name] += 1
+        row = self.rows.get(f"{name}{mark}{number}" if number else name, 0)
+        self.left.append((row, host_states()))
+        self.inside += 1
+        if row:
+            restore_host(self.streams[row])
+
+    def _leave(self) -> None:
+        row, outside = self.left.pop()
+        self.inside -= 1
+        if row:
+            self.streams[row] = host_states()
+            restore_host(outside)
+
+
+_DRAWING = (
+    "dropout",
+    "scaled_dot_product_attention",
+    "rand",
+    "rand_like",
+    "randn",
+    "randn_like",
+    "randint",
+    "bernoulli",
+)
+
+
 class _Loop:
     """Forward and backward of global batches."""
 
-    def __init__(self, entry: Entry, job: Job, model: nn.Module, replicas: int, microbatches: int) -> None:
+    def __init__(
+        self, entry: Entry, job: Job, model: nn.Module, replicas: int, microbatches: int, rows: Mapping[str, int]
+    ) -> None:
         self.entry, self.job, self.model = entry, job, model
         self.replicas, self.microbatches = replicas, microbatches
         self.dataset: Any = job.dataset()
-        self.draws = False
         self.streams = []
         for replica in range(replicas):
             seed_generators(derive_seed(job.seed, "rank", replica, 0))
             self.streams.append(host_states())
+        self.rows = [_Rows(model, rows, job.seed, replica) for replica in range(replicas)] if any(rows.values()) else []
 
     def load(self, epoch: int, indices: Iterable[int], dataset: Any = None) -> Any:
         """A batch; what a data set draws depends on the epoch and the sample alone."""
@@ -147,17 +230,25 @@ class _Loop:
                 self._set_buffers(before)
             restore_host(self.streams[replica])
             for batch, weight in zip(share, weights[replica], strict=True):
-                loss = self._loss(batch, weight) * (weight / divisor)
+                with self._drawing(replica):
+                    loss = self._loss(batch, weight) * (weight / divisor)
                 loss.backward()
                 total += loss.item()
-            self.draws = self.draws or _moved(self.streams[replica])
             self.streams[replica] = host_states()
             after = after or [buffer.clone() for buffer in self.model.buffers()]
         self._set_buffers(after)
         return total
 
+    def _drawing(self, replica: int) -> Any:
+        if not self.rows:
+            return nullcontext()
+        self.rows[replica].calls.clear()
+        return self.rows[replica]
+
     def evaluate(self, dataset: Any) -> float:
         """The metric of a data set as one batch."""
+        for rows in self.rows:
+            rows.close()
         batch = self.load(0, range(len(dataset)), dataset)
         self.model.eval()
         with torch.no_grad():
@@ -219,13 +310,6 @@ def _first(value: Any) -> Tensor:
     while not isinstance(value, Tensor):
         value = next(iter(value.values() if isinstance(value, Mapping) else value))
     return value
-
-
-def _moved(states: dict[int, Any]) -> bool:
-    now = host_states()
-    return any(repr(now[number]) != repr(state) for number, state in states.items() if number) or not torch.equal(
-        now[0], states[0]
-    )
 
 
 def _gradient(parameter: nn.Parameter) -> Tensor | None:
