@@ -1,13 +1,15 @@
 """The field's jobs under every kind of plan, beside their plain loops: what is right, refused, or a defect.
 
 Each cell trains 20 steps in fp64 with SGD with momentum, and with AdamW, on ranks of its own with a time limit. Losses,
-weights after the first step and at the end, buffers, and the metric must equal those of the plain loop to 1e-10. Writes
-`benchmarks/results/matrix.json` and, where all jobs and kinds are run, the table of `docs/jobs.md`.
+gradients of the first step, weights after it and at the end, buffers, the optimizer's state and the metric must equal
+those of the plain loop to 1e-10, and ranks must have equal copies. Writes `benchmarks/results/matrix.json` and the table
+of `docs/jobs.md`; cells that are not run again are kept. Ends with 1 where there is a defect.
 
     python benchmarks/matrix/run.py --jobs resnet hf_causal --kinds dp2 zero3
 """
 
 import argparse
+import json
 import os
 import sys
 from collections import Counter
@@ -42,24 +44,37 @@ def main() -> int:
     parser.add_argument("--page", type=Path, default=ROOT / "docs" / "jobs.md")
     options = parser.parse_args()
     environment = describe_environment(devices=2)
+    before = read_cells(options.output)
     cells: list[Cell] = []
     with ProcessPoolExecutor(options.processes) as pool:
         asked = [pool.submit(cells_of, name, options.kinds, options.optimizers, options.steps) for name in options.jobs]
         for job in asked:
             cells += job.result()
             print(_line(cells[-1].job, cells, options.kinds), flush=True)
-            write_document(_document(cells, environment), options.output)
+            write_document(document(merge(before, cells), environment), options.output)
     for cell in cells:
         if cell.verdict in DEFECTS:
             print(f"{cell.verdict:9} {cell.job} {cell.kind} {cell.optimizer}: {cell.detail}")
     print(_summary(cells))
-    if set(options.jobs) == set(CATALOG) and set(options.kinds) == set(KINDS):
-        write_page(options.page, cells, environment)
+    write_page(options.page, merge(before, cells), environment)
     return int(any(cell.verdict in DEFECTS for cell in cells))
 
 
-def _document(cells: Sequence[Cell], environment: dict[str, Any]) -> dict[str, Any]:
+def document(cells: Sequence[Cell], environment: dict[str, Any]) -> dict[str, Any]:
+    """What is written of some cells."""
     return {"schema_version": 1, "environment": environment, "cells": [asdict(cell) for cell in cells]}
+
+
+def read_cells(path: Path) -> list[Cell]:
+    """The cells of an earlier run; none where there is no file."""
+    return [Cell(**cell) for cell in json.loads(path.read_text())["cells"]] if path.exists() else []
+
+
+def merge(before: Sequence[Cell], after: Sequence[Cell]) -> list[Cell]:
+    """Cells of the catalog, in its order; those of the later run where both have them."""
+    found = {(cell.job, cell.kind, cell.optimizer): cell for cell in (*before, *after)}
+    order = list(CATALOG)
+    return sorted((cell for cell in found.values() if cell.job in CATALOG), key=lambda cell: order.index(cell.job))
 
 
 def cells_of(name: str, kinds: Sequence[str], optimizers: Sequence[str], steps: int) -> list[Cell]:
@@ -115,9 +130,15 @@ def write_page(path: Path, cells: Sequence[Cell], environment: dict[str, Any]) -
 HEAD = f"""# Jobs of the field
 
 Each row is a job as practitioners write it (`tests/field`), each column a kind of plan on two processes. "=": 20 steps
-in fp64 with SGD with momentum and with AdamW give the losses, weights, buffers and metric of the plain loop to 1e-10.
-"refused": an error before the first update, with the reason. Anything else is a defect. `benchmarks/matrix/run.py`
-writes the table.
+in fp64 with SGD with momentum and with AdamW give the losses, gradients, weights, buffers, optimizer state and metric of
+the plain loop to 1e-10. "refused": an error before the first update, with the reason. Anything else is a defect.
+`benchmarks/matrix/run.py` writes the table.
+
+The plain loop is one process that does one forward of the whole global batch. For jobs with batch norm, draws or state
+that a forward changes, it is one process over the microbatches of the plan, each under the seed of its rank. Columns:
+one device; "m2", two microbatches of gradients added up; "dp2", two replicas, with "zero1" to "zero3" sharded and with
+"p2p" at homes; "pp2", two stages with two microbatches; "tp2", shared tensors; "placed", operations dealt out to two
+rows; "memory", one device in 90 % of its memory.
 
 {BEGIN}
 {END}

@@ -66,12 +66,21 @@ def count_labels(batch: dict[str, Tensor]) -> float:
 def gpt2() -> nn.Module:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    return GPT2LMHeadModel(
-        GPT2Config(
-            vocab_size=WORDS, n_positions=16, n_embd=16, n_layer=2, n_head=2,
-            resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=0, eos_token_id=1, use_cache=False,
-        )
+    config = GPT2Config(
+        vocab_size=WORDS, n_positions=16, n_embd=16, n_layer=2, n_head=2,
+        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=0, eos_token_id=1, use_cache=False,
     )  # fmt: skip
+    return in_full_width(GPT2LMHeadModel(config))
+
+
+def in_full_width(model: Any) -> nn.Module:
+    """The library's loss is computed in fp32 whatever the logits are; this one in the dtype of the logits."""
+
+    def causal_loss(logits: Tensor, labels: Tensor, **_: Any) -> Tensor:
+        return functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), ignore_index=-100)
+
+    model.loss_function = causal_loss
+    return model
 
 
 @LANGUAGE.entry("GPT-2 of Hugging Face; the loss is a mean over the labels that are not -100", weight=count_shifted)
@@ -94,12 +103,11 @@ def hf_causal_longest() -> Job:
 def llama() -> nn.Module:
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    return LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=WORDS, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4,
-            num_key_value_heads=2, max_position_embeddings=16, use_cache=False,
-        )
+    config = LlamaConfig(
+        vocab_size=WORDS, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=16, use_cache=False,
     )  # fmt: skip
+    return in_full_width(LlamaForCausalLM(config))
 
 
 @LANGUAGE.entry("Llama of Hugging Face, all texts of one length and all labels counted")
