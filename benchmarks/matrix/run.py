@@ -2,8 +2,8 @@
 
 Each cell trains 20 steps in fp64 with SGD with momentum, and with AdamW, on ranks of its own with a time limit. Losses,
 gradients of the first step, weights after it and at the end, buffers, the optimizer's state and the metric must equal
-those of the plain loop to 1e-10, and ranks must have equal copies. Writes `benchmarks/results/matrix.json` and the table
-of `docs/jobs.md`; cells that are not run again are kept. Ends with 1 where there is a defect.
+those of the plain loop to 1e-10, and ranks must have equal copies. Writes `benchmarks/results/matrix.json` and the
+table of `docs/jobs.md`; cells that are not run again are kept. Ends with 1 where there is a defect.
 
     python benchmarks/matrix/run.py --jobs resnet hf_causal --kinds dp2 zero3
 """
@@ -130,8 +130,8 @@ def write_page(path: Path, cells: Sequence[Cell], environment: dict[str, Any]) -
 HEAD = f"""# Jobs of the field
 
 Each row is a job as practitioners write it (`tests/field`), each column a kind of plan on two processes. "=": 20 steps
-in fp64 with SGD with momentum and with AdamW give the losses, gradients, weights, buffers, optimizer state and metric of
-the plain loop to 1e-10. "refused": an error before the first update, with the reason. Anything else is a defect.
+in fp64 with SGD with momentum and with AdamW give the losses, gradients, weights, buffers, optimizer state and metric
+of the plain loop to 1e-10. "refused": an error before the first update, with the reason. Anything else is a defect.
 `benchmarks/matrix/run.py` writes the table.
 
 The plain loop is one process that does one forward of the whole global batch. For jobs with batch norm, draws or state
