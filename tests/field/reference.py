@@ -2,8 +2,8 @@
 
 One forward of the whole global batch a step. A job that draws, normalizes over the batch, or whose forward changes
 state (`Entry.by_microbatch`) sees the microbatches of a plan instead, replica after replica, each under the seed of its
-rank; its buffers go on from those of replica 0. It uses nothing of the runtime but the order of the samples and the
-seeds, which it must share with it.
+rank; buffers, and what else a forward changes, go on from those of replica 0. It uses nothing of the runtime but the
+order of the samples and the seeds, which it must share with it.
 """
 
 from collections import Counter
@@ -222,12 +222,12 @@ class _Loop:
         ]
         weights = [[self._weight(batch, len(indices)) for batch in share] for share in shares]
         divisor = sum(map(sum, weights))
-        before = [buffer.clone() for buffer in self.model.buffers()]
+        before = [one.detach().clone() for one in self._carried()]
         after: list[Tensor] = []
         total = 0.0
         for replica, share in enumerate(shares):
             if replica:
-                self._set_buffers(before)
+                self._set_carried(before)
             restore_host(self.streams[replica])
             for batch, weight in zip(share, weights[replica], strict=True):
                 with self._drawing(replica):
@@ -235,8 +235,8 @@ class _Loop:
                 loss.backward()
                 total += loss.item()
             self.streams[replica] = host_states()
-            after = after or [buffer.clone() for buffer in self.model.buffers()]
-        self._set_buffers(after)
+            after = after or [one.detach().clone() for one in self._carried()]
+        self._set_carried(after)
         return total
 
     def _drawing(self, replica: int) -> Any:
@@ -276,9 +276,15 @@ class _Loop:
             return self.entry.weight(batch)
         return float(_first(batch).shape[0]) if self.entry.by_microbatch else float(samples)
 
-    def _set_buffers(self, values: list[Tensor]) -> None:
-        for buffer, value in zip(self.model.buffers(), values, strict=True):
-            buffer.copy_(value)
+    def _carried(self) -> list[Tensor]:
+        """What a forward may change: buffers, and parameters that are not trained."""
+        frozen = [one for one in self.model.parameters() if not one.requires_grad]
+        return [*self.model.buffers(), *frozen]
+
+    def _set_carried(self, values: list[Tensor]) -> None:
+        with torch.no_grad():
+            for one, value in zip(self._carried(), values, strict=True):
+                one.copy_(value)
 
     def _cast(self, value: Any) -> Any:
         if isinstance(value, Tensor):
