@@ -1,0 +1,329 @@
+"""A plain PyTorch loop beside a field job, as its practitioner has it: what every plan must equal.
+
+One forward of the whole global batch a step. A job that draws, normalizes over the batch, or whose forward changes
+state (`Entry.by_microbatch`) sees the microbatches of a plan instead, replica after replica, each under the seed of its
+rank; buffers, and what else a forward changes, go on from those of replica 0. It uses nothing of the runtime but the
+order of the samples and the seeds, which it must share with it.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from tests.field.entry import Entry
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.overrides import TorchFunctionMode
+from torch.utils.data import default_collate
+
+from trimaran.job import Job
+from trimaran.runtime.feed import sample_order
+from trimaran.runtime.seeds import derive_seed, host_states, restore_host, seed_generators, seeded
+
+
+@dataclass(slots=True, kw_only=True)
+class Plain:
+    """What a run of the plain loop left.
+
+    Attributes:
+        losses: by step
+        gradients: of the first step, before they are clipped, by the name of the parameter; None: it has none
+        first: the `state_dict` after the first step
+        weights: the `state_dict` at the end
+        state: of the optimizer at the end, by the name of the parameter
+        score: the metric at the end; None: there is no evaluation
+    """
+
+    losses: list[float] = field(default_factory=list)
+    gradients: dict[str, Tensor | None] = field(default_factory=dict)
+    first: dict[str, Tensor] = field(default_factory=dict)
+    weights: dict[str, Tensor] = field(default_factory=dict)
+    state: dict[str, dict[str, Any]] = field(default_factory=dict)
+    score: float | None = None
+
+
+NO_ROWS: Mapping[str, int] = MappingProxyType({})
+
+
+class Parameters:
+    """What `Job.optimizer` is promised: an iterable of parameters that also tells their names.
+
+    Args:
+        model: whose
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+
+    def __iter__(self) -> Iterator[nn.Parameter]:
+        return self._model.parameters()
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        return self._model.named_parameters()
+
+
+def train_plainly(
+    entry: Entry, job: Job, steps: int, *, replicas: int = 1, microbatches: int = 1, rows: Mapping[str, int] = NO_ROWS
+) -> Plain:
+    """Train for some steps in a plain loop.
+
+    Args:
+        entry: says what is the loop's own
+        job: its job, perhaps with another optimizer
+        steps: of training
+        replicas: of the plan; they count for jobs by microbatch alone
+        microbatches: of each replica
+        rows: of the operations of the graph, by name, which draw from the generators of their rows
+    """
+    torch.manual_seed(job.seed)
+    model = entry.recomputed() if rows and entry.recomputed is not None else job.model()
+    model = model.double() if job.precision == "fp64" else model
+    entry.modes(model)
+    optimizer: Any = job.optimizer(Parameters(model))  # type: ignore[arg-type]
+    schedule: Any = job.lr_schedule(optimizer) if job.lr_schedule else None
+    shape = (replicas, microbatches, rows) if entry.by_microbatch else (1, 1, NO_ROWS)
+    loop = _Loop(entry, job, model, *shape)
+    found = Plain()
+    for epoch, indices in _batches(job, steps, loop.replicas):
+        if entry.own_step is not None:
+            found.losses.append(entry.own_step(model, optimizer, loop.load(epoch, indices)).item())
+            found.first = found.first or _copied(model)
+            continue
+        found.losses.append(loop.add_gradients(epoch, indices))
+        if not found.gradients:
+            found.gradients = {name: _gradient(parameter) for name, parameter in model.named_parameters()}
+        if job.clip_norm is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), job.clip_norm)
+        optimizer.step()
+        optimizer.zero_grad()
+        if isinstance(schedule, ReduceLROnPlateau):
+            schedule.step(found.losses[-1])
+        elif schedule is not None:
+            schedule.step()
+        found.first = found.first or _copied(model)
+    found.weights = _copied(model)
+    if isinstance(optimizer, torch.optim.Optimizer):
+        found.state = {
+            name: dict(optimizer.state[parameter])
+            for name, parameter in model.named_parameters()
+            if parameter in optimizer.state
+        }
+    if job.evaluation_dataset is not None and job.metric is not None:
+        found.score = loop.evaluate(job.evaluation_dataset())
+    return found
+
+
+class _Rows(TorchFunctionMode):
+    """Operations of other rows than the first draw from the generators of their rows.
+
+    Operations are told by their names in the graph: a leaf module's path, or that of a function, numbered by call.
+
+    Args:
+        model: whose
+        rows: of operations, by name; the first row's may be left out
+        seed: of the job
+        replica: that they are rows of
+    """
+
+    def __init__(self, model: nn.Module, rows: Mapping[str, int], seed: int, replica: int) -> None:
+        super().__init__()
+        self.rows = {name: row for name, row in rows.items() if row}
+        self.streams = {}
+        for row in sorted(set(self.rows.values())):
+            seed_generators(derive_seed(seed, "rank", replica, row))
+            self.streams[row] = host_states()
+        self.calls: Counter[str] = Counter()
+        self.inside = 0
+        self.hooks = []
+        paths = {name.partition("@")[0] for name in self.rows}
+        for path, module in model.named_modules():
+            if path in paths:
+                self.hooks.append(module.register_forward_pre_hook(lambda *_, path=path: self._enter(path, "@")))
+                self.hooks.append(module.register_forward_hook(lambda *_: self._leave()))
+        self.left: list[tuple[int, Any]] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        if self.inside or name not in _DRAWING:
+            return func(*args, **(kwargs or {}))
+        self._enter(name, "_")
+        try:
+            return func(*args, **(kwargs or {}))
+        finally:
+            self._leave()
+
+    def close(self) -> None:
+        for hook in self.hooks:
+            hook.remove()
+
+    def _enter(self, name: str, mark: str) -> None:
+        number = self.calls[name]
+        self.calls[name] += 1
+        row = self.rows.get(f"{name}{mark}{number}" if number else name, 0)
+        self.left.append((row, host_states()))
+        self.inside += 1
+        if row:
+            restore_host(self.streams[row])
+
+    def _leave(self) -> None:
+        row, outside = self.left.pop()
+        self.inside -= 1
+        if row:
+            self.streams[row] = host_states()
+            restore_host(outside)
+
+
+_DRAWING = (
+    "dropout",
+    "scaled_dot_product_attention",
+    "rand",
+    "rand_like",
+    "randn",
+    "randn_like",
+    "randint",
+    "bernoulli",
+)
+
+
+class _Loop:
+    """Forward and backward of global batches."""
+
+    def __init__(
+        self, entry: Entry, job: Job, model: nn.Module, replicas: int, microbatches: int, rows: Mapping[str, int]
+    ) -> None:
+        self.entry, self.job, self.model = entry, job, model
+        self.replicas, self.microbatches = replicas, microbatches
+        self.dataset: Any = job.dataset()
+        self.streams = []
+        for replica in range(replicas):
+            seed_generators(derive_seed(job.seed, "rank", replica, 0))
+            self.streams.append(host_states())
+        self.rows = [_Rows(model, rows, job.seed, replica) for replica in range(replicas)] if any(rows.values()) else []
+
+    def load(self, epoch: int, indices: Iterable[int], dataset: Any = None) -> Any:
+        """A batch; what a data set draws depends on the epoch and the sample alone."""
+        seed = derive_seed(self.job.seed, "samples", epoch)
+        samples = []
+        for index in indices:
+            with seeded(derive_seed(seed, index)):
+                samples.append((self.dataset if dataset is None else dataset)[index])
+        return self._cast((self.job.collate or default_collate)(samples))
+
+    def add_gradients(self, epoch: int, indices: list[int]) -> float:
+        """The mean loss of a global batch, whose gradients are added to those of the model."""
+        parts = max(1, min(self.microbatches, len(indices) // self.replicas))
+        shares = [
+            [self.load(epoch, part.tolist()) for part in share.tensor_split(parts)]
+            for share in torch.tensor(indices).tensor_split(self.replicas)
+        ]
+        weights = [[self._weight(batch, len(indices)) for batch in share] for share in shares]
+        divisor = sum(map(sum, weights))
+        before = [one.detach().clone() for one in self._carried()]
+        after: list[Tensor] = []
+        total = 0.0
+        for replica, share in enumerate(shares):
+            if replica:
+                self._set_carried(before)
+            restore_host(self.streams[replica])
+            for batch, weight in zip(share, weights[replica], strict=True):
+                with self._drawing(replica):
+                    loss = self._loss(batch, weight) * (weight / divisor)
+                loss.backward()
+                total += loss.item()
+            self.streams[replica] = host_states()
+            after = after or [one.detach().clone() for one in self._carried()]
+        self._set_carried(after)
+        return total
+
+    def _drawing(self, replica: int) -> Any:
+        if not self.rows:
+            return nullcontext()
+        self.rows[replica].calls.clear()
+        return self.rows[replica]
+
+    def evaluate(self, dataset: Any) -> float:
+        """The metric of a data set as one batch."""
+        for rows in self.rows:
+            rows.close()
+        batch = self.load(0, range(len(dataset)), dataset)
+        self.model.eval()
+        with torch.no_grad():
+            output = self._call(batch)
+        return float(self.job.metric(output, batch if isinstance(batch, Mapping) else batch[1]))  # type: ignore[misc]
+
+    def _loss(self, batch: Any, weight: float) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.job.precision == "bf16"):
+            output = self._call(batch)
+            if self.job.loss is None:
+                return output.loss  # type: ignore[no-any-return]
+            value = self.job.loss(output, batch if isinstance(batch, Mapping) else batch[1])
+        return value[0] / max(weight, 1) if isinstance(value, tuple) else value
+
+    def _call(self, batch: Any) -> Any:
+        if self.job.loss is None:
+            return self.model(**batch)
+        if isinstance(batch, Mapping):
+            return self.model(batch)
+        inputs = batch[0]
+        return self.model(*inputs) if isinstance(inputs, tuple | list) else self.model(inputs)
+
+    def _weight(self, batch: Any, samples: int) -> float:
+        if self.entry.weight is not None:
+            return self.entry.weight(batch)
+        return float(_first(batch).shape[0]) if self.entry.by_microbatch else float(samples)
+
+    def _carried(self) -> list[Tensor]:
+        """What a forward may change: buffers, and parameters that are not trained."""
+        frozen = [one for one in self.model.parameters() if not one.requires_grad]
+        return [*self.model.buffers(), *frozen]
+
+    def _set_carried(self, values: list[Tensor]) -> None:
+        with torch.no_grad():
+            for one, value in zip(self._carried(), values, strict=True):
+                one.copy_(value)
+
+    def _cast(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return value.double() if value.is_floating_point() and self.job.precision == "fp64" else value
+        if isinstance(value, Mapping):
+            return {key: self._cast(part) for key, part in value.items()}
+        return type(value)(self._cast(part) for part in value) if isinstance(value, tuple | list) else value
+
+
+def _batches(job: Job, steps: int, replicas: int) -> Iterator[tuple[int, list[int]]]:
+    dataset: Any = job.dataset()
+    step = epoch = 0
+    while True:
+        if job.sampler is not None:
+            order = list(job.sampler(dataset, epoch))
+        else:
+            order = sample_order(len(dataset), seed=job.seed, epoch=epoch).tolist()
+        for start in range(0, len(order), job.global_batch_size):
+            indices = order[start : start + job.global_batch_size]
+            if len(indices) >= replicas:
+                yield epoch, indices
+                step += 1
+            if step == steps:
+                return
+        epoch += 1
+
+
+def _first(value: Any) -> Tensor:
+    while not isinstance(value, Tensor):
+        value = next(iter(value.values() if isinstance(value, Mapping) else value))
+    return value
+
+
+def _gradient(parameter: nn.Parameter) -> Tensor | None:
+    gradient = parameter.grad
+    if gradient is None:
+        return None
+    return gradient.to_dense().clone() if gradient.is_sparse else gradient.clone()
+
+
+def _copied(model: nn.Module) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in model.state_dict().items() if isinstance(value, Tensor)}

@@ -1,0 +1,93 @@
+"""Some of the matrix: jobs as practitioners write them train as a plain loop does, or are refused before they train.
+
+All of it is `benchmarks/matrix/run.py`. Here four steps of AdamW: losses, gradients of the first step, weights, buffers
+and the optimizer's state to 1e-10.
+"""
+
+import dataclasses
+import os
+import pickle
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from tests.field.catalog import CATALOG
+from tests.field.cells import KINDS, OPTIMIZERS, Answer, Cell, Stage, compare, run_job
+from tests.field.reference import train_plainly
+from tests.forks.client import server
+from torch import Tensor
+
+STEPS = 4
+LIMIT_S = 100.0
+
+EQUAL = {
+    "resnet": ("one", "dp2", "zero1"),
+    "vit_dropout": ("m2", "dp2", "memory"),
+    "backbone_in_eval": ("one", "p2p"),
+    "spectral": ("m2", "zero3"),
+}
+"""Cells that are right, and must not become refusals."""
+
+REFUSED = {"simclr": ("tp2",)}
+"""Cells that cannot be right."""
+
+
+def write_cells(path: str, name: str, kinds: Sequence[str]) -> None:
+    """The cells of a job, in a process that can be forked: it has one thread."""
+    Path(path).write_bytes(pickle.dumps(list(run_job(name, kinds, ("adamw",), steps=STEPS))))
+
+
+def cells_of(name: str, kinds: Sequence[str], folder: Path) -> dict[str, Cell]:
+    found, output = folder / "cells", folder / "output"
+    with output.open("wb") as stream, Path(os.devnull).open("rb") as nothing:
+        streams = (nothing.fileno(), stream.fileno(), stream.fileno())
+        process = server().fork(
+            write_cells, str(found), name, kinds, streams=streams, environment=dict(os.environ), folder=folder
+        )
+    try:
+        assert process.wait(LIMIT_S) == 0, output.read_text()
+    finally:
+        process.end()
+    return {cell.kind: cell for cell in pickle.loads(found.read_bytes())}  # noqa: S301
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", sorted({*EQUAL, *REFUSED}))
+def test_a_job_is_right_or_refused(name: str, tmp_path: Path) -> None:
+    kinds = (*EQUAL.get(name, ()), *REFUSED.get(name, ()))
+    found = cells_of(name, kinds, tmp_path)
+    assert set(found) == set(kinds)
+    for kind, cell in found.items():
+        assert cell.verdict == ("equal" if kind in EQUAL.get(name, ()) else "refused"), f"{kind}: {cell.detail}"
+
+
+def test_what_differs_is_seen() -> None:
+    """The plain loop beside itself, then with one number of each kind moved by more than rounding."""
+    entry = CATALOG["temperature"]
+    job = dataclasses.replace(entry.job(), optimizer=OPTIMIZERS["adamw"])
+    plain = train_plainly(entry, job, STEPS)
+    first = Stage(
+        weights=plain.first, gradients={name: one for name, one in plain.gradients.items() if one is not None}
+    )
+    last = Stage(weights=plain.weights, state=plain.state)
+    same = Answer(losses=tuple(plain.losses), first=first, last=last)
+    assert compare(entry, plain, [same]) == ("equal", "")
+    moments = {**plain.state["temperature"], "exp_avg": plain.state["temperature"]["exp_avg"] * 1.001}
+    for moved in (
+        dataclasses.replace(same, losses=tuple(loss + 1e-9 for loss in plain.losses)),
+        dataclasses.replace(same, first=dataclasses.replace(first, gradients=_moved(first.gradients))),
+        dataclasses.replace(same, last=dataclasses.replace(last, weights=_moved(plain.weights))),
+        dataclasses.replace(same, last=dataclasses.replace(last, state={**plain.state, "temperature": moments})),
+        dataclasses.replace(same, first=dataclasses.replace(first, apart="parameter temperature")),
+    ):
+        assert compare(entry, plain, [moved])[0] == "different"
+
+
+def _moved(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {**tensors, "temperature": tensors["temperature"] * (1 + 1e-8)}
+
+
+def test_every_family_and_kind_is_there() -> None:
+    assert len(CATALOG) >= 42
+    assert {"vision", "language", "generative", "structured", "adapted"} == {entry.family for entry in CATALOG.values()}
+    assert len(KINDS) == 11
