@@ -508,6 +508,8 @@ def gpt_fp16() -> Job:
         clip_norm=1.0,
         lr_schedule=lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5),
     )
+
+
 def wayward_adamw() -> Job:
     """Which parameters have a gradient depends on the data. Batches of 7 from 94 samples: the last one of 3."""
     return _wayward(lambda parameters: torch.optim.AdamW(parameters, lr=1e-2, weight_decay=0.3))

@@ -29,10 +29,12 @@ from tests.field.entry import Entry
 from tests.field.reference import Plain, train_plainly
 
 from trimaran.errors import InfeasibleError, InputError
-from trimaran.graph.capture import Capture, capture
+from trimaran.graph.behaviour import weighed
+from trimaran.graph.capture import Capture, capture_and_look
 from trimaran.graph.types import Graph
 from trimaran.graph.units import sharding_units
 from trimaran.job import Job
+from trimaran.program.exactness import check_exact
 from trimaran.program.lower import lower, lower_evaluation
 from trimaran.program.segments import segment_ops
 from trimaran.program.shards import find_shards, why_not
@@ -200,7 +202,7 @@ def _cells(name: str, kinds: Sequence[str], optimizers: Sequence[str], steps: in
 def _captured(job: Job) -> tuple[Capture, None] | tuple[None, tuple[Verdict, str]]:
     signal.alarm(CAPTURE_S)
     try:
-        return capture(job), None
+        return capture_and_look(job), None
     except Exception as error:  # noqa: BLE001 whatever it is, it is what a user would see
         return None, _raised(error, "capture: ", before=True)
     finally:
@@ -253,6 +255,7 @@ class Answer:
 def _run(entry: Entry, job: Job, kind: Kind, made: Capture, plain: dict[Any, Plain], steps: int) -> tuple[Verdict, str]:
     try:
         strategy = kind.fit(made.graph)
+        check_exact(made.graph.behaviour, strategy)
     except Exception as error:  # noqa: BLE001
         return _raised(error, "", before=True)
     with tempfile.TemporaryDirectory(prefix="field-") as folder:
@@ -370,7 +373,7 @@ def _train(
         world = _world(rank, strategy.devices, folder)
         batch = full_batch(job.global_batch_size, strategy)
         executor = Executor(
-            job,
+            weighed(job, made.graph.behaviour),
             strategy,
             lower(made.graph, strategy, batch=batch, clip=job.clip_norm is not None),
             lower_evaluation(made.graph, strategy, batch=batch),

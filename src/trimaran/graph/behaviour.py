@@ -4,7 +4,8 @@
 Plain data, so that a rank, a planner and a table for people read the same.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from trimaran.job import Job
@@ -84,6 +85,41 @@ class Weight:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerTraits:
+    """What a job's optimizer does with its parameters.
+
+    Attributes:
+        class_name: of the optimizer; empty where nothing is trained
+        separable: every parameter is updated as it would be alone
+        elementwise: so is every element of it
+        needs_closure: its step computes the loss again, or comes in two halves
+        draws: its step draws random numbers
+        hooked: hooks were registered on its step
+        needs_metric: the schedule's step needs a metric
+        extra: parameters that it holds and was not given, by name where the model has them
+        foreign: those of them that the model has not
+        missing: names of parameters that it was given and does not hold: they are not updated
+        reason: what it does otherwise, where it is not elementwise
+        tried: names of those that stood for all
+        options: for each name, the options of its group: at first, and after each of a few steps of the schedule
+    """
+
+    class_name: str = ""
+    separable: bool = True
+    elementwise: bool = True
+    needs_closure: bool = False
+    draws: bool = False
+    hooked: bool = False
+    needs_metric: bool = False
+    extra: tuple[str, ...] = ()
+    foreign: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    reason: str = ""
+    tried: tuple[str, ...] = ()
+    options: Mapping[str, tuple[Mapping[str, Any], ...]] = field(default_factory=dict, repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Behaviour:
     """What a job was seen to do.
 
@@ -114,6 +150,8 @@ class Behaviour:
         dtypes: dtypes of parameters that are not that of the job, with the first parameter of each
         inner_backward: gradients are computed inside the forward or the loss
         compiled: the factory returns a model that is compiled already
+        optimizer: what the optimizer does with its parameters
+        precision: of the job
         accepted: the user has asked for plans that train something else, too
         seconds: what it took to look [s]
     """
@@ -143,6 +181,8 @@ class Behaviour:
     dtypes: tuple[tuple[str, str], ...] = ()
     inner_backward: bool = False
     compiled: bool = False
+    optimizer: OptimizerTraits = field(default_factory=OptimizerTraits)
+    precision: str = "fp32"
     accepted: bool = False
     seconds: float = 0.0
 

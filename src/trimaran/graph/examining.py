@@ -36,6 +36,7 @@ from trimaran.graph.batches import SUMMED, call_model, cast_batch, is_sliceable,
 from trimaran.graph.behaviour import Behaviour, Reduction, Weight
 from trimaran.graph.data_faults import describe
 from trimaran.graph.hooks import has_user_hooks, without_user_hooks
+from trimaran.graph.optimizers import optimizer_traits
 from trimaran.graph.sample import SAMPLES, Samples, differing_sizes
 from trimaran.graph.training_mode import begin_training, parts_in_evaluation, was_in_evaluation
 from trimaran.graph.untouched import device_of, precision_context, quiet, untouched
@@ -72,7 +73,7 @@ def examine(job: Job, model: nn.Module, *, too_large: bool = False) -> Behaviour
         InputError: the data cannot be read
     """
     started_s = time.perf_counter()
-    found = _from_model(model)
+    found = replace(_from_model(model), optimizer=optimizer_traits(job, model), precision=job.precision)
     if too_large:
         return replace(found, not_looked="the model is too large to run here")
     samples = Samples(job, device_of(model), most=SCANNED)

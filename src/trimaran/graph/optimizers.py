@@ -16,7 +16,7 @@ import inspect
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, overload
 
 import torch
@@ -24,6 +24,7 @@ from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from trimaran.errors import InputError
+from trimaran.graph.behaviour import OptimizerTraits
 from trimaran.graph.untouched import preserved_randomness, quiet
 from trimaran.job import Job
 from trimaran.user_errors import told
@@ -93,41 +94,6 @@ def named_in(model: nn.Module, parameters: Iterable[nn.Parameter]) -> Trained:
     """
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     return Trained((names[id(parameter)], parameter) for parameter in parameters)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OptimizerTraits:
-    """What a job's optimizer does with its parameters.
-
-    Attributes:
-        class_name: of the optimizer; empty where nothing is trained
-        separable: every parameter is updated as it would be alone
-        elementwise: so is every element of it
-        needs_closure: its step computes the loss again, or comes in two halves
-        draws: its step draws random numbers
-        hooked: hooks were registered on its step
-        needs_metric: the schedule's step needs a metric
-        extra: parameters that it holds and was not given, by name where the model has them
-        foreign: those of them that the model has not
-        missing: names of parameters that it was given and does not hold: they are not updated
-        reason: what it does otherwise, where it is not elementwise
-        tried: names of those that stood for all
-        options: for each name, the options of its group: at first, and after each of a few steps of the schedule
-    """
-
-    class_name: str = ""
-    separable: bool = True
-    elementwise: bool = True
-    needs_closure: bool = False
-    draws: bool = False
-    hooked: bool = False
-    needs_metric: bool = False
-    extra: tuple[str, ...] = ()
-    foreign: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
-    reason: str = ""
-    tried: tuple[str, ...] = ()
-    options: Mapping[str, tuple[Mapping[str, Any], ...]] = field(default_factory=dict, repr=False, compare=False)
 
 
 def make_optimizer(job: Job, parameters: Trained) -> Any:

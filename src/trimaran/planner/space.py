@@ -17,7 +17,7 @@ from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.shapes import SCHEDULES, shapes
 from trimaran.program import Strategy
 from trimaran.program.buckets import DEFAULT_BUCKET_BYTES, FIRST_BUCKET_BYTES, gradient_buckets
-from trimaran.program.exactness import demand_of, objection
+from trimaran.program.exactness import objection
 from trimaran.program.nodes import even_nodes
 from trimaran.program.types import Execution
 from trimaran.program.updating import scaling_obstacle
@@ -138,7 +138,7 @@ def _different(graph: Graph, sizes: Sequence[int], execution: Execution) -> tupl
 
 def _objection(strategy: Strategy, graph: Graph, batch: int) -> Rejection | None:
     shares = strategy.dp * strategy.microbatches
-    inexact = objection(graph.behaviour, demand_of(strategy))
+    inexact = objection(graph.behaviour, strategy)
     if inexact is not None:
         return Rejection(strategy=strategy, cause="inexact", reason=inexact)
     if strategy.pp > 1 and not strategy.parts and not graph.cuts:

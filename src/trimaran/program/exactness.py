@@ -6,83 +6,61 @@ sees the same parts; it is no objection.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from trimaran.errors import InputError
 from trimaran.graph.behaviour import Behaviour
-from trimaran.program.types import Strategy
+from trimaran.program.strategy import Part, Shard, Strategy
+from trimaran.program.updating import update_obstacle
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Demand:
-    """What a kind of plan does to a job.
-
-    Attributes:
-        replicas: parts of a batch are seen by different ranks
-        microbatches: parts of a batch are seen in turn
-        divided: ranks run parts of the network
-        owned: a parameter is updated on one rank only, or a share of it
-    """
-
-    replicas: bool = False
-    microbatches: bool = False
-    divided: bool = False
-    owned: bool = False
-
-
-KINDS: dict[str, Demand] = {
-    "one device": Demand(),
-    "accumulation": Demand(microbatches=True),
-    "data parallel": Demand(replicas=True),
-    "ZeRO-1": Demand(replicas=True, owned=True),
-    "ZeRO-2": Demand(replicas=True, owned=True),
-    "ZeRO-3": Demand(replicas=True, owned=True),
-    "p2p": Demand(replicas=True, owned=True),
-    "pipeline": Demand(microbatches=True, divided=True, owned=True),
-    "tensor parallel": Demand(divided=True, owned=True),
-    "placement": Demand(divided=True, owned=True),
-    "memory plan": Demand(),
+KINDS: dict[str, Strategy] = {
+    "one device": Strategy(),
+    "accumulation": Strategy(microbatches=2),
+    "data parallel": Strategy(dp=2),
+    "ZeRO-1": Strategy(dp=2, zero=1),
+    "ZeRO-2": Strategy(dp=2, zero=2),
+    "ZeRO-3": Strategy(dp=2, zero=3),
+    "p2p": Strategy(dp=2, sync="p2p"),
+    "pipeline": Strategy(pp=2, microbatches=2, boundaries=("",)),
+    "tensor parallel": Strategy(tp=2, shards=(Shard(op="", style="column"),)),
+    "placement": Strategy(pp=2, parts=(Part(ops=(), row=0), Part(ops=(), row=1))),
+    "memory plan": Strategy(memory_bytes=1),
 }
-"""The kinds of `trimaran check`, and what each does."""
+"""The kinds of `trimaran check`, each with a strategy of it that says what it does to a job."""
 
 
-def demand_of(strategy: Strategy) -> Demand:
-    """What a strategy does to a job."""
-    return Demand(
-        replicas=strategy.dp > 1,
-        microbatches=strategy.microbatches > 1,
-        divided=strategy.pp * strategy.tp > 1 or bool(strategy.parts) or bool(strategy.shards),
-        owned=strategy.zero > 0 or strategy.sync == "p2p" or strategy.pp > 1,
-    )
-
-
-def objection(behaviour: Behaviour | None, demand: Demand) -> str | None:
+def objection(behaviour: Behaviour | None, strategy: Strategy) -> str | None:
     """Why a kind of plan is refused, as it would train something else than the job; None: it is not.
 
     Nothing is refused where nobody has looked, or the user has accepted that.
 
     Args:
         behaviour: what was seen of the job
-        demand: what the kind of plan does
+        strategy: a plan of that kind
 
     Example:
         >>> seen = Behaviour(reduction="batch", microbatches=0.94, replicas=0.94, tolerance=1e-7)
-        >>> objection(seen, Demand()) is None
+        >>> objection(seen, Strategy()) is None
         True
-        >>> objection(seen, Demand(replicas=True))[:58]
+        >>> objection(seen, Strategy(dp=2))[:58]
         'the loss of a batch is not made of the losses of its parts'
     """
-    return None if behaviour is None or behaviour.accepted else difference(behaviour, demand)
+    if behaviour is None:
+        return None
+    # This is no difference that one could accept: the runtime has no way of doing it.
+    obstacle = update_obstacle(strategy, behaviour.optimizer, precision=behaviour.precision)
+    if obstacle or behaviour.accepted:
+        return obstacle or None
+    return difference(behaviour, strategy)
 
 
-def difference(behaviour: Behaviour, demand: Demand) -> str | None:
-    """How a kind of plan would train something else than the job, accepted or not; None: it would not.
+def difference(behaviour: Behaviour, strategy: Strategy) -> str | None:
+    """How gradients would be others than those of the whole batch, accepted or not; None: they would not.
 
     Args:
         behaviour: what was seen of the job
-        demand: what the kind of plan does
+        strategy: by which it is run
     """
-    return next(_objections(behaviour, demand), None)
+    return next(_objections(behaviour, strategy), None)
 
 
 def check_exact(behaviour: Behaviour | None, strategy: Strategy) -> None:
@@ -95,7 +73,7 @@ def check_exact(behaviour: Behaviour | None, strategy: Strategy) -> None:
     Raises:
         InputError: with the reason
     """
-    found = objection(behaviour, demand_of(strategy))
+    found = objection(behaviour, strategy)
     if found is not None:
         raise InputError(
             f"{strategy.name} would train something else than this job: {found}. To train it all the same: "
@@ -104,25 +82,24 @@ def check_exact(behaviour: Behaviour | None, strategy: Strategy) -> None:
         )
 
 
-def _objections(seen: Behaviour, demand: Demand) -> Iterator[str]:
+def _objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
+    replicas, microbatches = strategy.dp > 1, strategy.microbatches > 1
     if seen.reduction == "gathers":
-        if demand.microbatches or demand.divided:
+        if microbatches or strategy.pp * strategy.tp > 1:
             yield (
                 "the loss gathers across ranks: only replicas with one microbatch each see the whole batch; use "
                 "--dp, with --microbatches 1"
             )
-        elif demand.replicas and not seen.replicates:
+        elif replicas and not seen.replicates:
             yield (
                 f"the loss gathers across ranks, and gradients still differ by up to {_share(seen.replicas)} from "
                 "those of the whole batch: gather with torch.distributed.nn.all_gather, which has a backward"
             )
         return
-    for parts, what, holds, difference in (
-        (demand.replicas, "on several ranks", seen.replicates, seen.replicas),
-        (demand.microbatches, "in microbatches", seen.splits, seen.microbatches),
-    ):
-        if parts and not holds:
-            yield _why(seen, what, difference)
+    if replicas and not seen.replicates:
+        yield _why(seen, "on several ranks", seen.replicas)
+    if microbatches and not seen.splits:
+        yield _why(seen, "in microbatches", seen.microbatches)
 
 
 def _why(seen: Behaviour, what: str, difference: float | None) -> str:

@@ -8,7 +8,7 @@ What is not elementwise may still be right under zero=2 and 3, on tensors that k
 tries that where it has the ranks.
 """
 
-from trimaran.graph.optimizers import OptimizerTraits
+from trimaran.graph.behaviour import OptimizerTraits
 from trimaran.program.strategy import Strategy
 
 

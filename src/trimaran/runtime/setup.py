@@ -8,8 +8,9 @@ import torch.distributed as dist
 from torch import nn
 
 from trimaran.errors import InputError
+from trimaran.graph.behaviour import OptimizerTraits
 from trimaran.graph.capture import Capture
-from trimaran.graph.optimizers import OptimizerTraits, named_in
+from trimaran.graph.optimizers import named_in
 from trimaran.graph.types import Graph
 from trimaran.graph.use import ParameterUse
 from trimaran.job import Job

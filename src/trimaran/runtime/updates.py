@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from trimaran.errors import InputError
+from trimaran.graph.behaviour import OptimizerTraits
 from trimaran.graph.optimizers import (
-    OptimizerTraits,
     Trained,
     check_closure,
     differing_option,

@@ -10,7 +10,7 @@ from trimaran.graph.behaviour import weighed
 from trimaran.job import Job
 from trimaran.planner import EpochData
 from trimaran.program import Strategy
-from trimaran.program.exactness import demand_of, difference
+from trimaran.program.exactness import difference
 from trimaran.program.feeding import IN_LINE, Feeding
 from trimaran.session.calibrated import Calibrated, find_calibrated
 from trimaran.session.jobs import JobSource
@@ -135,5 +135,5 @@ def inexactness(graph: Graph, strategy: Strategy) -> tuple[str, ...]:
         strategy: that is run
     """
     seen = graph.behaviour
-    found = difference(seen, demand_of(strategy)) if seen is not None and seen.accepted else None
+    found = difference(seen, strategy) if seen is not None and seen.accepted else None
     return () if found is None else (f"accepted, though it trains something else: {found}",)

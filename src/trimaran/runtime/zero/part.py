@@ -12,8 +12,9 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from trimaran.errors import InputError
+from trimaran.graph.behaviour import OptimizerTraits
 from trimaran.graph.capture import Capture
-from trimaran.graph.optimizers import OptimizerTraits, named_in
+from trimaran.graph.optimizers import named_in
 from trimaran.graph.use import ParameterUse
 from trimaran.job import Job
 from trimaran.program.buckets import gradient_buckets

@@ -10,8 +10,8 @@ from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from trimaran.errors import InputError
+from trimaran.graph.behaviour import OptimizerTraits
 from trimaran.graph.optimizers import (
-    OptimizerTraits,
     Trained,
     differing_option,
     equal_values,
