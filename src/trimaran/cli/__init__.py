@@ -4,6 +4,7 @@ import typer
 
 from trimaran.cli import (
     calibrate,
+    check,
     clusters,
     converge,
     crossover,
@@ -33,6 +34,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command()(check.check)
 app.command()(train.train)
 app.command()(plan.plan)
 app.command()(place.place)
