@@ -24,6 +24,7 @@ from trimaran.program.types import Strategy
 from trimaran.runtime.executor import Executor
 from trimaran.runtime.feed import sample_order
 from trimaran.runtime.seeds import derive_seed, seeded
+from trimaran.runtime.verification import Verifier
 from trimaran.runtime.world import World
 
 TOLERANCE = {"rtol": 0.0, "atol": 1e-10}
@@ -181,6 +182,25 @@ def test_batches_in_which_samples_are_not_seen_train_as_in_a_plain_loop(tmp_path
 def run_order(own: Job) -> Iterator[list[int]]:
     for epoch in range(2):
         yield from in_batches(sample_order(ROWS, seed=own.seed, epoch=epoch).tolist())
+
+
+def verify(world: World, names: list[str]) -> list[int]:
+    """Steps of each job that were the same in one process, which goes through the data by itself."""
+    found = []
+    for name in names:
+        executor = open_job(world, name, Strategy(dp=2, microbatches=2))
+        feed, verifier = executor.feed(), Verifier(executor, JOBS[name](), Strategy(dp=2, microbatches=2), world)
+        for share in feed.shares():
+            verifier.step(share, epoch=feed.epoch, index=feed.index - 1)
+        found.append(verifier.verified.steps)
+        executor.close()
+    return found
+
+
+@pytest.mark.timeout(120)
+def test_verification_sees_the_same_samples(tmp_path: Path) -> None:
+    found = launch(verify, (list(REFERENCES),), ranks=2, log_dir=tmp_path, device="cpu")
+    assert found[0] == [4, 4, 4]
 
 
 def evaluate(world: World, name: str, strategy: Strategy) -> float:

@@ -19,6 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from trimaran.errors import InputError
 from trimaran.graph.batches import call_model, compute_loss
+from trimaran.graph.datasets import is_stream
 from trimaran.graph.sample import make_model
 from trimaran.job import Job, Precision
 from trimaran.runtime.feed import Feed
@@ -207,7 +208,8 @@ class PlainTraining:
             microbatches=microbatches,
             replica=replica,
             reads=True,
-            dataset=self._dataset,
+            # A stream that keeps its place is gone through by one feed.
+            dataset=None if is_stream(self._dataset) else self._dataset,
         )
 
     def _widened(self) -> nn.Module:
