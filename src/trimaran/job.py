@@ -57,9 +57,9 @@ class Job:
             a name of the catalog; None: not known
         sampler: the order of an epoch: from the data set and the number of the epoch, from 0, to indices, as
             `torch.utils.data.Sampler` iterates them; None: a random permutation under the seed
-        on_step: called on every rank after each training step with the session, the number of the step from 0, and
-            `{"loss": float}`; never while a plan is made
-        on_epoch: called on every rank after each epoch with the session, the number of the epoch from 0, and
+        on_step: called on every rank after each training step with the `Session`, the number of the step from 0, and
+            `{"loss": float}`; never while a plan is made; what it may change is in docs/runtime.md
+        on_epoch: called on every rank after each epoch with the `Session`, the number of the epoch from 0, and
             `{"loss": float}`, with "metric" where there is an evaluation
         loss_weight: from a batch, what its loss is a mean over, where that is not its samples: for a loss over tokens
             `lambda batch: (batch["labels"] != -100).sum()`; None: found out, from a few batches of the training data

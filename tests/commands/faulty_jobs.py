@@ -93,5 +93,26 @@ class Torn(TensorDataset):
         return super().__getitem__(index)
 
 
+class Stumbling(nn.Linear):
+    """A layer whose forward raises."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        raise LookupError("no such layer")
+
+
+def raises_in_forward() -> Job:
+    return dataclasses.replace(good(), model=lambda: nn.Sequential(nn.Linear(8, 16), Stumbling(16, 2)))
+
+
+def raises_in_callback() -> Job:
+    """Its callback raises in the third step of a training, and at once in anything else."""
+
+    def on_step(session, step, metrics):  # type: ignore[no-untyped-def]
+        if step == 2 or session.steps != step + 1:
+            raise LookupError("no such log")
+
+    return dataclasses.replace(good(), on_step=on_step)
+
+
 def raises_at_five() -> Job:
     return dataclasses.replace(good(), dataset=lambda: Torn(*make_data(64).tensors), global_batch_size=64)

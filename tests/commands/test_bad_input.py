@@ -36,6 +36,30 @@ def test_wrong_input_is_told_and_leaves_nothing(arguments: list[str], code: int,
     assert not list(tmp_path.iterdir())
 
 
+def test_what_the_users_code_raises_is_told_by_its_lines(tmp_path: Path) -> None:
+    """A model that fails is wrong input; a callback that raises in a run, and only there, has failed the run."""
+    done = trimaran("plan", f"{JOBS}:raises_in_forward", cwd=tmp_path)
+    assert_told(done, 2, "LookupError: no such layer", "in forward", 'raise LookupError("no such layer")')
+    assert done.stderr.count("\n") <= 4
+    done = trimaran("train", f"{JOBS}:raises_in_callback", "--devices", "1", cwd=tmp_path)
+    assert_told(
+        done,
+        5,
+        "rank 0 raised LookupError: no such log\n    in Job.on_step after step 2\n",
+        'in on_step\n        raise LookupError("no such log")',
+        "The whole traceback is in runs/",
+    )
+    assert len(done.stderr.strip().splitlines()) <= 12
+
+
+def test_a_variable_asks_for_the_whole_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRIMARAN_DEBUG", "1")
+    done = trimaran("plan", f"{JOBS}:raises_in_forward", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("Traceback (most recent call last):")
+    assert "run_whole" in done.stderr
+
+
 def test_an_error_is_an_object_with_json(tmp_path: Path) -> None:
     done = trimaran("plan", "digit", "--json", cwd=tmp_path)
     error = json.loads(done.stdout)["error"]

@@ -18,6 +18,7 @@ from trimaran.job import Job
 from trimaran.program.types import COLLECTIVES, Instruction, Kind
 from trimaran.runtime.deferral import Deferred
 from trimaran.runtime.exchanges import Exchanges, microbatch_of, segment_of
+from trimaran.runtime.loss_sums import as_number
 from trimaran.runtime.losses import loss_term
 from trimaran.runtime.passages import backward_roots, return_gradients
 from trimaran.runtime.precision import autocast
@@ -207,8 +208,7 @@ class Interpreter:
         self._keep(instruction, state, made)
         if stage.is_last and self._job.metric is not None:
             target = split_batch(batch, own_loss=self._job.loss is None)[2]
-            value = float(self._job.metric(output, target))
-            state.metrics.append((value, state.sizes[microbatch]))
+            state.metrics.append((as_number(self._job.metric(output, target)), state.sizes[microbatch]))
 
     def _send_forward(self, instruction: Instruction, state: State) -> None:
         self._exchanges.send_forward(instruction, state)

@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
-from trimaran.errors import ExecutionError
+from trimaran.errors import ExecutionError, InputError
 from trimaran.runtime.state import State
 from trimaran.runtime.streams import fetch
 from trimaran.runtime.world import World
@@ -40,6 +41,20 @@ def own_metric(state: State, device: str) -> torch.Tensor:
     total = math.fsum(value * samples for value, samples in state.metrics)
     samples = sum(samples for _, samples in state.metrics)
     return torch.tensor([total, float(samples)], dtype=torch.float64, device=device)
+
+
+def as_number(value: Any) -> float:
+    """What a job's metric returned.
+
+    Raises:
+        InputError: no number
+    """
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(
+            f"Job.metric returns a number, the mean over the samples of the batch; it returned a {type(value).__name__}"
+        ) from error
 
 
 class LossSums:

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from trimaran.errors import ExecutionError, InputError
 from trimaran.runtime.failures import LINES_OF_LOG, Failure, find_cause, is_peer_failure, to_error
 
@@ -50,3 +52,10 @@ def test_a_log_that_is_not_kept_is_not_named(tmp_path: Path) -> None:
     for error in (silent, ended, raised):
         assert "log" not in error.figures
         assert str(log) not in " ".join([str(error), *getattr(error, "__notes__", [])])
+
+
+def test_what_the_user_raises_is_no_complaint_about_a_peer() -> None:
+    """Whatever its words: the others lose contact because of it."""
+    with pytest.raises(RuntimeError) as caught:
+        raise RuntimeError("remote socket timed out")
+    assert not is_peer_failure(caught.value)

@@ -116,6 +116,7 @@ def prepare_task(source: JobSource, request: ConvergeRequest) -> Task:
     """
     job = source.make()
     _check_metric(job, source.reference)
+    _check_callbacks(job, source.reference)
     from trimaran.cluster.detect import detect_cluster
     from trimaran.graph.capture import capture_and_look
     from trimaran.session.preparing import epoch_data
@@ -177,6 +178,17 @@ def _check_metric(job: Job, reference: str) -> None:
             f"the job {reference} has no {' and no '.join(missing)}, so nothing says when it has learned enough: give "
             f"Job({', '.join(f'{name}=...' for name in missing)})",
             missing=", ".join(missing),
+        )
+
+
+def _check_callbacks(job: Job, reference: str) -> None:
+    given = [name for name in ("on_step", "on_epoch") if getattr(job, name) is not None]
+    if given:
+        names = " and ".join(f"Job.{name}" for name in given)
+        raise InputError(
+            f"the job {reference} has {names}, which may change what is learned, and the runs of a curve call no "
+            "callbacks: leave them out of the job that is measured, where they only watch",
+            callbacks=", ".join(given),
         )
 
 

@@ -1,0 +1,40 @@
+"""Of a traceback, the lines that are the user's."""
+
+import pytest
+import torch
+from torch import nn
+
+from trimaran.errors import InputError
+from trimaran.user_errors import innermost_lines, raised_by_user, told, user_lines, users
+
+
+def fail() -> None:
+    raise LookupError("no such thing")
+
+
+def caught(do) -> Exception:  # type: ignore[no-untyped-def]
+    with pytest.raises(Exception) as found:  # noqa: PT011 whatever it is
+        do()
+    return found.value
+
+
+def test_the_innermost_lines_of_the_user_are_told_with_their_code() -> None:
+    lines = told(caught(fail)).splitlines()
+    assert lines[0] == "LookupError: no such thing"
+    assert lines[-2].endswith("test_user_errors.py:12, in fail")
+    assert lines[-1] == '        raise LookupError("no such thing")'
+
+
+def test_what_a_library_raises_is_told_by_the_line_that_called_it() -> None:
+    error = caught(lambda: nn.Linear(2, 2)(torch.ones(1, 3)))
+    assert user_lines(error)[-1] == "        error = caught(lambda: nn.Linear(2, 2)(torch.ones(1, 3)))"
+    assert not raised_by_user(error)
+    assert raised_by_user(caught(fail))
+    assert "linear.py" in innermost_lines(error)[-1]
+
+
+def test_a_function_of_the_user_that_raises_is_wrong_input() -> None:
+    with pytest.raises(InputError, match=r"Job.model failed: LookupError: no such thing\n"), users("Job.model"):
+        fail()
+    with pytest.raises(InputError, match=r"^as it is$"), users("Job.model"):
+        raise InputError("as it is")
