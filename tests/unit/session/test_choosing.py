@@ -11,7 +11,7 @@ from trimaran.costs.tables import WholeCost, WholeKey
 from trimaran.costs.traced import TracedStep
 from trimaran.errors import ExecutionError
 from trimaran.job import Job
-from trimaran.planner import EpochData, Search, enumerate_strategies
+from trimaran.planner import Candidate, EpochData, Search, enumerate_strategies
 from trimaran.program.types import Execution
 from trimaran.session.choosing import WORTH_COMPILING_S, find_best, microbatch_sizes
 from trimaran.session.request import PlanRequest
@@ -85,6 +85,25 @@ def test_a_long_training_that_cannot_be_compiled_is_planned_without() -> None:
     assert executions(found) == {"eager"}
     reasons = {one.reason for one in found.rejected if one.strategy.execution == "compiled"}
     assert reasons == {"it could not be compiled here: there is no compiler"}
+
+
+def test_what_fails_in_its_trial_run_is_rejected_with_the_reason_and_another_plan_is_made() -> None:
+    tried: list[str] = []
+
+    def rehearse(candidate: Candidate, table: CostTable) -> CostTable | None:
+        tried.append(candidate.strategy.name)
+        if candidate.strategy.dp > 1:
+            raise ExecutionError("rank 1 died")
+        return None
+
+    request = PlanRequest(execution="eager")
+    measured = Measured()
+    found, _ = find_best(job(2), GRAPH, CLUSTER, EpochData(samples=1600), request, measured, trace_nothing, rehearse)
+    assert tried[0] == "dp2"
+    assert found.chosen.strategy.name == tried[-1]
+    assert found.chosen.strategy.dp == 1
+    (reason,) = {one.reason for one in found.rejected if one.strategy.name == "dp2"}
+    assert reason == "a trial run of dp2 failed: rank 1 died"
 
 
 def test_a_short_training_is_not_compiled_for_and_the_figures_say_why() -> None:
