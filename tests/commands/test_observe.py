@@ -176,7 +176,7 @@ def test_a_sitecustomize_that_stands_behind_ours_still_runs(tmp_path: Path, monk
     ("way", "package", "evaluations"), [("huggingface", "transformers", 3), ("lightning", "pytorch_lightning", 4)]
 )
 def test_scripts_of_trainers_are_observed_as_they_are(way: str, package: str, evaluations: int, tmp_path: Path) -> None:
-    """40 steps of two batches of four; the evaluation after each tenth step is in the step that follows. Lightning tries one first."""
+    """40 steps of two batches of four. Three evaluations are in the step that follows; Lightning tries one first."""
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed")
     script = str(Path(__file__).with_name("trained_by_others.py"))
