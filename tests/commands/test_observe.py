@@ -1,5 +1,6 @@
 """`trimaran observe` around scripts that know nothing of it."""
 
+import importlib.util
 import json
 import re
 import subprocess
@@ -169,3 +170,35 @@ def test_a_sitecustomize_that_stands_behind_ours_still_runs(tmp_path: Path, monk
     done = new_trimaran("observe", "--", sys.executable, "-c", "import torch", cwd=tmp_path)
     # Once in the command itself, and once in ours.
     assert done.stdout.count("mine ran") == 2
+
+
+@pytest.mark.parametrize(
+    ("way", "package", "evaluations"), [("huggingface", "transformers", 3), ("lightning", "pytorch_lightning", 4)]
+)
+def test_scripts_of_trainers_are_observed_as_they_are(way: str, package: str, evaluations: int, tmp_path: Path) -> None:
+    """40 steps of two batches of four. Three evaluations are in the step that follows; Lightning tries one first."""
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed")
+    script = str(Path(__file__).with_name("trained_by_others.py"))
+    folder = tmp_path / "alone"
+    folder.mkdir()
+    with subprocess.Popen(
+        [sys.executable, script, way], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=folder
+    ) as alone:
+        watched = observe(script, way, cwd=tmp_path)
+        said = alone.communicate()[0]
+    assert watched.returncode == 5
+    assert "exit code 3" in watched.stderr
+    assert [line for line in said.splitlines() if line.startswith("losses")] == [
+        line for line in watched.stderr.splitlines() if line.startswith("losses")
+    ]
+    seen = document(watched)
+    assert seen["backwards"] == 2
+    assert seen["ranks"][0]["samples"] == 8
+    assert seen["left_out"] | {"far longer than the others": 0} == {
+        "at the start": 5,
+        "with an evaluation": evaluations,
+        "far longer than the others": 0,
+    }
+    spent = {name.split()[0] for name, seconds in seen["parts_s"].items() if seconds}
+    assert {"load", "FP", "BP", "WU"} <= spent

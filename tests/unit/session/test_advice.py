@@ -1,9 +1,11 @@
+import re
+
 import pytest
 from tests.unit.measure.observe.observed import FACTS, make_record
 
 from trimaran.measure.observe import ProcessRecord, analyse
 from trimaran.report.remedies import Remedy
-from trimaran.session.advice import COMPUTE, advise, name_limiter
+from trimaran.session.advice import COMPUTE, advise, doubt, name_limiter
 
 LOADER = {"workers": 0, "batch_size": 8, "prefetch_factor": None, "persistent_workers": False, "pin_memory": False}
 
@@ -94,3 +96,68 @@ def test_every_interval_holds_its_gain() -> None:
     for remedy in advised(make_record(steps, loader=LOADER)).values():
         low, high = remedy.gain_interval
         assert low < remedy.predicted_gain < high
+
+
+def doubted(*records: ProcessRecord) -> str | None:
+    findings = analyse(records)
+    return doubt(findings, advise(findings, handover=lambda _: 0.0), handover=lambda _: 0.0)
+
+
+def test_a_run_whose_halves_are_limited_by_other_things_is_doubted() -> None:
+    """Of 10 ms, 6 are loading in the first half, and reading values in the second: 3/10 either way for the whole."""
+    loads = {"load": 6, "forward": 4}
+    reads = {"sync": 6, "syncs": 1, "forward": 4}
+    said = doubted(make_record([loads] * 35 + [reads] * 30, loader=LOADER))
+    assert said is not None
+    assert "the first half of the steps is limited by loader, the second by synchronisation" in said
+    assert doubted(make_record([loads] * 65, loader=LOADER)) is None
+    assert doubted(make_record([{"forward": 10}] * 65)) is None
+
+
+@pytest.mark.parametrize(
+    ("queued_ms", "threads", "said"),
+    [(3, 1, None), (7, 1, "waited 70% of the time for a processor.*Run it alone"), (7, 8, "set OMP_NUM_THREADS")],
+)
+def test_a_thread_that_waits_for_a_processor_longer_than_a_remedy_leads_is_doubted(
+    queued_ms: int, threads: int, said: str | None
+) -> None:
+    """Two workers save half of the step, and without them nothing would save more than 5 %."""
+    steps = [{"load": 6, "forward": 4, "queued_ns": queued_ms * 1e6}] * 65
+    found = doubted(make_record(steps, loader=LOADER, threads=threads))
+    assert found is None if said is None else re.search(said, found or "")
+
+
+def test_intervals_hold_what_blocks_and_rounds_differ_by() -> None:
+    """The copy takes 0.6 times as long a sample for twice the batch in the first rounds, and 0.8 times in the last."""
+    again = {
+        "factors": [1, 2],
+        "durations_s": [[0.01] * 10, [0.012] * 5 + [0.016] * 5],
+        "operators": 9,
+        "pointwise": 0,
+        "operator_s": 1e-6,
+    }
+    low, high = advised(make_record([{"forward": 10}] * 65, again=again))["batch ×2"].gain_interval
+    assert low <= 0.2 + 1e-9
+    assert high >= 0.4 - 1e-9
+    drifting = [{"sync": 4, "syncs": 1, "forward": 6}] * 35 + [{"sync": 6, "syncs": 1, "forward": 4}] * 30
+    low, high = advised(make_record(drifting))["log every 10 steps"].gain_interval
+    assert low <= 0.9 * 0.4 + 1e-9
+    assert high >= 0.9 * 0.6 - 1e-9
+
+
+def test_lines_that_wait_are_named_and_a_librarys_are_told() -> None:
+    place = {"kind": "collective", "line": "lib/loop.py:7", "function": "sync", "library": True, "calls": 40, "ns": 9}
+    steps = [{"forward": 5, "collective": 4, "sync": 1, "syncs": 1}] * 40
+    ranks = [make_record(steps, rank=rank, world=2, places=[place]) for rank in range(2)]
+    remedy = advised(*ranks)["log every 10 steps"]
+    assert "lib/loop.py:7 in sync (100%)" in remedy.basis
+    assert "library" in remedy.assumption
+
+
+def test_a_script_that_accumulates_is_told_what_it_may_do_at_no_price() -> None:
+    again = {"factors": [1, 2], "durations_s": [[0.01], [0.012]], "operators": 9, "pointwise": 0, "operator_s": 1e-6}
+    steps = [{"forward": 4, "exposed": 4, "update": 2, "backwards": 3}] * 40
+    ranks = [make_record(steps, rank=rank, world=2, again=again) for rank in range(2)]
+    found = advised(*ranks)
+    assert "3 times the batch in one piece" in found["batch ×2"].action
+    assert "once in 12 backwards, not in 3" in found["accumulate 4 steps"].action

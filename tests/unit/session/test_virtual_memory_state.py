@@ -10,6 +10,7 @@ from torch import nn
 
 import trimaran
 from trimaran.errors import InfeasibleError, InputError
+from trimaran.session.virtual.updates import Updates
 
 Make = Callable[..., torch.optim.Optimizer]
 
@@ -119,9 +120,31 @@ def test_a_budget_below_the_floor_without_the_state_is_refused() -> None:
     with trimaran.virtual_memory("100KiB", smallest=0):
         step(model, optimizer)
         step(model, optimizer)  # after it, the state goes to the host
-        with pytest.raises(InfeasibleError, match="on the host already"):
+        with pytest.raises(InfeasibleError, match=r"\. The state of the optimizer is on the host already") as refusal:
             step(model, optimizer)
+    assert "the optimizer's state on the host (about" not in refusal.value.message  # what is done is no way out
     assert "step" not in vars(optimizer)
+
+
+def test_what_a_closure_made_again_is_confirmed_before_the_update() -> None:
+    """A trainer may run forward and backward in the closure, after the step has begun."""
+    order: list[str] = []
+    parameter = torch.ones(1, requires_grad=True)
+
+    def closure() -> torch.Tensor:
+        order.append("closure")
+        loss = parameter.sum()
+        loss.backward()
+        return loss
+
+    updates = Updates(lambda _: order.append("ended"), lambda: order.append("confirmed"))
+    updates.open()
+    try:
+        torch.optim.SGD([parameter], lr=1.0).step(closure)
+        torch.optim.SGD([parameter], lr=1.0).step(closure=closure)
+    finally:
+        updates.close()
+    assert order == ["confirmed", "closure", "confirmed", "ended"] * 2
 
 
 def test_a_place_that_is_none_is_refused() -> None:

@@ -52,9 +52,13 @@ def optimizer() -> torch.optim.Optimizer:
         ((None, torch.tensor(1.0), torch.zeros(4)), 4),
         (({"mask": None, "ids": torch.zeros(5, 2)},), 5),
         (([torch.zeros(3, 2)],), 0),
+        (([torch.zeros(6, 2), torch.zeros(6, dtype=torch.int64)], 0), 6),  # a batch of inputs and targets, its number
+        (([torch.zeros(3, 8, 8), torch.zeros(3, 9, 9)],), 0),  # two images of three channels
     ],
 )
-def test_samples_are_the_first_dimension_also_inside_of_mappings(args: tuple[object, ...], samples: int) -> None:
+def test_samples_are_the_first_dimension_also_inside_of_mappings_and_of_inputs_with_targets(
+    args: tuple[object, ...], samples: int
+) -> None:
     assert count_samples(args, {}) == samples
 
 
@@ -113,6 +117,38 @@ def test_a_teacher_is_a_root_but_not_the_main_one() -> None:
         teacher(torch.ones(1))
     assert SEEN.main is student
     assert LEDGER.spent[EVALUATION] > 0
+
+
+def test_the_evaluation_of_a_module_that_is_trained_inside_of_another_is_seen() -> None:
+    """As where a trainer evaluates what it has wrapped for training; only until the step ends calls are looked at."""
+    inner, sgd = torch.nn.Linear(1, 1), optimizer()
+    wrapper = torch.nn.Sequential(inner)
+    for _ in range(5):
+        wrapper(torch.ones(1))
+        step(sgd)
+    hooks._set_mode(torch.nn.Module.train)(inner, False)
+    with torch.no_grad():
+        inner(torch.ones(1))
+    assert LEDGER.spent[EVALUATION] > 0
+    step(sgd)
+    assert torch.nn.Module.__call__ is PLAIN
+    assert SEEN.main is wrapper
+    with torch.no_grad():
+        inner(torch.ones(1))
+    assert LEDGER.spent[EVALUATION] > 0
+
+
+def test_lines_that_wait_are_kept_of_steps_without_an_evaluation() -> None:
+    sgd = optimizer()
+    for evaluated in (False, True):
+        _read(torch.Tensor.item)(torch.ones(1))
+        if evaluated:
+            LEDGER.leave(LEDGER.enter(EVALUATION))
+            LEDGER.spent[EVALUATION] += 1
+        step(sgd)
+    (place, (calls, _)) = next(iter(LEDGER.all_places.items()))
+    assert place[1] == __file__
+    assert (len(LEDGER.all_places), calls) == (1, 1)
 
 
 def test_an_error_of_the_watch_is_said_and_the_step_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
