@@ -155,7 +155,7 @@ def _train_epochs(
 ) -> list[Epoch]:
     held_out = job.evaluation_dataset() if job.evaluation_dataset is not None and job.metric is not None else None
     epochs: list[Epoch] = []
-    total = job.epochs * feed.batches
+    total, verified_s = job.epochs * feed.batches, 0.0
     if total > ALL_OBSERVED:
         executor.observe_one_in(OBSERVED_ONE_IN)
     for number in range(1, job.epochs + 1):
@@ -173,6 +173,8 @@ def _train_epochs(
             samples += share.samples
             world.report({"step": executor.steps, "of": total, "epoch": number, "loss": loss})
         seconds = time.perf_counter() - started
+        if verifier is not None:
+            seconds, verified_s = seconds - (verifier.seconds - verified_s), verifier.seconds
         accuracy = executor.evaluate(held_out) if held_out is not None else None
         epoch = Epoch(number=number, loss=losses / samples, accuracy=accuracy, seconds=seconds, samples=samples)
         epochs.append(epoch)

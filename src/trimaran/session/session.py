@@ -34,6 +34,7 @@ from trimaran.program import (
 )
 from trimaran.runtime.executor import Executor
 from trimaran.runtime.feed import Feed
+from trimaran.runtime.verification import Verified, Verifier
 from trimaran.runtime.world import World, join_world, leave_world
 from trimaran.session.accuracy.following import job_as_planned
 from trimaran.session.rank_training import held_to
@@ -60,6 +61,7 @@ class Session:
         owns_world: the process group was made by the session, and ends with it
         record: note what happened when
         gradient_noise: observe the noise scale of the gradients in one step of so many; 0: in none
+        verify: compare so many of the first steps with one process
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class Session:
         owns_world: bool,
         record: bool = True,
         gradient_noise: int = 0,
+        verify: int = 0,
     ) -> None:
         self.job, self.strategy, self.program = job, strategy, program
         self.rank, self.world_size = world.rank, world.size
@@ -85,6 +88,8 @@ class Session:
         self._virtual = self._memory.enter_context(held_to(strategy))
         self._feed = self._executor.feed()
         self._fetched: tuple[Any, int] | None = None
+        self._verify = verify
+        self._verifier = Verifier(self._executor, job, strategy, world) if verify else None
         self._closed = False
         # A thread of gloo that outlives the interpreter would end the process with an error.
         atexit.register(self.close)
@@ -127,13 +132,28 @@ class Session:
 
         Raises:
             InputError: the batch does not fit the plan, or the loss is no scalar
-            ExecutionError: the loss is not a finite number, or another rank is gone
+            ExecutionError: the loss is not a finite number, or another rank is gone; or a step that is verified is not
+                that of one process
         """
         samples = None
         if self._fetched is not None and batch is self._fetched[0]:
             samples = self._fetched[1]
         self._fetched = None
-        return self._executor.step(batch, samples=samples)
+        if self._verifier is None or self._executor.steps >= self._verify:
+            return self._executor.step(batch, samples=samples)
+        if samples is None:
+            raise InputError("a step is verified on the job's own data: pass what session.batches() gave")
+        # The batch that is under way counts as done.
+        epoch, index = self._feed.epoch, self._feed.index - 1
+        loss = self._verifier.step(batch, epoch=epoch, index=index, samples=samples)
+        if self._executor.steps == self._verify:
+            self._verifier.close()
+        return loss
+
+    @property
+    def verified(self) -> Verified | None:
+        """How far the first steps were from those of one process, on rank 0; None where nobody asked."""
+        return None if self._verifier is None else self._verifier.verified
 
     def evaluate(self, dataset: Any = None) -> float:
         """The job's metric.
@@ -162,6 +182,8 @@ class Session:
     def load(self, path: str | Path) -> None:
         """Read the plain `state_dict` of the user's model, under any strategy; every rank calls it."""
         self._executor.load(path)
+        if self._verifier is not None:
+            self._verifier.fresh = False
 
     def timeline(self) -> Timeline:
         """What happened in the last steps: on rank 0; on the others an empty timeline. Every rank calls it."""
@@ -200,7 +222,14 @@ class Session:
             self.close()
 
 
-def init(job: Job, plan: Plan | str | Path | None = None, *, record: bool = True, gradient_noise: int = 0) -> Session:
+def init(
+    job: Job,
+    plan: Plan | str | Path | None = None,
+    *,
+    record: bool = True,
+    gradient_noise: int = 0,
+    verify: int = 0,
+) -> Session:
     """Take part in the training of a job.
 
     The process joins the world that it was started in (torchrun, Slurm, Ray Train), or is alone. It starts no other
@@ -212,6 +241,7 @@ def init(job: Job, plan: Plan | str | Path | None = None, *, record: bool = True
         record: note what happened when
         gradient_noise: observe the noise scale of the gradients, for `Session.gradient_noise`, in one step of so many
             (with 5 the run takes 1 to 3 % longer); 0: in none
+        verify: run so many of the first steps as one process too, on rank 0, and compare
 
     Raises:
         InputError: the plan was made for another job, world or batch; or gradient noise cannot be seen under it
@@ -250,4 +280,5 @@ def init(job: Job, plan: Plan | str | Path | None = None, *, record: bool = True
         owns_world=owns_world,
         record=record,
         gradient_noise=gradient_noise,
+        verify=verify,
     )
