@@ -27,6 +27,7 @@ projection by 1 / n of its gradient, in the mean over which one it is.
 
 import math
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -38,7 +39,6 @@ from trimaran.job import Job
 from trimaran.program.layout import strategy_layout
 from trimaran.program.types import Strategy
 from trimaran.runtime.executor import Executor
-from trimaran.runtime.feed import Share
 from trimaran.runtime.plain_training import Gradients, PlainTraining, RandomState
 from trimaran.runtime.whole_state import Differing, WholeState
 from trimaran.runtime.world import World
@@ -109,7 +109,10 @@ class Verifier:
         job: what is trained
         strategy: how
         world: this process's
-        fresh: the weights are still those that the job's factory makes
+        fresh: the weights are still those that the job's factory makes; may be set before the first step
+
+    Attributes:
+        seconds: that verifying has taken so far, beside the steps [s]
 
     Raises:
         InputError: the job cannot be run as one process
@@ -122,7 +125,8 @@ class Verifier:
                 'verify the plan with Job.precision="bf16" or "fp32"'
             )
         self._executor, self._job, self._strategy, self._world = executor, job, strategy, world
-        self._fresh = fresh
+        self.fresh = fresh
+        self.seconds = 0.0
         self._plain: PlainTraining | None = None
         self._compared: list[_Compared] = []
         self._steps = self._tensors = 0
@@ -142,13 +146,14 @@ class Verifier:
             notes=tuple(self._notes),
         )
 
-    def step(self, share: Share, *, epoch: int, index: int) -> float:
+    def step(self, batch: Any, *, epoch: int, index: int, samples: int | None = None) -> float:
         """A training step, compared with that of one process.
 
         Args:
-            share: of the global batch
+            batch: this rank's part of the global batch, as `Executor.step` takes it
             epoch: number of the epoch, from 0
             index: number of the global batch in it, from 0
+            samples: of the global batch, where `batch` is no `Share`
 
         Returns:
             Mean loss of the global batch, the same on every rank.
@@ -157,15 +162,18 @@ class Verifier:
             ExecutionError: they differ; on every rank
             InputError: the job cannot be run as one process
         """
-        executor = self._executor
+        executor, start = self._executor, time.perf_counter()
         states = executor.hear_all(RandomState.of(self._world.device))
         before = executor.full_state(kinds=("parameter", "buffer", "optimizer"), compare=True)
-        loss = executor.step(share, keep_gradients=True)
+        begun = time.perf_counter()
+        loss = executor.step(batch, samples=samples, keep_gradients=True)
+        done = time.perf_counter()
         after = executor.full_state(compare=True)
         error: BaseException | None = None
         if self._world.rank == 0:
             error = _apart(lambda: self._examine(before, after, states, epoch, index), self._world.device)
         said = executor.hear_all(None if error is None else str(error))[0]
+        self.seconds += begun - start + time.perf_counter() - done
         if error is not None:
             raise error
         if said is not None:
@@ -188,7 +196,7 @@ class Verifier:
                 self._plain = PlainTraining(
                     self._job, replicas=strategy.dp, microbatches=strategy.microbatches, device=self._world.device
                 )
-                if self._fresh:
+                if self.fresh:
                     self._check_start(self._plain, before)
             self._check_copies(before, "before")
             self._plain.put(before)
@@ -375,7 +383,10 @@ class Verifier:
         )
 
 
-_ADVICE = ": take another one (--forbid), and report this"
+_ADVICE = (
+    ". Either the job does other things on other ranks than in one process, or the plan is run wrongly: then take "
+    "another plan (--forbid), and report this"
+)
 
 
 def _apart(examine: Callable[[], None], device: str) -> BaseException | None:

@@ -3,7 +3,6 @@
 import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,7 @@ from trimaran.session.runs import RunDirectory
 from trimaran.timeline import Timeline
 
 if TYPE_CHECKING:
-    from trimaran.runtime.verification import Verified, Verifier
+    from trimaran.runtime.verification import Verified
     from trimaran.runtime.world import World
     from trimaran.session.session import Session
     from trimaran.session.virtual.report import MemoryReport
@@ -93,7 +92,6 @@ def train_rank(
         verify: compare so many of the first steps with one process
         use: which parameters get a gradient; None: as the executor finds
     """
-    from trimaran.runtime.verification import Verifier
     from trimaran.session.session import Session
 
     job = weighed(source.make(), behaviour)
@@ -113,9 +111,9 @@ def train_rank(
         record=record,
         gradient_noise=1 if gradient_noise else 0,
         use=use,
+        verify=verify,
     )
-    verifier = Verifier(session.executor, job, plan.strategy, world) if verify else None
-    epochs = tuple(_train_epochs(session, world, verifier, verify))
+    epochs = tuple(_train_epochs(session, world, verify))
     executor, notes, memory = session.executor, session.feed.notes, session.memory
     noise = None
     if gradient_noise and epochs:
@@ -130,7 +128,7 @@ def train_rank(
         timeline=timeline,
         memory=memory,
         gradient_noise=noise,
-        verified=None if verifier is None else verifier.verified,
+        verified=session.verified,
         notes=notes,
     )
 
@@ -158,26 +156,22 @@ def needs_graph(strategy: Strategy) -> bool:
     return divided or strategy.zero > 0 or strategy.sync == "p2p"
 
 
-def _train_epochs(session: "Session", world: "World", verifier: "Verifier | None", verify: int) -> list[Epoch]:
+def _train_epochs(session: "Session", world: "World", verify: int) -> list[Epoch]:
     epochs: list[Epoch] = []
     # 0 where it is not known, as of a stream that does not say; then it may be long.
-    total = session.job.epochs * (session.feed.batches or 0)
+    total, verifying_s = session.job.epochs * (session.feed.batches or 0), 0.0
     if not total or total > ALL_OBSERVED:
         session.executor.observe_one_in(OBSERVED_ONE_IN)
     while len(epochs) < session.job.epochs and not session.stopped:
         number, samples, started = len(epochs), 0, time.perf_counter()
         for share in session.shares():
-            if verifier is None or session.steps >= verify:
-                loss = session.step(share)
-            else:
-                # The batch that is under way counts as done.
-                loss = session.step(share, by=partial(verifier.step, epoch=session.epoch, index=session.feed.index - 1))
-                if session.steps == verify:
-                    verifier.close()
-                    world.report({"verified": str(verifier.verified)})
+            loss = session.step(share)
+            if session.steps == verify:
+                world.report({"verified": str(session.verified)})
             samples += share.samples
             world.report({"step": session.steps, "of": total, "epoch": number + 1, "loss": loss})
         seconds = time.perf_counter() - started
+        seconds, verifying_s = seconds - (session.verifying_s - verifying_s), session.verifying_s
         metrics = session.end_epoch(number)
         epoch = Epoch(
             number=number + 1, loss=metrics["loss"], accuracy=metrics.get("metric"), seconds=seconds, samples=samples

@@ -13,7 +13,7 @@ may have several sessions, such as the two of a GAN, which it closes in any orde
 
 import atexit
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -43,6 +43,7 @@ from trimaran.program import (
 from trimaran.program.exactness import check_exact
 from trimaran.runtime.executor import Executor
 from trimaran.runtime.feed import Feed, Share, make_evaluation_dataset
+from trimaran.runtime.verification import Verified, Verifier
 from trimaran.runtime.world import World, join_world, leave_world
 from trimaran.session.accuracy.following import job_as_planned
 from trimaran.session.callbacks import Callbacks
@@ -76,6 +77,7 @@ class Session:
         record: note what happened when
         gradient_noise: observe the noise scale of the gradients in one step of so many; 0: in none
         use: which parameters get a gradient; None: as the graph says
+        verify: compare so many of the first steps with one process
     """
 
     _open: ClassVar[list["Session"]] = []
@@ -93,6 +95,7 @@ class Session:
         record: bool = True,
         gradient_noise: int = 0,
         use: ParameterUse | None = None,
+        verify: int = 0,
     ) -> None:
         self.job, self.strategy, self.program = job, strategy, program
         self.rank, self.world_size = world.rank, world.size
@@ -121,6 +124,8 @@ class Session:
         self._held_out: Any = None
         self._losses, self._samples = 0.0, 0
         self._scored: float | None = None
+        self._verify = verify
+        self._verifier = Verifier(self.executor, job, strategy, world) if verify else None
         self._closed = False
         Session._open.append(self)
         # A thread of gloo that outlives the interpreter would end the process with an error.
@@ -216,19 +221,19 @@ class Session:
         """What the memory plan of this rank did so far; None where the strategy keeps everything."""
         return None if self._virtual is None else self._virtual.report()
 
-    def step(self, batch: Any, *, by: Callable[[Any], float] | None = None) -> float:
+    def step(self, batch: Any) -> float:
         """Forward, backward and update; then `Job.on_step`.
 
         Args:
             batch: from `batches` or `shares`, or this rank's share of a full global batch of one's own
-            by: takes the step in the place of the executor, to verify it; None: the executor does
 
         Returns:
             Mean loss of the global batch, the same on every rank.
 
         Raises:
             InputError: the batch does not fit the plan, or the loss is no scalar; or a callback did what it cannot
-            ExecutionError: the loss is not a finite number, or another rank is gone
+            ExecutionError: the loss is not a finite number, or another rank is gone; or a step that is verified is not
+                that of one process
         """
         if self._callbacks.running:
             raise InputError("a callback of the job cannot take a step of the session that calls it")
@@ -238,7 +243,7 @@ class Session:
             samples = self._fetched[1]
         self._fetched = None
         number = self.executor.steps
-        loss = self.executor.step(batch, samples=samples) if by is None else by(batch)
+        loss = self._step(batch, samples)
         counted = batch.samples if isinstance(batch, Share) else samples or self.job.global_batch_size
         self._losses += loss * counted
         self._samples += counted
@@ -246,6 +251,27 @@ class Session:
         if self._callbacks.call(self, "on_step", number, {"loss": loss}):
             self.stopped = True
         return loss
+
+    def _step(self, batch: Any, samples: int | None) -> float:
+        if self._verifier is None or self.executor.steps >= self._verify:
+            return self.executor.step(batch, samples=samples)
+        if samples is None and not isinstance(batch, Share):
+            raise InputError("a step is verified on the job's own data: pass what session.batches() gave")
+        # The batch that is under way counts as done.
+        loss = self._verifier.step(batch, epoch=self._feed.epoch, index=self._feed.index - 1, samples=samples)
+        if self.executor.steps == self._verify:
+            self._verifier.close()
+        return loss
+
+    @property
+    def verified(self) -> Verified | None:
+        """How far the first steps were from those of one process, on rank 0; None where nobody asked."""
+        return None if self._verifier is None else self._verifier.verified
+
+    @property
+    def verifying_s(self) -> float:
+        """What the comparisons took so far [s]."""
+        return 0.0 if self._verifier is None else self._verifier.seconds
 
     def stop(self) -> None:
         """End the training, from a callback on any rank: all agree when it has ended.
@@ -298,6 +324,8 @@ class Session:
         """Read the plain `state_dict` of the user's model, under any strategy; every rank calls it."""
         with self._callbacks.together("load"):
             self.executor.load(path)
+        if self._verifier is not None:
+            self._verifier.fresh = False
 
     def timeline(self) -> Timeline:
         """What happened in the last steps: on rank 0; on the others an empty timeline. Every rank calls it."""
@@ -348,6 +376,7 @@ def init(
     record: bool = True,
     gradient_noise: int = 0,
     accept_inexact: bool = False,
+    verify: int = 0,
 ) -> Session:
     """Take part in the training of a job.
 
@@ -361,6 +390,7 @@ def init(
         gradient_noise: observe the noise scale of the gradients, for `Session.gradient_noise`, in one step of so many
             (with 5 the run takes 1 to 3 % longer); 0: in none
         accept_inexact: go on where the plan would train something else than one process with the whole batch
+        verify: run so many of the first steps as one process too, on rank 0, and compare
 
     Raises:
         InputError: the plan was made for another job, world or batch, or would train something else; or gradient
@@ -405,4 +435,5 @@ def init(
         owns_world=owns_world,
         record=record,
         gradient_noise=gradient_noise,
+        verify=verify,
     )
