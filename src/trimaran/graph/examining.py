@@ -27,8 +27,10 @@ from typing import Any
 
 import numpy
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trimaran.errors import InputError
@@ -89,6 +91,31 @@ def examine(job: Job, model: nn.Module, *, too_large: bool = False) -> Behaviour
     return replace(found, seconds=time.perf_counter() - started_s)
 
 
+def look_at_gathering(job: Job, model: nn.Module, behaviour: Behaviour, rank: int) -> Behaviour:
+    """See what a loss that gathers gives on two ranks, in a world of two; both call it.
+
+    Args:
+        job: the job
+        model: its model, which is left as it was
+        behaviour: what was seen without the other rank
+        rank: of this process
+    """
+
+    def sum_up(tensor: Tensor) -> None:
+        dist.all_reduce(tensor)
+
+    samples = Samples(job, device_of(model), most=SCANNED)
+    with quiet(), untouched(model), without_user_hooks(model), torch.enable_grad():
+        begin_training(model)
+        examination = _Examination(job, model, samples, time.perf_counter())
+        try:
+            difference = examination.difference_when_gathered(rank, sum_up)
+        except RuntimeError:
+            # Parts that do not fit together: nothing that could be trained.
+            difference = math.inf
+    return replace(behaviour, replicas=difference, tolerance=max(behaviour.tolerance, examination.tolerance))
+
+
 def _from_model(model: nn.Module) -> Behaviour:
     named = {module: path for path, module in model.named_modules()}
     trained = dict(model.named_parameters(remove_duplicate=False))
@@ -141,7 +168,7 @@ def _from_batches(found: Behaviour, samples: Samples) -> Behaviour:
     )
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Pass:
     """What a batch gave.
 
@@ -180,12 +207,13 @@ class _Examination:
     def __init__(self, job: Job, model: nn.Module, samples: Samples, started_s: float) -> None:
         self._samples, self._started_s = samples, started_s
         self._job, self._model = job, model
-        self.draws = self.host_draws = self.uncoupled = self.inner = self.mixed = False
+        self.draws = self.host_draws = self.uncoupled = self.inner = self.mixed = self.communicated = False
         self._calls: list[_LossCall] = []
         self._prepare(double=True)
 
     @property
-    def _tolerance(self) -> float:
+    def tolerance(self) -> float:
+        """The largest difference that is rounding, in what was run so far."""
         return ROUNDED if not self._double else PARTLY if self.mixed else EXACT
 
     def _prepare(self, *, double: bool) -> None:
@@ -222,17 +250,19 @@ class _Examination:
                 splits.append(self._split(group))
         self._calls = _losses_called(self._job, self._work, splits[0].whole)
         self._put_back()
-        tolerance = self._tolerance
+        tolerance = self.tolerance
         found = replace(found, tolerance=tolerance, **self._seen(splits))
         reduction, weight, apart, in_turn = self._reduction(splits, tolerance)
         padded = False
-        if max(apart, in_turn) > tolerance and found.sizes and found.sliceable:
+        if reduction == "batch" and self._gathers(splits[0].whole):
+            reduction, apart = "gathers", 0.0
+        elif max(apart, in_turn) > tolerance and found.sizes and found.sliceable:
             padded = self._holds_when_sliced(splits[0], tolerance)
         return replace(
             found,
             reduction=reduction,
             weight=weight,
-            replicas=apart,
+            replicas=None if reduction == "gathers" else apart,
             microbatches=in_turn,
             padded=padded,
             draws=self.draws,
@@ -304,6 +334,7 @@ class _Examination:
                 one.grad = gradient
         self.draws |= coupled.drew
         self.uncoupled |= coupled.lost
+        self.communicated |= coupled.communicated
         self.mixed |= coupled.mixed
         self.host_draws |= host_generators() != hosts
         return _Pass(
@@ -445,7 +476,7 @@ class _Examination:
         ends = passes[-1:] if passes is split.in_turn and passes is not split.apart else passes
         for one in ends:
             for buffer, whole in zip(one.buffers, split.run.buffers, strict=True):
-                if not _same(buffer, whole, tolerance=self._tolerance):
+                if not _same(buffer, whole, tolerance=self.tolerance):
                     worst = max(worst, 1.0)
         return worst
 
@@ -465,6 +496,51 @@ class _Examination:
         total = math.fsum(weights)
         return [one / total if total else 0.0 for one in weights], 1.0
 
+    def _gathers(self, batch: Any) -> bool:
+        """Whether the forward or the loss communicates where there are several ranks."""
+        if dist.is_initialized():
+            return self.communicated
+        # Two ranks of which one is pretended, and messages that nobody sends.
+        dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+        coupled = _Coupled(_Draws(), None)
+        try:
+            with _without_batch_effects(), coupled, torch.no_grad():
+                _loss_value(self._job, call_model(self._job, self._work, batch), batch)
+        except Exception:  # noqa: BLE001 - what was gathered holds nothing
+            return coupled.communicated
+        finally:
+            dist.destroy_process_group()
+            self._put_back()
+        return coupled.communicated
+
+    def difference_when_gathered(self, rank: int, sum_up: Callable[[Tensor], object]) -> float:
+        """How far two real ranks, each with half of a batch and a loss that gathers, are from one with the whole.
+
+        Args:
+            rank: of this process, 0 or 1
+            sum_up: adds a tensor up over the ranks, in place
+        """
+        half = max(1, min(LOOKED_AT, self._samples.count) // 2)
+        numbers = list(range(2 * half))
+        drawn = _Draws()
+        with _pretending_to_be_alone():
+            run = self._pass(self._batch(numbers), drawn)
+        self._put_back()
+        own = slice(rank * half, (rank + 1) * half)
+        part = self._pass(self._batch(numbers[own]), drawn, (own.start, own.stop, 2 * half))
+        gradients: list[Tensor | None] = []
+        for one, whole in zip(part.gradients, run.gradients, strict=True):
+            total = torch.zeros_like(whole) if whole is not None else None
+            if total is not None:
+                total += 0.5 * (one if one is not None else 0.0)
+                sum_up(total)
+            gradients.append(total)
+        value = torch.tensor(0.5 * part.value, dtype=torch.float64)
+        sum_up(value)
+        summed = replace(part, gradients=gradients, value=float(value), buffers=run.buffers)
+        split = _Split(whole=None, parts=[None], sizes=[1], run=run, apart=[summed], in_turn=[summed])
+        return self._difference(split, [summed], "mean", None)
+
     def _holds_when_sliced(self, split: _Split, tolerance: float) -> bool:
         """Whether parts that were padded with the whole add up, by some reduction."""
         starts = [0, *itertools.accumulate(split.sizes)]
@@ -478,6 +554,17 @@ class _Examination:
         self._put_back()
         sliced = _Split(whole=split.whole, parts=parts, sizes=split.sizes, run=run, apart=passes, in_turn=passes)
         return self._reduction([sliced], tolerance)[2] <= tolerance
+
+
+@contextmanager
+def _pretending_to_be_alone() -> Iterator[None]:
+    """For code that asks torch.distributed before it gathers."""
+    asked = dist.is_initialized
+    dist.is_initialized = lambda: False
+    try:
+        yield
+    finally:
+        dist.is_initialized = asked
 
 
 def _is_label(name: str) -> bool:
@@ -528,11 +615,12 @@ class _Coupled(TorchDispatchMode):
     def __init__(self, draws: _Draws, bound: tuple[int, int, int] | None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._draws, self._bound, self._next = draws, bound, 0
-        self.drew = self.lost = self.mixed = False
+        self.drew = self.lost = self.mixed = self.communicated = False
         self.operations: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.operations.append(str(func))
+        self.communicated |= func.namespace in ("c10d", "_c10d_functional", "c10d_functional")
         result = func(*args, **(kwargs or {}))
         self.mixed |= isinstance(result, Tensor) and result.is_floating_point() and result.dtype is not torch.float64
         if torch.Tag.nondeterministic_seeded in func.tags:
