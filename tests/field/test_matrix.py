@@ -22,9 +22,17 @@ LIMIT_S = 100.0
 
 EQUAL = {
     "resnet": ("one", "dp2", "zero1"),
-    "vit_dropout": ("m2", "dp2", "memory"),
-    "backbone_in_eval": ("one", "p2p"),
-    "spectral": ("m2", "zero3"),
+    "vit_dropout": ("m2", "pp2"),
+    "backbone_in_eval": ("p2p",),
+    "weight_tying": ("dp2", "pp2", "tp2"),
+    "masked_words": ("m2", "zero3"),
+    "checkpointed_dropout": ("dp2", "placed"),
+    "muon": ("zero1",),
+    "wgan_penalty": ("dp2",),
+    "early_exit": ("dp2",),
+    "pairs_of_lists": ("p2p",),
+    "lora": ("zero2", "memory"),
+    "quantized_parameters": ("zero3",),
 }
 """Cells that are right, and must not become refusals."""
 
