@@ -6,7 +6,6 @@ from functools import partial
 import torch.distributed as dist
 
 from trimaran.graph.capture import Capture
-from trimaran.graph.use import ParameterUse
 from trimaran.job import Job
 from trimaran.program.cut import carried
 from trimaran.program.layout import strategy_layout
@@ -53,7 +52,6 @@ def assemble(
     capture: Capture | None,
     part: Part,
     *,
-    use: ParameterUse,
     world: World,
     channels: Channels,
     record: bool,
@@ -67,7 +65,6 @@ def assemble(
         program: of a training step
         capture: of the job, where the network is divided
         part: what this rank has
-        use: which parameters get a gradient
         world: this process's
         channels: communicate
         record: write down what happens
@@ -94,7 +91,7 @@ def assemble(
         wire=wire,
         levels=_open_levels(strategy, program, world=world, channels=channels, in_flight=in_flight, recorder=recorder),
         used=part.used,
-        all_used=use == "always",
+        never=part.never,
     )
     noise = None
     if gradient_noise:

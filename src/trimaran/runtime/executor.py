@@ -23,6 +23,7 @@ from trimaran.costs.convergence.noise_scale import Observation
 from trimaran.errors import InputError
 from trimaran.graph.capture import Capture
 from trimaran.graph.sample import make_model
+from trimaran.graph.unused import unused_parameters
 from trimaran.graph.use import ParameterUse, parameter_use
 from trimaran.job import Job
 from trimaran.program.feeding import Feeding
@@ -36,7 +37,15 @@ from trimaran.runtime.feed import Feed, Share, open_feed
 from trimaran.runtime.gradient_noise import check_observable
 from trimaran.runtime.precision import place_model
 from trimaran.runtime.seeds import derive_seed, seed_generators
-from trimaran.runtime.setup import bucket_instructions, check_capture, check_world, make_part, share_weights
+from trimaran.runtime.setup import (
+    bucket_instructions,
+    check_capture,
+    check_use,
+    check_world,
+    is_divided,
+    make_part,
+    share_weights,
+)
 from trimaran.runtime.stages import evaluating
 from trimaran.runtime.step_states import step_state
 from trimaran.runtime.world import World
@@ -86,6 +95,11 @@ class Executor:
             check_observable(strategy, None if capture is None else capture.graph)
         check_world(strategy, (program, evaluation), world)
         check_capture(job, strategy, capture)
+        if use is None:
+            use = parameter_use(None if capture is None else capture.graph)
+        check_use(job, strategy, use)
+        # While the model is where it was captured.
+        never = unused_parameters(job, capture) if capture and use == "fixed" and is_divided(strategy) else frozenset()
         if model is None:
             model = make_model(job) if capture is None else capture.model
         self._job, self._strategy, self._world = job, strategy, world
@@ -98,14 +112,13 @@ class Executor:
         self._buckets = bucket_instructions(self._instructions)
         self._channels = Channels([program, evaluation], world)
         share_weights(self._model, world, self._channels)
-        if use is None:
-            use = parameter_use(None if capture is None else capture.graph)
         self._part = make_part(
             job,
             strategy,
             capture,
             self._model,
             use=use,
+            never=never,
             world=world,
             channels=self._channels,
             instructions=self._instructions,
@@ -118,7 +131,6 @@ class Executor:
             program,
             capture,
             self._part,
-            use=use,
             world=world,
             channels=self._channels,
             record=record,

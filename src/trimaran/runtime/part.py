@@ -44,6 +44,8 @@ class Part:
         close: gives back what was done to the user's model, without communicating
         record: is given the record, where a library communicates inside the stages
         used: which parameters got a gradient, where that may differ between replicas; None: it does not
+        never: parameters that get no gradient on any rank, and must have none: a message between segments that lacks a
+            gradient holds zeros, from which others follow
     """
 
     stages: Mapping[int, Stage]
@@ -60,6 +62,7 @@ class Part:
     close: Callable[[], None] | None = None
     record: Callable[[Recorder], None] | None = None
     used: Used | None = None
+    never: tuple[nn.Parameter, ...] = ()
 
     def weights(self) -> dict[str, torch.Tensor]:
         """What this rank has trained, whole, under the names of the user's model; every rank calls it, in one order."""
