@@ -582,7 +582,7 @@ class Wayward(nn.Module):
 
 
 def two_heads() -> Job:
-    """The loss reads one of two heads, a layer is not used, and one is frozen; all weights decay."""
+    """The loss reads one head, others share a weight, a layer is not used, and one is frozen; all weights decay."""
     return dataclasses.replace(
         wayward_adamw(),
         name="two_heads",
@@ -601,12 +601,14 @@ class TwoHeads(nn.Module):
         self.head = nn.Linear(8, 2)
         self.other = nn.Linear(8, 2)
         self.never = nn.Linear(8, 2)
+        self.shared = nn.Parameter(torch.ones(8, 6))
 
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         y = torch.tanh(self.first(x))
+        early = functional.linear(y, self.shared.T)
         y = torch.tanh(self.middle(y))
         y = torch.tanh(self.last(self.frozen(y)))
-        return self.head(y), self.other(y)
+        return self.head(y), self.other(y), early, functional.linear(y, self.shared.T)
 
 
 def forgetful() -> Job:

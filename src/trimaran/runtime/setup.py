@@ -1,6 +1,6 @@
 """From a strategy to the part of the job that this rank runs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 import torch
@@ -53,14 +53,18 @@ def check_world(strategy: Strategy, programs: Sequence[Program], world: World) -
         )
 
 
+def is_divided(strategy: Strategy) -> bool:
+    """Whether a strategy divides the network: ranks run what was captured, in parts, and not the user's own model."""
+    return strategy.pp > 1 or strategy.segments > 1 or strategy.tp > 1 or bool(strategy.shards)
+
+
 def check_capture(job: Job, strategy: Strategy, capture: Capture | None) -> None:
     """Refuse a strategy that divides the network, where there is no graph to divide.
 
     Raises:
         InputError: the model could not be captured, or its capture is not given
     """
-    divided = strategy.pp > 1 or strategy.segments > 1 or strategy.tp > 1 or bool(strategy.shards)
-    if divided and (capture is None or capture.flow is None):
+    if is_divided(strategy) and (capture is None or capture.flow is None):
         raise InputError(
             f"the model of {job.name!r} could not be captured as a graph, so it cannot be cut into {strategy.segments} "
             "stages, nor its tensors be shared: use data parallelism (pp=1, tp=1)"
@@ -137,6 +141,7 @@ def make_part(
     traits: OptimizerTraits,
     *,
     use: ParameterUse,
+    never: Collection[str],
     world: World,
     channels: Channels,
     instructions: Sequence[Instruction],
@@ -150,16 +155,16 @@ def make_part(
         capture: of the job, where `check_capture` wants one
         model: the user's, on its device, with the weights of rank 0
         traits: of the job's optimizer
-        use: which parameters get a gradient
+        use: which parameters get a gradient; fits the strategy (`check_use`)
+        never: names of those that never get one, where the network is divided
         world: this process's
         channels: communicate
         instructions: of this rank, in a training step
         reduce_bucket: starts the reduction of a bucket
 
     Raises:
-        InputError: the strategy is not for this use of parameters, or the program not for the strategy
+        InputError: the program is not for the strategy
     """
-    check_use(job, strategy, use)
     if strategy.zero > 1:
         # Imported where it is used: FSDP2 takes a second to import.
         from trimaran.runtime.zero import zero_part
@@ -173,6 +178,7 @@ def make_part(
             strategy,
             capture,
             model,
+            never=never,
             world=world,
             channels=channels,
             instructions=instructions,
@@ -219,7 +225,7 @@ def check_use(job: Job, strategy: Strategy, use: ParameterUse) -> None:
     """
     if use != "varies":
         return
-    if strategy.pp > 1 or strategy.segments > 1 or strategy.tp > 1 or strategy.shards:
+    if is_divided(strategy):
         raise InputError(
             f"which parameters of {job.name!r} get a gradient depends on the data, and what is cut into parts runs all "
             "of them: use data parallelism (pp=1, tp=1)"
