@@ -18,7 +18,7 @@ from trimaran.program.types import Strategy
 from trimaran.runtime.world import World
 from trimaran.session.rank_training import _train_epochs
 
-STEPS = 6
+STEPS = 4
 UNITS = ("blocks.0", "blocks.1", "blocks.2", "blocks.3", "norm")
 REPLICAS = Strategy(dp=2, bucket_bytes=8192)
 STATE = Strategy(dp=2, zero=1, bucket_bytes=8192)
