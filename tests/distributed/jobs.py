@@ -485,6 +485,20 @@ def gpt_closed_over() -> Job:
     )
 
 
+@functools.cache
+def gpt_by_identity() -> Job:
+    """The optimizer knows the parameters of the last norm by their ids."""
+    torch.manual_seed(0)
+    model = zoo.gpt_fp64().model()
+    ids = {id(one) for one in model.norm.parameters()}
+
+    def make(parameters: Any) -> torch.optim.Optimizer:
+        halves = [one for one in parameters if id(one) in ids], [one for one in parameters if id(one) not in ids]
+        return torch.optim.SGD([{"params": halves[0], "lr": 0.0}, {"params": halves[1], "lr": 0.1}])
+
+    return dataclasses.replace(zoo.gpt_fp64(), model=lambda: model, optimizer=make)
+
+
 def gpt_plateau() -> Job:
     """A tenth of the rate as soon as the metric is not 10 % better."""
     job = zoo.gpt_fp64()

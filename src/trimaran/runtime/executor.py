@@ -118,7 +118,7 @@ class Executor:
         self._model = place_model(model, precision=job.precision, device=world.device)
         # Before the model is divided, and on every rank alike.
         self._traits = optimizer_traits(job, self._model)
-        check_update(job, strategy, self._traits, gradient_noise=bool(gradient_noise))
+        check_update(job, strategy, self._model, self._traits, gradient_noise=bool(gradient_noise))
         self.program = program
         self._instructions = program.ranks[world.rank]
         self._evaluation = evaluation.ranks[world.rank]

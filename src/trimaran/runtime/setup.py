@@ -10,7 +10,7 @@ from torch import nn
 from trimaran.errors import InputError
 from trimaran.graph.behaviour import OptimizerTraits
 from trimaran.graph.capture import Capture
-from trimaran.graph.optimizers import named_in
+from trimaran.graph.optimizers import identity_fault, make_optimizer, named_in, trained_parameters
 from trimaran.graph.types import Graph
 from trimaran.graph.use import ParameterUse
 from trimaran.job import Job
@@ -75,12 +75,15 @@ def check_capture(job: Job, strategy: Strategy, capture: Capture | None) -> None
         )
 
 
-def check_update(job: Job, strategy: Strategy, traits: OptimizerTraits, *, gradient_noise: bool = False) -> None:
+def check_update(
+    job: Job, strategy: Strategy, model: nn.Module, traits: OptimizerTraits, *, gradient_noise: bool = False
+) -> None:
     """Refuse a strategy under which the update would not be that of a plain loop.
 
     Args:
         job: the job
         strategy: how it runs
+        model: the user's, whole
         traits: of its optimizer
         gradient_noise: the norms of gradients are to be noted
 
@@ -90,6 +93,17 @@ def check_update(job: Job, strategy: Strategy, traits: OptimizerTraits, *, gradi
     found = update_obstacle(strategy, traits, precision=job.precision)
     if found:
         raise InputError(f"{job.name!r} cannot train under {strategy.name}: {found}", strategy=strategy.name)
+    if strategy.zero or strategy.pp > 1 or strategy.shards or (strategy.sync == "p2p" and strategy.dp > 1):
+        # Others may take the place of these parameters, so that nothing may depend on which they are. Asked of the
+        # whole model, so that all ranks find the same.
+        parameters = trained_parameters(model)
+        if len(parameters) and (found := identity_fault(make_optimizer(job, parameters), parameters, traits)):
+            raise InputError(
+                f"{job.name!r} cannot train under {strategy.name}, where a rank updates some parameters, or shards: "
+                f"its optimizer knows them by identity or values, as {found}. Tell them by name (named_parameters() of "
+                'the argument of Job.optimizer), or use replicas that update everything (sync="all-reduce", zero=0)',
+                strategy=strategy.name,
+            )
     if gradient_noise and job.precision == "fp16":
         raise InputError("the gradient noise scale cannot be seen in fp16, where losses are scaled: use bf16 or fp32")
 
