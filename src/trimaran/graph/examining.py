@@ -79,7 +79,7 @@ def examine(job: Job, model: nn.Module, *, too_large: bool = False) -> Behaviour
     if too_large:
         return replace(found, not_looked="the model is too large to run here")
     samples = Samples(job, device_of(model), most=SCANNED)
-    found = _from_batches(found, samples)
+    found = _from_batches(found, job, samples)
     with quiet(), untouched(model), without_user_hooks(model), torch.enable_grad():
         begin_training(model)
         try:
@@ -91,14 +91,15 @@ def examine(job: Job, model: nn.Module, *, too_large: bool = False) -> Behaviour
     return replace(found, seconds=time.perf_counter() - started_s)
 
 
-def look_at_gathering(job: Job, model: nn.Module, behaviour: Behaviour, rank: int) -> Behaviour:
-    """See what a loss that gathers gives on two ranks, in a world of two; both call it.
+def look_at_gathering(job: Job, model: nn.Module, behaviour: Behaviour, rank: int, ranks: int) -> Behaviour:
+    """See what a loss that gathers gives on several ranks; all of them call it.
 
     Args:
         job: the job
         model: its model, which is left as it was
         behaviour: what was seen without the other rank
         rank: of this process
+        ranks: of the world
     """
 
     def sum_up(tensor: Tensor) -> None:
@@ -109,7 +110,7 @@ def look_at_gathering(job: Job, model: nn.Module, behaviour: Behaviour, rank: in
         begin_training(model)
         examination = _Examination(job, model, samples, time.perf_counter())
         try:
-            difference = examination.difference_when_gathered(rank, sum_up)
+            difference = examination.difference_when_gathered(rank, ranks, sum_up)
         except RuntimeError:
             # Parts that do not fit together: nothing that could be trained.
             difference = math.inf
@@ -155,7 +156,7 @@ def _outermost(paths: Iterator[str]) -> Iterator[str]:
             last = path
 
 
-def _from_batches(found: Behaviour, samples: Samples) -> Behaviour:
+def _from_batches(found: Behaviour, job: Job, samples: Samples) -> Behaviour:
     """What batches hold, and of which sizes."""
     batch = samples.batch(range(SAMPLES))
     others: list[Any] = []
@@ -165,6 +166,7 @@ def _from_batches(found: Behaviour, samples: Samples) -> Behaviour:
         sliceable=is_sliceable(batch, SAMPLES),
         others=tuple(dict.fromkeys(type(value).__name__ for value in others)),
         sizes=differing_sizes(samples),
+        remainder=0 if job.drop_last else samples.count % job.global_batch_size,
     )
 
 
@@ -513,29 +515,30 @@ class _Examination:
             self._put_back()
         return coupled.communicated
 
-    def difference_when_gathered(self, rank: int, sum_up: Callable[[Tensor], object]) -> float:
-        """How far two real ranks, each with half of a batch and a loss that gathers, are from one with the whole.
+    def difference_when_gathered(self, rank: int, ranks: int, sum_up: Callable[[Tensor], object]) -> float:
+        """How far real ranks, each with a part of a batch and a loss that gathers, are from one with the whole.
 
         Args:
-            rank: of this process, 0 or 1
+            rank: of this process
+            ranks: how many there are
             sum_up: adds a tensor up over the ranks, in place
         """
-        half = max(1, min(LOOKED_AT, self._samples.count) // 2)
-        numbers = list(range(2 * half))
+        size = max(2, LOOKED_AT // ranks)
+        numbers = [number % self._samples.count for number in range(ranks * size)]
         drawn = _Draws()
         with _pretending_to_be_alone():
             run = self._pass(self._batch(numbers), drawn)
         self._put_back()
-        own = slice(rank * half, (rank + 1) * half)
-        part = self._pass(self._batch(numbers[own]), drawn, (own.start, own.stop, 2 * half))
+        own = slice(rank * size, (rank + 1) * size)
+        part = self._pass(self._batch(numbers[own]), drawn, (own.start, own.stop, ranks * size))
         gradients: list[Tensor | None] = []
         for one, whole in zip(part.gradients, run.gradients, strict=True):
             total = torch.zeros_like(whole) if whole is not None else None
             if total is not None:
-                total += 0.5 * (one if one is not None else 0.0)
+                total += (one if one is not None else 0.0) / ranks
                 sum_up(total)
             gradients.append(total)
-        value = torch.tensor(0.5 * part.value, dtype=torch.float64)
+        value = torch.tensor(part.value / ranks, dtype=torch.float64, device=device_of(self._work))
         sum_up(value)
         summed = replace(part, gradients=gradients, value=float(value), buffers=run.buffers)
         split = _Split(whole=None, parts=[None], sizes=[1], run=run, apart=[summed], in_turn=[summed])
