@@ -146,6 +146,7 @@ class Behaviour:
         path: what the forward does differs: with "seed", with "data", with neither
         batch_norms: modules whose statistics follow the batches
         buffers: others that a forward changes
+        written: parameters that a forward changes
         hooked: modules with hooks of the user's
         tied: parameters that are one under several names
         dtypes: dtypes of parameters that are not that of the job, with the first parameter of each
@@ -178,6 +179,7 @@ class Behaviour:
     path: tuple[str, ...] = ()
     batch_norms: tuple[str, ...] = ()
     buffers: tuple[str, ...] = ()
+    written: tuple[str, ...] = ()
     hooked: tuple[str, ...] = ()
     tied: tuple[str, ...] = ()
     dtypes: tuple[tuple[str, str], ...] = ()

@@ -54,6 +54,9 @@ SCANNED = 256
 MOST_ELEMENTS = 50_000_000
 """Elements of the parameters of a model that is looked at in fp64, as a copy."""
 
+MOST_FOLLOWED = 5_000_000
+"""Elements of the parameters of a model whose parameters are compared before and after a forward."""
+
 SECONDS = 2.0
 """After this no further batch is looked at [s]."""
 
@@ -210,6 +213,7 @@ class _Examination:
         self._samples, self._started_s = samples, started_s
         self._job, self._model = job, model
         self.draws = self.host_draws = self.uncoupled = self.inner = self.mixed = self.communicated = False
+        self.written: set[str] = set()
         self._calls: list[_LossCall] = []
         self._prepare(double=True)
 
@@ -231,6 +235,9 @@ class _Examination:
         self._names = [name for name, one in self._work.named_parameters() if one.requires_grad]
         norms = {id(one) for part in self._work.modules() if _is_norm(part) for one in part.buffers(recurse=False)}
         self._buffers = {name: one for name, one in self._work.named_buffers() if id(one) not in norms}
+        # A forward may keep an average of weights, or weights of another network that follow these.
+        if elements <= MOST_FOLLOWED:
+            self._buffers |= dict(self._work.named_parameters())
         self._initial = [one.detach().clone() for one in self._buffers.values()]
 
     def look(self, found: Behaviour) -> Behaviour:
@@ -321,6 +328,8 @@ class _Examination:
         numpy.random.seed((job.seed + seed) % 2**32)  # noqa: NPY002 - a forward of the user's draws from this one
         hosts = host_generators()
         coupled = _Coupled(drawn, bound)
+        parameters = dict(self._work.named_parameters())
+        versions = {name: one._version for name, one in parameters.items()}
         # The copy is fp64; where it is looked at as it is, so is its precision.
         context = nullcontext() if self._double else precision_context(job, device_of(model))
         try:
@@ -329,7 +338,9 @@ class _Examination:
                 value = _loss_value(job, output, batch)
             total, weight = value if isinstance(value, tuple) else (value, None)
             if isinstance(total, Tensor) and total.requires_grad:
-                total.backward()
+                # Checkpointed activations are computed again, and draw again.
+                with _without_batch_effects(), coupled:
+                    total.backward()
             gradients = [None if one.grad is None else _dense(one.grad) for one in self._trained]
         finally:
             for one, gradient in zip(self._trained, saved, strict=True):
@@ -338,6 +349,7 @@ class _Examination:
         self.uncoupled |= coupled.lost
         self.communicated |= coupled.communicated
         self.mixed |= coupled.mixed
+        self.written |= {name for name, one in parameters.items() if one._version != versions[name]}
         self.host_draws |= host_generators() != hosts
         return _Pass(
             value=float(total),
@@ -356,6 +368,7 @@ class _Examination:
             for name, *values in zip(self._buffers, self._initial, *(one.run.buffers for one in splits), strict=True)
             if any(not _same(value, values[0]) for value in values[1:])
         ]
+        parameters = dict(self._work.named_parameters())
         path = []
         if len({split.run.path for split in splits}) > 1:
             path.append("data")
@@ -366,7 +379,9 @@ class _Examination:
         return {
             "unused": tuple(name for name, one in zip(self._names, have, strict=True) if not any(one)),
             "varying": tuple(name for name, one in zip(self._names, have, strict=True) if any(one) and not all(one)),
-            "buffers": tuple(changed),
+            "buffers": tuple(name for name in changed if name not in parameters),
+            # The first value of an average is no other one than that of the weight.
+            "written": tuple(name for name in parameters if name in changed or name in self.written),
             "path": tuple(path),
         }
 

@@ -4,13 +4,15 @@ The exported function takes the tensors of a batch in the order of their names a
 output, so that the forms of batches and outputs stay outside. Dim 0 of every input is dynamic.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
+from torch.utils.checkpoint import CheckpointFunction
 
 from trimaran.graph.batches import call_model, name_tensors, rebuild_batch
 from trimaran.graph.hooks import without_user_hooks
@@ -86,6 +88,7 @@ def export_model(job: Job, model: nn.Module, batch: Any, leaves: tuple[str, ...]
         without_user_hooks(model),
         layers_at_a_glance(model),
         precision_context(job, device_of(model)),
+        _without_reentrant_checkpoints(),
     ):
         enter_mode(model, training=training)
         try:
@@ -107,3 +110,21 @@ def first_line(error: BaseException) -> str:
     """The first line that says something, with the kind of the error."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
+
+
+@contextmanager
+def _without_reentrant_checkpoints() -> Iterator[None]:
+    """Refuse reentrant activation checkpointing, whose forward runs without gradients: a graph would have none."""
+
+    def refuse(*_: object) -> Any:
+        raise NotExportableError("it checkpoints activations with use_reentrant=True; with False it can be traced")
+
+    known = vars(CheckpointFunction).get("apply")
+    CheckpointFunction.apply = staticmethod(refuse)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        if known is None:
+            del CheckpointFunction.apply
+        else:
+            CheckpointFunction.apply = known  # type: ignore[method-assign]

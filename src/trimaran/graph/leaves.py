@@ -175,6 +175,9 @@ def _arguments(call: _Call, current: dict[str, fx.Node]) -> tuple[tuple[Any, ...
             values.append(current[argument.name])
         else:
             return None
+    if len(values) != call.signature.in_spec.num_leaves:
+        # A call inside of a region, as under torch.no_grad, of which export keeps no signature.
+        return None
     arguments, keywords = pytree.tree_unflatten(values, call.signature.in_spec)
     return arguments, keywords
 

@@ -69,7 +69,7 @@ def tally_operation(call: Callable[..., Any], values: Any, state: Sequence[Tenso
     if ends and wanted:
         gradients = [torch.empty_like(tensor) for tensor in ends]
         with backward:
-            torch.autograd.grad(ends, wanted, gradients, allow_unused=True)
+            _propagate(ends, wanted, gradients)
     return Tally(
         flops=forward.flops,
         backward_flops=backward.flops,
@@ -78,6 +78,32 @@ def tally_operation(call: Callable[..., Any], values: Any, state: Sequence[Tenso
         saved_nbytes=saved.nbytes,
         kernels=tuple(forward.kernels),
     ), result
+
+
+def _propagate(ends: Sequence[Tensor], wanted: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
+    """A backward that leaves no gradients behind."""
+    if not _is_reentrant(ends):
+        torch.autograd.grad(ends, wanted, gradients, allow_unused=True)
+        return
+    before = [(tensor, tensor.grad) for tensor in wanted if tensor.is_leaf]
+    torch.autograd.backward(list(ends), list(gradients))
+    for tensor, gradient in before:
+        tensor.grad = gradient
+
+
+def _is_reentrant(ends: Sequence[Tensor]) -> bool:
+    """Whether activations are checkpointed so that no other backward is possible than one into `.grad`."""
+    seen: set[Any] = set()
+    pending: list[Any] = [tensor.grad_fn for tensor in ends]
+    while pending:
+        node = pending.pop()
+        if node is None or node in seen:
+            continue
+        if node.name() == "CheckpointFunctionBackward":
+            return True
+        seen.add(node)
+        pending += [following for following, _ in node.next_functions]
+    return False
 
 
 class _Saved:

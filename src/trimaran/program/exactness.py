@@ -91,6 +91,11 @@ def check_exact(behaviour: Behaviour | None, strategy: Strategy) -> None:
 
 
 def _objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
+    if seen.written and (strategy.zero > 1 or strategy.pp * strategy.tp > 1):
+        yield (
+            f"the forward writes to the parameter {seen.written[0]}, and a rank that has a part of the parameters "
+            "would write to a copy: use data parallelism with zero=0 or 1, or update it in Job.on_step"
+        )
     replicas, microbatches = strategy.dp > 1, strategy.microbatches > 1
     if seen.reduction == "gathers":
         if microbatches or strategy.pp * strategy.tp > 1:
@@ -121,9 +126,10 @@ def _why(seen: Behaviour, what: str, difference: float | None) -> str:
             f"padding each part of a batch to its own longest sample changes the gradients, {what} by up to "
             f"{_share(difference)}: pad to one length in Job.collate, or mask the padding in the model and the loss"
         )
-    if seen.reduction != "batch" and seen.buffers:
+    changed = (*seen.buffers, *seen.written)
+    if seen.reduction != "batch" and changed:
         return (
-            f"each forward changes the buffer {seen.buffers[0]} by the samples that it sees, or once more, so that "
+            f"each forward changes {changed[0]} by the samples that it sees, or once more, so that "
             f"{what} a step ends with other values: use one device without microbatches, or update it in Job.on_step"
         )
     return (

@@ -207,9 +207,10 @@ def _buffers(of: Behaviour) -> Seen:
     found = []
     if of.batch_norms:
         found.append(f"batch norm: {_some(of.batch_norms)}")
-    if of.buffers:
-        found.append(f"changed by a forward: {_some(of.buffers)}")
-    return Seen(what="buffers", found="; ".join(found) or "none that change", unusual=bool(of.buffers))
+    changed = (*of.buffers, *of.written)
+    if changed:
+        found.append(f"changed by a forward: {_some(changed)}")
+    return Seen(what="buffers", found="; ".join(found) or "none that change", unusual=bool(changed))
 
 
 def _parameters(of: Behaviour) -> Seen:
