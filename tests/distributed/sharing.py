@@ -298,25 +298,19 @@ class _Attending(nn.Module):
         super().__init__()
         self.embed = nn.Embedding(SMALL.vocabulary, 16)
         self.layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.2)
+        self.second = nn.TransformerEncoderLayer(16, 4, 24, dropout=0.2, batch_first=True, norm_first=True)
         self.attention = nn.MultiheadAttention(16, 2, dropout=0.2, batch_first=True)
         self.drop = nn.Dropout(0.2)
         self.head = nn.Linear(16, SMALL.vocabulary)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         states = self.layer(self.embed(tokens).transpose(0, 1)).transpose(0, 1)
+        states = self.second(states)
         return self.head(self.drop(self.attention(states, states, states)[0]))
 
 
 def attending() -> Job:
     return _drawn("attending", _Attending)
-
-
-def drawn_encoder() -> Job:
-    def model() -> nn.Module:
-        layer = nn.TransformerEncoderLayer(16, 4, 32, dropout=0.2, batch_first=True, norm_first=True)
-        return nn.Sequential(nn.Embedding(SMALL.vocabulary, 16), layer, nn.Linear(16, SMALL.vocabulary))
-
-    return _drawn("drawn_encoder", model)
 
 
 def drawn_alexnet() -> Job:

@@ -18,7 +18,6 @@ ON_TWO = [
     Case(job="drawn_gpt", strategy=Strategy(tp=2)),
     Case(job="drawn_gpt", strategy=Strategy(tp=2), sequence=True),
     Case(job="attending", strategy=Strategy(tp=2)),
-    Case(job="drawn_encoder", strategy=Strategy(tp=2)),
     Case(job="drawn_alexnet", strategy=Strategy(dp=2, microbatches=2)),
 ]
 ON_FOUR = [Case(job="drawn_gpt", strategy=Strategy(dp=2, tp=2), sequence=True)]
