@@ -59,6 +59,7 @@ class Region:
         units: the number of ranks must divide it; 0: any number, with uneven shares
         samples: all of its tensors are [samples, features] and each sample is by itself, so that replicas may share it
             too: they gather each other's samples in front of it
+        draws: operations inside that draw random numbers in training, other ones for each share
     """
 
     kind: RegionKind
@@ -69,6 +70,7 @@ class Region:
     splits: tuple[Split, ...] = ()
     units: int = 0
     samples: bool = False
+    draws: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:

@@ -106,11 +106,12 @@ def test_replicas_share_a_classifier_by_exchanging_samples(alexnet: Graph) -> No
     own = own_parameters(alexnet, strategy)
     assert own == {"classifier.1.weight", "classifier.1.bias", "classifier.4.weight"}
     found = exchanged(alexnet, strategy)
-    # 4 samples of 8 x 36 features go in, 4 of 128 come out; the buckets have all but the shares.
+    # 4 samples of 8 x 36 features go in, 4 of 128 come out, of masks between them too; the buckets have all but shares.
     into, out = 4 * 288 * 4, 4 * 128 * 4
     assert [entry for entry in found if entry[0][0] in "xy"] == [
         ("x0", "AG", into),
-        ("x1", "RS", out),
+        ("x1", "AG", 4 * 128),
+        ("x2", "RS", out),
         ("y0", "AG", out),
         ("y1", "RS", into),
     ]

@@ -1,8 +1,11 @@
-"""What ranks that share tensors have of a parameter, and what they draw."""
+"""What ranks that share tensors have of a parameter, and what they cannot draw."""
 
+import pytest
 import torch
 
-from trimaran.runtime.tensor.layers import Draws, take_share
+from trimaran.errors import InputError
+from trimaran.runtime.tensor.draws import check_attention_draws
+from trimaran.runtime.tensor.sums import take_share
 
 
 def test_shares_of_fused_sections_have_a_part_of_each() -> None:
@@ -12,17 +15,8 @@ def test_shares_of_fused_sections_have_a_part_of_each() -> None:
     assert shares[1].tolist() == [[2, 3], [8, 9], [10, 11]]
 
 
-def test_a_rank_draws_its_own_numbers_inside_and_the_same_as_others_outside() -> None:
-    drawn = []
-    for shard in range(2):
-        torch.manual_seed(5)
-        draws = Draws(seed=shard, device=torch.device("cpu"))
-        before = torch.rand(2)
-        with draws.own():
-            first = torch.rand(2)
-        with draws.own():
-            second = torch.rand(2)
-        drawn.append((before, first, second, torch.rand(2)))
-    same = [bool(torch.equal(one, other)) for one, other in zip(*drawn, strict=True)]
-    assert same == [True, False, False, True]
-    assert not torch.equal(drawn[0][1], drawn[0][2])
+def test_dropout_of_attention_in_fused_kernels_is_refused_with_the_way_out() -> None:
+    check_attention_draws(torch.device("cpu"), "fp32", "attention")
+    check_attention_draws(torch.device("cuda"), "fp64", "attention")
+    with pytest.raises(InputError, match="attention is drawn inside of a fused kernel on cuda.*--forbid tp"):
+        check_attention_draws(torch.device("cuda"), "bf16", "attention")

@@ -18,7 +18,10 @@ _ENDLESS = 2**62  # torch's end of a slice that has none is beyond
 
 
 def mark_shapes(graph: fx.Graph, seen: Walk) -> None:
-    """Keep on every node what the rules ask for: `meta["shape"]`, `meta["wants_gradient"]`, `meta["place"]`.
+    """Keep on every node what the rules ask for.
+
+    It is `meta["shape"]`, `meta["wants_gradient"]`, `meta["place"]`, and `meta["order"]` of tensors that do not lie in
+    memory as their dimensions are numbered.
 
     Args:
         graph: of a flow
@@ -29,6 +32,9 @@ def mark_shapes(graph: fx.Graph, seen: Walk) -> None:
         value = seen.values.get(node)
         if isinstance(value, torch.Tensor):
             node.meta["shape"] = tuple(value.shape)
+            if not value.is_contiguous():
+                steps = torch.empty_like(value).stride()  # the user's may have gaps, or be a broadcast
+                node.meta["order"] = tuple(sorted(range(len(steps)), key=lambda dim: -steps[dim]))
         node.meta["wants_gradient"] = any(tensor.requires_grad for tensor in tensors_in(value))
 
 
@@ -47,6 +53,11 @@ def shape_of(node: fx.Node) -> tuple[int, ...]:
     """Its shape, for the batch with which the flow was looked at."""
     shape: tuple[int, ...] = node.meta["shape"]
     return shape
+
+
+def dims_in_memory(node: fx.Node) -> tuple[int, ...] | None:
+    """Its dimensions as a tensor like it has them in memory, the slowest first; None: as they are numbered."""
+    return node.meta.get("order")
 
 
 def interior(node: fx.Node) -> list[tuple[str, tuple[Any, ...], dict[str, Any]]]:

@@ -140,6 +140,7 @@ class _Finder:
             splits=tuple(splits.values()),
             units=growth.units,
             samples=growth.takes_samples_apart,
+            draws=self._ids(growth.drawing),
         )
 
     def _add_attention(self, attention: Attention) -> None:
