@@ -485,6 +485,20 @@ def gpt_closed_over() -> Job:
     )
 
 
+@functools.cache
+def gpt_by_identity() -> Job:
+    """The optimizer knows the parameters of the last norm by their ids."""
+    torch.manual_seed(0)
+    model = zoo.gpt_fp64().model()
+    ids = {id(one) for one in model.norm.parameters()}
+
+    def make(parameters: Any) -> torch.optim.Optimizer:
+        halves = [one for one in parameters if id(one) in ids], [one for one in parameters if id(one) not in ids]
+        return torch.optim.SGD([{"params": halves[0], "lr": 0.0}, {"params": halves[1], "lr": 0.1}])
+
+    return dataclasses.replace(zoo.gpt_fp64(), model=lambda: model, optimizer=make)
+
+
 def gpt_plateau() -> Job:
     """A tenth of the rate as soon as the metric is not 10 % better."""
     job = zoo.gpt_fp64()
@@ -582,7 +596,7 @@ class Wayward(nn.Module):
 
 
 def two_heads() -> Job:
-    """The loss reads one of two heads, a layer is not used, and one is frozen; all weights decay."""
+    """The loss reads one head, others share a weight, a layer is not used, and one is frozen; all weights decay."""
     return dataclasses.replace(
         wayward_adamw(),
         name="two_heads",
@@ -601,12 +615,14 @@ class TwoHeads(nn.Module):
         self.head = nn.Linear(8, 2)
         self.other = nn.Linear(8, 2)
         self.never = nn.Linear(8, 2)
+        self.shared = nn.Parameter(torch.ones(8, 6))
 
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         y = torch.tanh(self.first(x))
+        early = functional.linear(y, self.shared.T)
         y = torch.tanh(self.middle(y))
         y = torch.tanh(self.last(self.frozen(y)))
-        return self.head(y), self.other(y)
+        return self.head(y), self.other(y), early, functional.linear(y, self.shared.T)
 
 
 def forgetful() -> Job:

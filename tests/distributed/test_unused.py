@@ -16,6 +16,8 @@ from tests.distributed.training import Outcome, Run, captured, train_all
 from tests.forks.client import launch
 
 from trimaran.errors import ExecutionError, InputError
+from trimaran.graph import unused
+from trimaran.graph.unused import unused_parameters
 from trimaran.graph.use import parameter_use
 from trimaran.program.types import Strategy
 from trimaran.runtime.setup import check_use
@@ -73,6 +75,14 @@ def _compare(run: Run, outcomes: Sequence[Outcome]) -> None:
         assert outcome.losses == pytest.approx(reference.losses, abs=1e-10), run.name
     for name, tensor in reference.model.state_dict().items():
         assert (outcomes[0].weights[name] - tensor).abs().max() <= 1e-9, f"{run.name}: {name}"
+
+
+def test_a_backward_tells_which_parameters_get_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {f"{layer}.{part}" for layer in ("other", "never") for part in ("weight", "bias")} | {"shared"}
+    made = captured("two_heads")
+    assert unused_parameters(make_job("two_heads"), made) == names
+    monkeypatch.setattr(unused, "LARGEST_FLOPS", 0.0)
+    assert unused_parameters(make_job("two_heads"), made) == names
 
 
 def test_a_model_that_was_captured_tells_which_parameters_have_a_gradient() -> None:

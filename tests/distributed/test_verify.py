@@ -44,8 +44,8 @@ SHARES = Strategy(tp=2)
 SHARDED = Strategy(dp=2, zero=3, units=GPT, microbatches=2)
 COMPRESSED = Strategy(dp=2, bucket_bytes=SMALL, compression=Compression(method="fp16"))
 
-Case = tuple[str, Strategy, Precision | None, str]
-"""A job, how it runs, its precision in place of its own, and the fault."""
+Case = tuple[Run, Precision | None, str]
+"""What runs, its precision in place of the job's own, and the fault."""
 Outcome = tuple[str, str, str, tuple[int, ...]] | Verified
 """Type and kind of the error, its module, the ranks; or what was found."""
 
@@ -160,12 +160,12 @@ def verify_all(world: World, cases: Sequence[Case]) -> list[Outcome]:
     return [_verify(world, *case) for case in cases]
 
 
-def _verify(world: World, name: str, strategy: Strategy, precision: Precision | None, fault: str) -> Outcome:
-    job, made = make_job(name), captured(name)
+def _verify(world: World, run: Run, precision: Precision | None, fault: str) -> Outcome:
+    job, made, strategy = make_job(run.job), captured(run.job), run.strategy
     job = job if precision is None else replace(job, precision=precision)
     if strategy.tp > 1:
         strategy = replace(strategy, shards=find_shards(made.graph, strategy.tp))
-    strategy = Run(job="", strategy=strategy, steps=0).fit(made.graph)
+    strategy = replace(run, strategy=strategy).fit(made.graph)
     batch = full_batch(job.global_batch_size, strategy)
     programs = (
         lower(made.graph, strategy, batch=batch, clip=job.clip_norm is not None),
@@ -176,7 +176,7 @@ def _verify(world: World, name: str, strategy: Strategy, precision: Precision | 
         with FAULTS[fault](world.rank):
             executor = Executor(job, strategy, *programs, world, capture=made)
             feed, verifier = executor.feed(), Verifier(executor, job, strategy, world)
-            for _, share in zip(range(_steps(name)), feed.shares(), strict=False):
+            for _, share in zip(range(run.steps), feed.shares(), strict=False):
                 verifier.step(share, epoch=feed.epoch, index=feed.index - 1)
         return verifier.verified
     except (ExecutionError, InputError) as error:
@@ -189,33 +189,33 @@ def _verify(world: World, name: str, strategy: Strategy, precision: Precision | 
             executor.close()
 
 
-def _steps(name: str) -> int:
-    """Statistics of a batch norm, and DDP's buckets, show in the second step."""
-    return STEPS if name.startswith("cnn") else 1
+def _case(job: str, strategy: Strategy, precision: Precision | None, fault: str) -> Case:
+    # Statistics of a batch norm, and DDP's buckets, show in the second step.
+    return Run(job=job, strategy=strategy, steps=STEPS if job == "cnn" else 1), precision, fault
 
 
 RIGHT: list[Case] = [
-    ("gpt", replace(REPLICAS, sync="p2p", microbatches=2), None, "nothing"),
-    ("gpt", SHARDED, "bf16", "nothing"),
-    ("gpt", SHARES, "bf16", "nothing"),
-    ("cnn", PIPELINE, None, "nothing"),
-    ("cnn", COMPRESSED, None, "nothing"),
-    ("dropped", REPLICAS, None, "nothing"),
+    _case("gpt", replace(REPLICAS, sync="p2p", microbatches=2), None, "nothing"),
+    _case("gpt", SHARDED, "bf16", "nothing"),
+    _case("gpt", SHARES, "bf16", "nothing"),
+    _case("cnn", PIPELINE, None, "nothing"),
+    _case("cnn", COMPRESSED, None, "nothing"),
+    _case("dropped", REPLICAS, None, "nothing"),
 ]
 WRONG: list[tuple[Case, str, str, tuple[int, ...]]] = [
     # DDP fills its buckets from the end of the network; "b1" is the first of them that has a part of the stem's.
-    (("cnn", REPLICAS, None, "doubled_bucket"), "gradient", "mix.conv", (0, 1)),
-    (("gpt", PIPELINE, None, "skipped_tie"), "gradient", "token", (0, 1)),
-    (("cnn", REPLICAS, "bf16", "lost_weight"), "gradient", "stem.conv", (0, 1)),
-    (("cnn", REPLICAS, None, "other_buffers"), "buffer", "stem.norm", (0, 1)),
-    (("gpt", PIPELINE, None, "second_update"), "weight", "blocks.2.norm1", (1,)),
-    (("cnn", REPLICAS, None, "second_update"), "parameter", "stem.conv", (1,)),
-    (("gpt", PIPELINE, None, "other_weights"), "initial weight", "blocks.2.norm1", (1,)),
-    (("cnn", replace(REPLICAS, microbatches=2), None, "missed_sample"), "gradient", "stem.conv", (0, 1)),
-    (("cnn", PIPELINE, "bf16", "missed_sample"), "gradient", "stem.conv", (0,)),
-    (("gpt", SHARES, "bf16", "missed_sample"), "gradient", "the model itself", (0, 1)),
+    (_case("cnn", REPLICAS, None, "doubled_bucket"), "gradient", "mix.conv", (0, 1)),
+    (_case("gpt", PIPELINE, None, "skipped_tie"), "gradient", "token", (0, 1)),
+    (_case("cnn", REPLICAS, "bf16", "lost_weight"), "gradient", "stem.conv", (0, 1)),
+    (_case("cnn", REPLICAS, None, "other_buffers"), "buffer", "stem.norm", (0, 1)),
+    (_case("gpt", PIPELINE, None, "second_update"), "weight", "blocks.2.norm1", (1,)),
+    (_case("cnn", REPLICAS, None, "second_update"), "parameter", "stem.conv", (1,)),
+    (_case("gpt", PIPELINE, None, "other_weights"), "initial weight", "blocks.2.norm1", (1,)),
+    (_case("cnn", replace(REPLICAS, microbatches=2), None, "missed_sample"), "gradient", "stem.conv", (0, 1)),
+    (_case("cnn", PIPELINE, "bf16", "missed_sample"), "gradient", "stem.conv", (0,)),
+    (_case("gpt", SHARES, "bf16", "missed_sample"), "gradient", "the model itself", (0, 1)),
     # The last one: the model stays wide.
-    (("cnn", REPLICAS, "fp64", "missed_sample"), "gradient", "stem.conv", (0, 1)),
+    (_case("cnn", REPLICAS, "fp64", "missed_sample"), "gradient", "stem.conv", (0, 1)),
 ]
 
 
@@ -225,7 +225,7 @@ def test_what_trains_rightly_agrees_and_what_does_not_is_found(tmp_path: Path) -
     first, second = launch(verify_all, (cases,), ranks=2, log_dir=tmp_path, device="cpu")
     for case, found in zip(RIGHT, first, strict=False):
         assert isinstance(found, Verified), (case, found)
-        assert (found.steps, found.difference <= found.limit < 0.05) == (_steps(case[0]), True), (case, found)
+        assert (found.steps, found.difference <= found.limit < 0.05) == (case[0].steps, True), (case, found)
     assert "compressed by fp16" in " ".join(first[4].notes)
     assert "draws random numbers" in first[5].notes[0]
     for (case, kind, module, ranks), found, other in zip(WRONG, first[len(RIGHT) :], second[len(RIGHT) :], strict=True):
@@ -234,24 +234,21 @@ def test_what_trains_rightly_agrees_and_what_does_not_is_found(tmp_path: Path) -
         assert "rank 0 found" in other[1], case
 
 
-def refused(world: World) -> list[Outcome]:
-    return verify_all(world, [("dropped", PIPELINE, None, "nothing"), ("summed", REPLICAS, None, "nothing")])
-
-
 @pytest.mark.timeout(120)
 def test_what_one_process_cannot_repeat_is_refused_and_a_loss_that_is_no_mean_is_found(tmp_path: Path) -> None:
-    drawn, summed = launch(refused, ranks=2, log_dir=tmp_path, device="cpu")[0]
+    cases = [_case("dropped", PIPELINE, None, "nothing"), _case("summed", REPLICAS, None, "nothing")]
+    drawn, summed = launch(verify_all, (cases,), ranks=2, log_dir=tmp_path, device="cpu")[0]
     assert drawn[0] == "InputError"
     assert "draw streams of their own" in drawn[1]
     assert summed[:3] == ("ExecutionError", "gradient", "0")
 
 
-def losses_of_both(world: World) -> list[list[float]]:
+def losses_of_both(world: World, run: Run) -> list[list[float]]:
     """Losses of a run whose first steps are verified, and of one without."""
-    job, made = make_job("dropped"), captured("dropped")
+    job = make_job(run.job)
     found = []
     for steps in (STEPS, 0):
-        made = captured("dropped")
+        made = captured(run.job)
         programs = lower(made.graph, REPLICAS, batch=8), lower_evaluation(made.graph, REPLICAS, batch=8)
         executor = Executor(job, REPLICAS, *programs, world, capture=made)
         feed, verifier, losses = executor.feed(), Verifier(executor, job, REPLICAS, world), []
@@ -268,5 +265,6 @@ def losses_of_both(world: World) -> list[list[float]]:
 @pytest.mark.timeout(120)
 def test_a_run_goes_on_as_if_nobody_had_looked(tmp_path: Path) -> None:
     """With dropout: bit for bit, on every rank."""
-    for verified, plain in launch(losses_of_both, ranks=2, log_dir=tmp_path, device="cpu"):
+    run = Run(job="dropped", strategy=REPLICAS, steps=STEPS)
+    for verified, plain in launch(losses_of_both, (run,), ranks=2, log_dir=tmp_path, device="cpu"):
         assert verified == plain

@@ -60,14 +60,14 @@ def make(name: str) -> Job:
     return replace(gpt_clipped() if name == "gpt_fp64" else make_job(name), optimizer=decayed)
 
 
-def gather_states(world: World, runs: Sequence[tuple[str, Strategy]]) -> list[WholeState]:
+def gather_states(world: World, runs: Sequence[Run]) -> list[WholeState]:
     """The state after some steps, of several runs in one world."""
-    return [_run(world, name, strategy) for name, strategy in runs]
+    return [_run(world, run) for run in runs]
 
 
-def _run(world: World, name: str, strategy: Strategy) -> WholeState:
-    job, made = make(name), captured(name)
-    strategy = _fit(strategy, made.graph)
+def _run(world: World, run: Run) -> WholeState:
+    job, made = make(run.job), captured(run.job)
+    strategy = _fit(run, made.graph)
     batch = full_batch(job.global_batch_size, strategy)
     programs = (
         lower(made.graph, strategy, batch=batch, clip=job.clip_norm is not None),
@@ -83,21 +83,21 @@ def _run(world: World, name: str, strategy: Strategy) -> WholeState:
     return state
 
 
-def _fit(strategy: Strategy, graph: Graph) -> Strategy:
-    if strategy.tp > 1:
-        strategy = replace(strategy, shards=find_shards(graph, strategy.tp))
-    return Run(job="", strategy=strategy, steps=0).fit(graph)
+def _fit(run: Run, graph: Graph) -> Strategy:
+    shards = find_shards(graph, run.strategy.tp) if run.strategy.tp > 1 else ()
+    return replace(run, strategy=replace(run.strategy, shards=shards)).fit(graph)
 
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("ranks", RUNS)
 def test_the_state_of_any_plan_is_that_of_one_process(ranks: int, tmp_path: Path) -> None:
-    runs = [("gpt_fp64", strategy) for strategy in RUNS[ranks]]
+    runs = [Run(job="gpt_fp64", strategy=strategy, steps=STEPS) for strategy in RUNS[ranks]]
     if ranks == 2:
-        runs += [("cnn_fp64", Strategy(dp=2, zero=3, units=CNN)), ("cnn_fp64", Strategy(pp=2, microbatches=2))]
+        buffered = (Strategy(dp=2, zero=3, units=CNN), Strategy(pp=2, microbatches=2))
+        runs += [Run(job="cnn_fp64", strategy=strategy, steps=STEPS) for strategy in buffered]
     by_rank = launch(gather_states, (runs,), ranks=ranks, log_dir=tmp_path, device="cpu")
-    for number, (name, strategy) in enumerate(runs):
-        check(make(name), strategy, by_rank[0][number])
+    for number, run in enumerate(runs):
+        check(make(run.job), run.strategy, by_rank[0][number])
         assert by_rank[-1][number] == WholeState()
 
 

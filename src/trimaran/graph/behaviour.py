@@ -141,6 +141,7 @@ class Behaviour:
         sliceable: the first dim of every tensor of a batch counts its samples
         others: names of what a batch holds beside tensors
         sizes: tensors of a batch that differ from batch to batch in more than their first dim
+        remainder: samples of the last, smaller batch of an epoch; 0: there is none
         unused: parameters that never had a gradient
         varying: parameters that had a gradient in some batches
         draws: the forward or the loss draws random numbers
@@ -178,6 +179,7 @@ class Behaviour:
     sliceable: bool = True
     others: tuple[str, ...] = ()
     sizes: tuple[str, ...] = ()
+    remainder: int = 0
     unused: tuple[str, ...] = ()
     varying: tuple[str, ...] = ()
     draws: bool = False
@@ -209,14 +211,15 @@ class Behaviour:
         return self.replicas is None or self.replicas <= self.tolerance
 
 
-def weighed(job: Job, behaviour: Behaviour | None) -> Job:
+def weighed(job: Job, behaviour: Behaviour | None, *, splits: bool = True) -> Job:
     """The job with the weight of its loss, as it was found out.
 
     Args:
         job: the job
         behaviour: what was seen of it; None: nobody has looked
+        splits: parts of a batch are added up; the mean over a whole batch is what the loss says
     """
-    if behaviour is None or job.loss_weight is not None:
+    if behaviour is None or job.loss_weight is not None or not splits:
         return job
     if behaviour.reduction == "weight":
         return replace(job, loss_weight=behaviour.weight)

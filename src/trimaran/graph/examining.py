@@ -106,7 +106,7 @@ def examine(job: Job, model: nn.Module, *, too_large: bool = False) -> Behaviour
     if too_large:
         return replace(found, not_looked="the model is too large to run here")
     samples = Samples(job, device_of(model), most=SCANNED, keep=True)
-    found = _from_batches(found, samples)
+    found = _from_batches(found, job, samples)
     with ExitStack() as stack:
         for part in (model, *modules_of(job.loss)):
             stack.enter_context(untouched(part))
@@ -171,14 +171,15 @@ def _parameter_names(loss: Any) -> dict[int, str]:
     return found
 
 
-def look_at_gathering(job: Job, model: nn.Module, behaviour: Behaviour, rank: int) -> Behaviour:
-    """See what a loss that gathers gives on two ranks, in a world of two; both call it.
+def look_at_gathering(job: Job, model: nn.Module, behaviour: Behaviour, rank: int, ranks: int) -> Behaviour:
+    """See what a loss that gathers gives on several ranks; all of them call it.
 
     Args:
         job: the job
         model: its model, which is left as it was
         behaviour: what was seen without the other rank
         rank: of this process
+        ranks: of the world
     """
 
     def sum_up(tensor: Tensor) -> None:
@@ -189,7 +190,7 @@ def look_at_gathering(job: Job, model: nn.Module, behaviour: Behaviour, rank: in
         begin_training(model)
         examination = _Examination(job, model, samples, time.perf_counter())
         try:
-            difference = examination.difference_when_gathered(rank, sum_up)
+            difference = examination.difference_when_gathered(rank, ranks, sum_up)
         except RuntimeError:
             # Parts that do not fit together: nothing that could be trained.
             difference = math.inf
@@ -235,7 +236,7 @@ def _outermost(paths: Iterator[str]) -> Iterator[str]:
             last = path
 
 
-def _from_batches(found: Behaviour, samples: Samples) -> Behaviour:
+def _from_batches(found: Behaviour, job: Job, samples: Samples) -> Behaviour:
     """What batches hold, and of which sizes."""
     batch = samples.batch(range(SAMPLES))
     others: list[Any] = []
@@ -247,6 +248,7 @@ def _from_batches(found: Behaviour, samples: Samples) -> Behaviour:
         sizes=differing_sizes(samples),
         stream=samples.stream,
         data_draws=samples.draws(),
+        remainder=0 if job.drop_last else samples.count % job.global_batch_size,
     )
 
 
@@ -590,6 +592,9 @@ class _Examination:
             if first is None:
                 first = apart, in_turn
             if apart <= tolerance:
+                same = any(self._all_scales(finite, *one[:2]) == scales for one in fitting)
+                if same and (weight is None or self._planted(finite[0], weight) is None):
+                    continue
                 fitting.append((reduction, weight, apart, in_turn))
                 if len(fitting) == MOST_FIT:
                     break
@@ -653,14 +658,16 @@ class _Examination:
     def _planted(self, split: _Split, weight: Weight) -> Any:
         """The batch with values by which this weight is told apart from others; None: there are none to plant."""
         tensors = name_tensors(split.whole)
-        tensor = tensors[weight.tensor].clone()
+        tensor = tensors[weight.tensor].clone(memory_format=torch.contiguous_format)
         first = tensor[0].reshape(-1) if tensor.dim() > 1 else tensor[:1]
         half = first[len(first) // 2 :]
         if weight.measure == "count" and weight.ignored is not None:
             several, seen = len(first) > 1, any(one.get(("ignored", weight.tensor)) for one in self._scanned)
             declared = weight.ignored in {call.ignored for call in self._calls}
             # One label a sample that is never ignored in all that was read: a class.
-            if not declared or not (seen or (several and len(self._scanned) < self._samples.count)):
+            # In fp16 a weight is refused under several plans, so it has to be there.
+            unread = len(self._scanned) < self._samples.count and self._job.precision != "fp16"
+            if not declared or not (seen or (several and unread)):
                 return None
             half.fill_(weight.ignored)
         elif weight.measure == "table":
@@ -670,7 +677,7 @@ class _Examination:
             first.fill_(int(order[-1]))
             tensor[-1:].fill_(int(order[0]))
         elif weight.measure == "sum":
-            if not bool(torch.isin(tensor, torch.tensor([0, 1], device=tensor.device).to(tensor.dtype)).all()):
+            if not bool(((tensor == 0) | (tensor == 1)).all()):
                 return None
             half.fill_(0)
         else:
@@ -793,29 +800,30 @@ class _Examination:
             self._put_back()
         return coupled.communicated
 
-    def difference_when_gathered(self, rank: int, sum_up: Callable[[Tensor], object]) -> float:
-        """How far two real ranks, each with half of a batch and a loss that gathers, are from one with the whole.
+    def difference_when_gathered(self, rank: int, ranks: int, sum_up: Callable[[Tensor], object]) -> float:
+        """How far real ranks, each with a part of a batch and a loss that gathers, are from one with the whole.
 
         Args:
-            rank: of this process, 0 or 1
+            rank: of this process
+            ranks: how many there are
             sum_up: adds a tensor up over the ranks, in place
         """
-        half = max(1, min(LOOKED_AT, self._samples.count) // 2)
-        numbers = list(range(2 * half))
+        size = max(2, LOOKED_AT // ranks)
+        numbers = [number % self._samples.count for number in range(ranks * size)]
         drawn = _Draws()
         with _pretending_to_be_alone():
             run = self._pass(self._batch(numbers), drawn)
         self._put_back()
-        own = slice(rank * half, (rank + 1) * half)
-        part = self._pass(self._batch(numbers[own]), drawn, (own.start, own.stop, 2 * half))
+        own = slice(rank * size, (rank + 1) * size)
+        part = self._pass(self._batch(numbers[own]), drawn, (own.start, own.stop, ranks * size))
         gradients: list[Tensor | None] = []
         for one, whole in zip(part.gradients, run.gradients, strict=True):
             total = torch.zeros_like(whole) if whole is not None else None
             if total is not None:
-                total += 0.5 * (one if one is not None else 0.0)
+                total += (one if one is not None else 0.0) / ranks
                 sum_up(total)
             gradients.append(total)
-        value = torch.tensor(0.5 * part.value, dtype=torch.float64)
+        value = torch.tensor(part.value / ranks, dtype=torch.float64, device=device_of(self._work))
         sum_up(value)
         summed = replace(part, gradients=gradients, value=float(value), buffers=run.buffers)
         split = _Split(whole=None, parts=[None], sizes=[1], run=run, apart=[summed], in_turn=[summed])

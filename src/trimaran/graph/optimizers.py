@@ -280,6 +280,24 @@ def differing_option(job: Job, parameters: Trained, traits: OptimizerTraits) -> 
     return ""
 
 
+def identity_fault(optimizer: Any, parameters: Trained, traits: OptimizerTraits) -> str:
+    """What an optimizer over the user's own parameters holds or sets otherwise than over stand-ins; empty: nothing.
+
+    A factory may know parameters by `id`, or look at their values, of which shards have neither.
+
+    Args:
+        optimizer: over the parameters
+        parameters: of the user's model
+        traits: of the optimizer over stand-ins
+    """
+    own = _options(optimizer)
+    for name, parameter in parameters.named_parameters():
+        here, there = own.get(id(parameter)), traits.options.get(name)
+        if (here is None) != (there is None) or (here is not None and there and not _same(here, there[0])):
+            return f"it treats {name} otherwise than another parameter of that name and shape"
+    return ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
     """What a few steps over small tensors did.
@@ -354,6 +372,16 @@ def try_steps(
     return Trial(values=tuple(values), options=options, drew=drew)
 
 
+def stands_still(starts: Named, trial: Trial) -> bool:
+    """Whether a trial has changed nothing, as where hooks on the user's own parameters update them.
+
+    Args:
+        starts: what was tried
+        trial: of it
+    """
+    return all(torch.equal(one, start.to(one)) for one, (_, start) in zip(trial.values[-1], starts, strict=True))
+
+
 def equal_values(found: Iterable[torch.Tensor], expected: Iterable[torch.Tensor]) -> bool:
     """Whether tensors in fp64 are equal, but for the order of sums."""
     return all(
@@ -396,6 +424,8 @@ def _find_out(job: Job, model: nn.Module, trained: Trained) -> OptimizerTraits:
             return OptimizerTraits(**common, **unlike, needs_closure=True, reason="its step computes the loss again")
         return OptimizerTraits(**common, **unlike, tried=tried, reason=f"it could not be tried ({_line(error)})")
     common |= {"draws": together.drew, "tried": tried}
+    if stands_still(starts, together):
+        return OptimizerTraits(**common, **unlike, reason="its step changes nothing, given gradients")
     reason = _difference(job, starts, gradients, together, [[number] for number in range(len(starts))])
     if reason:
         return OptimizerTraits(**common, **unlike, reason=f"it looks across parameters: {reason}")

@@ -17,7 +17,7 @@ def parameter_use(graph: Graph | None) -> ParameterUse:
     """Which trained parameters get a gradient, as far as a graph tells.
 
     The forward of a captured model is the same for all data. The loss may read some of several outputs, so a parameter
-    is known to have a gradient where all outputs depend on it.
+    is known to have a gradient where all outputs depend on it, or where every one was seen to have one.
 
     Args:
         graph: of the job; None: nothing is known
@@ -31,6 +31,9 @@ def parameter_use(graph: Graph | None) -> ParameterUse:
     """
     if graph is None or is_whole(graph):
         return "varies"
+    seen = graph.behaviour
+    if seen is not None and not (seen.not_looked or seen.host_draws or seen.unused or seen.varying):
+        return "always"
     number = {parameter.name: at for at, parameter in enumerate(graph.parameters) if parameter.trainable}
     reached: dict[str, int] = {}
     for op in graph.ops[:-1]:

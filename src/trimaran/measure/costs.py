@@ -190,7 +190,9 @@ def _measure(
             progress(str(event["measuring"]), int(str(event["done"])), int(str(event["total"])))
 
     progress("starting processes", 0, 0)
-    return launch(measure_on_rank, (make_job, graph.digest, wanted), ranks=ranks, on_event=on_event, link=link)
+    return launch(
+        measure_on_rank, (make_job, graph.digest, wanted, graph.behaviour), ranks=ranks, on_event=on_event, link=link
+    )
 
 
 def _keep(found: CostTable) -> None:

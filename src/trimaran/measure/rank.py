@@ -8,6 +8,7 @@ All ranks start each of these together, so that all are busy with the same. Impo
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 
 from trimaran.errors import ExecutionError
 from trimaran.graph.assemble import move_constants
+from trimaran.graph.behaviour import Behaviour, weighed
 from trimaran.graph.capture import Capture, capture
 from trimaran.graph.datasets import first_samples, is_stream
 from trimaran.graph.optimizers import trained_parameters
@@ -51,6 +53,7 @@ def measure_on_rank(
     make_job: Callable[[], Job],
     digest: str,
     wanted: Wanted,
+    behaviour: Behaviour | None = None,
     *,
     captured: Capture | None = None,
     box_s: float = BOX_S,
@@ -62,6 +65,7 @@ def measure_on_rank(
         make_job: makes the job
         digest: of the graph that costs are wanted for
         wanted: what to measure
+        behaviour: what was seen of the job; None: nobody has looked
         captured: the job's graph and model, where they are there already
         box_s: time for all rounds together [s]
 
@@ -83,6 +87,8 @@ def measure_on_rank(
         if captured is None:
             report(world, "capturing the graph")
             captured = capture(job)
+            captured = replace(captured, graph=replace(captured.graph, behaviour=behaviour))
+        job = weighed(job, behaviour)
         _measure_job(world, job, _place(captured, job, world, digest), wanted, findings, box_s)
     if wanted.samples:
         report(world, "measuring the data set")

@@ -46,6 +46,14 @@ def objection(behaviour: Behaviour | None, strategy: Strategy) -> str | None:
     """
     if behaviour is None:
         return None
+    weighted = behaviour.reduction == "pair" or (
+        behaviour.reduction in ("weight", "given") and strategy.dp * strategy.microbatches > 1
+    )
+    if behaviour.precision == "fp16" and weighted:
+        return (
+            "in fp16 the loss is scaled before its weight is known: use a loss that is a mean over the samples, one "
+            'device without microbatches, or precision="bf16"'
+        )
     # This is no difference that one could accept: the runtime has no way of doing it.
     obstacle = update_obstacle(strategy, behaviour.optimizer, precision=behaviour.precision)
     if obstacle or behaviour.accepted:
@@ -89,6 +97,11 @@ def _objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
             yield (
                 "the loss gathers across ranks: only replicas with one microbatch each see the whole batch; use "
                 "--dp, with --microbatches 1"
+            )
+        elif replicas and seen.remainder % strategy.dp:
+            yield (
+                f"the loss gathers across ranks, and the last batch of an epoch has {seen.remainder} samples, which "
+                f"{strategy.dp} replicas cannot share evenly: set Job.drop_last"
             )
         elif replicas and not seen.replicates:
             yield (

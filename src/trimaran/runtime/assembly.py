@@ -6,7 +6,6 @@ from functools import partial
 import torch.distributed as dist
 
 from trimaran.graph.capture import Capture
-from trimaran.graph.use import ParameterUse
 from trimaran.job import Job
 from trimaran.program.cut import carried
 from trimaran.program.layout import strategy_layout
@@ -56,7 +55,6 @@ def assemble(
     *,
     updater: Updater,
     scaler: LossScaler | None,
-    use: ParameterUse,
     world: World,
     channels: Channels,
     record: bool,
@@ -72,7 +70,6 @@ def assemble(
         part: what this rank has
         updater: of what this rank trains
         scaler: scales losses; None: they are propagated as they are
-        use: which parameters get a gradient
         world: this process's
         channels: communicate
         record: write down what happens
@@ -100,7 +97,7 @@ def assemble(
         wire=wire,
         levels=_open_levels(strategy, program, world=world, channels=channels, in_flight=in_flight, recorder=recorder),
         used=part.used,
-        all_used=use == "always",
+        never=part.never,
     )
     noise = None
     if gradient_noise:

@@ -27,6 +27,7 @@ from trimaran.graph.capture import Capture
 from trimaran.graph.optimizers import optimizer_traits
 from trimaran.graph.sample import make_model
 from trimaran.graph.training_mode import begin_training
+from trimaran.graph.unused import unused_parameters
 from trimaran.graph.use import ParameterUse, parameter_use
 from trimaran.job import Job
 from trimaran.program.feeding import Feeding
@@ -45,7 +46,9 @@ from trimaran.runtime.setup import (
     bucket_instructions,
     check_capture,
     check_update,
+    check_use,
     check_world,
+    is_divided,
     make_part,
     make_updater,
     share_weights,
@@ -101,6 +104,11 @@ class Executor:
             check_observable(strategy, None if capture is None else capture.graph)
         check_world(strategy, (program, evaluation), world)
         check_capture(job, strategy, capture)
+        if use is None:
+            use = parameter_use(None if capture is None else capture.graph)
+        check_use(job, strategy, use)
+        # While the model is where it was captured.
+        never = unused_parameters(job, capture) if capture and use == "fixed" and is_divided(strategy) else frozenset()
         if model is None:
             model = make_model(job) if capture is None else capture.model
         begin_training(model)
@@ -110,7 +118,7 @@ class Executor:
         self._model = place_model(model, precision=job.precision, device=world.device)
         # Before the model is divided, and on every rank alike.
         self._traits = optimizer_traits(job, self._model)
-        check_update(job, strategy, self._traits, gradient_noise=bool(gradient_noise))
+        check_update(job, strategy, self._model, self._traits, gradient_noise=bool(gradient_noise))
         self.program = program
         self._instructions = program.ranks[world.rank]
         self._evaluation = evaluation.ranks[world.rank]
@@ -119,8 +127,6 @@ class Executor:
         share_weights(self._model, world, self._channels)
         # Before parameters are replaced by shares.
         self._state = StateGatherer(self._model)
-        if use is None:
-            use = parameter_use(None if capture is None else capture.graph)
         self._part = make_part(
             job,
             strategy,
@@ -128,6 +134,7 @@ class Executor:
             self._model,
             self._traits,
             use=use,
+            never=never,
             world=world,
             channels=self._channels,
             instructions=self._instructions,
@@ -143,7 +150,6 @@ class Executor:
             self._part,
             updater=self._part.updater or make_updater(job, strategy, self._part, self._model, self._traits),
             scaler=self._scaler,
-            use=use,
             world=world,
             channels=self._channels,
             record=record,

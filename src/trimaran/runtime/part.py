@@ -60,6 +60,8 @@ class Part:
         record: is given the record, where a library communicates inside the stages
         used: which parameters got a gradient, where that may differ between replicas; None: it does not
         refit: trains the parameters that require gradients now, where that has changed; None: it cannot
+        never: parameters that get no gradient on any rank, and must have none: a message between segments that lacks a
+            gradient holds zeros, from which others follow
     """
 
     stages: Mapping[int, Stage]
@@ -78,3 +80,4 @@ class Part:
     record: Callable[[Recorder], None] | None = None
     used: Used | None = None
     refit: Callable[[], None] | None = None
+    never: tuple[nn.Parameter, ...] = ()

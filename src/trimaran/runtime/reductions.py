@@ -53,7 +53,7 @@ class Reductions:
         wire: adds up buckets of gradients with less on the wire; None: they go as they are
         levels: adds up buckets of gradients within nodes and then across them; None: all replicas at once
         used: which parameters got a gradient here; None: the same ones on all replicas
-        all_used: every trained parameter has a gradient in every step
+        never: parameters that have no gradient on any rank
 
     Attributes:
         losses: sums of losses and metrics
@@ -76,7 +76,7 @@ class Reductions:
         wire: Wire | None = None,
         levels: Levels | None = None,
         used: Used | None = None,
-        all_used: bool = True,
+        never: Sequence[torch.nn.Parameter] = (),
     ) -> None:
         self._world = world
         self._channels = channels
@@ -90,7 +90,7 @@ class Reductions:
         self._wire = wire
         self._levels = levels
         self._used = used
-        self._all_used = all_used
+        self._never = tuple(never)
         self._weighted: bool | None = None
         self.losses = LossSums(world, channels.first_rank)
         self.gradient_noise: GradientNoise | None = None
@@ -273,21 +273,9 @@ class Reductions:
         if found is None:
             raise InputError(f"{instruction.id}: there is no gradient to add up", label=instruction.label)
         gradient = found.contiguous()
-        flags = []
-        if not self._all_used and isinstance(parameter, torch.Tensor):
-            # Each stage knows of its own use of a weight only.
-            flags = [torch.full((1,), float(parameter.grad is not None), device=gradient.device)]
         parameter.grad = gradient
         start = self._recorder.stamp()
-        works = [self._channels.all_reduce(one, instruction.group) for one in (gradient, *flags)]
-        pending = self._launch(instruction, works, [gradient, *flags], start=start)
-        if flags:
-
-            def drop() -> None:
-                if not float(flags[0]):
-                    parameter.grad = None
-
-            pending.finish = drop
+        self._launch(instruction, [self._channels.all_reduce(gradient, instruction.group)], [gradient], start=start)
 
     def _settle_gradients(self, state: State) -> None:
         """Make the gradients those of the global batch."""
@@ -303,6 +291,8 @@ class Reductions:
         if self._used is not None and state.late_loss is not None:
             self._in_flight.wait(state.late_loss.token)
             self._drop_unused(self._used, state)
+        for parameter in self._never:
+            parameter.grad = None
         divisor = None
         if self._agree_on_weighted(state):
             self._in_flight.wait(f"{Kind.ALL_REDUCE}#loss")

@@ -1,6 +1,6 @@
 """The part of a rank that has some segments of the network: stages of a pipeline, or parts of a placement."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
 from torch import nn
@@ -30,6 +30,7 @@ def segmented_part(
     capture: Capture,
     model: nn.Module,
     *,
+    never: Collection[str] = (),
     world: World,
     channels: Channels,
     instructions: Sequence[Instruction],
@@ -44,6 +45,7 @@ def segmented_part(
         strategy: what is cut, and who has what
         capture: of the job
         model: the user's, on its device
+        never: names of parameters that get no gradient
         world: this process's
         channels: communicate
         instructions: of this rank
@@ -79,6 +81,7 @@ def segmented_part(
         parameters=tuple(trained.values()),
         counted=tuple(parameter for name, parameter in trained.items() if first.get(name, row) == row),
         tied={f"tie{number}": trained[name] for number, name in enumerate(tied) if name in trained},
+        never=tuple(parameter for name, parameter in trained.items() if name in never),
         reads=any(segment.inputs or segment.is_last for segment in segments.values()),
     )
 

@@ -1,6 +1,6 @@
 """From a strategy to the part of the job that this rank runs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 import torch
@@ -10,7 +10,7 @@ from torch import nn
 from trimaran.errors import InputError
 from trimaran.graph.behaviour import OptimizerTraits
 from trimaran.graph.capture import Capture
-from trimaran.graph.optimizers import named_in
+from trimaran.graph.optimizers import identity_fault, make_optimizer, named_in, trained_parameters
 from trimaran.graph.types import Graph
 from trimaran.graph.use import ParameterUse
 from trimaran.job import Job
@@ -53,14 +53,18 @@ def check_world(strategy: Strategy, programs: Sequence[Program], world: World) -
         )
 
 
+def is_divided(strategy: Strategy) -> bool:
+    """Whether a strategy divides the network: ranks run what was captured, in parts, and not the user's own model."""
+    return strategy.pp > 1 or strategy.segments > 1 or strategy.tp > 1 or bool(strategy.shards)
+
+
 def check_capture(job: Job, strategy: Strategy, capture: Capture | None) -> None:
     """Refuse a strategy that divides the network, where there is no graph to divide.
 
     Raises:
         InputError: the model could not be captured, or its capture is not given
     """
-    divided = strategy.pp > 1 or strategy.segments > 1 or strategy.tp > 1 or bool(strategy.shards)
-    if divided and (capture is None or capture.flow is None):
+    if is_divided(strategy) and (capture is None or capture.flow is None):
         raise InputError(
             f"the model of {job.name!r} could not be captured as a graph, so it cannot be cut into {strategy.segments} "
             "stages, nor its tensors be shared: use data parallelism (pp=1, tp=1)"
@@ -71,12 +75,15 @@ def check_capture(job: Job, strategy: Strategy, capture: Capture | None) -> None
         )
 
 
-def check_update(job: Job, strategy: Strategy, traits: OptimizerTraits, *, gradient_noise: bool = False) -> None:
+def check_update(
+    job: Job, strategy: Strategy, model: nn.Module, traits: OptimizerTraits, *, gradient_noise: bool = False
+) -> None:
     """Refuse a strategy under which the update would not be that of a plain loop.
 
     Args:
         job: the job
         strategy: how it runs
+        model: the user's, whole
         traits: of its optimizer
         gradient_noise: the norms of gradients are to be noted
 
@@ -86,6 +93,17 @@ def check_update(job: Job, strategy: Strategy, traits: OptimizerTraits, *, gradi
     found = update_obstacle(strategy, traits, precision=job.precision)
     if found:
         raise InputError(f"{job.name!r} cannot train under {strategy.name}: {found}", strategy=strategy.name)
+    if strategy.zero or strategy.pp > 1 or strategy.shards or (strategy.sync == "p2p" and strategy.dp > 1):
+        # Others may take the place of these parameters, so that nothing may depend on which they are. Asked of the
+        # whole model, so that all ranks find the same.
+        parameters = trained_parameters(model)
+        if len(parameters) and (found := identity_fault(make_optimizer(job, parameters), parameters, traits)):
+            raise InputError(
+                f"{job.name!r} cannot train under {strategy.name}, where a rank updates some parameters, or shards: "
+                f"its optimizer knows them by identity or values, as {found}. Tell them by name (named_parameters() of "
+                'the argument of Job.optimizer), or use replicas that update everything (sync="all-reduce", zero=0)',
+                strategy=strategy.name,
+            )
     if gradient_noise and job.precision == "fp16":
         raise InputError("the gradient noise scale cannot be seen in fp16, where losses are scaled: use bf16 or fp32")
 
@@ -137,6 +155,7 @@ def make_part(
     traits: OptimizerTraits,
     *,
     use: ParameterUse,
+    never: Collection[str],
     world: World,
     channels: Channels,
     instructions: Sequence[Instruction],
@@ -150,16 +169,16 @@ def make_part(
         capture: of the job, where `check_capture` wants one
         model: the user's, on its device, with the weights of rank 0
         traits: of the job's optimizer
-        use: which parameters get a gradient
+        use: which parameters get a gradient; fits the strategy (`check_use`)
+        never: names of those that never get one, where the network is divided
         world: this process's
         channels: communicate
         instructions: of this rank, in a training step
         reduce_bucket: starts the reduction of a bucket
 
     Raises:
-        InputError: the strategy is not for this use of parameters, or the program not for the strategy
+        InputError: the program is not for the strategy
     """
-    check_use(job, strategy, use)
     if strategy.zero > 1:
         # Imported where it is used: FSDP2 takes a second to import.
         from trimaran.runtime.zero import zero_part
@@ -173,6 +192,7 @@ def make_part(
             strategy,
             capture,
             model,
+            never=never,
             world=world,
             channels=channels,
             instructions=instructions,
@@ -219,7 +239,7 @@ def check_use(job: Job, strategy: Strategy, use: ParameterUse) -> None:
     """
     if use != "varies":
         return
-    if strategy.pp > 1 or strategy.segments > 1 or strategy.tp > 1 or strategy.shards:
+    if is_divided(strategy):
         raise InputError(
             f"which parameters of {job.name!r} get a gradient depends on the data, and what is cut into parts runs all "
             "of them: use data parallelism (pp=1, tp=1)"

@@ -68,10 +68,12 @@ class Updater:
             return
         self._foreign = _others(self.optimizer, given)
         self._check_held(given, split=traits is not None or bool(self._elsewhere))
-        if traits is not None and (found := differing_option(job, given, traits)):
+        found = "" if traits is None else differing_option(job, given, traits)
+        if found:
             raise InputError(
                 f"the optimizer of {job.name!r} does another thing on a rank that has some of the parameters: {found}. "
-                'Use replicas that update everything (dp with sync="all-reduce", zero=0)'
+                "Tell parameters by their names (named_parameters() of its argument), or use replicas that update "
+                'everything (dp with sync="all-reduce", zero=0)'
             )
         self.schedule = make_schedule(job, self.optimizer)
         self._by_metric = self.schedule is not None and takes_metric(self.schedule)

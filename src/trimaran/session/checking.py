@@ -12,6 +12,7 @@ from trimaran.job import Job
 from trimaran.program.exactness import KINDS, objection
 from trimaran.program.files import to_plain
 from trimaran.session.jobs import JobSource
+from trimaran.session.preparing import gathering_confirmed
 
 _NAMED = 3
 
@@ -89,7 +90,7 @@ def check_job(source: JobSource) -> Checked:
     from trimaran.graph.capture import capture_and_look
 
     job = source.make()
-    graph = capture_and_look(job).graph
+    graph = gathering_confirmed(source, capture_and_look(job).graph, ranks=2)
     behaviour = graph.behaviour or Behaviour()
     return Checked(
         job=source.reference,

@@ -1,12 +1,13 @@
 """What a plan for this machine starts from: the job, its graph, its data, the devices."""
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from trimaran.cluster import Cluster
 from trimaran.cluster.detect import detect_cluster
 from trimaran.errors import InputError
 from trimaran.graph import Graph
-from trimaran.graph.behaviour import weighed
+from trimaran.graph.behaviour import Behaviour, weighed
 from trimaran.job import Job
 from trimaran.planner import EpochData
 from trimaran.program import Strategy
@@ -16,6 +17,9 @@ from trimaran.session.calibrated import Calibrated, find_calibrated
 from trimaran.session.jobs import JobSource
 from trimaran.session.planned import Progress
 from trimaran.session.request import EVERYTHING, PlanRequest
+
+if TYPE_CHECKING:
+    from trimaran.runtime.world import World
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +84,7 @@ def prepare(source: JobSource, request: PlanRequest, progress: Progress) -> Prep
     job = source.make()
     cluster = local_cluster(request)
     progress("capturing the graph", 0, 0)
-    graph = capture_and_look(job).graph
+    graph = gathering_confirmed(source, capture_and_look(job).graph, ranks=cluster.size)
     if graph.behaviour is not None:
         graph = replace(graph, behaviour=replace(graph.behaviour, accepted=request.accept_inexact))
     data = epoch_data(job)
@@ -137,3 +141,26 @@ def inexactness(graph: Graph, strategy: Strategy) -> tuple[str, ...]:
     seen = graph.behaviour
     found = difference(seen, strategy) if seen is not None and seen.accepted else None
     return () if found is None else (f"accepted, though it trains something else: {found}",)
+
+
+def gathering_confirmed(source: JobSource, graph: Graph, *, ranks: int) -> Graph:
+    """A graph of a job whose loss gathers across ranks, with what it gives on two of them; any other as it is.
+
+    Args:
+        source: where the job comes from
+        graph: of it, with what was seen in one process
+        ranks: that may take part; with one nothing is gathered
+    """
+    from trimaran.runtime.ranks import launch
+
+    if graph.behaviour is None or graph.behaviour.reduction != "gathers" or ranks < 2:
+        return graph
+    return replace(graph, behaviour=launch(_gather, (source, graph.behaviour), ranks=2)[0])
+
+
+def _gather(world: "World", source: JobSource, behaviour: Behaviour) -> Behaviour:
+    from trimaran.graph.examining import look_at_gathering
+    from trimaran.graph.sample import make_model
+
+    job = source.make()
+    return look_at_gathering(job, make_model(job).to(world.device), behaviour, world.rank, world.size)

@@ -94,7 +94,7 @@ def train_rank(
     """
     from trimaran.session.session import Session
 
-    job = weighed(source.make(), behaviour)
+    job = weighed(source.make(), behaviour, splits=splits_batches(plan.strategy))
     captured = None
     if needs_graph(plan.strategy):
         from trimaran.graph.capture import capture
@@ -144,6 +144,15 @@ def held_to(strategy: Strategy) -> AbstractContextManager["VirtualMemory | None"
     from trimaran.session.virtual_memory import virtual_memory
 
     return virtual_memory(strategy.memory_bytes)
+
+
+def splits_batches(strategy: Strategy) -> bool:
+    """Whether the loss of a global batch is put together from those of parts.
+
+    Args:
+        strategy: what is run
+    """
+    return strategy.dp * strategy.microbatches > 1
 
 
 def needs_graph(strategy: Strategy) -> bool:

@@ -27,6 +27,7 @@ from trimaran.costs.convergence.noise_scale import NoiseScale, as_scaled, estima
 from trimaran.errors import InputError
 from trimaran.graph.behaviour import weighed
 from trimaran.graph.capture import Capture, capture_and_look
+from trimaran.graph.examining import look_at_gathering
 from trimaran.graph.use import ParameterUse
 from trimaran.job import Job
 from trimaran.program import (
@@ -47,7 +48,7 @@ from trimaran.runtime.verification import Verified, Verifier
 from trimaran.runtime.world import World, join_world, leave_world
 from trimaran.session.accuracy.following import job_as_planned
 from trimaran.session.callbacks import Callbacks
-from trimaran.session.rank_training import held_to
+from trimaran.session.rank_training import held_to, splits_batches
 from trimaran.session.virtual.report import MemoryReport
 from trimaran.timeline import Timeline
 
@@ -408,10 +409,13 @@ def init(
     world = join_world()
     captured = capture_and_look(job)
     seen = captured.graph.behaviour
+    if seen is not None and seen.reduction == "gathers" and world.size > 1:
+        seen = look_at_gathering(job, captured.model.to(world.device), seen, world.rank, world.size)
     if seen is not None and accept_inexact:
         seen = replace(seen, accepted=True)
-    job = weighed(job, seen)
-    check_exact(seen, Strategy(dp=world.size) if plan is None else plan.strategy)
+    wanted = Strategy(dp=world.size) if plan is None else plan.strategy
+    job = weighed(job, seen, splits=splits_batches(wanted))
+    check_exact(seen, wanted)
     if plan is None:
         strategy = Strategy(dp=world.size)
         program = lower(captured.graph, strategy, batch=job.global_batch_size, clip=job.clip_norm is not None)

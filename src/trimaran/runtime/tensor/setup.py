@@ -1,7 +1,7 @@
 """The part of a rank that shares tensors with others."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -34,6 +34,7 @@ def tensor_part(
     capture: Capture,
     model: nn.Module,
     *,
+    never: Collection[str] = (),
     world: World,
     channels: Channels,
     instructions: Sequence[Instruction],
@@ -46,6 +47,7 @@ def tensor_part(
         strategy: what is sharded, and how the rest is divided
         capture: of the job
         model: the user's, whole, on its device, the same on every rank; its sharded parameters become shares
+        never: names of parameters that get no gradient
         world: this process's
         channels: communicate
         instructions: of this rank
@@ -79,6 +81,7 @@ def tensor_part(
         strategy,
         dataclasses.replace(capture, graph=graph, flow=flow),
         model,
+        never=never,
         world=world,
         channels=channels,
         instructions=instructions,

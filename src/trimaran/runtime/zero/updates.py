@@ -16,6 +16,7 @@ from trimaran.graph.optimizers import (
     differing_option,
     equal_values,
     stand_ins,
+    stands_still,
     try_steps,
 )
 from trimaran.graph.untouched import preserved_randomness, quiet
@@ -84,7 +85,7 @@ def _try_on_shards(job: Job, parameters: Trained, traits: OptimizerTraits) -> No
             f"failed ({type(error).__name__}: {error}): take zero=1 or zero=0",
             optimizer=traits.class_name,
         ) from error
-    if not all(equal_values(*pair) for pair in zip(gathered, whole.values, strict=True)):
+    if stands_still(starts, whole) or not all(equal_values(*pair) for pair in zip(gathered, whole.values, strict=True)):
         raise InputError(
             f"{traits.class_name} cannot update shards of parameters ({traits.reason}), and on sharded tensors it does "
             "not do what it does on whole ones: take zero=1 or zero=0",
