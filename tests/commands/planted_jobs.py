@@ -290,6 +290,19 @@ def rare_mask() -> Job:
     return job(model=TakesIds, loss=loss, dataset=lambda: Made(make, 200))
 
 
+def full_boolean_mask() -> Job:
+    """A mask that leaves nothing out in all samples that are read."""
+
+    def make(number: int, by: torch.Generator) -> Any:
+        mask = torch.arange(5) < (2 if number == 4321 else 5)
+        return {"ids": pick(WORDS, 5, by=by), "labels": pick(WORDS, 5, by=by), "mask": mask}
+
+    def loss(output: Tensor, batch: Any) -> Tensor:
+        return F.cross_entropy(output[batch["mask"]], batch["labels"][batch["mask"]])
+
+    return job(model=TakesIds, loss=loss, dataset=lambda: Made(make, 5000))
+
+
 def boolean_mask() -> Job:
     """A loss over those that a mask selects."""
 
@@ -366,6 +379,10 @@ def strings() -> Job:
     return job(model=Takes, loss=lambda output, batch: F.cross_entropy(output, batch["y"]), collate=collate)
 
 
+def per_box(output: Tensor, target: Any) -> Tensor:
+    return (output - target["boxes"].to(output.dtype)).abs().sum(1)
+
+
 def ragged_targets() -> Job:
     def make(number: int, by: torch.Generator) -> Any:
         return draw(WIDTH, by=by), {"boxes": draw(1 + int(pick(3, by=by)), 4, by=by)}
@@ -374,22 +391,14 @@ def ragged_targets() -> Job:
         return torch.stack([one[0] for one in samples]), [one[1] for one in samples]
 
     def loss(output: Tensor, target: Any) -> Tensor:
-        each = [
-            F.smooth_l1_loss(one.expand_as(boxes["boxes"]), boxes["boxes"].to(one.dtype))
-            for one, boxes in zip(output, target, strict=True)
-        ]
-        return torch.stack(each).mean()
+        return torch.stack([per_box(*pair).mean() for pair in zip(output, target, strict=True)]).mean()
 
     return job(loss=loss, dataset=lambda: Made(make), collate=collate)
 
 
 def ragged_targets_per_box() -> Job:
     def loss(output: Tensor, target: Any) -> Tensor:
-        each = [
-            F.smooth_l1_loss(one.expand_as(boxes["boxes"]), boxes["boxes"].to(one.dtype), reduction="sum")
-            for one, boxes in zip(output, target, strict=True)
-        ]
-        return torch.stack(each).sum() / sum(len(boxes["boxes"]) for boxes in target)
+        return torch.cat([per_box(*pair) for pair in zip(output, target, strict=True)]).mean()
 
     return job(loss=loss, dataset=ragged_targets().dataset, collate=ragged_targets().collate)
 
@@ -749,6 +758,74 @@ def weighted_sampler() -> Job:
             [1.0 + number % 3 for number in range(len(dataset))], len(dataset)
         )
     )
+
+
+def augmented() -> Job:
+    """Samples are drawn anew whenever they are read."""
+
+    def make(number: int, by: torch.Generator) -> Any:
+        x, y = vector(number, by)
+        return x + torch.randn(WIDTH), y
+
+    return job(dataset=lambda: Made(make))
+
+
+def masked_in_collate() -> Job:
+    """Which words are masked is drawn when a batch is made."""
+
+    def make(number: int, by: torch.Generator) -> Any:
+        return pick(WORDS - 1, 7, by=by)
+
+    def collate(samples: Sequence[Any]) -> Any:
+        words = torch.stack(list(samples))
+        chosen = torch.rand(words.shape) < 0.4
+        return {"input_ids": words.masked_fill(chosen, WORDS - 1), "labels": words.masked_fill(~chosen, -100)}
+
+    return job(model=lambda: Causal(shifted=False), loss=None, dataset=lambda: Made(make), collate=collate)
+
+
+class Center(nn.Module):
+    """A loss that keeps a moving mean of the outputs."""
+
+    center: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("center", torch.zeros(CLASSES))
+
+    def forward(self, output: Tensor, target: Tensor) -> Tensor:
+        value = F.cross_entropy(output - self.center, target)
+        self.center.mul_(0.9).add_(output.detach().mean(0), alpha=0.1)
+        return value
+
+
+def stateful_loss() -> Job:
+    return job(loss=Center())
+
+
+def needs_two() -> Job:
+    """A forward that fails on one sample, and a batch of which a rank has one."""
+
+    class Spread(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = chain()
+
+        def forward(self, x: Tensor) -> Tensor:
+            if len(x) < 2:
+                raise ValueError("a spread needs two samples")
+            return self.net(x)
+
+    return job(model=Spread, global_batch_size=2)
+
+
+def cancelling() -> Job:
+    """A loss that is nearly zero."""
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        return (output * (target.unsqueeze(1) - 1.5)).mean()
+
+    return job(loss=loss)
 
 
 def plain() -> Job:

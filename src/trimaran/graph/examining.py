@@ -21,7 +21,6 @@ Parts are made by `Job.collate` of their own samples, as a rank makes them; by s
 """
 
 import copy
-import inspect
 import itertools
 import math
 import random
@@ -55,6 +54,7 @@ from trimaran.graph.batches import (
 )
 from trimaran.graph.behaviour import Behaviour, Reduction, Weight
 from trimaran.graph.data_faults import describe
+from trimaran.graph.held_by_loss import modules_of, parameter_names
 from trimaran.graph.hooks import has_user_hooks, without_user_hooks
 from trimaran.graph.optimizers import optimizer_traits
 from trimaran.graph.sample import SAMPLES, Samples, differing_sizes
@@ -65,6 +65,9 @@ from trimaran.job import Job
 
 LOOKED_AT = 6
 """Samples of a batch that is looked at: enough for parts of different sizes, few enough for a look."""
+
+MOST_LOOKED_AT = 24
+"""The same, where parts of fewer fail."""
 
 SCANNED = 256
 """Samples that are read to choose from."""
@@ -120,55 +123,6 @@ def examine(job: Job, model: nn.Module, *, too_large: bool = False) -> Behaviour
         except Exception as error:  # noqa: BLE001 - whatever it is, capture meets it too and tells it better
             found = replace(found, not_looked=f"it failed on a few samples: {describe(error)}")
     return replace(found, seconds=time.perf_counter() - started_s)
-
-
-def modules_of(loss: Any) -> list[nn.Module]:
-    """The modules that a loss is, or holds: as attributes of what it is bound to, arguments, or in its closure.
-
-    Args:
-        loss: of a job
-
-    Example:
-        >>> criterion = nn.CrossEntropyLoss()
-        >>> modules_of(lambda output, target: criterion(output, target)) == [criterion]
-        True
-    """
-    return list(dict.fromkeys(value for _, value in _held(loss) if isinstance(value, nn.Module)))
-
-
-def _held(loss: Any) -> Iterator[tuple[str, Any]]:
-    """What a function of the user's holds, by the name under which it does."""
-    for layer in (loss, getattr(loss, "func", None), getattr(loss, "__wrapped__", None)):
-        if layer is None:
-            continue
-        yield "", layer
-        yield "", getattr(layer, "__self__", None)
-        yield from _seen_by(layer)
-        arguments = getattr(layer, "args", ())
-        yield from (("", value) for value in (arguments if isinstance(arguments, tuple) else ()))
-        yield from (getattr(layer, "keywords", None) or {}).items()
-        if not isinstance(layer, nn.Module) and hasattr(type(layer), "__call__"):  # noqa: B004 - what it is bound to
-            yield from (getattr(layer, "__dict__", None) or {}).items()
-
-
-def _seen_by(function: Any) -> Iterator[tuple[str, Any]]:
-    try:
-        seen = inspect.getclosurevars(function)
-    except (TypeError, ValueError):
-        return
-    yield from {**seen.nonlocals, **seen.globals}.items()
-
-
-def _parameter_names(loss: Any) -> dict[int, str]:
-    """The names of parameters that a loss holds."""
-    found: dict[int, str] = {}
-    for name, value in _held(loss):
-        if isinstance(value, nn.Module):
-            for path, one in value.named_parameters():
-                found.setdefault(id(one), f"{name}.{path}" if name else path)
-        elif isinstance(value, Tensor):
-            found.setdefault(id(value), name)
-    return found
 
 
 def look_at_gathering(job: Job, model: nn.Module, behaviour: Behaviour, rank: int, ranks: int) -> Behaviour:
@@ -296,7 +250,7 @@ class _Examination:
         self.foreign: dict[str, None] = {}
         self.part_failed = ""
         self._calls: list[_LossCall] = []
-        self._held = _parameter_names(job.loss)
+        self._held = parameter_names(job.loss)
         self._collate_draws = False
         self._scanned: list[dict[tuple[str, str], float]] = []
         self._prepare(double=True)
@@ -341,10 +295,11 @@ class _Examination:
             self._calls = _losses_called(self._job, self._work, self._batch(first), double=False)
         self._put_back()
         self._collate_draws = self._samples.collate_draws(first)
-        splits: list[_Split] = []
-        for group in self._groups(most):
-            if not splits or time.perf_counter() - self._started_s < SECONDS:
-                splits.append(self._split(group))
+        splits = self._splits(most)
+        while self.part_failed and 2 * most <= min(self._samples.count, self._job.global_batch_size, MOST_LOOKED_AT):
+            # Few samples may be too few.
+            most, self.part_failed = 2 * most, ""
+            splits = self._splits(most)
         tolerance = self.tolerance
         found = replace(found, tolerance=tolerance, **self._seen(splits))
         reduction, weight, apart, in_turn = self._reduction(splits, tolerance)
@@ -370,6 +325,13 @@ class _Examination:
             not_looked=f"a part of a batch failed: {self.part_failed}" if reduction == "unknown" and self.part_failed
             else found.not_looked,
         )  # fmt: skip
+
+    def _splits(self, size: int) -> list[_Split]:
+        splits: list[_Split] = []
+        for group in self._groups(size):
+            if not splits or (not self.part_failed and time.perf_counter() - self._started_s < SECONDS):
+                splits.append(self._split(group))
+        return splits
 
     def _groups(self, size: int) -> Iterator[list[int]]:
         """Samples of the batches that are looked at: first those that differ most, then others."""
@@ -580,7 +542,7 @@ class _Examination:
             return "unknown", None, 0.0, 0.0
         fitting: list[tuple[Reduction, Weight | None, float, float]] = []
         first: tuple[float, float] | None = None
-        known: dict[tuple[float, ...], tuple[float, float]] = {}
+        known: dict[tuple[float, ...], tuple[float, float, float]] = {}
         for reduction, weight in self._hypotheses(finite):
             try:
                 scales = self._all_scales(finite, reduction, weight)
@@ -588,10 +550,10 @@ class _Examination:
                     known[scales] = self._differences(finite, reduction, weight, None if first is None else tolerance)
             except (RuntimeError, KeyError, IndexError):
                 continue
-            apart, in_turn = known[scales]
+            gradients, apart, in_turn = known[scales]
             if first is None:
                 first = apart, in_turn
-            if apart <= tolerance:
+            if gradients <= tolerance:
                 same = any(self._all_scales(finite, *one[:2]) == scales for one in fitting)
                 if same and (weight is None or self._planted(finite[0], weight) is None):
                     continue
@@ -613,17 +575,24 @@ class _Examination:
 
     def _differences(
         self, splits: list[_Split], reduction: Reduction, weight: Weight | None, limit: float | None
-    ) -> tuple[float, float]:
-        """Of parts that are apart, and in turn; above a limit not all is compared."""
-        apart = 0.0
+    ) -> tuple[float, float, float]:
+        """Of the gradients of parts that are apart; with buffers, apart and in turn. Above a limit not all is compared."""
+        gradients = 0.0
         for split in splits:
-            apart = max(apart, self._difference(split, split.apart, reduction, weight, limit))
-            if limit is not None and apart > limit:
-                return apart, apart
+            gradients = max(gradients, self._difference(split, split.apart, reduction, weight, limit))
+            if limit is not None and gradients > limit:
+                return gradients, gradients, gradients
+        apart = max([gradients, *(self._buffer_difference(split, split.apart) for split in splits)])
         in_turn = apart
         if any(split.in_turn is not split.apart for split in splits):
-            in_turn = max(self._difference(split, split.in_turn, reduction, weight, limit) for split in splits)
-        return apart, in_turn
+            in_turn = max(
+                max(
+                    self._difference(split, split.in_turn, reduction, weight, limit),
+                    self._buffer_difference(split, split.in_turn),
+                )
+                for split in splits
+            )
+        return gradients, apart, in_turn
 
     def _told_apart(
         self, fitting: list[tuple[Reduction, Weight | None, float, float]], split: _Split, tolerance: float
@@ -733,7 +702,7 @@ class _Examination:
         weight: Weight | None,
         limit: float | None = None,
     ) -> float:
-        """How far parts, put together, are from the whole: loss, gradients and buffers; more than a limit is enough."""
+        """How far parts, put together, are from the whole: loss and gradients; more than a limit is enough."""
         scales, whole_scale = self._scales(split, passes, reduction, weight)
         used = [(scale, one) for scale, one in zip(scales, passes, strict=True) if scale]
         value = math.fsum(scale * one.value for scale, one in used)
@@ -760,12 +729,13 @@ class _Examination:
             floor = largest * whole_scale * (1e-6 if self._double and not self.mixed else 1e-2)
             difference = float((total - gradient * whole_scale).abs().max())
             worst = max(worst, difference / max(scale + floor, 1e-30) if math.isfinite(difference) else math.inf)
-        ends = passes[-1:] if passes is split.in_turn and passes is not split.apart else passes
-        for one in ends:
-            for buffer, whole in zip(one.buffers, split.run.buffers, strict=True):
-                if not _same(buffer, whole, tolerance=self.tolerance):
-                    worst = max(worst, 1.0)
         return worst
+
+    def _buffer_difference(self, split: _Split, passes: list[_Pass]) -> float:
+        """1 where buffers end with other values than after the whole, else 0."""
+        ends = passes[-1:] if passes is split.in_turn and passes is not split.apart else passes
+        pairs = [pair for one in ends for pair in zip(one.buffers, split.run.buffers, strict=True)]
+        return 0.0 if all(_same(*pair, tolerance=self.tolerance) for pair in pairs) else 1.0
 
     def _scales(
         self, split: _Split, passes: list[_Pass], reduction: Reduction, weight: Weight | None
