@@ -35,7 +35,7 @@ def check(job: Reference, batch: Batch = None, seed: Seed = None, show_all: All 
             if not one.exact:
                 reasons.setdefault((one.known, one.reason), []).append(one.kind)
         for (known, reason), of in reasons.items():
-            kinds.add_row("refused" if known else "not known", Text(f"{', '.join(of)}\n  {reason}"))
+            kinds.add_row("refused" if known else "not known", Text(f"{', '.join(of)}\n{reason}"))
         out.print(kinds)
         seen = Table("looked at", "seen", box=None, padding=(0, 2, 0, 0))
         for row in checked.seen:
@@ -44,9 +44,8 @@ def check(job: Reference, batch: Batch = None, seed: Seed = None, show_all: All 
         if seen.row_count:
             out.print()
             out.print(seen)
-        out.print(
-            f"\nlooked for {format_seconds(checked.behaviour.seconds)}{'' if show_all else '; what is usual: --all'}"
-        )
+        more = "" if show_all else "; what is usual: --all"
+        out.print(f"\nlooked for {format_seconds(checked.behaviour.seconds)}{more}")
         if exact:
             out.print(f"Next: trimaran plan {checked.job}", soft_wrap=True, markup=False)
         if len(exact) < len(checked.kinds):

@@ -69,6 +69,9 @@ LOOKED_AT = 6
 MOST_LOOKED_AT = 24
 """The same, where parts of fewer fail."""
 
+SEEDS, MOST_SEEDS = 3, 12
+"""Under which a batch is run: always, and where the forward differs between them."""
+
 SCANNED = 256
 """Samples that are read to choose from."""
 
@@ -520,8 +523,10 @@ class _Examination:
         if len({split.run.path for split in splits}) > 1:
             path.append("data")
         seeds: list[_Pass] = []
-        for seed in range(1, 4):
-            if not seeds or time.perf_counter() - self._started_s < SECONDS:
+        for seed in range(1, MOST_SEEDS + 1):
+            # Where the forward goes other ways, more of them are wanted.
+            enough = seed > SEEDS and all(one.path == splits[0].run.path for one in seeds)
+            if not seeds or (not enough and time.perf_counter() - self._started_s < SECONDS):
                 seeds.append(self._pass(_copied(splits[0].whole), _Draws(), seed=seed))
                 self._put_back()
         if any(one.path != splits[0].run.path for one in seeds):
@@ -576,7 +581,7 @@ class _Examination:
     def _differences(
         self, splits: list[_Split], reduction: Reduction, weight: Weight | None, limit: float | None
     ) -> tuple[float, float, float]:
-        """Of the gradients of parts that are apart; with buffers, apart and in turn. Above a limit not all is compared."""
+        """Of gradients, parts apart; with buffers, apart and in turn. Above a limit not all is compared."""
         gradients = 0.0
         for split in splits:
             gradients = max(gradients, self._difference(split, split.apart, reduction, weight, limit))

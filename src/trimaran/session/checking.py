@@ -94,10 +94,12 @@ def check_job(source: JobSource) -> Checked:
     job = source.make()
     graph = gathering_confirmed(source, capture_and_look(job).graph, ranks=2)
     behaviour = graph.behaviour or Behaviour()
+    kinds = tuple(_verdict(kind, graph, behaviour) for kind in KINDS)
+    told = "\n".join(one.reason for one in kinds)
     return Checked(
         job=source.reference,
-        seen=tuple(_seen(job, graph, behaviour)),
-        kinds=tuple(_verdict(kind, graph, behaviour) for kind in KINDS),
+        seen=tuple(one for one in _seen(job, graph, behaviour) if one.what != "graph" or one.found not in told),
+        kinds=kinds,
         behaviour=behaviour,
     )
 
@@ -139,8 +141,10 @@ _PLAIN = (
     ("data-dependent expression", "its forward branches on values of tensors, and a graph has one branch"),
     ("Constraints violated", "torch.export traces it for one batch size only: something in it is made for that size"),
     ("generator of Python or NumPy", "its forward draws from Python's or NumPy's generator: draw with torch"),
-    ("its results differ from the model's", "its graph gives other results: a forward that writes to its input, or keeps "
-     "state outside of buffers, has no graph"),
+    (
+        "its results differ from the model's",
+        "its graph gives other results: a forward that writes to its input, or to state beside buffers, has none",
+    ),
     ("fake tensor in the exported program", "gradients are computed in its forward"),
 )  # fmt: skip
 """What torch says, and what is meant."""
@@ -175,8 +179,8 @@ def _seen(job: Job, graph: Graph, of: Behaviour) -> "list[Seen]":
         rows.append(Seen(what="compiled", found="the factory returns a compiled model", unusual=True))
     rows += [Seen(what="graph", found=_plainly(note), unusual=True) for note in graph.notes]
     if of.part_failed:
-        rows.append(Seen(what="small batches", found=f"a part of {of.part_failed}", unusual=True))
-    if of.not_looked:
+        rows.append(Seen(what="small batches", found=f"fails on {of.part_failed}", unusual=True))
+    elif of.not_looked:
         rows.append(Seen(what="not looked at", found=of.not_looked, unusual=True))
     return rows
 
@@ -200,15 +204,15 @@ def _loss(job: Job, of: Behaviour) -> Seen:
         "sum": f"sum over the samples{parts}",
         "pair": f"(sum, weight){parts}",
         "given": f"mean over what Job.loss_weight says{parts}",
-        "batch": "looks across samples: no weighted mean over parts of a batch",
+        "batch": "no mean that was tried: the gradients of parts do not add up",
         "gathers": "looks across samples, and gathers them from all ranks",
         "unknown": "not known",
     }
     text = texts[of.reduction]
     if of.reduction == "batch" and of.padded:
-        text = "changes with the padding of a batch"
+        text = "changes with the padding of a batch: the gradients of parts do not add up"
     if of.reduction == "batch" and of.replicas is not None:
-        text += f"; gradients of parts differ by {_percent(of.replicas)} of the largest"
+        text += f", they differ by {_percent(of.replicas)} of the largest"
     return Seen(what="loss", found=text, unusual=of.reduction != "mean")
 
 
