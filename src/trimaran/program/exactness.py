@@ -134,10 +134,14 @@ def _why(seen: Behaviour, what: str, difference: float | None) -> str:
         )
     return (
         f"the loss of a batch is not made of the losses of its parts: {what} gradients differ by up to "
-        f"{_share(difference)}; return (sum, weight) or give Job.loss_weight, if it is a mean over something"
+        f"{_share(difference)}. If it is a mean over something else than samples, give Job.loss_weight, or return "
+        "(sum, weight); if it compares samples, gather them in the loss "
+        "(torch.distributed.nn.functional.all_gather), or use one device without microbatches"
     )
 
 
 def _share(difference: float | None) -> str:
     """A difference, of the largest gradient of the same tensor."""
-    return "an unknown part" if difference is None else f"{difference:.1g} of the largest"
+    if difference is None:
+        return "an unknown part"
+    return f"{difference:.1%} of the largest" if difference < 0.1 else f"{difference:.0%} of the largest"
