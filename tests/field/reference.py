@@ -110,7 +110,8 @@ def train_plainly(
         found.state = {
             name: dict(optimizer.state[parameter])
             for name, parameter in model.named_parameters()
-            if parameter in optimizer.state
+            # Adagrad has zeros for what is not trained, too; a plan does not give it to the optimizer.
+            if parameter in optimizer.state and parameter.requires_grad
         }
     if job.evaluation_dataset is not None and job.metric is not None:
         found.score = loop.evaluate(job.evaluation_dataset())

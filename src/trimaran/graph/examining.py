@@ -8,6 +8,9 @@ between the two for reasons that are no fault of a plan, and is set apart:
     batch norm                  normalises by its running statistics
     other draws of torch        are drawn for the whole batch; a part gets those of its samples
 
+A forward that reads values of its tensors, as an `if` does, is tried until parts read something else than the whole:
+only then it is seen whether its way through the batch is that of each sample.
+
 What remains are losses that are no mean over the samples, forwards that look across samples, and padding that leaks
 into the result. Where parts do not add up as a mean over samples, other weights are tried: elements that are not
 ignored, class weights, masks, sizes, sums.
@@ -54,8 +57,15 @@ SCANNED = 256
 MOST_ELEMENTS = 50_000_000
 """Elements of the parameters of a model that is looked at in fp64, as a copy."""
 
+TRIED = 24
+"""More batches that are looked at where values are read, until parts have read others than the whole."""
+
+TELLING = 3
+"""So many batches, of which parts read other values than the whole, are enough."""
+
 SECONDS = 2.0
-"""After this no further batch is looked at [s]."""
+"""After this no further batch is looked at [s of this process, so that what else the machine does changes nothing; the
+first batch, with what is loaded for it, does not count]."""
 
 EXACT, PARTLY, ROUNDED = 1e-7, 1e-4, 2e-3
 """Differences that are rounding, of a largest gradient: in fp64, where parts of the model compute in fp32, in fp32."""
@@ -79,11 +89,11 @@ def examine(job: Job, model: nn.Module, *, too_large: bool = False) -> Behaviour
     if too_large:
         return replace(found, not_looked="the model is too large to run here")
     samples = Samples(job, device_of(model), most=SCANNED)
-    found = _from_batches(found, samples)
+    found = replace(_from_batches(found, samples), batches=_batch_sizes(job, samples))
     with quiet(), untouched(model), without_user_hooks(model), torch.enable_grad():
         begin_training(model)
         try:
-            found = _Examination(job, model, samples, started_s).look(found)
+            found = _Examination(job, model, samples).look(found)
         except InputError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, capture meets it too and tells it better
@@ -107,7 +117,7 @@ def look_at_gathering(job: Job, model: nn.Module, behaviour: Behaviour, rank: in
     samples = Samples(job, device_of(model), most=SCANNED)
     with quiet(), untouched(model), without_user_hooks(model), torch.enable_grad():
         begin_training(model)
-        examination = _Examination(job, model, samples, time.perf_counter())
+        examination = _Examination(job, model, samples)
         try:
             difference = examination.difference_when_gathered(rank, sum_up)
         except RuntimeError:
@@ -168,6 +178,15 @@ def _from_batches(found: Behaviour, samples: Samples) -> Behaviour:
     )
 
 
+def _batch_sizes(job: Job, samples: Samples) -> tuple[int, ...]:
+    """Samples of a global batch, and of the last of an epoch where it is smaller; of a stream that is not known."""
+    count = samples.total
+    if count is None or job.drop_last or job.sampler is not None:
+        return (job.global_batch_size,)
+    last = count % job.global_batch_size
+    return (*((job.global_batch_size,) if count >= job.global_batch_size else ()), *((last,) if last else ()))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pass:
     """What a batch gave.
@@ -178,6 +197,7 @@ class _Pass:
         gradients: of each parameter that is trained; None: it has none
         buffers: afterwards, those of batch norms apart
         path: of operations
+        read: values of tensors that decide, in order
     """
 
     value: float
@@ -185,6 +205,7 @@ class _Pass:
     gradients: list[Tensor | None]
     buffers: list[Tensor]
     path: int
+    read: tuple[int | bool, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,14 +221,19 @@ class _Split:
     in_turn: list[_Pass]
     """Each from the buffers that the one before has left."""
 
+    @property
+    def reads_other(self) -> bool:
+        """A part read other values than the whole."""
+        return any(one.read != self.run.read for one in self.apart)
+
 
 class _Examination:
     """Runs a job on batches and on their parts."""
 
-    def __init__(self, job: Job, model: nn.Module, samples: Samples, started_s: float) -> None:
-        self._samples, self._started_s = samples, started_s
-        self._job, self._model = job, model
+    def __init__(self, job: Job, model: nn.Module, samples: Samples) -> None:
+        self._job, self._model, self._samples = job, model, samples
         self.draws = self.host_draws = self.uncoupled = self.inner = self.mixed = self.communicated = False
+        self.reads = False
         self._calls: list[_LossCall] = []
         self._prepare(double=True)
 
@@ -245,9 +271,18 @@ class _Examination:
             # Something in it is fp32 for good.
             self._prepare(double=False)
             splits = [self._split(numbers[0])]
+        started_s = time.process_time()
         for group in numbers[1:]:
-            if time.perf_counter() - self._started_s < SECONDS:
+            if time.process_time() - started_s < SECONDS:
                 splits.append(self._split(group))
+        for number, group in enumerate(self._tried(most)):
+            told = sum(split.reads_other for split in splits)
+            if not self.reads or told >= TELLING or time.process_time() - started_s > SECONDS:
+                break
+            # Training changes the weights, and with them what is read.
+            moved = self._moved_weights(number) if self._double and number >= TRIED // 2 else nullcontext()
+            with moved:
+                splits.append(self._split(group, 1))
         self._calls = _losses_called(self._job, self._work, splits[0].whole)
         self._put_back()
         tolerance = self.tolerance
@@ -268,7 +303,21 @@ class _Examination:
             draws=self.draws,
             host_draws=self.host_draws,
             inner_backward=self.inner,
+            least=self._least() if found.batch_norms else 1,
         )
+
+    def _least(self) -> int:
+        """2 where a batch of one sample fails in training and one of two does not; else 1."""
+        try:
+            with torch.no_grad():
+                call_model(self._job, self._work, self._batch([0, 1]))
+                try:
+                    call_model(self._job, self._work, self._batch([0]))
+                except ValueError:
+                    return 2
+        except Exception:  # noqa: BLE001 - it fails for another reason, which the training meets too
+            return 1
+        return 1
 
     def _groups(self, size: int) -> Iterator[list[int]]:
         """Samples of the batches that are looked at: first those whose targets ignore most unevenly, then others."""
@@ -278,8 +327,31 @@ class _Examination:
         yield sorted(drawn.sample(range(count), size))
         yield list(range(count - size, count))
 
-    def _split(self, numbers: list[int]) -> _Split:
-        first = max(1, (len(numbers) * 2 + 1) // 3)
+    def _tried(self, most: int) -> Iterator[list[int]]:
+        """Samples of more batches, of which some have few: these read what is rare."""
+        drawn = random.Random(self._job.seed + 1)
+        for number in range(TRIED):
+            yield drawn.sample(range(self._samples.count), most if number % 2 else 2)
+
+    @contextmanager
+    def _moved_weights(self, number: int) -> Iterator[None]:
+        """The copy of the model with weights that are elsewhere, by about as much as they differ from each other."""
+        generator = torch.Generator().manual_seed(self._job.seed + number)
+        before = [one.detach().clone() for one in self._trained]
+        with torch.no_grad():
+            for one in self._trained:
+                scale = float(one.std()) if one.numel() > 1 else 0.1
+                noise = torch.randn(one.shape, generator=generator, dtype=torch.float64)
+                one.add_(noise.to(device=one.device, dtype=one.dtype), alpha=scale * (1 + number % 3))
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for one, value in zip(self._trained, before, strict=True):
+                    one.copy_(value)
+
+    def _split(self, numbers: list[int], first: int | None = None) -> _Split:
+        first = max(1, (len(numbers) * 2 + 1) // 3) if first is None else first
         groups = [numbers[:first], numbers[first:]] if len(numbers) > 1 else [numbers]
         whole, parts = self._batch(numbers), [self._batch(group) for group in groups]
         drawn = _Draws()
@@ -336,6 +408,7 @@ class _Examination:
         self.uncoupled |= coupled.lost
         self.communicated |= coupled.communicated
         self.mixed |= coupled.mixed
+        self.reads |= coupled.reads
         self.host_draws |= host_generators() != hosts
         return _Pass(
             value=float(total),
@@ -343,6 +416,7 @@ class _Examination:
             gradients=gradients,
             buffers=[one.detach().clone() for one in self._buffers.values()],
             path=hash(tuple(coupled.operations)),
+            read=tuple(coupled.read),
         )
 
     def _seen(self, splits: list[_Split]) -> dict[str, Any]:
@@ -355,7 +429,7 @@ class _Examination:
             if any(not _same(value, values[0]) for value in values[1:])
         ]
         path = []
-        if len({split.run.path for split in splits}) > 1:
+        if len({split.run.path for split in splits}) > 1 or any(split.reads_other for split in splits):
             path.append("data")
         seeds = [self._pass(splits[0].whole, _Draws(), seed=seed).path for seed in range(1, 4)]
         self._put_back()
@@ -392,7 +466,10 @@ class _Examination:
             first = next(iter(self._hypotheses(finite)))
             apart = max(self._difference(split, split.apart, *first) for split in finite)
             return "batch", None, apart, max(apart, best[3])
-        return best
+        # Buffers are no sign of how the loss is reduced.
+        changed = max(self._buffers_apart(split, split.apart) for split in finite)
+        changed_in_turn = max(self._buffers_apart(split, split.in_turn) for split in finite)
+        return best[0], best[1], max(best[2], changed), max(best[3], changed_in_turn)
 
     def _hypotheses(self, splits: list[_Split]) -> Iterator[tuple[Reduction, Weight | None]]:
         if splits[0].run.weight is not None:
@@ -418,9 +495,10 @@ class _Examination:
     def _scanned(self) -> Iterator[list[int]]:
         count = min(self._samples.count, SCANNED)
         size = min(16, count)
+        started_s = time.process_time()
         for start in range(0, count - size + 1, size):
             yield list(range(start, start + size))
-            if time.perf_counter() - self._started_s > SECONDS / 2:
+            if time.process_time() - started_s > SECONDS / 2:
                 return
 
     @staticmethod
@@ -450,7 +528,7 @@ class _Examination:
                 yield Weight(tensor=name, measure="size", shifted=True)
 
     def _difference(self, split: _Split, passes: list[_Pass], reduction: Reduction, weight: Weight | None) -> float:
-        """How far parts, put together, are from the whole: loss, gradients and buffers."""
+        """How far parts, put together, are from the whole: loss and gradients."""
         scales, whole_scale = self._scales(split, passes, reduction, weight)
         used = [(scale, one) for scale, one in zip(scales, passes, strict=True) if scale]
         value = math.fsum(scale * one.value for scale, one in used)
@@ -473,12 +551,13 @@ class _Examination:
             floor = largest * whole_scale * (1e-6 if self._double else 1e-2)
             difference = float((total - gradient * whole_scale).abs().max())
             worst = max(worst, difference / max(scale + floor, 1e-30) if math.isfinite(difference) else math.inf)
-        ends = passes[-1:] if passes is split.in_turn and passes is not split.apart else passes
-        for one in ends:
-            for buffer, whole in zip(one.buffers, split.run.buffers, strict=True):
-                if not _same(buffer, whole, tolerance=self.tolerance):
-                    worst = max(worst, 1.0)
         return worst
+
+    def _buffers_apart(self, split: _Split, passes: list[_Pass]) -> float:
+        """1 where parts leave other buffers than the whole, else 0."""
+        ends = passes[-1:] if passes is split.in_turn and passes is not split.apart else passes
+        pairs = (pair for one in ends for pair in zip(one.buffers, split.run.buffers, strict=True))
+        return 0.0 if all(_same(*pair, tolerance=self.tolerance) for pair in pairs) else 1.0
 
     def _scales(
         self, split: _Split, passes: list[_Pass], reduction: Reduction, weight: Weight | None
@@ -602,6 +681,8 @@ class _Draws:
 
     def __init__(self) -> None:
         self.made: list[tuple[str, list[Tensor]]] = []
+        self.taken: dict[tuple[int, int], int] = {}
+        """Of each draw, and each of its tensors: how much of it earlier parts have got."""
 
 
 class _Coupled(TorchDispatchMode):
@@ -615,14 +696,19 @@ class _Coupled(TorchDispatchMode):
     def __init__(self, draws: _Draws, bound: tuple[int, int, int] | None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._draws, self._bound, self._next = draws, bound, 0
-        self.drew = self.lost = self.mixed = self.communicated = False
+        self.drew = self.lost = self.mixed = self.communicated = self.reads = False
         self.operations: list[str] = []
+        self.read: list[int | bool] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.operations.append(str(func))
         self.communicated |= func.namespace in ("c10d", "_c10d_functional", "c10d_functional")
         result = func(*args, **(kwargs or {}))
         self.mixed |= isinstance(result, Tensor) and result.is_floating_point() and result.dtype is not torch.float64
+        if func is torch.ops.aten._local_scalar_dense.default:
+            self.reads = True
+            if isinstance(result, bool | int):
+                self.read.append(result)
         if torch.Tag.nondeterministic_seeded in func.tags:
             self.drew = True
             made = [one for one in (result if isinstance(result, tuple | list) else [result]) if _is_drawn(one)]
@@ -637,27 +723,42 @@ class _Coupled(TorchDispatchMode):
         if place >= len(self._draws.made) or self._draws.made[place][0] != name:
             self.lost = True
             return
-        for one, whole in zip(made, self._draws.made[place][1], strict=False):
-            part = self._part(one, whole)
+        for number, (one, whole) in enumerate(zip(made, self._draws.made[place][1], strict=False)):
+            part = self._part(one, whole, (place, number))
             if part is None:
                 self.lost = True
             else:
                 one.copy_(part)
 
-    def _part(self, one: Tensor, whole: Tensor) -> Tensor | None:
+    def _part(self, one: Tensor, whole: Tensor, key: tuple[int, int]) -> Tensor | None:
+        """What a part gets of a draw: along the dim of the samples what is theirs, along others the beginning."""
         if one.shape == whole.shape:
             return whole
         if one.dim() != whole.dim() or self._bound is None:
             return None
         start, stop, samples = self._bound
-        differing = [dim for dim in range(one.dim()) if one.shape[dim] != whole.shape[dim]]
-        if len(differing) != 1:
-            return None
-        (dim,) = differing
-        each, rest = divmod(whole.shape[dim], samples)
-        if rest or one.shape[dim] != each * (stop - start):
-            return None
-        return whole.narrow(dim, start * each, (stop - start) * each)
+        part: Tensor | None = None
+        for dim in range(one.dim()):
+            size, most = one.shape[dim], whole.shape[dim]
+            if size == most:
+                continue
+            if size > most:
+                return None
+            if part is not None:
+                # Padded to a shorter length than the whole.
+                part = part.narrow(dim, 0, size)
+                continue
+            each, rest = divmod(most, samples)
+            if not rest and size == each * (stop - start):
+                begin = start * each
+            else:
+                # Nodes of graphs, or what else there are more or fewer of in every sample, one sample after the other.
+                begin = self._draws.taken.get(key, 0) if start else 0
+                self._draws.taken[key] = begin + size
+                if begin + size > most:
+                    return None
+            part = whole.narrow(dim, begin, size)
+        return part
 
 
 def _is_drawn(value: Any) -> bool:

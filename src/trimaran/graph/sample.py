@@ -50,6 +50,7 @@ class Samples:
 
     Attributes:
         count: number of samples that can be asked for
+        total: number of samples of an epoch; None: the data is a stream
 
     Raises:
         InputError: the data cannot be made, or has too few samples
@@ -59,10 +60,12 @@ class Samples:
         self._job, self._device = job, device
         with preserved_randomness():
             dataset = _call(job, "dataset")
+            self.total: int | None = None
             if is_stream(dataset):
                 dataset = first_samples(dataset, most)
             else:
                 check_map_style(dataset)
+                self.total = len(dataset)
         self._dataset = dataset
         self.count = len(dataset)
         if self.count < SAMPLES:
