@@ -35,6 +35,7 @@ class Plain:
         first: the `state_dict` after the first step
         weights: the `state_dict` at the end
         state: of the optimizer at the end, by the name of the parameter
+        idle: parameters that never had a gradient: some optimizers make a state for them, which nothing changes
         score: the metric at the end; None: there is no evaluation
     """
 
@@ -43,6 +44,7 @@ class Plain:
     first: dict[str, Tensor] = field(default_factory=dict)
     weights: dict[str, Tensor] = field(default_factory=dict)
     state: dict[str, dict[str, Any]] = field(default_factory=dict)
+    idle: set[str] = field(default_factory=set)
     score: float | None = None
 
 
@@ -87,13 +89,14 @@ def train_plainly(
     schedule: Any = job.lr_schedule(optimizer) if job.lr_schedule else None
     shape = (replicas, microbatches, rows) if entry.by_microbatch else (1, 1, NO_ROWS)
     loop = _Loop(entry, job, model, *shape)
-    found = Plain()
+    found = Plain(idle=set() if entry.own_step is not None else {name for name, _ in model.named_parameters()})
     for epoch, indices in _batches(job, steps, replicas):
         if entry.own_step is not None:
             found.losses.append(entry.own_step(model, optimizer, loop.load(epoch, indices)).item())
             found.first = found.first or _copied(model)
             continue
         found.losses.append(loop.add_gradients(epoch, indices))
+        found.idle -= {name for name, parameter in model.named_parameters() if parameter.grad is not None}
         if not found.gradients:
             found.gradients = {name: _gradient(parameter) for name, parameter in model.named_parameters()}
         if job.clip_norm is not None:
@@ -110,8 +113,7 @@ def train_plainly(
         found.state = {
             name: dict(optimizer.state[parameter])
             for name, parameter in model.named_parameters()
-            # Adagrad has zeros for what is not trained, too; a plan does not give it to the optimizer.
-            if parameter in optimizer.state and parameter.requires_grad
+            if parameter in optimizer.state
         }
     if job.evaluation_dataset is not None and job.metric is not None:
         found.score = loop.evaluate(job.evaluation_dataset())
