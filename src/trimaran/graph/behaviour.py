@@ -148,6 +148,8 @@ class Behaviour:
         host_draws: they draw from a generator of Python or NumPy
         path: what the forward does differs: with "seed", with "data", with neither
         batch_norms: modules whose statistics follow the batches
+        least: samples of the smallest batch that the forward takes in training: batch norm may need two
+        batches: samples of a global batch, and of the last of an epoch where that is smaller and trained on
         buffers: others that a forward changes
         written: parameters that a forward changes
         hooked: modules with hooks of the user's
@@ -187,6 +189,8 @@ class Behaviour:
     host_draws: bool = False
     path: tuple[str, ...] = ()
     batch_norms: tuple[str, ...] = ()
+    least: int = 1
+    batches: tuple[int, ...] = ()
     buffers: tuple[str, ...] = ()
     written: tuple[str, ...] = ()
     hooked: tuple[str, ...] = ()

@@ -8,6 +8,9 @@ between the two for reasons that are no fault of a plan, and is set apart:
     batch norm                  normalises by its running statistics
     other draws of torch        are drawn for the whole batch; a part gets those of its samples
 
+A forward that reads values of its tensors, as an `if` does, is tried until parts read something else than the whole:
+only then it is seen whether its way through the batch is that of each sample.
+
 What remains are losses that are no mean over the samples, forwards that look across samples, and padding that leaks
 into the result. Where parts do not add up as a mean over samples, other weights are tried: elements that are not
 ignored, class weights, masks, sizes, sums.
@@ -90,8 +93,15 @@ MOST_ELEMENTS = 50_000_000
 MOST_FOLLOWED = 5_000_000
 """Elements of the parameters of a model whose parameters are compared before and after a forward."""
 
+TRIED = 24
+"""More batches that are looked at where values are read, until parts have read others than the whole."""
+
+TELLING = 3
+"""So many batches, of which parts read other values than the whole, are enough."""
+
 SECONDS = 2.0
-"""After this no further batch is looked at [s]."""
+"""After this no further batch is looked at [s of this process, so that what else the machine does changes nothing; the
+first batch, with what is loaded for it, does not count]."""
 
 EXACT, PARTLY, ROUNDED = 1e-7, 3e-4, 2e-3
 """Differences that are rounding, of a largest gradient: in fp64, where parts of the model compute in fp32, in fp32."""
@@ -115,7 +125,7 @@ def examine(job: Job, model: nn.Module, *, too_large: bool = False) -> Behaviour
     if too_large:
         return replace(found, not_looked="the model is too large to run here")
     samples = Samples(job, device_of(model), most=SCANNED, keep=True)
-    found = _from_batches(found, job, samples)
+    found = replace(_from_batches(found, job, samples), batches=_batch_sizes(job, samples))
     with ExitStack() as stack:
         for part in (model, *modules_of(job.loss)):
             stack.enter_context(untouched(part))
@@ -123,7 +133,7 @@ def examine(job: Job, model: nn.Module, *, too_large: bool = False) -> Behaviour
             stack.enter_context(context)
         begin_training(model)
         try:
-            found = _Examination(job, model, samples, started_s).look(found)
+            found = _Examination(job, model, samples).look(found)
         except InputError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, capture meets it too and tells it better
@@ -148,7 +158,7 @@ def look_at_gathering(job: Job, model: nn.Module, behaviour: Behaviour, rank: in
     samples = Samples(job, device_of(model), most=SCANNED, keep=True)
     with quiet(), untouched(model), without_user_hooks(model), torch.enable_grad():
         begin_training(model)
-        examination = _Examination(job, model, samples, time.perf_counter())
+        examination = _Examination(job, model, samples)
         try:
             difference = examination.difference_when_gathered(rank, ranks, sum_up)
         except RuntimeError:
@@ -212,6 +222,15 @@ def _from_batches(found: Behaviour, job: Job, samples: Samples) -> Behaviour:
     )
 
 
+def _batch_sizes(job: Job, samples: Samples) -> tuple[int, ...]:
+    """Samples of a global batch, and of the last of an epoch where it is smaller; of a stream that is not known."""
+    count = samples.total
+    if count is None or job.drop_last or job.sampler is not None:
+        return (job.global_batch_size,)
+    last = count % job.global_batch_size
+    return (*((job.global_batch_size,) if count >= job.global_batch_size else ()), *((last,) if last else ()))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pass:
     """What a batch gave.
@@ -222,6 +241,7 @@ class _Pass:
         gradients: of each parameter that is trained; None: it has none
         buffers: afterwards, those of batch norms apart
         path: of operations
+        read: values of tensors that decide, in order
     """
 
     value: float
@@ -229,6 +249,7 @@ class _Pass:
     gradients: list[Tensor | None]
     buffers: list[Tensor]
     path: int
+    read: tuple[int | bool, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,13 +265,19 @@ class _Split:
     in_turn: list[_Pass]
     """Each from the buffers that the one before has left."""
 
+    @property
+    def reads_other(self) -> bool:
+        """A part read other values than the whole."""
+        return any(one.read != self.run.read for one in self.apart)
+
 
 class _Examination:
     """Runs a job on batches and on their parts."""
 
-    def __init__(self, job: Job, model: nn.Module, samples: Samples, started_s: float) -> None:
-        self._samples, self._started_s = samples, started_s
-        self._job, self._model = job, model
+    def __init__(self, job: Job, model: nn.Module, samples: Samples) -> None:
+        self._job, self._model, self._samples = job, model, samples
+        self._started_s = time.process_time()
+        self.reads = False
         self.draws = self.host_draws = self.uncoupled = self.inner = self.mixed = self.communicated = False
         self.written: set[str] = set()
         self.changed: dict[str, None] = {}
@@ -304,12 +331,14 @@ class _Examination:
             self._prepare(double=False)
             self._calls = _losses_called(self._job, self._work, self._batch(first), double=False)
         self._put_back()
+        self._started_s = time.process_time()
         self._collate_draws = self._samples.collate_draws(first)
         splits = self._splits(most)
         while self.part_failed and 2 * most <= min(self._samples.count, self._job.global_batch_size, MOST_LOOKED_AT):
             # Few samples may be too few.
             most, self.part_failed = 2 * most, ""
             splits = self._splits(most)
+        splits += self._told(splits, most)
         tolerance = self.tolerance
         found = replace(found, tolerance=tolerance, **self._seen(splits))
         reduction, weight, apart, in_turn = self._reduction(splits, tolerance)
@@ -331,6 +360,7 @@ class _Examination:
             changed_inputs=tuple(self.changed),
             loss_parameters=tuple(self.foreign),
             part_failed=self.part_failed,
+            least=self._least() if found.batch_norms else 1,
             collate_draws=self._collate_draws,
             not_looked=f"a part of a batch failed: {self.part_failed}" if reduction == "unknown" and self.part_failed
             else found.not_looked,
@@ -339,9 +369,63 @@ class _Examination:
     def _splits(self, size: int) -> list[_Split]:
         splits: list[_Split] = []
         for group in self._groups(size):
-            if not splits or (not self.part_failed and time.perf_counter() - self._started_s < SECONDS):
+            if not splits or (not self.part_failed and time.process_time() - self._started_s < SECONDS):
                 splits.append(self._split(group))
         return splits
+
+    def _told(self, splits: Sequence[_Split], most: int) -> list[_Split]:
+        """More batches, where values are read, until parts have read others than the whole."""
+        more: list[_Split] = []
+        for number, group in enumerate(self._tried(most)):
+            told = sum(split.reads_other for split in (*splits, *more))
+            late = time.process_time() - self._started_s > SECONDS
+            if not self.reads or self.part_failed or told >= TELLING or late:
+                break
+            # Training changes the weights, and with them what is read.
+            moved = self._moved_weights(number) if self._double and number >= TRIED // 2 else nullcontext()
+            with moved:
+                more.append(self._split(group, 1))
+        # A part of one sample may fail where those that a plan makes do not.
+        self.part_failed = "" if splits and len(splits[0].parts) > 1 else self.part_failed
+        return [split for split in more if len(split.parts) > 1]
+
+    def _least(self) -> int:
+        """2 where a batch of one sample fails in training and one of two does not; else 1."""
+        try:
+            with torch.no_grad():
+                call_model(self._job, self._work, self._batch([0, 1]))
+                try:
+                    call_model(self._job, self._work, self._batch([0]))
+                except ValueError:
+                    return 2
+        except Exception:  # noqa: BLE001 - it fails for another reason, which the training meets too
+            return 1
+        return 1
+
+    def _tried(self, most: int) -> Iterator[list[int]]:
+        """Samples of more batches, of which some have few: these read what is rare."""
+        drawn = random.Random(self._job.seed + 1)
+        for number in range(TRIED):
+            yield drawn.sample(range(self._samples.count), most if number % 2 else 2)
+
+    @contextmanager
+    def _moved_weights(self, number: int) -> Iterator[None]:
+        """The copy of the model with weights that are elsewhere, by about as much as they differ from each other."""
+        generator = torch.Generator().manual_seed(self._job.seed + number)
+        before = [one.detach().clone() for one in self._trained]
+        with torch.no_grad():
+            for one in self._trained:
+                scale = float(one.std()) if one.numel() > 1 else 0.1
+                noise = torch.randn(one.shape, generator=generator, dtype=torch.float64)
+                one.add_(noise.to(device=one.device, dtype=one.dtype), alpha=scale * (1 + number % 3))
+        initial, self._initial = self._initial, [one.detach().clone() for one in self._buffers.values()]
+        try:
+            yield
+        finally:
+            self._initial = initial
+            with torch.no_grad():
+                for one, value in zip(self._trained, before, strict=True):
+                    one.copy_(value)
 
     def _groups(self, size: int) -> Iterator[list[int]]:
         """Samples of the batches that are looked at: first those that differ most, then others."""
@@ -359,7 +443,7 @@ class _Examination:
         drawn.shuffle(order)
         numbers: list[int] = []
         noted: list[dict[tuple[str, str], float]] = []
-        started_s = time.perf_counter()
+        started_s = time.process_time()
         for number in order:
             try:
                 batch = self._samples.batch([number], keep=False)
@@ -370,7 +454,7 @@ class _Examination:
                 raise
             numbers.append(number)
             noted.append(self._note(batch))
-            if time.perf_counter() - started_s > SCAN_SECONDS:
+            if time.process_time() - started_s > SCAN_SECONDS:
                 break
         return numbers, noted
 
@@ -412,8 +496,8 @@ class _Examination:
         firsts = [number for number in wanted if number in high]
         return [*firsts, *rest, *(number for number in wanted if number not in high)]
 
-    def _split(self, numbers: list[int]) -> _Split:
-        first = max(1, (len(numbers) * 2 + 1) // 3)
+    def _split(self, numbers: list[int], first: int | None = None) -> _Split:
+        first = max(1, (len(numbers) * 2 + 1) // 3) if first is None else first
         groups = [numbers[:first], numbers[first:]] if len(numbers) > 1 else [numbers]
         whole = self._batch(numbers)
         if self._collate_draws and is_sliceable(whole, len(numbers)):
@@ -495,6 +579,7 @@ class _Examination:
         self.uncoupled |= coupled.lost
         self.communicated |= coupled.communicated
         self.mixed |= coupled.mixed
+        self.reads |= coupled.reads
         self.written |= {name for name, one in parameters.items() if one._version != versions[name]}
         self.host_draws |= host_generators() != hosts
         return _Pass(
@@ -503,6 +588,7 @@ class _Examination:
             gradients=gradients,
             buffers=[one.detach().clone() for one in self._buffers.values()],
             path=hash(tuple(coupled.operations)),
+            read=tuple(coupled.read),
         )
 
     def _promoting(self) -> Any:
@@ -533,13 +619,13 @@ class _Examination:
         ]
         parameters = dict(self._work.named_parameters())
         path = []
-        if len({split.run.path for split in splits}) > 1:
+        if len({split.run.path for split in splits}) > 1 or any(split.reads_other for split in splits):
             path.append("data")
         seeds: list[_Pass] = []
         for seed in range(1, MOST_SEEDS + 1):
             # Where the forward goes other ways, more of them are wanted.
             enough = seed > SEEDS and all(one.path == splits[0].run.path for one in seeds)
-            if not seeds or (not enough and time.perf_counter() - self._started_s < SECONDS):
+            if not seeds or (not enough and time.process_time() - self._started_s < SECONDS):
                 seeds.append(self._pass(_copied(splits[0].whole), _Draws(), seed=seed))
                 self._put_back()
         if any(one.path != splits[0].run.path for one in seeds):
@@ -622,7 +708,7 @@ class _Examination:
             return fitting[0]
         planted: list[_Split] = []
         for _, weight, *_ in fitting:
-            if weight is None or len(planted) == MOST_PLANTED or time.perf_counter() - self._started_s > SECONDS:
+            if weight is None or len(planted) == MOST_PLANTED or time.process_time() - self._started_s > SECONDS:
                 continue
             whole = self._planted(split, weight)
             if whole is None:
@@ -887,6 +973,8 @@ class _Draws:
 
     def __init__(self) -> None:
         self.made: list[tuple[str, list[Tensor]]] = []
+        self.taken: dict[tuple[int, int], int] = {}
+        """Of each draw, and each of its tensors: how much of it earlier parts have got."""
 
 
 class _Coupled(TorchDispatchMode):
@@ -900,14 +988,19 @@ class _Coupled(TorchDispatchMode):
     def __init__(self, draws: _Draws, bound: tuple[int, int, int] | None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._draws, self._bound, self._next = draws, bound, 0
-        self.drew = self.lost = self.mixed = self.communicated = False
+        self.drew = self.lost = self.mixed = self.communicated = self.reads = False
         self.operations: list[str] = []
+        self.read: list[int | bool] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.operations.append(str(func))
         self.communicated |= func.namespace in ("c10d", "_c10d_functional", "c10d_functional")
         result = func(*args, **(kwargs or {}))
         self.mixed |= isinstance(result, Tensor) and result.is_floating_point() and result.dtype is not torch.float64
+        if func is torch.ops.aten._local_scalar_dense.default:
+            self.reads = True
+            if isinstance(result, bool | int):
+                self.read.append(result)
         if torch.Tag.nondeterministic_seeded in func.tags:
             self.drew = True
             made = [one for one in (result if isinstance(result, tuple | list) else [result]) if _is_drawn(one)]
@@ -922,27 +1015,42 @@ class _Coupled(TorchDispatchMode):
         if place >= len(self._draws.made) or self._draws.made[place][0] != name:
             self.lost = True
             return
-        for one, whole in zip(made, self._draws.made[place][1], strict=False):
-            part = self._part(one, whole)
+        for number, (one, whole) in enumerate(zip(made, self._draws.made[place][1], strict=False)):
+            part = self._part(one, whole, (place, number))
             if part is None:
                 self.lost = True
             else:
                 one.copy_(part)
 
-    def _part(self, one: Tensor, whole: Tensor) -> Tensor | None:
+    def _part(self, one: Tensor, whole: Tensor, key: tuple[int, int]) -> Tensor | None:
+        """What a part gets of a draw: along the dim of the samples what is theirs, along others the beginning."""
         if one.shape == whole.shape:
             return whole
         if one.dim() != whole.dim() or self._bound is None:
             return None
         start, stop, samples = self._bound
-        differing = [dim for dim in range(one.dim()) if one.shape[dim] != whole.shape[dim]]
-        if len(differing) != 1:
-            return None
-        (dim,) = differing
-        each, rest = divmod(whole.shape[dim], samples)
-        if rest or one.shape[dim] != each * (stop - start):
-            return None
-        return whole.narrow(dim, start * each, (stop - start) * each)
+        part: Tensor | None = None
+        for dim in range(one.dim()):
+            size, most = one.shape[dim], whole.shape[dim]
+            if size == most:
+                continue
+            if size > most:
+                return None
+            if part is not None:
+                # Padded to a shorter length than the whole.
+                part = part.narrow(dim, 0, size)
+                continue
+            each, rest = divmod(most, samples)
+            if not rest and size == each * (stop - start):
+                begin = start * each
+            else:
+                # Nodes of graphs, or what else there are more or fewer of in every sample, one sample after the other.
+                begin = self._draws.taken.get(key, 0) if start else 0
+                self._draws.taken[key] = begin + size
+                if begin + size > most:
+                    return None
+            part = whole.narrow(dim, begin, size)
+        return part
 
 
 def _is_drawn(value: Any) -> bool:

@@ -55,6 +55,7 @@ class Samples:
     Attributes:
         count: number of samples that can be asked for
         stream: the training data is a stream
+        total: number of samples of an epoch; None: the data is a stream
 
     Raises:
         InputError: the data cannot be made, or has too few samples
@@ -68,10 +69,12 @@ class Samples:
         with preserved_randomness():
             dataset = _call(job, "dataset")
             self.stream = is_stream(dataset)
+            self.total: int | None = None
             if self.stream:
                 dataset = first_samples(dataset, most)
             else:
                 check_map_style(dataset)
+                self.total = len(dataset)
         self._dataset = dataset
         self.count = len(dataset)
         if self.count < SAMPLES:

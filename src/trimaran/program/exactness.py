@@ -54,8 +54,9 @@ def objection(behaviour: Behaviour | None, strategy: Strategy) -> str | None:
             "in fp16 the loss is scaled before its weight is known: use a loss that is a mean over the samples, one "
             'device without microbatches, or precision="bf16"'
         )
-    # This is no difference that one could accept: the runtime has no way of doing it.
+    # These are no differences that one could accept: there is no way of doing it.
     obstacle = update_obstacle(strategy, behaviour.optimizer, precision=behaviour.precision)
+    obstacle = obstacle or _too_small(behaviour, strategy)
     if obstacle or behaviour.accepted:
         return obstacle or None
     return difference(behaviour, strategy)
@@ -120,6 +121,21 @@ def _objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
         yield _why(seen, "in microbatches", seen.microbatches)
 
 
+def _too_small(seen: Behaviour, strategy: Strategy) -> str:
+    """Why the forward would fail on a part of a batch; empty: it would not."""
+    for batch in seen.batches:
+        # A batch of fewer samples than replicas is left out.
+        share = batch // strategy.dp
+        part = share // max(1, min(strategy.microbatches, share))
+        if 0 < part < seen.least:
+            which = "a global batch" if batch == seen.batches[0] else "the last batch of an epoch"
+            return (
+                f"batch norm in training needs {seen.least} samples, and {which} of {batch} leaves parts of {part}: "
+                "use another global batch, fewer parts, or Job.drop_last where it is the last"
+            )
+    return ""
+
+
 def _why(seen: Behaviour, what: str, difference: float | None) -> str:
     if seen.padded:
         return (
@@ -131,6 +147,11 @@ def _why(seen: Behaviour, what: str, difference: float | None) -> str:
         return (
             f"each forward changes {changed[0]} by the samples that it sees, or once more, so that "
             f"{what} a step ends with other values: use one device without microbatches, or update it in Job.on_step"
+        )
+    if seen.reduction == "batch" and "data" in seen.path:
+        return (
+            f"the way that the forward takes depends on values of the batch, and {what} gradients differ by up to "
+            f"{_share(difference)}: decide for each sample (torch.where), or use one device without microbatches"
         )
     return (
         f"the loss of a batch is not made of the losses of its parts: {what} gradients differ by up to "
