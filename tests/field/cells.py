@@ -80,7 +80,7 @@ def _pipeline(graph: Graph, **options: Any) -> Strategy:
 
 
 def _tensor(graph: Graph) -> Strategy:
-    if shards := find_shards(graph, 2):
+    if shards := find_shards(graph, 2, layers=True):
         return Strategy(tp=2, shards=shards)
     raise InputError(why_not(graph, 2))
 

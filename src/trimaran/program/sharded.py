@@ -3,14 +3,14 @@
     forward   ── column ── inside ── row ──●f0── norm ── column ── row ──●f1──
     backward  ──●g1── column ◀── inside ◀── row ◀── norm ◀──●g0── column ◀── row ◀──
 
-A region ends in a sum over the group (an embedding too, and a classifier in a gather), and in the backward it sums the
-gradient of each tensor that came in whole. They follow from the graph and the shards alone.
+A region ends in a sum over the group (an embedding too; a classifier, and a layer by itself, in a gather), and in the
+backward it sums the gradient of each tensor that came in whole. They follow from the graph and the shards alone.
 """
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from trimaran.graph.regions import Region, Split
+from trimaran.graph.regions import GATHERED, Region, Split
 from trimaran.graph.types import Affine, Graph, Op, Parameter, TensorSpec
 from trimaran.program.inner import Axis, Inner, Point
 from trimaran.program.shards import chosen_regions, chosen_stream, share_of, sharing_ranks
@@ -181,7 +181,7 @@ class _Sharing:
             for name in region.rows:
                 how = Kind.REDUCE_SCATTER if name in self._stream.sources else Kind.ALL_REDUCE
                 found.append((how, name, False, self._output(name)))
-            for name in region.columns if region.kind == "head" else ():
+            for name in region.columns if region.kind in GATHERED else ():
                 # Shares are gathered at the size of the largest.
                 nbytes = round(self._output(name) * share_of(region, self._ranks) * self._ranks)
                 found.append((Kind.ALL_GATHER, name, False, nbytes))

@@ -18,5 +18,5 @@ def test_shares_of_fused_sections_have_a_part_of_each() -> None:
 def test_dropout_of_attention_in_fused_kernels_is_refused_with_the_way_out() -> None:
     check_attention_draws(torch.device("cpu"), "fp32", "attention")
     check_attention_draws(torch.device("cuda"), "fp64", "attention")
-    with pytest.raises(InputError, match="attention is drawn inside of a fused kernel on cuda.*--forbid tp"):
+    with pytest.raises(InputError, match=r"attention is drawn inside of a fused kernel on cuda.*--forbid tp"):
         check_attention_draws(torch.device("cuda"), "bf16", "attention")

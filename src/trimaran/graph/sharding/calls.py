@@ -104,20 +104,27 @@ def operation_name(node: fx.Node, owner: nn.Module) -> str:
 
 def arguments_of(node: fx.Node) -> dict[str, Any]:
     """Its arguments by name, with the defaults of its schema; of a leaf module, those of its one operation."""
+    schema = overload_of(node)._schema
     if node.op == "call_module":
-        (text,) = node.meta["interior"]
         _, values, keywords = interior(node)[0]
-        packet, _, overload = text.partition("(")[0].removeprefix("aten.").partition(".")
-        schema = getattr(getattr(torch.ops.aten, packet), overload)._schema
         tensors = iter(node.all_input_nodes)
         values = tuple(next(tensors, None) if value == "_" else value for value in values)
     else:
-        schema, values, keywords = node.target._schema, node.args, dict(node.kwargs)  # type: ignore[union-attr]
+        values, keywords = node.args, dict(node.kwargs)
     found: dict[str, Any] = {}
     for position, argument in enumerate(schema.arguments):
         default = argument.default_value if argument.has_default_value() else None
         found[argument.name] = values[position] if position < len(values) else keywords.get(argument.name, default)
     return found
+
+
+def overload_of(node: fx.Node) -> Any:
+    """The operation of torch that a node calls; of a leaf module, its one operation."""
+    if node.op != "call_module":
+        return node.target
+    (text,) = node.meta["interior"]
+    packet, _, overload = text.partition("(")[0].removeprefix("aten.").partition(".")
+    return getattr(getattr(torch.ops.aten, packet), overload)
 
 
 def is_endless(end: Any) -> bool:

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from trimaran.graph.sharding.convolutions import Convolution
 from trimaran.runtime.tensor.edges import Edges
 from trimaran.runtime.tensor.sums import Group, gathered_whole, take_share
 
@@ -118,6 +119,32 @@ class Head(nn.Module):
         """All outputs."""
         made = functional.linear(tensor, weight if self._out_dim == 0 else weight.t(), bias)
         return gathered_whole(made, self._group, -1, self._size)
+
+
+class Channels(nn.Module):
+    """A convolution of which each rank makes some of the channels, which are then gathered.
+
+    Args:
+        group: shares it
+        convolution: whole
+    """
+
+    def __init__(self, group: Group, convolution: Convolution) -> None:
+        super().__init__()
+        self._group, self._operation = group, convolution.operation
+        self._dim, self._size = convolution.channel_dim, convolution.channels
+        # Several groups are dealt out with the channels that they read; one reads all channels.
+        self._apart = convolution.groups > 1
+        groups = convolution.groups // group.size if self._apart else 1
+        self._options = {**convolution.options, "groups": groups}
+
+    def forward(self, tensor: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        """All channels."""
+        if self._apart:
+            low, high = self._group.bounds(tensor.shape[self._dim])
+            tensor = tensor.narrow(self._dim, low, high - low)
+        made = self._operation(tensor, weight, bias, **self._options)
+        return gathered_whole(made, self._group, self._dim, self._size)
 
 
 class Lookup(nn.Module):

@@ -12,9 +12,10 @@ from torch import fx, nn
 from trimaran.errors import TrimaranError
 from trimaran.graph.assemble import assemble
 from trimaran.graph.flow import RESERVED
-from trimaran.graph.regions import Region
+from trimaran.graph.regions import GATHERED, Region
 from trimaran.graph.sharding.atomic import attention_of
 from trimaran.graph.sharding.calls import dims_in_memory, place_of
+from trimaran.graph.sharding.convolutions import Convolution, convolution_of
 from trimaran.graph.sharding.drawing import Draw
 from trimaran.graph.sharding.growing import Growth, Taken
 from trimaran.graph.sharding.linears import Linear, linear_of, lookup_of
@@ -25,7 +26,7 @@ from trimaran.runtime.tensor.attention import Attention, EncoderLayer
 from trimaran.runtime.tensor.copies import copy_flow, divide_size
 from trimaran.runtime.tensor.draws import Drawing, WholeDraws, check_attention_draws
 from trimaran.runtime.tensor.edges import Edges, SampleEdges, SequenceEdges, WholeEdges
-from trimaran.runtime.tensor.layers import Column, Enter, GatherWhole, Head, Lookup, Row, TakeShare
+from trimaran.runtime.tensor.layers import Channels, Column, Enter, GatherWhole, Head, Lookup, Row, TakeShare
 
 
 def rewrite(
@@ -106,11 +107,20 @@ class _Writer:
             size = region.splits[0].sections[0]
             layer = Lookup(self._behind(lookup.node), size, lookup.padding)
             self._replace(lookup.node, layer, [self._copies[lookup.source]], [lookup.weight])
-        elif region.kind == "head" and linear is not None:
+        elif region.kind in GATHERED and linear is not None:
             head = Head(self._group, linear.out_dim, linear.features)
             self._layer(linear, head, self._enter(linear.source, [linear.node]))
+        elif region.kind in GATHERED:
+            self._channels(first)
         elif linear is not None:
             self._pair(grow(self._flow, linear))
+
+    def _channels(self, node: fx.Node) -> None:
+        convolution = convolution_of(node, self._flow)
+        if convolution is None:
+            raise TrimaranError(f"{node.name} is no layer that can be shared: a defect in the capture of the model")
+        layer = Channels(self._group, convolution)
+        self._layer(convolution, layer, self._enter(convolution.source, [node]))
 
     def _attention(self, node: fx.Node) -> None:
         """One module of torch's in the place of another; what it is called with stays."""
@@ -220,7 +230,7 @@ class _Writer:
             value = self._insert(reader, layer, (value,))
         reader.replace_input_with(self._copies[taken.source], value)
 
-    def _layer(self, linear: Linear, layer: nn.Module, source: fx.Node) -> None:
+    def _layer(self, linear: Linear | Convolution, layer: nn.Module, source: fx.Node) -> None:
         paths = [linear.weight] + ([linear.bias] if linear.bias is not None else [])
         self._replace(linear.node, layer, [source], paths)
 

@@ -100,7 +100,11 @@ class _GatherWhole(torch.autograd.Function):
         ctx.bounds, ctx.dim = group.bounds(size), dim
         missing = -(-size // group.size) - tensor.shape[dim]
         padded = _padded(tensor, dim, missing)
-        return group.gather(padded, dim).narrow(dim, 0, size).contiguous()
+        whole = group.gather(padded, dim)
+        if whole.shape[dim] == size:
+            return whole
+        # No view: what reads it may write into it.
+        return whole.narrow(dim, 0, size).clone(memory_format=torch.contiguous_format)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
