@@ -1,8 +1,10 @@
 """The model of a job, and a small batch of its own data, with which the model can be looked at."""
 
+import random
 from collections.abc import Sequence
 from typing import Any
 
+import numpy
 import torch
 from torch import nn
 from torch.utils.data import default_collate
@@ -80,9 +82,17 @@ class Samples:
             InputError: a sample cannot be read, or they cannot be collated
         """
         with preserved_randomness():
-            batch = _collated(self._job, [_read(self._dataset, number) for number in numbers], numbers)
+            batch = _collated(self._job, [self._drawn(number) for number in numbers], numbers)
         batch = cast_batch(batch, torch.float64) if self._job.precision == "fp64" else batch
         return move_batch(batch, self._device)
+
+    def _drawn(self, number: int) -> Any:
+        """A sample that is the same in every batch, and on every rank, although reading it may draw."""
+        seed = hash((self._job.seed, number)) % 2**32
+        torch.default_generator.manual_seed(seed)
+        random.seed(seed)
+        numpy.random.seed(seed)  # noqa: NPY002 - data sets draw from this one
+        return _read(self._dataset, number)
 
 
 def differing_sizes(samples: Samples) -> tuple[str, ...]:
