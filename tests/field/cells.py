@@ -18,6 +18,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Literal, NoReturn
@@ -74,9 +75,9 @@ class Kind:
     budget: str | None = None
 
 
-def _pipeline(graph: Graph) -> Strategy:
+def _pipeline(graph: Graph, **options: Any) -> Strategy:
     _check_cuts(graph)
-    strategy = Strategy(pp=2, schedule="1f1b", microbatches=2)
+    strategy = Strategy(pp=2, **{"schedule": "1f1b", "microbatches": 2, **options})
     return dataclasses.replace(strategy, boundaries=even_boundaries(graph.cuts, 2))
 
 
@@ -96,8 +97,10 @@ def _check_cuts(graph: Graph) -> None:
         raise InputError("the network cannot be cut into stages" + "".join(f"; {note}" for note in graph.notes))
 
 
-def _sharded(level: Literal[2, 3]) -> Callable[[Graph], Strategy]:
-    return lambda graph: Strategy(dp=2, zero=level, units=sharding_units(graph, min_bytes=64))
+def _sharded(level: Literal[2, 3], microbatches: int = 1) -> Callable[[Graph], Strategy]:
+    return lambda graph: Strategy(
+        dp=2, zero=level, microbatches=microbatches, units=sharding_units(graph, min_bytes=64)
+    )
 
 
 KINDS: dict[str, Kind] = {
@@ -113,6 +116,20 @@ KINDS: dict[str, Kind] = {
     "placed": Kind(fit=_placement),
     "memory": Kind(fit=lambda graph: Strategy(), budget="90%"),
 }
+
+COMBINED: dict[str, Kind] = {
+    "m3": Kind(fit=lambda graph: Strategy(microbatches=3), microbatches=3),
+    "dp2m2": Kind(fit=lambda graph: Strategy(dp=2, microbatches=2), replicas=2, microbatches=2),
+    "dp3": Kind(fit=lambda graph: Strategy(dp=3, bucket_bytes=512), replicas=3),
+    "zero1m2": Kind(fit=lambda graph: Strategy(dp=2, zero=1, microbatches=2), replicas=2, microbatches=2),
+    "zero2m2": Kind(fit=_sharded(2, 2), replicas=2, microbatches=2),
+    "zero3m2": Kind(fit=_sharded(3, 2), replicas=2, microbatches=2),
+    "p2pm2": Kind(fit=lambda graph: Strategy(dp=2, sync="p2p", microbatches=2), replicas=2, microbatches=2),
+    "pp2m4": Kind(fit=partial(_pipeline, schedule="gpipe", microbatches=4), microbatches=4),
+    "pp2bubble": Kind(fit=partial(_pipeline, schedule="zero-bubble"), microbatches=2),
+    "dp2pp2": Kind(fit=partial(_pipeline, dp=2), replicas=2, microbatches=2),
+}
+"""Kinds that are made of others."""
 
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.02, momentum=0.9),
@@ -140,10 +157,22 @@ class Cell:
 
 
 def run_job(name: str, kinds: Sequence[str], optimizers: Sequence[str], *, steps: int = STEPS) -> Iterator[Cell]:
-    """All cells of a job; this process is forked for it, and nothing of it is left behind.
+    """All cells of a job of the catalog.
 
     Args:
         name: of the job
+        kinds: of plans
+        optimizers: for jobs that do not have one of their own
+        steps: of training
+    """
+    return run_entry(CATALOG[name], kinds, optimizers, steps=steps)
+
+
+def run_entry(entry: Entry, kinds: Sequence[str], optimizers: Sequence[str], *, steps: int = STEPS) -> Iterator[Cell]:
+    """All cells of a job; this process is forked for it, and nothing of it is left behind.
+
+    Args:
+        entry: the job
         kinds: of plans
         optimizers: for jobs that do not have one of their own
         steps: of training
@@ -154,10 +183,10 @@ def run_job(name: str, kinds: Sequence[str], optimizers: Sequence[str], *, steps
         with _Ending(theirs):
             os.setsid()
             ours.close()
-            for cell in _cells(name, kinds, optimizers, steps):
+            for cell in _cells(entry, kinds, optimizers, steps):
                 theirs.send_bytes(pickle.dumps(cell))
     theirs.close()
-    left = [(kind, optimizer) for optimizer in _optimizers(name, optimizers) for kind in kinds]
+    left = [(kind, optimizer) for optimizer in _optimizers(entry, optimizers) for kind in kinds]
     try:
         while left:
             try:
@@ -172,7 +201,7 @@ def run_job(name: str, kinds: Sequence[str], optimizers: Sequence[str], *, steps
             why = "the process of the job died" if waited else "capture or the plain loop hangs"
             verdict: Verdict = "error" if waited else "hang"
             for kind, optimizer in left:
-                yield Cell(job=name, kind=kind, optimizer=optimizer, verdict=verdict, detail=why)
+                yield Cell(job=entry.name, kind=kind, optimizer=optimizer, verdict=verdict, detail=why)
             return
     finally:
         with suppress(ProcessLookupError):
@@ -183,22 +212,21 @@ def run_job(name: str, kinds: Sequence[str], optimizers: Sequence[str], *, steps
         ours.close()
 
 
-def _optimizers(name: str, optimizers: Sequence[str]) -> Sequence[str]:
-    return ("own",) if CATALOG[name].own_optimizer else optimizers
+def _optimizers(entry: Entry, optimizers: Sequence[str]) -> Sequence[str]:
+    return ("own",) if entry.own_optimizer else optimizers
 
 
-def _cells(name: str, kinds: Sequence[str], optimizers: Sequence[str], steps: int) -> Iterator[Cell]:
-    entry = CATALOG[name]
+def _cells(entry: Entry, kinds: Sequence[str], optimizers: Sequence[str], steps: int) -> Iterator[Cell]:
     torch.set_num_threads(1)
     made, failed = _captured(entry.job())
-    for optimizer in _optimizers(name, optimizers):
+    for optimizer in _optimizers(entry, optimizers):
         job = entry.job() if optimizer == "own" else dataclasses.replace(entry.job(), optimizer=OPTIMIZERS[optimizer])
         plain: dict[Any, Plain] = {}
         for kind in kinds:
             verdict, detail = failed or ("equal", "")
             if made is not None:
-                verdict, detail = _run(entry, job, KINDS[kind], made, plain, steps)
-            yield Cell(job=name, kind=kind, optimizer=optimizer, verdict=verdict, detail=detail)
+                verdict, detail = _run(entry, job, {**KINDS, **COMBINED}[kind], made, plain, steps)
+            yield Cell(job=entry.name, kind=kind, optimizer=optimizer, verdict=verdict, detail=detail)
 
 
 def _captured(job: Job) -> tuple[Capture, None] | tuple[None, tuple[Verdict, str]]:
@@ -272,7 +300,7 @@ def _run(entry: Entry, job: Job, kind: Kind, made: Capture, plain: dict[Any, Pla
     if raised:
         return _cause(raised)
     rows = _rows(made.graph, strategy)
-    shape = (kind.replicas, kind.microbatches, tuple(rows.items())) if entry.by_microbatch else ()
+    shape = (kind.replicas, kind.microbatches, tuple(rows.items())) if entry.by_microbatch else (kind.replicas,)
     if shape not in plain:
         plain[shape] = train_plainly(
             entry, job, steps, replicas=kind.replicas, microbatches=kind.microbatches, rows=rows
@@ -281,9 +309,9 @@ def _run(entry: Entry, job: Job, kind: Kind, made: Capture, plain: dict[Any, Pla
 
 
 def _rows(graph: Graph, strategy: Strategy) -> dict[str, int]:
-    """Of the operations of other rows than the first, the row."""
+    """Of each operation the row; nothing where there is one."""
     segments = zip(strategy.rows, segment_ops(graph, strategy), strict=True) if strategy.pp > 1 else ()
-    return {op.id: row for row, ops in segments for op in ops if row}
+    return {op.id: row for row, ops in segments for op in ops}
 
 
 def _cause(raised: Sequence[tuple[Verdict, str]]) -> tuple[Verdict, str]:
@@ -534,4 +562,4 @@ def _differences(
     return ""
 
 
-__all__ = ["DEFECTS", "KINDS", "OPTIMIZERS", "Cell", "Verdict", "run_job"]
+__all__ = ["COMBINED", "DEFECTS", "KINDS", "OPTIMIZERS", "Cell", "Verdict", "run_entry", "run_job"]

@@ -27,6 +27,8 @@ class Entry:
             microbatches that a plan has, under the seeds of its ranks; False: one forward of the whole global batch
         own_optimizer: it is about its optimizer, which is not replaced
         weight: of a batch, what the mean of its loss is over; None: the samples
+        summed: the loss is a sum over the samples: those of microbatches are added up
+        spread: the model is called with the values of a batch by their keys
         own_step: forward, backward and update of the plain loop, where these are not the usual ones
         recomputed: makes the same model without activation checkpointing, whose second forward would draw from one
             generator what rows drew from theirs; None: it has none
@@ -43,6 +45,8 @@ class Entry:
     by_microbatch: bool = False
     own_optimizer: bool = False
     weight: Callable[[Any], float] | None = None
+    summed: bool = False
+    spread: bool = False
     own_step: Callable[[nn.Module, Any, Any], Tensor] | None = None
     recomputed: Callable[[], nn.Module] | None = None
     modes: Callable[[nn.Module], object] = to_training

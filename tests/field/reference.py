@@ -78,7 +78,7 @@ def train_plainly(
         entry: says what is the loop's own
         job: its job, perhaps with another optimizer
         steps: of training
-        replicas: of the plan; they count for jobs by microbatch alone
+        replicas: of the plan; a last batch of fewer samples is left out, and jobs by microbatch see their shares
         microbatches: of each replica
         rows: of the operations of the graph, by name, which draw from the generators of their rows
     """
@@ -86,7 +86,7 @@ def train_plainly(
     on_step, on_epoch = copy.deepcopy((job.on_step, job.on_epoch))
     job = replace(job, on_step=on_step, on_epoch=on_epoch)
     torch.manual_seed(job.seed)
-    model = entry.recomputed() if rows and entry.recomputed is not None else job.model()
+    model = entry.recomputed() if any(rows.values()) and entry.recomputed is not None else job.model()
     model = model.double() if job.precision == "fp64" else model
     entry.modes(model)
     optimizer: Any = job.optimizer(Parameters(model))  # type: ignore[arg-type]
@@ -96,7 +96,7 @@ def train_plainly(
     found = Plain()
     sums: dict[int, list[float]] = {}
     session = SimpleNamespace(model=model, evaluate=lambda: loop.evaluate(job.evaluation_dataset()))  # type: ignore[misc]
-    for epoch, indices in _batches(job, steps, loop.replicas):
+    for epoch, indices in _batches(job, steps, replicas):
         if epoch - 1 in sums:
             loss, samples = sums.pop(epoch - 1)
             if isinstance(schedule, ReduceLROnPlateau):
@@ -144,16 +144,16 @@ class _Rows(TorchFunctionMode):
 
     Args:
         model: whose
-        rows: of operations, by name; the first row's may be left out
+        rows: of all operations, by name
         seed: of the job
         replica: that they are rows of
     """
 
     def __init__(self, model: nn.Module, rows: Mapping[str, int], seed: int, replica: int) -> None:
         super().__init__()
-        self.rows = {name: row for name, row in rows.items() if row}
+        self.rows = rows
         self.streams = {}
-        for row in sorted(set(self.rows.values())):
+        for row in sorted(set(self.rows.values()) - {0}):
             seed_generators(derive_seed(seed, "rank", replica, row))
             self.streams[row] = host_states()
         self.calls: Counter[str] = Counter()
@@ -164,7 +164,17 @@ class _Rows(TorchFunctionMode):
             if path in paths:
                 self.hooks.append(module.register_forward_pre_hook(lambda *_, path=path: self._enter(path, "@")))
                 self.hooks.append(module.register_forward_hook(lambda *_: self._leave()))
-        self.left: list[tuple[int, Any]] = []
+        self.left: list[tuple[int, Any] | None] = []
+        self.active = False
+
+    def __enter__(self) -> Any:
+        self.calls.clear()
+        self.active = True
+        return super().__enter__()  # type: ignore[no-untyped-call]
+
+    def __exit__(self, *raised: object) -> None:
+        super().__exit__(*raised)  # type: ignore[no-untyped-call]
+        self.active = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
@@ -181,16 +191,29 @@ class _Rows(TorchFunctionMode):
             hook.remove()
 
     def _enter(self, name: str, mark: str) -> None:
+        # Hooks of the rows of other replicas are on the same model.
+        if not self.active:
+            return
         number = self.calls[name]
         self.calls[name] += 1
-        row = self.rows.get(f"{name}{mark}{number}" if number else name, 0)
+        operation = f"{name}{mark}{number}" if number else name
+        if mark == "@" and operation not in self.rows:
+            # A module that the model has under two names is one of functions, the second time.
+            self.left.append(None)
+            return
+        row = self.rows.get(operation, 0)
         self.left.append((row, host_states()))
         self.inside += 1
         if row:
             restore_host(self.streams[row])
 
     def _leave(self) -> None:
-        row, outside = self.left.pop()
+        if not self.active:
+            return
+        entered = self.left.pop()
+        if entered is None:
+            return
+        row, outside = entered
         self.inside -= 1
         if row:
             self.streams[row] = host_states()
@@ -241,7 +264,7 @@ class _Loop:
             for share in torch.tensor(indices).tensor_split(self.replicas)
         ]
         weights = [[self._weight(batch, len(indices)) for batch in share] for share in shares]
-        divisor = sum(map(sum, weights))
+        divisor = sum(map(sum, weights)) if not self.entry.summed else 1.0
         before = [one.detach().clone() for one in self._carried()]
         after: list[Tensor] = []
         total = 0.0
@@ -252,6 +275,9 @@ class _Loop:
             for batch, weight in zip(share, weights[replica], strict=True):
                 with self._drawing(replica):
                     loss = self._loss(batch, weight) * (weight / divisor)
+                if not weight:
+                    # A part in which nothing counts: its mean is 0 / 0, and it is no part of the sum.
+                    continue
                 loss.backward()
                 total += loss.item()
             self.streams[replica] = host_states()
@@ -260,10 +286,7 @@ class _Loop:
         return total
 
     def _drawing(self, replica: int) -> Any:
-        if not self.rows:
-            return nullcontext()
-        self.rows[replica].calls.clear()
-        return self.rows[replica]
+        return self.rows[replica] if self.rows else nullcontext()
 
     def evaluate(self, dataset: Any) -> float:
         """The metric of a data set as one batch."""
@@ -284,7 +307,7 @@ class _Loop:
         return value[0] / max(weight, 1) if isinstance(value, tuple) else value
 
     def _call(self, batch: Any) -> Any:
-        if self.job.loss is None:
+        if self.job.loss is None or self.entry.spread:
             return self.model(**batch)
         if isinstance(batch, Mapping):
             return self.model(batch)
@@ -292,6 +315,8 @@ class _Loop:
         return self.model(*inputs) if isinstance(inputs, tuple | list) else self.model(inputs)
 
     def _weight(self, batch: Any, samples: int) -> float:
+        if self.entry.summed:
+            return 1.0
         if self.entry.weight is not None:
             return self.entry.weight(batch)
         return float(_first(batch).shape[0]) if self.entry.by_microbatch else float(samples)
@@ -324,6 +349,8 @@ def _batches(job: Job, steps: int, replicas: int) -> Iterator[tuple[int, list[in
             order = sample_order(len(dataset), seed=job.seed, epoch=epoch).tolist()
         for start in range(0, len(order), job.global_batch_size):
             indices = order[start : start + job.global_batch_size]
+            if job.drop_last and len(indices) < job.global_batch_size:
+                continue
             if len(indices) >= replicas:
                 yield epoch, indices
                 step += 1

@@ -10,7 +10,8 @@ then every parameter of a gathered model has zeros before its backward, and a ho
 Between steps every parameter is a shard again, also after an evaluation: only then can weights be saved and loaded.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,8 +20,9 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
+from torch.utils._pytree import tree_leaves
 
-from trimaran.errors import ExecutionError
+from trimaran.errors import ExecutionError, InputError
 from trimaran.graph.batches import split_batch
 from trimaran.program.types import Execution
 from trimaran.runtime.part import Sharing
@@ -192,6 +194,7 @@ class ShardedReplica:
 
 def _shard(module: nn.Module, number: int, mesh: DeviceMesh, *, freed: bool, notes: Notes) -> FSDPModule:
     module.register_forward_hook(_own_outputs)
+    module.register_forward_hook(_shown)
     # The root keeps its parameters for the backward, which needs them first.
     unit: FSDPModule = fully_shard(module, mesh=mesh, reshard_after_forward=freed and number > 0)
     # Gradients are summed, not averaged: see `losses`.
@@ -200,6 +203,7 @@ def _shard(module: nn.Module, number: int, mesh: DeviceMesh, *, freed: bool, not
     # They are called, not asked for their class, whose home in torch is private.
     unit.set_custom_all_gather(UnitGather(number, notes))  # type: ignore[arg-type]
     unit.set_custom_reduce_scatter(UnitScatter(number, notes))  # type: ignore[arg-type]
+    module.register_forward_hook(_shown_no_more)
     return unit
 
 
@@ -256,3 +260,60 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
     """The shard of this rank."""
     shard: torch.Tensor = tensor.to_local()  # type: ignore[attr-defined]
     return shard
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shown:
+    """What a module returned, as one leaf of a tree."""
+
+    output: Any
+
+
+def _shown(module: nn.Module, arguments: Any, output: Any) -> Any:
+    """An output with the tensors that its objects hold beside it: FSDP2 looks for tensors in trees only.
+
+    Where it finds none, nothing is gathered before the backward and no gradient is scattered.
+    """
+    leaves = tree_leaves(output)
+    objects = [leaf for leaf in leaves if leaf is not None and not isinstance(leaf, torch.Tensor | str | int | float)]
+    if not objects or not torch.is_grad_enabled():
+        return output
+    held = [tensor for one in objects for tensor in _tensors_in(one) if tensor.requires_grad]
+    if not held and not any(isinstance(leaf, torch.Tensor) for leaf in leaves):
+        raise InputError(
+            f"{type(module).__name__} returns a {type(objects[0]).__name__} in whose attributes is no tensor with a "
+            "gradient, and replicas that shard their gradients must find one: return tensors, a tuple, a dict or a "
+            "dataclass of them, or use zero=0 or 1"
+        )
+    return [held, _Shown(output=output)]
+
+
+def _shown_no_more(module: nn.Module, arguments: Any, output: Any) -> Any:
+    """What the module returned, again."""
+    shown = isinstance(output, list) and len(output) == 2 and isinstance(output[1], _Shown)
+    return output[1].output if shown else output
+
+
+def _tensors_in(value: Any, seen: set[int] | None = None) -> Iterator[torch.Tensor]:
+    """Tensors that an object holds, in its attributes or those of what it holds; modules apart."""
+    seen = set() if seen is None else seen
+    if id(value) in seen or isinstance(value, nn.Module | type | str | int | float):
+        return
+    seen.add(id(value))
+    if isinstance(value, torch.Tensor):
+        yield value
+        return
+    inside = [getattr(value, name) for name in _slots(value) if hasattr(value, name)]
+    if isinstance(value, Mapping):
+        inside += value.values()
+    elif isinstance(value, list | tuple | set | frozenset):
+        inside += value
+    inside += getattr(value, "__dict__", {}).values()
+    for one in inside:
+        yield from _tensors_in(one, seen)
+
+
+def _slots(value: Any) -> Iterator[str]:
+    for kind in type(value).__mro__:
+        slots = kind.__dict__.get("__slots__", ())
+        yield from (slots,) if isinstance(slots, str) else slots
