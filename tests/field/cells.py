@@ -421,7 +421,9 @@ def _train(
         traceback.print_exc()
         done = 0 if session is None else session.steps
         where = f"after {done} steps: " if done else ""
-        return Answer(raised=_raised(error, where, before=done == 0))
+        # A callback is refused where it is called first, which is after the first step.
+        before = done == 0 or (done == 1 and str(error).startswith("Job.on_"))
+        return Answer(raised=_raised(error, where, before=before))
 
 
 def _world(rank: int, size: int, folder: str) -> World:

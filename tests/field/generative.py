@@ -223,9 +223,7 @@ class Points(Dataset[Any]):
         return torch.randn(12, generator=torch.Generator().manual_seed(index)), index % 4
 
 
-@GENERATIVE.entry(
-    "an average of the weights that the forward makes, swapped in for evaluation", way_out="ema_by_name"
-)
+@GENERATIVE.entry("an average of the weights that the forward makes, swapped in for evaluation", way_out="ema_by_name")
 def ema_swapped() -> Job:
     return classify(
         "ema_swapped",

@@ -473,7 +473,11 @@ def backbone_in_eval() -> Job:
     return classify("backbone_in_eval", _with_backbone_in_eval)
 
 
-@VISION.entry("spectral norm, whose vectors each forward in training changes", by_microbatch=True)
+@VISION.entry(
+    "spectral norm, whose vectors each forward in training changes",
+    by_microbatch=True,
+    way_out="replicas, without microbatches",
+)
 def spectral() -> Job:
     def model() -> nn.Module:
         return nn.Sequential(
@@ -488,7 +492,10 @@ def compiled() -> Job:
     return classify("compiled", lambda: torch.compile(plain_cnn(), backend="aot_eager"))
 
 
-@VISION.entry("autocast to bfloat16: sums of shares are rounded to 8 bits", tolerance=0.2)
+@VISION.entry(
+    "autocast to bfloat16: sums of shares are rounded to 8 bits, and so is what an optimizer keeps of them: to 20 %",
+    tolerance=0.2,
+)
 def bf16() -> Job:
     return classify("bf16", plain_cnn, precision="bf16")
 
