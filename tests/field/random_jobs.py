@@ -147,9 +147,7 @@ def recipes(draw: st.DrawFn) -> Recipe:
         ragged=modality == "tokens" and draw(st.booleans()),
         strings=form in ("dict", "keys") and draw(st.booleans()),
         target=target,
-        loss=draw(
-            st.sampled_from([one for one in LOSSES[target] if form != "own" or one not in ("pair", "masked_pair")])
-        ),
+        loss=draw(st.sampled_from([one for one in LOSSES[target] if form != "own" or one not in ("pair", "masked_pair")])),
         optimizer=draw(st.sampled_from(tuple(OPTIMIZERS))),
         schedule=draw(st.booleans()),
         unused=draw(st.sampled_from((False, False, False, True))),
@@ -232,11 +230,9 @@ def collate(recipe: Recipe, samples: list[dict[str, Any]]) -> Any:
         batch = {"side": torch.stack([one["side"] for one in samples])}
         batch["x"] = pad_sequence([one["x"] for one in samples], batch_first=True)
         ys = [one["y"] for one in samples]
-        batch["y"] = (
-            pad_sequence(ys, batch_first=True, padding_value=-100)
-            if ys[0].dim() and ys[0].dtype is torch.int64
-            else torch.stack(ys)
-        )
+        batch["y"] = pad_sequence(ys, batch_first=True, padding_value=-100) if ys[0].dim() and ys[
+            0
+        ].dtype is torch.int64 else torch.stack(ys)
     else:
         batch = default_collate(samples)
     if recipe.form == "pair":
@@ -435,9 +431,7 @@ def make_block(name: str) -> nn.Module:
     frozen = nn.Linear(WIDTH, WIDTH).requires_grad_(False)
     makers: dict[str, Callable[[], nn.Module]] = {
         "linear": lambda: nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU()),
-        "residual": lambda: Residual(
-            nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.ReLU(), nn.Linear(2 * WIDTH, WIDTH))
-        ),
+        "residual": lambda: Residual(nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.ReLU(), nn.Linear(2 * WIDTH, WIDTH))),
         "layer_norm": lambda: nn.LayerNorm(WIDTH),
         "dropout": lambda: nn.Dropout(0.2),
         "noise": Noise,
@@ -484,9 +478,7 @@ class Model(nn.Module):
             self.stem = nn.Conv2d(2, WIDTH, 3, padding=1) if recipe.modality == "image" else nn.Linear(6, WIDTH)
         blocks: list[nn.Module] = []
         for name in recipe.blocks:
-            blocks.append(
-                blocks[-1] if name == "again" and blocks else make_block(name if name != "again" else "dropout")
-            )
+            blocks.append(blocks[-1] if name == "again" and blocks else make_block(name if name != "again" else "dropout"))
         self.blocks = nn.ModuleList(blocks)
         self.side = nn.Linear(3, WIDTH) if recipe.form != "pair" else None
         self.head = nn.Linear(WIDTH, CLASSES)
