@@ -1,5 +1,6 @@
 """Callbacks see and change what those of a plain loop would, on every rank; what cannot be followed is refused."""
 
+import copy
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -71,7 +72,7 @@ def test_callbacks_do_as_in_a_plain_loop(strategies: list[Strategy], tmp_path: P
 
 def train_by_plan(world: World, plan: Plan, evaluation: str, folder: Path) -> tuple[list[Any], Any]:
     source = JobSource(reference=f"{called.__file__}:diary")
-    result = train_rank(world, source, plan, evaluation, folder, False, False)
+    result = train_rank(world, source, plan, None, evaluation, folder, False, False)
     import trimaran_user_called  # type: ignore[import-not-found]
 
     return trimaran_user_called.DIARY.told, result.epochs
@@ -148,6 +149,10 @@ def call_model(session: Session) -> None:
     session.model(torch.zeros(2, 6, dtype=torch.float64))
 
 
+def copy_model(session: Session) -> None:
+    copy.deepcopy(session.model)
+
+
 def take_step(session: Session) -> None:
     session.step(None)
 
@@ -164,8 +169,10 @@ CASES: list[tuple[Strategy, Callable[[Session], None], str]] = [
     (ZERO1, free, "cannot be followed under"),
     (PIPELINE, change_weights, "has only its part of them"),
     (PIPELINE, call_model, "called session.model"),
+    (PIPELINE, copy_model, "copied session.model"),
     (ZERO3, change_weights, "has only its part of them"),
     (ZERO3, call_model, "called session.model"),
+    (ZERO3, copy_model, "copied session.model"),
 ]
 
 

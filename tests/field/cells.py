@@ -7,6 +7,7 @@ A cell is "equal", "refused" before the first update, or a defect: "different", 
 """
 
 import dataclasses
+import itertools
 import multiprocessing
 import os
 import pickle
@@ -32,6 +33,7 @@ from tests.field.reference import Plain, train_plainly
 from trimaran.errors import InfeasibleError, InputError
 from trimaran.graph.behaviour import weighed
 from trimaran.graph.capture import Capture, capture_and_look
+from trimaran.graph.examining import look_at_gathering
 from trimaran.graph.types import Graph
 from trimaran.graph.units import sharding_units
 from trimaran.job import Job
@@ -40,10 +42,10 @@ from trimaran.program.lower import lower, lower_evaluation
 from trimaran.program.segments import segment_ops
 from trimaran.program.shards import find_shards, why_not
 from trimaran.program.types import Strategy
-from trimaran.runtime.executor import Executor
 from trimaran.runtime.places import Place
-from trimaran.runtime.world import World, leave_world, open_world
-from trimaran.session.rank_training import needs_graph
+from trimaran.runtime.world import World, open_world
+from trimaran.session.rank_training import needs_graph, splits_batches
+from trimaran.session.session import Session
 
 STEPS = 20
 CELL_S = 60.0
@@ -270,6 +272,7 @@ class Answer:
         first: gradients of the first step, and weights after it; on rank 0
         last: weights, and the state of the optimizer, at the end; on rank 0
         score: of the evaluation; None: there is none
+        averages: of weights, which a callback made
         raised: what it raised in place of all this
     """
 
@@ -277,6 +280,7 @@ class Answer:
     first: Stage = dataclasses.field(default_factory=Stage)
     last: Stage = dataclasses.field(default_factory=Stage)
     score: float | None = None
+    averages: Mapping[str, torch.Tensor] = dataclasses.field(default_factory=dict)
     raised: tuple[Verdict, str] | None = None
 
 
@@ -396,24 +400,30 @@ def _train(
     log = os.open(Path(folder) / f"rank{rank}.log", os.O_WRONLY | os.O_CREAT)
     for stream in (1, 2):
         os.dup2(log, stream)
-    executor: Executor | None = None
+    session: Session | None = None
     try:
         world = _world(rank, strategy.devices, folder)
-        batch = full_batch(job.global_batch_size, strategy)
-        executor = Executor(
-            weighed(job, made.graph.behaviour),
+        seen, batch = made.graph.behaviour, full_batch(job.global_batch_size, strategy)
+        if seen is not None and seen.reduction == "gathers" and world.size > 1:
+            seen = look_at_gathering(job, made.model, seen, world.rank, world.size)
+            check_exact(seen, strategy)
+        session = Session(
+            weighed(job, seen, splits=splits_batches(strategy)),
             strategy,
             lower(made.graph, strategy, batch=batch, clip=job.clip_norm is not None),
-            lower_evaluation(made.graph, strategy, batch=batch),
+            made if needs_graph(strategy) else None,
             world,
-            capture=made if needs_graph(strategy) else None,
+            owns_world=True,
+            evaluation=lower_evaluation(made.graph, strategy, batch=batch),
         )
-        return _steps(executor, job, budget, steps)
+        return _steps(session, job, budget, steps)
     except Exception as error:  # noqa: BLE001
         traceback.print_exc()
-        done = 0 if executor is None else executor.steps
+        done = 0 if session is None else session.steps
         where = f"after {done} steps: " if done else ""
-        return Answer(raised=_raised(error, where, before=done == 0))
+        # A callback is refused where it is called first, which is after the first step.
+        before = done == 0 or (done == 1 and str(error).startswith("Job.on_"))
+        return Answer(raised=_raised(error, where, before=before))
 
 
 def _world(rank: int, size: int, folder: str) -> World:
@@ -426,31 +436,40 @@ def _world(rank: int, size: int, folder: str) -> World:
     return open_world(place, store=store, device="cpu", timeout_s=COLLECTIVE_S)
 
 
-def _steps(executor: Executor, job: Job, budget: str | None, steps: int) -> Answer:
+def _steps(session: Session, job: Job, budget: str | None, steps: int) -> Answer:
     losses: list[float] = []
     first: Stage | None = None
     with _held(budget):
-        feed = executor.feed()
-        while len(losses) < steps:
-            for share in feed.shares():
-                losses.append(executor.step(share, keep_gradients=not losses))
+        for epoch in itertools.count():
+            for share in session.shares():
+                losses.append(session.step(share, keep_gradients=not losses))
                 if first is None:
-                    first = _gathered(executor)
+                    first = _gathered(session)
                 if len(losses) == steps:
                     break
-    last = _gathered(executor)
+            if len(losses) == steps:
+                break
+            session.end_epoch(epoch, evaluate=session.executor.follows_metric)
+    last = _gathered(session)
     score = None
     if job.evaluation_dataset is not None and job.metric is not None:
-        score = executor.evaluate(job.evaluation_dataset())
-    executor.close()
-    leave_world()
-    return Answer(losses=tuple(losses), first=first or last, last=last, score=score)
+        score = session.evaluate()
+    averages = _averages(session, job)
+    session.close()
+    return Answer(losses=tuple(losses), first=first or last, last=last, score=score, averages=averages)
 
 
-def _gathered(executor: Executor) -> Stage:
-    state = executor.full_state(compare=True)
+def _averages(session: Session, job: Job) -> Mapping[str, torch.Tensor]:
+    """What the callback averaged; of weights only where a rank has all of them."""
+    averages = getattr(job.on_step, "averages", None)
+    whole = session.strategy.pp * session.strategy.tp == 1
+    return {name: one for name, one in (averages() if averages else {}).items() if whole or name == "scores"}
+
+
+def _gathered(session: Session) -> Stage:
+    state = session.executor.full_state(compare=True)
     apart = "; ".join(f"{one.kind} {one.name} {one.key} on ranks {one.ranks}" for one in state.differing[:2])
-    return Stage(weights=executor.weights(), gradients=state.gradients, state=state.optimizer, apart=apart)
+    return Stage(weights=session.weights(), gradients=state.gradients, state=state.optimizer, apart=apart)
 
 
 def _held(budget: str | None) -> Any:
@@ -492,6 +511,10 @@ def compare(entry: Entry, plain: Plain, answers: Sequence[Answer]) -> tuple[Verd
         return "different", f"end: optimizer state: {difference}"
     if plain.score is not None and not _near(found.score, plain.score, max(1e-6, entry.tolerance)):
         return "different", f"score {found.score}, plain {plain.score:.12g}"
+    for answer in answers:
+        wanted_averages = {name: one for name, one in plain.averages.items() if name in answer.averages}
+        if difference := _differences(answer.averages, wanted_averages, entry.tolerance, 0.1):
+            return "different", f"average of the callback: {difference}"
     return "equal", ""
 
 

@@ -35,6 +35,7 @@ class Entry:
         modes: puts the model of the plain loop in the modes in which a practitioner trains it
         tolerance: relative, of what is compared
         wanted: what `Job` has no words for yet
+        way_out: how its user gets on where it is refused: the name of the job that does so, or what to read
     """
 
     name: str
@@ -51,6 +52,7 @@ class Entry:
     modes: Callable[[nn.Module], object] = to_training
     tolerance: float = 1e-10
     wanted: str = ""
+    way_out: str = ""
 
 
 class Family:

@@ -115,6 +115,7 @@ def gan_step(model: Any, optimizer: Any, batch: Any) -> Tensor:
     own_optimizer=True,
     own_step=gan_step,
     wanted="two losses and two optimizers; today two sessions",
+    way_out="a job and a session for each of the two networks, as in examples/gan.py",
 )
 def gan() -> Job:
     return classify("gan", Gan, loss=gan_losses, optimizer=TwoOptimizers, dataset=Noisy)
@@ -176,8 +177,19 @@ class Ema:
             self.average = AveragedModel(session.model, multi_avg_fn=get_ema_multi_avg_fn(0.99))
         self.average.update_parameters(session.model)
 
+    def averages(self) -> dict[str, Tensor]:
+        """What was averaged so far, of whole tensors."""
+        assert self.average is not None
+        state = self.average.state_dict()
+        whole = {name: one.full_tensor() if hasattr(one, "full_tensor") else one for name, one in state.items()}
+        return {name: one.detach().clone() for name, one in whole.items()}
 
-@GENERATIVE.entry("times and noise drawn in the forward; an average of the weights by a callback", by_microbatch=True)
+
+@GENERATIVE.entry(
+    "times and noise drawn in the forward; an average of the weights by a callback",
+    by_microbatch=True,
+    way_out="ema_by_name",
+)
 def diffusion_ema() -> Job:
     return classify(
         "diffusion_ema",
@@ -211,7 +223,7 @@ class Points(Dataset[Any]):
         return torch.randn(12, generator=torch.Generator().manual_seed(index)), index % 4
 
 
-@GENERATIVE.entry("an average of the weights, swapped in for evaluation", by_microbatch=True)
+@GENERATIVE.entry("an average of the weights that the forward makes, swapped in for evaluation", way_out="ema_by_name")
 def ema_swapped() -> Job:
     return classify(
         "ema_swapped",
@@ -219,4 +231,45 @@ def ema_swapped() -> Job:
         dataset=Points,
         evaluation_dataset=Points,
         metric=lambda output, target: -functional.cross_entropy(output, target).item(),
+    )
+
+
+class EmaByName:
+    """An average of every weight, or of a rank's share of it, put into the model for an evaluation after each epoch."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, Tensor] = {}
+        self.scores: list[float] = []
+
+    @torch.no_grad()
+    def __call__(self, session: Any, step: int, metrics: dict[str, float]) -> None:
+        for name, weight in session.model.named_parameters():
+            self.kept.setdefault(name, weight.detach().clone()).lerp_(weight, 0.1)
+
+    @torch.no_grad()
+    def evaluate(self, session: Any, epoch: int, metrics: dict[str, float]) -> None:
+        trained = {name: weight.detach().clone() for name, weight in session.model.named_parameters()}
+        for name, weight in session.model.named_parameters():
+            weight.copy_(self.kept[name])
+        self.scores.append(session.evaluate())
+        for name, weight in session.model.named_parameters():
+            weight.copy_(trained[name])
+
+    def averages(self) -> dict[str, Tensor]:
+        """Whole tensors, and the scores."""
+        whole = {name: one.full_tensor() if hasattr(one, "full_tensor") else one for name, one in self.kept.items()}
+        return {**whole, "scores": torch.tensor(self.scores, dtype=torch.float64)}
+
+
+@GENERATIVE.entry("an average of the weights by a callback, put in for an evaluation after each epoch, and out again")
+def ema_by_name() -> Job:
+    average = EmaByName()
+    return classify(
+        "ema_by_name",
+        lambda: nn.Sequential(nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 4)),
+        dataset=Points,
+        evaluation_dataset=Points,
+        metric=lambda output, target: -functional.cross_entropy(output, target).item(),
+        on_step=average,
+        on_epoch=average.evaluate,
     )

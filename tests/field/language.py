@@ -95,7 +95,9 @@ def pad_to_longest(samples: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     return {"input_ids": padded, "attention_mask": mask, "labels": padded.masked_fill(mask == 0, -100)}
 
 
-@LANGUAGE.entry("the same, padded to the longest of each batch", weight=count_shifted)
+@LANGUAGE.entry(
+    "the same, padded to the longest of each batch", weight=count_shifted, way_out="hf_causal, padded to one length"
+)
 def hf_causal_longest() -> Job:
     return text_job("hf_causal_longest", gpt2, collate=pad_to_longest)
 

@@ -6,11 +6,12 @@ rank; buffers, and what else a forward changes, go on from those of replica 0. I
 order of the samples and the seeds, which it must share with it.
 """
 
+import copy
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
-from types import MappingProxyType
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -37,6 +38,7 @@ class Plain:
         state: of the optimizer at the end, by the name of the parameter
         idle: parameters that never had a gradient: some optimizers make a state for them, which nothing changes
         score: the metric at the end; None: there is no evaluation
+        averages: of weights, which the job's callback made
     """
 
     losses: list[float] = field(default_factory=list)
@@ -46,6 +48,7 @@ class Plain:
     state: dict[str, dict[str, Any]] = field(default_factory=dict)
     idle: set[str] = field(default_factory=set)
     score: float | None = None
+    averages: dict[str, Tensor] = field(default_factory=dict)
 
 
 NO_ROWS: Mapping[str, int] = MappingProxyType({})
@@ -81,6 +84,9 @@ def train_plainly(
         microbatches: of each replica
         rows: of the operations of the graph, by name, which draw from the generators of their rows
     """
+    # One of its own: callbacks keep things.
+    on_step, on_epoch = copy.deepcopy((job.on_step, job.on_epoch))
+    job = replace(job, on_step=on_step, on_epoch=on_epoch)
     torch.manual_seed(job.seed)
     model = entry.recomputed() if any(rows.values()) and entry.recomputed is not None else job.model()
     model = model.double() if job.precision == "fp64" else model
@@ -90,7 +96,16 @@ def train_plainly(
     shape = (replicas, microbatches, rows) if entry.by_microbatch else (1, 1, NO_ROWS)
     loop = _Loop(entry, job, model, *shape)
     found = Plain(idle=set() if entry.own_step is not None else {name for name, _ in model.named_parameters()})
+    sums: dict[int, list[float]] = {}
+    session = SimpleNamespace(model=model, evaluate=lambda: loop.evaluate(job.evaluation_dataset()))  # type: ignore[misc]
     for epoch, indices in _batches(job, steps, replicas):
+        if epoch - 1 in sums:
+            loss, samples = sums.pop(epoch - 1)
+            if isinstance(schedule, ReduceLROnPlateau):
+                schedule.step(loss / samples)
+            if job.on_epoch is not None:
+                job.on_epoch(session, epoch - 1, {"loss": loss / samples})
+                entry.modes(model)
         if entry.own_step is not None:
             found.losses.append(entry.own_step(model, optimizer, loop.load(epoch, indices)).item())
             found.first = found.first or _copied(model)
@@ -103,12 +118,17 @@ def train_plainly(
             nn.utils.clip_grad_norm_(model.parameters(), job.clip_norm)
         optimizer.step()
         optimizer.zero_grad()
-        if isinstance(schedule, ReduceLROnPlateau):
-            schedule.step(found.losses[-1])
-        elif schedule is not None:
+        of_epoch = sums.setdefault(epoch, [0.0, 0.0])
+        of_epoch[0] += found.losses[-1] * len(indices)
+        of_epoch[1] += len(indices)
+        if schedule is not None and not isinstance(schedule, ReduceLROnPlateau):
             schedule.step()
+        if job.on_step is not None:
+            job.on_step(session, len(found.losses) - 1, {"loss": found.losses[-1]})
         found.first = found.first or _copied(model)
     found.weights = _copied(model)
+    averages = getattr(job.on_step, "averages", None)
+    found.averages = averages() if averages else {}
     if isinstance(optimizer, torch.optim.Optimizer):
         found.state = {
             name: dict(optimizer.state[parameter])

@@ -247,25 +247,31 @@ def early_exit() -> Job:
 
 
 class SparseWords(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, *, sparse: bool = True) -> None:
         super().__init__()
-        self.embed = nn.Embedding(40, 8, sparse=True)
+        self.embed = nn.Embedding(40, 8, sparse=sparse)
         self.head = nn.Linear(8, CLASSES)
 
     def forward(self, ids: Tensor) -> Tensor:
         return self.head(self.embed(ids).mean(1))
 
 
-@STRUCTURED.entry("an embedding with sparse gradients", own_optimizer=True)
+def bags_of_words() -> TensorDataset:
+    return TensorDataset(torch.randint(40, (SAMPLES, 5), generator=generator_of(1)), torch.arange(SAMPLES) % CLASSES)
+
+
+def plain_sgd(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1)
+
+
+@STRUCTURED.entry("an embedding with sparse gradients", own_optimizer=True, way_out="dense_embedding")
 def sparse_embedding() -> Job:
-    return classify(
-        "sparse_embedding",
-        SparseWords,
-        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
-        dataset=lambda: TensorDataset(
-            torch.randint(40, (SAMPLES, 5), generator=generator_of(1)), torch.arange(SAMPLES) % CLASSES
-        ),
-    )
+    return classify("sparse_embedding", SparseWords, optimizer=plain_sgd, dataset=bags_of_words)
+
+
+@STRUCTURED.entry("the same with sparse=False", own_optimizer=True)
+def dense_embedding() -> Job:
+    return classify("dense_embedding", lambda: SparseWords(sparse=False), optimizer=plain_sgd, dataset=bags_of_words)
 
 
 class Tempered(nn.Module):

@@ -184,8 +184,8 @@ class Detector(nn.Module):
         return {"boxes": self.boxes(x).sigmoid().view(-1, 4, 4), "logits": self.classes(x).view(-1, 4, CLASSES + 1)}
 
 
-def detection_loss(output: dict[str, Tensor], targets: list[dict[str, Tensor]]) -> Tensor:
-    things = max(sum(len(target["labels"]) for target in targets), 1)
+def detection_sums(output: dict[str, Tensor], targets: list[dict[str, Tensor]]) -> tuple[Tensor, Tensor]:
+    """The sum over all boxes, and how many there are."""
     total = output["boxes"].new_zeros(())
     for boxes, logits, target in zip(output["boxes"], output["logits"], targets, strict=True):
         count = len(target["labels"])
@@ -193,7 +193,12 @@ def detection_loss(output: dict[str, Tensor], targets: list[dict[str, Tensor]]) 
         wanted[:count] = target["labels"]
         total = total + functional.cross_entropy(logits, wanted, reduction="sum")
         total = total + functional.l1_loss(boxes[:count], target["boxes"], reduction="sum")
-    return total / things
+    return total, torch.tensor(sum(len(target["labels"]) for target in targets))
+
+
+def detection_loss(output: dict[str, Tensor], targets: list[dict[str, Tensor]]) -> Tensor:
+    total, things = detection_sums(output, targets)
+    return total / things.clamp(min=1)
 
 
 def stack_images(samples: list[Any]) -> tuple[Tensor, list[dict[str, Tensor]]]:
@@ -203,10 +208,18 @@ def stack_images(samples: list[Any]) -> tuple[Tensor, list[dict[str, Tensor]]]:
 
 @VISION.entry(
     "targets are a list of dicts of as many boxes as there are; the loss is per box of the batch",
-    weight=lambda batch: float(max(sum(len(target["labels"]) for target in batch[1]), 1)),
+    way_out="detection_pair",
 )
 def detection() -> Job:
     return classify("detection", Detector, loss=detection_loss, dataset=Boxes, collate=stack_images)
+
+
+@VISION.entry(
+    "the same, whose loss returns (sum over the boxes, number of boxes)",
+    weight=lambda batch: float(sum(len(target["labels"]) for target in batch[1])),
+)
+def detection_pair() -> Job:
+    return classify("detection_pair", Detector, loss=detection_sums, dataset=Boxes, collate=stack_images)
 
 
 class Views(Dataset[Any]):
@@ -240,9 +253,36 @@ def info_nce(output: tuple[Tensor, Tensor], _: Tensor) -> Tensor:
     return functional.cross_entropy(logits, torch.cat([torch.arange(n) + n, torch.arange(n)]))
 
 
-@VISION.entry("InfoNCE: every sample of the batch is compared with every other; views drawn by the data set")
+@VISION.entry(
+    "InfoNCE: every sample of the batch is compared with every other; views drawn by the data set",
+    way_out="simclr_gathered",
+)
 def simclr() -> Job:
     return classify("simclr", SimClrNet, loss=info_nce, dataset=Views)
+
+
+def gathered(tensor: Tensor) -> Tensor:
+    """The samples of all ranks, in order, with a backward."""
+    from torch.distributed.nn.functional import all_gather
+
+    return torch.cat(all_gather(tensor))
+
+
+def gathered_info_nce(output: tuple[Tensor, Tensor], target: Tensor) -> Tensor:
+    """Both views of this rank's samples against those of all ranks."""
+    if not dist.is_initialized():
+        return info_nce(output, target)
+    own, first = len(output[0]), len(output[0]) * dist.get_rank()
+    one, other = (gathered(view) for view in output)
+    n, rows = len(one), torch.arange(own) + first
+    of_all, mine = torch.cat([one, other]), torch.cat([rows, rows + n])
+    logits = (torch.cat(output) @ of_all.T / 0.5).masked_fill(mine[:, None] == torch.arange(2 * n), -1e9)
+    return functional.cross_entropy(logits, (mine + n) % (2 * n))
+
+
+@VISION.entry("the same, whose loss gathers over all ranks where there are some")
+def simclr_gathered() -> Job:
+    return classify("simclr_gathered", SimClrNet, loss=gathered_info_nce, dataset=Views)
 
 
 class Clip(nn.Module):
@@ -280,16 +320,30 @@ def gathered_clip_loss(output: tuple[Tensor, Tensor, Tensor], target: Tensor) ->
     """The rows of this rank against the columns of all ranks."""
     if not dist.is_initialized():
         return clip_loss(output, target)
-    from torch.distributed.nn.functional import all_gather
+    return _local_clip_loss(output, gathered(output[0]), gathered(output[1]))
 
+
+def detached_clip_loss(output: tuple[Tensor, Tensor, Tensor], target: Tensor) -> Tensor:
+    """The same by a gather that has no backward."""
+    if not dist.is_initialized():
+        return clip_loss(output, target)
+    of_all = []
+    for one in output[:2]:
+        parts = [torch.empty_like(one) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, one.detach().contiguous())
+        parts[dist.get_rank()] = one
+        of_all.append(torch.cat(parts))
+    return _local_clip_loss(output, *of_all)
+
+
+def _local_clip_loss(output: tuple[Tensor, Tensor, Tensor], images_of_all: Tensor, texts_of_all: Tensor) -> Tensor:
     image, text, scale = output
     wanted = torch.arange(len(image)) + dist.get_rank() * len(image)
-    images_of_all, texts_of_all = torch.cat(all_gather(image)), torch.cat(all_gather(text))
     to_text = functional.cross_entropy(scale * image @ texts_of_all.T, wanted)
     return (to_text + functional.cross_entropy(scale * text @ images_of_all.T, wanted)) / 2
 
 
-@VISION.entry("contrastive over the batch; a learned scale of no dims")
+@VISION.entry("contrastive over the batch; a learned scale of no dims", way_out="clip_gathered")
 def clip() -> Job:
     return classify("clip", Clip, loss=clip_loss, dataset=Captions)
 
@@ -299,14 +353,20 @@ def clip_gathered() -> Job:
     return classify("clip_gathered", Clip, loss=gathered_clip_loss, dataset=Captions)
 
 
+@VISION.entry("the same, by a gather without a backward: other ranks get no gradient", way_out="clip_gathered")
+def clip_detached() -> Job:
+    return classify("clip_detached", Clip, loss=detached_clip_loss, dataset=Captions)
+
+
 class Moco(nn.Module):
     """Keys of earlier batches in a queue; the encoder of keys follows that of queries."""
 
     queue: Tensor
     pointer: Tensor
 
-    def __init__(self) -> None:
+    def __init__(self, *, gathers: bool = False) -> None:
         super().__init__()
+        self.gathers = gathers
         self.query = nn.Sequential(nn.Flatten(), nn.Linear(192, 16), nn.ReLU(), nn.Linear(16, 8))
         self.key = nn.Sequential(nn.Flatten(), nn.Linear(192, 16), nn.ReLU(), nn.Linear(16, 8))
         self.key.load_state_dict(self.query.state_dict())
@@ -327,14 +387,25 @@ class Moco(nn.Module):
 
     @torch.no_grad()
     def _enqueue(self, keys: Tensor) -> None:
+        if self.gathers and dist.is_initialized():
+            parts = [torch.empty_like(keys) for _ in range(dist.get_world_size())]
+            dist.all_gather(parts, keys.contiguous())
+            keys = torch.cat(parts)
         start = int(self.pointer)
         self.queue[:, (start + torch.arange(len(keys))) % 16] = keys.T
         self.pointer[0] = (start + len(keys)) % 16
 
 
-@VISION.entry("a queue of keys in a buffer that the forward fills, and an encoder that follows")
+@VISION.entry(
+    "a queue of keys in a buffer that the forward fills, and an encoder that follows", way_out="moco_gathered"
+)
 def moco() -> Job:
     return classify("moco", Moco, dataset=Views)
+
+
+@VISION.entry("the same, with the keys of all ranks in the queue of each")
+def moco_gathered() -> Job:
+    return classify("moco_gathered", lambda: Moco(gathers=True), dataset=Views)
 
 
 class DropPath(nn.Module):
@@ -402,7 +473,11 @@ def backbone_in_eval() -> Job:
     return classify("backbone_in_eval", _with_backbone_in_eval)
 
 
-@VISION.entry("spectral norm, whose vectors each forward in training changes", by_microbatch=True)
+@VISION.entry(
+    "spectral norm, whose vectors each forward in training changes",
+    by_microbatch=True,
+    way_out="replicas, without microbatches",
+)
 def spectral() -> Job:
     def model() -> nn.Module:
         return nn.Sequential(
@@ -417,7 +492,10 @@ def compiled() -> Job:
     return classify("compiled", lambda: torch.compile(plain_cnn(), backend="aot_eager"))
 
 
-@VISION.entry("autocast to bfloat16: sums of shares are rounded to 8 bits", tolerance=0.2)
+@VISION.entry(
+    "autocast to bfloat16: sums of shares are rounded to 8 bits, and so is what an optimizer keeps of them: to 20 %",
+    tolerance=0.2,
+)
 def bf16() -> Job:
     return classify("bf16", plain_cnn, precision="bf16")
 

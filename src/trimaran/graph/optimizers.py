@@ -124,7 +124,8 @@ def make_optimizer(job: Job, parameters: Trained) -> Any:
     if not callable(getattr(optimizer, "step", None)) or not isinstance(getattr(optimizer, "param_groups", None), list):
         raise InputError(
             f"Job.optimizer of {job.name!r} must make a torch.optim.Optimizer, with step() and param_groups; it made a "
-            f"{type(optimizer).__name__}"
+            f"{type(optimizer).__name__}. Where that holds several, with a loss each, make a job and a session of each "
+            "in one script (examples/gan.py)"
         )
     return optimizer
 

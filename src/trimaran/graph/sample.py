@@ -1,6 +1,7 @@
 """The model of a job, and a small batch of its own data, with which the model can be looked at."""
 
 import copy
+import random
 from collections.abc import Sequence
 from typing import Any
 
@@ -94,7 +95,7 @@ class Samples:
         """
         keep = self._keep if keep is None else keep
         with preserved_randomness():
-            samples = [self._sample(number) if keep else _read(self._dataset, number) for number in numbers]
+            samples = [self._sample(number) if keep else self._drawn(number) for number in numbers]
             batch = _collated(self._job, samples, numbers)
         batch = cast_batch(batch, torch.float64) if self._job.precision == "fp64" else batch
         return move_batch(batch, self._device)
@@ -121,12 +122,20 @@ class Samples:
 
     def _sample(self, number: int) -> Any:
         if number not in self._kept:
-            self._kept[number] = _read(self._dataset, number)
+            self._kept[number] = self._drawn(number)
         try:
             # Its tensors may get into a batch as they are, and be written to.
             return copy.deepcopy(self._kept[number])
         except Exception:  # noqa: BLE001 - whatever it is, the samples of most data sets can be copied
             return self._kept[number]
+
+    def _drawn(self, number: int) -> Any:
+        """A sample that is the same in every batch, and on every rank, although reading it may draw."""
+        seed = hash((self._job.seed, number)) % 2**32
+        torch.default_generator.manual_seed(seed)
+        random.seed(seed)
+        numpy.random.seed(seed)  # noqa: NPY002 - data sets draw from this one
+        return _read(self._dataset, number)
 
 
 def _alike(one: Any, other: Any) -> bool:

@@ -6,6 +6,7 @@ sees the same parts; it is no objection.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from trimaran.errors import InputError
 from trimaran.graph.behaviour import Behaviour
@@ -54,9 +55,9 @@ def objection(behaviour: Behaviour | None, strategy: Strategy) -> str | None:
             "in fp16 the loss is scaled before its weight is known: use a loss that is a mean over the samples, one "
             'device without microbatches, or precision="bf16"'
         )
-    # These are no differences that one could accept: there is no way of doing it.
+    # These are no differences that one could accept: there is no way of doing it, or ranks would wait for each other.
     obstacle = update_obstacle(strategy, behaviour.optimizer, precision=behaviour.precision)
-    obstacle = obstacle or _too_small(behaviour, strategy)
+    obstacle = obstacle or _too_small(behaviour, strategy) or _gathering_obstacle(behaviour, strategy)
     if obstacle or behaviour.accepted:
         return obstacle or None
     return difference(behaviour, strategy)
@@ -83,36 +84,55 @@ def check_exact(behaviour: Behaviour | None, strategy: Strategy) -> None:
         InputError: with the reason
     """
     found = objection(behaviour, strategy)
-    if found is not None:
-        raise InputError(
-            f"{strategy.name} would train something else than this job: {found}. To train it all the same: "
-            "--accept-inexact, or init(…, accept_inexact=True)",
-            strategy=strategy.name,
+    if behaviour is None or found is None:
+        return
+    if objection(replace(behaviour, accepted=True), strategy) is not None:
+        raise InputError(f"{strategy.name} cannot train this job: {found}", strategy=strategy.name)
+    raise InputError(
+        f"{strategy.name} would train something else than this job: {found}. To train it all the same: "
+        "--accept-inexact, or init(…, accept_inexact=True)",
+        strategy=strategy.name,
+    )
+
+
+def _gathering_obstacle(seen: Behaviour, strategy: Strategy) -> str:
+    """Why ranks would not meet in a loss that gathers; empty: they would."""
+    if seen.reduction != "gathers":
+        return ""
+    if strategy.pp * strategy.tp > 1:
+        return (
+            "the loss gathers across ranks, and here not every rank computes it on samples of its own: use replicas "
+            "with one microbatch each (--allow dp --microbatches 1)"
         )
+    if strategy.dp > 1 and seen.remainder % strategy.dp:
+        return (
+            f"the loss gathers across ranks, and the last batch of an epoch has {seen.remainder} samples, which "
+            f"{strategy.dp} replicas cannot share evenly: set Job.drop_last"
+        )
+    return ""
 
 
 def _objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
     if seen.written and (strategy.zero > 1 or strategy.pp * strategy.tp > 1):
         yield (
             f"the forward writes to the parameter {seen.written[0]}, and a rank that has a part of the parameters "
-            "would write to a copy: use data parallelism with zero=0 or 1, or update it in Job.on_step"
+            "would write to a copy: use replicas with zero=0 or 1, or keep it outside of the model, by name, and "
+            "update it in Job.on_step"
         )
     replicas, microbatches = strategy.dp > 1, strategy.microbatches > 1
     if seen.reduction == "gathers":
-        if microbatches or strategy.pp * strategy.tp > 1:
+        if found := _gathering_obstacle(seen, strategy):
+            yield found
+        elif microbatches:
             yield (
-                "the loss gathers across ranks: only replicas with one microbatch each see the whole batch; use "
-                "--dp, with --microbatches 1"
-            )
-        elif replicas and seen.remainder % strategy.dp:
-            yield (
-                f"the loss gathers across ranks, and the last batch of an epoch has {seen.remainder} samples, which "
-                f"{strategy.dp} replicas cannot share evenly: set Job.drop_last"
+                "the loss gathers across ranks, and a microbatch sees those of other ranks only, not the whole batch: "
+                "use one microbatch (--microbatches 1)"
             )
         elif replicas and not seen.replicates:
             yield (
                 f"the loss gathers across ranks, and gradients still differ by up to {_share(seen.replicas)} from "
-                "those of the whole batch: gather with torch.distributed.nn.all_gather, which has a backward"
+                "those of the whole batch: gather with torch.distributed.nn.functional.all_gather, which has a "
+                "backward, and keep the samples of the ranks in order"
             )
         return
     if replicas and not seen.replicates:
@@ -146,7 +166,7 @@ def _why(seen: Behaviour, what: str, difference: float | None) -> str:
     if seen.reduction != "batch" and changed:
         return (
             f"each forward changes {changed[0]} by the samples that it sees, or once more, so that "
-            f"{what} a step ends with other values: use one device without microbatches, or update it in Job.on_step"
+            f"{what} a step ends with other values: use {_sees_all(seen)}, or update it in Job.on_step"
         )
     if seen.reduction == "batch" and "data" in seen.path:
         return (
@@ -159,6 +179,10 @@ def _why(seen: Behaviour, what: str, difference: float | None) -> str:
         "(sum, weight); if it compares samples, gather them in the loss "
         "(torch.distributed.nn.functional.all_gather), or use one device without microbatches"
     )
+
+
+def _sees_all(seen: Behaviour) -> str:
+    return "replicas or one device, without microbatches" if seen.replicates else "one device without microbatches"
 
 
 def _share(difference: float | None) -> str:

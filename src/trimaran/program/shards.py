@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from trimaran.errors import InputError
 from trimaran.graph.regions import Region, RegionKind, Stream, share_bounds
 from trimaran.graph.types import Graph
+from trimaran.graph.use import is_whole
 from trimaran.program.segments import segment_ops
 from trimaran.program.types import Shard, ShardStyle, Strategy
 
@@ -71,8 +72,8 @@ def why_not(graph: Graph, ranks: int) -> str:
     if graph.whole:
         name, reason = next(iter(graph.whole.items()))
         return f"no pair of layers of {graph.name} can be shared: {name}: {reason}"
-    if len(graph.ops) <= 2 and graph.notes:
-        return f"ranks can share no tensors of {graph.name}: {graph.notes[0]}"
+    if is_whole(graph):
+        return f"{graph.name} could not be captured, and is one operation of which no layer is known"
     return f"{graph.name} has no linear layers or convolutions that {ranks} ranks can share"
 
 

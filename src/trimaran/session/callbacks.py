@@ -256,7 +256,10 @@ class Callbacks:
 
     @contextmanager
     def _forward_refused(self) -> Iterator[None]:
-        """Where this rank's model is not whole, a forward of it is refused: it would be wrong, or wait for others."""
+        """Where this rank's model is not whole, a forward or a copy of it is refused.
+
+        A forward would be wrong, or wait for others; a copy would keep parts that are not up to date, or be no model.
+        """
         if self._whole:
             yield
             return
@@ -269,11 +272,22 @@ class Callbacks:
                     "whole tensors; or train by replicas: --allow dp"
                 )
 
-        handle = self._executor.model.register_forward_pre_hook(refuse, prepend=True)
+        def refuse_copy(memo: Any) -> None:
+            raise InputError(
+                f"Job.{self._running} copied session.model, as AveragedModel does, and under {self._strategy.name} a "
+                "rank has only its part of the weights: average parameter by parameter, in a dict by the names of "
+                "session.model.named_parameters(); or train by replicas: --allow dp"
+            )
+
+        model = self._executor.model
+        handle = model.register_forward_pre_hook(refuse, prepend=True)
+        # copy.deepcopy asks the object first.
+        model.__dict__["__deepcopy__"] = refuse_copy
         try:
             yield
         finally:
             handle.remove()
+            del model.__dict__["__deepcopy__"]
 
 
 def _sums(tensors: Iterable[torch.Tensor], sampled: int | None) -> tuple[int, ...]:

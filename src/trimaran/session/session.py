@@ -222,11 +222,12 @@ class Session:
         """What the memory plan of this rank did so far; None where the strategy keeps everything."""
         return None if self._virtual is None else self._virtual.report()
 
-    def step(self, batch: Any) -> float:
+    def step(self, batch: Any, *, keep_gradients: bool = False) -> float:
         """Forward, backward and update; then `Job.on_step`.
 
         Args:
             batch: from `batches` or `shares`, or this rank's share of a full global batch of one's own
+            keep_gradients: keep copies of the gradients of the global batch, for `executor.full_state`
 
         Returns:
             Mean loss of the global batch, the same on every rank.
@@ -244,7 +245,7 @@ class Session:
             samples = self._fetched[1]
         self._fetched = None
         number = self.executor.steps
-        loss = self._step(batch, samples)
+        loss = self._step(batch, samples, keep_gradients)
         counted = batch.samples if isinstance(batch, Share) else samples or self.job.global_batch_size
         self._losses += loss * counted
         self._samples += counted
@@ -253,9 +254,9 @@ class Session:
             self.stopped = True
         return loss
 
-    def _step(self, batch: Any, samples: int | None) -> float:
+    def _step(self, batch: Any, samples: int | None, keep_gradients: bool) -> float:
         if self._verifier is None or self.executor.steps >= self._verify:
-            return self.executor.step(batch, samples=samples)
+            return self.executor.step(batch, samples=samples, keep_gradients=keep_gradients)
         if samples is None and not isinstance(batch, Share):
             raise InputError("a step is verified on the job's own data: pass what session.batches() gave")
         # The batch that is under way counts as done.
