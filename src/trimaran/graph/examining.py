@@ -81,6 +81,9 @@ SCANNED = 256
 SCAN_SECONDS = 0.5
 """After this no further sample is read to choose from [s]."""
 
+PLANT_SECONDS = 10.0
+"""After this no further weight is told apart [s]: what is chosen should not hang on how busy the machine is."""
+
 MOST_PLANTED = 4
 """Batches with values written into them."""
 
@@ -317,11 +320,10 @@ class _Examination:
     def look(self, found: Behaviour) -> Behaviour:
         """Add what is seen."""
         most = min(self._samples.count, max(2, min(LOOKED_AT, self._job.global_batch_size)))
-        first = list(range(most))
+        first = list(range(min(most, SAMPLES)))
+        began_s = time.perf_counter()
         try:
             self._calls = _losses_called(self._job, self._work, self._batch(first), double=self._double)
-            self._put_back()
-            self._pass(self._batch(first), _Draws())
         except InputError:
             raise
         except Exception:
@@ -330,10 +332,21 @@ class _Examination:
             # Something in it is fp32 for good.
             self._prepare(double=False)
             self._calls = _losses_called(self._job, self._work, self._batch(first), double=False)
+        # A forward, and twice as much for the backward, of the whole and again of its parts.
+        if 6 * (time.perf_counter() - began_s) * most / len(first) > SECONDS:
+            most = len(first)
         self._put_back()
         self._started_s = time.process_time()
         self._collate_draws = self._samples.collate_draws(first)
-        splits = self._splits(most)
+        try:
+            splits = self._splits(most)
+        except InputError:
+            raise
+        except Exception:
+            if not self._double:
+                raise
+            self._prepare(double=False)
+            splits = self._splits(most)
         while self.part_failed and 2 * most <= min(self._samples.count, self._job.global_batch_size, MOST_LOOKED_AT):
             # Few samples may be too few.
             most, self.part_failed = 2 * most, ""
@@ -625,7 +638,7 @@ class _Examination:
         for seed in range(1, MOST_SEEDS + 1):
             # Where the forward goes other ways, more of them are wanted.
             enough = seed > SEEDS and all(one.path == splits[0].run.path for one in seeds)
-            if not seeds or (not enough and time.process_time() - self._started_s < SECONDS):
+            if not enough and time.process_time() - self._started_s < SECONDS:
                 seeds.append(self._pass(_copied(splits[0].whole), _Draws(), seed=seed))
                 self._put_back()
         if any(one.path != splits[0].run.path for one in seeds):
@@ -708,7 +721,8 @@ class _Examination:
             return fitting[0]
         planted: list[_Split] = []
         for _, weight, *_ in fitting:
-            if weight is None or len(planted) == MOST_PLANTED or time.process_time() - self._started_s > SECONDS:
+            late = time.process_time() - self._started_s > PLANT_SECONDS
+            if weight is None or len(planted) == MOST_PLANTED or late:
                 continue
             whole = self._planted(split, weight)
             if whole is None:
