@@ -216,6 +216,9 @@ class Growth:
             raise NotSharedError(f"{node.name} writes into a whole tensor")
         if node.op == "call_module" and all(inner in ELEMENTWISE for inner in name.split("+")):
             check_drawn_alike(node)
+            module = self._owner.get_submodule(str(node.target))
+            if any(tensor.numel() > 1 for tensor in (*module.parameters(), *module.buffers())):
+                raise NotSharedError(f"{node.target} has tensors of its own, which are whole")
             name = "clone"  # any elementwise operation
         if name not in RULES:
             raise NotSharedError(f"there is no rule for {name} on shares")
