@@ -1,10 +1,14 @@
 """What ranks that share tensors have of a parameter, and what they cannot draw."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 
 from trimaran.errors import InputError
-from trimaran.runtime.tensor.draws import check_attention_draws
+from trimaran.graph.sharding.drawing import Draw
+from trimaran.runtime.tensor.draws import WholeDraws, check_attention_draws
 from trimaran.runtime.tensor.sums import take_share
 
 
@@ -20,3 +24,27 @@ def test_dropout_of_attention_in_fused_kernels_is_refused_with_the_way_out() -> 
     check_attention_draws(torch.device("cuda"), "fp64", "attention")
     with pytest.raises(InputError, match=r"attention is drawn inside of a fused kernel on cuda.*--forbid tp"):
         check_attention_draws(torch.device("cuda"), "bf16", "attention")
+
+
+@pytest.mark.parametrize("shard", [0, 1])
+def test_a_share_is_dropped_as_that_of_the_whole(shard: int) -> None:
+    """`native_dropout`, which is what dropout is on GPUs: the output, the mask and the gradient."""
+    order, sections = (1, 0, 2), (4, 8)
+    whole = torch.randn(5, 3, 12, dtype=torch.float64, requires_grad=True)
+    torch.manual_seed(5)
+    expected, mask = torch.native_dropout(whole.permute(order).contiguous().permute(order), 0.3, True)
+    expected.square().sum().backward()
+    group: Any = SimpleNamespace(size=2, shard=shard)
+    share = take_share(whole.detach(), 2, sections, 2, shard).requires_grad_()
+    torch.manual_seed(5)
+    with WholeDraws(group, Draw(right=-1, sections=sections, order=order)):
+        found, own = torch.native_dropout(share, 0.3, True)
+    found.square().sum().backward()
+    after = torch.rand(1)
+    assert torch.equal(own, take_share(mask, 2, sections, 2, shard))
+    torch.testing.assert_close(found, take_share(expected, 2, sections, 2, shard), rtol=1e-14, atol=0)
+    assert whole.grad is not None
+    torch.testing.assert_close(share.grad, take_share(whole.grad, 2, sections, 2, shard), rtol=1e-14, atol=0)
+    torch.manual_seed(5)
+    torch.native_dropout(whole.detach(), 0.3, True)
+    assert torch.equal(after, torch.rand(1)), "the generator is where that of one process is"
