@@ -1,4 +1,4 @@
-"""Batches of other sizes, under the plan of one of them and under none: gradients are the plain step's, bit for bit.
+"""Batches of other sizes, under the plan of one of them and under none: gradients equal those of the plain step.
 
 The networks write storages after autograd has packed parts of them: cells of recurrent layers compute their gates in
 one storage, one after the other, and each gate has a version of its own.
