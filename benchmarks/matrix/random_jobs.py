@@ -1,6 +1,6 @@
 """Random jobs under random plans, beside their plain loops: what is right, refused, or a defect.
 
-Draws models of a few blocks, batch forms, losses, optimizers, batch sizes and kinds of plans (`tests/field/random_jobs.py`),
+Draws models of a few blocks, batch forms, losses, optimizers, batch sizes and kinds of plans (`tests/field/drawn.py`);
 the same every time. Each trains six steps in fp64 on ranks of its own with a time limit; losses, gradients of the first
 step, weights, buffers and the optimizer's state must equal those of the plain loop to 1e-9. Ends with 1 where there is
 a defect, or where fewer than 60 % were trained.
@@ -21,8 +21,8 @@ os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.field.cells import DEFECTS, Cell  # noqa: E402
-from tests.field.random_jobs import cells_of, draw_recipes, shrink  # noqa: E402
+from tests.field.cells import DEFECTS, Cell
+from tests.field.drawn import cells_of, draw_recipes, shrink
 
 LEAST_TRAINED = 0.6
 

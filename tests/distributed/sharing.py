@@ -25,7 +25,7 @@ from trimaran.networks.llama import Llama
 from trimaran.networks.transformer_sizes import TransformerSize
 from trimaran.program.lower import lower, lower_evaluation
 from trimaran.program.shards import chosen_regions, find_classifier_shards, find_shards
-from trimaran.program.types import COLLECTIVES, Strategy
+from trimaran.program.types import COLLECTIVES, Kind, Strategy
 from trimaran.runtime.executor import Executor
 from trimaran.runtime.world import World
 
@@ -48,7 +48,7 @@ class Case:
     def fit(self, graph: Graph) -> Strategy:
         strategy = self.strategy
         if strategy.tp > 1:
-            shards = find_shards(graph, strategy.tp, sequence=self.sequence)
+            shards = find_shards(graph, strategy.tp, sequence=self.sequence, layers=True)
         else:
             shards = find_classifier_shards(graph, strategy.dp)
         strategy = dataclasses.replace(strategy, shards=shards)
@@ -101,7 +101,9 @@ def _share(world: World, job: Job, case: Case, made: Capture, path: Path) -> Fou
     executor.load(path)
     after = executor.evaluate(job.dataset())
     executor.close()
-    planned = Counter((str(i.kind), i.nbytes) for i in program.ranks[world.rank] if i.kind in COLLECTIVES)
+    # Replicas hand out their buffers by data type, which is no matter of shares.
+    kinds = COLLECTIVES - {Kind.BROADCAST}
+    planned = Counter((str(i.kind), i.nbytes) for i in program.ranks[world.rank] if i.kind in kinds)
     styles = frozenset(str(shard.style) for shard in strategy.shards)
     return Found(losses=losses, weights=weights, scores=(before, after), planned=planned, done=done, styles=styles)
 
@@ -249,3 +251,92 @@ def alexnet() -> Job:
         return AlexNet(classes=4, width=0.03125, dropout=0.0)
 
     return _job("alexnet", model, _images(64), functional.cross_entropy, _class_accuracy)
+
+
+class _Drawing(nn.Module):
+    """Draws of all kinds for features that are split; some tensors lie in memory in another order than their dims."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(SMALL.vocabulary, 16)
+        self.inner, self.outer = nn.Linear(16, 32), nn.Linear(32, 16)
+        self.second, self.last = nn.Linear(16, 24), nn.Linear(24, 16)
+        self.drops = nn.ModuleList([nn.Dropout(0.2, inplace=True), nn.Dropout1d(0.2), nn.AlphaDropout(0.1)])
+        self.head = nn.Linear(16, SMALL.vocabulary)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        states = self.embed(tokens)
+        inner = self.inner(states)
+        for drop in self.drops:
+            inner = drop(inner)
+        inner = functional.dropout(inner.transpose(0, 1), 0.2, self.training).transpose(0, 1)
+        states = states + self.outer(inner * (1 + 0.1 * torch.randn_like(inner)))
+        second = functional.dropout1d(self.second(states.transpose(0, 1)).transpose(1, 2), 0.2).transpose(1, 2)
+        second = second * torch.empty_like(second).bernoulli_(0.9) + 0.1 * torch.rand_like(second)
+        return self.head(functional.dropout(states + self.last(second).transpose(0, 1), 0.1))
+
+
+def drawing() -> Job:
+    """Draws by element and by channel, which is the split dimension or not."""
+    return _drawn("drawing", _Drawing)
+
+
+def _drawn(name: str, model: Any, data: TensorDataset | None = None) -> Job:
+    # Functional draws do not end in evaluation mode.
+    data = data or _tokens()
+    loss = functional.cross_entropy if name == "drawn_alexnet" else _token_loss
+    return _job(name, model, data, loss, lambda output, target: 0.0)
+
+
+def drawn_gpt() -> Job:
+    """Dropout of attention and of the stream between regions."""
+    return _drawn("drawn_gpt", lambda: Gpt2(width=16, heads=4, blocks=2, vocabulary=21, length=8, dropout=0.2))
+
+
+class _Attending(nn.Module):
+    """Sequences first, as torch's layers have them by default, and heads whose weights could be asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(SMALL.vocabulary, 16)
+        self.layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.2)
+        self.second = nn.TransformerEncoderLayer(16, 4, 24, dropout=0.2, batch_first=True, norm_first=True)
+        self.attention = nn.MultiheadAttention(16, 2, dropout=0.2, batch_first=True)
+        self.drop = nn.Dropout(0.2)
+        self.head = nn.Linear(16, SMALL.vocabulary)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        states = self.layer(self.embed(tokens).transpose(0, 1)).transpose(0, 1)
+        states = self.second(states)
+        return self.head(self.drop(self.attention(states, states, states)[0]))
+
+
+def attending() -> Job:
+    return _drawn("attending", _Attending)
+
+
+def drawn_alexnet() -> Job:
+    return _drawn("drawn_alexnet", lambda: AlexNet(classes=4, width=0.03125, dropout=0.3), _images(64))
+
+
+class _Channels(nn.Module):
+    """No pair of layers: norms read all channels, groups are normalized together, and a layer is called twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.deep = nn.Conv2d(3, 7, 3, padding="same"), nn.Conv2d(8, 16, 3, stride=2, padding=1, groups=4)
+        self.norm, self.group = nn.BatchNorm2d(7), nn.GroupNorm(2, 16)
+        self.mixed, self.up = nn.Conv2d(7, 8, 1, bias=False), nn.ConvTranspose2d(16, 6, 2, stride=2)
+        self.tables = nn.ConvTranspose2d(6, 6, 1, groups=2)
+        self.twice, self.out = nn.Linear(24, 24), nn.Linear(24, 4)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        states = self.mixed(functional.relu(self.norm(self.first(images)), inplace=True)).relu_()
+        states = self.tables(self.up(self.group(self.deep(states)))).mean(-1).flatten(1)
+        states = self.twice(functional.normalize(self.twice(states), dim=-1))
+        return self.out(functional.normalize(states, dim=-1))
+
+
+def channels() -> Job:
+    """Convolutions, of 7 channels one, in groups others, and transposed ones; batches of 8 from 22 samples."""
+    return _job("channels", _Channels, _images(4), functional.cross_entropy, _class_accuracy)

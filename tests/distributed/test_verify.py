@@ -201,6 +201,7 @@ RIGHT: list[Case] = [
     _case("cnn", PIPELINE, None, "nothing"),
     _case("cnn", COMPRESSED, None, "nothing"),
     _case("dropped", REPLICAS, None, "nothing"),
+    _case("dropped", SHARES, None, "nothing"),
 ]
 WRONG: list[tuple[Case, str, str, tuple[int, ...]]] = [
     # DDP fills its buckets from the end of the network; "b1" is the first of them that has a part of the stem's.

@@ -36,6 +36,7 @@ class Plain:
         first: the `state_dict` after the first step
         weights: the `state_dict` at the end
         state: of the optimizer at the end, by the name of the parameter
+        idle: parameters that never had a gradient: some optimizers make a state for them, which nothing changes
         score: the metric at the end; None: there is no evaluation
         averages: of weights, which the job's callback made
     """
@@ -45,6 +46,7 @@ class Plain:
     first: dict[str, Tensor] = field(default_factory=dict)
     weights: dict[str, Tensor] = field(default_factory=dict)
     state: dict[str, dict[str, Any]] = field(default_factory=dict)
+    idle: set[str] = field(default_factory=set)
     score: float | None = None
     averages: dict[str, Tensor] = field(default_factory=dict)
 
@@ -93,7 +95,7 @@ def train_plainly(
     schedule: Any = job.lr_schedule(optimizer) if job.lr_schedule else None
     shape = (replicas, microbatches, rows) if entry.by_microbatch else (1, 1, NO_ROWS)
     loop = _Loop(entry, job, model, *shape)
-    found = Plain()
+    found = Plain(idle=set() if entry.own_step is not None else {name for name, _ in model.named_parameters()})
     sums: dict[int, list[float]] = {}
     session = SimpleNamespace(model=model, evaluate=lambda: loop.evaluate(job.evaluation_dataset()))  # type: ignore[misc]
     for epoch, indices in _batches(job, steps, replicas):
@@ -109,6 +111,7 @@ def train_plainly(
             found.first = found.first or _copied(model)
             continue
         found.losses.append(loop.add_gradients(epoch, indices))
+        found.idle -= {name for name, parameter in model.named_parameters() if parameter.grad is not None}
         if not found.gradients:
             found.gradients = {name: _gradient(parameter) for name, parameter in model.named_parameters()}
         if job.clip_norm is not None:

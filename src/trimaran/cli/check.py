@@ -14,6 +14,7 @@ def check(job: Reference, batch: Batch = None, seed: Seed = None, show_all: All 
     """Say in seconds which kinds of plans train a job exactly as one process does, and why others would not."""
     with errors_reported(as_json=as_json):
         from rich.table import Table
+        from rich.text import Text
 
         from trimaran.session.checking import check_job
         from trimaran.session.jobs import JobSource
@@ -25,22 +26,27 @@ def check(job: Reference, batch: Batch = None, seed: Seed = None, show_all: All 
             return
         out = console()
         exact = [one.kind for one in checked.kinds if one.exact]
-        out.print(f"{checked.job}: {len(exact)} of {len(checked.kinds)} kinds of plans train it exactly")
-        kinds = Table("kind", "exact", "why not", box=None)
-        told: dict[str, str] = {}
-        for verdict in checked.kinds:
-            first = told.setdefault(verdict.reason, verdict.kind)
-            reason = verdict.reason if first == verdict.kind else f"as for {first}"
-            kinds.add_row(verdict.kind, "yes" if verdict.exact else "no", "" if verdict.exact else reason)
+        out.print(f"{checked.job}: {len(exact)} of {len(checked.kinds)} kinds of plans train it exactly\n")
+        kinds = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+        if exact:
+            kinds.add_row("exact", Text(", ".join(exact)))
+        reasons: dict[tuple[bool, str], list[str]] = {}
+        for one in checked.kinds:
+            if not one.exact:
+                reasons.setdefault((one.known, one.reason), []).append(one.kind)
+        for (known, reason), of in reasons.items():
+            kinds.add_row("refused" if known else "not known", Text(f"{', '.join(of)}\n{reason}"))
         out.print(kinds)
-        seen = Table("looked at", "seen", box=None)
+        seen = Table("looked at", "seen", box=None, padding=(0, 2, 0, 0))
         for row in checked.seen:
             if row.unusual or show_all:
-                seen.add_row(row.what, row.found)
+                seen.add_row(row.what, Text(row.found))
         if seen.row_count:
             out.print()
             out.print(seen)
-        out.print(f"\nlooked for {format_seconds(checked.behaviour.seconds)}")
-        if not show_all:
-            out.print("what is usual: --all")
-        out.print(f"Next: trimaran plan {checked.job}", soft_wrap=True, markup=False)
+        more = "" if show_all else "; what is usual: --all"
+        out.print(f"\nlooked for {format_seconds(checked.behaviour.seconds)}{more}")
+        if exact:
+            out.print(f"Next: trimaran plan {checked.job}", soft_wrap=True, markup=False)
+        if len(exact) < len(checked.kinds):
+            out.print("What the verdicts mean, and the ways out: docs/jobs.md")

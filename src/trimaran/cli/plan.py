@@ -167,7 +167,9 @@ def plan(
             **{"accept-inexact": accept_inexact},
         )
         if output is None and pins.names:
-            command = shlex.join(["trimaran", "plan", job, *" ".join(pins.names).split(), "--output", "plan.json"])
+            accepted = ["--accept-inexact"] if accept_inexact else []
+            words = ["trimaran", "plan", job, *" ".join(pins.names).split(), *accepted, "--output", "plan.json"]
+            command = shlex.join(words)
         console().print(f"Next: {escape(command)}", soft_wrap=True)
 
 

@@ -135,6 +135,9 @@ class Behaviour:
         replicas: the same for replicas that have a part each
         tolerance: such a difference that is rounding
         padded: the difference is there because each part was padded on its own
+        stream: the training data is an `IterableDataset`
+        data_draws: a sample that is read twice differs
+        collate_draws: a batch that is made twice of the same samples differs
         sliceable: the first dim of every tensor of a batch counts its samples
         others: names of what a batch holds beside tensors
         sizes: tensors of a batch that differ from batch to batch in more than their first dim
@@ -145,11 +148,16 @@ class Behaviour:
         host_draws: they draw from a generator of Python or NumPy
         path: what the forward does differs: with "seed", with "data", with neither
         batch_norms: modules whose statistics follow the batches
+        least: samples of the smallest batch that the forward takes in training: batch norm may need two
+        batches: samples of a global batch, and of the last of an epoch where that is smaller and trained on
         buffers: others that a forward changes
         written: parameters that a forward changes
         hooked: modules with hooks of the user's
         tied: parameters that are one under several names
         dtypes: dtypes of parameters that are not that of the job, with the first parameter of each
+        changed_inputs: tensors of a batch that the forward or the loss writes to
+        loss_parameters: parameters that the loss has and the model has not
+        part_failed: how a part of a batch failed that as a whole did not; empty: none did
         inner_backward: gradients are computed inside the forward or the loss
         compiled: the factory returns a model that is compiled already
         optimizer: what the optimizer does with its parameters
@@ -168,6 +176,9 @@ class Behaviour:
     replicas: float | None = None
     tolerance: float = 0.0
     padded: bool = False
+    stream: bool = False
+    data_draws: bool = False
+    collate_draws: bool = False
     sliceable: bool = True
     others: tuple[str, ...] = ()
     sizes: tuple[str, ...] = ()
@@ -178,11 +189,16 @@ class Behaviour:
     host_draws: bool = False
     path: tuple[str, ...] = ()
     batch_norms: tuple[str, ...] = ()
+    least: int = 1
+    batches: tuple[int, ...] = ()
     buffers: tuple[str, ...] = ()
     written: tuple[str, ...] = ()
     hooked: tuple[str, ...] = ()
     tied: tuple[str, ...] = ()
     dtypes: tuple[tuple[str, str], ...] = ()
+    changed_inputs: tuple[str, ...] = ()
+    loss_parameters: tuple[str, ...] = ()
+    part_failed: str = ""
     inner_backward: bool = False
     compiled: bool = False
     optimizer: OptimizerTraits = field(default_factory=OptimizerTraits)

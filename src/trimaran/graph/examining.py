@@ -8,17 +8,26 @@ between the two for reasons that are no fault of a plan, and is set apart:
     batch norm                  normalises by its running statistics
     other draws of torch        are drawn for the whole batch; a part gets those of its samples
 
+A forward that reads values of its tensors, as an `if` does, is tried until parts read something else than the whole:
+only then it is seen whether its way through the batch is that of each sample.
+
 What remains are losses that are no mean over the samples, forwards that look across samples, and padding that leaks
 into the result. Where parts do not add up as a mean over samples, other weights are tried: elements that are not
 ignored, class weights, masks, sizes, sums.
 
-Parts are made by `Job.collate` of their own samples, as a rank makes them, not by slicing.
+A few samples are the whole data set only if they are chosen: some hundred are read, and those run whose sizes, labels
+and masks differ most. Where several weights would still do (all classes in the batch weigh the same, no label is
+ignored, the mask is all ones), values that tell them apart are written into the batch. What that shows chooses among
+the weights that fit the data; it refuses nothing.
+
+Parts are made by `Job.collate` of their own samples, as a rank makes them; by slicing where `Job.collate` draws.
 """
 
 import copy
 import itertools
 import math
 import random
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -31,12 +40,24 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trimaran.errors import InputError
-from trimaran.graph.batches import SUMMED, call_model, cast_batch, is_sliceable, name_tensors, slice_batch, split_batch
+from trimaran.graph.batches import (
+    SUMMED,
+    call_model,
+    cast_batch,
+    is_sliceable,
+    map_tensors,
+    name_tensors,
+    rebuild_batch,
+    slice_batch,
+    split_batch,
+)
 from trimaran.graph.behaviour import Behaviour, Reduction, Weight
 from trimaran.graph.data_faults import describe
+from trimaran.graph.held_by_loss import modules_of, parameter_names
 from trimaran.graph.hooks import has_user_hooks, without_user_hooks
 from trimaran.graph.optimizers import optimizer_traits
 from trimaran.graph.sample import SAMPLES, Samples, differing_sizes
@@ -48,8 +69,26 @@ from trimaran.job import Job
 LOOKED_AT = 6
 """Samples of a batch that is looked at: enough for parts of different sizes, few enough for a look."""
 
+MOST_LOOKED_AT = 24
+"""The same, where parts of fewer fail."""
+
+SEEDS, MOST_SEEDS = 3, 12
+"""Under which a batch is run: always, and where the forward differs between them."""
+
 SCANNED = 256
-"""Samples whose targets are read for values that a loss ignores."""
+"""Samples that are read to choose from."""
+
+SCAN_SECONDS = 0.5
+"""After this no further sample is read to choose from [s]."""
+
+PLANT_SECONDS = 10.0
+"""After this no further weight is told apart [s]: what is chosen should not hang on how busy the machine is."""
+
+MOST_PLANTED = 4
+"""Batches with values written into them."""
+
+MOST_FIT = 8
+"""Weights that fit the data and are told apart."""
 
 MOST_ELEMENTS = 50_000_000
 """Elements of the parameters of a model that is looked at in fp64, as a copy."""
@@ -57,10 +96,17 @@ MOST_ELEMENTS = 50_000_000
 MOST_FOLLOWED = 5_000_000
 """Elements of the parameters of a model whose parameters are compared before and after a forward."""
 
-SECONDS = 2.0
-"""After this no further batch is looked at [s]."""
+TRIED = 24
+"""More batches that are looked at where values are read, until parts have read others than the whole."""
 
-EXACT, PARTLY, ROUNDED = 1e-7, 1e-4, 2e-3
+TELLING = 3
+"""So many batches, of which parts read other values than the whole, are enough."""
+
+SECONDS = 2.0
+"""After this no further batch is looked at [s of this process, so that what else the machine does changes nothing; the
+first batch, with what is loaded for it, does not count]."""
+
+EXACT, PARTLY, ROUNDED = 1e-7, 3e-4, 2e-3
 """Differences that are rounding, of a largest gradient: in fp64, where parts of the model compute in fp32, in fp32."""
 
 MOST_CLASSES = 4096
@@ -81,12 +127,16 @@ def examine(job: Job, model: nn.Module, *, too_large: bool = False) -> Behaviour
     found = replace(_from_model(model), optimizer=optimizer_traits(job, model), precision=job.precision)
     if too_large:
         return replace(found, not_looked="the model is too large to run here")
-    samples = Samples(job, device_of(model), most=SCANNED)
-    found = _from_batches(found, job, samples)
-    with quiet(), untouched(model), without_user_hooks(model), torch.enable_grad():
+    samples = Samples(job, device_of(model), most=SCANNED, keep=True)
+    found = replace(_from_batches(found, job, samples), batches=_batch_sizes(job, samples))
+    with ExitStack() as stack:
+        for part in (model, *modules_of(job.loss)):
+            stack.enter_context(untouched(part))
+        for context in (quiet(), without_user_hooks(model), torch.enable_grad()):
+            stack.enter_context(context)
         begin_training(model)
         try:
-            found = _Examination(job, model, samples, started_s).look(found)
+            found = _Examination(job, model, samples).look(found)
         except InputError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, capture meets it too and tells it better
@@ -108,10 +158,10 @@ def look_at_gathering(job: Job, model: nn.Module, behaviour: Behaviour, rank: in
     def sum_up(tensor: Tensor) -> None:
         dist.all_reduce(tensor)
 
-    samples = Samples(job, device_of(model), most=SCANNED)
+    samples = Samples(job, device_of(model), most=SCANNED, keep=True)
     with quiet(), untouched(model), without_user_hooks(model), torch.enable_grad():
         begin_training(model)
-        examination = _Examination(job, model, samples, time.perf_counter())
+        examination = _Examination(job, model, samples)
         try:
             difference = examination.difference_when_gathered(rank, ranks, sum_up)
         except RuntimeError:
@@ -169,8 +219,19 @@ def _from_batches(found: Behaviour, job: Job, samples: Samples) -> Behaviour:
         sliceable=is_sliceable(batch, SAMPLES),
         others=tuple(dict.fromkeys(type(value).__name__ for value in others)),
         sizes=differing_sizes(samples),
+        stream=samples.stream,
+        data_draws=samples.draws(),
         remainder=0 if job.drop_last else samples.count % job.global_batch_size,
     )
+
+
+def _batch_sizes(job: Job, samples: Samples) -> tuple[int, ...]:
+    """Samples of a global batch, and of the last of an epoch where it is smaller; of a stream that is not known."""
+    count = samples.total
+    if count is None or job.drop_last or job.sampler is not None:
+        return (job.global_batch_size,)
+    last = count % job.global_batch_size
+    return (*((job.global_batch_size,) if count >= job.global_batch_size else ()), *((last,) if last else ()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +244,7 @@ class _Pass:
         gradients: of each parameter that is trained; None: it has none
         buffers: afterwards, those of batch norms apart
         path: of operations
+        read: values of tensors that decide, in order
     """
 
     value: float
@@ -190,6 +252,7 @@ class _Pass:
     gradients: list[Tensor | None]
     buffers: list[Tensor]
     path: int
+    read: tuple[int | bool, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,16 +268,28 @@ class _Split:
     in_turn: list[_Pass]
     """Each from the buffers that the one before has left."""
 
+    @property
+    def reads_other(self) -> bool:
+        """A part read other values than the whole."""
+        return any(one.read != self.run.read for one in self.apart)
+
 
 class _Examination:
     """Runs a job on batches and on their parts."""
 
-    def __init__(self, job: Job, model: nn.Module, samples: Samples, started_s: float) -> None:
-        self._samples, self._started_s = samples, started_s
-        self._job, self._model = job, model
+    def __init__(self, job: Job, model: nn.Module, samples: Samples) -> None:
+        self._job, self._model, self._samples = job, model, samples
+        self._started_s = time.process_time()
+        self.reads = False
         self.draws = self.host_draws = self.uncoupled = self.inner = self.mixed = self.communicated = False
         self.written: set[str] = set()
+        self.changed: dict[str, None] = {}
+        self.foreign: dict[str, None] = {}
+        self.part_failed = ""
         self._calls: list[_LossCall] = []
+        self._held = parameter_names(job.loss)
+        self._collate_draws = False
+        self._scanned: list[dict[tuple[str, str], float]] = []
         self._prepare(double=True)
 
     @property
@@ -238,14 +313,17 @@ class _Examination:
         # A forward may keep an average of weights, or weights of another network that follow these.
         if elements <= MOST_FOLLOWED:
             self._buffers |= dict(self._work.named_parameters())
+        for part in modules_of(self._job.loss):
+            self._buffers |= {f"loss.{name}": one for name, one in part.named_buffers() if id(one) not in norms}
         self._initial = [one.detach().clone() for one in self._buffers.values()]
 
     def look(self, found: Behaviour) -> Behaviour:
         """Add what is seen."""
         most = min(self._samples.count, max(2, min(LOOKED_AT, self._job.global_batch_size)))
-        numbers = list(self._groups(most))
+        first = list(range(min(most, SAMPLES)))
+        began_s = time.perf_counter()
         try:
-            splits = [self._split(numbers[0])]
+            self._calls = _losses_called(self._job, self._work, self._batch(first), double=self._double)
         except InputError:
             raise
         except Exception:
@@ -253,12 +331,27 @@ class _Examination:
                 raise
             # Something in it is fp32 for good.
             self._prepare(double=False)
-            splits = [self._split(numbers[0])]
-        for group in numbers[1:]:
-            if time.perf_counter() - self._started_s < SECONDS:
-                splits.append(self._split(group))
-        self._calls = _losses_called(self._job, self._work, splits[0].whole)
+            self._calls = _losses_called(self._job, self._work, self._batch(first), double=False)
+        # A forward, and twice as much for the backward, of the whole and again of its parts.
+        if 6 * (time.perf_counter() - began_s) * most / len(first) > SECONDS:
+            most = len(first)
         self._put_back()
+        self._started_s = time.process_time()
+        self._collate_draws = self._samples.collate_draws(first)
+        try:
+            splits = self._splits(most)
+        except InputError:
+            raise
+        except Exception:
+            if not self._double:
+                raise
+            self._prepare(double=False)
+            splits = self._splits(most)
+        while self.part_failed and 2 * most <= min(self._samples.count, self._job.global_batch_size, MOST_LOOKED_AT):
+            # Few samples may be too few.
+            most, self.part_failed = 2 * most, ""
+            splits = self._splits(most)
+        splits += self._told(splits, most)
         tolerance = self.tolerance
         found = replace(found, tolerance=tolerance, **self._seen(splits))
         reduction, weight, apart, in_turn = self._reduction(splits, tolerance)
@@ -277,34 +370,178 @@ class _Examination:
             draws=self.draws,
             host_draws=self.host_draws,
             inner_backward=self.inner,
-        )
+            changed_inputs=tuple(self.changed),
+            loss_parameters=tuple(self.foreign),
+            part_failed=self.part_failed,
+            least=self._least() if found.batch_norms else 1,
+            collate_draws=self._collate_draws,
+            not_looked=f"a part of a batch failed: {self.part_failed}" if reduction == "unknown" and self.part_failed
+            else found.not_looked,
+        )  # fmt: skip
+
+    def _splits(self, size: int) -> list[_Split]:
+        splits: list[_Split] = []
+        for group in self._groups(size):
+            if not splits or (not self.part_failed and time.process_time() - self._started_s < SECONDS):
+                splits.append(self._split(group))
+        return splits
+
+    def _told(self, splits: Sequence[_Split], most: int) -> list[_Split]:
+        """More batches, where values are read, until parts have read others than the whole."""
+        more: list[_Split] = []
+        for number, group in enumerate(self._tried(most)):
+            told = sum(split.reads_other for split in (*splits, *more))
+            late = time.process_time() - self._started_s > SECONDS
+            if not self.reads or self.part_failed or told >= TELLING or late:
+                break
+            # Training changes the weights, and with them what is read.
+            moved = self._moved_weights(number) if self._double and number >= TRIED // 2 else nullcontext()
+            with moved:
+                more.append(self._split(group, 1))
+        # A part of one sample may fail where those that a plan makes do not.
+        self.part_failed = "" if splits and len(splits[0].parts) > 1 else self.part_failed
+        return [split for split in more if len(split.parts) > 1]
+
+    def _least(self) -> int:
+        """2 where a batch of one sample fails in training and one of two does not; else 1."""
+        try:
+            with torch.no_grad():
+                call_model(self._job, self._work, self._batch([0, 1]))
+                try:
+                    call_model(self._job, self._work, self._batch([0]))
+                except ValueError:
+                    return 2
+        except Exception:  # noqa: BLE001 - it fails for another reason, which the training meets too
+            return 1
+        return 1
+
+    def _tried(self, most: int) -> Iterator[list[int]]:
+        """Samples of more batches, of which some have few: these read what is rare."""
+        drawn = random.Random(self._job.seed + 1)
+        for number in range(TRIED):
+            yield drawn.sample(range(self._samples.count), most if number % 2 else 2)
+
+    @contextmanager
+    def _moved_weights(self, number: int) -> Iterator[None]:
+        """The copy of the model with weights that are elsewhere, by about as much as they differ from each other."""
+        generator = torch.Generator().manual_seed(self._job.seed + number)
+        before = [one.detach().clone() for one in self._trained]
+        with torch.no_grad():
+            for one in self._trained:
+                scale = float(one.std()) if one.numel() > 1 else 0.1
+                noise = torch.randn(one.shape, generator=generator, dtype=torch.float64)
+                one.add_(noise.to(device=one.device, dtype=one.dtype), alpha=scale * (1 + number % 3))
+        initial, self._initial = self._initial, [one.detach().clone() for one in self._buffers.values()]
+        try:
+            yield
+        finally:
+            self._initial = initial
+            with torch.no_grad():
+                for one, value in zip(self._trained, before, strict=True):
+                    one.copy_(value)
 
     def _groups(self, size: int) -> Iterator[list[int]]:
-        """Samples of the batches that are looked at: first those whose targets ignore most unevenly, then others."""
+        """Samples of the batches that are looked at: first those that differ most, then others."""
         count = self._samples.count
         drawn = random.Random(self._job.seed)
-        yield list(range(size))
+        numbers, self._scanned = self._scan(drawn)
+        yield self._unlike(numbers, size, drawn)
         yield sorted(drawn.sample(range(count), size))
         yield list(range(count - size, count))
 
-    def _split(self, numbers: list[int]) -> _Split:
-        first = max(1, (len(numbers) * 2 + 1) // 3)
+    def _scan(self, drawn: random.Random) -> tuple[list[int], list[dict[tuple[str, str], float]]]:
+        """Read samples from all over the data set, and note what a loss may treat in its own way."""
+        count = self._samples.count
+        order = list(range(count)) if count <= SCANNED else drawn.sample(range(count), SCANNED)
+        drawn.shuffle(order)
+        numbers: list[int] = []
+        noted: list[dict[tuple[str, str], float]] = []
+        started_s = time.process_time()
+        for number in order:
+            try:
+                batch = self._samples.batch([number], keep=False)
+            except InputError:
+                # A collate function may need several samples.
+                if not noted:
+                    break
+                raise
+            numbers.append(number)
+            noted.append(self._note(batch))
+            if time.process_time() - started_s > SCAN_SECONDS:
+                break
+        return numbers, noted
+
+    def _note(self, batch: Any) -> dict[tuple[str, str], float]:
+        ignored = torch.tensor(sorted({-100, *(call.ignored for call in self._calls)}))
+        tables = [call.table for call in self._calls if call.table]
+        noted: dict[tuple[str, str], float] = {}
+        for name, tensor in name_tensors(batch).items():
+            tensor = tensor.detach().cpu()
+            noted["size", name] = float(tensor.numel())
+            if not tensor.numel() or tensor.is_complex():
+                continue
+            if tensor.is_floating_point():
+                low, high = (float(one) for one in tensor.aminmax())
+                if low >= 0.0 and high <= 1.0:
+                    noted["sum", name] = float(tensor.sum(dtype=torch.float64))
+                continue
+            noted["sum", name] = float(tensor.sum(dtype=torch.float64))
+            if tensor.dtype is torch.bool:
+                continue
+            noted["ignored", name] = float(torch.isin(tensor, ignored.to(tensor.dtype)).sum())
+            for table in tables:
+                if int(tensor.min()) >= 0 and int(tensor.max()) < len(table):
+                    noted["table", name] = float(torch.tensor(table)[tensor.long()].sum())
+        return noted
+
+    def _unlike(self, numbers: list[int], size: int, drawn: random.Random) -> list[int]:
+        """Samples that differ most, the first of them on one side."""
+        kinds = ("ignored", "table", "size", "sum")
+        keys = sorted({key for one in self._scanned for key in one}, key=lambda key: (kinds.index(key[0]), key[1]))
+        high, low = [], []
+        for key in keys:
+            have = [(one[key], number) for one, number in zip(self._scanned, numbers, strict=True) if key in one]
+            if len({value for value, _ in have}) > 1:
+                high.append(max(have)[1])
+                low.append(min(have)[1])
+        wanted = list(dict.fromkeys(itertools.chain.from_iterable(zip(high, low, strict=True))))[:size]
+        rest = [number for number in range(self._samples.count) if number not in wanted][: size - len(wanted)]
+        firsts = [number for number in wanted if number in high]
+        return [*firsts, *rest, *(number for number in wanted if number not in high)]
+
+    def _split(self, numbers: list[int], first: int | None = None) -> _Split:
+        first = max(1, (len(numbers) * 2 + 1) // 3) if first is None else first
         groups = [numbers[:first], numbers[first:]] if len(numbers) > 1 else [numbers]
-        whole, parts = self._batch(numbers), [self._batch(group) for group in groups]
+        whole = self._batch(numbers)
+        if self._collate_draws and is_sliceable(whole, len(numbers)):
+            starts = [0, *itertools.accumulate(map(len, groups))]
+            parts = [slice_batch(whole, start, stop) for start, stop in itertools.pairwise(starts)]
+        else:
+            parts = [self._batch(group) for group in groups]
+        return self._run(whole, parts, [len(group) for group in groups])
+
+    def _run(self, whole: Any, parts: list[Any], sizes: list[int]) -> _Split:
+        """The whole, and its parts: apart, and in turn."""
         drawn = _Draws()
-        run = self._pass(whole, drawn)
-        starts = [0, *itertools.accumulate(map(len, groups))]
-        bounds = [(start, stop, len(numbers)) for start, stop in itertools.pairwise(starts)]
+        # A forward may write to its input.
+        run = self._pass(_copied(whole), drawn)
+        starts = [0, *itertools.accumulate(sizes)]
+        bounds = [(start, stop, starts[-1]) for start, stop in itertools.pairwise(starts)]
         apart, in_turn = [], []
-        for part, bound in zip(parts, bounds, strict=True):
-            self._put_back()
-            apart.append(self._pass(part, drawn, bound))
-        if any(not _same(one, other) for one, other in zip(self._initial, run.buffers, strict=True)):
-            self._put_back()
-            in_turn = [self._pass(part, drawn, bound) for part, bound in zip(parts, bounds, strict=True)]
+        try:
+            for part, bound in zip(parts, bounds, strict=True):
+                self._put_back()
+                apart.append(self._pass(_copied(part), drawn, bound))
+            if any(not _same(one, other) for one, other in zip(self._initial, run.buffers, strict=True)):
+                self._put_back()
+                in_turn = [self._pass(_copied(part), drawn, bound) for part, bound in zip(parts, bounds, strict=True)]
+        except Exception as error:  # noqa: BLE001 - a forward that needs more samples: told, not known
+            size = sizes[min(len(apart), len(sizes) - 1)]
+            self.part_failed = f"{size} of {sum(sizes)} samples: {describe(error)}"
+            parts, apart, in_turn = [whole], [run], []
         self._put_back()
         return _Split(
-            whole=whole, parts=parts, sizes=[len(group) for group in groups], run=run, apart=apart,
+            whole=whole, parts=parts, sizes=sizes if len(parts) > 1 else [sum(sizes)], run=run, apart=apart,
             in_turn=in_turn or apart,
         )  # fmt: skip
 
@@ -320,9 +557,11 @@ class _Examination:
     def _pass(self, batch: Any, drawn: "_Draws", bound: tuple[int, int, int] | None = None, seed: int = 0) -> _Pass:
         """Forward, loss and backward."""
         job, model = self._job, self._work
-        saved = [one.grad for one in self._trained]
-        for one in self._trained:
+        held = [one for part in modules_of(job.loss) for one in part.parameters()]
+        saved = [(one, one.grad) for one in (*self._trained, *held)]
+        for one, _ in saved:
             one.grad = None
+        before = _copied(name_tensors(batch)) if bound is None and not self.changed else {}
         torch.manual_seed(job.seed + seed)
         random.seed(job.seed + seed)
         numpy.random.seed((job.seed + seed) % 2**32)  # noqa: NPY002 - a forward of the user's draws from this one
@@ -333,22 +572,27 @@ class _Examination:
         # The copy is fp64; where it is looked at as it is, so is its precision.
         context = nullcontext() if self._double else precision_context(job, device_of(model))
         try:
-            with _without_batch_effects(), coupled, _noting_inner_backwards(self), context:
+            with self._promoting(), _without_batch_effects(), coupled, _noting_inner_backwards(self), context:
                 output = call_model(job, model, batch)
                 value = _loss_value(job, output, batch)
+            self.changed |= {name: None for name, one in name_tensors(batch).items()
+                             if name in before and not _same(one.detach(), before[name].detach())}  # fmt: skip
             total, weight = value if isinstance(value, tuple) else (value, None)
             if isinstance(total, Tensor) and total.requires_grad:
+                if bound is None:
+                    self._note_leaves(total)
                 # Checkpointed activations are computed again, and draw again.
-                with _without_batch_effects(), coupled:
+                with self._promoting(), _without_batch_effects(), coupled:
                     total.backward()
             gradients = [None if one.grad is None else _dense(one.grad) for one in self._trained]
         finally:
-            for one, gradient in zip(self._trained, saved, strict=True):
+            for one, gradient in saved:
                 one.grad = gradient
         self.draws |= coupled.drew
         self.uncoupled |= coupled.lost
         self.communicated |= coupled.communicated
         self.mixed |= coupled.mixed
+        self.reads |= coupled.reads
         self.written |= {name for name, one in parameters.items() if one._version != versions[name]}
         self.host_draws |= host_generators() != hosts
         return _Pass(
@@ -357,12 +601,30 @@ class _Examination:
             gradients=gradients,
             buffers=[one.detach().clone() for one in self._buffers.values()],
             path=hash(tuple(coupled.operations)),
+            read=tuple(coupled.read),
         )
+
+    def _promoting(self) -> Any:
+        return _Promoting() if self._double else nullcontext()
+
+    def _note_leaves(self, loss: Tensor) -> None:
+        """Parameters that the loss depends on and the model has not."""
+        known = {id(one) for one in self._work.parameters()}
+        todo, met = [loss.grad_fn], set()
+        while todo:
+            node = todo.pop()
+            if node is None or node in met:
+                continue
+            met.add(node)
+            leaf = getattr(node, "variable", None)
+            if isinstance(leaf, nn.Parameter) and id(leaf) not in known:
+                name = self._held.get(id(leaf), f"a parameter of shape {tuple(leaf.shape)}")
+                self.foreign[name] = None
+            todo += [one for one, _ in node.next_functions]
 
     def _seen(self, splits: list[_Split]) -> dict[str, Any]:
         """What does not depend on how the loss is reduced."""
         passes = [one for split in splits for one in (split.run, *split.apart)]
-        have = [[one.gradients[place] is not None for one in passes] for place in range(len(self._names))]
         changed = [
             name
             for name, *values in zip(self._buffers, self._initial, *(one.run.buffers for one in splits), strict=True)
@@ -370,12 +632,19 @@ class _Examination:
         ]
         parameters = dict(self._work.named_parameters())
         path = []
-        if len({split.run.path for split in splits}) > 1:
+        if len({split.run.path for split in splits}) > 1 or any(split.reads_other for split in splits):
             path.append("data")
-        seeds = [self._pass(splits[0].whole, _Draws(), seed=seed).path for seed in range(1, 4)]
-        self._put_back()
-        if any(one != splits[0].run.path for one in seeds):
+        seeds: list[_Pass] = []
+        for seed in range(1, MOST_SEEDS + 1):
+            # Where the forward goes other ways, more of them are wanted.
+            enough = seed > SEEDS and all(one.path == splits[0].run.path for one in seeds)
+            if not enough and time.process_time() - self._started_s < SECONDS:
+                seeds.append(self._pass(_copied(splits[0].whole), _Draws(), seed=seed))
+                self._put_back()
+        if any(one.path != splits[0].run.path for one in seeds):
             path.append("seed")
+        passes += seeds
+        have = [[one.gradients[place] is not None for one in passes] for place in range(len(self._names))]
         return {
             "unused": tuple(name for name, one in zip(self._names, have, strict=True) if not any(one)),
             "varying": tuple(name for name, one in zip(self._names, have, strict=True) if any(one) and not all(one)),
@@ -390,26 +659,119 @@ class _Examination:
         finite = [split for split in splits if math.isfinite(split.run.value) and len(split.parts) > 1]
         if not finite:
             return "unknown", None, 0.0, 0.0
-        best: tuple[Reduction, Weight | None, float, float] | None = None
+        fitting: list[tuple[Reduction, Weight | None, float, float]] = []
+        first: tuple[float, float] | None = None
+        known: dict[tuple[float, ...], tuple[float, float, float]] = {}
         for reduction, weight in self._hypotheses(finite):
             try:
-                apart = max(self._difference(split, split.apart, reduction, weight) for split in finite)
+                scales = self._all_scales(finite, reduction, weight)
+                if scales not in known:
+                    known[scales] = self._differences(finite, reduction, weight, None if first is None else tolerance)
             except (RuntimeError, KeyError, IndexError):
                 continue
-            in_turn = apart
-            if any(split.in_turn is not split.apart for split in finite):
-                in_turn = max(self._difference(split, split.in_turn, reduction, weight) for split in finite)
-            if best is None or apart < best[2]:
-                best = reduction, weight, apart, in_turn
-            if apart <= tolerance:
-                break
-        if best is None:
+            gradients, apart, in_turn = known[scales]
+            if first is None:
+                first = apart, in_turn
+            if gradients <= tolerance:
+                same = any(self._all_scales(finite, *one[:2]) == scales for one in fitting)
+                if same and (weight is None or self._planted(finite[0], weight) is None):
+                    continue
+                fitting.append((reduction, weight, apart, in_turn))
+                if len(fitting) == MOST_FIT:
+                    break
+        if first is None:
             return "unknown", None, 0.0, 0.0
-        if best[2] > tolerance:
-            first = next(iter(self._hypotheses(finite)))
-            apart = max(self._difference(split, split.apart, *first) for split in finite)
-            return "batch", None, apart, max(apart, best[3])
-        return best
+        if not fitting:
+            return "batch", None, first[0], max(first)
+        return self._told_apart(fitting, finite[0], tolerance)
+
+    def _all_scales(self, splits: list[_Split], reduction: Reduction, weight: Weight | None) -> tuple[float, ...]:
+        found: list[float] = []
+        for split in splits:
+            scales, whole = self._scales(split, split.apart, reduction, weight)
+            found += [*scales, whole]
+        return tuple(float(f"{one:.9g}") for one in found)
+
+    def _differences(
+        self, splits: list[_Split], reduction: Reduction, weight: Weight | None, limit: float | None
+    ) -> tuple[float, float, float]:
+        """Of gradients, parts apart; with buffers, apart and in turn. Above a limit not all is compared."""
+        gradients = 0.0
+        for split in splits:
+            gradients = max(gradients, self._difference(split, split.apart, reduction, weight, limit))
+            if limit is not None and gradients > limit:
+                return gradients, gradients, gradients
+        apart = max([gradients, *(self._buffer_difference(split, split.apart) for split in splits)])
+        in_turn = apart
+        if any(split.in_turn is not split.apart for split in splits):
+            in_turn = max(
+                max(
+                    self._difference(split, split.in_turn, reduction, weight, limit),
+                    self._buffer_difference(split, split.in_turn),
+                )
+                for split in splits
+            )
+        return gradients, apart, in_turn
+
+    def _told_apart(
+        self, fitting: list[tuple[Reduction, Weight | None, float, float]], split: _Split, tolerance: float
+    ) -> tuple[Reduction, Weight | None, float, float]:
+        """The one that still fits when values that the batch has not are written into it."""
+        if len(fitting) == 1 or not is_sliceable(split.whole, sum(split.sizes)):
+            return fitting[0]
+        planted: list[_Split] = []
+        for _, weight, *_ in fitting:
+            late = time.process_time() - self._started_s > PLANT_SECONDS
+            if weight is None or len(planted) == MOST_PLANTED or late:
+                continue
+            whole = self._planted(split, weight)
+            if whole is None:
+                continue
+            starts = [0, *itertools.accumulate(split.sizes)]
+            parts = [slice_batch(whole, start, stop) for start, stop in itertools.pairwise(starts)]
+            try:
+                found = self._run(whole, parts, split.sizes)
+            except Exception:  # noqa: BLE001 - such a value cannot be there
+                self._put_back()
+                continue
+            if math.isfinite(found.run.value) and len(found.parts) > 1:
+                planted.append(found)
+        for one in fitting:
+            try:
+                if all(self._difference(found, found.apart, one[0], one[1]) <= tolerance for found in planted):
+                    return one
+            except (RuntimeError, KeyError, IndexError):
+                continue
+        return fitting[0]
+
+    def _planted(self, split: _Split, weight: Weight) -> Any:
+        """The batch with values by which this weight is told apart from others; None: there are none to plant."""
+        tensors = name_tensors(split.whole)
+        tensor = tensors[weight.tensor].clone(memory_format=torch.contiguous_format)
+        first = tensor[0].reshape(-1) if tensor.dim() > 1 else tensor[:1]
+        half = first[len(first) // 2 :]
+        if weight.measure == "count" and weight.ignored is not None:
+            several, seen = len(first) > 1, any(one.get(("ignored", weight.tensor)) for one in self._scanned)
+            declared = weight.ignored in {call.ignored for call in self._calls}
+            # One label a sample that is never ignored in all that was read: a class.
+            # In fp16 a weight is refused under several plans, so it has to be there.
+            unread = len(self._scanned) < self._samples.count and self._job.precision != "fp16"
+            if not declared or not (seen or (several and unread)):
+                return None
+            half.fill_(weight.ignored)
+        elif weight.measure == "table":
+            order = torch.tensor(weight.table).argsort()
+            if weight.table[int(order[0])] == weight.table[int(order[-1])]:
+                return None
+            first.fill_(int(order[-1]))
+            tensor[-1:].fill_(int(order[0]))
+        elif weight.measure == "sum":
+            if not bool(((tensor == 0) | (tensor == 1)).all()):
+                return None
+            half.fill_(0)
+        else:
+            return None
+        return rebuild_batch(split.whole, {**tensors, weight.tensor: tensor})
 
     def _hypotheses(self, splits: list[_Split]) -> Iterator[tuple[Reduction, Weight | None]]:
         if splits[0].run.weight is not None:
@@ -421,29 +783,15 @@ class _Examination:
         # The loss says what it ignores; among tensors that would do, labels are meant.
         found = sorted(self._weights(splits[0].whole), key=lambda one: not _is_label(one.tensor))
         ignored = {call.ignored for call in self._calls}
-        ignoring = [one for one in found if one.measure == "count" and one.ignored in ignored]
-        scanned = [self._batch(group) for group in self._scanned()] if ignoring else []
-        for one in ignoring:
+        for one in found:
             # A loss that may ignore is a mean over what it does not ignore, also where a batch has nothing to ignore.
-            if any(self._ignores(one, batch) for batch in scanned):
+            seen = any(noted.get(("ignored", one.tensor)) for noted in self._scanned)
+            if one.measure == "count" and one.ignored in ignored and seen:
                 yield "weight", one
         yield "mean", None
         yield "sum", None
         for one in found:
             yield "weight", one
-
-    def _scanned(self) -> Iterator[list[int]]:
-        count = min(self._samples.count, SCANNED)
-        size = min(16, count)
-        for start in range(0, count - size + 1, size):
-            yield list(range(start, start + size))
-            if time.perf_counter() - self._started_s > SECONDS / 2:
-                return
-
-    @staticmethod
-    def _ignores(weight: Weight, batch: Any) -> bool:
-        tensor = name_tensors(batch).get(weight.tensor)
-        return tensor is not None and bool(torch.isin(tensor, torch.tensor([weight.ignored])).any())
 
     def _weights(self, batch: Any) -> Iterator[Weight]:
         calls = self._calls
@@ -466,13 +814,24 @@ class _Examination:
             if tensor.dim() > 1:
                 yield Weight(tensor=name, measure="size", shifted=True)
 
-    def _difference(self, split: _Split, passes: list[_Pass], reduction: Reduction, weight: Weight | None) -> float:
-        """How far parts, put together, are from the whole: loss, gradients and buffers."""
+    def _difference(
+        self,
+        split: _Split,
+        passes: list[_Pass],
+        reduction: Reduction,
+        weight: Weight | None,
+        limit: float | None = None,
+    ) -> float:
+        """How far parts, put together, are from the whole: loss and gradients; more than a limit is enough."""
         scales, whole_scale = self._scales(split, passes, reduction, weight)
         used = [(scale, one) for scale, one in zip(scales, passes, strict=True) if scale]
         value = math.fsum(scale * one.value for scale, one in used)
         expected = split.run.value * whole_scale
-        worst = abs(value - expected) / max(abs(expected), 1e-6) if math.isfinite(value) else math.inf
+        # Parts may cancel.
+        size = max([abs(expected), *(abs(scale * one.value) for scale, one in used), 1e-6])
+        worst = abs(value - expected) / size if math.isfinite(value) else math.inf
+        if limit is not None and worst > limit:
+            return worst
         largest = max((float(one.abs().max()) for one in split.run.gradients if one is not None and one.numel()),
                       default=0.0)  # fmt: skip
         for place, gradient in enumerate(split.run.gradients):
@@ -487,15 +846,16 @@ class _Examination:
                 continue
             total = torch.stack(have).sum(0)
             scale = float(gradient.abs().max()) * whole_scale
-            floor = largest * whole_scale * (1e-6 if self._double else 1e-2)
+            floor = largest * whole_scale * (1e-6 if self._double and not self.mixed else 1e-2)
             difference = float((total - gradient * whole_scale).abs().max())
             worst = max(worst, difference / max(scale + floor, 1e-30) if math.isfinite(difference) else math.inf)
-        ends = passes[-1:] if passes is split.in_turn and passes is not split.apart else passes
-        for one in ends:
-            for buffer, whole in zip(one.buffers, split.run.buffers, strict=True):
-                if not _same(buffer, whole, tolerance=self.tolerance):
-                    worst = max(worst, 1.0)
         return worst
+
+    def _buffer_difference(self, split: _Split, passes: list[_Pass]) -> float:
+        """1 where buffers end with other values than after the whole, else 0."""
+        ends = passes[-1:] if passes is split.in_turn and passes is not split.apart else passes
+        pairs = [pair for one in ends for pair in zip(one.buffers, split.run.buffers, strict=True)]
+        return 0.0 if all(_same(*pair, tolerance=self.tolerance) for pair in pairs) else 1.0
 
     def _scales(
         self, split: _Split, passes: list[_Pass], reduction: Reduction, weight: Weight | None
@@ -521,8 +881,8 @@ class _Examination:
         dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
         coupled = _Coupled(_Draws(), None)
         try:
-            with _without_batch_effects(), coupled, torch.no_grad():
-                _loss_value(self._job, call_model(self._job, self._work, batch), batch)
+            with self._promoting(), _without_batch_effects(), coupled:
+                _loss_value(self._job, call_model(self._job, self._work, _copied(batch)), batch)
         except Exception:  # noqa: BLE001 - what was gathered holds nothing
             return coupled.communicated
         finally:
@@ -585,6 +945,13 @@ def _pretending_to_be_alone() -> Iterator[None]:
         dist.is_initialized = asked
 
 
+def _copied(batch: Any) -> Any:
+    """Tensors of its own."""
+    if isinstance(batch, dict) and all(isinstance(one, Tensor) for one in batch.values()):
+        return {name: one.clone() for name, one in batch.items()}
+    return map_tensors(batch, torch.clone)
+
+
 def _is_label(name: str) -> bool:
     return any(word in name.lower() for word in ("label", "target"))
 
@@ -620,6 +987,8 @@ class _Draws:
 
     def __init__(self) -> None:
         self.made: list[tuple[str, list[Tensor]]] = []
+        self.taken: dict[tuple[int, int], int] = {}
+        """Of each draw, and each of its tensors: how much of it earlier parts have got."""
 
 
 class _Coupled(TorchDispatchMode):
@@ -633,14 +1002,19 @@ class _Coupled(TorchDispatchMode):
     def __init__(self, draws: _Draws, bound: tuple[int, int, int] | None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._draws, self._bound, self._next = draws, bound, 0
-        self.drew = self.lost = self.mixed = self.communicated = False
+        self.drew = self.lost = self.mixed = self.communicated = self.reads = False
         self.operations: list[str] = []
+        self.read: list[int | bool] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.operations.append(str(func))
         self.communicated |= func.namespace in ("c10d", "_c10d_functional", "c10d_functional")
         result = func(*args, **(kwargs or {}))
         self.mixed |= isinstance(result, Tensor) and result.is_floating_point() and result.dtype is not torch.float64
+        if func is torch.ops.aten._local_scalar_dense.default:
+            self.reads = True
+            if isinstance(result, bool | int):
+                self.read.append(result)
         if torch.Tag.nondeterministic_seeded in func.tags:
             self.drew = True
             made = [one for one in (result if isinstance(result, tuple | list) else [result]) if _is_drawn(one)]
@@ -655,32 +1029,68 @@ class _Coupled(TorchDispatchMode):
         if place >= len(self._draws.made) or self._draws.made[place][0] != name:
             self.lost = True
             return
-        for one, whole in zip(made, self._draws.made[place][1], strict=False):
-            part = self._part(one, whole)
+        for number, (one, whole) in enumerate(zip(made, self._draws.made[place][1], strict=False)):
+            part = self._part(one, whole, (place, number))
             if part is None:
                 self.lost = True
             else:
                 one.copy_(part)
 
-    def _part(self, one: Tensor, whole: Tensor) -> Tensor | None:
+    def _part(self, one: Tensor, whole: Tensor, key: tuple[int, int]) -> Tensor | None:
+        """What a part gets of a draw: along the dim of the samples what is theirs, along others the beginning."""
         if one.shape == whole.shape:
             return whole
         if one.dim() != whole.dim() or self._bound is None:
             return None
         start, stop, samples = self._bound
-        differing = [dim for dim in range(one.dim()) if one.shape[dim] != whole.shape[dim]]
-        if len(differing) != 1:
-            return None
-        (dim,) = differing
-        each, rest = divmod(whole.shape[dim], samples)
-        if rest or one.shape[dim] != each * (stop - start):
-            return None
-        return whole.narrow(dim, start * each, (stop - start) * each)
+        part: Tensor | None = None
+        for dim in range(one.dim()):
+            size, most = one.shape[dim], whole.shape[dim]
+            if size == most:
+                continue
+            if size > most:
+                return None
+            if part is not None:
+                # Padded to a shorter length than the whole.
+                part = part.narrow(dim, 0, size)
+                continue
+            each, rest = divmod(most, samples)
+            if not rest and size == each * (stop - start):
+                begin = start * each
+            else:
+                # Nodes of graphs, or what else there are more or fewer of in every sample, one sample after the other.
+                begin = self._draws.taken.get(key, 0) if start else 0
+                self._draws.taken[key] = begin + size
+                if begin + size > most:
+                    return None
+            part = whole.narrow(dim, begin, size)
+        return part
 
 
 def _is_drawn(value: Any) -> bool:
     return isinstance(value, Tensor)
 
+
+class _Promoting(TorchFunctionMode):
+    """In a model in fp64, what the loss or the forward holds in fp32 (class weights, constants) is fp64 too."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        try:
+            return func(*args, **kwargs)
+        except RuntimeError as error:
+            tensors = [one for one in pytree.tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
+            name = getattr(func, "__name__", "")
+            fits = {torch.float32, torch.float64} <= {one.dtype for one in tensors} and not name.endswith("_")
+            if not fits or not _ABOUT_DTYPES.search(str(error)):
+                raise
+            args, kwargs = pytree.tree_map_only(
+                Tensor, lambda one: one.double() if one.dtype is torch.float32 else one, (args, kwargs)
+            )
+            return func(*args, **kwargs)
+
+
+_ABOUT_DTYPES = re.compile("dtype|scalar type|Double|Float")
 
 _DROPOUTS = frozenset(
     {
@@ -770,11 +1180,9 @@ class _Losses(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def _losses_called(job: Job, model: nn.Module, batch: Any) -> list[_LossCall]:
+def _losses_called(job: Job, model: nn.Module, batch: Any, *, double: bool) -> list[_LossCall]:
     """The losses of torch's that are called with class weights or values that they ignore."""
     mode = _Losses()
-    with ExitStack() as stack:
-        stack.enter_context(torch.no_grad())
-        stack.enter_context(mode)
+    with _Promoting() if double else nullcontext(), _without_batch_effects(), mode:
         _loss_value(job, call_model(job, model, batch), batch)
     return list(dict.fromkeys(mode.calls))

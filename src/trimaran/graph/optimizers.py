@@ -25,6 +25,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from trimaran.errors import InputError
 from trimaran.graph.behaviour import OptimizerTraits
+from trimaran.graph.held_by_loss import parameter_names
 from trimaran.graph.untouched import preserved_randomness, quiet
 from trimaran.job import Job
 from trimaran.user_errors import told
@@ -395,9 +396,10 @@ def _find_out(job: Job, model: nn.Module, trained: Trained) -> OptimizerTraits:
     hooked = without_hooks(optimizer) > 0
     held = {id(one): one for group in optimizer.param_groups for one in group["params"]}
     names = {id(one): name for name, one in model.named_parameters()}
+    of_loss = {key: f"{name} of the loss" for key, name in parameter_names(job.loss).items()}
     phantoms = {id(one) for one in optimizer.given}
     others = [one for key, one in held.items() if key not in phantoms]
-    extra = tuple(names.get(id(one), f"a tensor of shape {tuple(one.shape)}") for one in others)
+    extra = tuple({**of_loss, **names}.get(id(one), f"a tensor of shape {tuple(one.shape)}") for one in others)
     foreign = tuple(name for name, one in zip(extra, others, strict=True) if id(one) not in names)
     missing = tuple(name for name, _ in trained.named_parameters() if name not in options)
     common: dict[str, Any] = {

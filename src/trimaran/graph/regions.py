@@ -5,15 +5,21 @@
 A region starts at linear operations whose weights are split by output features, and ends at some that are split by
 input features; in between every rank has its share of the features or heads. So there is one sum in the forward for
 each end, and one in the backward for each tensor that comes in from outside. An embedding that is split by the entries
-of its vocabulary is a region of its own, which ends in a sum; so is a classifier, which ends in a gather.
+of its vocabulary is a region of its own, which ends in a sum; so is a classifier, which ends in a gather. Where a
+network has no such pair, each linear layer and each convolution is a region that ends in a gather:
+
+    whole ─▶ column ─▶ gather over the ranks ─▶ whole
 """
 
 from dataclasses import dataclass
 from typing import Literal
 
-RegionKind = Literal["pair", "attention", "embedding", "head"]
+RegionKind = Literal["pair", "attention", "embedding", "head", "layer"]
 """What a region is. "pair": columns, then rows; "attention": both inside one module of torch's; "embedding" and "head":
-by the entries of a vocabulary."""
+by the entries of a vocabulary; "layer": a linear layer or a convolution by its outputs, which are gathered."""
+
+GATHERED: frozenset[RegionKind] = frozenset({"head", "layer"})
+"""Kinds of regions that end in a gather of what their columns make."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +65,7 @@ class Region:
         units: the number of ranks must divide it; 0: any number, with uneven shares
         samples: all of its tensors are [samples, features] and each sample is by itself, so that replicas may share it
             too: they gather each other's samples in front of it
+        draws: operations inside that draw random numbers in training, other ones for each share
     """
 
     kind: RegionKind
@@ -69,6 +76,7 @@ class Region:
     splits: tuple[Split, ...] = ()
     units: int = 0
     samples: bool = False
+    draws: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -84,6 +92,10 @@ class Region:
         """
         if self.units:
             return self.units % ranks == 0
+        if self.kind == "layer":
+            # The last share is the smallest, and a convolution without channels is none.
+            last = [share_bounds(sum(split.sections), ranks, ranks - 1) for split in self.splits]
+            return all(low < high for low, high in last)
         return all(sum(split.sections) >= ranks for split in self.splits)
 
 

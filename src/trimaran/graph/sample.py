@@ -1,5 +1,6 @@
 """The model of a job, and a small batch of its own data, with which the model can be looked at."""
 
+import copy
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import numpy
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 from torch.utils.data import default_collate
 
 from trimaran.errors import InputError
@@ -49,22 +51,31 @@ class Samples:
         job: the job
         device: where batches are wanted
         most: of a stream, so many samples are read
+        keep: a sample is read once, so that it is the same in every batch although reading draws
 
     Attributes:
         count: number of samples that can be asked for
+        stream: the training data is a stream
+        total: number of samples of an epoch; None: the data is a stream
 
     Raises:
         InputError: the data cannot be made, or has too few samples
     """
 
-    def __init__(self, job: Job, device: torch.device | str = "cpu", *, most: int = 2 * SAMPLES) -> None:
-        self._job, self._device = job, device
+    def __init__(
+        self, job: Job, device: torch.device | str = "cpu", *, most: int = 2 * SAMPLES, keep: bool = False
+    ) -> None:
+        self._job, self._device, self._keep = job, device, keep
+        self._kept: dict[int, Any] = {}
         with preserved_randomness():
             dataset = _call(job, "dataset")
-            if is_stream(dataset):
+            self.stream = is_stream(dataset)
+            self.total: int | None = None
+            if self.stream:
                 dataset = first_samples(dataset, most)
             else:
                 check_map_style(dataset)
+                self.total = len(dataset)
         self._dataset = dataset
         self.count = len(dataset)
         if self.count < SAMPLES:
@@ -72,19 +83,51 @@ class Samples:
                 f"the training data has {self.count} samples; at least {SAMPLES} are needed", samples=self.count
             )
 
-    def batch(self, numbers: Sequence[int]) -> Any:
+    def batch(self, numbers: Sequence[int], *, keep: bool | None = None) -> Any:
         """A batch as `Job.collate` makes it, in the job's precision; no random state moves.
 
         Args:
             numbers: of the samples
+            keep: in place of that of all batches
 
         Raises:
             InputError: a sample cannot be read, or they cannot be collated
         """
+        keep = self._keep if keep is None else keep
         with preserved_randomness():
-            batch = _collated(self._job, [self._drawn(number) for number in numbers], numbers)
+            samples = [self._sample(number) if keep else self._drawn(number) for number in numbers]
+            batch = _collated(self._job, samples, numbers)
         batch = cast_batch(batch, torch.float64) if self._job.precision == "fp64" else batch
         return move_batch(batch, self._device)
+
+    def draws(self) -> bool:
+        """Whether a sample that is read twice differs."""
+        if self.stream:
+            return False
+        with preserved_randomness():
+            return not _alike(_read(self._dataset, 0), _read(self._dataset, 0))
+
+    def collate_draws(self, numbers: Sequence[int]) -> bool:
+        """Whether a batch that is made twice of the same samples differs.
+
+        Args:
+            numbers: of samples that are kept
+        """
+        with preserved_randomness():
+            first, second = (
+                name_tensors(_collated(self._job, [self._sample(number) for number in numbers], numbers))
+                for _ in range(2)
+            )
+        return not _alike(first, second)
+
+    def _sample(self, number: int) -> Any:
+        if number not in self._kept:
+            self._kept[number] = self._drawn(number)
+        try:
+            # Its tensors may get into a batch as they are, and be written to.
+            return copy.deepcopy(self._kept[number])
+        except Exception:  # noqa: BLE001 - whatever it is, the samples of most data sets can be copied
+            return self._kept[number]
 
     def _drawn(self, number: int) -> Any:
         """A sample that is the same in every batch, and on every rank, although reading it may draw."""
@@ -93,6 +136,20 @@ class Samples:
         random.seed(seed)
         numpy.random.seed(seed)  # noqa: NPY002 - data sets draw from this one
         return _read(self._dataset, number)
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Whether the tensors, arrays and numbers of two samples are the same."""
+    return all(map(_equal, pytree.tree_leaves(one), pytree.tree_leaves(other)))
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        # What is no number is not equal to itself.
+        return one.shape == other.shape and bool(((one == other) | ((one != one) & (other != other))).all())
+    if isinstance(one, numpy.ndarray) and isinstance(other, numpy.ndarray):
+        return one.shape == other.shape and bool(numpy.all((one == other) | ((one != one) & (other != other))))
+    return not isinstance(one, int | float) or one == other or one != one
 
 
 def differing_sizes(samples: Samples) -> tuple[str, ...]:

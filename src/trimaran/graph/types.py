@@ -142,7 +142,7 @@ class Graph:
         regions: what tensor-parallel ranks can share, in order; each parameter is in the regions of all its readers, or
             in none
         stream: what lies between regions and can be split along sequences
-        whole: for operations with large weights that no region has, the reason
+        whole: for operations with large weights that are in no pair of layers, the reason
         behaviour: what the job was seen to do, beside what it computes; None: nobody has looked
     """
 

@@ -19,7 +19,7 @@ def offers_of(graph: Graph, *, devices: int, pins: Pins = NO_PINS) -> Offers:
     tensor: dict[int, tuple[Shard, ...]] = {}
     classifier: dict[int, tuple[Shard, ...]] = {}
     for ranks in range(2, devices + 1):
-        if "tp" not in pins.forbid and (shards := find_shards(graph, ranks)):
+        if "tp" not in pins.forbid and (shards := find_shards(graph, ranks, layers=pins.tp is not None)):
             tensor[ranks] = shards
         if "sharded" not in pins.forbid and (shards := find_classifier_shards(graph, ranks)):
             classifier[ranks] = shards

@@ -55,9 +55,9 @@ def objection(behaviour: Behaviour | None, strategy: Strategy) -> str | None:
             "in fp16 the loss is scaled before its weight is known: use a loss that is a mean over the samples, one "
             'device without microbatches, or precision="bf16"'
         )
-    # These are no differences that one could accept: the runtime has no way of doing it, or ranks wait for each other.
+    # These are no differences that one could accept: there is no way of doing it, or ranks would wait for each other.
     obstacle = update_obstacle(strategy, behaviour.optimizer, precision=behaviour.precision)
-    obstacle = obstacle or _gathering_obstacle(behaviour, strategy)
+    obstacle = obstacle or _too_small(behaviour, strategy) or _gathering_obstacle(behaviour, strategy)
     if obstacle or behaviour.accepted:
         return obstacle or None
     return difference(behaviour, strategy)
@@ -141,6 +141,21 @@ def _objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
         yield _why(seen, "in microbatches", seen.microbatches)
 
 
+def _too_small(seen: Behaviour, strategy: Strategy) -> str:
+    """Why the forward would fail on a part of a batch; empty: it would not."""
+    for batch in seen.batches:
+        # A batch of fewer samples than replicas is left out.
+        share = batch // strategy.dp
+        part = share // max(1, min(strategy.microbatches, share))
+        if 0 < part < seen.least:
+            which = "a global batch" if batch == seen.batches[0] else "the last batch of an epoch"
+            return (
+                f"batch norm in training needs {seen.least} samples, and {which} of {batch} leaves parts of {part}: "
+                "use another global batch, fewer parts, or Job.drop_last where it is the last"
+            )
+    return ""
+
+
 def _why(seen: Behaviour, what: str, difference: float | None) -> str:
     if seen.padded:
         return (
@@ -153,9 +168,16 @@ def _why(seen: Behaviour, what: str, difference: float | None) -> str:
             f"each forward changes {changed[0]} by the samples that it sees, or once more, so that "
             f"{what} a step ends with other values: use {_sees_all(seen)}, or update it in Job.on_step"
         )
+    if seen.reduction == "batch" and "data" in seen.path:
+        return (
+            f"the way that the forward takes depends on values of the batch, and {what} gradients differ by up to "
+            f"{_share(difference)}: decide for each sample (torch.where), or use one device without microbatches"
+        )
     return (
         f"the loss of a batch is not made of the losses of its parts: {what} gradients differ by up to "
-        f"{_share(difference)}; return (sum, weight) or give Job.loss_weight, if it is a mean over something"
+        f"{_share(difference)}. If it is a mean over something else than samples, give Job.loss_weight, or return "
+        "(sum, weight); if it compares samples, gather them in the loss "
+        "(torch.distributed.nn.functional.all_gather), or use one device without microbatches"
     )
 
 
@@ -165,4 +187,6 @@ def _sees_all(seen: Behaviour) -> str:
 
 def _share(difference: float | None) -> str:
     """A difference, of the largest gradient of the same tensor."""
-    return "an unknown part" if difference is None else f"{difference:.1g} of the largest"
+    if difference is None:
+        return "an unknown part"
+    return f"{difference:.1%} of the largest" if difference < 0.1 else f"{difference:.0%} of the largest"

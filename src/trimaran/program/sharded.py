@@ -3,14 +3,15 @@
     forward   ── column ── inside ── row ──●f0── norm ── column ── row ──●f1──
     backward  ──●g1── column ◀── inside ◀── row ◀── norm ◀──●g0── column ◀── row ◀──
 
-A region ends in a sum over the group (an embedding too, and a classifier in a gather), and in the backward it sums the
-gradient of each tensor that came in whole. They follow from the graph and the shards alone.
+A region ends in a sum over the group (an embedding too; a classifier, and a layer by itself, in a gather), and in the
+backward it sums the gradient of each tensor that came in whole. They follow from the graph and the shards alone.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from trimaran.graph.regions import Region, Split
-from trimaran.graph.types import Affine, Graph, Op, Parameter
+from trimaran.graph.regions import GATHERED, Region, Split
+from trimaran.graph.types import Affine, Graph, Op, Parameter, TensorSpec
 from trimaran.program.inner import Axis, Inner, Point
 from trimaran.program.shards import chosen_regions, chosen_stream, share_of, sharing_ranks
 from trimaran.program.types import Kind, Strategy
@@ -105,7 +106,10 @@ def own_parameters(graph: Graph, strategy: Strategy) -> frozenset[str]:
 def _sample_exchanges(
     graph: Graph, ops: Sequence[Op], strategy: Strategy, samples: int, kind: Kind
 ) -> tuple[Inner, ...]:
-    """Samples gathered in front of a region that replicas share, and results scattered behind it."""
+    """Samples gathered in front of a region that replicas share, and results scattered behind it.
+
+    What each has drawn for its samples, in training, is gathered too: masks of a byte an element.
+    """
     here = {op.id: place for place, op in enumerate(ops)}
     regions = [region for region in chosen_regions(graph, strategy) if region.name in here]
     specs = {spec.name: spec for spec in (*graph.inputs, *(spec for op in graph.ops for spec in op.outputs))}
@@ -120,21 +124,29 @@ def _sample_exchanges(
         outs += [(row, outputs[row]) for row in region.rows]
     every = samples * strategy.dp
     if kind in _FORWARDS:
-        found = [(here[op], Kind.ALL_GATHER, Point(op=op, before=True), spec) for op, spec in ins]
-        found += [(here[op], Kind.REDUCE_SCATTER, Point(op=op), spec) for op, spec in outs]
+        found = [(here[op], Kind.ALL_GATHER, Point(op=op, before=True), spec.nbytes.at(every)) for op, spec in ins]
+        found += [(here[op], Kind.REDUCE_SCATTER, Point(op=op), spec.nbytes.at(every)) for op, spec in outs]
+        if kind is Kind.FORWARD:
+            drawn = [(name, math.prod(_features(outputs[name]))) for region in regions for name in region.draws]
+            found += [(here[op], Kind.ALL_GATHER, Point(op=op), every * features) for op, features in drawn]
         letter = "x"
     elif kind in _BACKWARDS:
         wanted = [(op, spec) for op, spec in ins if spec.requires_grad]
-        found = [(-here[op], Kind.ALL_GATHER, Point(op=op, before=True), spec) for op, spec in outs]
-        found += [(-here[op], Kind.REDUCE_SCATTER, Point(op=op), spec) for op, spec in wanted]
+        found = [(-here[op], Kind.ALL_GATHER, Point(op=op, before=True), spec.nbytes.at(every)) for op, spec in outs]
+        found += [(-here[op], Kind.REDUCE_SCATTER, Point(op=op), spec.nbytes.at(every)) for op, spec in wanted]
         letter = "y"
     else:
         return ()
     found.sort(key=lambda exchange: exchange[0])
     return tuple(
-        _stop(f"{letter}{number}", how, point, round(spec.nbytes.at(every)), "replicas")
-        for number, (_, how, point, spec) in enumerate(found)
+        _stop(f"{letter}{number}", how, point, round(nbytes), "replicas")
+        for number, (_, how, point, nbytes) in enumerate(found)
     )
+
+
+def _features(spec: TensorSpec) -> Iterator[int]:
+    """Its sizes but that of samples."""
+    return (size for size in spec.shape[1:] if isinstance(size, int))
 
 
 def _splits(graph: Graph, strategy: Strategy) -> Iterator[tuple[Region, Split]]:
@@ -169,7 +181,7 @@ class _Sharing:
             for name in region.rows:
                 how = Kind.REDUCE_SCATTER if name in self._stream.sources else Kind.ALL_REDUCE
                 found.append((how, name, False, self._output(name)))
-            for name in region.columns if region.kind == "head" else ():
+            for name in region.columns if region.kind in GATHERED else ():
                 # Shares are gathered at the size of the largest.
                 nbytes = round(self._output(name) * share_of(region, self._ranks) * self._ranks)
                 found.append((Kind.ALL_GATHER, name, False, nbytes))

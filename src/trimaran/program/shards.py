@@ -6,28 +6,30 @@ find_shards(graph, 4) ──▶ Strategy(tp=4, shards=...) ──▶ chosen_regi
 from collections.abc import Iterator
 
 from trimaran.errors import InputError
-from trimaran.graph.regions import Region, Stream, share_bounds
+from trimaran.graph.regions import Region, RegionKind, Stream, share_bounds
 from trimaran.graph.types import Graph
 from trimaran.graph.use import is_whole
 from trimaran.program.segments import segment_ops
 from trimaran.program.types import Shard, ShardStyle, Strategy
 
 
-def find_shards(graph: Graph, ranks: int, *, sequence: bool = False) -> tuple[Shard, ...]:
+def find_shards(graph: Graph, ranks: int, *, sequence: bool = False, layers: bool = False) -> tuple[Shard, ...]:
     """All that so many ranks can share of a network.
 
     Args:
         graph: the network
         ranks: of a tensor-parallel group
         sequence: what lies between too, where the graph allows it: norms and dropouts on parts of sequences
+        layers: of a network without pairs of layers the layers one by one, each with a gather behind it. They save
+            memory and seldom time, so they are for those who ask for a tensor-parallel group
 
     Returns:
         Its sharded operations, in the order of the graph; none where nothing can be shared. `Graph.whole` and
         `why_not` say why.
     """
-    fitting = [region for region in graph.regions if region.fits(ranks)]
+    fitting = [region for region in graph.regions if region.fits(ranks) and (layers or region.kind != "layer")]
     kept = [region for region in fitting if _is_agreed(graph, region, fitting)]
-    if ranks < 2 or all(region.kind in ("embedding", "head") for region in kept):
+    if ranks < 2 or all(region.kind in _vocabulary(graph, layers) for region in kept):
         # The vocabulary alone is not worth a group.
         return ()
     order = {op.id: place for place, op in enumerate(graph.ops)}
@@ -35,6 +37,12 @@ def find_shards(graph: Graph, ranks: int, *, sequence: bool = False) -> tuple[Sh
     if sequence and len(kept) == len(graph.regions) and graph.stream.length and graph.stream.length % ranks == 0:
         shards += [Shard(op=op, style="sequence") for op in graph.stream.ops]
     return tuple(sorted(shards, key=lambda shard: order[shard.op]))
+
+
+def _vocabulary(graph: Graph, layers: bool) -> frozenset[RegionKind]:
+    """Kinds of regions that do not make a group by themselves."""
+    paired = any(region.kind in ("pair", "attention") for region in graph.regions)
+    return frozenset({"embedding"}) if layers and not paired else frozenset({"embedding", "head"})
 
 
 def find_classifier_shards(graph: Graph, replicas: int) -> tuple[Shard, ...]:
@@ -55,7 +63,7 @@ def find_classifier_shards(graph: Graph, replicas: int) -> tuple[Shard, ...]:
 
 def why_not(graph: Graph, ranks: int) -> str:
     """Why so many ranks can share nothing, in a sentence; empty where they can."""
-    if find_shards(graph, ranks):
+    if find_shards(graph, ranks, layers=True):
         return ""
     pairs = [region for region in graph.regions if region.kind in ("pair", "attention")]
     if pairs:
@@ -66,7 +74,7 @@ def why_not(graph: Graph, ranks: int) -> str:
         return f"no pair of layers of {graph.name} can be shared: {name}: {reason}"
     if is_whole(graph):
         return f"{graph.name} could not be captured, and is one operation of which no layer is known"
-    return f"{graph.name} has no pair of linear layers with only elementwise operations or heads between them"
+    return f"{graph.name} has no linear layers or convolutions that {ranks} ranks can share"
 
 
 def chosen_regions(graph: Graph, strategy: Strategy) -> tuple[Region, ...]:

@@ -98,6 +98,7 @@ def assemble(
         levels=_open_levels(strategy, program, world=world, channels=channels, in_flight=in_flight, recorder=recorder),
         used=part.used,
         never=part.never,
+        per_sample=job.loss_weight is not None,
     )
     noise = None
     if gradient_noise:

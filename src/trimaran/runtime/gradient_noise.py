@@ -134,12 +134,13 @@ class GradientNoise:
         self._scales = step >= _BEGUN
 
     @torch.no_grad()
-    def settle(self, state: State, divisor: torch.Tensor | None) -> None:
+    def settle(self, state: State, divisor: torch.Tensor | None, weights: torch.Tensor | None = None) -> None:
         """The gradients of a step are those of the global batch, and nothing has been clipped yet.
 
         Args:
             state: of the step
             divisor: what the gradients of the pieces are still to be divided by; None: they are scaled
+            weights: sum of the weights of the loss; None: its weights are the samples
         """
         if not self._armed:
             return
@@ -154,7 +155,7 @@ class GradientNoise:
         unscaled = float(self._pieces.unscaled + whole.unscaled + (not self._scales))
         device = max((one.device for one in noted), key=lambda device: device.type != "cpu")
         row = torch.stack(
-            [one.to(device) for one in (*noted, _share(state, divisor), torch.tensor(unscaled, dtype=torch.float64))]
+            [one.to(device) for one in (*noted, _share(state, weights), torch.tensor(unscaled, dtype=torch.float64))]
         )
         self._rows.append((state.number, state.samples, row))
         self._pieces = _Squares()
@@ -260,13 +261,13 @@ class _Squares:
         return plain, scaled
 
 
-def _share(state: State, divisor: torch.Tensor | None) -> torch.Tensor:
+def _share(state: State, weights: torch.Tensor | None) -> torch.Tensor:
     """What this rank adds to the sum of (n_k / N)²: nothing where it has no losses, so that a replica counts once."""
     if not state.terms:
         return torch.zeros((), dtype=torch.float64)
-    if divisor is None:
+    if weights is None:
         return torch.tensor(sum((size / state.samples) ** 2 for size in state.sizes), dtype=torch.float64)
-    return (torch.stack([term.weight for term in state.terms]) / divisor).square().sum()
+    return (torch.stack([term.weight for term in state.terms]) / weights).square().sum()
 
 
 def _observation(step: int, samples: int, row: Sequence[float]) -> Observation | None:

@@ -8,8 +8,9 @@ only when all have equally many samples.
 
 A loss that returns `(sum, weight)`, such as a mean over tokens that are not padding, has L = (sum of sums) / (sum of
 weights), and the divisor is known only when all ranks have been heard. Its sums are propagated as they are, and
-gradients are divided once, before the update. So are those of a loss whose weight `Job.loss_weight` gives: its sum is
-the loss times the weight.
+gradients are divided once, before the update. A loss whose weight w `Job.loss_weight` gives is such a mean too: each
+microbatch's is multiplied by w_m / N, and gradients are divided by (sum of weights) / N. That is 1, and nothing is
+divided, where as many elements count as there are samples, as with labels of which none is ignored.
 
 A loss that is a sum over samples (`Job.loss_weight` is `SUMMED`) adds up as it is.
 """
@@ -31,7 +32,8 @@ class LossTerm:
     Attributes:
         total: its part of the sum, detached, fp64
         weight: its part of the divisor of the loss, fp64
-        weighted: gradients are divided by the sum of the weights; False: they are scaled already
+        weighted: gradients are divided by the sum of the weights, where `Job.loss_weight` gives them by that over the
+            samples; False: they are scaled already
     """
 
     total: torch.Tensor
@@ -75,8 +77,10 @@ def loss_term(job: Job, output: Any, batch: Any, *, samples: int, of: int) -> tu
     if job.loss_weight is not None:
         weight = _on_device(job.loss_weight(batch), mean.device)
         # The mean over nothing is no number, and adds nothing.
-        total = torch.where(weight > 0, mean * weight.to(mean.dtype), torch.zeros_like(mean))
-        return total, LossTerm(total=total.detach().double(), weight=weight, weighted=True)
+        nothing = torch.zeros_like(mean)
+        root = torch.where(weight > 0, mean * (weight / of).to(mean.dtype), nothing)
+        total = torch.where(weight > 0, mean.detach().double() * weight, nothing.double())
+        return root, LossTerm(total=total, weight=weight, weighted=True)
     weight = _on_device(samples, mean.device)
     return mean * (samples / of), LossTerm(total=mean.detach().double() * samples, weight=weight, weighted=False)
 

@@ -54,6 +54,7 @@ class Reductions:
         levels: adds up buckets of gradients within nodes and then across them; None: all replicas at once
         used: which parameters got a gradient here; None: the same ones on all replicas
         never: parameters that have no gradient on any rank
+        per_sample: weighted losses are scaled by the samples already (`Job.loss_weight`)
 
     Attributes:
         losses: sums of losses and metrics
@@ -73,6 +74,7 @@ class Reductions:
         buffers: Mapping[int, Sequence[torch.Tensor]],
         homed: Mapping[str, Sequence[torch.nn.Parameter]],
         scaler: LossScaler | None = None,
+        per_sample: bool = False,
         wire: Wire | None = None,
         levels: Levels | None = None,
         used: Used | None = None,
@@ -87,6 +89,7 @@ class Reductions:
         self._buffers = buffers
         self._homed = homed
         self._scaler = scaler
+        self._per_sample = per_sample
         self._wire = wire
         self._levels = levels
         self._used = used
@@ -293,17 +296,20 @@ class Reductions:
             self._drop_unused(self._used, state)
         for parameter in self._never:
             parameter.grad = None
-        divisor = None
+        divisor = weights = None
         if self._agree_on_weighted(state):
             self._in_flight.wait(f"{Kind.ALL_REDUCE}#loss")
             before = self._recorder.stamp()
-            divisor = self.losses.mean(state)[1]
-            self._updater.divide(divisor)
+            weights = self.losses.mean(state)[1]
+            divisor = weights / state.samples if self._per_sample else weights
+            # To ask a GPU would be to wait for it.
+            if self._world.device != "cpu" or float(divisor) != 1.0:
+                self._updater.divide(divisor)
             self._recorder.add(Kind.UPDATE, COMPUTE, before, self._recorder.stamp())
         if self._scaler is not None:
             self._scaler.unscale(self._updater.gradients())
         if self.gradient_noise is not None:
-            self.gradient_noise.settle(state, divisor)
+            self.gradient_noise.settle(state, divisor, weights)
         if self.settled is not None:
             self.settled()
 

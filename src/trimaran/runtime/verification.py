@@ -253,11 +253,11 @@ class Verifier:
         batches = plain.microbatches(epoch, index)
         expected = plain.gradients(batches, states)
         coarse = self._strategy.tp > 1 or bool(self._strategy.shards) or self._strategy.execution == "compiled"
-        if expected.draws and (coarse or self._strategy.pp > 1):
+        if expected.draws and (self._strategy.execution == "compiled" or self._strategy.pp > 1):
             raise InputError(
                 f"the model draws random numbers in its forward, and under {self._strategy.name} parts of it draw "
-                "streams of their own, which one process cannot repeat: verify with dropout 0, or a plan of replicas "
-                "(--forbid pp --forbid tp)"
+                "streams of their own, which one process cannot repeat: verify with dropout 0, or a plan "
+                "without stages (--forbid pp)"
             )
         if expected.draws or plain.mixes_samples:
             why = "it draws random numbers" if expected.draws else "batch norm depends on the division of a batch"

@@ -40,12 +40,14 @@ class KindVerdict:
 
     Attributes:
         kind: of plan
-        exact: it does
-        reason: why not; empty where it does
+        exact: it does, as far as was seen
+        known: it was looked at
+        reason: why not, or why it is not known; empty where it is exact
     """
 
     kind: str
     exact: bool
+    known: bool = True
     reason: str = ""
 
 
@@ -92,19 +94,33 @@ def check_job(source: JobSource) -> Checked:
     job = source.make()
     graph = gathering_confirmed(source, capture_and_look(job).graph, ranks=2)
     behaviour = graph.behaviour or Behaviour()
+    kinds = tuple(_verdict(kind, graph, behaviour) for kind in KINDS)
+    told = "\n".join(one.reason for one in kinds)
     return Checked(
         job=source.reference,
-        seen=tuple(_seen(job, graph, behaviour)),
-        kinds=tuple(_verdict(kind, graph, behaviour) for kind in KINDS),
+        seen=tuple(one for one in _seen(job, graph, behaviour) if one.what != "graph" or one.found not in told),
+        kinds=kinds,
         behaviour=behaviour,
     )
 
 
 def _verdict(kind: str, graph: Graph, behaviour: Behaviour) -> KindVerdict:
-    found = objection(behaviour, KINDS[kind])
+    strategy = KINDS[kind]
+    found = objection(behaviour, strategy)
     if found is None and kind in GRAPH_KINDS:
         found = _restricted(kind, graph)
-    return KindVerdict(kind=kind, exact=found is None, reason=found or "")
+    if found is not None:
+        return KindVerdict(kind=kind, exact=False, reason=found)
+    divided = strategy.dp > 1 or strategy.microbatches > 1
+    if divided and behaviour.reduction == "unknown":
+        why = behaviour.not_looked or "the loss was no finite number on any batch that was looked at"
+        return KindVerdict(
+            kind=kind,
+            exact=False,
+            known=False,
+            reason=f"{why}; `trimaran train --verify` compares the first steps with one process",
+        )
+    return KindVerdict(kind=kind, exact=True)
 
 
 def _restricted(kind: str, graph: Graph) -> str | None:
@@ -112,16 +128,47 @@ def _restricted(kind: str, graph: Graph) -> str | None:
     if kind == "tensor parallel":
         if graph.regions:
             return None
-        why = next(iter(graph.whole.values()), "") or next(iter(graph.notes), "")
+        why = _plainly(next(iter(graph.whole.values()), "") or next(iter(graph.notes), ""))
         return f"no operations whose tensors ranks can share{f': {why}' if why else ''}"
     if graph.cuts:
         return None
-    return f"the network cannot be cut: {next(iter(graph.notes), 'it is one operation')}"
+    return f"the network cannot be cut: {_plainly(next(iter(graph.notes), 'it is one operation'))}"
+
+
+_TRACED = "torch.export could not trace it: "
+
+_PLAIN = (
+    ("data-dependent expression", "its forward branches on values of tensors, and a graph has one branch"),
+    ("Constraints violated", "torch.export traces it for one batch size only: something in it is made for that size"),
+    ("generator of Python or NumPy", "its forward draws from Python's or NumPy's generator: draw with torch"),
+    (
+        "its results differ from the model's",
+        "its graph gives other results: a forward that writes to its input, or to state beside buffers, has none",
+    ),
+    ("fake tensor in the exported program", "gradients are computed in its forward"),
+)  # fmt: skip
+"""What torch says, and what is meant."""
+
+
+def _plainly(note: str) -> str:
+    """A note of a graph, short."""
+    _, found, why = note.partition(_TRACED)
+    why = why if found else note.removeprefix("no pipeline: ")
+    return next((text for key, text in _PLAIN if key in why), why)
 
 
 def _seen(job: Job, graph: Graph, of: Behaviour) -> "list[Seen]":
-    rows = [_mode(of), _loss(job, of), _batches(of), _gradients(of), _draws(of), _buffers(of), _parameters(of)]
-    rows.append(_optimizer(of))
+    rows = [_mode(of), _loss(job, of), _batches(of), _samples(job, of), _gradients(of), _draws(of), _branches(of)]
+    rows += [_buffers(of), _parameters(of), _optimizer(of)]
+    if of.loss_parameters:
+        held = set(of.optimizer.extra)
+        not_held = [name for name in of.loss_parameters if f"{name} of the loss" not in held]
+        found = f"has parameters that the model has not: {_some(of.loss_parameters)}"
+        found += "; the optimizer does not hold them, so they are not trained" if not_held else ""
+        rows.append(Seen(what="loss", found=f"{found}; to train them under any plan, put them into the model",
+                         unusual=True))  # fmt: skip
+    if of.changed_inputs:
+        rows.append(Seen(what="inputs", found=f"written to by the forward: {_some(of.changed_inputs)}", unusual=True))
     if of.hooked:
         rows.append(Seen(what="hooks", found=f"of yours on {_some(of.hooked)}", unusual=True))
     if of.inner_backward:
@@ -130,8 +177,10 @@ def _seen(job: Job, graph: Graph, of: Behaviour) -> "list[Seen]":
         )
     if of.compiled:
         rows.append(Seen(what="compiled", found="the factory returns a compiled model", unusual=True))
-    rows += [Seen(what="graph", found=note, unusual=True) for note in graph.notes]
-    if of.not_looked:
+    rows += [Seen(what="graph", found=_plainly(note), unusual=True) for note in graph.notes]
+    if of.part_failed:
+        rows.append(Seen(what="small batches", found=f"fails on {of.part_failed}", unusual=True))
+    elif of.not_looked:
         rows.append(Seen(what="not looked at", found=of.not_looked, unusual=True))
     return rows
 
@@ -139,7 +188,7 @@ def _seen(job: Job, graph: Graph, of: Behaviour) -> "list[Seen]":
 def _mode(of: Behaviour) -> Seen:
     found = ["training"]
     if of.returned_in_evaluation:
-        found = ["Job.model returns it in evaluation mode; it is trained in training mode"]
+        found = ["Job.model returns the model in evaluation mode; it is trained in training mode"]
     if of.kept_in_evaluation:
         found.append(f"stays in evaluation mode: {_some(of.kept_in_evaluation)}")
     if of.own_train:
@@ -148,22 +197,22 @@ def _mode(of: Behaviour) -> Seen:
 
 
 def _loss(job: Job, of: Behaviour) -> Seen:
-    parts = "" if of.microbatches is None else f" (gradients of parts add up to {max(of.microbatches, 0.0):.1g})"
+    parts = "" if of.replicas is None or not of.replicates else f" (parts add up, to {of.tolerance:.0g})"
     texts = {
         "mean": f"mean over the samples{parts}",
         "weight": f"mean over {'' if of.weight is None else of.weight.text}{parts}",
         "sum": f"sum over the samples{parts}",
         "pair": f"(sum, weight){parts}",
         "given": f"mean over what Job.loss_weight says{parts}",
-        "batch": "not made of the losses of parts of a batch",
-        "gathers": "looks at the whole batch; gathers across ranks",
+        "batch": "no mean that was tried: the gradients of parts do not add up",
+        "gathers": "looks across samples, and gathers them from all ranks",
         "unknown": "not known",
     }
     text = texts[of.reduction]
     if of.reduction == "batch" and of.padded:
-        text = "changes with the padding of a batch"
+        text = "changes with the padding of a batch: the gradients of parts do not add up"
     if of.reduction == "batch" and of.replicas is not None:
-        text += f": gradients differ by {of.replicas:.1g} of the largest"
+        text += f", they differ by {_percent(of.replicas)} of the largest"
     return Seen(what="loss", found=text, unusual=of.reduction != "mean")
 
 
@@ -172,10 +221,27 @@ def _batches(of: Behaviour) -> Seen:
     if of.sizes:
         found.append(f"sizes differ from batch to batch: {_some(of.sizes)}")
     if not of.sliceable:
-        found.append("no dim of all tensors counts the samples")
+        found.append(
+            "cannot be sliced, as they hold more than tensors"
+            if of.others
+            else "cannot be sliced: tensors' first dims do not all count the samples"
+        )
     if of.others:
-        found.append(f"holds {_some(of.others)}")
+        found.append(f"hold {_some(of.others)}")
     return Seen(what="batches", found="; ".join(found) or "tensors of one size", unusual=bool(found))
+
+
+def _samples(job: Job, of: Behaviour) -> Seen:
+    found = []
+    if of.stream:
+        found.append("a stream: each process reads it")
+    if job.sampler is not None:
+        found.append("in the order of Job.sampler")
+    if of.data_draws:
+        found.append("the data set draws: a sample differs when it is read again")
+    if of.collate_draws:
+        found.append("Job.collate draws: a batch differs when it is made again")
+    return Seen(what="samples", found="; ".join(found) or "fixed, in random order", unusual=bool(found))
 
 
 def _gradients(of: Behaviour) -> Seen:
@@ -192,15 +258,19 @@ def _gradients(of: Behaviour) -> Seen:
 def _draws(of: Behaviour) -> Seen:
     found = []
     if of.draws:
-        found.append("of torch's generator")
+        found.append("the forward or the loss draws with torch, beside dropout")
     if of.host_draws:
-        found.append("of Python's or NumPy's generator")
+        found.append("the forward or the loss draws from Python's or NumPy's generator")
+    return Seen(what="random draws", found="; ".join(found) or "none beside dropout", unusual=bool(found))
+
+
+def _branches(of: Behaviour) -> Seen:
+    found = []
     if "seed" in of.path:
-        found.append("the forward goes other ways under another seed")
+        found.append("other operations under another seed")
     if "data" in of.path:
-        found.append("the forward goes other ways with other data")
-    unusual = of.host_draws or bool(of.path)
-    return Seen(what="random draws", found="; ".join(found) or "none beside dropout", unusual=unusual)
+        found.append("other operations with other data")
+    return Seen(what="branches", found="; ".join(found) or "none seen", unusual=bool(found))
 
 
 def _buffers(of: Behaviour) -> Seen:
@@ -209,7 +279,7 @@ def _buffers(of: Behaviour) -> Seen:
         found.append(f"batch norm: {_some(of.batch_norms)}")
     changed = (*of.buffers, *of.written)
     if changed:
-        found.append(f"changed by a forward: {_some(changed)}")
+        found.append(f"changed by each forward: {_some(changed)}")
     return Seen(what="buffers", found="; ".join(found) or "none that change", unusual=bool(changed))
 
 
@@ -227,10 +297,12 @@ def _optimizer(of: Behaviour) -> Seen:
     if traits.needs_closure:
         found.append("its step needs a closure")
     if traits.missing:
-        found.append(f"does not hold {_some(traits.missing)}")
+        found.append(f"does not hold {_some(traits.missing)}: not trained")
     if traits.extra or traits.foreign:
-        found.append(f"holds others than it was given: {_some((*traits.extra, *traits.foreign))}")
-    if not traits.separable:
+        found.append(f"holds others than it was given: {_some(traits.extra)}")
+    if traits.needs_closure or traits.extra:
+        pass
+    elif not traits.separable:
         found.append(f"looks across parameters: {traits.reason}")
     elif not traits.elementwise:
         found.append(f"needs whole parameters: {traits.reason}")
@@ -241,6 +313,11 @@ def _optimizer(of: Behaviour) -> Seen:
     if traits.needs_metric:
         found.append("the schedule follows a metric")
     return Seen(what="optimizer", found="; ".join(found), unusual=len(found) > 1)
+
+
+def _percent(share: float) -> str:
+    """A share of a gradient."""
+    return "more than all" if not share <= 10.0 else f"{share:.1%}" if share < 0.1 else f"{share:.0%}"
 
 
 def _some(names: tuple[str, ...]) -> str:

@@ -8,6 +8,7 @@ import dataclasses
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
@@ -18,6 +19,8 @@ from trimaran.graph.types import Graph
 from trimaran.job import Job
 from trimaran.networks.alexnet import AlexNet
 from trimaran.networks.gpt2 import Gpt2
+from trimaran.planner import Pins
+from trimaran.planner.offers import offers_of
 from trimaran.program.lower import lower
 from trimaran.program.sharded import gradient_sums, own_parameters, sharded_bytes
 from trimaran.program.shards import check_shards, find_classifier_shards, find_shards, why_not
@@ -106,11 +109,12 @@ def test_replicas_share_a_classifier_by_exchanging_samples(alexnet: Graph) -> No
     own = own_parameters(alexnet, strategy)
     assert own == {"classifier.1.weight", "classifier.1.bias", "classifier.4.weight"}
     found = exchanged(alexnet, strategy)
-    # 4 samples of 8 x 36 features go in, 4 of 128 come out; the buckets have all but the shares.
+    # 4 samples of 8 x 36 features go in, 4 of 128 come out, of masks between them too; the buckets have all but shares.
     into, out = 4 * 288 * 4, 4 * 128 * 4
     assert [entry for entry in found if entry[0][0] in "xy"] == [
         ("x0", "AG", into),
-        ("x1", "RS", out),
+        ("x1", "AG", 4 * 128),
+        ("x2", "RS", out),
         ("y0", "AG", out),
         ("y1", "RS", into),
     ]
@@ -125,6 +129,29 @@ def test_marks_stand_still_for_each_sum(gpt: Graph) -> None:
         ("wte", "0AR0#f0"),
         ("h.0.attn.outer", "0AR0#f1"),
     ]
+
+
+@pytest.fixture(scope="module")
+def channels() -> Graph:
+    """A convolution of 8 channels over 4 x 4 pixels and a layer of 5 outputs, with a norm of all channels between."""
+    data = TensorDataset(torch.zeros(8, 3, 4, 4), torch.zeros(8, dtype=torch.long))
+    layers = [nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(128, 5)]
+    return capture(job(lambda: nn.Sequential(*layers), data)).graph
+
+
+def test_layers_by_themselves_end_in_gathers_and_are_for_those_who_ask(channels: Graph) -> None:
+    """Channels: 4 x 8 x 16 x 4 bytes. Outputs: two shares of 3 of the 5, 4 x 6 x 4. What the layer reads is as large
+    as the channels; what the convolution reads has no gradient."""
+    assert find_shards(channels, 2) == ()
+    assert not offers_of(channels, devices=2).tensor
+    shards = find_shards(channels, 2, layers=True)
+    assert offers_of(channels, devices=2, pins=Pins(tp=2)).tensor == {2: shards}
+    assert [(shard.op, shard.style) for shard in shards] == [("0", "column"), ("3", "column")]
+    strategy = Strategy(tp=2, shards=shards)
+    assert exchanged(channels, strategy) == [("f0", "AG", 2048), ("f1", "AG", 96), ("g0", "AR", 2048)]
+    assert sharded_bytes(channels, strategy) == {"0.weight": 432, "0.bias": 16, "3.weight": 1536, "3.bias": 12}
+    # Of 5 outputs over 4 ranks the last would have none.
+    assert [shard.op for shard in find_shards(channels, 4, layers=True)] == ["0"]
 
 
 def test_wrong_shards_are_refused(gpt: Graph) -> None:

@@ -1,8 +1,15 @@
-"""What ranks that share tensors have of a parameter, and what they draw."""
+"""What ranks that share tensors have of a parameter, and what they cannot draw."""
 
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
 import torch
 
-from trimaran.runtime.tensor.layers import Draws, take_share
+from trimaran.errors import InputError
+from trimaran.graph.sharding.drawing import Draw
+from trimaran.runtime.tensor.draws import WholeDraws, check_attention_draws
+from trimaran.runtime.tensor.sums import take_share
 
 
 def test_shares_of_fused_sections_have_a_part_of_each() -> None:
@@ -12,17 +19,32 @@ def test_shares_of_fused_sections_have_a_part_of_each() -> None:
     assert shares[1].tolist() == [[2, 3], [8, 9], [10, 11]]
 
 
-def test_a_rank_draws_its_own_numbers_inside_and_the_same_as_others_outside() -> None:
-    drawn = []
-    for shard in range(2):
-        torch.manual_seed(5)
-        draws = Draws(seed=shard, device=torch.device("cpu"))
-        before = torch.rand(2)
-        with draws.own():
-            first = torch.rand(2)
-        with draws.own():
-            second = torch.rand(2)
-        drawn.append((before, first, second, torch.rand(2)))
-    same = [bool(torch.equal(one, other)) for one, other in zip(*drawn, strict=True)]
-    assert same == [True, False, False, True]
-    assert not torch.equal(drawn[0][1], drawn[0][2])
+def test_dropout_of_attention_in_fused_kernels_is_refused_with_the_way_out() -> None:
+    check_attention_draws(torch.device("cpu"), "fp32", "attention")
+    check_attention_draws(torch.device("cuda"), "fp64", "attention")
+    with pytest.raises(InputError, match=r"attention is drawn inside of a fused kernel on cuda.*--forbid tp"):
+        check_attention_draws(torch.device("cuda"), "bf16", "attention")
+
+
+@pytest.mark.parametrize("shard", [0, 1])
+def test_a_share_is_dropped_as_that_of_the_whole(shard: int) -> None:
+    """`native_dropout`, which is what dropout is on GPUs: the output, the mask and the gradient."""
+    order, sections = (1, 0, 2), (4, 8)
+    whole = torch.randn(5, 3, 12, dtype=torch.float64, requires_grad=True)
+    torch.manual_seed(5)
+    expected, mask = torch.native_dropout(whole.permute(order).contiguous().permute(order), 0.3, True)
+    expected.square().sum().backward()
+    group: Any = SimpleNamespace(size=2, shard=shard)
+    share = take_share(whole.detach(), 2, sections, 2, shard).requires_grad_()
+    torch.manual_seed(5)
+    with WholeDraws(group, Draw(right=-1, sections=sections, order=order)):
+        found, own = torch.native_dropout(share, 0.3, True)
+    found.square().sum().backward()
+    after = torch.rand(1)
+    assert torch.equal(own, take_share(mask, 2, sections, 2, shard))
+    torch.testing.assert_close(found, take_share(expected, 2, sections, 2, shard), rtol=1e-14, atol=0)
+    assert whole.grad is not None
+    torch.testing.assert_close(share.grad, take_share(whole.grad, 2, sections, 2, shard), rtol=1e-14, atol=0)
+    torch.manual_seed(5)
+    torch.native_dropout(whole.detach(), 0.3, True)
+    assert torch.equal(after, torch.rand(1)), "the generator is where that of one process is"

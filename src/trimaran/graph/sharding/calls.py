@@ -18,7 +18,10 @@ _ENDLESS = 2**62  # torch's end of a slice that has none is beyond
 
 
 def mark_shapes(graph: fx.Graph, seen: Walk) -> None:
-    """Keep on every node what the rules ask for: `meta["shape"]`, `meta["wants_gradient"]`, `meta["place"]`.
+    """Keep on every node what the rules ask for.
+
+    It is `meta["shape"]`, `meta["wants_gradient"]`, `meta["place"]`, and `meta["order"]` of tensors that do not lie in
+    memory as their dimensions are numbered.
 
     Args:
         graph: of a flow
@@ -29,6 +32,9 @@ def mark_shapes(graph: fx.Graph, seen: Walk) -> None:
         value = seen.values.get(node)
         if isinstance(value, torch.Tensor):
             node.meta["shape"] = tuple(value.shape)
+            if not value.is_contiguous():
+                steps = torch.empty_like(value).stride()  # the user's may have gaps, or be a broadcast
+                node.meta["order"] = tuple(sorted(range(len(steps)), key=lambda dim: -steps[dim]))
         node.meta["wants_gradient"] = any(tensor.requires_grad for tensor in tensors_in(value))
 
 
@@ -47,6 +53,11 @@ def shape_of(node: fx.Node) -> tuple[int, ...]:
     """Its shape, for the batch with which the flow was looked at."""
     shape: tuple[int, ...] = node.meta["shape"]
     return shape
+
+
+def dims_in_memory(node: fx.Node) -> tuple[int, ...] | None:
+    """Its dimensions as a tensor like it has them in memory, the slowest first; None: as they are numbered."""
+    return node.meta.get("order")
 
 
 def interior(node: fx.Node) -> list[tuple[str, tuple[Any, ...], dict[str, Any]]]:
@@ -93,20 +104,27 @@ def operation_name(node: fx.Node, owner: nn.Module) -> str:
 
 def arguments_of(node: fx.Node) -> dict[str, Any]:
     """Its arguments by name, with the defaults of its schema; of a leaf module, those of its one operation."""
+    schema = overload_of(node)._schema
     if node.op == "call_module":
-        (text,) = node.meta["interior"]
         _, values, keywords = interior(node)[0]
-        packet, _, overload = text.partition("(")[0].removeprefix("aten.").partition(".")
-        schema = getattr(getattr(torch.ops.aten, packet), overload)._schema
         tensors = iter(node.all_input_nodes)
         values = tuple(next(tensors, None) if value == "_" else value for value in values)
     else:
-        schema, values, keywords = node.target._schema, node.args, dict(node.kwargs)  # type: ignore[union-attr]
+        values, keywords = node.args, dict(node.kwargs)
     found: dict[str, Any] = {}
     for position, argument in enumerate(schema.arguments):
         default = argument.default_value if argument.has_default_value() else None
         found[argument.name] = values[position] if position < len(values) else keywords.get(argument.name, default)
     return found
+
+
+def overload_of(node: fx.Node) -> Any:
+    """The operation of torch that a node calls; of a leaf module, its one operation."""
+    if node.op != "call_module":
+        return node.target
+    (text,) = node.meta["interior"]
+    packet, _, overload = text.partition("(")[0].removeprefix("aten.").partition(".")
+    return getattr(getattr(torch.ops.aten, packet), overload)
 
 
 def is_endless(end: Any) -> bool:

@@ -1,7 +1,8 @@
 """The regions of a network: what tensor-parallel ranks can share, found from its dataflow graph.
 
 Every linear layer, in order, is tried as the start of a region (`growing`); embeddings, and linear layers with more
-outputs than inputs that start none, can be split by the entries of their vocabulary. A parameter that several
+outputs than inputs that start none, can be split by the entries of their vocabulary. Where no layer starts one, each
+linear layer and each convolution is split by its outputs, which are gathered at once. A parameter that several
 operations read is split for all of them or for none.
 """
 
@@ -9,9 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from torch import fx, nn
 
-from trimaran.graph.regions import Entry, Region, Split, Stream
+from trimaran.graph.regions import Entry, Region, RegionKind, Split, Stream
 from trimaran.graph.sharding.atomic import Attention, attention_of
 from trimaran.graph.sharding.calls import shape_of
+from trimaran.graph.sharding.convolutions import Convolution, convolution_of
 from trimaran.graph.sharding.growing import Growth
 from trimaran.graph.sharding.linears import Linear, Lookup, linear_of, lookup_of
 from trimaran.graph.sharding.seeding import grow
@@ -33,13 +35,16 @@ def find_regions(
         names: of each parameter in the graph, by the identity of the tensor
 
     Returns:
-        The regions, in the order of the graph; the stream between them; and for each layer that is in no region, the
+        The regions, in the order of the graph; the stream between them; and for each layer that is in no pair, the
         reason.
     """
     found = _Finder(flow, model, ops, names)
     for node in flow.graph.nodes:
         found.visit(node)
     regions = found.agreed()
+    if all(region.kind in ("embedding", "head") for region in regions):
+        # Gathers are of whole sequences: there is no stream between them.
+        return found.with_layers(regions), Stream(), found.whole
     try:
         streaming = start_streaming(flow, regions)
         stream = Stream() if streaming is None else describe_stream(streaming, regions, names, found.readers)
@@ -90,6 +95,23 @@ class _Finder:
             regions.remove(lonely)
             self.whole[lonely.name] = "its weight is read whole, or split in another way, by another operation"
 
+    def with_layers(self, regions: Sequence[Region]) -> tuple[Region, ...]:
+        """Regions, and beside them each layer that is in none of them as a region of its own."""
+        self._regions = list(regions)
+        taken = {name for region in regions for name in (*region.columns, *region.rows)}
+        for node in self._flow.graph.nodes:
+            if "op" not in node.meta or node.meta.get("constant") or node.meta["op"] in taken:
+                continue
+            try:
+                linear, convolution = linear_of(node, self._flow), convolution_of(node, self._flow)
+                if linear is not None:
+                    self._regions.append(self._gathered("layer", linear))
+                elif convolution is not None:
+                    self._regions.append(self._channels(convolution))
+            except _NOT_UNDERSTOOD as error:
+                self.whole[str(node.meta["op"])] = f"it was not understood: {error!r}"
+        return self.agreed()
+
     def _disagrees(self, region: Region, regions: Sequence[Region]) -> bool:
         for split in region.splits:
             readers: set[str] = set()
@@ -109,7 +131,7 @@ class _Finder:
             self.whole[name] = str(error) if isinstance(error, NotSharedError) else f"it was not understood: {error!r}"
             inputs = shape_of(linear.source)[-1]
             if linear.features > inputs and len(shape_of(linear.node)) > 1 and self._is_last(linear.node):
-                self._regions.append(self._head(linear))
+                self._regions.append(self._gathered("head", linear))
             return
         self._regions.append(region)
         self._taken |= {*region.columns, *region.rows, *region.inside}
@@ -140,6 +162,7 @@ class _Finder:
             splits=tuple(splits.values()),
             units=growth.units,
             samples=growth.takes_samples_apart,
+            draws=self._ids(growth.drawing),
         )
 
     def _add_attention(self, attention: Attention) -> None:
@@ -164,16 +187,30 @@ class _Finder:
             )
         self._taken.add(name)
 
-    def _head(self, linear: Linear) -> Region:
+    def _gathered(self, kind: RegionKind, linear: Linear) -> Region:
         splits: dict[str, Split] = {}
         self._split(splits, linear.weight, linear.out_dim, (linear.features,))
         if linear.bias is not None:
             self._split(splits, linear.bias, 0, (linear.features,))
         return Region(
-            kind="head",
+            kind=kind,
             columns=self._ids([linear.node]),
             entries=self._entries([(linear.source, linear.node)]),
             splits=tuple(splits.values()),
+        )
+
+    def _channels(self, convolution: Convolution) -> Region:
+        splits: dict[str, Split] = {}
+        dim, shape = convolution.split_dim, self._parameter(convolution.weight).shape
+        self._split(splits, convolution.weight, dim, (shape[dim],))
+        if convolution.bias is not None:
+            self._split(splits, convolution.bias, 0, (convolution.channels,))
+        return Region(
+            kind="layer",
+            columns=self._ids([convolution.node]),
+            entries=self._entries([(convolution.source, convolution.node)]),
+            splits=tuple(splits.values()),
+            units=convolution.groups if convolution.groups > 1 else 0,
         )
 
     def _is_last(self, node: fx.Node) -> bool:

@@ -17,6 +17,7 @@ from torch import fx, nn
 from trimaran.graph.constants import written_by
 from trimaran.graph.sharding.asking import Result
 from trimaran.graph.sharding.calls import is_tensor, operation_name, place_of, shape_of
+from trimaran.graph.sharding.drawing import LIKE, Draw, check_drawn_alike, draw_of, draws_in_training, may_draw
 from trimaran.graph.sharding.elementwise import ELEMENTWISE
 from trimaran.graph.sharding.linears import Linear, linear_of
 from trimaran.graph.sharding.rules import RULES
@@ -106,8 +107,24 @@ class Growth:
         return math.gcd(*(spread.units for spread in spreads if spread is not None))
 
     @property
+    def draws(self) -> dict[fx.Node, Draw | None]:
+        """Operations inside that may draw random numbers; with None those that draw the same for every share."""
+        return {node: draw_of(self, node, self._owner) for node in self.inside if may_draw(node, self._owner)}
+
+    @property
+    def drawing(self) -> list[fx.Node]:
+        """Operations inside that draw other random numbers for each share in training."""
+        return [node for node, draw in self.draws.items() if draw and draws_in_training(node, self._owner)]
+
+    @property
     def takes_samples_apart(self) -> bool:
-        """Whether each of its tensors is [samples, features] and nothing comes in or counts samples on the way."""
+        """Whether each of its tensors is [samples, features] and nothing comes in or counts samples on the way.
+
+        What it draws must be masks: replicas send each other those of their samples, of a byte each.
+        """
+        names = [operation_name(node, self._owner) for node in self.draws]
+        if any(part not in ELEMENTWISE for name in names for part in name.split("+")):
+            return False
         nodes = [*self.spreads, *(linear.source for linear in self.seeds)]
         flat = all(is_tensor(node) and len(shape_of(node)) == 2 for node in nodes)
         inputs = [source for node in self.inside for source in node.all_input_nodes]
@@ -198,6 +215,10 @@ class Growth:
         if any(self.spread(written) is None for written in written_by(node)):
             raise NotSharedError(f"{node.name} writes into a whole tensor")
         if node.op == "call_module" and all(inner in ELEMENTWISE for inner in name.split("+")):
+            check_drawn_alike(node)
+            module = self._owner.get_submodule(str(node.target))
+            if any(tensor.numel() > 1 for tensor in (*module.parameters(), *module.buffers())):
+                raise NotSharedError(f"{node.target} has tensors of its own, which are whole")
             name = "clone"  # any elementwise operation
         if name not in RULES:
             raise NotSharedError(f"there is no rule for {name} on shares")
@@ -231,4 +252,5 @@ def _passes(node: fx.Node, owner: nn.Module) -> bool:
     except NotSharedError:
         return False
     blocking = {"matmul", "bmm", "scaled_dot_product_attention", "softmax", "layer_norm", "rms_norm", "sum", "mean"}
+    blocking |= LIKE | {"empty_like"}
     return all(name in RULES and name not in blocking for name in names)

@@ -68,7 +68,7 @@ def linear_of(node: fx.Node, owner: nn.Module) -> Linear | None:
         return None
     source, weight, bias = (*node.args, None)[:3]
     paths = [str(part.target) for part in (weight, bias) if isinstance(part, fx.Node) and part.op == "get_attr"]
-    if not isinstance(source, fx.Node) or len(paths) != 1 + (bias is not None) or not _are_parameters(paths, owner):
+    if not isinstance(source, fx.Node) or len(paths) != 1 + (bias is not None) or not are_parameters(paths, owner):
         return None
     return Linear(node=node, source=source, weight=paths[0], bias=paths[1] if bias is not None else None, out_dim=0)
 
@@ -101,7 +101,7 @@ def lookup_of(node: fx.Node, owner: nn.Module) -> Lookup | None:
     else:
         return None
     padding, *flags = list(arguments[2:]) or [-1]
-    if keywords or any(flags) or not isinstance(padding, int) or not _are_parameters([weight], owner):
+    if keywords or any(flags) or not isinstance(padding, int) or not are_parameters([weight], owner):
         return None
     return Lookup(node=node, source=source, weight=weight, padding=padding)
 
@@ -132,7 +132,13 @@ def _linear_module(node: fx.Node, owner: nn.Module) -> Linear | None:
     return Linear(node=node, source=source, weight=f"{node.target}.{matrices[0]}", bias=bias, out_dim=out_dim)
 
 
-def _are_parameters(paths: list[str], owner: nn.Module) -> bool:
+def are_parameters(paths: list[str], owner: nn.Module) -> bool:
+    """Whether paths are those of parameters, not of buffers or constants.
+
+    Args:
+        paths: in the model
+        owner: the flow
+    """
     for path in paths:
         holder, _, name = path.rpartition(".")
         if name not in owner.get_submodule(holder)._parameters:

@@ -12,6 +12,7 @@ from torch import fx
 from trimaran.graph.sharding import views
 from trimaran.graph.sharding.asking import Growing, Result, Rule, dim_of, dims, lead, leader
 from trimaran.graph.sharding.calls import arguments_of, is_endless, is_tensor, shape_of
+from trimaran.graph.sharding.drawing import BY_CHANNEL, LIKE
 from trimaran.graph.sharding.elementwise import ELEMENTWISE
 from trimaran.graph.sharding.spread import NotSharedError, Spread
 
@@ -180,6 +181,17 @@ def _normalization(growing: Growing, node: fx.Node) -> Result:
     return spread
 
 
+def _by_channel(growing: Growing, node: fx.Node) -> Result:
+    return leader(growing, node)[1]
+
+
+def _bernoulli(growing: Growing, node: fx.Node) -> Result:
+    _, spread, arguments = lead(growing, node)
+    if not isinstance(arguments.get("p"), float):
+        raise NotSharedError(f"{node.name} draws with a chance for each element")
+    return spread
+
+
 RULES: dict[str, Rule] = {
     **dict.fromkeys(ELEMENTWISE, _elementwise),
     **dict.fromkeys(("view", "reshape", "_unsafe_view"), views.resized),
@@ -203,4 +215,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("matmul", "bmm"), _matmul),
     "scaled_dot_product_attention": _attention,
     **dict.fromkeys(("layer_norm", "rms_norm"), _normalization),
+    **dict.fromkeys(LIKE, _elementwise),
+    **dict.fromkeys(BY_CHANNEL, _by_channel),
+    "bernoulli": _bernoulli,
 }

@@ -16,6 +16,7 @@ from trimaran.graph.hooks import has_user_hooks
 from trimaran.graph.regions import Region
 from trimaran.graph.sharding.asking import Result
 from trimaran.graph.sharding.calls import interior, is_tensor, operation_name, shape_of
+from trimaran.graph.sharding.drawing import Draw, check_drawn_alike, draw_of, draws_inside, may_draw
 from trimaran.graph.sharding.elementwise import ELEMENTWISE
 from trimaran.graph.sharding.growing import Sized, Taken
 from trimaran.graph.sharding.linears import linear_of
@@ -85,6 +86,12 @@ class Streaming:
         ]
         return math.gcd(*(spread.units for spread in spreads if spread is not None))
 
+    @property
+    def draws(self) -> dict[fx.Node, Draw | None]:
+        """Operations that may draw random numbers; with None those that draw the same for every part."""
+        found = [node for node in self.spreads if node not in self.sources and node not in self.modules]
+        return {node: draw_of(self, node, self._owner) for node in found if may_draw(node, self._owner)}
+
     def spread(self, node: fx.Node) -> Spread | None:
         """How a tensor is split; None: it is whole."""
         found = self.spreads.get(node)
@@ -145,6 +152,7 @@ class Streaming:
         if any(self.spread(written) is None or len(written.users) > 1 for written in written_by(node)):
             raise NotSharedError("a tensor is written that others read")
         if node.op == "call_module" and all(inner in ELEMENTWISE for inner in name.split("+")):
+            check_drawn_alike(node)
             name = "clone"
         if name not in RULES:
             raise NotSharedError(f"there is no rule for {name} on shares")
@@ -169,6 +177,8 @@ class Streaming:
             raise NotSharedError("a module with several results")
         if shape_of(node)[:-1] != shape_of(source)[:-1] or spread.dim == len(shape_of(source)) - 1:
             raise NotSharedError("a module along sequences")
+        if draws_inside(node):
+            raise NotSharedError("a module with parameters that draws random numbers")
         features = shape_of(source)[-1]
         if linear_of(node, self._owner) is None and any(t.shape != (features,) for t in module.parameters()):
             raise NotSharedError("a module with parameters for each place")

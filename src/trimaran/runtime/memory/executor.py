@@ -31,7 +31,7 @@ from trimaran.runtime.memory.flights import Flight
 from trimaran.runtime.memory.handles import Handle, Kept
 from trimaran.runtime.memory.hooks import Hooks
 from trimaran.runtime.memory.planned import Planned
-from trimaran.runtime.memory.reactive import Reactive
+from trimaran.runtime.memory.reactive import LOOKS, Reactive
 from trimaran.runtime.memory.residence import Repeat, Residence
 from trimaran.runtime.memory.schedule import PackTick, Schedule, make_schedule, staying
 from trimaran.runtime.memory.statistics import MemoryStatistics, Tally
@@ -171,7 +171,7 @@ class MemoryExecutor:
             return kept
         if _task() != -1:
             self._turning = flight
-            flight.turned = True
+            first, flight.turned = not flight.turned, True
             schedule = flight.schedule
             if schedule is not None and not flight.reactive:
                 position = flight.position
@@ -182,8 +182,9 @@ class MemoryExecutor:
                         self._planned.run(flight, schedule.steps[position], schedule.moments[position])
                 else:
                     self._planned.jump(flight, schedule, index)
-            elif flight.pending:
-                self._reactive.sweep(flight)
+            elif flight.pending or flight.waiting:
+                needed = packed.unit if type(packed) is Handle else None
+                self._reactive.sweep(flight, looks=None if first else LOOKS, needed=needed)
         tensor: torch.Tensor
         if type(packed) is Kept:
             schedule = flight.schedule

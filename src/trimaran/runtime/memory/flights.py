@@ -1,5 +1,7 @@
 """The state of one forward and its backward."""
 
+from collections import deque
+
 import torch
 
 from trimaran.runtime.memory.schedule import Schedule
@@ -24,9 +26,10 @@ class Flight:
         reactive: whether it goes without its plan
         restarts: flights before it that were left half-way, one after the other
         units: by number in the trace
-        found: units that are in no plan, by the storage's identity and version
+        found: units that are in no plan, by the storage's identity
         deferred: units that are to be let go once all that their recipes read was packed
-        pending: units whose copy to the host is under way and that are to be let go after it
+        waiting: units that are in no plan and that go to the host once nobody else holds them
+        pending: those of them whose copy is under way, and that are to be let go after it
     """
 
     __slots__ = (
@@ -44,6 +47,7 @@ class Flight:
         "turned",
         "units",
         "verify",
+        "waiting",
     )
 
     def __init__(self, schedule: Schedule | None, *, microbatch: int = 0, verify: bool = False) -> None:
@@ -57,7 +61,8 @@ class Flight:
         self.restarts = 0
         self.reactive = schedule is None
         self.units: dict[int, Unit] = {}
-        self.found: dict[tuple[int, int], Unit] = {}
+        self.found: dict[int, Unit] = {}
+        self.waiting: deque[Unit] = deque()
         self.pending: list[Unit] = []
         self.deferred: list[Unit] = []
 
@@ -82,7 +87,10 @@ class Flight:
             return False
         return self.schedule.packs[0].matches(tensor)
 
-    def find(self, storage: torch.UntypedStorage, version: int) -> Unit | None:
-        """The unit of a storage that is in no plan."""
-        unit = self.found.get((storage._cdata, version))
-        return unit if unit is not None and unit.alive and unit.weak() is storage else None
+    def find(self, storage: torch.UntypedStorage) -> Unit | None:
+        """The unit of a storage that is in no plan, and that has not been let go.
+
+        One for all versions of it: where autograd allows a change, what it gives is as memory is then.
+        """
+        unit = self.found.get(storage._cdata)
+        return unit if unit is not None and unit.alive and unit.storage is storage and not unit.second else None

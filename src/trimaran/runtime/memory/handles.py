@@ -88,8 +88,8 @@ class Handle:
         unit = self.unit
         tensor = look(self._residence.require(unit), self.view)
         unit.left -= 1
+        unit.given.append(Witness(tensor))
         if unit.second:
-            unit.given.append(Witness(tensor))
             self._residence.settle(unit)
         return tensor
 

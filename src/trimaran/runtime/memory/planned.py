@@ -44,7 +44,8 @@ class Planned:
         storage = tensor.untyped_storage()
         unit = flight.units.get(plan.number)
         if unit is not None and unit.alive:
-            return unit if unit.weak() is storage else None
+            # Only what was not written between its packs is planned; nor may it be now, as what was let go is older.
+            return unit if unit.weak() is storage and not unit.witness.changed else None
         made_by = tensor.grad_fn.name() if tensor.grad_fn is not None else ""
         here = storage.device == self._residence.engine.device
         if not here or storage.nbytes() != plan.nbytes or made_by != node:

@@ -65,6 +65,14 @@ class Residence:
         unit.saving = self.engine.save(unit.storage, unit.slot, unit.start)
         self.tally.to_host_bytes += unit.slot.nbytes
 
+    def unsave(self, unit: Unit) -> None:
+        """Drop the copy of a unit that has not been let go; the next one is of all its bytes."""
+        slot, saving = unit.slot, unit.saving
+        unit.slot = unit.saving = None
+        unit.start, unit.stop, unit.views = 0, unit.nbytes, ()
+        if slot is not None and saving is not None:
+            saving.then(slot.free)
+
     def release(self, unit: Unit, sources: tuple[Unit, ...] | None = ()) -> bool:
         """Let go of the device's memory after the first life.
 

@@ -1,6 +1,6 @@
 """What is known at run time of one storage that autograd has packed.
 
-A unit stands for one live storage at one version, never for an address. It has two lives on the device: the first one
+A unit stands for one live storage, never for an address. It has two lives on the device: the first one
 from its operation to `DEL`; the second one from `PRE` or `RE` to its last use. In between its bytes are in a slot on
 the host, or nowhere, because a recipe makes them again.
 
@@ -24,7 +24,7 @@ from trimaran.runtime.memory.witness import Witness
 
 
 class Unit:
-    """One storage that was packed, at one version.
+    """One storage that was packed.
 
     Args:
         storage: on the device
@@ -119,7 +119,7 @@ class Unit:
         self.storage: torch.UntypedStorage | None = storage
         self.weak: weakref.ref[torch.UntypedStorage] = weakref.ref(storage)
         self.witness = witness
-        self.key = storage._cdata, witness.version
+        self.key = storage._cdata
         self.slot: Slot | None = None
         self.saving: Copy | None = None
         self.loading: Copy | None = None

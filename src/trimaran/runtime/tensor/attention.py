@@ -1,13 +1,15 @@
 """torch's attention modules on a share of their heads."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import nn
 from torch.nn import functional
 
+from trimaran.graph.sharding.drawing import Draw
+from trimaran.runtime.tensor.draws import WholeDraws
 from trimaran.runtime.tensor.edges import Edges
-from trimaran.runtime.tensor.layers import Draws
 
 Weights = Sequence[torch.Tensor]
 
@@ -18,16 +20,16 @@ class Attention(nn.Module):
     Args:
         module: the user's, for all but its weights
         edges: how tensors come in and out
-        draws: random numbers of this rank
         count: of the weights that it is called with, so many are shared; the others are those of the user's module
     """
 
-    def __init__(self, module: nn.MultiheadAttention, edges: Edges, draws: Draws, count: int) -> None:
+    def __init__(self, module: nn.MultiheadAttention, edges: Edges, count: int) -> None:
         super().__init__()
         self._count = count
         # Not as a child: its parameters are the user's model's.
         self.__dict__["_user"] = module
-        self._edges, self._draws = edges, draws
+        self._edges = edges
+        self._draws = WholeDraws(edges.group, Draw(right=-3, sections=(module.num_heads,)))
 
     def forward(
         self,
@@ -51,10 +53,11 @@ class Attention(nn.Module):
         causal = is_causal and key_padding_mask is None
         mask = None if causal else _mask(attn_mask, key_padding_mask, query.dtype)
         mixed = self._mixed(module, parts, weights, mask, causal)
+        # [places, samples, features] in memory as torch's own: what draws for it draws in the order of memory.
         made = self._edges.leave(functional.linear(mixed, weights[-1]))
         if module.out_proj.bias is not None:
             made = made + module.out_proj.bias
-        return (made if module.batch_first else made.transpose(0, 1)), None
+        return (made.transpose(0, 1) if module.batch_first else made), None
 
     def _mixed(
         self,
@@ -70,11 +73,11 @@ class Attention(nn.Module):
             for part, weight, bias in zip(parts, weights[0].chunk(3), biases, strict=True)
         )
         dropout = module.dropout if module.training else 0.0
-        with self._draws.own():
+        with self._draws if dropout else nullcontext():
             mixed = functional.scaled_dot_product_attention(
                 query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=causal
             )
-        return mixed.transpose(1, 2).flatten(2)
+        return mixed.permute(2, 0, 1, 3).flatten(2)
 
 
 class EncoderLayer(nn.Module):
@@ -83,16 +86,16 @@ class EncoderLayer(nn.Module):
     Args:
         module: the user's, for all but its weights
         edges: how tensors come in and out
-        draws: random numbers of this rank
         counts: of the weights that it is called with, so many are those of its heads, and then of its features
     """
 
-    def __init__(self, module: nn.TransformerEncoderLayer, edges: Edges, draws: Draws, counts: tuple[int, int]) -> None:
+    def __init__(self, module: nn.TransformerEncoderLayer, edges: Edges, counts: tuple[int, int]) -> None:
         super().__init__()
         self.__dict__["_user"] = module
-        self._edges, self._draws = edges, draws
+        self._edges = edges
+        self._draws = WholeDraws(edges.group, Draw(right=-1, sections=(module.linear1.out_features,)))
         self._heads, self._all = counts[0], sum(counts)
-        self._attention = Attention(module.self_attn, edges, draws, self._heads)
+        self._attention = Attention(module.self_attn, edges, self._heads)
 
     def forward(
         self,
@@ -128,8 +131,9 @@ class EncoderLayer(nn.Module):
     def _dense(self, module: nn.TransformerEncoderLayer, states: torch.Tensor, weights: Weights) -> torch.Tensor:
         activation: Callable[[torch.Tensor], torch.Tensor] = module.activation
         inner = functional.linear(self._edges.enter(states), weights[0], weights[1] if len(weights) == 3 else None)
-        with self._draws.own():
-            inner = module.dropout(activation(inner))
+        inner = activation(inner)
+        with self._draws if module.dropout.training and module.dropout.p else nullcontext():
+            inner = module.dropout(inner)
         made = self._edges.leave(functional.linear(inner, weights[-1]))
         if module.linear2.bias is not None:
             made = made + module.linear2.bias

@@ -77,12 +77,16 @@ class SampleEdges:
     Args:
         group: shares what is inside
         most: samples of a full microbatch of one rank
+
+    Attributes:
+        group: as given
+        samples: of this rank, in the microbatch that came in last
     """
 
     def __init__(self, group: Group, most: int) -> None:
         self.group = group
         self._most = most
-        self._samples = 0
+        self.samples = 0
 
     def enter(self, tensor: torch.Tensor) -> torch.Tensor:
         """See `Edges`."""
@@ -93,9 +97,13 @@ class SampleEdges:
                 samples=tensor.shape[0],
                 most=self._most,
             )
-        self._samples = tensor.shape[0]
+        self.samples = tensor.shape[0]
         return gathered_parts(tensor, self.group, 0, self._most)
 
     def leave(self, tensor: torch.Tensor) -> torch.Tensor:
         """See `Edges`."""
-        return scattered_parts(tensor, self.group, 0, self._samples)
+        return scattered_parts(tensor, self.group, 0, self.samples)
+
+    def gather_masks(self, own: torch.Tensor) -> torch.Tensor:
+        """What the ranks have drawn, each for its own samples; zeros for what pads them."""
+        return gathered_parts(own, self.group, 0, self._most)

@@ -1,16 +1,14 @@
 """What stands in a rewritten flow in place of the user's layers: the same layers on a share of their weights."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-from trimaran.graph.regions import share_bounds
+from trimaran.graph.sharding.convolutions import Convolution
 from trimaran.runtime.tensor.edges import Edges
-from trimaran.runtime.tensor.sums import Group, gathered_whole
+from trimaran.runtime.tensor.sums import Group, gathered_whole, take_share
 
 
 class Enter(nn.Module):
@@ -54,15 +52,20 @@ class GatherWhole(nn.Module):
         group: has the parts
         dim: that is split
         size: of the whole
+        order: its dimensions as they lie in memory in one process; None: as they are numbered
     """
 
-    def __init__(self, group: Group, dim: int, size: int) -> None:
+    def __init__(self, group: Group, dim: int, size: int, order: tuple[int, ...] | None) -> None:
         super().__init__()
-        self._group, self._dim, self._size = group, dim, size
+        self._group, self._dim, self._size, self._order = group, dim, size, order
 
     def forward(self, tensor: torch.Tensor) -> torch.Tensor:
         """The whole tensor; its gradient is whole on every rank."""
-        return gathered_whole(tensor, self._group, self._dim, self._size)
+        whole, order = gathered_whole(tensor, self._group, self._dim, self._size), self._order
+        if order is None or len(order) != whole.dim():
+            return whole
+        # What draws random numbers for it draws in the order of memory.
+        return whole.permute(order).contiguous().permute([order.index(dim) for dim in range(whole.dim())])
 
 
 class Column(nn.Module):
@@ -118,6 +121,32 @@ class Head(nn.Module):
         return gathered_whole(made, self._group, -1, self._size)
 
 
+class Channels(nn.Module):
+    """A convolution of which each rank makes some of the channels, which are then gathered.
+
+    Args:
+        group: shares it
+        convolution: whole
+    """
+
+    def __init__(self, group: Group, convolution: Convolution) -> None:
+        super().__init__()
+        self._group, self._operation = group, convolution.operation
+        self._dim, self._size = convolution.channel_dim, convolution.channels
+        # Several groups are dealt out with the channels that they read; one reads all channels.
+        self._apart = convolution.groups > 1
+        groups = convolution.groups // group.size if self._apart else 1
+        self._options = {**convolution.options, "groups": groups}
+
+    def forward(self, tensor: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        """All channels."""
+        if self._apart:
+            low, high = self._group.bounds(tensor.shape[self._dim])
+            tensor = tensor.narrow(self._dim, low, high - low)
+        made = self._operation(tensor, weight, bias, **self._options)
+        return gathered_whole(made, self._group, self._dim, self._size)
+
+
 class Lookup(nn.Module):
     """An embedding of which each rank has some rows; it gives zeros for those of others.
 
@@ -139,84 +168,3 @@ class Lookup(nn.Module):
         own = (numbers - self._low).masked_fill(elsewhere, 0)
         found = functional.embedding(own, weight, self._padding)
         return self._edges.leave(found.masked_fill(elsewhere.unsqueeze(-1), 0))
-
-
-class Draws:
-    """Random numbers of this rank alone, for what it draws inside of regions.
-
-    Outside, all ranks of a group draw alike.
-
-    Args:
-        seed: of this rank
-        device: on which it draws
-    """
-
-    def __init__(self, seed: int, device: torch.device) -> None:
-        self._cuda = device if device.type == "cuda" else None
-        with self._other_state(None):
-            if self._cuda is None:
-                torch.default_generator.manual_seed(seed)
-            else:
-                torch.cuda.default_generators[torch.cuda._utils._get_device_index(device)].manual_seed(seed)
-            self._state = self._read()
-
-    @contextmanager
-    def own(self) -> Iterator[None]:
-        """Draw from them."""
-        with self._other_state(self._state):
-            try:
-                yield
-            finally:
-                self._state = self._read()
-
-    def _read(self) -> torch.Tensor:
-        return torch.get_rng_state() if self._cuda is None else torch.cuda.get_rng_state(self._cuda)
-
-    def _write(self, state: torch.Tensor) -> None:
-        if self._cuda is None:
-            torch.set_rng_state(state)
-        else:
-            torch.cuda.set_rng_state(state, self._cuda)
-
-    @contextmanager
-    def _other_state(self, state: torch.Tensor | None) -> Iterator[None]:
-        before = self._read()
-        if state is not None:
-            self._write(state)
-        try:
-            yield
-        finally:
-            self._write(before)
-
-
-class Drawing(nn.Module):
-    """A random operation on a share.
-
-    Args:
-        operation: what is called
-        draws: of this rank
-    """
-
-    def __init__(self, operation: Callable[..., Any], draws: Draws) -> None:
-        super().__init__()
-        self._operation = operation
-        self._draws = draws
-
-    def forward(self, *arguments: Any, **keywords: Any) -> Any:
-        """Its result."""
-        with self._draws.own():
-            return self._operation(*arguments, **keywords)
-
-
-def take_share(tensor: torch.Tensor, dim: int, sections: Sequence[int], ranks: int, shard: int) -> torch.Tensor:
-    """The share of one rank of each section of a dimension, joined.
-
-    Example:
-        >>> take_share(torch.arange(8), 0, (4, 4), 2, 1).tolist()
-        [2, 3, 6, 7]
-    """
-    parts = []
-    for section in tensor.split(list(sections), dim):
-        low, high = share_bounds(section.shape[dim], ranks, shard)
-        parts.append(section.narrow(dim, low, high - low))
-    return parts[0] if len(parts) == 1 else torch.cat(parts, dim)

@@ -7,24 +7,26 @@ carries the id of the operation that it belongs to, so that segments take it alo
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import fx, nn
 
 from trimaran.errors import TrimaranError
 from trimaran.graph.assemble import assemble
-from trimaran.graph.constants import is_random
 from trimaran.graph.flow import RESERVED
-from trimaran.graph.regions import Region
+from trimaran.graph.regions import GATHERED, Region
 from trimaran.graph.sharding.atomic import attention_of
-from trimaran.graph.sharding.calls import arguments_of, place_of
+from trimaran.graph.sharding.calls import dims_in_memory, place_of
+from trimaran.graph.sharding.convolutions import Convolution, convolution_of
+from trimaran.graph.sharding.drawing import Draw
 from trimaran.graph.sharding.growing import Growth, Taken
 from trimaran.graph.sharding.linears import Linear, linear_of, lookup_of
 from trimaran.graph.sharding.seeding import grow
 from trimaran.graph.sharding.streaming import Streaming, start_streaming
+from trimaran.graph.untouched import device_of
 from trimaran.runtime.tensor.attention import Attention, EncoderLayer
 from trimaran.runtime.tensor.copies import copy_flow, divide_size
-from trimaran.runtime.tensor.edges import Edges, SequenceEdges, WholeEdges
-from trimaran.runtime.tensor.layers import Column, Drawing, Draws, Enter, GatherWhole, Head, Lookup, Row, TakeShare
+from trimaran.runtime.tensor.draws import Drawing, WholeDraws, check_attention_draws
+from trimaran.runtime.tensor.edges import Edges, SampleEdges, SequenceEdges, WholeEdges
+from trimaran.runtime.tensor.layers import Channels, Column, Enter, GatherWhole, Head, Lookup, Row, TakeShare
 
 
 def rewrite(
@@ -32,8 +34,8 @@ def rewrite(
     model: nn.Module,
     regions: Sequence[Region],
     edges: Edges,
-    draws: Draws,
     *,
+    precision: str,
     sequences: bool = False,
 ) -> fx.GraphModule:
     """A flow on shares. What is built of it reads the weights that the model has by then.
@@ -43,12 +45,19 @@ def rewrite(
         model: the user's, still whole
         regions: what is shared
         edges: how tensors come into regions and out
-        draws: random numbers inside of regions
+        precision: of the job
         sequences: between regions each rank has its part of every sequence
+
+    Raises:
+        InputError: on this device one process draws inside of the kernel of an attention
     """
     graph, copies = copy_flow(flow)
     streaming = start_streaming(flow, regions) if sequences else None
-    writer = _Writer(flow, graph, copies, edges, draws, streaming)
+
+    def check_attention(name: str) -> None:
+        check_attention_draws(device_of(model), precision, name)
+
+    writer = _Writer(flow, graph, copies, edges, check_attention, streaming)
     by_op = {node.meta["op"]: node for node in flow.graph.nodes if "op" in node.meta and "tensor" in node.meta}
     done: set[str] = set()
     for region in regions:
@@ -74,7 +83,7 @@ class _Writer:
         graph: fx.Graph,
         copies: Mapping[fx.Node, fx.Node],
         edges: Edges,
-        draws: Draws,
+        check_attention: Callable[[str], None],
         streaming: Streaming | None,
     ) -> None:
         self.extras: dict[str, nn.Module] = {}
@@ -83,7 +92,7 @@ class _Writer:
         self._copies = copies
         self._edges = edges
         self._group = edges.group
-        self._draws = draws
+        self._check_attention = check_attention
         self._streaming = streaming
         self._sequence = SequenceEdges(edges.group)
 
@@ -98,11 +107,20 @@ class _Writer:
             size = region.splits[0].sections[0]
             layer = Lookup(self._behind(lookup.node), size, lookup.padding)
             self._replace(lookup.node, layer, [self._copies[lookup.source]], [lookup.weight])
-        elif region.kind == "head" and linear is not None:
+        elif region.kind in GATHERED and linear is not None:
             head = Head(self._group, linear.out_dim, linear.features)
             self._layer(linear, head, self._enter(linear.source, [linear.node]))
+        elif region.kind in GATHERED:
+            self._channels(first)
         elif linear is not None:
             self._pair(grow(self._flow, linear))
+
+    def _channels(self, node: fx.Node) -> None:
+        convolution = convolution_of(node, self._flow)
+        if convolution is None:
+            raise TrimaranError(f"{node.name} is no layer that can be shared: a defect in the capture of the model")
+        layer = Channels(self._group, convolution)
+        self._layer(convolution, layer, self._enter(convolution.source, [node]))
 
     def _attention(self, node: fx.Node) -> None:
         """One module of torch's in the place of another; what it is called with stays."""
@@ -111,11 +129,13 @@ class _Writer:
             raise TrimaranError(f"{node.name} is no attention that can be shared: a defect in the capture of the model")
         module: Any = self._flow.get_submodule(str(node.target))
         paths = [[path for path, _, _ in parts] for parts in found.splits]
+        if (module if len(paths) == 1 else module.self_attn).dropout:
+            self._check_attention(str(node.target))
         if len(paths) == 1:
-            layer: nn.Module = Attention(module, self._edges, self._draws, len(paths[0]))
+            layer: nn.Module = Attention(module, self._edges, len(paths[0]))
             positions = 3
         else:
-            layer = EncoderLayer(module, self._edges, self._draws, (len(paths[0]), len(paths[1])))
+            layer = EncoderLayer(module, self._edges, (len(paths[0]), len(paths[1])))
             positions = 1
         old = self._copies[node]
         shared = [path for parts in paths for path in parts]
@@ -142,9 +162,8 @@ class _Writer:
             divide_size(self._copies[sized.node], sized, self._group.size)
         for linear in growth.rows:
             self._layer(linear, Row(self._behind(linear.node), linear.out_dim), self._copies[linear.source])
-        for node in growth.inside:
-            if _draws(node, self._flow):
-                self._draw(node)
+        for node, draw in growth.draws.items():
+            self._draw(node, draw)
 
     def _entered(self, growth: Growth) -> dict[fx.Node, fx.Node]:
         """Each whole tensor that comes in, once."""
@@ -182,9 +201,8 @@ class _Writer:
             self._take(taken, entered)
         for sized in streaming.sized:
             divide_size(self._copies[sized.node], sized, self._group.size)
-        for node in streaming.spreads:
-            if node not in streaming.sources and _draws(node, self._flow):
-                self._draw(node)
+        for node, draw in streaming.draws.items():
+            self._draw(node, draw)
         gathering = {name for region in regions for name in region.columns}
         for node in streaming.exits:
             self._gather(node, streaming, gathering)
@@ -197,7 +215,7 @@ class _Writer:
         if not outside or spread is None:
             return
         made = self._copies[node]
-        layer = GatherWhole(self._group, spread.dim, spread.size)
+        layer = GatherWhole(self._group, spread.dim, spread.size, dims_in_memory(node))
         with self._graph.inserting_after(made):
             whole = self._graph.create_node("call_module", self._keep(layer), (made,))
         whole.meta.update(made.meta)
@@ -212,7 +230,7 @@ class _Writer:
             value = self._insert(reader, layer, (value,))
         reader.replace_input_with(self._copies[taken.source], value)
 
-    def _layer(self, linear: Linear, layer: nn.Module, source: fx.Node) -> None:
+    def _layer(self, linear: Linear | Convolution, layer: nn.Module, source: fx.Node) -> None:
         paths = [linear.weight] + ([linear.bias] if linear.bias is not None else [])
         self._replace(linear.node, layer, [source], paths)
 
@@ -229,22 +247,18 @@ class _Writer:
         node.meta.update(op=before.meta["op"], constant=False, module=before.meta.get("module", ""))
         return node
 
-    def _draw(self, node: fx.Node) -> None:
+    def _draw(self, node: fx.Node, draw: Draw | None) -> None:
+        if draw is None:
+            return
+        if draw.attention:
+            self._check_attention(str(node.meta.get("op", node.name)))
         copy = self._copies[node]
         called: Any = self._flow.get_submodule(str(node.target)) if node.op == "call_module" else node.target
         operation: Callable[..., Any] = called
-        copy.op, copy.target = "call_module", self._keep(Drawing(operation, self._draws))
+        samples = self._edges if isinstance(self._edges, SampleEdges) else None
+        copy.op, copy.target = "call_module", self._keep(Drawing(operation, WholeDraws(self._group, draw, samples)))
 
     def _keep(self, layer: nn.Module) -> str:
         name = f"{RESERVED}share_{len(self.extras)}"
         self.extras[name] = layer
         return name
-
-
-def _draws(node: fx.Node, owner: nn.Module) -> bool:
-    """Whether an operation may draw random numbers; attention without dropout does not."""
-    if node.op == "call_module":
-        return any("dropout" in text for text in node.meta.get("interior", ()))
-    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload) or not is_random(node):
-        return False
-    return bool(arguments_of(node).get("dropout_p", 1.0) != 0.0)

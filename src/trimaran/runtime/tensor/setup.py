@@ -17,10 +17,8 @@ from trimaran.program.shards import chosen_regions, chosen_stream
 from trimaran.program.types import Instruction, Strategy
 from trimaran.runtime.channels import Channels
 from trimaran.runtime.part import HasGradient, Part, ReduceSegmentBucket
-from trimaran.runtime.seeds import derive_seed
 from trimaran.runtime.segmented import segmented_part
 from trimaran.runtime.tensor.edges import Edges, SampleEdges, WholeEdges
-from trimaran.runtime.tensor.layers import Draws
 from trimaran.runtime.tensor.partial import PartialGradients
 from trimaran.runtime.tensor.rewriting import rewrite
 from trimaran.runtime.tensor.sums import Group
@@ -54,16 +52,15 @@ def tensor_part(
         reduce_bucket: starts the sum of a bucket over the replicas
 
     Raises:
-        InputError: the model has no graph
+        InputError: the model has no graph; what its attention draws cannot be shared
     """
     if capture.flow is None:
         raise InputError(f"the model of {job.name!r} could not be captured as a graph, so its tensors cannot be shared")
     layout = strategy_layout(strategy)
-    replica, row, shard = layout.place_of(world.rank)
+    replica, row, _ = layout.place_of(world.rank)
     sharers = layout.shards(replica, row) if strategy.tp > 1 else layout.replicas(row)
     process_group = channels.group(sharers)
     group, device = Group(process_group, world.rank), device_of(model)
-    draws = Draws(derive_seed(job.seed, "shard", replica, row, shard), device)
     if strategy.tp > 1:
         edges: Edges = WholeEdges(group)
     else:
@@ -73,7 +70,7 @@ def tensor_part(
     splits = {split.parameter: split for region in regions for split in region.splits}
     mesh = DeviceMesh.from_group(process_group, device.type)
     # While the model is whole: the regions are found in it again.
-    flow = rewrite(capture.flow, model, regions, edges, draws, sequences=bool(stream.ops))
+    flow = rewrite(capture.flow, model, regions, edges, precision=job.precision, sequences=bool(stream.ops))
     weights = SharedWeights(model, mesh, tuple(splits.values()), capture.graph.parameters)
     graph = _with_shares(capture.graph, sharded_bytes(capture.graph, strategy))
     part = segmented_part(

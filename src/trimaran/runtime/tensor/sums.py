@@ -10,6 +10,7 @@ Outside of regions every rank computes the same on the same numbers, or each on 
 the sequence.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -99,7 +100,11 @@ class _GatherWhole(torch.autograd.Function):
         ctx.bounds, ctx.dim = group.bounds(size), dim
         missing = -(-size // group.size) - tensor.shape[dim]
         padded = _padded(tensor, dim, missing)
-        return group.gather(padded, dim).narrow(dim, 0, size).contiguous()
+        whole = group.gather(padded, dim)
+        if whole.shape[dim] == size:
+            return whole
+        # No view: what reads it may write into it.
+        return whole.narrow(dim, 0, size).clone(memory_format=torch.contiguous_format)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
@@ -187,3 +192,17 @@ def scattered_parts(tensor: torch.Tensor, group: Group, dim: int, size: int) -> 
     """
     own: torch.Tensor = _ScatterParts.apply(tensor, group, dim, size)  # type: ignore[no-untyped-call]
     return own
+
+
+def take_share(tensor: torch.Tensor, dim: int, sections: Sequence[int], ranks: int, shard: int) -> torch.Tensor:
+    """The share of one rank of each section of a dimension, joined.
+
+    Example:
+        >>> take_share(torch.arange(8), 0, (4, 4), 2, 1).tolist()
+        [2, 3, 6, 7]
+    """
+    parts = []
+    for section in tensor.split(list(sections), dim):
+        low, high = share_bounds(section.shape[dim], ranks, shard)
+        parts.append(section.narrow(dim, low, high - low))
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim)

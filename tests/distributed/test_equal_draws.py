@@ -1,0 +1,39 @@
+"""Ranks that share tensors draw what one process draws under their replica's seed; in fp64 to 1e-10."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from tests.distributed import sharing
+from tests.distributed.sharing import STEPS, Case, share_all
+from tests.field.entry import Entry
+from tests.field.reference import train_plainly
+from tests.forks.client import launch
+
+from trimaran.program.types import Strategy
+
+ON_TWO = [
+    Case(job="drawing", strategy=Strategy(tp=2)),
+    Case(job="drawing", strategy=Strategy(tp=2, microbatches=2)),
+    Case(job="drawn_gpt", strategy=Strategy(tp=2)),
+    Case(job="drawn_gpt", strategy=Strategy(tp=2), sequence=True),
+    Case(job="attending", strategy=Strategy(tp=2)),
+    Case(job="drawn_alexnet", strategy=Strategy(dp=2, microbatches=2)),
+]
+ON_FOUR = [Case(job="drawn_gpt", strategy=Strategy(dp=2, tp=2), sequence=True)]
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ranks_that_share_tensors_draw_as_one_process(ranks: int, tmp_path: Path) -> None:
+    cases = ON_TWO if ranks == 2 else ON_FOUR
+    by_rank = launch(share_all, (cases, str(tmp_path)), ranks=ranks, log_dir=tmp_path, device="cpu")
+    for number, case in enumerate(cases):
+        found, strategy = by_rank[0][number], case.strategy
+        job = getattr(sharing, case.job)
+        entry = Entry(name=case.job, family="", job=job, note="", by_microbatch=True)
+        plain = train_plainly(entry, job(), STEPS, replicas=strategy.dp, microbatches=strategy.microbatches)
+        assert found.losses == pytest.approx(plain.losses, rel=1e-10), case.name
+        torch.testing.assert_close(found.weights, plain.weights, rtol=0, atol=1e-10)
+        assert found.done == found.planned, case.name
+        assert ("sequence" in found.styles) == case.sequence, case.name
