@@ -4,6 +4,7 @@ The exported function takes the tensors of a batch in the order of their names a
 output, so that the forms of batches and outputs stay outside. Dim 0 of every input is dynamic.
 """
 
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -89,6 +90,7 @@ def export_model(job: Job, model: nn.Module, batch: Any, leaves: tuple[str, ...]
         layers_at_a_glance(model),
         precision_context(job, device_of(model)),
         _without_reentrant_checkpoints(),
+        _lengths_that_follow(model),
     ):
         enter_mode(model, training=training)
         try:
@@ -128,3 +130,28 @@ def _without_reentrant_checkpoints() -> Iterator[None]:
             del CheckpointFunction.apply
         else:
             CheckpointFunction.apply = known  # type: ignore[method-assign]
+
+
+def _length(value: Any) -> Any:
+    return value.shape[0] if isinstance(value, Tensor) and value.dim() else len(value)
+
+
+@contextmanager
+def _lengths_that_follow(model: nn.Module) -> Iterator[None]:
+    """Let `len(tensor)` in the user's forwards be the size of the batch, whichever that is.
+
+    Python wants a plain number of `len`, by which an export would hold for one batch size alone. So the functions of
+    the user's modules see another `len` while they are traced.
+    """
+    known: dict[int, dict[str, Any]] = {}
+    for module in model.modules():
+        names = getattr(inspect.unwrap(type(module).forward), "__globals__", {})
+        if not str(names.get("__name__", "torch")).startswith("torch.") and "len" not in names:
+            known[id(names)] = names
+    for names in known.values():
+        names["len"] = _length
+    try:
+        yield
+    finally:
+        for names in known.values():
+            del names["len"]
