@@ -356,7 +356,8 @@ class _Examination:
         found = replace(found, tolerance=tolerance, **self._seen(splits))
         reduction, weight, apart, in_turn = self._reduction(splits, tolerance)
         padded = False
-        if reduction == "batch" and self._gathers(splits[0].whole):
+        # A forward may gather what it keeps in a buffer, and the loss nothing.
+        if (reduction == "batch" or apart > tolerance) and self._gathers(splits[0].whole):
             reduction, apart = "gathers", 0.0
         elif max(apart, in_turn) > tolerance and found.sizes and found.sliceable:
             padded = self._holds_when_sliced(splits[0], tolerance)
@@ -917,7 +918,10 @@ class _Examination:
         sum_up(value)
         summed = replace(part, gradients=gradients, value=float(value), buffers=run.buffers)
         split = _Split(whole=None, parts=[None], sizes=[1], run=run, apart=[summed], in_turn=[summed])
-        return self._difference(split, [summed], "mean", None)
+        # Buffers of every rank are those after the whole; no rank knows those of the others.
+        others = torch.tensor(self._buffer_difference(split, [part]), dtype=torch.float64, device=value.device)
+        sum_up(others)
+        return max(self._difference(split, [summed], "mean", None), min(1.0, float(others)))
 
     def _holds_when_sliced(self, split: _Split, tolerance: float) -> bool:
         """Whether parts that were padded with the whole add up, by some reduction."""
