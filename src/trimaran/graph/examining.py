@@ -30,7 +30,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -132,7 +132,7 @@ def examine(job: Job, model: nn.Module, *, too_large: bool = False) -> Behaviour
     with ExitStack() as stack:
         for part in (model, *modules_of(job.loss)):
             stack.enter_context(untouched(part))
-        for context in (quiet(), without_user_hooks(model), torch.enable_grad()):
+        for context in (quiet(), without_user_hooks(model), torch.enable_grad(), _pretending_to_be_alone()):
             stack.enter_context(context)
         begin_training(model)
         try:
@@ -167,7 +167,10 @@ def look_at_gathering(job: Job, model: nn.Module, behaviour: Behaviour, rank: in
         except RuntimeError:
             # Parts that do not fit together: nothing that could be trained.
             difference = math.inf
-    return replace(behaviour, replicas=difference, tolerance=max(behaviour.tolerance, examination.tolerance))
+    reduction: Reduction = "gathers" if examination.communicated else "batch"
+    return replace(
+        behaviour, reduction=reduction, replicas=difference, tolerance=max(behaviour.tolerance, examination.tolerance)
+    )
 
 
 def _from_model(model: nn.Module) -> Behaviour:
@@ -876,13 +879,14 @@ class _Examination:
 
     def _gathers(self, batch: Any) -> bool:
         """Whether the forward or the loss communicates where there are several ranks."""
-        if dist.is_initialized():
-            return self.communicated
+        if dist.group.WORLD is not None:
+            # The other ranks are not there to answer; see `look_at_gathering`.
+            return False
         # Two ranks of which one is pretended, and messages that nobody sends.
         dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
         coupled = _Coupled(_Draws(), None)
         try:
-            with self._promoting(), _without_batch_effects(), coupled:
+            with _asking(_IS_INITIALIZED), self._promoting(), _without_batch_effects(), coupled:
                 _loss_value(self._job, call_model(self._job, self._work, _copied(batch)), batch)
         except Exception:  # noqa: BLE001 - what was gathered holds nothing
             return coupled.communicated
@@ -938,11 +942,18 @@ class _Examination:
         return self._reduction([sliced], tolerance)[2] <= tolerance
 
 
-@contextmanager
-def _pretending_to_be_alone() -> Iterator[None]:
+_IS_INITIALIZED = dist.is_initialized
+
+
+def _pretending_to_be_alone() -> AbstractContextManager[None]:
     """For code that asks torch.distributed before it gathers."""
+    return _asking(lambda: False)
+
+
+@contextmanager
+def _asking(answer: Callable[[], bool]) -> Iterator[None]:
     asked = dist.is_initialized
-    dist.is_initialized = lambda: False
+    dist.is_initialized = answer
     try:
         yield
     finally:

@@ -25,7 +25,7 @@ from torch.optim import Optimizer
 
 from trimaran.costs.convergence.noise_scale import NoiseScale, as_scaled, estimate_noise_scale
 from trimaran.errors import InputError
-from trimaran.graph.behaviour import weighed
+from trimaran.graph.behaviour import Behaviour, weighed
 from trimaran.graph.capture import Capture, capture_and_look
 from trimaran.graph.examining import look_at_gathering
 from trimaran.graph.use import ParameterUse
@@ -407,13 +407,17 @@ def init(
         plan = read_plan(Path(plan))
     if plan is not None:
         job = job_as_planned(plan, job)
-    world = join_world()
     captured = capture_and_look(job)
-    seen = captured.graph.behaviour
-    if seen is not None and seen.reduction == "gathers" and world.size > 1:
+    world = join_world()
+    # A look may end sooner on one rank than on another.
+    seen = _of_rank_0(captured.graph.behaviour, world)
+    # Where other ranks were there to hear, it was not tried whether the loss gathers.
+    gathers = seen is not None and (seen.reduction == "gathers" or (seen.reduction == "batch" and not owns_world))
+    if seen is not None and gathers and world.size > 1:
         seen = look_at_gathering(job, captured.model.to(world.device), seen, world.rank, world.size)
     if seen is not None and accept_inexact:
         seen = replace(seen, accepted=True)
+    captured = replace(captured, graph=replace(captured.graph, behaviour=seen))
     wanted = Strategy(dp=world.size) if plan is None else plan.strategy
     job = weighed(job, seen, splits=splits_batches(wanted))
     check_exact(seen, wanted)
@@ -442,3 +446,14 @@ def init(
         gradient_noise=gradient_noise,
         verify=verify,
     )
+
+
+def _of_rank_0(behaviour: Behaviour | None, world: World) -> Behaviour | None:
+    if world.size == 1:
+        return behaviour
+    import torch
+    import torch.distributed as dist
+
+    told = [behaviour]
+    dist.broadcast_object_list(told, src=0, device=torch.device(world.device))
+    return told[0]

@@ -135,7 +135,7 @@ def test_every_parameter_is_given_once_with_its_first_name() -> None:
 
 
 def test_what_a_job_makes_instead_of_an_optimizer_or_a_schedule_is_named() -> None:
-    with pytest.raises(InputError, match="it made a list"):
+    with pytest.raises(InputError, match="made a list of 1"):
         optimizer_traits(gpt(lambda parameters: [torch.optim.SGD(parameters, lr=0.1)]), MODEL)
     with pytest.raises(InputError, match="KeyError: 'nothing'"):
         optimizer_traits(gpt(lambda parameters: dict(parameters.named_parameters())["nothing"]), MODEL)
