@@ -270,6 +270,8 @@ class _Split:
     """Each from the buffers that the whole began with."""
     in_turn: list[_Pass]
     """Each from the buffers that the one before has left."""
+    initial: list[Tensor] = field(default_factory=list)
+    """The buffers, and the weights, that the whole began with."""
 
     @property
     def reads_other(self) -> bool:
@@ -546,7 +548,7 @@ class _Examination:
         self._put_back()
         return _Split(
             whole=whole, parts=parts, sizes=sizes if len(parts) > 1 else [sum(sizes)], run=run, apart=apart,
-            in_turn=in_turn or apart,
+            in_turn=in_turn or apart, initial=self._initial,
         )  # fmt: skip
 
     def _batch(self, numbers: Sequence[int]) -> Any:
@@ -629,10 +631,11 @@ class _Examination:
     def _seen(self, splits: list[_Split]) -> dict[str, Any]:
         """What does not depend on how the loss is reduced."""
         passes = [one for split in splits for one in (split.run, *split.apart)]
+        # Some began with other weights.
         changed = [
             name
-            for name, *values in zip(self._buffers, self._initial, *(one.run.buffers for one in splits), strict=True)
-            if any(not _same(value, values[0]) for value in values[1:])
+            for place, name in enumerate(self._buffers)
+            if any(not _same(one.run.buffers[place], one.initial[place]) for one in splits)
         ]
         parameters = dict(self._work.named_parameters())
         path = []
