@@ -53,9 +53,10 @@ EQUAL = {
 """Cells that are right, and must not become refusals: a job of each kind of evidence."""
 
 REFUSED = {
-    "simclr": ("dp2", "tp2"),
+    "simclr": ("dp2",),
     "clip_gathered": ("m2", "zero3"),
     "clip_detached": ("dp2",),
+    "clip_centered": ("dp2",),
     "spectral": ("m2",),
     "diffusion_ema": ("zero3",),
     "ema_swapped": ("zero2",),

@@ -358,6 +358,29 @@ def clip_detached() -> Job:
     return classify("clip_detached", Clip, loss=detached_clip_loss, dataset=Captions)
 
 
+class CenteredClip(Clip):
+    """Images are compared with the mean of those before, which each rank makes of its own."""
+
+    center: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("center", torch.zeros(16))
+
+    def forward(self, image: Tensor, text: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        encoded, words, scale = super().forward(image, text)
+        centered = encoded - self.center
+        if self.training:
+            with torch.no_grad():
+                self.center.lerp_(encoded.mean(0), 0.3)
+        return centered, words, scale
+
+
+@VISION.entry("a loss that gathers, and a mean in a buffer that a rank makes of its own samples")
+def clip_centered() -> Job:
+    return classify("clip_centered", CenteredClip, loss=gathered_clip_loss, dataset=Captions)
+
+
 class Moco(nn.Module):
     """Keys of earlier batches in a queue; the encoder of keys follows that of queries."""
 

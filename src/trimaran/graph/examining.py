@@ -270,6 +270,8 @@ class _Split:
     """Each from the buffers that the whole began with."""
     in_turn: list[_Pass]
     """Each from the buffers that the one before has left."""
+    initial: list[Tensor] = field(default_factory=list)
+    """The buffers, and the weights, that the whole began with."""
 
     @property
     def reads_other(self) -> bool:
@@ -359,7 +361,8 @@ class _Examination:
         found = replace(found, tolerance=tolerance, **self._seen(splits))
         reduction, weight, apart, in_turn = self._reduction(splits, tolerance)
         padded = False
-        if reduction == "batch" and self._gathers(splits[0].whole):
+        # A forward may gather what it keeps in a buffer, and the loss nothing.
+        if (reduction == "batch" or apart > tolerance) and self._gathers(splits[0].whole):
             reduction, apart = "gathers", 0.0
         elif max(apart, in_turn) > tolerance and found.sizes and found.sliceable:
             padded = self._holds_when_sliced(splits[0], tolerance)
@@ -545,7 +548,7 @@ class _Examination:
         self._put_back()
         return _Split(
             whole=whole, parts=parts, sizes=sizes if len(parts) > 1 else [sum(sizes)], run=run, apart=apart,
-            in_turn=in_turn or apart,
+            in_turn=in_turn or apart, initial=self._initial,
         )  # fmt: skip
 
     def _batch(self, numbers: Sequence[int]) -> Any:
@@ -628,10 +631,11 @@ class _Examination:
     def _seen(self, splits: list[_Split]) -> dict[str, Any]:
         """What does not depend on how the loss is reduced."""
         passes = [one for split in splits for one in (split.run, *split.apart)]
+        # Some began with other weights.
         changed = [
             name
-            for name, *values in zip(self._buffers, self._initial, *(one.run.buffers for one in splits), strict=True)
-            if any(not _same(value, values[0]) for value in values[1:])
+            for place, name in enumerate(self._buffers)
+            if any(not _same(one.run.buffers[place], one.initial[place]) for one in splits)
         ]
         parameters = dict(self._work.named_parameters())
         path = []
@@ -921,7 +925,10 @@ class _Examination:
         sum_up(value)
         summed = replace(part, gradients=gradients, value=float(value), buffers=run.buffers)
         split = _Split(whole=None, parts=[None], sizes=[1], run=run, apart=[summed], in_turn=[summed])
-        return self._difference(split, [summed], "mean", None)
+        # Buffers of every rank are those after the whole; no rank knows those of the others.
+        others = torch.tensor(self._buffer_difference(split, [part]), dtype=torch.float64, device=value.device)
+        sum_up(others)
+        return max(self._difference(split, [summed], "mean", None), min(1.0, float(others)))
 
     def _holds_when_sliced(self, split: _Split, tolerance: float) -> bool:
         """Whether parts that were padded with the whole add up, by some reduction."""

@@ -104,11 +104,15 @@ def _gathering_obstacle(seen: Behaviour, strategy: Strategy) -> str:
             "the loss gathers across ranks, and here not every rank computes it on samples of its own: use replicas "
             "with one microbatch each (--allow dp --microbatches 1)"
         )
-    if strategy.dp > 1 and seen.remainder % strategy.dp:
-        return (
-            f"the loss gathers across ranks, and the last batch of an epoch has {seen.remainder} samples, which "
-            f"{strategy.dp} replicas cannot share evenly: set Job.drop_last"
-        )
+    for batch in (*seen.batches, seen.remainder):
+        # One of fewer samples than replicas is left out.
+        if batch >= strategy.dp and batch % strategy.dp:
+            last = batch == seen.remainder
+            return (
+                f"the loss gathers across ranks, and {'the last batch of an epoch' if last else 'a global batch'} has "
+                f"{batch} samples, which {strategy.dp} replicas cannot share evenly: "
+                f"{'set Job.drop_last' if last else 'use another global batch, or other replicas'}"
+            )
     return ""
 
 
@@ -127,6 +131,12 @@ def _objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
             yield (
                 "the loss gathers across ranks, and a microbatch sees those of other ranks only, not the whole batch: "
                 "use one microbatch (--microbatches 1)"
+            )
+        elif replicas and not seen.replicates and seen.buffers:
+            yield (
+                "the loss gathers across ranks, and gradients still differ from those of the whole batch, or each "
+                f"forward changes {seen.buffers[0]} by the samples of its rank alone: gather with a backward "
+                "(torch.distributed.nn.functional.all_gather), also what a buffer follows, or use one device"
             )
         elif replicas and not seen.replicates:
             yield (
