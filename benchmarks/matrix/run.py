@@ -58,7 +58,7 @@ def main() -> int:
         if cell.verdict in DEFECTS:
             print(f"{cell.verdict:9} {cell.job} {cell.kind} {cell.optimizer}: {cell.detail}")
     print(_summary(cells))
-    for kind, (equal, jobs) in exactly(cells).items():
+    for kind, (equal, jobs) in exactly(cells or before).items():
         print(f"{kind:8} trained exactly: {equal} of {jobs}")
     write_page(options.page, merge(before, cells), environment if options.jobs else read_environment(options.output))
     return int(any(cell.verdict in DEFECTS for cell in cells))
