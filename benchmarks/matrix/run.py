@@ -215,8 +215,8 @@ in fp64 with SGD with momentum and with AdamW give the losses, gradients, weight
 of the plain loop to 1e-10. "refused": an error before the first update, with the reason and the way out; what a
 callback does is seen when it is called first, after the first step. Anything else is a defect. Ranks train by
 `Session`, as in `trimaran train` and under `trimaran.init`. `benchmarks/matrix/run.py` writes the table. Two jobs are
-held to less: `hf_t5`, whose loss is fp32 whatever its weights are, to 1e-6, and `bf16` to 20 %, which shows gross faults
-alone.
+held to less: `hf_t5`, whose loss is fp32 whatever its weights are, to 1e-6, and `bf16` to 20 %, which shows gross
+faults alone.
 
 The plain loop is one process that does one forward of the whole global batch. For jobs with batch norm, draws or state
 that a forward changes, it is one process over the microbatches of the plan, each under the seed of its rank. Columns:
