@@ -9,7 +9,6 @@ import pytest
 from tests.commands import planted_jobs
 from tests.commands.running import trimaran
 
-from trimaran.errors import InputError
 from trimaran.graph.capture import capture_and_look
 from trimaran.program.exactness import KINDS
 from trimaran.session.checking import check_job
@@ -61,7 +60,8 @@ SEEN: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     "contrastive": ((*DIVIDED, "pipeline"), ("gather them in the loss", "one device without microbatches")),
     "two_views": ((*DIVIDED, "pipeline"), ("gather them in the loss",)),
     "centred": ((*DIVIDED, "pipeline"), ("not made of the losses of its parts",)),
-    "needs_two": ((*DIVIDED, *CUT), ("fails on 1 of 2 samples: ValueError: a spread needs two samples",)),
+    "reentrant": (CUT, ("checkpoints activations with use_reentrant=True",)),
+    "needs_two": ((*DIVIDED, "pipeline"), ("fails on 1 of 2 samples: ValueError: a spread needs two samples",)),
     # Batches
     "padded_without_mask": ((*DIVIDED, *CUT), ("pad to one length in Job.collate",)),
     "strings": (CUT, ("hold str, NoneType",)),
@@ -118,11 +118,6 @@ def test_a_loss_that_gathers_is_told_from_one_that_does_not() -> None:
     seen = capture_and_look(planted_jobs.gathering()).graph.behaviour
     assert seen is not None
     assert seen.reduction == "gathers"
-
-
-def test_what_cannot_be_looked_at_says_what_to_do() -> None:
-    with pytest.raises(InputError, match="use_reentrant=False"):
-        check_job(JobSource(reference=f"{PLANTED}:reentrant"))
 
 
 def test_looking_leaves_no_trace_in_the_loss() -> None:

@@ -191,7 +191,7 @@ def test_without_a_target_the_job_shows_what_it_can_reach(folder: Path) -> None:
     [
         (("job.py:unmeasured",), "metric"),
         (("job.py:unheld",), "evaluation_dataset"),
-        (("job.py:stuck",), "Job.optimizer failed"),
+        (("job.py:stuck",), "Job.optimizer of 'sides' failed"),
         (("job.py:make", "--batches", "16,512"), "larger than the data set of 256"),
         (("job.py:make", "--batches", "16,many"), "many"),
         (("job.py:make", "--batches", "31"), "equal microbatches"),

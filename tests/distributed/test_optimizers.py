@@ -8,15 +8,17 @@ import torch
 from tests.distributed.jobs import make_job
 from tests.distributed.reference import evaluate_plainly, microbatches_of, parameters_of
 from tests.distributed.test_equal_losses import LOSS, WEIGHTS, plain_run
-from tests.distributed.training import Outcome, Run, captured, open_executor, take_steps
+from tests.distributed.training import Outcome, Run, captured, full_batch, open_executor, take_steps
 from tests.forks.client import launch
 
 import trimaran
 from trimaran.errors import InputError
 from trimaran.graph.capture import Capture
+from trimaran.program.lower import lower
 from trimaran.program.types import Strategy
 from trimaran.runtime.world import World
 from trimaran.session.rank_training import _train_epochs
+from trimaran.session.session import Session
 
 STEPS = 4
 UNITS = ("blocks.0", "blocks.1", "blocks.2", "blocks.3", "norm")
@@ -97,10 +99,14 @@ def follow(world: World) -> list[list[float]]:
     """Losses of the epochs of a job whose schedule follows its metric: in a run, and in a loop of the user's."""
     job = dataclasses.replace(make_job("gpt_plateau"), epochs=EPOCHS)
     found = []
-    for strategy in FOLLOWING:
-        executor = open_executor(world, Run(job="gpt_plateau", strategy=strategy, steps=0), model_of("gpt_plateau"))
-        found.append([epoch.loss for epoch in _train_epochs(executor, executor.feed(), job, world)])
-        executor.close()
+    for wanted in FOLLOWING:
+        made = model_of("gpt_plateau")
+        strategy = Run(job="gpt_plateau", strategy=wanted, steps=0).fit(made.graph)
+        batch = full_batch(job.global_batch_size, strategy)
+        program = lower(made.graph, strategy, batch=batch, clip=job.clip_norm is not None)
+        session = Session(job, strategy, program, made, world, owns_world=False)
+        found.append([epoch.loss for epoch in _train_epochs(session, world, 0)])
+        session.close()
     for evaluates in (False, True):
         session = trimaran.init(job)
         losses: list[float] = []

@@ -32,8 +32,6 @@ REFUSED: dict[str, tuple[Recipe, str]] = {
     "branch": (Recipe(blocks=("branch",), kinds=("dp2",)), "depends on values of the batch"),
     # 5 samples in 3 parts: batch norm would raise after two microbatches.
     "one_sample": (Recipe(blocks=("batch_norm",), batch=5, drop_last=True, kinds=("m3",)), "needs 2 samples"),
-    # The module multiplies by a buffer that is as wide as the whole.
-    "constant": (Recipe(blocks=("constant",), kinds=("tp2",)), "has tensors of its own"),
     "average": (Recipe(blocks=("average",), kinds=("dp2", "m2")), "changes the buffer"),
 }
 """Recipes that cannot be right, and of what the refusal speaks."""

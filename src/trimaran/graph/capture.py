@@ -8,26 +8,22 @@ own.
 """
 
 import dataclasses
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx, nn
 
-from trimaran.errors import InputError
-from trimaran.graph.batches import call_model, count_samples, is_sliceable, name_tensors, slice_batch
+from trimaran.graph.batches import count_samples, is_sliceable, name_tensors, slice_batch
 from trimaran.graph.describe import describe_flow
 from trimaran.graph.examining import examine
 from trimaran.graph.exports import NotExportableError
 from trimaran.graph.flow import make_flow
-from trimaran.graph.hooks import modules_with_lost_hooks, without_user_hooks
-from trimaran.graph.outputs import OutputStructure, take_apart
+from trimaran.graph.hooks import modules_with_lost_hooks
+from trimaran.graph.outputs import OutputStructure
 from trimaran.graph.sample import SAMPLES, Samples, cast_model, differing_sizes, make_model
-from trimaran.graph.training_mode import begin_training
 from trimaran.graph.types import Graph
-from trimaran.graph.untouched import device_of, precision_context, quiet, untouched
+from trimaran.graph.untouched import device_of
 from trimaran.graph.verify import LARGEST_FLOPS, find_difference
 from trimaran.graph.whole import describe_whole, run_whole
 from trimaran.job import Job
@@ -72,7 +68,7 @@ def capture(job: Job, model: nn.Module | None = None, *, batch: Any = None) -> C
     else:
         size, differing = count_samples(batch), ()
         fewer = slice_batch(batch, 0, size - 1)
-    with torch.enable_grad(), _reentrant_checkpoints_told(job, model, batch):
+    with torch.enable_grad():
         try:
             if not is_sliceable(batch, size):
                 raise NotExportableError(
@@ -87,40 +83,6 @@ def capture(job: Job, model: nn.Module | None = None, *, batch: Any = None) -> C
         except NotExportableError as error:
             graph = describe_whole(job, model, run_whole(job, model, (fewer, batch), (size - 1, size)), str(error))
             return Capture(graph=graph, model=model, flow=None)
-
-
-@contextmanager
-def _reentrant_checkpoints_told(job: Job, model: nn.Module, batch: Any) -> Iterator[None]:
-    """Where a model cannot be used, say so if that is as its forward makes reentrant checkpoints."""
-    try:
-        yield
-    except InputError as error:
-        if not _checkpoints_reentrantly(job, model, batch):
-            raise
-        raise InputError(
-            "the forward uses activation checkpointing with use_reentrant=True, whose backward runs inside another "
-            "backward, where gradients cannot be asked for by parameter: pass use_reentrant=False to "
-            "torch.utils.checkpoint"
-        ) from error
-
-
-def _checkpoints_reentrantly(job: Job, model: nn.Module, batch: Any) -> bool:
-    with quiet(), untouched(model), without_user_hooks(model), precision_context(job, device_of(model)):
-        begin_training(model)
-        try:
-            outputs, _ = take_apart(call_model(job, model, batch))
-        except Exception:  # noqa: BLE001 - it is told already
-            return False
-    todo, met = [one.grad_fn for one in outputs], set()
-    while todo:
-        node = todo.pop()
-        if node is None or node in met:
-            continue
-        if node.name() == "CheckpointFunctionBackward":
-            return True
-        met.add(node)
-        todo += [one for one, _ in node.next_functions]
-    return False
 
 
 def capture_and_look(job: Job) -> Capture:

@@ -172,7 +172,7 @@ def _why(seen: Behaviour, what: str, difference: float | None) -> str:
             f"padding each part of a batch to its own longest sample changes the gradients, {what} by up to "
             f"{_share(difference)}: pad to one length in Job.collate, or mask the padding in the model and the loss"
         )
-    changed = (*seen.buffers, *seen.written)
+    changed = [f"the buffer {name}" for name in seen.buffers] + [f"the parameter {name}" for name in seen.written]
     if seen.reduction != "batch" and changed:
         return (
             f"each forward changes {changed[0]} by the samples that it sees, or once more, so that "
