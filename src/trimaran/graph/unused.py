@@ -12,6 +12,7 @@ from trimaran.graph.batches import compute_loss, move_batch, split_batch
 from trimaran.graph.capture import Capture
 from trimaran.graph.hooks import without_user_hooks
 from trimaran.graph.sample import sample_batch
+from trimaran.graph.training_mode import begin_training
 from trimaran.graph.untouched import device_of, precision_context, quiet, untouched
 from trimaran.graph.verify import LARGEST_FLOPS
 from trimaran.job import Job
@@ -40,13 +41,14 @@ def unused_parameters(job: Job, capture: Capture) -> frozenset[str]:
         if name not in trained
     }
     batch = move_batch(sample_batch(job, device_of(model)), device)
-    arguments, keywords, _ = split_batch(batch, own_loss=job.loss is None)
+    arguments, keywords, _ = split_batch(batch, own_loss=job.loss is None, model=capture.model)
     try:
         with quiet(), untouched(model), without_user_hooks(model), torch.enable_grad(), precision_context(job, device):
-            model.train()
+            begin_training(model)
             output = functional_call(model, {**leaves, **others}, arguments, keywords)
             total, _ = compute_loss(job, output, batch)
-        gradients = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
+            # Before buffers are put back, of which autograd may have kept some.
+            gradients = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
     except Exception as error:
         if small:
             raise
