@@ -23,6 +23,7 @@ def document(done: "subprocess.CompletedProcess[str]") -> dict[str, Any]:
     return whole
 
 
+@pytest.mark.alone
 def test_planted_delays_land_in_their_parts_and_the_limiter_is_named(tmp_path: Path) -> None:
     """Each part within 10 % of what the script itself timed, and the parts sum to the step."""
     delays = {"load": 20, "forward": 4, "backward": 6, "update": 5, "other": 3}

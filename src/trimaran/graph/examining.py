@@ -62,7 +62,7 @@ from trimaran.graph.hooks import has_user_hooks, without_user_hooks
 from trimaran.graph.optimizers import optimizer_traits
 from trimaran.graph.sample import SAMPLES, Samples, differing_sizes
 from trimaran.graph.training_mode import begin_training, parts_in_evaluation, was_in_evaluation
-from trimaran.graph.untouched import device_of, precision_context, quiet, untouched
+from trimaran.graph.untouched import device_of, precision_context, quiet, uncompiled, untouched
 from trimaran.graph.verify import host_generators
 from trimaran.job import Job
 
@@ -132,7 +132,8 @@ def examine(job: Job, model: nn.Module, *, too_large: bool = False) -> Behaviour
     with ExitStack() as stack:
         for part in (model, *modules_of(job.loss)):
             stack.enter_context(untouched(part))
-        for context in (quiet(), without_user_hooks(model), torch.enable_grad(), _pretending_to_be_alone()):
+        contexts = (quiet(), uncompiled(), without_user_hooks(model), torch.enable_grad(), _pretending_to_be_alone())
+        for context in contexts:
             stack.enter_context(context)
         begin_training(model)
         try:

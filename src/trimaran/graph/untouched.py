@@ -10,7 +10,7 @@ import random
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, MutableMapping
-from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from types import MappingProxyType
 from typing import Any
 
@@ -58,6 +58,15 @@ def preserved_randomness(model: nn.Module | None = None) -> Iterator[None]:
             random.setstate(python)
             if numpy is not None:
                 numpy.random.set_state(numbers)
+
+
+def uncompiled() -> AbstractContextManager[Any]:
+    """Run what the user has compiled as it is written.
+
+    Under the modes by which a model is looked at, torch's compiler gives up, and would pass over that code ever after.
+    """
+    # Nothing is compiled where it has not been loaded, and that takes a second.
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
 
 @contextmanager

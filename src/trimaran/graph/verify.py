@@ -12,7 +12,7 @@ from trimaran.graph.batches import call_model, count_samples, name_tensors, slic
 from trimaran.graph.hooks import without_user_hooks
 from trimaran.graph.outputs import take_apart
 from trimaran.graph.training_mode import enter_mode
-from trimaran.graph.untouched import device_of, precision_context, quiet, untouched
+from trimaran.graph.untouched import device_of, precision_context, quiet, uncompiled, untouched
 from trimaran.job import Job
 
 # Largest difference for results that should be equal, relative to the largest value. Models that look whether they are
@@ -62,7 +62,7 @@ def find_difference(job: Job, model: nn.Module, flow: fx.GraphModule, batch: Any
 
 def _run(job: Job, model: nn.Module, call: Any, training: bool, seed: int) -> tuple[list[Tensor], bool]:
     """Outputs and buffers, and whether a generator of the host was drawn from."""
-    with quiet(), untouched(model), without_user_hooks(model), torch.no_grad():
+    with quiet(), uncompiled(), untouched(model), without_user_hooks(model), torch.no_grad():
         enter_mode(model, training=training)
         torch.manual_seed(job.seed + seed)
         random.seed(job.seed + seed)

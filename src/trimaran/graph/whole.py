@@ -21,7 +21,7 @@ from trimaran.graph.state import Read, State
 from trimaran.graph.tally import Tally, state_of, tally_operation
 from trimaran.graph.training_mode import begin_training
 from trimaran.graph.types import Affine, Graph, Op, TensorSpec
-from trimaran.graph.untouched import device_of, precision_context, quiet, untouched
+from trimaran.graph.untouched import device_of, precision_context, quiet, uncompiled, untouched
 from trimaran.job import Job
 from trimaran.user_errors import told
 
@@ -61,7 +61,7 @@ def run_whole(
     Raises:
         InputError: the model or the loss fails, or the loss is not one
     """
-    with quiet(), untouched(model), without_user_hooks(model):
+    with quiet(), uncompiled(), untouched(model), without_user_hooks(model):
         begin_training(model)
         return _run(job, model, batches[0], samples[0]), _run(job, model, batches[1], samples[1])
 
