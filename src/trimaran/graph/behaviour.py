@@ -33,6 +33,7 @@ class Weight:
         shifted: without the first element of the last dim, which no position predicts
         ignored: value of elements that do not count; None: all count
         table: for "table", the weight of each value
+        typical: weight of a sample, as seen; where all have it, gradients need not be divided
     """
 
     tensor: str
@@ -40,6 +41,7 @@ class Weight:
     shifted: bool = False
     ignored: int | None = None
     table: tuple[float, ...] = ()
+    typical: float = 1.0
 
     def __call__(self, batch: Any) -> "Tensor":
         """The weight of a batch, a scalar in fp64.
@@ -215,6 +217,15 @@ class Behaviour:
     def replicates(self) -> bool:
         """Replicas with a part each give the gradients and buffers of the whole batch."""
         return self.replicas is None or self.replicas <= self.tolerance
+
+
+def typical_weight(job: Job) -> float:
+    """What `Job.loss_weight` gives for a sample, where it was found out; else 1.
+
+    Args:
+        job: the job
+    """
+    return job.loss_weight.typical if isinstance(job.loss_weight, Weight) else 1.0
 
 
 def weighed(job: Job, behaviour: Behaviour | None, *, splits: bool = True) -> Job:

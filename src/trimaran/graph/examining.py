@@ -361,6 +361,9 @@ class _Examination:
         tolerance = self.tolerance
         found = replace(found, tolerance=tolerance, **self._seen(splits))
         reduction, weight, apart, in_turn = self._reduction(splits, tolerance)
+        if weight is not None:
+            each = float(weight(splits[0].whole)) / sum(splits[0].sizes)
+            weight = replace(weight, typical=each if math.isfinite(each) and each > 0.0 else 1.0)
         padded = False
         # A forward may gather what it keeps in a buffer, and the loss nothing.
         if (reduction == "batch" or apart > tolerance) and self._gathers(splits[0].whole):

@@ -5,6 +5,7 @@ from functools import partial
 
 import torch.distributed as dist
 
+from trimaran.graph.behaviour import typical_weight
 from trimaran.graph.capture import Capture
 from trimaran.job import Job
 from trimaran.program.cut import carried
@@ -98,7 +99,7 @@ def assemble(
         levels=_open_levels(strategy, program, world=world, channels=channels, in_flight=in_flight, recorder=recorder),
         used=part.used,
         never=part.never,
-        per_sample=job.loss_weight is not None,
+        typical=None if job.loss_weight is None else typical_weight(job),
     )
     noise = None
     if gradient_noise:

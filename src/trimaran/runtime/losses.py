@@ -9,8 +9,8 @@ only when all have equally many samples.
 A loss that returns `(sum, weight)`, such as a mean over tokens that are not padding, has L = (sum of sums) / (sum of
 weights), and the divisor is known only when all ranks have been heard. Its sums are propagated as they are, and
 gradients are divided once, before the update. A loss whose weight w `Job.loss_weight` gives is such a mean too: each
-microbatch's is multiplied by w_m / N, and gradients are divided by (sum of weights) / N. That is 1, and nothing is
-divided, where as many elements count as there are samples, as with labels of which none is ignored.
+microbatch's is multiplied by w_m / (N t), with t the typical weight of a sample, and gradients are divided by
+(sum of weights) / (N t). That is 1, and nothing is divided, where all samples weigh the same, as texts of one length.
 
 A loss that is a sum over samples (`Job.loss_weight` is `SUMMED`) adds up as it is.
 """
@@ -22,6 +22,7 @@ import torch
 
 from trimaran.errors import InputError
 from trimaran.graph.batches import SUMMED, split_batch
+from trimaran.graph.behaviour import typical_weight
 from trimaran.job import Job
 
 
@@ -78,7 +79,7 @@ def loss_term(job: Job, output: Any, batch: Any, *, samples: int, of: int) -> tu
         weight = _on_device(job.loss_weight(batch), mean.device)
         # The mean over nothing is no number, and adds nothing.
         nothing = torch.zeros_like(mean)
-        root = torch.where(weight > 0, mean * (weight / of).to(mean.dtype), nothing)
+        root = torch.where(weight > 0, mean * (weight / (of * typical_weight(job))).to(mean.dtype), nothing)
         total = torch.where(weight > 0, mean.detach().double() * weight, nothing.double())
         return root, LossTerm(total=total, weight=weight, weighted=True)
     weight = _on_device(samples, mean.device)

@@ -54,7 +54,7 @@ class Reductions:
         levels: adds up buckets of gradients within nodes and then across them; None: all replicas at once
         used: which parameters got a gradient here; None: the same ones on all replicas
         never: parameters that have no gradient on any rank
-        per_sample: weighted losses are scaled by the samples already (`Job.loss_weight`)
+        typical: weight of a sample by which weighted losses are scaled already (`Job.loss_weight`); None: they are not
 
     Attributes:
         losses: sums of losses and metrics
@@ -74,7 +74,7 @@ class Reductions:
         buffers: Mapping[int, Sequence[torch.Tensor]],
         homed: Mapping[str, Sequence[torch.nn.Parameter]],
         scaler: LossScaler | None = None,
-        per_sample: bool = False,
+        typical: float | None = None,
         wire: Wire | None = None,
         levels: Levels | None = None,
         used: Used | None = None,
@@ -89,7 +89,7 @@ class Reductions:
         self._buffers = buffers
         self._homed = homed
         self._scaler = scaler
-        self._per_sample = per_sample
+        self._typical = typical
         self._wire = wire
         self._levels = levels
         self._used = used
@@ -301,7 +301,7 @@ class Reductions:
             self._in_flight.wait(f"{Kind.ALL_REDUCE}#loss")
             before = self._recorder.stamp()
             weights = self.losses.mean(state)[1]
-            divisor = weights / state.samples if self._per_sample else weights
+            divisor = weights if self._typical is None else weights / (state.samples * self._typical)
             # To ask a GPU would be to wait for it.
             if self._world.device != "cpu" or float(divisor) != 1.0:
                 self._updater.divide(divisor)
