@@ -132,13 +132,18 @@ def epoch_data(job: Job) -> EpochData:
 
 
 def inexactness(graph: Graph, strategy: Strategy) -> tuple[str, ...]:
-    """How far a strategy that was accepted trains something else, in words.
+    """How far a strategy that was accepted trains something else, or that it is not known, in words.
 
     Args:
         graph: of the job, with what was seen of it
         strategy: that is run
     """
     seen = graph.behaviour
+    if seen is not None and seen.not_looked and strategy.dp * strategy.microbatches > 1:
+        return (
+            f"not known whether parts of a batch train this job exactly: {seen.not_looked}; trimaran train --verify 3 "
+            "compares the first steps with one process",
+        )
     found = difference(seen, strategy) if seen is not None and seen.accepted else None
     return () if found is None else (f"accepted, though it trains something else: {found}",)
 
