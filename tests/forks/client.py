@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
@@ -30,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Server:
-    """The server, as one of its clients sees it.
+    """The server, as one of its clients sees it; threads may share it.
 
     Args:
         control: socket to it
@@ -40,6 +41,8 @@ class Server:
     def __init__(self, control: socket.socket, process: "subprocess.Popen[bytes] | None" = None) -> None:
         self._control = control
         self._process = process
+        # Two threads that ask at once would take each other's answers.
+        self._lock = threading.RLock()
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a function in the server: what it keeps, later children have."""
@@ -92,8 +95,9 @@ class Server:
 
     def _ask(self, kind: str, value: object, descriptors: Sequence[int] = ()) -> Any:
         try:
-            socket.send_fds(self._control, [pickle.dumps((kind, value))], list(descriptors))
-            return self.answer()
+            with self._lock:
+                socket.send_fds(self._control, [pickle.dumps((kind, value))], list(descriptors))
+                return self.answer()
         except (TimeoutError, KeyboardInterrupt, OSError, pytest.fail.Exception):
             # An answer that was not waited for would be taken for that to the next question.
             stop_server()
