@@ -21,7 +21,15 @@ from trimaran.graph.exports import NotExportableError
 from trimaran.graph.flow import make_flow
 from trimaran.graph.hooks import modules_with_lost_hooks
 from trimaran.graph.outputs import OutputStructure
-from trimaran.graph.sample import SAMPLES, Samples, cast_model, differing_sizes, make_model
+from trimaran.graph.sample import (
+    MOST_LOOKED_AT,
+    SAMPLES,
+    Samples,
+    cast_model,
+    differing_sizes,
+    largest_look,
+    make_model,
+)
 from trimaran.graph.types import Graph
 from trimaran.graph.untouched import device_of
 from trimaran.graph.verify import LARGEST_FLOPS, find_difference
@@ -61,13 +69,38 @@ def capture(job: Job, model: nn.Module | None = None, *, batch: Any = None) -> C
         InputError: the model, the data or the loss of the job cannot be used
     """
     model = make_model(job) if model is None else cast_model(job, model)
-    if batch is None:
-        given, size = Samples(job, device_of(model)), SAMPLES
+    if batch is not None:
+        size = count_samples(batch)
+        return _capture_at(job, model, batch, slice_batch(batch, 0, size - 1), size, ())
+    given, size = Samples(job, device_of(model), most=MOST_LOOKED_AT), SAMPLES
+    differing = differing_sizes(given)
+    while True:
         batch, fewer = given.batch(range(size)), given.batch(range(size - 1))
-        differing = differing_sizes(given)
-    else:
-        size, differing = count_samples(batch), ()
-        fewer = slice_batch(batch, 0, size - 1)
+        try:
+            return _capture_at(job, model, batch, fewer, size, differing)
+        except Exception:
+            size = _enough(job, model, given, more_than=size)
+            if not size:
+                raise
+
+
+def _enough(job: Job, model: nn.Module, samples: Samples, *, more_than: int) -> int:
+    """Samples of a larger batch on which the model runs, also with one less; 0: none was found."""
+    size = 2 * more_than
+    while size <= largest_look(job, samples):
+        batches = samples.batch(range(size - 1)), samples.batch(range(size))
+        try:
+            run_whole(job, model, batches, (size - 1, size))
+        except Exception:  # noqa: BLE001 - what it raised on fewer samples is told
+            size *= 2
+        else:
+            return size
+    return 0
+
+
+def _capture_at(
+    job: Job, model: nn.Module, batch: Any, fewer: Any, size: int, differing: tuple[str, ...]
+) -> Capture:
     with torch.enable_grad():
         try:
             if not is_sliceable(batch, size):

@@ -23,6 +23,7 @@ the weights that fit the data; it refuses nothing.
 Parts are made by `Job.collate` of their own samples, as a rank makes them; by slicing where `Job.collate` draws.
 """
 
+import bisect
 import copy
 import itertools
 import math
@@ -60,7 +61,7 @@ from trimaran.graph.data_faults import describe
 from trimaran.graph.held_by_loss import modules_of, parameter_names
 from trimaran.graph.hooks import has_user_hooks, without_user_hooks
 from trimaran.graph.optimizers import optimizer_traits
-from trimaran.graph.sample import SAMPLES, Samples, differing_sizes
+from trimaran.graph.sample import MOST_LOOKED_AT, SAMPLES, Samples, differing_sizes, largest_look
 from trimaran.graph.training_mode import begin_training, parts_in_evaluation, was_in_evaluation
 from trimaran.graph.untouched import device_of, precision_context, quiet, uncompiled, untouched
 from trimaran.graph.verify import host_generators
@@ -68,9 +69,6 @@ from trimaran.job import Job
 
 LOOKED_AT = 6
 """Samples of a batch that is looked at: enough for parts of different sizes, few enough for a look."""
-
-MOST_LOOKED_AT = 24
-"""The same, where parts of fewer fail."""
 
 SEEDS, MOST_SEEDS = 3, 12
 """Under which a batch is run: always, and where the forward differs between them."""
@@ -292,6 +290,7 @@ class _Examination:
         self.changed: dict[str, None] = {}
         self.foreign: dict[str, None] = {}
         self.part_failed = ""
+        self._failing: tuple[tuple[int, str], ...] = ()
         self._calls: list[_LossCall] = []
         self._held = parameter_names(job.loss)
         self._collate_draws = False
@@ -327,22 +326,27 @@ class _Examination:
         """Add what is seen."""
         most = min(self._samples.count, max(2, min(LOOKED_AT, self._job.global_batch_size)))
         first = list(range(min(most, SAMPLES)))
-        began_s = time.perf_counter()
-        try:
-            self._calls = _losses_called(self._job, self._work, self._batch(first), double=self._double)
-        except InputError:
-            raise
-        except Exception:
-            if not self._double:
+        while True:
+            began_s = time.perf_counter()
+            try:
+                self._calls = _losses_called(self._job, self._work, self._batch(first), double=self._double)
+                break
+            except InputError:
                 raise
-            # Something in it is fp32 for good.
-            self._prepare(double=False)
-            self._calls = _losses_called(self._job, self._work, self._batch(first), double=False)
+            except Exception:
+                if not self._double and 2 * len(first) > largest_look(self._job, self._samples):
+                    raise
+                # Something in it is fp32 for good, or it needs more samples.
+                if not self._double:
+                    first = list(range(2 * len(first)))
+                self._prepare(double=not self._double)
+        most = max(most, len(first))
         # A forward, and twice as much for the backward, of the whole and again of its parts.
         if 6 * (time.perf_counter() - began_s) * most / len(first) > SECONDS:
             most = len(first)
         self._put_back()
         self._started_s = time.process_time()
+        self._failing = self._failing_sizes(found.batches)
         self._collate_draws = self._samples.collate_draws(first)
         try:
             splits = self._splits(most)
@@ -353,7 +357,7 @@ class _Examination:
                 raise
             self._prepare(double=False)
             splits = self._splits(most)
-        while self.part_failed and 2 * most <= min(self._samples.count, self._job.global_batch_size, MOST_LOOKED_AT):
+        while self.part_failed and 2 * most <= largest_look(self._job, self._samples):
             # Few samples may be too few.
             most, self.part_failed = 2 * most, ""
             splits = self._splits(most)
@@ -383,7 +387,7 @@ class _Examination:
             changed_inputs=tuple(self.changed),
             loss_parameters=tuple(self.foreign),
             part_failed=self.part_failed,
-            least=self._least() if found.batch_norms else 1,
+            failing=self._failing,
             collate_draws=self._collate_draws,
             not_looked=f"a part of a batch failed: {self.part_failed}" if reduction == "unknown" and self.part_failed
             else found.not_looked,
@@ -412,24 +416,28 @@ class _Examination:
         self.part_failed = "" if splits and len(splits[0].parts) > 1 else self.part_failed
         return [split for split in more if len(split.parts) > 1]
 
-    def _least(self) -> int:
-        """2 where a batch of one sample fails in training and one of two does not; else 1."""
-        try:
-            with torch.no_grad():
-                call_model(self._job, self._work, self._batch([0, 1]))
-                try:
-                    call_model(self._job, self._work, self._batch([0]))
-                except ValueError:
-                    return 2
-        except Exception:  # noqa: BLE001 - it fails for another reason, which the training meets too
-            return 1
-        return 1
+    def _failing_sizes(self, batches: Sequence[int]) -> tuple[tuple[int, str], ...]:
+        """Sizes of parts that fail in training, each with how; where the smallest does not, no other is tried."""
+        most = min(MOST_LOOKED_AT, self._samples.count, self._job.global_batch_size - 1)
+        sizes = sorted({batch // parts for batch in batches for parts in range(1, batch + 1)})
+        failing: list[tuple[int, str]] = []
+        for size in sizes[: bisect.bisect_right(sizes, most)]:
+            try:
+                batch = self._batch(range(size))
+                with self._promoting():
+                    _loss_value(self._job, call_model(self._job, self._work, batch), batch)
+            except Exception as error:  # noqa: BLE001 - whatever a forward or a loss needs more samples for
+                failing.append((size, describe(error)))
+            self._put_back()
+            if not failing:
+                break
+        return tuple(failing)
 
     def _tried(self, most: int) -> Iterator[list[int]]:
         """Samples of more batches, of which some have few: these read what is rare."""
         drawn = random.Random(self._job.seed + 1)
         for number in range(TRIED):
-            yield drawn.sample(range(self._samples.count), most if number % 2 else 2)
+            yield drawn.sample(range(self._samples.count), most if number % 2 or self._failing else 2)
 
     @contextmanager
     def _moved_weights(self, number: int) -> Iterator[None]:

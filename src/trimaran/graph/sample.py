@@ -22,6 +22,9 @@ from trimaran.user_errors import users
 
 SAMPLES = 3  # torch.export takes the sizes 0 and 1 for constants, and what is shown must also hold for one sample less
 
+MOST_LOOKED_AT = 24
+"""Samples of a batch that is looked at, where fewer fail."""
+
 
 def make_model(job: Job) -> nn.Module:
     """The model of a job as every rank makes it: under the job's seed, in the job's precision, in training mode.
@@ -166,6 +169,11 @@ def differing_sizes(samples: Samples) -> tuple[str, ...]:
     shapes = [{name: tensor.shape[1:] for name, tensor in name_tensors(batch).items()} for batch in batches]
     names = dict.fromkeys(name for one in shapes for name in one)
     return tuple(name for name in names if len({one.get(name) for one in shapes}) > 1)
+
+
+def largest_look(job: Job, samples: Samples) -> int:
+    """Samples of the largest batch that a job is looked at with: where fewer fail, twice as many are tried."""
+    return min(samples.count, job.global_batch_size, MOST_LOOKED_AT)
 
 
 def sample_batch(job: Job, device: torch.device | str = "cpu") -> Any:

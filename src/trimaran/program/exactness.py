@@ -57,7 +57,7 @@ def objection(behaviour: Behaviour | None, strategy: Strategy) -> str | None:
         )
     # These are no differences that one could accept: there is no way of doing it, or ranks would wait for each other.
     obstacle = update_obstacle(strategy, behaviour.optimizer, precision=behaviour.precision)
-    obstacle = obstacle or _too_small(behaviour, strategy) or _gathering_obstacle(behaviour, strategy)
+    obstacle = obstacle or _failing_part(behaviour, strategy) or _gathering_obstacle(behaviour, strategy)
     if obstacle or behaviour.accepted:
         return obstacle or None
     return difference(behaviour, strategy)
@@ -151,19 +151,31 @@ def _objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
         yield _why(seen, "in microbatches", seen.microbatches)
 
 
-def _too_small(seen: Behaviour, strategy: Strategy) -> str:
-    """Why the forward would fail on a part of a batch; empty: it would not."""
-    for batch in seen.batches:
-        # A batch of fewer samples than replicas is left out.
-        share = batch // strategy.dp
-        part = share // max(1, min(strategy.microbatches, share))
-        if 0 < part < seen.least:
-            which = "a global batch" if batch == seen.batches[0] else "the last batch of an epoch"
-            return (
-                f"batch norm in training needs {seen.least} samples, and {which} of {batch} leaves parts of {part}: "
-                "use another global batch, fewer parts, or Job.drop_last where it is the last"
-            )
+def _failing_part(seen: Behaviour, strategy: Strategy) -> str:
+    """Why the job would fail on a part of a batch; empty: it would not."""
+    for size, how in seen.failing:
+        for batch in seen.batches:
+            if size in _parts(batch, strategy):
+                which = "a global batch" if batch == seen.batches[0] else "the last batch of an epoch"
+                return (
+                    f"{which} of {batch} leaves parts of {size}, on which the job fails: {how}; use another global "
+                    "batch, fewer parts, or Job.drop_last where it is the last"
+                )
     return ""
+
+
+def _parts(batch: int, strategy: Strategy) -> set[int]:
+    """Sizes of the microbatches of a batch, as `runtime.shares` cuts it; one of fewer samples than replicas is left out.
+
+    Example:
+        >>> _parts(10, Strategy(dp=2, microbatches=4)), _parts(1, Strategy(dp=2))
+        ({1, 2}, set())
+    """
+    used = min(strategy.microbatches, batch // strategy.dp)
+    if not used:
+        return set()
+    shares = {batch // strategy.dp, -(-batch // strategy.dp)}
+    return {part for share in shares for part in (share // used, -(-share // used))}
 
 
 def _why(seen: Behaviour, what: str, difference: float | None) -> str:
