@@ -72,13 +72,14 @@ def capture(job: Job, model: nn.Module | None = None, *, batch: Any = None) -> C
     if batch is not None:
         size = count_samples(batch)
         return _capture_at(job, model, batch, slice_batch(batch, 0, size - 1), size, ())
-    given, size = Samples(job, device_of(model), most=MOST_LOOKED_AT), SAMPLES
+    given, size = Samples(job, device_of(model)), SAMPLES
     differing = differing_sizes(given)
     while True:
         batch, fewer = given.batch(range(size)), given.batch(range(size - 1))
         try:
             return _capture_at(job, model, batch, fewer, size, differing)
         except Exception:
+            given = Samples(job, device_of(model), most=MOST_LOOKED_AT)
             size = _enough(job, model, given, more_than=size)
             if not size:
                 raise
@@ -98,9 +99,7 @@ def _enough(job: Job, model: nn.Module, samples: Samples, *, more_than: int) -> 
     return 0
 
 
-def _capture_at(
-    job: Job, model: nn.Module, batch: Any, fewer: Any, size: int, differing: tuple[str, ...]
-) -> Capture:
+def _capture_at(job: Job, model: nn.Module, batch: Any, fewer: Any, size: int, differing: tuple[str, ...]) -> Capture:
     with torch.enable_grad():
         try:
             if not is_sliceable(batch, size):

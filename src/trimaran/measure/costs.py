@@ -19,7 +19,7 @@ import trimaran
 from trimaran.cluster import Link
 from trimaran.cluster.detect import detect_gpus, detect_processor
 from trimaran.costs.tables import CostTable, Fingerprint, merge
-from trimaran.errors import EnvironmentProblem, InputError
+from trimaran.errors import EnvironmentProblem, ExecutionError, InputError
 from trimaran.graph.types import Graph
 from trimaran.job import Job
 from trimaran.measure.cache import load_cached, store
@@ -29,7 +29,7 @@ from trimaran.program.compression import Compression
 from trimaran.program.types import Execution
 from trimaran.runtime.ranks import Event, launch
 from trimaran.runtime.world import choose_device
-from trimaran.units import format_bit_rate, format_seconds
+from trimaran.units import format_bit_rate, format_count, format_seconds
 
 Progress = Callable[[str, int, int], None]
 
@@ -99,6 +99,7 @@ def measure_costs(
         found = _measure(make_job, graph, wanted, ranks, link, progress)
         new = assemble(found, table.steps.get(key), graph, job=key, fingerprint=table.fingerprint)
         _keep(new)
+        _check_ran(found)
         table = merge([table, new])
     return select(table, graph, job=key)
 
@@ -193,6 +194,18 @@ def _measure(
     return launch(
         measure_on_rank, (make_job, graph.digest, wanted, graph.behaviour), ranks=ranks, on_event=on_event, link=link
     )
+
+
+def _check_ran(found: Sequence[Findings]) -> None:
+    """Raise what the whole model raised, with the sizes for which it did among the figures."""
+    failed = {run: raised for one in reversed(found) for run, raised in one.failed.items() if raised}
+    if not failed:
+        return
+    sizes = {run.batch: raised for run, raised in failed.items() if run.form == "module"}
+    run, raised = max(failed.items(), key=lambda one: one[0].batch)
+    # What fails in another form alone is not for the number of samples.
+    figures = {"failed": sizes} if all(one.batch in sizes for one in failed) else {}
+    raise ExecutionError(f"a step of {format_count(run.batch, 'sample')} failed: {raised}", **figures)
 
 
 def _keep(found: CostTable) -> None:

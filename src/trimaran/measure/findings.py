@@ -46,6 +46,7 @@ class Findings:
         curves: transfers by size, the same on every rank
         interference: by kind of transfer, the same on every rank
         sampled: what samples of the data set took; None where that was not wanted
+        failed: runs that raised, with what and where; "" where they raised on other ranks only
     """
 
     rounds: dict[Timed, Rounds] = field(default_factory=dict)
@@ -53,6 +54,7 @@ class Findings:
     curves: dict[CurveKey, Curve] = field(default_factory=dict)
     interference: dict[str, Interference] = field(default_factory=dict)
     sampled: Sampled | None = None
+    failed: dict[WholeRun, str] = field(default_factory=dict)
 
 
 def assemble(

@@ -165,12 +165,18 @@ def _measure_job(world: World, job: Job, captured: Capture, wanted: Wanted, find
         passes = OperationPasses(job, captured, stages["module", "eager"], open_clock(world), world.device)
         contents = {op.id: op.content for op in captured.graph.ops}
         items += [_pass_item(passes, contents, Repeated(batches(size)), size) for size in wanted.passes]
-    updates = None
+    updates: Updates | None = None
+
+    def run_updates(repeats: int) -> Mapping[Timed, list[float]]:
+        nonlocal updates
+        left = [run.batch for run in wanted.wholes if run not in findings.failed]
+        if updates is None and left:
+            updates = Updates(job, captured.model, whole("module", "eager", max(left)), open_clock(world))
+        return {} if updates is None else updates.run(repeats)
+
     if wanted.update:
-        size = max(run.batch for run in wanted.wholes)
-        updates = Updates(job, captured.model, whole("module", "eager", size), open_clock(world))
-        items.append(Item(label="updates", run=updates.run))
-    findings.rounds = measure_in_rounds(world, items, box_s=box_s)
+        items.append(Item(label="updates", run=run_updates))
+    findings.rounds = measure_in_rounds(world, items, box_s=box_s, failed=findings.failed)
     findings.state_bytes_per_byte = updates.state_bytes_per_byte() if updates is not None else None
 
 
@@ -186,7 +192,7 @@ def _pass_item(passes: OperationPasses, contents: Mapping[str, str], loader: Rep
         for _ in range(min(repeats, 2)):
             try:
                 seconds = passes.run(loader.load(), size)
-            except RuntimeError as error:
+            except Exception as error:  # noqa: BLE001 - whatever an operation of the user's raises
                 # An operation may refuse to start an autograd graph; FLOPs then tell operations apart.
                 _LOG.warning("operations cannot be run one by one: %s", error)
                 return {}
@@ -209,4 +215,4 @@ def _whole_item(world: World, whole_run: WholeRun, model: WholeModel) -> Item:
         return {Timed(whole_run, whole_run.batch, phase): seconds for phase, seconds in times.items()}
 
     label = f"{whole_run.form}, {whole_run.execution}, at batch {whole_run.batch}"
-    return Item(label=label, run=run, alone=alone)
+    return Item(label=label, run=run, alone=alone, whole=whole_run)

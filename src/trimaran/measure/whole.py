@@ -19,6 +19,7 @@ from torch import nn
 from trimaran.costs.tables import Form
 from trimaran.graph.batches import split_batch
 from trimaran.graph.capture import Capture
+from trimaran.graph.sample import make_model
 from trimaran.graph.segments import build_segment
 from trimaran.graph.use import parameter_use
 from trimaran.job import Job
@@ -27,7 +28,7 @@ from trimaran.program.buckets import DEFAULT_BUCKET_BYTES
 from trimaran.program.types import Execution
 from trimaran.runtime.bucketed import BucketedReplica
 from trimaran.runtime.losses import loss_term
-from trimaran.runtime.precision import autocast
+from trimaran.runtime.precision import autocast, place_model
 from trimaran.runtime.replica import Replica
 from trimaran.runtime.segments import SegmentStage
 from trimaran.runtime.setup import replica_buckets
@@ -51,7 +52,7 @@ def make_stage(job: Job, capture: Capture, world: World, form: Form, execution: 
     if form == "graph":
         segment = build_segment(capture, (), 0)
         return SegmentStage(segment, execution=execution, buckets=(), reduce_bucket=_reduce_nothing)
-    model = copy.deepcopy(capture.model) if form == "replicated" else capture.model
+    model = _another(job, capture.model, world.device) if form == "replicated" else capture.model
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if form == "replicated" and trained and parameter_use(capture.graph) != "always":
         return BucketedReplica(
@@ -72,6 +73,13 @@ def make_stage(job: Job, capture: Capture, world: World, form: Form, execution: 
         bucket_bytes=DEFAULT_BUCKET_BYTES,
         reduce_bucket=_reduce_nothing,
     )
+
+
+def _another(job: Job, model: nn.Module, device: str) -> nn.Module:
+    try:
+        return copy.deepcopy(model)
+    except Exception:  # noqa: BLE001 - a model that cannot be copied is made once more
+        return place_model(make_model(job), precision=job.precision, device=device)
 
 
 class WholeModel:

@@ -165,7 +165,7 @@ def _failing_part(seen: Behaviour, strategy: Strategy) -> str:
 
 
 def _parts(batch: int, strategy: Strategy) -> set[int]:
-    """Sizes of the microbatches of a batch, as `runtime.shares` cuts it; one of fewer samples than replicas is left out.
+    """Sizes of the microbatches of a batch, as `runtime.shares` cuts it; none where replicas are more than samples.
 
     Example:
         >>> _parts(10, Strategy(dp=2, microbatches=4)), _parts(1, Strategy(dp=2))

@@ -108,6 +108,9 @@ def find_best(
         return found, table
 
     sizes = microbatch_sizes(graph, devices=cluster.size, batch=batch, pins=request.pins)
+    if not sizes:
+        _, rejected = enumerate_strategies(graph, devices=cluster.size, batch=batch)
+        raise InfeasibleError(f"nothing can train {graph.name}: {rejected[0].reason}")
     if request.execution == "compiled":
         table = measure(sizes, ("eager", "compiled"))
         return find(table, "compiled"), table

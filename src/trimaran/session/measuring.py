@@ -8,6 +8,7 @@ from trimaran.costs import CostTable
 from trimaran.costs.tables import merge
 from trimaran.costs.traced import TracedStep
 from trimaran.costs.wire import is_priced
+from trimaran.errors import ExecutionError
 from trimaran.graph import Graph
 from trimaran.job import Job
 from trimaran.planner.problem import Problem
@@ -65,6 +66,23 @@ def measure_job(
         samples=samples,
         progress=progress,
     )
+
+
+def with_failing(graph: Graph, error: ExecutionError) -> Graph:
+    """A graph whose job was seen to fail with the sizes of parts with which it failed when it was measured.
+
+    Args:
+        graph: with what was seen before
+        error: of `measure_job`
+
+    Raises:
+        ExecutionError: the same, where it is not for the size of parts
+    """
+    seen, failed = graph.behaviour, error.figures.get("failed")
+    if seen is None or not isinstance(failed, dict) or failed.keys() <= dict(seen.failing).keys():
+        raise error
+    failing = tuple(sorted({**dict(seen.failing), **failed}.items()))
+    return replace(graph, behaviour=replace(seen, failing=failing))
 
 
 def with_compressions(

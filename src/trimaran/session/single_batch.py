@@ -2,12 +2,14 @@
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from trimaran.costs import CostTable
 from trimaran.costs.table_files import encode_table
 from trimaran.costs.tables import merge
 from trimaran.costs.traced import TracedStep
 from trimaran.costs.transfers import has_queues
+from trimaran.errors import ExecutionError
 from trimaran.planner import NO_PINS, Candidate, Problem, Search
 from trimaran.planner.compressing import offered
 from trimaran.planner.prices import PinPrice
@@ -19,7 +21,7 @@ from trimaran.program.types import Execution
 from trimaran.session.choosing import find_best
 from trimaran.session.feeding import feeding_notes, room_of
 from trimaran.session.jobs import JobSource
-from trimaran.session.measuring import measure_job, rehearse_strategy, trace_job
+from trimaran.session.measuring import measure_job, rehearse_strategy, trace_job, with_failing
 from trimaran.session.planned import Planned, Progress, ignore_progress
 from trimaran.session.preparing import Prepared, inexactness, prepare
 from trimaran.session.request import EVERYTHING, PlanRequest
@@ -68,7 +70,12 @@ def plan_at_batch(
             return merge([table, more])
         return rehearse_strategy(source, job, graph, cluster, chosen.strategy, chosen.program, table, progress)
 
-    found, table = find_best(job, graph, cluster, prepared.data, request, measure, trace, rehearse)
+    try:
+        found, table = find_best(job, graph, cluster, prepared.data, request, measure, trace, rehearse)
+    except ExecutionError as error:
+        # Parts of other sizes were measured, and are found again.
+        left = replace(prepared, graph=with_failing(graph, error))
+        return plan_at_batch(source, request, prepared=left, progress=progress)
     said = filter(None, [said_of_compression(found, request.pins)])
     plan = Plan(
         job=source.reference,
