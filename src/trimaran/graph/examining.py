@@ -389,7 +389,7 @@ class _Examination:
             part_failed=self.part_failed,
             failing=self._failing,
             collate_draws=self._collate_draws,
-            not_looked=f"a part of a batch failed: {self.part_failed}" if reduction == "unknown" and self.part_failed
+            not_looked=f"it failed on {self.part_failed}" if reduction == "unknown" and self.part_failed
             else found.not_looked,
         )  # fmt: skip
 

@@ -169,7 +169,7 @@ def _measure_job(world: World, job: Job, captured: Capture, wanted: Wanted, find
 
     def run_updates(repeats: int) -> Mapping[Timed, list[float]]:
         nonlocal updates
-        left = [run.batch for run in wanted.wholes if run not in findings.failed]
+        left = {run.batch for run in wanted.wholes} - {run.batch for run in findings.failed}
         if updates is None and left:
             updates = Updates(job, captured.model, whole("module", "eager", max(left)), open_clock(world))
         return {} if updates is None else updates.run(repeats)

@@ -157,9 +157,10 @@ def _failing_part(seen: Behaviour, strategy: Strategy) -> str:
         for batch in seen.batches:
             if size in _parts(batch, strategy):
                 which = "a global batch" if batch == seen.batches[0] else "the last batch of an epoch"
+                parts = "" if size == batch else f"parts of {size} of "
                 return (
-                    f"{which} of {batch} leaves parts of {size}, on which the job fails: {how}; use another global "
-                    "batch, fewer parts, or Job.drop_last where it is the last"
+                    f"the job fails on {parts}{which} of {batch}: {how}; use another global batch, other parts, or "
+                    "Job.drop_last where it is the last"
                 )
     return ""
 

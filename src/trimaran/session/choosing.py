@@ -155,7 +155,17 @@ def _search_with_traces(problem: Problem, trace: Trace) -> Search:
     lacking = [rejection.strategy for rejection in found.rejected if may_be_virtualized(rejection)]
     if not lacking:
         return found
-    traces = trace({problem.batch // (strategy.dp * strategy.microbatches) for strategy in lacking})
+    try:
+        traces = trace({problem.batch // (strategy.dp * strategy.microbatches) for strategy in lacking})
+    except ExecutionError as error:
+        # There is a good plan without them.
+        told = (
+            replace(one, reason=f"{one.reason}; its step could not be traced: {error.message}")
+            if may_be_virtualized(one)
+            else one
+            for one in found.rejected
+        )
+        return replace(found, rejected=tuple(told))
     return search(replace(problem, traces=traces)) if traces else found
 
 
