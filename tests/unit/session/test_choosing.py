@@ -13,7 +13,7 @@ from trimaran.errors import ExecutionError
 from trimaran.job import Job
 from trimaran.planner import Candidate, EpochData, Search, enumerate_strategies
 from trimaran.program.types import Execution
-from trimaran.session.choosing import WORTH_COMPILING_S, find_best, microbatch_sizes
+from trimaran.session.choosing import WORTH_COMPILING_S, Trace, find_best, microbatch_sizes
 from trimaran.session.request import PlanRequest
 
 GRAPH = network(4)
@@ -153,3 +153,19 @@ def test_the_objective_of_the_request_is_honoured() -> None:
 def test_sizes_that_are_measured_are_those_of_all_strategies() -> None:
     """16 samples: whole, halves, quarters, eighths; a pipeline of 2 stages has up to 8 microbatches."""
     assert microbatch_sizes(GRAPH, devices=2, batch=16) == (2, 4, 8, 16)
+
+
+def test_where_steps_cannot_be_traced_what_fits_without_is_planned() -> None:
+    def fail(sizes: Collection[int]) -> dict[int, TracedStep]:
+        raise ExecutionError("rank 0 raised TypeError")
+
+    def planned(memory_bytes: int, trace: Trace) -> Search:
+        devices = (dataclasses.replace(DEVICE, memory_bytes=memory_bytes),) * 2
+        cluster = dataclasses.replace(CLUSTER, devices=devices)
+        request = PlanRequest(execution="eager")
+        return find_best(job(2), GRAPH, cluster, EpochData(samples=1600), request, Measured(), trace)[0]
+
+    peaks = sorted({max(one.peak_bytes) for one in planned(2**30, trace_nothing).candidates})
+    found = planned(peaks[0], fail)
+    assert all(max(one.peak_bytes) <= peaks[0] for one in found.candidates)
+    assert any(one.reason.endswith("could not be traced: rank 0 raised TypeError") for one in found.rejected)
