@@ -1,6 +1,7 @@
 """Callbacks see and change what those of a plain loop would, on every rank; what cannot be followed is refused."""
 
 import copy
+import dataclasses
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -34,9 +35,7 @@ PIPELINE = builders.strategy(pp=2, schedule="1f1b", microbatches=4)
 def open_session(world: World, job: Job, strategy: Strategy) -> Session:
     made = capture(job)
     boundaries = even_boundaries(made.graph.cuts, strategy.pp)
-    strategy = builders.strategy(
-        **{name: getattr(strategy, name) for name in strategy.__slots__} | {"boundaries": boundaries}
-    )
+    strategy = dataclasses.replace(strategy, boundaries=boundaries)
     program = lower(made.graph, strategy, batch=full_batch(job.global_batch_size, strategy), clip=True)
     return Session(job, strategy, program, made, world, owns_world=False)
 

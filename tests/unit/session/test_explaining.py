@@ -1,7 +1,7 @@
 """What an explanation searches with."""
 
 from tests import builders
-from tests.unit.planner.test_search import GRAPH, TABLE, cluster, found
+from tests.unit.planner.test_search import GRAPH, TABLE, found
 from tests.unit.planner.test_virtual import traced
 from tests.unit.program.test_plan import PLAN
 
@@ -16,7 +16,7 @@ def test_a_plan_with_a_memory_budget_is_explained_by_the_steps_that_it_was_made_
         source=JobSource(reference="digits"),
         job=digits(),
         graph=GRAPH,
-        cluster=cluster(),
+        cluster=builders.cluster(),
         table=TABLE,
         plan=PLAN,
         chosen=result.chosen,
