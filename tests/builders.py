@@ -18,7 +18,6 @@ from tests.graphs import chain
 
 from trimaran.cluster.prices import Price
 from trimaran.cluster.types import Cluster, Device, Link
-from trimaran.costs.sample_costs import SampleCosts
 from trimaran.costs.tables import (
     CostTable,
     Curve,
@@ -194,9 +193,8 @@ def step_costs(
     clip: TensorFit,
     load: Mapping[int, Cost],
     state_bytes_per_byte: float = 0.0,
-    samples: SampleCosts | None = None,
 ) -> StepCosts:
-    return StepCosts(update=update, clip=clip, load=load, state_bytes_per_byte=state_bytes_per_byte, samples=samples)
+    return StepCosts(update=update, clip=clip, load=load, state_bytes_per_byte=state_bytes_per_byte)
 
 
 def interference(*, compute: float = 1.0, communication: float = 1.0, source: str = "assumed: none") -> Interference:
@@ -573,7 +571,6 @@ def plan_request(
     execution: Executions = "any",
     calibration: Path | None = None,
     pins: Pins = NO_PINS,
-    target: TargetRequest = NO_TARGET,
 ) -> PlanRequest:
     return PlanRequest(
         devices=devices,
@@ -583,7 +580,6 @@ def plan_request(
         execution=execution,
         calibration=calibration,
         pins=pins,
-        target=target,
     )
 
 
