@@ -11,8 +11,9 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from tests import builders
 
-from trimaran.costs.tables import Curve, CurveKey
+from trimaran.costs.tables import Curve
 from trimaran.errors import InputError
 from trimaran.measure.links import measure_curves
 from trimaran.runtime.world import World, join_world
@@ -201,6 +202,6 @@ def _address(text: str) -> str:
 def all_reduce_curve(world: World) -> tuple[Curve, float]:
     """What an all-reduce of two ranks takes by size, and what it takes to find that out [s]."""
     started_s = time.perf_counter()
-    key = CurveKey("AR", 2)
+    key = builders.curve_key("AR", 2)
     curve = measure_curves(world, [key], sizes=(16, 16 << 10, 128 << 10, 1 << 20, 4 << 20))[key]
     return curve, time.perf_counter() - started_s

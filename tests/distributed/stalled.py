@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from tests import builders
 from torch import nn
 from torch.utils.data import Dataset, default_collate
 
@@ -125,7 +126,7 @@ def measure(
     """Run jobs one after the other, each with a number of workers."""
     found = []
     for name, workers in names:
-        strategy = Strategy(dp=world.size, feeding=Feeding(workers=workers))
+        strategy = builders.strategy(dp=world.size, feeding=Feeding(workers=workers))
         made: Job = globals()[name]()
         sampled = name in SAMPLED
         found.append(

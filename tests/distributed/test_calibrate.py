@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests import builders
 from tests.commands.running import trimaran
 
 from trimaran.measure.calibration import Calibration
@@ -17,7 +18,6 @@ from trimaran.measure.wanted import wanted_curves
 from trimaran.session.calibrating import CalibrationRequest, calibrate
 from trimaran.session.jobs import JobSource
 from trimaran.session.planning import plan_job
-from trimaran.session.request import PlanRequest
 
 pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("_forked")]
 
@@ -67,7 +67,7 @@ def test_a_plan_by_the_file_measures_nothing(written: tuple[Calibration, Path]) 
     """Though the cache is empty; and the run that the plan is for is compared with the noise of the file."""
     calibration, path = written
     watcher = Watcher()
-    planned = plan_job(SOURCE, PlanRequest(devices=2, calibration=path), progress=watcher)
+    planned = plan_job(SOURCE, builders.plan_request(devices=2, calibration=path), progress=watcher)
     assert "searching" in watcher.heard
     assert "starting processes" not in watcher.heard
     assert planned.noise == calibration.noise[planned.plan.strategy.devices - 1]

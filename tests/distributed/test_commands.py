@@ -5,15 +5,14 @@ from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
+from tests import builders
 from tests.commands.running import new_trimaran, trimaran
 
 from trimaran.networks.lenet import LeNet
-from trimaran.planner.pins import Pins
 from trimaran.program import parse_program, read_plan
 from trimaran.report import read_timeline
 from trimaran.session.jobs import JobSource
 from trimaran.session.planning import plan_job
-from trimaran.session.request import PlanRequest
 from trimaran.session.training import train_planned
 
 
@@ -119,7 +118,7 @@ def test_a_model_that_cannot_be_exported_is_trained_and_the_reason_is_said(folde
 
 def test_a_run_says_which_samples_it_left_out(tmp_path: Path) -> None:
     jobs = Path(__file__).parents[1] / "commands" / "faulty_jobs.py"
-    request = PlanRequest(devices=2, pins=Pins(dp=2))
+    request = builders.plan_request(devices=2, pins=builders.pins(dp=2))
     trained = train_planned(plan_job(JobSource(reference=f"{jobs}:one_sample_left"), request), parent=tmp_path)
     note = "the last 1 samples of each epoch are left out: they are fewer than the 2 replicas"
     assert trained.notes == (note,)

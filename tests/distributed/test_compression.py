@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests import builders
 from tests.distributed.jobs import make_job
 from tests.distributed.test_equal_losses import BUCKET
 from tests.distributed.training import Run, captured, open_executor, take_steps
@@ -55,7 +56,7 @@ def compressed(strategy: Strategy, method: str) -> Strategy:
     return replace(strategy, compression=parse_compression(method))
 
 
-REPLICAS = Strategy(dp=2, bucket_bytes=BUCKET)
+REPLICAS = builders.strategy(dp=2, bucket_bytes=BUCKET)
 TWO_RANKS = [
     *(Run(job="cnn", strategy=compressed(REPLICAS, method), steps=STEPS) for method in METHODS),
     # Microbatches and a smaller last batch; clipping, in more buckets than the program has; (sum, weight) as a loss;
@@ -66,7 +67,7 @@ TWO_RANKS = [
     Run(job="lstm_unused", strategy=compressed(REPLICAS, "powersgd:2"), steps=STEPS),
     Run(job="half_frozen", strategy=compressed(REPLICAS, "bf16"), steps=STEPS),
 ]
-PIPELINE = Strategy(dp=2, pp=2, schedule="1f1b", microbatches=4, bucket_bytes=BUCKET)
+PIPELINE = builders.strategy(dp=2, pp=2, schedule="1f1b", microbatches=4, bucket_bytes=BUCKET)
 FOUR_RANKS = [
     *(Run(job="gpt", strategy=compressed(PIPELINE, method), steps=STEPS) for method in METHODS),
     *(Run(job="cnn", strategy=compressed(replace(REPLICAS, dp=4), method), steps=STEPS) for method in METHODS),
@@ -106,10 +107,10 @@ def trained_alike(one: Outcome, other: Outcome, run: Run) -> bool:
 
 
 LINEAR = [
-    Run(job="one_gradient", strategy=compressed(Strategy(dp=2), "bf16"), steps=32),
-    Run(job="one_gradient", strategy=compressed(Strategy(dp=2), "fp16"), steps=32),
-    Run(job="one_gradient", strategy=compressed(Strategy(dp=2, bucket_bytes=64), "powersgd:1"), steps=3),
-    Run(job="eight_gradients", strategy=compressed(Strategy(dp=2, bucket_bytes=64), "powersgd:4"), steps=32),
+    Run(job="one_gradient", strategy=compressed(builders.strategy(dp=2), "bf16"), steps=32),
+    Run(job="one_gradient", strategy=compressed(builders.strategy(dp=2), "fp16"), steps=32),
+    Run(job="one_gradient", strategy=compressed(builders.strategy(dp=2, bucket_bytes=64), "powersgd:1"), steps=3),
+    Run(job="eight_gradients", strategy=compressed(builders.strategy(dp=2, bucket_bytes=64), "powersgd:4"), steps=32),
 ]
 
 

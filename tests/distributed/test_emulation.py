@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests import builders
 from tests.forks.client import launch
 from tests.graphs import boundaries, chain
 
@@ -50,8 +51,8 @@ def least_disturbed_step(timeline: Timeline) -> float:
 @pytest.mark.parametrize(
     "strategy",
     [
-        Strategy(pp=4, boundaries=boundaries(4), schedule="1f1b", microbatches=4),
-        Strategy(dp=2, pp=2, boundaries=boundaries(2), schedule="gpipe", microbatches=4),
+        builders.strategy(pp=4, boundaries=boundaries(4), schedule="1f1b", microbatches=4),
+        builders.strategy(dp=2, pp=2, boundaries=boundaries(2), schedule="gpipe", microbatches=4),
     ],
     ids=lambda strategy: strategy.name,
 )
@@ -102,6 +103,6 @@ def test_a_pause_stands_still_at_a_mark_that_waits(tmp_path: Path) -> None:
 
 
 def test_a_program_of_another_size_is_refused(tmp_path: Path) -> None:
-    program = lower(chain(4), Strategy(dp=2), batch=4)
+    program = lower(chain(4), builders.strategy(dp=2), batch=4)
     with pytest.raises(InputError, match="for 2 ranks"):
         launch(emulate_on_rank, (program, costs_of(program), 1), ranks=1, log_dir=tmp_path, device="cpu")

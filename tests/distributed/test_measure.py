@@ -4,13 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests import zoo
+from tests import builders, zoo
 
 from trimaran.cluster.detect import detect_cluster
 from trimaran.costs import CostTable, price
 from trimaran.costs.compute import operation_costs
 from trimaran.costs.table_files import read_table
-from trimaran.costs.tables import CurveKey
 from trimaran.costs.transfers import HOST, HOST_SEND, SEND
 from trimaran.errors import ExecutionError, InputError
 from trimaran.graph import Graph
@@ -21,7 +20,6 @@ from trimaran.measure.cache import cache_path
 from trimaran.measure.costs import fingerprint_here
 from trimaran.measure.wanted import wanted_curves
 from trimaran.program.lower import lower, lower_evaluation
-from trimaran.program.types import Strategy
 from trimaran.runtime.ranks import launch
 from trimaran.simulator import simulate
 
@@ -66,9 +64,9 @@ def test_everything_that_plans_for_two_ranks_need_is_measured(measured: tuple[Gr
     """Whatever is priced has a positive time, and its interval around it."""
     graph, table, _ = measured
     for strategy in (
-        Strategy(),
-        Strategy(dp=2),
-        Strategy(pp=2, boundaries=graph.cuts[1:2], schedule="1f1b", microbatches=4),
+        builders.strategy(),
+        builders.strategy(dp=2),
+        builders.strategy(pp=2, boundaries=graph.cuts[1:2], schedule="1f1b", microbatches=4),
     ):
         for program in (lower(graph, strategy, batch=16, clip=True), lower_evaluation(graph, strategy, batch=16)):
             costs = price(program, graph, strategy, table, detect_cluster(strategy.devices), batch=16)
@@ -103,7 +101,7 @@ def test_curves_rise_from_the_smallest_size_to_the_largest(measured: tuple[Graph
             assert all(0.0 < cost.low < 0.1 for _, cost in curve)
         else:
             assert curve[-1][1].low > 5 * curve[0][1].low
-    copies = table.curves[CurveKey(HOST_SEND, 2)]
+    copies = table.curves[builders.curve_key(HOST_SEND, 2)]
     assert copies[-1][1].low > 2 * copies[0][1].low
 
 

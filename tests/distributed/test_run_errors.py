@@ -5,6 +5,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from tests import builders
 from tests.distributed.jobs import make_job
 from tests.distributed.test_equal_losses import BUCKET
 from tests.distributed.training import Run, captured, open_executor, take_steps
@@ -15,8 +16,8 @@ from trimaran.errors import ExecutionError, InputError
 from trimaran.program.types import Strategy
 from trimaran.runtime.world import World
 
-REPLICAS = Strategy(dp=2, bucket_bytes=BUCKET)
-PIPELINE = Strategy(pp=2, schedule="1f1b", microbatches=4)
+REPLICAS = builders.strategy(dp=2, bucket_bytes=BUCKET)
+PIPELINE = builders.strategy(pp=2, schedule="1f1b", microbatches=4)
 
 
 def explode(world: World, runs: list[Run]) -> list[tuple[str, dict[str, object], list[float]]]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests import builders
 from tests.distributed.jobs import make_job
 from tests.distributed.reference import microbatches_of, parameters_of
 from tests.distributed.training import Run, captured, open_executor, take_steps
@@ -20,11 +21,15 @@ from trimaran.runtime.world import World
 
 STEPS = 12
 STRATEGIES = [
-    Strategy(dp=2, bucket_bytes=8192),
-    Strategy(dp=2, microbatches=2, bucket_bytes=8192),
-    Strategy(dp=2, zero=1, bucket_bytes=8192),
+    builders.strategy(dp=2, bucket_bytes=8192),
+    builders.strategy(dp=2, microbatches=2, bucket_bytes=8192),
+    builders.strategy(dp=2, zero=1, bucket_bytes=8192),
 ]
-REFUSED = [Strategy(pp=2, microbatches=2), Strategy(dp=2, sync="p2p"), Strategy(dp=2, zero=3)]
+REFUSED = [
+    builders.strategy(pp=2, microbatches=2),
+    builders.strategy(dp=2, sync="p2p"),
+    builders.strategy(dp=2, zero=3),
+]
 
 Steps = list[tuple[float, float, float]]
 

@@ -8,15 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests import builders
 from tests.distributed import duties
 from tests.distributed.test_launch import ROOT, SOON_S, Pids
 from tests.distributed.training import Run, train_all
 
-from trimaran.cluster import Link
 from trimaran.costs.curves import at_size
 from trimaran.costs.types import Cost
 from trimaran.errors import EnvironmentProblem, ExecutionError
-from trimaran.program.types import Strategy
 from trimaran.runtime.ranks import launch
 from trimaran.runtime.uplinks import Uplink
 from trimaran.runtime.wires import wired
@@ -99,7 +98,10 @@ def test_ranks_on_a_switch_share_the_rate_of_who_receives(tmp_path: Path) -> Non
 def test_losses_are_those_of_a_run_with_free_links(tmp_path: Path) -> None:
     runs = [
         Run(job="lstm_fp64", strategy=strategy, steps=4)
-        for strategy in (Strategy(dp=2, bucket_bytes=8192), Strategy(pp=2, schedule="1f1b", microbatches=2))
+        for strategy in (
+            builders.strategy(dp=2, bucket_bytes=8192),
+            builders.strategy(pp=2, schedule="1f1b", microbatches=2),
+        )
     ]
     free, held = (
         launch(train_all, (runs,), ranks=2, log_dir=tmp_path, device="cpu", link=link)[0] for link in (None, GIGABIT)
@@ -109,7 +111,7 @@ def test_losses_are_those_of_a_run_with_free_links(tmp_path: Path) -> None:
 
 def test_a_latency_is_added_to_each_way(tmp_path: Path) -> None:
     """20 ms each way: a byte and its answer take at least 40."""
-    link = Link(bytes_per_s=125e6, latency_s=0.02, source="example")
+    link = builders.link(bytes_per_s=125e6, latency_s=0.02)
     try:
         times, _ = launch(duties.time_transfers, (4, 3), ranks=2, log_dir=tmp_path, device="cpu", link=link)
     except EnvironmentProblem as problem:

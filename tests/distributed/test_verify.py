@@ -14,6 +14,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from tests import builders
 from tests.distributed.jobs import make_job
 from tests.distributed.test_zero import GPT
 from tests.distributed.training import Run, captured, full_batch
@@ -38,11 +39,11 @@ from trimaran.runtime.world import World
 
 STEPS = 2
 SMALL = 8192
-REPLICAS = Strategy(dp=2, bucket_bytes=SMALL)
-PIPELINE = Strategy(pp=2, microbatches=2, schedule="1f1b")
-SHARES = Strategy(tp=2)
-SHARDED = Strategy(dp=2, zero=3, units=GPT, microbatches=2)
-COMPRESSED = Strategy(dp=2, bucket_bytes=SMALL, compression=Compression(method="fp16"))
+REPLICAS = builders.strategy(dp=2, bucket_bytes=SMALL)
+PIPELINE = builders.strategy(pp=2, microbatches=2, schedule="1f1b")
+SHARES = builders.strategy(tp=2)
+SHARDED = builders.strategy(dp=2, zero=3, units=GPT, microbatches=2)
+COMPRESSED = builders.strategy(dp=2, bucket_bytes=SMALL, compression=Compression(method="fp16"))
 
 Case = tuple[Run, Precision | None, str]
 """What runs, its precision in place of the job's own, and the fault."""

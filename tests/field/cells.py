@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 import torch
+from tests import builders
 from tests.distributed.drawn import draw_parts
 from tests.distributed.training import even_boundaries, full_batch
 from tests.field.catalog import CATALOG
@@ -77,19 +78,19 @@ class Kind:
 
 def _pipeline(graph: Graph, **options: Any) -> Strategy:
     _check_cuts(graph)
-    strategy = Strategy(pp=2, **{"schedule": "1f1b", "microbatches": 2, **options})
+    strategy = builders.strategy(pp=2, **{"schedule": "1f1b", "microbatches": 2, **options})
     return dataclasses.replace(strategy, boundaries=even_boundaries(graph.cuts, 2))
 
 
 def _tensor(graph: Graph) -> Strategy:
     if shards := find_shards(graph, 2, layers=True):
-        return Strategy(tp=2, shards=shards)
+        return builders.strategy(tp=2, shards=shards)
     raise InputError(why_not(graph, 2))
 
 
 def _placement(graph: Graph) -> Strategy:
     _check_cuts(graph)
-    return Strategy(pp=2, parts=draw_parts(graph, 2, seed=1))
+    return builders.strategy(pp=2, parts=draw_parts(graph, 2, seed=1))
 
 
 def _check_cuts(graph: Graph) -> None:
@@ -98,33 +99,33 @@ def _check_cuts(graph: Graph) -> None:
 
 
 def _sharded(level: Literal[2, 3], microbatches: int = 1) -> Callable[[Graph], Strategy]:
-    return lambda graph: Strategy(
+    return lambda graph: builders.strategy(
         dp=2, zero=level, microbatches=microbatches, units=sharding_units(graph, min_bytes=64)
     )
 
 
 KINDS: dict[str, Kind] = {
-    "one": Kind(fit=lambda graph: Strategy()),
-    "m2": Kind(fit=lambda graph: Strategy(microbatches=2), microbatches=2),
-    "dp2": Kind(fit=lambda graph: Strategy(dp=2), replicas=2),
-    "zero1": Kind(fit=lambda graph: Strategy(dp=2, zero=1), replicas=2),
+    "one": Kind(fit=lambda graph: builders.strategy()),
+    "m2": Kind(fit=lambda graph: builders.strategy(microbatches=2), microbatches=2),
+    "dp2": Kind(fit=lambda graph: builders.strategy(dp=2), replicas=2),
+    "zero1": Kind(fit=lambda graph: builders.strategy(dp=2, zero=1), replicas=2),
     "zero2": Kind(fit=_sharded(2), replicas=2),
     "zero3": Kind(fit=_sharded(3), replicas=2),
-    "p2p": Kind(fit=lambda graph: Strategy(dp=2, sync="p2p", bucket_bytes=2048), replicas=2),
+    "p2p": Kind(fit=lambda graph: builders.strategy(dp=2, sync="p2p", bucket_bytes=2048), replicas=2),
     "pp2": Kind(fit=_pipeline, microbatches=2),
     "tp2": Kind(fit=_tensor),
     "placed": Kind(fit=_placement),
-    "memory": Kind(fit=lambda graph: Strategy(), budget="90%"),
+    "memory": Kind(fit=lambda graph: builders.strategy(), budget="90%"),
 }
 
 COMBINED: dict[str, Kind] = {
-    "m3": Kind(fit=lambda graph: Strategy(microbatches=3), microbatches=3),
-    "dp2m2": Kind(fit=lambda graph: Strategy(dp=2, microbatches=2), replicas=2, microbatches=2),
-    "dp3": Kind(fit=lambda graph: Strategy(dp=3, bucket_bytes=512), replicas=3),
-    "zero1m2": Kind(fit=lambda graph: Strategy(dp=2, zero=1, microbatches=2), replicas=2, microbatches=2),
+    "m3": Kind(fit=lambda graph: builders.strategy(microbatches=3), microbatches=3),
+    "dp2m2": Kind(fit=lambda graph: builders.strategy(dp=2, microbatches=2), replicas=2, microbatches=2),
+    "dp3": Kind(fit=lambda graph: builders.strategy(dp=3, bucket_bytes=512), replicas=3),
+    "zero1m2": Kind(fit=lambda graph: builders.strategy(dp=2, zero=1, microbatches=2), replicas=2, microbatches=2),
     "zero2m2": Kind(fit=_sharded(2, 2), replicas=2, microbatches=2),
     "zero3m2": Kind(fit=_sharded(3, 2), replicas=2, microbatches=2),
-    "p2pm2": Kind(fit=lambda graph: Strategy(dp=2, sync="p2p", microbatches=2), replicas=2, microbatches=2),
+    "p2pm2": Kind(fit=lambda graph: builders.strategy(dp=2, sync="p2p", microbatches=2), replicas=2, microbatches=2),
     "pp2m4": Kind(fit=partial(_pipeline, schedule="gpipe", microbatches=4), microbatches=4),
     "pp2bubble": Kind(fit=partial(_pipeline, schedule="zero-bubble"), microbatches=2),
     "dp2pp2": Kind(fit=partial(_pipeline, dp=2), replicas=2, microbatches=2),

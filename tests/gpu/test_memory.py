@@ -7,6 +7,7 @@ import warnings
 
 import pytest
 import torch
+from tests import builders
 from tests.gpu.running import DEVICE
 from tests.unit.runtime.memory.plans import MIXED, OFFLOAD, RECOMPUTE, plan_by_rule
 from torch import nn
@@ -14,7 +15,6 @@ from torch import nn
 import trimaran
 from trimaran.errors import InputError
 from trimaran.graph.trace.record import Recorder
-from trimaran.graph.trace.types import View
 from trimaran.runtime.memory.accountant import Accountant
 from trimaran.runtime.memory.arena import HostArena
 from trimaran.runtime.memory.cuda import CudaEngine
@@ -274,7 +274,7 @@ def test_a_comparison_takes_chunks_of_the_device_and_no_more() -> None:
         engine.save(real.untyped_storage(), slot).wait()
         torch.cuda.synchronize()
         real[1::2] = 1.0
-        view = View(shape=(nbytes // 8,), stride=(2,), offset=0, dtype="float32")
+        view = builders.view(shape=(nbytes // 8,), stride=(2,))
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         assert not differs(real.untyped_storage(), slot, 0, [view])

@@ -11,11 +11,12 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests import builders
 from tests.graphs import boundaries, chain, dag, paired
 from tests.property.test_program_laws import sent_bytes
 from tests.property.test_simulator_laws import TOLERANCE, alone, random_costs
 
-from trimaran.costs.types import Interference, ProgramCosts
+from trimaran.costs.types import ProgramCosts
 from trimaran.errors import InputError
 from trimaran.graph.types import Graph
 from trimaran.program import (
@@ -81,7 +82,7 @@ def placements(draw: st.DrawFn) -> Case:
             parts.append([number])
     made = [Part(ops=tuple(f"op{number}" for number in sorted(part)), row=row_of[part[0]]) for part in parts]
     made[-1] = dataclasses.replace(made[-1], ops=(*made[-1].ops, "loss"))
-    strategy = Strategy(
+    strategy = builders.strategy(
         dp=draw(st.integers(1, 2)),
         pp=rows,
         parts=tuple(made),
@@ -117,7 +118,7 @@ def pipelines(draw: st.DrawFn) -> Case:
         tied=[[0, segments - 1]] if draw(st.booleans()) else [],
         buffers=draw(st.booleans()),
     )
-    strategy = Strategy(
+    strategy = builders.strategy(
         dp=draw(st.integers(1, 2)),
         pp=stages,
         chunks=chunks,
@@ -137,10 +138,10 @@ def sharded(draw: st.DrawFn) -> Case:
     microbatches, dp = draw(st.integers(1, 3)), draw(st.integers(1, 2))
     zero = draw(st.sampled_from([0, 0, 1, 2, 3]))
     if zero > 1:
-        strategy = Strategy(dp=2, zero=zero, microbatches=microbatches)  # type: ignore[arg-type]
+        strategy = builders.strategy(dp=2, zero=zero, microbatches=microbatches)  # type: ignore[arg-type]
         return Case(graph=graph, strategy=strategy, clip=draw(st.booleans()))
     stages = draw(st.integers(1, pairs))
-    strategy = Strategy(
+    strategy = builders.strategy(
         dp=2 if zero else dp,
         pp=stages,
         tp=2,
@@ -272,7 +273,7 @@ def test_bytes_sent_are_bytes_received_once_for_each_row_that_reads(case: Case) 
 @given(CASES, st.integers(0, 2**32 - 1), st.booleans())
 def test_a_step_is_as_long_as_its_busiest_rank_or_longest_chain_at_least(case: Case, seed: int, blocks: bool) -> None:
     program = case.lower()
-    costs = random_costs(program, seed, shared=True, interference=Interference(), host_blocks=blocks)
+    costs = random_costs(program, seed, shared=True, interference=builders.interference(), host_blocks=blocks)
     makespan_s = simulate(program, costs).makespan_s
     for instructions in program.ranks:
         busy_s = sum(costs.compute[item.id].seconds for item in instructions if item.stream == COMPUTE)
@@ -304,7 +305,7 @@ def longest_chain(program: Program, costs: ProgramCosts) -> float:
 def test_what_stands_still_takes_its_own_time_and_what_it_waits_for_in_addition(case: Case, seed: int) -> None:
     """A step that waits at the start of each collective lasts as long as it computes, and they, at least."""
     program = case.lower()
-    costs = random_costs(program, seed, shared=False, interference=Interference(), host_blocks=False)
+    costs = random_costs(program, seed, shared=False, interference=builders.interference(), host_blocks=False)
     spans = {span.instruction: span for span in simulate(program, costs)}
     for item in program:
         awaited = [mark.waits_for for mark in item.marks if mark.waits_for and mark.name in mark.waits_for]

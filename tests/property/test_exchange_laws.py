@@ -9,9 +9,10 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests import builders
 
 from trimaran.costs.exchange_recipes import Recipe
-from trimaran.costs.types import Cost, Interference, ProgramCosts, Transfer
+from trimaran.costs.types import Cost, ProgramCosts, Transfer
 from trimaran.program.types import Instruction, Kind, Mark, Program
 from trimaran.simulator import simulate
 from trimaran.simulator.exchange_calls import Ready, exchange_calls, fill_buckets
@@ -77,7 +78,7 @@ def lowered(
         compute=compute,
         transfers=transfers,
         marks=marks,
-        interference=Interference(compute=interference),
+        interference=builders.interference(compute=interference),
         host_blocks=False,
     )
     return Program(ranks=tuple(programs), segments=1, microbatches=1), costs

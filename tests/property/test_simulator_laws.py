@@ -13,6 +13,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from tests import builders
 from tests.graphs import boundaries, chain
 
 from trimaran.costs.types import Cost, Interference, ProgramCosts, Transfer
@@ -75,7 +76,7 @@ def cases(
     ends = st.tuples(st.integers(0, length), st.integers(0, length))
     factors = st.sampled_from([1.0, 1.25, 2.0, 3.0] if interferes else [1.0])
     return Case(
-        strategy=Strategy(
+        strategy=builders.strategy(
             dp=draw(st.integers(1, most_replicas)),
             pp=stages,
             boundaries=boundaries(stages),
@@ -91,7 +92,7 @@ def cases(
         evaluates=draw(st.sampled_from([False, False, False, True])),
         seed=draw(st.integers(0, 2**32 - 1)),
         shared=shared,
-        interference=Interference(compute=draw(factors), communication=draw(factors)),
+        interference=builders.interference(compute=draw(factors), communication=draw(factors)),
         host_blocks=draw(st.booleans()),
     )
 
@@ -365,7 +366,7 @@ def equal_stages(
     schedule: Schedule, stages: int, microbatches: int, *, forward_s: float, backward_s: float
 ) -> tuple[Program, ProgramCosts]:
     """A pipeline whose stages take the same time, and in which nothing else takes any."""
-    strategy = Strategy(pp=stages, boundaries=boundaries(stages), schedule=schedule, microbatches=microbatches)
+    strategy = builders.strategy(pp=stages, boundaries=boundaries(stages), schedule=schedule, microbatches=microbatches)
     program = lower(chain(stages), strategy, batch=microbatches)
     length = {Kind.FORWARD: forward_s, Kind.BACKWARD: backward_s}
     free = Transfer(latency_s=0.0, flow_s=0.0, links=(), low=0.0, high=0.0, source="example")

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 import pytest
+from tests import builders
 
 from trimaran.cluster.find import find_machine
-from trimaran.costs.transformers.division import Division
 from trimaran.costs.transformers.exchange import machine_exchange
 from trimaran.costs.transformers.shapes import gpt_shape
 from trimaran.costs.transformers.step_constants import step_constants
@@ -190,7 +190,7 @@ def test_utilization_of_networks_of_up_to_a_trillion_parameters(
         count, rest = divmod(batch // data, microbatch)
         if rest or (chunks > 1 and (pipeline == 1 or count % pipeline or depth % (pipeline * chunks))):
             continue
-        division = Division(
+        division = builders.division(
             tensor=tensor,
             pipeline=pipeline,
             chunks=chunks,

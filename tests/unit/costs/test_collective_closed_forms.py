@@ -1,8 +1,8 @@
 """Closed forms of collectives against arithmetic by hand."""
 
 import pytest
+from tests import builders
 
-from trimaran.cluster.types import Link
 from trimaran.costs.collectives.closed_forms import (
     bus_factor,
     chain_time,
@@ -21,8 +21,8 @@ from trimaran.costs.collectives.servers import (
 )
 from trimaran.errors import InputError
 
-LINK = Link(bytes_per_s=1e9, latency_s=0.5, source="example")
-BARE = Link(bytes_per_s=1e9, latency_s=0.0, source="example")
+LINK = builders.link(bytes_per_s=1e9, latency_s=0.5)
+BARE = builders.link(bytes_per_s=1e9)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_trees() -> None:
 
 def test_a_hierarchy_has_three_parts() -> None:
     """4 devices a node: 3/4 GB inside, then 2 * 1/2 of a quarter between 2 nodes, then 3/4 GB again."""
-    inside = Link(bytes_per_s=10e9, latency_s=0.0, source="example")
+    inside = builders.link(bytes_per_s=10e9)
     parts = hierarchical_times(1e9, per_node=4, nodes=2, inside=inside, between=BARE)
     assert parts == pytest.approx((0.075, 0.25, 0.075))
 

@@ -1,10 +1,10 @@
 import pytest
+from tests import builders
 
-from trimaran.cluster.types import Link
 from trimaran.costs.collectives import all_reduce_time, collective_time, message_time, messages, volume
 from trimaran.errors import InputError
 
-LINK = Link(bytes_per_s=1e6, latency_s=0.25, source="example")
+LINK = builders.link(bytes_per_s=1e6, latency_s=0.25)
 
 
 def test_a_message_takes_its_latency_and_its_bytes() -> None:

@@ -1,11 +1,11 @@
 import dataclasses
 
 import pytest
-from tests.unit.costs.tables import exact, network, table_for
+from tests import builders
+from tests.builders import exact, network, table_for
 
 from trimaran.costs.compute import context_of, form_of, operation_costs, operation_seconds, segment_cost
-from trimaran.costs.tables import CostTable, Form, WholeCost, WholeKey
-from trimaran.costs.types import OpCost
+from trimaran.costs.tables import CostTable, Form
 from trimaran.errors import InputError
 from trimaran.graph.types import Graph
 from trimaran.program.types import Strategy
@@ -39,8 +39,8 @@ def test_parts_share_the_whole_in_proportion_to_their_operations() -> None:
 def test_a_form_that_was_not_measured_is_like_one_that_was() -> None:
     graph = network(4)
     table = table_for(graph)
-    whole = WholeCost(forward=exact(0.176), backward=exact(0.352), evaluation=exact(0.1))
-    table = dataclasses.replace(table, wholes={WholeKey(graph.digest, "module", "eager"): {8: whole}})
+    whole = builders.whole_cost(forward=exact(0.176), backward=exact(0.352), evaluation=exact(0.1))
+    table = dataclasses.replace(table, wholes={builders.whole_key(graph.digest, "module"): {8: whole}})
     assert _segments(graph, table, form="graph") == pytest.approx([0.176])
 
 
@@ -95,10 +95,10 @@ def test_an_operation_that_nobody_measured_is_named() -> None:
 @pytest.mark.parametrize(
     ("strategy", "form"),
     [
-        (Strategy(), "module"),
-        (Strategy(dp=2), "replicated"),
-        (Strategy(pp=2, boundaries=("op1",)), "graph"),
-        (Strategy(dp=2, pp=2, boundaries=("op1",)), "graph"),
+        (builders.strategy(), "module"),
+        (builders.strategy(dp=2), "replicated"),
+        (builders.strategy(pp=2, boundaries=("op1",)), "graph"),
+        (builders.strategy(dp=2, pp=2, boundaries=("op1",)), "graph"),
     ],
 )
 def test_the_strategy_says_how_the_model_runs(strategy: Strategy, form: str) -> None:
@@ -109,7 +109,7 @@ def test_a_share_of_an_operation_starts_as_many_kernels() -> None:
     """Of 10 ms, 4 are launches: a quarter takes 4 + 6 / 4 = 5.5 ms."""
     graph = network(1)
     ops = graph.ops[:1]
-    cost = OpCost(forward=exact(0.010), backward=exact(0.010), launches=0.4)
+    cost = builders.op_cost(forward=exact(0.010), backward=exact(0.010), launches=0.4)
     costs = {op.id: cost for op in graph.ops}
     context = context_of(graph, table_for(graph), costs, batch=8, form="module", execution="eager")
     found = segment_cost(ops, costs, context, shares=lambda op: 0.25)

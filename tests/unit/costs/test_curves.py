@@ -1,7 +1,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.costs.tables import about, exact
+from tests.builders import about, exact
 
 from trimaran.costs.curves import at_batch, at_size, fixed_part, latency
 from trimaran.costs.types import Cost

@@ -3,9 +3,9 @@
 import dataclasses
 
 import pytest
-from tests.unit.costs.tables import network, table_for
+from tests import builders
+from tests.builders import cluster, network, table_for
 from tests.unit.costs.test_fed_step import SAMPLES
-from tests.unit.planner.problems import cluster
 
 from trimaran.costs import price
 from trimaran.costs.tables import CostTable
@@ -15,7 +15,7 @@ from trimaran.program import Kind, Program, Strategy, lower, lower_evaluation
 from trimaran.program.feeding import Feeding
 
 GRAPH = network(2)
-FED = Strategy(dp=2, feeding=Feeding(workers=4))
+FED = builders.strategy(dp=2, feeding=Feeding(workers=4))
 
 
 def _table() -> CostTable:
@@ -58,7 +58,7 @@ def test_the_period_is_that_of_the_workers_or_of_the_cores() -> None:
 
 
 def test_in_line_nothing_changes() -> None:
-    plain = Strategy(dp=2)
+    plain = builders.strategy(dp=2)
     program = lower(GRAPH, plain, batch=8)
     assert _priced(plain, program, table=_table()) == _priced(plain, program, table=table_for(GRAPH))
 

@@ -7,7 +7,7 @@ the worker 1 ms and the training's thread 0.5 ms and 1 ns a byte; a sample has 1
 import dataclasses
 
 import pytest
-from tests.unit.costs.tables import about, exact
+from tests.builders import about, exact
 
 from trimaran.costs import fed_step
 from trimaran.costs.sample_costs import SampleCosts

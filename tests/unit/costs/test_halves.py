@@ -3,26 +3,19 @@
 import dataclasses
 
 import pytest
+from tests import builders
+from tests.builders import network, table_for
 from tests.graphs import boundaries, chain
-from tests.unit.costs.tables import network, table_for
 
-from trimaran.cluster.types import Cluster, Device
 from trimaran.costs.halves import weight_shares
 from trimaran.costs.memory import memory_changes, segment_memory
 from trimaran.costs.pricing import price
-from trimaran.costs.tables import TensorFit
 from trimaran.graph.types import Graph
 from trimaran.program import lower
-from trimaran.program.types import Strategy
 from trimaran.simulator import simulate
 
 GRAPH = network(4)
-PIPELINE = Strategy(pp=2, boundaries=("op1",), schedule="zero-bubble", microbatches=2)
-
-
-def _cluster(devices: int) -> Cluster:
-    device = Device(name="a core", kind="cpu", memory_bytes=2**30)
-    return Cluster(name="test", devices=(device,) * devices, hosts=(0,) * devices)
+PIPELINE = builders.strategy(pp=2, boundaries=("op1",), schedule="zero-bubble", microbatches=2)
 
 
 def retarget(graph: Graph, **targets: str) -> Graph:
@@ -54,7 +47,7 @@ def test_halves_cost_what_their_layers_put_off() -> None:
     24 and 32 ms, the loss 8 ms in the first half.
     """
     program = lower(GRAPH, PIPELINE, batch=8)
-    compute = price(program, GRAPH, PIPELINE, table_for(GRAPH), _cluster(2), batch=8).compute
+    compute = price(program, GRAPH, PIPELINE, table_for(GRAPH), builders.cluster(2), batch=8).compute
     milliseconds = {name: 1000 * cost.seconds for name, cost in compute.items()}
     assert milliseconds["r0/0I0"] == pytest.approx(8)
     assert milliseconds["r0/0W0"] == pytest.approx(8 + 8)
@@ -65,7 +58,9 @@ def test_halves_cost_what_their_layers_put_off() -> None:
 def test_a_bucket_is_complete_where_the_second_half_has_passed_its_operation() -> None:
     """Of 16 ms of the second half of stage 0, op1's 8 ms come first: b0 of op1 is there after half of it."""
     strategy = dataclasses.replace(PIPELINE, dp=2, bucket_bytes=1)
-    marks = price(lower(GRAPH, strategy, batch=16), GRAPH, strategy, table_for(GRAPH), _cluster(4), batch=16).marks
+    marks = price(
+        lower(GRAPH, strategy, batch=16), GRAPH, strategy, table_for(GRAPH), builders.cluster(4), batch=16
+    ).marks
     assert marks["r0/0W1", "b0"] == pytest.approx(0.5)
     assert marks["r0/0W1", "b3"] == 1.0
 
@@ -87,7 +82,7 @@ def test_the_first_half_frees_what_the_second_does_not_need() -> None:
 @pytest.mark.parametrize("schedule", ["1f1b", "zero-bubble", "interleaved"])
 def test_every_rank_ends_a_step_with_what_it_began_with(schedule: str) -> None:
     chunks = 2 if schedule == "interleaved" else 1
-    strategy = Strategy(
+    strategy = builders.strategy(
         pp=2,
         chunks=chunks,
         boundaries=boundaries(2 * chunks),
@@ -95,7 +90,7 @@ def test_every_rank_ends_a_step_with_what_it_began_with(schedule: str) -> None:
         microbatches=4,
     )
     program = lower(GRAPH, strategy, batch=16)
-    costs = price(program, GRAPH, strategy, table_for(GRAPH), _cluster(2), batch=16)
+    costs = price(program, GRAPH, strategy, table_for(GRAPH), builders.cluster(2), batch=16)
     for curve, resident in zip(simulate(program, costs).memory, costs.resident_bytes, strict=True):
         assert curve[-1][1] == resident
 
@@ -104,9 +99,9 @@ def test_stages_keep_what_their_order_has_in_flight() -> None:
     """Of 8 microbatches GPipe has all in flight, 1F1B 4 on the first of four stages, with 16 bytes kept of each."""
     peaks = {}
     for schedule in ("gpipe", "1f1b"):
-        strategy = Strategy(pp=4, boundaries=boundaries(4), schedule=schedule, microbatches=8)  # type: ignore[arg-type]
+        strategy = builders.strategy(pp=4, boundaries=boundaries(4), schedule=schedule, microbatches=8)  # type: ignore[arg-type]
         program = lower(GRAPH, strategy, batch=32)
-        costs = price(program, GRAPH, strategy, table_for(GRAPH), _cluster(4), batch=32)
+        costs = price(program, GRAPH, strategy, table_for(GRAPH), builders.cluster(4), batch=32)
         peaks[schedule] = max(nbytes for _, nbytes in simulate(program, costs).memory[0])
     assert peaks["gpipe"] - peaks["1f1b"] == (8 - 4) * 16
 
@@ -115,10 +110,12 @@ def test_a_further_microbatch_adds_its_gradients_to_those_that_are_there() -> No
     """1 ms for each of the 4 trained tensors of a stage, in every backward but the first."""
     table = table_for(GRAPH)
     step = table.steps[GRAPH.digest]
-    fit = TensorFit(fixed_s=0.0, per_tensor_s=1e-3, per_byte_s=0.0, low=1.0, high=1.0, source="by hand")
+    fit = builders.tensor_fit(per_tensor_s=1e-3)
     more = dataclasses.replace(table, steps={GRAPH.digest: dataclasses.replace(step, accumulate=fit)})
     strategy = dataclasses.replace(PIPELINE, schedule="1f1b")
     program = lower(GRAPH, strategy, batch=8)
-    before, after = (price(program, GRAPH, strategy, known, _cluster(2), batch=8).compute for known in (table, more))
+    before, after = (
+        price(program, GRAPH, strategy, known, builders.cluster(2), batch=8).compute for known in (table, more)
+    )
     assert after["r1/1B0"].seconds == pytest.approx(before["r1/1B0"].seconds)
     assert after["r1/1B1"].seconds == pytest.approx(before["r1/1B1"].seconds + 4e-3)

@@ -1,5 +1,5 @@
 import pytest
-from tests.unit.costs.tables import about, exact
+from tests.builders import about, exact
 
 from trimaran.costs.intervals import add, divide, multiply
 from trimaran.costs.types import Cost

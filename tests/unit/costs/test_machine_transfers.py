@@ -1,12 +1,12 @@
 """Transfers take the links of the very devices that they join."""
 
 import pytest
+from tests import builders
 
 from trimaran.cluster.find import find_machine
 from trimaran.cluster.layout import machine_cluster, order_devices
 from trimaran.costs.collectives import collective_cost
 from trimaran.costs.machine_transfers import MESSAGE, machine_transfer
-from trimaran.costs.tables import CostTable, Fingerprint
 from trimaran.costs.transfers import transfer_cost
 from trimaran.errors import InputError
 from trimaran.program.types import Instruction, Kind
@@ -55,7 +55,9 @@ def test_a_collective_of_whole_nodes_is_that_of_the_machine() -> None:
 
 
 def test_the_ranks_of_a_cluster_have_the_devices_that_it_says() -> None:
-    table = CostTable(fingerprint=Fingerprint(device="V100", kind="cuda", torch="", threads=1, ranks=1, cores=1))
+    table = builders.cost_table(
+        fingerprint=builders.fingerprint(device="V100", kind="cuda", torch="", threads=1, ranks=1, cores=1)
+    )
     send = Instruction(kind=Kind.SEND_FORWARD, rank=0, segment=0, microbatch=0, peer=1, peer_segment=1, nbytes=SIZE)
     cluster = machine_cluster(DGX, 16)
     assert transfer_cost(send, table, order_devices(cluster, (0, 3))).links == ("n0 gpu0>gpu3",)

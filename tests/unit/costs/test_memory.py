@@ -4,17 +4,18 @@ import dataclasses
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests import builders
+from tests.builders import network
 from tests.graphs import boundaries
-from tests.unit.costs.tables import network
 
 from trimaran.costs.memory import memory_changes, segment_memory
 from trimaran.costs.types import Cost, ProgramCosts, Transfer
 from trimaran.graph.types import Affine
 from trimaran.program.lower import lower, lower_evaluation
-from trimaran.program.types import Program, Strategy
+from trimaran.program.types import Program
 from trimaran.simulator import simulate
 
-TWO = Strategy(pp=2, boundaries=("op1",))
+TWO = builders.strategy(pp=2, boundaries=("op1",))
 
 
 def _costs(program: Program, memory: dict[str, tuple[int, int]]) -> ProgramCosts:
@@ -31,7 +32,7 @@ def _costs(program: Program, memory: dict[str, tuple[int, int]]) -> ProgramCosts
 
 def test_a_segment_keeps_what_its_operations_keep() -> None:
     """4 operations and the loss, 4 B a sample each, 8 samples: 160 B."""
-    (memory,) = segment_memory(network(4), Strategy(), batch=8)
+    (memory,) = segment_memory(network(4), builders.strategy(), batch=8)
     assert memory.kept == 160
 
 
@@ -39,7 +40,7 @@ def test_a_storage_that_two_operations_keep_is_there_once() -> None:
     graph = network(4)
     again = dataclasses.replace(graph.ops[1], saved=("t0", "t1"))
     (memory,) = segment_memory(
-        dataclasses.replace(graph, ops=(graph.ops[0], again, *graph.ops[2:])), Strategy(), batch=8
+        dataclasses.replace(graph, ops=(graph.ops[0], again, *graph.ops[2:])), builders.strategy(), batch=8
     )
     assert memory.kept == 160
 
@@ -62,14 +63,14 @@ def test_a_workspace_that_only_its_operation_knows_is_kept() -> None:
     graph = dataclasses.replace(
         graph, ops=(inner, *graph.ops[1:]), storages={**graph.storages, "op0/1": Affine(80.0, 1.0)}
     )
-    (memory,) = segment_memory(graph, Strategy(), batch=8)
+    (memory,) = segment_memory(graph, builders.strategy(), batch=8)
     assert memory.kept == 160 + 88
 
 
 def test_a_tensor_for_another_segment_is_kept_once_however_many_read_it() -> None:
     """t0 goes to segments 1 and 2 and is kept by op0 anyway: 32 B."""
     graph = network(3, skips=((0, 2),))
-    strategy = Strategy(pp=3, boundaries=boundaries(3))
+    strategy = builders.strategy(pp=3, boundaries=boundaries(3))
     assert segment_memory(graph, strategy, batch=8)[0].kept == 32
 
 
@@ -78,9 +79,9 @@ def test_what_nobody_keeps_is_there_while_an_operation_makes_it() -> None:
     graph = network(4)
     forgetful = dataclasses.replace(graph.ops[1], saved=())
     graph = dataclasses.replace(graph, ops=(graph.ops[0], forgetful, *graph.ops[2:]))
-    (memory,) = segment_memory(graph, Strategy(), batch=8)
+    (memory,) = segment_memory(graph, builders.strategy(), batch=8)
     assert (memory.kept, memory.forward_peak) == (128, 32)
-    changes = memory_changes(lower(graph, Strategy(), batch=8), (memory,))
+    changes = memory_changes(lower(graph, builders.strategy(), batch=8), (memory,))
     assert changes["r0/0F0"] == (128 + 32, 32)
 
 
@@ -117,7 +118,7 @@ def test_what_lives_in_a_step_dies_in_it(
 ) -> None:
     """Live bytes never fall below what is resident, and are back at it when the step has ended."""
     graph = network(4, skips=skips)
-    strategy = Strategy(
+    strategy = builders.strategy(
         dp=dp,
         pp=pp,
         boundaries=boundaries(pp),

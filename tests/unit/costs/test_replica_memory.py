@@ -3,9 +3,10 @@
 from dataclasses import replace
 from typing import Any
 
+from tests import builders
+
 from trimaran.cluster.catalog import find_device
 from trimaran.costs.replica_memory import CHANNELS, CONNECTION_BYTES, ReplicaMemory, replica_memory
-from trimaran.graph.types import Phase
 from trimaran.graph.workload import Work, WorkKind
 from trimaran.graph.workloads import StepMemory
 
@@ -62,31 +63,13 @@ def test_servers_on_hosts_add_nothing() -> None:
 
 def test_the_largest_convolution_has_a_workspace() -> None:
     def convolution(nbytes: int) -> Work:
-        return Work(
-            kind=WorkKind.CONVOLUTION,
-            phase=Phase.FORWARD,
-            module="",
-            name="aten.convolution",
-            dtype="float32",
-            flops=0.0,
-            nbytes=nbytes,
-            dims=(),
-        )
+        return builders.work(kind=WorkKind.CONVOLUTION, name="aten.convolution", nbytes=nbytes)
 
     assert rank(works=(convolution(70), convolution(50))).workspace_bytes == 70
 
 
 def test_products_take_more_workspace_on_hopper() -> None:
-    product = Work(
-        kind=WorkKind.PRODUCT,
-        phase=Phase.FORWARD,
-        module="",
-        name="aten.mm",
-        dtype="float32",
-        flops=0.0,
-        nbytes=0,
-        dims=(1, 1, 1, 1),
-    )
+    product = builders.work(kind=WorkKind.PRODUCT, name="aten.mm", dims=(1, 1, 1, 1))
     assert rank(works=(product,)).workspace_bytes == 8_519_680
     assert rank(works=(product,), device=find_device("h100")).workspace_bytes == 32 * 2**20
 

@@ -1,31 +1,20 @@
 import pytest
+from tests import builders
 
 from trimaran.cluster.catalog import find_device
 from trimaran.costs.roofline import memory_costs, operation_seconds
 from trimaran.errors import InputError
-from trimaran.graph.trace.types import Role, StepTrace, Tick, TraceOp, TraceStorage, View
-from trimaran.graph.types import Phase
+from trimaran.graph.trace.types import Role, StepTrace, TraceOp
 
 TITAN, H200 = find_device("titan-x"), find_device("h200")
 
 
 def _op(moment: int = 0, *, flops: float = 0.0, nbytes: int = 0, dtype: str = "float32") -> TraceOp:
-    return TraceOp(
-        moment=moment,
-        name="aten.mm.default",
-        phase=Phase.FORWARD,
-        module="",
-        reads=(),
-        writes=(),
-        flops=flops,
-        nbytes=nbytes,
-        dtype=dtype,
-        repeatable=True,
-    )
+    return builders.trace_op(moment=moment, name="aten.mm.default", flops=flops, nbytes=nbytes, dtype=dtype)
 
 
 def _trace(*ops: TraceOp) -> StepTrace:
-    return StepTrace(events=ops, storages=(), names={}, device="meta")
+    return builders.step_trace(events=ops)
 
 
 def test_an_operation_of_much_arithmetic_is_bound_by_it() -> None:
@@ -65,9 +54,9 @@ def test_each_operation_is_taken_in_its_own_dtype() -> None:
 
 
 def test_ticks_take_no_time_and_copies_have_the_rates_of_the_device() -> None:
-    view = View(shape=(1,), stride=(1,), offset=0, dtype="float32")
-    tick = Tick(moment=1, kind="pack", index=0, pack=0, storage=0, version=0, view=view, node="", end=2)
-    storage = TraceStorage(
+    view = builders.view(shape=(1,))
+    tick = builders.tick(moment=1, kind="pack", index=0, pack=0, storage=0, view=view, end=2)
+    storage = builders.trace_storage(
         number=0,
         nbytes=4,
         role=Role.ACTIVATION,
@@ -78,9 +67,8 @@ def test_ticks_take_no_time_and_copies_have_the_rates_of_the_device() -> None:
         packs=(1,),
         unpacks=(),
         version=0,
-        module="",
     )
-    trace = StepTrace(events=(_op(nbytes=252_450_000), tick), storages=(storage,), names={}, device="meta")
+    trace = builders.step_trace(events=(_op(nbytes=252_450_000), tick), storages=(storage,))
     costs = memory_costs(trace, TITAN)
     assert costs.durations_s.tolist() == pytest.approx([1e-3, 0.0])
     assert (costs.to_host_bytes_per_s, costs.to_device_bytes_per_s) == (12.8e9, 12.8e9)

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.unit.costs.tables import HERE, exact, network, table_for
+from tests import builders
+from tests.builders import exact, network, table_for
 from tests.unit.costs.test_fed_step import SAMPLES
 
 from trimaran.costs.table_files import decode_table, encode_table, read_table
-from trimaran.costs.tables import CostTable, CurveKey, OperationKey
-from trimaran.costs.types import Cost, OpCost
+from trimaran.costs.types import Cost
 from trimaran.errors import CorruptDataError, InputError
 
 
@@ -66,14 +66,14 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cost", [Cost(-1.0, -1.0, -1.0, "x"), Cost(1.0, 2.0, 3.0, "x"), Cost(2.0, 1.0, 1.5, "x")])
 def test_a_duration_that_nobody_can_measure_is_refused(cost: Cost) -> None:
-    operation = OpCost(forward=cost, backward=exact(1.0))
-    table = CostTable(fingerprint=HERE, operations={OperationKey("conv", "eager"): {8: operation}})
+    operation = builders.op_cost(forward=cost, backward=exact(1.0))
+    table = builders.cost_table(operations={builders.operation_key("conv"): {8: operation}})
     with pytest.raises(CorruptDataError, match=r"operation conv at batch 8: a duration needs 0 <= low <= seconds"):
         decode_table(encode_table(table))
 
 
 def test_sizes_of_a_curve_must_ascend() -> None:
-    table = CostTable(fingerprint=HERE, curves={CurveKey("AR", 2): ((20, exact(1.0)), (10, exact(2.0)))})
+    table = builders.cost_table(curves={builders.curve_key("AR", 2): ((20, exact(1.0)), (10, exact(2.0)))})
     with pytest.raises(CorruptDataError, match=r"curve AR of 2 ranks: sizes must ascend from 1, got \[20, 10\]"):
         decode_table(encode_table(table))
 

@@ -1,23 +1,22 @@
 import dataclasses
 
 import pytest
-from tests.unit.costs.tables import curve, exact, network, table_for
+from tests import builders
+from tests.builders import curve, exact, network, table_for
 
-from trimaran.cluster.types import Cluster, Device, Link
-from trimaran.costs.tables import CurveKey
+from trimaran.cluster.types import Cluster, Link
 from trimaran.costs.transfers import HOST_COLLECTIVE, QUEUED, collectives_at_once, handling_seconds, transfer_cost
 from trimaran.errors import InputError
 from trimaran.program.types import Instruction, Kind
 from trimaran.timeline import COMMUNICATION
 
-DEVICE = Device(name="a core", kind="cpu", memory_bytes=2**30)
 BUSY = table_for(network())
 TABLE = dataclasses.replace(BUSY, fingerprint=dataclasses.replace(BUSY.fingerprint, cores=8))
 
 
 def _cluster(hosts: tuple[int, ...], **links: Link) -> Cluster:
     pairs = {(int(name[1]), int(name[2])): link for name, link in links.items()}
-    return Cluster(name="test", devices=(DEVICE,) * len(hosts), hosts=hosts, links=pairs)
+    return builders.cluster(hosts=hosts, links=pairs)
 
 
 def _send(source: int, target: int, nbytes: int) -> Instruction:
@@ -70,7 +69,7 @@ def test_both_ends_of_a_message_cost_the_same() -> None:
 
 def test_held_links_are_lines_out_of_each_rank() -> None:
     """Messages in opposite directions do not share; both ends of one name the sender's; a collective uses all."""
-    cluster = dataclasses.replace(_cluster((0, 0)), link=Link(bytes_per_s=25e6, latency_s=0.0, source="asked"))
+    cluster = dataclasses.replace(_cluster((0, 0)), link=builders.link(bytes_per_s=25e6, source="asked"))
     there, back = _send(0, 1, 10), _send(1, 0, 10)
     arrival = dataclasses.replace(there, kind=Kind.RECEIVE_FORWARD, rank=1, peer=0)
     assert transfer_cost(there, TABLE, cluster).links == transfer_cost(arrival, TABLE, cluster).links
@@ -94,7 +93,7 @@ def test_a_group_of_another_size_is_scaled_from_the_nearest_that_was_measured() 
 
 def test_a_link_of_the_cluster_is_priced_by_its_closed_form() -> None:
     """1 ms + 1 MB / (100 MB/s) = 11 ms."""
-    link = Link(bytes_per_s=1e8, latency_s=1e-3, source="datasheet: a switch")
+    link = builders.link(bytes_per_s=1e8, latency_s=1e-3, source="datasheet: a switch")
     transfer = transfer_cost(_send(0, 1, 1_000_000), TABLE, _cluster((0, 1), p01=link))
     assert (transfer.latency_s, transfer.flow_s) == pytest.approx((1e-3, 1e-2))
     assert (transfer.links, transfer.source) == (("0-1",), "analytic: datasheet: a switch")
@@ -102,8 +101,8 @@ def test_a_link_of_the_cluster_is_priced_by_its_closed_form() -> None:
 
 def test_a_collective_is_as_slow_as_its_slowest_link_and_occupies_all() -> None:
     """Ring of 3: 4 messages of 1 ms and 4/3 of 3 MB at 100 MB/s: 4 + 40 = 44 ms."""
-    fast = Link(bytes_per_s=1e9, latency_s=1e-3, source="datasheet: fast")
-    slow = Link(bytes_per_s=1e8, latency_s=1e-3, source="datasheet: slow")
+    fast = builders.link(bytes_per_s=1e9, latency_s=1e-3, source="datasheet: fast")
+    slow = builders.link(bytes_per_s=1e8, latency_s=1e-3, source="datasheet: slow")
     cluster = _cluster((0, 1, 2), p01=fast, p12=slow, p02=fast)
     transfer = transfer_cost(_all_reduce((0, 1, 2), 3_000_000), TABLE, cluster)
     assert transfer.latency_s + transfer.flow_s == pytest.approx(0.044)
@@ -156,7 +155,7 @@ def test_gathers_that_nobody_measured_take_their_part_of_an_all_reduce(kind: Kin
 
 def test_what_goes_to_homes_and_back_is_priced_as_one_of_many() -> None:
     """Queued broadcasts of 1 MB at 4 GB/s; one alone, without a root, as before."""
-    key = CurveKey(f"BC{QUEUED}", 2)
+    key = builders.curve_key(f"BC{QUEUED}", 2)
     table = dataclasses.replace(TABLE, curves={**TABLE.curves, key: curve(0.0, 4e9)})
     homed = transfer_cost(_homed(Kind.BROADCAST), table, _cluster((0, 0)))
     alone = dataclasses.replace(_homed(Kind.BROADCAST), root=None)
@@ -166,16 +165,16 @@ def test_what_goes_to_homes_and_back_is_priced_as_one_of_many() -> None:
 
 def test_on_a_link_a_reduce_is_a_tree() -> None:
     """1 MB once over a link of 1 GB/s between two hosts, after 1 ms: 2 ms."""
-    link = Link(bytes_per_s=1e9, latency_s=1e-3, source="by hand")
+    link = builders.link(bytes_per_s=1e9, latency_s=1e-3, source="by hand")
     transfer = transfer_cost(_homed(Kind.REDUCE), TABLE, _cluster((0, 1), l01=link))
     assert transfer.latency_s + transfer.flow_s == pytest.approx(2e-3)
 
 
 def test_posting_is_part_of_what_was_measured_in_a_queue() -> None:
     """A broadcast by itself occupies the thread for 0.5 ms; of a queue, that is in the curve."""
-    curves = {**BUSY.curves, CurveKey(HOST_COLLECTIVE, 2): ((1, exact(5e-4)), (1000, exact(5e-4)))}
+    curves = {**BUSY.curves, builders.curve_key(HOST_COLLECTIVE, 2): ((1, exact(5e-4)), (1000, exact(5e-4)))}
     table = dataclasses.replace(BUSY, curves=curves)
     homed = _homed(Kind.BROADCAST, nbytes=1000)
     assert handling_seconds(homed, table) == pytest.approx(5e-4)
-    queued = dataclasses.replace(table, curves={**curves, CurveKey(f"BC{QUEUED}", 2): curve(0.0, 4e9)})
+    queued = dataclasses.replace(table, curves={**curves, builders.curve_key(f"BC{QUEUED}", 2): curve(0.0, 4e9)})
     assert handling_seconds(homed, queued) == 0.0

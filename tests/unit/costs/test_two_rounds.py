@@ -3,8 +3,9 @@
 import dataclasses
 
 import pytest
+from tests import builders
+from tests.builders import exact, network, table_for
 from tests.graphs import parameter
-from tests.unit.costs.tables import exact, network, table_for
 from tests.unit.costs.test_fed_step import SAMPLES
 from tests.unit.costs.test_wire import BATCH, CLUSTER, GRAPH, RANK2, coded_table, priced
 
@@ -12,21 +13,20 @@ from trimaran.cluster.catalog import find_device
 from trimaran.cluster.find import find_machine
 from trimaran.cluster.layout import machine_cluster
 from trimaran.costs import price
-from trimaran.costs.tables import CurveKey
 from trimaran.costs.wire import code_program
-from trimaran.program import Strategy, lower
+from trimaran.program import lower
 from trimaran.program.feeding import Feeding
 from trimaran.simulator import simulate
 
 
 def test_cores_that_workers_share_move_both_sums() -> None:
     """1 µs a byte: a rank sends P and the biases, 768 bytes, and Q, 512; half of twice that for each of two cores."""
-    fed = Strategy(dp=2, compression=RANK2, feeding=Feeding(workers=64))
+    fed = builders.strategy(dp=2, compression=RANK2, feeding=Feeding(workers=64))
 
     def period_s(per_byte_s: float) -> float:
         table = coded_table(method=RANK2)
         step = dataclasses.replace(table.steps[GRAPH.digest], samples=SAMPLES)
-        moved = {CurveKey("AR", 2): tuple((size, exact(size * per_byte_s)) for size in (1, 10**6))}
+        moved = {builders.curve_key("AR", 2): tuple((size, exact(size * per_byte_s)) for size in (1, 10**6))}
         table = dataclasses.replace(table, curves={**table.curves, **moved}, steps={GRAPH.digest: step})
         program, costs = priced(fed, table)
         assert costs.period is not None
@@ -38,7 +38,7 @@ def test_cores_that_workers_share_move_both_sums() -> None:
 
 def test_powersgd_is_measured_by_the_matrix_and_reduces_twice() -> None:
     """Two matrices in one bucket: twice the time of one. Three quarters of what follows P lie before Q."""
-    strategy = Strategy(dp=2, compression=RANK2)
+    strategy = builders.strategy(dp=2, compression=RANK2)
     table = coded_table(method=RANK2)
     program, costs = priced(strategy, table)
     assert costs.compute["r0/0B0"].seconds == pytest.approx(64e-3 + 2 * 4e-3)
@@ -54,10 +54,12 @@ def test_powersgd_is_measured_by_the_matrix_and_reduces_twice() -> None:
 
 def test_each_sum_of_powersgd_has_its_bytes() -> None:
     """1 µs a byte: P and the biases are 2 (4 · 2 · 32 + 128) bytes, Q is 2 · 4 · 2 · 32."""
-    strategy = Strategy(dp=2, compression=RANK2)
+    strategy = builders.strategy(dp=2, compression=RANK2)
     table = coded_table(method=RANK2)
     per_byte = tuple((size, exact(size * 1e-6)) for size in (1, 10**6))
-    costs = priced(strategy, dataclasses.replace(table, curves={**table.curves, CurveKey("AR", 2): per_byte}))[1]
+    costs = priced(
+        strategy, dataclasses.replace(table, curves={**table.curves, builders.curve_key("AR", 2): per_byte})
+    )[1]
     first, second = costs.transfers["r0/0AR#b0"], costs.second_rounds["r0/0AR#b0"].transfer
     assert first.latency_s + first.flow_s == pytest.approx(768e-6)
     assert second.latency_s + second.flow_s == pytest.approx(512e-6)
@@ -70,7 +72,7 @@ def test_a_second_sum_starts_when_the_next_bucket_is_complete() -> None:
     Q0 comes 6 ms after the backward. Then come P1, what lies between, Q1, and decoding b1; b0 was decoded beside Q1:
     6 + 10 + 1.5 + 10 + 0.5.
     """
-    strategy = Strategy(dp=2, bucket_bytes=4096, compression=RANK2)
+    strategy = builders.strategy(dp=2, bucket_bytes=4096, compression=RANK2)
     program, costs = priced(strategy, coded_table(method=RANK2))
     assert costs.compute["r0/0B0"].seconds == pytest.approx(64e-3 + 2 * 4e-3 + 1.5e-3)
     turns = {name: (one.turn.instruction, one.turn.before) for name, one in costs.second_rounds.items() if one.turn}
@@ -85,9 +87,9 @@ def test_a_second_sum_starts_when_the_next_bucket_is_complete() -> None:
 def test_a_backward_stands_still_until_a_first_sum_has_come() -> None:
     """Sums of 100 ms: that of b0 starts 52 ms into the backward, whose next bucket is complete 16 ms later."""
     table = coded_table(method=RANK2)
-    slow = {**table.curves, CurveKey("AR", 2): tuple((size, exact(100e-3)) for size in (1, 10**6))}
+    slow = {**table.curves, builders.curve_key("AR", 2): tuple((size, exact(100e-3)) for size in (1, 10**6))}
     program, costs = priced(
-        Strategy(dp=2, bucket_bytes=4096, compression=RANK2), dataclasses.replace(table, curves=slow)
+        builders.strategy(dp=2, bucket_bytes=4096, compression=RANK2), dataclasses.replace(table, curves=slow)
     )
     found = {span.instruction: span for span in simulate(program, costs).select(rank=0)}
     loss, backward = found["r0/AR#loss"], found["r0/0B0"]
@@ -102,7 +104,7 @@ def test_buckets_that_are_complete_at_once_take_turns() -> None:
     graph = network(1)
     matrices = tuple(parameter(one.name, 4096, shape=(32, 32)) for one in graph.parameters)
     graph = dataclasses.replace(graph, parameters=matrices)
-    strategy = Strategy(dp=2, bucket_bytes=4096, compression=RANK2)
+    strategy = builders.strategy(dp=2, bucket_bytes=4096, compression=RANK2)
     program = lower(graph, strategy, batch=BATCH)
     table = dataclasses.replace(table_for(graph), curves=coded_table(method=RANK2).curves, interference={})
     costs = price(program, graph, strategy, table, CLUSTER, batch=BATCH)
@@ -120,7 +122,7 @@ def test_on_a_gpu_powersgd_goes_over_its_matrices_eight_times() -> None:
     """
     device = find_device("v100-16gb")
     machine = machine_cluster(find_machine("dgx1-v100"), 2)
-    strategy = Strategy(dp=2, compression=RANK2)
+    strategy = builders.strategy(dp=2, compression=RANK2)
     program = lower(GRAPH, strategy, batch=BATCH)
     coding = code_program(program, GRAPH, strategy, coded_table(method=RANK2), machine)["r0/0AR#b0"]
     assert coding.between is not None

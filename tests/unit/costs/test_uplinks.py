@@ -3,24 +3,23 @@
 import dataclasses
 
 import pytest
-from tests.unit.costs.tables import curve, network, table_for
+from tests import builders
+from tests.builders import curve, network, table_for
 
-from trimaran.cluster.types import Cluster, Device, Link
-from trimaran.costs.tables import CostTable, CurveKey
+from trimaran.costs.tables import CostTable
 from trimaran.costs.transfers import transfer_cost
 from trimaran.errors import InputError
 from trimaran.program.types import Instruction, Kind
 
-LINK = Link(bytes_per_s=1e8, latency_s=0.0, source="example")
-UPLINK = Link(bytes_per_s=1e6, latency_s=0.0, source="example")
-DEVICE = Device(name="a core", kind="cuda", memory_bytes=2**30)
-CLUSTER = Cluster(name="test", devices=(DEVICE,) * 4, hosts=(0, 0, 1, 1), link=LINK, uplink=UPLINK)
+LINK = builders.link(bytes_per_s=1e8)
+UPLINK = builders.link(bytes_per_s=1e6)
+CLUSTER = builders.cluster(hosts=(0, 0, 1, 1), kind="cuda", link=LINK, uplink=UPLINK)
 MEGABYTE = 1_000_000
 
 
 def table() -> CostTable:
     """Starts of 1 ms, then 1e8 bytes/s."""
-    curves = {CurveKey(kind, 2): curve(1e-3, 1e8) for kind in ("AR", "SEND")}
+    curves = {builders.curve_key(kind, 2): curve(1e-3, 1e8) for kind in ("AR", "SEND")}
     return dataclasses.replace(table_for(network()), curves=curves)
 
 
@@ -58,6 +57,6 @@ def test_a_ring_over_both_hosts_sends_three_halves_of_the_buffer_through_each_up
 
 
 def test_hosts_that_nothing_joins_are_refused() -> None:
-    apart = Cluster(name="test", devices=(DEVICE,) * 4, hosts=(0, 0, 1, 1))
+    apart = builders.cluster(hosts=(0, 0, 1, 1), kind="cuda")
     with pytest.raises(InputError, match="no link between ranks 0 and 2"):
         transfer_cost(all_reduce(0, 2), table(), apart)

@@ -7,16 +7,16 @@ backward takes 16 ms for the loss, 32 for the second layer, 16 for the first. Bu
 import dataclasses
 
 import pytest
+from tests import builders
+from tests.builders import about, exact, network, table_for
 from tests.graphs import parameter
-from tests.unit.costs.tables import about, exact, network, table_for
 from tests.unit.costs.test_fed_step import SAMPLES
 
 from trimaran.cluster.catalog import find_device
 from trimaran.cluster.find import find_machine
 from trimaran.cluster.layout import machine_cluster
-from trimaran.cluster.types import Cluster, Device
 from trimaran.costs import ProgramCosts, price
-from trimaran.costs.tables import CostTable, Curve, CurveKey
+from trimaran.costs.tables import CostTable, Curve
 from trimaran.costs.wire import code_program, coding_keys, reduce_key
 from trimaran.errors import InputError
 from trimaran.graph.types import Graph
@@ -54,14 +54,14 @@ def coded_table(*, encode_s: float = 4e-3, decode_s: float = 2e-3, method: Compr
     table = table_for(GRAPH)
     encode, decode = coding_keys(method)
     curves = {
-        CurveKey("AR", 2): tuple((size, exact(10e-3)) for size in (1, 10**6)),
+        builders.curve_key("AR", 2): tuple((size, exact(10e-3)) for size in (1, 10**6)),
         encode: _flat(encode_s),
         decode: _flat(decode_s),
     }
     return dataclasses.replace(table, curves=curves, interference={})
 
 
-CLUSTER = Cluster(name="test", devices=(Device(name="a core", kind="cpu", memory_bytes=2**30),) * 2, hosts=(0, 0))
+CLUSTER = builders.cluster()
 
 
 def priced(strategy: Strategy, table: CostTable) -> tuple[Program, ProgramCosts]:
@@ -69,7 +69,7 @@ def priced(strategy: Strategy, table: CostTable) -> tuple[Program, ProgramCosts]
     return program, price(program, GRAPH, strategy, table, CLUSTER, batch=BATCH)
 
 
-LAYERS = Strategy(dp=2, bucket_bytes=4096, compression=BF16)
+LAYERS = builders.strategy(dp=2, bucket_bytes=4096, compression=BF16)
 
 
 def test_a_backward_encodes_each_bucket_where_it_is_complete() -> None:
@@ -126,7 +126,7 @@ def test_cores_that_workers_share_decode_too() -> None:
 def test_what_is_not_compressed_is_priced_as_before() -> None:
     plain = dataclasses.replace(LAYERS, compression=None)
     with_curves = coded_table()
-    key = CurveKey("AR", 2)
+    key = builders.curve_key("AR", 2)
     without = dataclasses.replace(with_curves, curves={key: with_curves.curves[key]})
     assert priced(plain, with_curves) == priced(plain, without)
     assert priced(plain, without)[1].decoding == {}
@@ -136,7 +136,7 @@ def test_gradients_of_16_bits_cost_no_coding() -> None:
     halves = tuple(dataclasses.replace(one, dtype="bfloat16", nbytes=one.nbytes // 2) for one in GRAPH.parameters)
     graph = dataclasses.replace(GRAPH, parameters=halves)
     for method in (BF16, RANK2):
-        strategy = Strategy(dp=2, compression=method)
+        strategy = builders.strategy(dp=2, compression=method)
         program = lower(graph, strategy, batch=BATCH)
         table = dataclasses.replace(coded_table(method=method), steps={graph.digest: coded_table().steps[GRAPH.digest]})
         costs = price(program, graph, strategy, table, CLUSTER, batch=BATCH)
@@ -177,7 +177,7 @@ def test_a_method_that_nobody_measured_is_refused_with_what_measures_it() -> Non
 def test_a_rank_keeps_what_compression_has_lost(method: Compression | None, kept: int) -> None:
     """Parameters, gradients and one byte of state a byte: three times 8,448."""
     table = coded_table(method=method or BF16)
-    _, costs = priced(Strategy(dp=2, compression=method), table)
+    _, costs = priced(builders.strategy(dp=2, compression=method), table)
     assert costs.resident_bytes == (3 * 2 * LAYER_BYTES + kept,) * 2
 
 
@@ -193,7 +193,7 @@ def test_on_a_gpu_coding_is_passes_over_memory() -> None:
     """Of 8,448 bytes: 7 times that to encode and 1.5 to decode at what memory sustains, and 3 and 1 launches."""
     device = find_device("v100-16gb")
     machine = machine_cluster(find_machine("dgx1-v100"), 2)
-    strategy = Strategy(dp=2, compression=BF16)
+    strategy = builders.strategy(dp=2, compression=BF16)
     program = lower(GRAPH, strategy, batch=BATCH)
     coding = code_program(program, GRAPH, strategy, coded_table(method=RANK2), machine)["r0/0AR#b0"]
     rate = device.bandwidth.bytes_per_s * device.bandwidth.fraction

@@ -1,10 +1,10 @@
 """Bytes of sharded state by hand: a root of 12 rows, two units of 4 rows each; 16 bytes a row, two replicas."""
 
 import pytest
+from tests import builders
 
 from trimaran.costs.zero import ShardedState, zero_bytes
 from trimaran.graph.types import Affine, Graph, Op, Parameter, TensorSpec
-from trimaran.program.types import Strategy
 
 ROWS = {"embed": 12, "blocks.0.a": 4, "blocks.1.a": 4}
 UNITS = ("blocks.0", "blocks.1")
@@ -30,7 +30,9 @@ def _graph() -> Graph:
 def _bytes(zero: int, dp: int = 2, microbatches: int = 1) -> ShardedState:
     graph = _graph()
     return zero_bytes(
-        graph, graph.ops, Strategy(dp=dp, zero=zero, units=UNITS if zero > 1 else (), microbatches=microbatches)
+        graph,
+        graph.ops,
+        builders.strategy(dp=dp, zero=zero, units=UNITS if zero > 1 else (), microbatches=microbatches),
     )  # type: ignore[arg-type]
 
 

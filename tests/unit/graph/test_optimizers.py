@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from tests import zoo
+from tests import builders, zoo
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
 
 from trimaran.errors import InputError
 from trimaran.graph.optimizers import Trained, make_schedule, optimizer_traits, trained_parameters
 from trimaran.job import Job
-from trimaran.program.types import Strategy
 from trimaran.program.updating import update_obstacle
 
 
@@ -157,7 +156,7 @@ def test_a_schedule_that_follows_a_metric_is_told_from_one_that_follows_updates(
 def test_strategies_are_refused_by_what_was_found() -> None:
     across = optimizer_traits(gpt(lambda parameters: OneNorm(parameters, lr=0.1)), MODEL)
     whole = optimizer_traits(gpt(Normed), MODEL)
-    assert not update_obstacle(Strategy(dp=2), across)
-    assert "cannot be split" in update_obstacle(Strategy(pp=2), across)
-    assert not update_obstacle(Strategy(pp=2), whole)
-    assert "needs whole parameters" in update_obstacle(Strategy(tp=2), whole)
+    assert not update_obstacle(builders.strategy(dp=2), across)
+    assert "cannot be split" in update_obstacle(builders.strategy(pp=2), across)
+    assert not update_obstacle(builders.strategy(pp=2), whole)
+    assert "needs whole parameters" in update_obstacle(builders.strategy(tp=2), whole)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from tests.unit.costs.tables import HERE
+from tests.builders import HERE
 from tests.unit.measure.calibrations import CALLS, calibration, write
 
 from trimaran.errors import CorruptDataError, EnvironmentProblem, InputError

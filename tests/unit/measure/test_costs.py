@@ -3,7 +3,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.unit.costs.tables import network, table_for
+from tests.builders import network, table_for
 
 from trimaran.errors import InputError
 from trimaran.job import Job

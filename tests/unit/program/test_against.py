@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable
 
 import pytest
+from tests import builders
 from tests.graphs import boundaries, chain, dag
 
 from trimaran.errors import InputError
@@ -11,8 +12,8 @@ from trimaran.program import check_against_graph, check_program, lower, lower_or
 from trimaran.program.types import Instruction, Kind, Part, Program, Strategy
 
 GRAPH = chain(4, tied=[(0, 3)], skips=[(0, 2)], buffers=True)
-HYBRID = Strategy(dp=2, pp=2, boundaries=("op1",), microbatches=2, bucket_bytes=50)
-TIED = Strategy(pp=2, boundaries=("op1",), microbatches=2)
+HYBRID = builders.strategy(dp=2, pp=2, boundaries=("op1",), microbatches=2, bucket_bytes=50)
+TIED = builders.strategy(pp=2, boundaries=("op1",), microbatches=2)
 
 Change = Callable[[Instruction], Instruction | None]
 
@@ -170,7 +171,7 @@ def test_a_placement_that_loses_an_operation_is_refused() -> None:
         Part(ops=("op2",), row=1),
         Part(ops=("op3", "loss"), row=0),
     )
-    strategy = Strategy(pp=2, parts=parts)
+    strategy = builders.strategy(pp=2, parts=parts)
     program = lower(graph, strategy, batch=2)
     lost = dataclasses.replace(strategy, parts=(parts[0], parts[2], parts[3]))
     with pytest.raises(InputError, match="the placement loses op1"):
@@ -178,7 +179,7 @@ def test_a_placement_that_loses_an_operation_is_refused() -> None:
 
 
 def test_marks_of_several_segments_of_a_rank_are_compared() -> None:
-    strategy = Strategy(
+    strategy = builders.strategy(
         dp=2, pp=2, chunks=2, schedule="interleaved", boundaries=boundaries(4), microbatches=2, bucket_bytes=1
     )
     check_against_graph(lower(GRAPH, strategy, batch=8), GRAPH, strategy, batch=8)

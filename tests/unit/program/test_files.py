@@ -1,14 +1,14 @@
 import json
 
 import pytest
+from tests import builders
 from tests.graphs import chain
 
 from trimaran.errors import CorruptDataError, InputError
 from trimaran.program import decode_program, encode_program, lower
 from trimaran.program.files import digest
-from trimaran.program.types import Strategy
 
-PROGRAM = lower(chain(3, buffers=True), Strategy(dp=2, pp=2, boundaries=("op0",)), batch=4)
+PROGRAM = lower(chain(3, buffers=True), builders.strategy(dp=2, pp=2, boundaries=("op0",)), batch=4)
 
 
 def test_the_schema_version_is_first() -> None:

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 
 import pytest
+from tests import builders
 from tests.graphs import TENSOR_BYTES, dag
 
 from trimaran.errors import InputError
@@ -25,7 +26,7 @@ def parts(rows: Sequence[int], graph: int = 6) -> tuple[Part, ...]:
     return (*made[:-1], dataclasses.replace(made[-1], ops=(f"op{graph - 1}", "loss")))
 
 
-TWO = Strategy(pp=2, parts=parts([0, 0, 1, 0, 1, 1]))
+TWO = builders.strategy(pp=2, parts=parts([0, 0, 1, 0, 1, 1]))
 
 
 def find(program: Program, rank: int, token: str) -> Instruction:
@@ -100,7 +101,7 @@ def test_what_is_carried_names_the_first_reader_and_all_readers() -> None:
 
 
 def test_parts_that_share_a_weight_across_rows_sum_its_gradients() -> None:
-    program = lower(dag([[], [0], [1]], tied=[(0, 2)]), Strategy(pp=2, parts=parts([0, 1, 1], 3)), batch=2)
+    program = lower(dag([[], [0], [1]], tied=[(0, 2)]), builders.strategy(pp=2, parts=parts([0, 1, 1], 3)), batch=2)
     assert find(program, 0, "AR#tie0").group == (0, 1)
 
 
@@ -119,21 +120,21 @@ def test_operations_between_two_cuts_are_one_stretch() -> None:
 @pytest.mark.parametrize(
     ("strategy", "message"),
     [
-        (Strategy(pp=2, parts=parts([0, 0, 1, 0, 1, 1])[:-1]), "loses op5, loss"),
-        (Strategy(pp=2, parts=(*TWO.parts, Part(ops=("op2",), row=0))), '"op2" is in part 2 and in part 6'),
-        (Strategy(pp=3, parts=TWO.parts), "row 2 of the placement has no part"),
-        (Strategy(pp=2, parts=parts([0, 0, 1, 0, 2, 1])), "a part is on row 2"),
-        (Strategy(pp=2, parts=(*TWO.parts, Part(ops=(), row=0))), "part 6 of the placement has no operations"),
-        (Strategy(pp=2, parts=(Part(ops=("op9",), row=0),)), "'op9', which chain does not have"),
+        (builders.strategy(pp=2, parts=parts([0, 0, 1, 0, 1, 1])[:-1]), "loses op5, loss"),
+        (builders.strategy(pp=2, parts=(*TWO.parts, Part(ops=("op2",), row=0))), '"op2" is in part 2 and in part 6'),
+        (builders.strategy(pp=3, parts=TWO.parts), "row 2 of the placement has no part"),
+        (builders.strategy(pp=2, parts=parts([0, 0, 1, 0, 2, 1])), "a part is on row 2"),
+        (builders.strategy(pp=2, parts=(*TWO.parts, Part(ops=(), row=0))), "part 6 of the placement has no operations"),
+        (builders.strategy(pp=2, parts=(Part(ops=("op9",), row=0),)), "'op9', which chain does not have"),
         (dataclasses.replace(TWO, boundaries=("op1",)), "no boundaries"),
         (dataclasses.replace(TWO, backward_order=(0, 1)), "each of the 6 parts once"),
         (dataclasses.replace(TWO, backward_order=(0, 1, 2, 3, 4, 5)), "runs part 0 before part 1"),
         (
-            Strategy(pp=2, parts=(TWO.parts[1], TWO.parts[0], *TWO.parts[2:])),
+            builders.strategy(pp=2, parts=(TWO.parts[1], TWO.parts[0], *TWO.parts[2:])),
             'part 0 reads "t0", which part 1 makes after it',
         ),
         (
-            Strategy(pp=2, parts=(Part(ops=("op1", "op0"), row=0), *TWO.parts[2:])),
+            builders.strategy(pp=2, parts=(Part(ops=("op1", "op0"), row=0), *TWO.parts[2:])),
             "not in the order of the graph",
         ),
     ],
@@ -154,4 +155,4 @@ def test_two_parts_that_need_each_other_are_refused() -> None:
     graph = dag([[], [0], [1], [2]])
     crossed = (Part(ops=("op0", "op2"), row=0), Part(ops=("op1",), row=1), Part(ops=("op3", "loss"), row=1))
     with pytest.raises(InputError, match="divide parts that need each other"):
-        check_strategy(graph, Strategy(pp=2, parts=crossed), batch=2)
+        check_strategy(graph, builders.strategy(pp=2, parts=crossed), batch=2)

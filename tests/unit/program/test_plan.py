@@ -3,15 +3,12 @@ import json
 from pathlib import Path
 
 import pytest
+from tests import builders
 from tests.graphs import chain
 
-from trimaran.cluster import Link
 from trimaran.errors import CorruptDataError, InputError
 from trimaran.program import (
     CandidateRow,
-    Plan,
-    Prediction,
-    Premises,
     check_plan,
     lower,
     plan_program,
@@ -21,15 +18,14 @@ from trimaran.program import (
 )
 from trimaran.program.files import digest
 from trimaran.program.plan import format_plan
-from trimaran.program.types import Strategy
 
-STRATEGY = Strategy(dp=2)
+STRATEGY = builders.strategy(dp=2)
 GRAPH = chain(3)
-PREDICTION = Prediction(step_time_s=0.1, interval_s=(0.09, 0.12), peak_bytes=(600, 600))
-PLAN = Plan(
+PREDICTION = builders.prediction(step_time_s=0.1, interval_s=(0.09, 0.12), peak_bytes=(600, 600))
+PLAN = builders.plan(
     job="digits",
     strategy=STRATEGY,
-    premises=Premises(
+    premises=builders.premises(
         graph_digest=GRAPH.digest,
         global_batch_size=8,
         devices=("one core", "one core"),
@@ -39,7 +35,7 @@ PLAN = Plan(
     prediction=PREDICTION,
     candidates=(
         CandidateRow(strategy=STRATEGY, verdict="chosen", prediction=PREDICTION, limiter="compute of rank 1"),
-        CandidateRow(strategy=Strategy(), verdict="rejected", reason="needs 2000 bytes of 1000"),
+        CandidateRow(strategy=builders.strategy(), verdict="rejected", reason="needs 2000 bytes of 1000"),
     ),
     program=program_lines(lower(GRAPH, STRATEGY, batch=8)),
 )
@@ -64,7 +60,7 @@ def test_a_plan_reads_back(tmp_path: Path) -> None:
 
 
 def test_a_plan_keeps_what_its_links_were_held_to(tmp_path: Path) -> None:
-    link = Link(bytes_per_s=125e6, latency_s=0.0, source="asked: 1Gb/s")
+    link = builders.link(bytes_per_s=125e6, source="asked: 1Gb/s")
     plan = dataclasses.replace(PLAN, premises=dataclasses.replace(PLAN.premises, link=link))
     write_plan(tmp_path / "plan.json", plan)
     assert read_plan(tmp_path / "plan.json") == plan
@@ -210,7 +206,7 @@ def test_less_memory_than_planned_is_accepted_where_the_prediction_fits() -> Non
 
 
 def test_without_a_prediction_of_memory_less_than_planned_is_refused() -> None:
-    plan = dataclasses.replace(PLAN, prediction=Prediction(step_time_s=0.1, interval_s=(0.09, 0.12)))
+    plan = dataclasses.replace(PLAN, prediction=builders.prediction(step_time_s=0.1, interval_s=(0.09, 0.12)))
     with pytest.raises(InputError, match="1000 B are needed"):
         check_plan(plan, memory_bytes=(700, 5000))
 
@@ -227,7 +223,7 @@ def test_a_plan_of_before_homes_still_reads(tmp_path: Path) -> None:
 
 
 def test_a_plan_with_homes_comes_back_as_it_was(tmp_path: Path) -> None:
-    homes = Strategy(dp=2, sync="p2p")
+    homes = builders.strategy(dp=2, sync="p2p")
     plan = dataclasses.replace(PLAN, strategy=homes, program=program_lines(lower(GRAPH, homes, batch=8)))
     write_plan(tmp_path / "plan.json", plan)
     assert read_plan(tmp_path / "plan.json") == plan

@@ -4,19 +4,18 @@ import json
 from pathlib import Path
 
 import pytest
+from tests import builders
 from tests.unit.report.runs import PROGRAM, measured, predicted
 
 from trimaran.errors import CorruptDataError, EnvironmentProblem, InputError
-from trimaran.program.plan import Prediction
-from trimaran.program.types import Strategy
 from trimaran.report.compare import compare
 from trimaran.report.files import RunReport, check_writable, read_report, report_document, write_report
 from trimaran.report.scaling.svg import check_drawing
 
 REPORT = RunReport(
     job="digits",
-    strategy=Strategy(pp=2, boundaries=("conv2",), schedule="1f1b", microbatches=4),
-    prediction=Prediction(step_time_s=9.0, interval_s=(8.5, 9.5), peak_bytes=(150, 260)),
+    strategy=builders.strategy(pp=2, boundaries=("conv2",), schedule="1f1b", microbatches=4),
+    prediction=builders.prediction(step_time_s=9.0, interval_s=(8.5, 9.5), peak_bytes=(150, 260)),
     comparison=compare(PROGRAM, predicted(), measured(6)),
     samples_per_s=6.4,
     final={"accuracy": 0.98, "loss": 0.05},
@@ -74,7 +73,7 @@ def test_every_kind_is_kept() -> None:
 
 
 def test_a_run_without_a_record_has_no_measured_figures() -> None:
-    document = report_document(RunReport(job="digits", strategy=Strategy(), prediction=REPORT.prediction))
+    document = report_document(RunReport(job="digits", strategy=builders.strategy(), prediction=REPORT.prediction))
     assert document["measured"]["step_time_s"] is None
     assert document["error"] is None
     assert "by_rank" not in document

@@ -5,10 +5,11 @@ before its end, lasts 3 s), a wait of 2 s, update 1, and 1 s in which nothing is
 """
 
 import pytest
+from tests import builders
 from tests.graphs import chain
 
 from trimaran.errors import InputError
-from trimaran.program import Program, Strategy, lower
+from trimaran.program import Program, lower
 from trimaran.report.reproduction.split_terms import Block, TimedStep, measured_terms, predicted_terms, recording_cost
 from trimaran.timeline import COMMUNICATION, COMPUTE, HOST, WAIT, Span, Timeline
 
@@ -24,7 +25,7 @@ _SPANS = (
 
 
 def program() -> Program:
-    return lower(chain(2), Strategy(dp=2), batch=4)
+    return lower(chain(2), builders.strategy(dp=2), batch=4)
 
 
 def steps(numbers: list[int], *, late_s: float = 0.0, stretched: int | None = None) -> Timeline:

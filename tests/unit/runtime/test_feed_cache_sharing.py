@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import torch
+from tests import builders
 from tests.unit.runtime.test_feed_cache import Counted, row
 
 from trimaran.errors import InputError
 from trimaran.job import Job
 from trimaran.program.feeding import Feeding
-from trimaran.program.strategy import Strategy
 from trimaran.runtime.feed import open_feed, sharing
 from trimaran.runtime.feed.cache import SampleCache, cache_bytes, make_memory
 from trimaran.runtime.feed.layouts import layout_of
@@ -84,7 +84,7 @@ def test_a_feed_that_is_refused_leaves_no_memory_open() -> None:
     with pytest.raises(InputError, match="leaves some of 3 replicas without any"):
         open_feed(
             job,
-            Strategy(dp=3),
+            builders.strategy(dp=3),
             Feeding(cached=True),
             World(),
             replica=0,

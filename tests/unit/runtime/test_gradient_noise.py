@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import torch
-from tests import zoo
+from tests import builders, zoo
 from torch import nn
 from torch.utils.data import TensorDataset
 
@@ -89,7 +89,7 @@ def test_known_signal_and_noise_are_found_however_the_batch_is_split() -> None:
     """
     x = samples().tensors[0].double()
     truth = float(x.var(dim=0).sum() / x.mean(dim=0).square().sum())
-    found = [estimate_noise_scale(train(quadratic(), Strategy(microbatches=count))) for count in (2, 4, 16)]
+    found = [estimate_noise_scale(train(quadratic(), builders.strategy(microbatches=count))) for count in (2, 4, 16)]
     for one in found:
         low, high = one.interval
         assert low - (one.b_simple - low) <= truth <= high + (high - one.b_simple)
@@ -99,7 +99,7 @@ def test_known_signal_and_noise_are_found_however_the_batch_is_split() -> None:
 
 def test_data_without_scatter_have_no_noise() -> None:
     job = dataclasses.replace(quadratic(), dataset=lambda: TensorDataset(torch.ones(256, DIMS), torch.zeros(256)))
-    found = estimate_noise_scale(train(job, Strategy(microbatches=4)))
+    found = estimate_noise_scale(train(job, builders.strategy(microbatches=4)))
     assert found.b_simple == pytest.approx(0.0, abs=1e-9)
     assert found.signal == pytest.approx(DIMS)
 
@@ -109,16 +109,20 @@ def test_a_step_of_one_piece_is_left_out() -> None:
     job = dataclasses.replace(
         quadratic(), dataset=lambda: TensorDataset(*(part[:16] for part in samples().tensors)), global_batch_size=5
     )
-    assert [(one.step, one.samples) for one in train(job, Strategy(microbatches=2))] == [(0, 5), (1, 5), (2, 5)]
+    assert [(one.step, one.samples) for one in train(job, builders.strategy(microbatches=2))] == [
+        (0, 5),
+        (1, 5),
+        (2, 5),
+    ]
 
 
 def test_one_step_of_so_many_is_observed() -> None:
-    assert [one.step for one in train(quadratic(), Strategy(microbatches=2), steps=9, every=4)] == [0, 4, 8]
+    assert [one.step for one in train(quadratic(), builders.strategy(microbatches=2), steps=9, every=4)] == [0, 4, 8]
 
 
 def test_clipping_comes_after() -> None:
-    free = train(quadratic(), Strategy(microbatches=2), steps=2)
-    assert train(dataclasses.replace(quadratic(), clip_norm=1e-3), Strategy(microbatches=2), steps=2) == free
+    free = train(quadratic(), builders.strategy(microbatches=2), steps=2)
+    assert train(dataclasses.replace(quadratic(), clip_norm=1e-3), builders.strategy(microbatches=2), steps=2) == free
 
 
 def test_sparse_gradients_are_added_up_by_row() -> None:
@@ -175,7 +179,7 @@ def test_no_hook_stays() -> None:
 
 def test_a_session_tells_it_at_any_time() -> None:
     job = quadratic()
-    made, strategy = capture(job), Strategy(microbatches=2)
+    made, strategy = capture(job), builders.strategy(microbatches=2)
     program = lower(made.graph, strategy, batch=64)
     with Session(job, strategy, program, made, World(), owns_world=False, gradient_noise=1) as session:
         for number, batch in enumerate(session.batches()):
@@ -193,12 +197,12 @@ def test_a_session_tells_it_at_any_time() -> None:
 @pytest.mark.parametrize(
     ("job", "strategy", "reason"),
     [
-        (zoo.lstm, Strategy(dp=2, zero=3), "zero=3"),
-        (zoo.lstm, Strategy(dp=2, zero=2), "zero=2"),
-        (zoo.gpt, Strategy(tp=2, shards=(Shard(op="head", style="column"),)), "share tensors"),
-        (zoo.lstm, Strategy(pp=2, schedule="zero-bubble", microbatches=4), "zero-bubble"),
-        (zoo.lstm, Strategy(), "one piece"),
-        (zoo.gpt, Strategy(pp=2, schedule="1f1b", microbatches=4), "share a weight"),
+        (zoo.lstm, builders.strategy(dp=2, zero=3), "zero=3"),
+        (zoo.lstm, builders.strategy(dp=2, zero=2), "zero=2"),
+        (zoo.gpt, builders.strategy(tp=2, shards=(Shard(op="head", style="column"),)), "share tensors"),
+        (zoo.lstm, builders.strategy(pp=2, schedule="zero-bubble", microbatches=4), "zero-bubble"),
+        (zoo.lstm, builders.strategy(), "one piece"),
+        (zoo.gpt, builders.strategy(pp=2, schedule="1f1b", microbatches=4), "share a weight"),
     ],
 )
 def test_where_it_cannot_be_seen_the_reason_is_said(job: Callable[[], Job], strategy: Strategy, reason: str) -> None:
@@ -211,7 +215,7 @@ def test_where_it_cannot_be_seen_the_reason_is_said(job: Callable[[], Job], stra
 
 def test_a_pipeline_without_shared_weights_can_be_observed() -> None:
     graph = capture(zoo.lstm()).graph
-    check_observable(Strategy(pp=2, schedule="1f1b", microbatches=4, boundaries=_halves(graph.cuts)), graph)
+    check_observable(builders.strategy(pp=2, schedule="1f1b", microbatches=4, boundaries=_halves(graph.cuts)), graph)
 
 
 def _halves(cuts: Sequence[str]) -> tuple[str, ...]:

@@ -1,14 +1,14 @@
 """What is told to `ip` and `tc` for ranks on several nodes, and what is refused."""
 
 import pytest
+from tests import builders
 
-from trimaran.cluster import Link
 from trimaran.errors import InputError
 from trimaran.runtime.link_commands import switch
 from trimaran.runtime.uplinks import Uplink, up_end, wired_nodes
 
-GIGABIT = Link(bytes_per_s=125e6, latency_s=0.0, source="example")
-SLOW = Link(bytes_per_s=25e6, latency_s=0.0, source="example")
+GIGABIT = builders.link(bytes_per_s=125e6)
+SLOW = builders.link(bytes_per_s=25e6)
 
 
 def test_an_uplink_is_a_port_of_its_switch_held_to_its_own_rate() -> None:

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests import builders
 
 from trimaran.cluster import Link
 from trimaran.errors import EnvironmentProblem, InputError
@@ -14,7 +15,7 @@ from trimaran.runtime.wires import Seat, wired
 
 
 def link(bytes_per_s: float, latency_s: float = 0.0) -> Link:
-    return Link(bytes_per_s=bytes_per_s, latency_s=latency_s, source="example")
+    return builders.link(bytes_per_s=bytes_per_s, latency_s=latency_s)
 
 
 GIGABIT = link(125e6)

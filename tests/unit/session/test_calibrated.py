@@ -4,56 +4,55 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from tests import builders
 from tests.unit.measure.calibrations import calibration, write
 
 from trimaran.errors import CorruptDataError, InputError
 from trimaran.measure.calibration_files import keep_calibration, kept_path
 from trimaran.measure.costs import fingerprint_here
-from trimaran.program import Strategy
 from trimaran.session.calibrated import find_calibrated
 from trimaran.session.doctor import examine
-from trimaran.session.request import PlanRequest
 
 
 def test_without_a_calibration_nothing_is_known() -> None:
-    calibrated = find_calibrated(PlanRequest())
-    assert (calibrated.tables, calibrated.noise_of(Strategy(dp=2)), calibrated.lacks(2)) == ((), None, ())
+    calibrated = find_calibrated(builders.plan_request())
+    assert (calibrated.tables, calibrated.noise_of(builders.strategy(dp=2)), calibrated.lacks(2)) == ((), None, ())
 
 
 def test_of_the_one_that_is_kept_only_the_noise_is_taken() -> None:
     kept = calibration(fingerprint_here(2))
     keep_calibration(kept)
-    calibrated = find_calibrated(PlanRequest())
+    calibrated = find_calibrated(builders.plan_request())
     assert calibrated.tables == ()
-    assert calibrated.noise_of(Strategy()) == kept.noise[0]
-    assert calibrated.noise_of(Strategy(dp=2)) == kept.noise[1]
+    assert calibrated.noise_of(builders.strategy()) == kept.noise[0]
+    assert calibrated.noise_of(builders.strategy(dp=2)) == kept.noise[1]
 
 
 def test_of_the_one_that_is_named_the_costs_are_taken_too(tmp_path: Path) -> None:
     here = fingerprint_here(2)
     path = write(tmp_path / "machine.json", here)
-    calibrated = find_calibrated(PlanRequest(calibration=path))
+    calibrated = find_calibrated(builders.plan_request(calibration=path))
     assert calibrated.tables == calibration(here).tables
     assert calibrated.lacks(2) == ()
 
 
 def test_a_calibration_for_other_ranks_is_told(tmp_path: Path) -> None:
     path = write(tmp_path / "machine.json", fingerprint_here(2))
-    (told,) = find_calibrated(PlanRequest(calibration=path)).lacks(1)
+    (told,) = find_calibrated(builders.plan_request(calibration=path)).lacks(1)
     assert "machine.json has costs measured with 2 ranks busy, not with 1" in told
 
 
 def test_another_machines_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "machine.json", dataclasses.replace(fingerprint_here(2), device="Abacus"))
     with pytest.raises(InputError, match="device: 'Abacus' there"):
-        find_calibrated(PlanRequest(calibration=path))
+        find_calibrated(builders.plan_request(calibration=path))
 
 
 def test_a_damaged_one_that_is_named_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "machine.json", fingerprint_here(2))
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(CorruptDataError, match=r"machine\.json"):
-        find_calibrated(PlanRequest(calibration=path))
+        find_calibrated(builders.plan_request(calibration=path))
 
 
 def test_the_doctor_says_whether_this_machine_is_calibrated() -> None:

@@ -3,22 +3,19 @@
 import dataclasses
 from collections.abc import Collection, Sequence
 
-from tests.unit.costs.tables import network, table_for
+from tests import builders
+from tests.builders import network, table_for
 
-from trimaran.cluster import Cluster, Device
 from trimaran.costs import CostTable
-from trimaran.costs.tables import WholeCost, WholeKey
 from trimaran.costs.traced import TracedStep
 from trimaran.errors import ExecutionError
 from trimaran.job import Job
 from trimaran.planner import Candidate, EpochData, Search, enumerate_strategies
 from trimaran.program.types import Execution
 from trimaran.session.choosing import WORTH_COMPILING_S, Trace, find_best, microbatch_sizes
-from trimaran.session.request import PlanRequest
 
 GRAPH = network(4)
-DEVICE = Device(name="a core", kind="cpu", memory_bytes=2**30)
-CLUSTER = Cluster(name="test", devices=(DEVICE,) * 2, hosts=(0, 0))
+CLUSTER = builders.cluster()
 
 
 def table(executions: Sequence[Execution]) -> CostTable:
@@ -27,9 +24,9 @@ def table(executions: Sequence[Execution]) -> CostTable:
     wholes = {}
     for execution in executions:
         for size in (2, 16):
-            whole = known.wholes[WholeKey(GRAPH.digest, "graph", "eager")][8]
+            whole = known.wholes[builders.whole_key(GRAPH.digest, "graph")][8]
             factor = size / 8 * (0.5 if execution == "compiled" else 1.0)
-            wholes.setdefault(WholeKey(GRAPH.digest, "graph", execution), {})[size] = WholeCost(
+            wholes.setdefault(builders.whole_key(GRAPH.digest, "graph", execution), {})[size] = builders.whole_cost(
                 forward=whole.forward.scaled(factor),
                 backward=whole.backward.scaled(factor),
                 evaluation=whole.evaluation.scaled(factor),
@@ -70,7 +67,7 @@ def trace_nothing(sizes: Collection[int]) -> dict[int, TracedStep]:
 def find(epochs: int, *, compiles: bool = True, **asked: object) -> tuple[Search, list[tuple[Execution, ...]]]:
     """An epoch is 100 steps of 0.27 s on two replicas."""
     measured = Measured(compiles=compiles)
-    request = PlanRequest(**asked)  # type: ignore[arg-type]
+    request = builders.plan_request(**asked)  # type: ignore[arg-type]
     found, _ = find_best(job(epochs), GRAPH, CLUSTER, EpochData(samples=1600), request, measured, trace_nothing)
     return found, measured.asked
 
@@ -96,7 +93,7 @@ def test_what_fails_in_its_trial_run_is_rejected_with_the_reason_and_another_pla
             raise ExecutionError("rank 1 died")
         return None
 
-    request = PlanRequest(execution="eager")
+    request = builders.plan_request(execution="eager")
     measured = Measured()
     found, _ = find_best(job(2), GRAPH, CLUSTER, EpochData(samples=1600), request, measured, trace_nothing, rehearse)
     assert tried[0] == "dp2"
@@ -160,9 +157,8 @@ def test_where_steps_cannot_be_traced_what_fits_without_is_planned() -> None:
         raise ExecutionError("rank 0 raised TypeError")
 
     def planned(memory_bytes: int, trace: Trace) -> Search:
-        devices = (dataclasses.replace(DEVICE, memory_bytes=memory_bytes),) * 2
-        cluster = dataclasses.replace(CLUSTER, devices=devices)
-        request = PlanRequest(execution="eager")
+        cluster = builders.cluster(memory_bytes=memory_bytes)
+        request = builders.plan_request(execution="eager")
         return find_best(job(2), GRAPH, cluster, EpochData(samples=1600), request, Measured(), trace)[0]
 
     peaks = sorted({max(one.peak_bytes) for one in planned(2**30, trace_nothing).candidates})

@@ -1,23 +1,22 @@
 """What is emulated of a plan: its program, in the order in which it was written."""
 
 import pytest
-from tests.unit.costs.tables import network, table_for
+from tests import builders
+from tests.builders import network, table_for
 
-from trimaran.cluster import Cluster, Device
 from trimaran.errors import InputError
-from trimaran.program import Strategy, lower, lower_order, parse_order
+from trimaran.program import lower, lower_order, parse_order
 from trimaran.session.jobs import JobSource
 from trimaran.session.pretending import Pretended, priced_program
 
 GRAPH = network(4)
-CORE = Device(name="a core", kind="cpu", memory_bytes=2**30)
 PRETENDED = Pretended(
     job=JobSource(reference="digits", global_batch_size=16).make(),
     graph=GRAPH,
     table=table_for(GRAPH),
-    cluster=Cluster(name="two cores", devices=(CORE, CORE), hosts=(0, 0)),
+    cluster=builders.cluster(),
 )
-STAGES = Strategy(pp=2, boundaries=("op1",), microbatches=2)
+STAGES = builders.strategy(pp=2, boundaries=("op1",), microbatches=2)
 
 
 def test_without_a_program_the_strategy_is_lowered() -> None:
@@ -36,4 +35,6 @@ def test_a_program_in_an_order_of_its_own_is_emulated_as_it_is() -> None:
 
 def test_a_program_of_another_strategy_is_refused() -> None:
     with pytest.raises(InputError, match="4 microbatches instead of 2"):
-        priced_program(PRETENDED, STAGES, lower(GRAPH, Strategy(pp=2, boundaries=("op1",), microbatches=4), batch=16))
+        priced_program(
+            PRETENDED, STAGES, lower(GRAPH, builders.strategy(pp=2, boundaries=("op1",), microbatches=4), batch=16)
+        )

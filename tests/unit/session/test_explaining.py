@@ -1,27 +1,26 @@
 """What an explanation searches with."""
 
-from tests.unit.planner.test_search import GRAPH, TABLE, cluster, found
+from tests import builders
+from tests.unit.planner.test_search import GRAPH, TABLE, found
 from tests.unit.planner.test_virtual import traced
 from tests.unit.program.test_plan import PLAN
 
 from trimaran.session.digits import digits
 from trimaran.session.explaining import problem_of
 from trimaran.session.jobs import JobSource
-from trimaran.session.planning import Planned
-from trimaran.session.request import PlanRequest
 
 
 def test_a_plan_with_a_memory_budget_is_explained_by_the_steps_that_it_was_made_from() -> None:
     traces, result = {16: traced()}, found()
-    planned = Planned(
+    planned = builders.planned(
         source=JobSource(reference="digits"),
         job=digits(),
         graph=GRAPH,
-        cluster=cluster(),
+        cluster=builders.cluster(),
         table=TABLE,
         plan=PLAN,
         chosen=result.chosen,
         traces=traces,
         search=result,
     )
-    assert problem_of(planned, result, PlanRequest()).traces is traces
+    assert problem_of(planned, result, builders.plan_request()).traces is traces

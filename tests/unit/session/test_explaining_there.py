@@ -4,24 +4,25 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from tests import builders
 
 from trimaran.errors import CorruptDataError, InfeasibleError, InputError
-from trimaran.planner.pins import Pins
 from trimaran.program import read_plan, write_plan
-from trimaran.session.accuracy.request import TargetRequest
 from trimaran.session.cluster_planning import ClusterRequest, DividedPlan, MachinePlan, plan_on_machine
 from trimaran.session.cluster_planning.files import write_machine_plan
 from trimaran.session.explaining import Explained
 from trimaran.session.explaining_there import explain_there
 
-HERE = ClusterRequest(cluster="dgx1-v100")
+HERE = builders.cluster_request(cluster="dgx1-v100")
 """Neither devices nor a batch are said: they are the plan's."""
 
 
 @pytest.fixture(scope="module")
 def stages() -> MachinePlan:
     """Two stages, which are not the best plan: replicas are."""
-    asked = ClusterRequest(cluster="dgx1-v100", devices=2, batch=4096, pins=Pins(pp=2, schedule="gpipe"))
+    asked = builders.cluster_request(
+        cluster="dgx1-v100", devices=2, batch=4096, pins=builders.pins(pp=2, schedule="gpipe")
+    )
     found = plan_on_machine("lenet", asked)
     assert isinstance(found, MachinePlan)
     return found
@@ -67,7 +68,7 @@ def test_by_other_costs_than_those_it_was_made_by_it_is_said_so(stages: MachineP
         ({"batch": 2048}, "the global batch size: 4096 then, 2048 now"),
         ({"devices": 4}, "the number of ranks: 2 then, 4 now"),
         ({"cluster": "dgx9"}, "unknown machine"),
-        ({"target": TargetRequest(curve="resnet50")}, "choose a batch, and the plan has one"),
+        ({"target": builders.target_request(curve="resnet50")}, "choose a batch, and the plan has one"),
     ],
 )
 def test_what_is_not_as_the_plan_has_it_is_refused(change: dict[str, object], told: str, path: Path) -> None:
@@ -94,7 +95,7 @@ def test_a_damaged_plan_is_refused(path: Path) -> None:
 
 
 def test_a_file_of_degrees_says_how_to_ask(tmp_path: Path) -> None:
-    asked = ClusterRequest(cluster="dgx-h100:2", batch=64)
+    asked = builders.cluster_request(cluster="dgx-h100:2", batch=64)
     found = plan_on_machine("llama2:7b", asked)
     assert isinstance(found, DividedPlan)
     write_machine_plan(tmp_path / "plan.json", found)
@@ -104,4 +105,4 @@ def test_a_file_of_degrees_says_how_to_ask(tmp_path: Path) -> None:
 
 def test_changes_are_refused_where_closed_forms_plan() -> None:
     with pytest.raises(InputError, match=r"--what-if link=x2: .* closed forms"):
-        explain_there("llama2:7b", ClusterRequest(cluster="dgx-h100:2"), what_if=["link=x2"])
+        explain_there("llama2:7b", builders.cluster_request(cluster="dgx-h100:2"), what_if=["link=x2"])

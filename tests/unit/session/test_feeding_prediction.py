@@ -3,12 +3,13 @@
 from dataclasses import replace
 
 import pytest
-from tests.unit.costs.tables import curve, exact, network, table_for
+from tests import builders
+from tests.builders import curve, exact, network, table_for
 
 from trimaran.costs.curves import at_size
 from trimaran.costs.replicate import ALL, NONE, Remedies
 from trimaran.costs.sample_costs import SampleCosts
-from trimaran.costs.tables import CostTable, CurveKey
+from trimaran.costs.tables import CostTable
 from trimaran.program.feeding import Feeding
 from trimaran.session.reproduce_feeding_prediction import predict_star
 
@@ -42,7 +43,7 @@ def predicted(remedies: Remedies, *, cores: int = 16) -> float:
 
 
 def sent_s(nbytes: int) -> float:
-    return at_size(table().curves[CurveKey("BC", 2)], nbytes).seconds
+    return at_size(table().curves[builders.curve_key("BC", 2)], nbytes).seconds
 
 
 def beside_feeding() -> float:
@@ -89,7 +90,11 @@ def test_weights_and_gradients_are_copied_beside_being_sent() -> None:
     plain = table()
     size = sum(one.nbytes for one in GRAPH.parameters)
     copies = ((1, exact(0.0)), (size, exact(0.1)))
-    curves = {**plain.curves, CurveKey("SEND", 2): curve(1e-6, 1e12), CurveKey("SEND host", 2): copies}
+    curves = {
+        **plain.curves,
+        builders.curve_key("SEND", 2): curve(1e-6, 1e12),
+        builders.curve_key("SEND host", 2): copies,
+    }
     found = predict_star(NONE, GRAPH, replace(plain, curves=curves), batch=16, ranks=2, feeding=AHEAD, cores=16)
     assert found == pytest.approx(predicted(NONE) + 5 * 0.1)
 

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 import torch
+from tests import builders
 from torch import nn
 from torch.nn import functional
 
@@ -12,7 +13,7 @@ from trimaran.job import Job
 from trimaran.planner.memory import floor
 from trimaran.planner.memory.floor import kept_bytes
 from trimaran.session.jobs import JobSource
-from trimaran.session.memory import MemoryRequest, MemoryStudy, estimate_memory
+from trimaran.session.memory import MemoryStudy, estimate_memory
 from trimaran.session.memory.tracing import JobTracer
 from trimaran.session.synthetic import Field, SyntheticPairs, image
 
@@ -41,7 +42,7 @@ SOURCE = Source(reference="chain")
 
 
 def _study(**asked: object) -> MemoryStudy:
-    return estimate_memory(SOURCE, MemoryRequest(**({"device": "titan-x", "largest_batch": False} | asked)))  # type: ignore[arg-type]
+    return estimate_memory(SOURCE, builders.memory_request(**asked))  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +152,7 @@ def test_below_the_floor_it_says_what_holds_it_and_the_ways_out() -> None:
     assert figures["budget_bytes"] < figures["floor_bytes"]  # type: ignore[operator]
     floor = estimate_memory(
         Source(reference="chain"),
-        MemoryRequest(device="titan-x", largest_batch=False),
+        builders.memory_request(),
     ).estimate.floor_bytes
     assert figures["floor_bytes"] == floor
 

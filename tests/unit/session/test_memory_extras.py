@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tests import builders
 from torch import nn
 from torch.nn import functional
 
@@ -13,7 +14,7 @@ from trimaran.report.memory.document import memory_document
 from trimaran.report.memory.estimate import MemoryEstimate
 from trimaran.report.memory.views import explanation_lines
 from trimaran.session.jobs import JobSource
-from trimaran.session.memory import MemoryRequest, estimate_memory
+from trimaran.session.memory import estimate_memory
 from trimaran.session.memory.tracing import JobTracer
 from trimaran.session.synthetic import Field, SyntheticPairs, image
 
@@ -40,7 +41,7 @@ class Source(JobSource):
 
 
 def _estimate(**asked: object) -> MemoryEstimate:
-    request = MemoryRequest(**({"device": "titan-x", "largest_batch": False} | asked))  # type: ignore[arg-type]
+    request = builders.memory_request(**asked)  # type: ignore[arg-type]
     return estimate_memory(Source(reference="chain"), request).estimate
 
 

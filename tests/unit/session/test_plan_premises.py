@@ -1,25 +1,22 @@
 """What a plan was made for, beside what there is: its kind of device, and their memory."""
 
 import pytest
+from tests import builders
 
-from trimaran.cluster import Cluster, Device
 from trimaran.cluster.catalog import find_device
 from trimaran.errors import InputError
-from trimaran.program import Plan, Prediction, Premises, Strategy
+from trimaran.program import Plan
 from trimaran.session.loading_plans import _check_kind, _memory_to_use
-from trimaran.session.request import PlanRequest
 
-CORE = Device(name="a core", kind="cpu", memory_bytes=1000)
-HERE = Cluster(name="here", devices=(CORE, CORE), hosts=(0, 0))
+HERE = builders.cluster(memory_bytes=1000)
 
 
 def plan_for(devices: tuple[str, ...], memory_bytes: tuple[int, ...] = ()) -> Plan:
-    return Plan(
+    return builders.plan(
         job="digits",
-        strategy=Strategy(dp=2),
-        premises=Premises(graph_digest="", global_batch_size=24, devices=devices, memory_bytes=memory_bytes),
-        prediction=Prediction(step_time_s=0.0, interval_s=(0.0, 0.0)),
-        program=(),
+        strategy=builders.strategy(dp=2),
+        premises=builders.premises(graph_digest="", global_batch_size=24, devices=devices, memory_bytes=memory_bytes),
+        prediction=builders.prediction(step_time_s=0.0),
     )
 
 
@@ -29,18 +26,18 @@ def plan_for(devices: tuple[str, ...], memory_bytes: tuple[int, ...] = ()) -> Pl
 )
 def test_no_more_memory_is_used_than_was_planned_with(then: tuple[int, ...], usable: list[int]) -> None:
     """1,000 bytes are here: the smaller of then and now counts; a plan that says nothing takes what is here."""
-    assert _memory_to_use(plan_for(("core", "core"), then), HERE, PlanRequest()) == usable
+    assert _memory_to_use(plan_for(("core", "core"), then), HERE, builders.plan_request()) == usable
 
 
 def test_memory_that_the_user_names_counts_before_that_of_the_plan() -> None:
     """The cluster has it already (`local_cluster`): the plan's 600 bytes are not looked at."""
     plan = plan_for(("core", "core"), (600, 600))
-    assert _memory_to_use(plan, HERE, PlanRequest(memory_bytes=1000)) == [1000, 1000]
+    assert _memory_to_use(plan, HERE, builders.plan_request(memory_bytes=1000)) == [1000, 1000]
 
 
 def test_memory_of_another_number_of_devices_is_refused() -> None:
     with pytest.raises(InputError, match=r"memory_bytes of the plan for 'digits' has 1 entries for 2 devices"):
-        _memory_to_use(plan_for(("core", "core"), (600,)), HERE, PlanRequest())
+        _memory_to_use(plan_for(("core", "core"), (600,)), HERE, builders.plan_request())
 
 
 def test_a_plan_for_gpus_of_the_catalog_is_refused_where_there_are_none() -> None:
@@ -51,8 +48,7 @@ def test_a_plan_for_gpus_of_the_catalog_is_refused_where_there_are_none() -> Non
 
 def test_a_plan_for_gpus_is_used_where_there_are_some() -> None:
     title = find_device("v100").title
-    gpus = (Device(name="another GPU", kind="cuda", memory_bytes=1000),) * 2
-    _check_kind(plan_for((title, title)), Cluster(name="gpus", devices=gpus, hosts=(0, 0)))
+    _check_kind(plan_for((title, title)), builders.cluster(kind="cuda", memory_bytes=1000))
 
 
 def test_a_plan_for_cores_is_used_on_cores() -> None:

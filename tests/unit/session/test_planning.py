@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
+from tests import builders
 
 from trimaran.errors import InputError
-from trimaran.planner import Pins
 from trimaran.session.jobs import JobSource
 from trimaran.session.planning import obtain_plan
 from trimaran.session.request import PlanRequest
@@ -14,11 +14,14 @@ from trimaran.session.request import PlanRequest
 @pytest.mark.parametrize(
     ("request_", "option"),
     [
-        (PlanRequest(pins=Pins(compression="bf16")), "--compression bf16"),
-        (PlanRequest(pins=Pins(compress=True, powersgd_samples=2.0)), "--allow compress, --powersgd-samples 2"),
-        (PlanRequest(pins=Pins(allow=("dp",))), "--allow dp"),
-        (PlanRequest(pins=Pins(forbid=("cache", "pp"))), "--forbid pp"),
-        (PlanRequest(execution="compiled"), "--execution compiled"),
+        (builders.plan_request(pins=builders.pins(compression="bf16")), "--compression bf16"),
+        (
+            builders.plan_request(pins=builders.pins(compress=True, powersgd_samples=2.0)),
+            "--allow compress, --powersgd-samples 2",
+        ),
+        (builders.plan_request(pins=builders.pins(allow=("dp",))), "--allow dp"),
+        (builders.plan_request(pins=builders.pins(forbid=("cache", "pp"))), "--forbid pp"),
+        (builders.plan_request(execution="compiled"), "--execution compiled"),
     ],
 )
 def test_what_a_made_plan_cannot_heed_is_refused_by_its_name(request_: PlanRequest, option: str) -> None:
@@ -27,7 +30,7 @@ def test_what_a_made_plan_cannot_heed_is_refused_by_its_name(request_: PlanReque
 
 
 def test_how_a_made_plan_is_fed_may_be_said() -> None:
-    request = PlanRequest(pins=Pins(workers=1, forbid=("cache",)))
+    request = builders.plan_request(pins=builders.pins(workers=1, forbid=("cache",)))
     with pytest.raises(InputError, match="absent") as caught:
         obtain_plan(JobSource(reference="digits"), request, path=Path("absent.json"))
     assert "made already" not in str(caught.value)

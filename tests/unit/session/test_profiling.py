@@ -1,4 +1,4 @@
-"""The profile of a hand-made job; the figures are those of `tests/unit/planner/problems.py`, in milliseconds."""
+"""The profile of a hand-made job; the figures are those of `tests/builders.py`, in milliseconds."""
 
 import dataclasses
 import io
@@ -6,10 +6,10 @@ import json
 
 import pytest
 from rich.console import Console
-from tests.unit.planner.problems import UPDATE_MS, problem
+from tests import builders
+from tests.builders import UPDATE_MS, problem
 
 from trimaran.planner.problem import Problem
-from trimaran.program import Strategy
 from trimaran.report.hotspots import find_overhead, find_spots
 from trimaran.report.profile import (
     Profile,
@@ -34,7 +34,7 @@ def whole(given: Problem) -> Profile:
         device="a core",
         ranks=2,
         global_batch_size=8,
-        steps=(profile_step(Strategy(), given), profile_step(Strategy(dp=2), given)),
+        steps=(profile_step(builders.strategy(), given), profile_step(builders.strategy(dp=2), given)),
         by="operation",
         samples=4,
         spots=find_spots(graph, table, batch=4, form="replicated", execution="eager", by="operation"),
@@ -44,7 +44,7 @@ def whole(given: Problem) -> Profile:
 
 
 def test_the_phases_of_one_device_are_its_costs() -> None:
-    step = profile_step(Strategy(), problem())
+    step = profile_step(builders.strategy(), problem())
     assert milliseconds(step) == pytest.approx({"load": 1.0, "FP": 32.0, "BP": 64.0, "WU update": UPDATE_MS})
     assert sum(phase.share for phase in step.phases) == pytest.approx(1.0)
     assert {phase.source for phase in step.phases if phase.seconds} == {"measured: by hand"}
@@ -52,23 +52,23 @@ def test_the_phases_of_one_device_are_its_costs() -> None:
 
 def test_an_exchange_is_exposed_or_hidden() -> None:
     """One bucket is complete with the backward. Of one for each parameter, the two of layer 1 leave before its end."""
-    step = profile_step(Strategy(dp=2), problem())
+    step = profile_step(builders.strategy(dp=2), problem())
     assert milliseconds(step) == pytest.approx(
         {"load": 0.5, "FP": 16.0, "BP": 32.0, "WU update": UPDATE_MS, "WU exchange": 10.0}
     )
     assert step.hidden_s == pytest.approx(0.0, abs=1e-6)
-    assert profile_step(Strategy(dp=2, bucket_bytes=1), problem()).hidden_s == pytest.approx(8e-3)
+    assert profile_step(builders.strategy(dp=2, bucket_bytes=1), problem()).hidden_s == pytest.approx(8e-3)
 
 
 def test_intervals_are_those_of_the_costs() -> None:
     """The update is known to between half and twice itself."""
-    update = next(phase for phase in profile_step(Strategy(), problem()).phases if phase.name == "WU update")
+    update = next(phase for phase in profile_step(builders.strategy(), problem()).phases if phase.name == "WU update")
     assert (update.low, update.high) == pytest.approx((UPDATE_MS * 0.5e-3, UPDATE_MS * 2e-3))
 
 
 def test_the_classes_of_memory_sum_to_the_peak() -> None:
     """96 bytes of parameters, as many of gradients and of state; 448 at the peak."""
-    memory = profile_step(Strategy(), problem()).memory
+    memory = profile_step(builders.strategy(), problem()).memory
     assert (memory.parameters, memory.gradients, memory.optimizer_state, memory.buffers) == (96, 96, 96, 0)
     assert memory.activations == 448 - 3 * 96
     assert memory.peak_bytes == 448

@@ -3,37 +3,37 @@
 import dataclasses
 
 import pytest
-from tests.unit.planner.problems import problem
+from tests import builders
+from tests.builders import problem
 
-from trimaran.cluster import Link
 from trimaran.errors import InputError
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.problem import assess
-from trimaran.program import Plan, Prediction, Premises, Strategy
 from trimaran.session.jobs import JobSource
 from trimaran.session.loading_plans import _rejoined, _rescored
 from trimaran.session.planning import as_planned, local_cluster
-from trimaran.session.request import PlanRequest, parse_request
+from trimaran.session.request import parse_request
 
-PLAN = Plan(
+PLAN = builders.plan(
     job="digits",
-    strategy=Strategy(dp=2),
-    premises=Premises(graph_digest="", global_batch_size=24, devices=("core", "core"), memory_bytes=(1000, 1000)),
-    prediction=Prediction(step_time_s=0.0, interval_s=(0.0, 0.0), peak_bytes=()),
+    strategy=builders.strategy(dp=2),
+    premises=builders.premises(
+        graph_digest="", global_batch_size=24, devices=("core", "core"), memory_bytes=(1000, 1000)
+    ),
+    prediction=builders.prediction(step_time_s=0.0, peak_bytes=()),
     objective="epoch",
-    program=(),
 )
-GIGABIT = Link(bytes_per_s=125e6, latency_s=0.0, source="asked: 1Gb/s")
+GIGABIT = builders.link(bytes_per_s=125e6, source="asked: 1Gb/s")
 
 
 def test_nothing_asked_is_everything_this_machine_has() -> None:
-    assert parse_request() == PlanRequest()
+    assert parse_request() == builders.plan_request()
 
 
 @pytest.mark.parametrize(("text", "bytes_per_s"), [("1Gb/s", 125e6), ("200 Mb/s", 25e6), ("25MB/s", 25e6)])
 def test_a_link_is_a_rate(text: str, bytes_per_s: float) -> None:
     link = parse_request(link=text).link
-    assert link == Link(bytes_per_s=bytes_per_s, latency_s=0.0, source=f"asked: {text}")
+    assert link == builders.link(bytes_per_s=bytes_per_s, source=f"asked: {text}")
 
 
 @pytest.mark.parametrize("text", ["1Gb", "fast", "0Mb/s", ""])
@@ -43,8 +43,8 @@ def test_a_link_that_is_no_rate_is_refused(text: str) -> None:
 
 
 def test_the_cluster_of_this_machine_has_the_link_that_was_asked_for() -> None:
-    assert local_cluster(PlanRequest(devices=1, link=GIGABIT)).link == GIGABIT
-    assert local_cluster(PlanRequest(devices=1)).link is None
+    assert local_cluster(builders.plan_request(devices=1, link=GIGABIT)).link == GIGABIT
+    assert local_cluster(builders.plan_request(devices=1)).link is None
 
 
 def test_a_plan_for_other_links_is_told() -> None:
@@ -57,13 +57,16 @@ def test_the_same_rate_written_otherwise_is_the_same_link() -> None:
 
 
 def test_what_is_not_asked_is_as_the_plan_was_made_for() -> None:
-    source, request = as_planned(PLAN, JobSource(reference="digits"), PlanRequest())
+    source, request = as_planned(PLAN, JobSource(reference="digits"), builders.plan_request())
     assert source == JobSource(reference="digits", global_batch_size=24)
-    assert request == PlanRequest(devices=2, objective="epoch")
+    assert request == builders.plan_request(devices=2, objective="epoch")
 
 
 def test_what_is_asked_goes_before_the_plan() -> None:
-    asked = JobSource(reference="digits", global_batch_size=48), PlanRequest(devices=1, objective="throughput")
+    asked = (
+        JobSource(reference="digits", global_batch_size=48),
+        builders.plan_request(devices=1, objective="throughput"),
+    )
     assert as_planned(PLAN, *asked) == asked
 
 
@@ -73,7 +76,7 @@ def test_a_batch_that_is_the_job_s_own_overrides_nothing() -> None:
     plan = dataclasses.replace(
         PLAN, premises=dataclasses.replace(PLAN.premises, global_batch_size=own.make().global_batch_size)
     )
-    assert as_planned(plan, own, PlanRequest())[0] == own
+    assert as_planned(plan, own, builders.plan_request())[0] == own
 
 
 def rescored(step_time_s: float, now: Candidate) -> tuple[str, ...]:
@@ -81,6 +84,6 @@ def rescored(step_time_s: float, now: Candidate) -> tuple[str, ...]:
 
 
 def test_a_prediction_that_no_longer_holds_is_told_where_there_is_one() -> None:
-    now = assess(Strategy(), problem())
+    now = assess(builders.strategy(), problem())
     assert "+100%" in rescored(now.step_time_s / 2, now)[0]
     assert rescored(now.step_time_s, now) == rescored(0.0, now) == ()

@@ -3,14 +3,15 @@
 import dataclasses
 
 import pytest
+from tests import builders
+from tests.builders import problem
 from tests.graphs import chain
-from tests.unit.planner.problems import problem
 
 from trimaran.graph import Graph
-from trimaran.planner import Pins, search
+from trimaran.planner import search
 from trimaran.planner.prices import PinPrice, prices
 from trimaran.planner.trials import Trials
-from trimaran.program import Part, Strategy
+from trimaran.program import Part
 from trimaran.session.searches import chosen_document, one_device, placement_document, search_document
 
 
@@ -22,15 +23,15 @@ def modules(*paths: str) -> Graph:
 
 def test_a_module_that_runs_on_one_row_is_one_entry() -> None:
     graph = modules("stem", "mixed.left", "mixed.right")
-    strategy = Strategy(
+    strategy = builders.strategy(
         pp=2, parts=(Part(ops=("op0", "op1"), row=0), Part(ops=("op2",), row=1), Part(ops=("loss",), row=0))
     )
     assert placement_document(graph, strategy) == {"stem": 0, "mixed.left": 0, "mixed.right": 1, "loss": 0}
-    assert placement_document(graph, Strategy(dp=2)) == {"stem": 0, "mixed": 0, "loss": 0}
+    assert placement_document(graph, builders.strategy(dp=2)) == {"stem": 0, "mixed": 0, "loss": 0}
 
 
 def test_the_document_has_what_was_searched_and_what_pins_cost() -> None:
-    given = dataclasses.replace(problem(), pins=Pins(forbid=("dp",)))
+    given = dataclasses.replace(problem(), pins=builders.pins(forbid=("dp",)))
     trials = Trials(given)
     found = search(given, trials)
     document = search_document(found, prices=prices(given, found, trials))

@@ -2,12 +2,13 @@
 
 import torch
 from sklearn.datasets import load_digits
+from tests import builders
 from torch import nn
 from torch.utils.data import TensorDataset
 
 import trimaran
 from trimaran.graph.capture import capture
-from trimaran.program import Plan, Prediction, Premises, Strategy, lower, program_lines
+from trimaran.program import Strategy, lower, program_lines
 
 STEPS = 6
 BATCH = 64
@@ -45,11 +46,13 @@ JOB = trimaran.Job(
 def losses(strategy: Strategy) -> list[float]:
     graph = capture(JOB).graph
     program = lower(graph, strategy, batch=BATCH)
-    plan = Plan(
+    plan = builders.plan(
         job="small",
         strategy=strategy,
-        premises=Premises(graph_digest=graph.digest, global_batch_size=BATCH, devices=("cpu",), memory_bytes=(2**30,)),
-        prediction=Prediction(step_time_s=1.0, interval_s=(1.0, 1.0)),
+        premises=builders.premises(
+            graph_digest=graph.digest, global_batch_size=BATCH, devices=("cpu",), memory_bytes=(2**30,)
+        ),
+        prediction=builders.prediction(step_time_s=1.0, interval_s=(1.0, 1.0)),
         program=program_lines(program),
     )
     with trimaran.init(JOB, plan=plan) as session:
@@ -68,10 +71,10 @@ def losses(strategy: Strategy) -> list[float]:
 
 def test_losses_are_those_without_a_budget_bit_for_bit() -> None:
     """Maps of 256 KiB, and half a MiB of data; the floor is 1.4 MiB, and 2.1 MiB are needed to keep all."""
-    assert losses(Strategy(memory_bytes=1_700_000)) == losses(Strategy())
+    assert losses(builders.strategy(memory_bytes=1_700_000)) == losses(builders.strategy())
 
 
 def test_accumulated_microbatches_too() -> None:
-    strategy = Strategy(microbatches=2)
-    held = Strategy(microbatches=2, memory_bytes=1_200_000)
+    strategy = builders.strategy(microbatches=2)
+    held = builders.strategy(microbatches=2, memory_bytes=1_200_000)
     assert losses(held) == losses(strategy)

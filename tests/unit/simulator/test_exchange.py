@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from tests import builders
 
 from trimaran.cluster.find import find_machine
 from trimaran.costs.exchange import ExchangeOptions
@@ -13,7 +14,7 @@ from trimaran.costs.software import Software
 from trimaran.costs.types import Cost
 from trimaran.errors import InputError
 from trimaran.graph.types import Phase
-from trimaran.graph.workload import WeightGradient, Work, WorkKind, Workload
+from trimaran.graph.workload import Work, WorkKind, Workload
 from trimaran.simulator.exchange import scale_step
 from trimaran.simulator.exchange_run import ready_gradients
 
@@ -21,9 +22,7 @@ MXNET = Software(framework="mxnet", year=2018.5)
 
 
 def work(phase: Phase, module: str) -> Work:
-    return Work(
-        kind=WorkKind.PRODUCT, phase=phase, module=module, name="mm", dtype="float32", flops=1.0, nbytes=1, dims=(1,)
-    )
+    return builders.work(kind=WorkKind.PRODUCT, phase=phase, module=module, name="mm", flops=1.0, nbytes=1, dims=(1,))
 
 
 def workload(*sizes: int) -> Workload:
@@ -33,21 +32,14 @@ def workload(*sizes: int) -> Workload:
     gradients = []
     for name, nbytes in reversed(list(zip(names, sizes, strict=True))):
         gradients.append(
-            WeightGradient(name=f"{name}.weight", module=name, elements=nbytes // 4, nbytes=nbytes, work=len(works))
+            builders.weight_gradient(
+                name=f"{name}.weight", module=name, elements=nbytes // 4, nbytes=nbytes, work=len(works)
+            )
         )
         works.append(work(Phase.BACKWARD, name))
     works.append(work(Phase.UPDATE, ""))
-    return Workload(
-        name="layers",
-        batch=32,
-        precision="float32",
-        optimizer="SGD",
-        works=tuple(works),
-        gradients=tuple(gradients),
-        parameter_bytes=sum(sizes),
-        buffer_bytes=0,
-        optimizer_bytes=0,
-        input_bytes=1,
+    return builders.workload(
+        name="layers", works=tuple(works), gradients=tuple(gradients), parameter_bytes=sum(sizes), input_bytes=1
     )
 
 

@@ -2,6 +2,7 @@
 
 import numpy
 import pytest
+from tests import builders
 
 from trimaran.costs.estimated import attribute
 from trimaran.graph.types import Affine, Graph, Op, Phase
@@ -9,22 +10,11 @@ from trimaran.graph.workload import Work, WorkKind, Workload
 
 
 def work(name: str, module: str, *, kind: WorkKind = WorkKind.ELEMENTWISE, phase: Phase = Phase.FORWARD) -> Work:
-    return Work(kind=kind, phase=phase, module=module, name=name, dtype="float32", flops=1.0, nbytes=4, dims=(1,))
+    return builders.work(kind=kind, phase=phase, module=module, name=name, flops=1.0, nbytes=4, dims=(1,))
 
 
 def workload(*works: Work) -> Workload:
-    return Workload(
-        name="example",
-        batch=2,
-        precision="float32",
-        optimizer="SGD",
-        works=works,
-        gradients=(),
-        parameter_bytes=0,
-        buffer_bytes=0,
-        optimizer_bytes=0,
-        input_bytes=0,
-    )
+    return builders.workload(name="example", batch=2, works=works)
 
 
 def graph(*ops: Op) -> Graph:

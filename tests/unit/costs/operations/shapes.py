@@ -1,5 +1,7 @@
 """Works by hand for the tests of this folder."""
 
+from tests import builders
+
 from trimaran.graph.types import Phase
 from trimaran.graph.workload import Gradient, Work, WorkKind, Workload
 
@@ -10,13 +12,12 @@ def convolution(
     """A convolution that keeps the size of its images."""
     flops = 2.0 * batch * size * size * channels * channels * window * window
     nbytes = 4 * (2 * batch * channels * size * size + channels * channels * window * window)
-    return Work(
+    return builders.work(
         kind=WorkKind.CONVOLUTION,
         phase=Phase.FORWARD if gradient is Gradient.NONE else Phase.BACKWARD,
         gradient=gradient,
         module="conv",
         name="aten.convolution",
-        dtype="float32",
         flops=flops,
         nbytes=nbytes,
         dims=(batch, channels, size, size, channels, window, window, size, size, 1),
@@ -26,7 +27,7 @@ def convolution(
 def product(m: int, n: int, k: int, *, dtype: str = "float32", phase: Phase = Phase.FORWARD) -> Work:
     """A product of two matrices."""
     item = 4 if dtype == "float32" else 2
-    return Work(
+    return builders.work(
         kind=WorkKind.PRODUCT,
         phase=phase,
         module="fc",
@@ -40,13 +41,11 @@ def product(m: int, n: int, k: int, *, dtype: str = "float32", phase: Phase = Ph
 
 def elementwise(elements: int, *, name: str = "aten.relu", phase: Phase = Phase.FORWARD, launches: int = 1) -> Work:
     """Reads and writes so many numbers of float32."""
-    return Work(
+    return builders.work(
         kind=WorkKind.ELEMENTWISE,
         phase=phase,
         module="act",
         name=name,
-        dtype="float32",
-        flops=0.0,
         nbytes=8 * elements,
         dims=(elements,),
         launches=launches,
@@ -55,13 +54,11 @@ def elementwise(elements: int, *, name: str = "aten.relu", phase: Phase = Phase.
 
 def update(elements: int, *, name: str = "SGD", bytes_each: int = 44, launches: int = 4) -> Work:
     """The optimizer of one parameter, kernel by kernel."""
-    return Work(
+    return builders.work(
         kind=WorkKind.OPTIMIZER,
         phase=Phase.UPDATE,
         module="fc",
         name=name,
-        dtype="float32",
-        flops=0.0,
         nbytes=bytes_each * elements,
         dims=(elements,),
         launches=launches,
@@ -70,15 +67,4 @@ def update(elements: int, *, name: str = "SGD", bytes_each: int = 44, launches: 
 
 def workload(*works: Work, precision: str = "float32", batch: int = 32) -> Workload:
     """A step of these works."""
-    return Workload(
-        name="by hand",
-        batch=batch,
-        precision=precision,
-        optimizer="SGD",
-        works=works,
-        gradients=(),
-        parameter_bytes=0,
-        buffer_bytes=0,
-        optimizer_bytes=0,
-        input_bytes=0,
-    )
+    return builders.workload(batch=batch, precision=precision, works=works)

@@ -3,16 +3,16 @@
 from dataclasses import replace
 
 import pytest
+from tests import builders
 
 from trimaran.costs.transformers.activations import layer_activations
-from trimaran.costs.transformers.division import Division
 from trimaran.costs.transformers.encoder_decoder import TwoStacks, two_stack_memory
 from trimaran.costs.transformers.rank_memory import Bookkeeping
 from trimaran.costs.transformers.shapes import gpt_shape
 
 ENCODER = gpt_shape(layers=2, hidden=64, heads=4, vocabulary=1024, sequence=32)
 STACKS = TwoStacks(encoder=ENCODER, layers=3, sequence=8)
-DIVISION = Division(microbatch=2)
+DIVISION = builders.division(microbatch=2)
 UNFUSED = Bookkeeping(attention="unfused")
 
 

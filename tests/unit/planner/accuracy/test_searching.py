@@ -3,7 +3,8 @@
 import dataclasses
 
 import pytest
-from tests.unit.planner.problems import problem
+from tests import builders
+from tests.builders import problem
 
 from trimaran.errors import InfeasibleError
 from trimaran.planner import Problem, search
@@ -26,7 +27,7 @@ def test_nothing_beats_what_is_found_by_more_than_the_model_s_error(
     weights: dict[int, float], all_reduce_s: float
 ) -> None:
     """On each number of devices, against all candidates of whole searches at each batch."""
-    from tests.unit.planner.problems import of_gradients
+    from tests.builders import of_gradients
 
     some = problems(problem(all_reduce=of_gradients(all_reduce_s)))
     found = search_grid(Grid(problems=some, counts=(1, 2), weights=weights))
@@ -63,7 +64,9 @@ def test_where_a_whole_share_does_not_fit_its_gradients_are_added_up() -> None:
 
 
 def test_pins_hold() -> None:
-    found = search_grid(Grid(problems=problems(pins=Pins(forbid=("dp",))), counts=(1, 2), weights={4: 1.0, 8: 1.0}))
+    found = search_grid(
+        Grid(problems=problems(pins=builders.pins(forbid=("dp",))), counts=(1, 2), weights={4: 1.0, 8: 1.0})
+    )
     assert all(one.replicas == 1 for one in found.contenders)
 
 

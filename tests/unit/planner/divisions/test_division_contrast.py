@@ -1,13 +1,13 @@
 """Why a transformer is not divided in another way."""
 
 import pytest
+from tests import builders
 from tests.unit.planner.divisions.test_division_search import LLAMA, WIDE
 
 from trimaran.cluster.find import find_machine
 from trimaran.errors import InputError
 from trimaran.planner.divisions.contrast import PARTS, binding_part, parts_of, read_kind, why_not
 from trimaran.planner.divisions.search import search_divisions
-from trimaran.planner.divisions.types import DivisionPins
 
 MACHINE = find_machine("dgx-a100:2")
 
@@ -33,7 +33,7 @@ def test_what_does_not_fit_says_what_it_needs() -> None:
 
 def test_what_is_faster_than_a_pinned_plan_is_said_to_be() -> None:
     """A plan that was made to have 16 stages is not the best; its kind does not become so by being asked about."""
-    pinned = search_divisions(WIDE, MACHINE, batch=32, pins=DivisionPins(pipeline=16))
+    pinned = search_divisions(WIDE, MACHINE, batch=32, pins=builders.division_pins(pipeline=16))
     answer = why_not(pinned, read_kind("tp"))
     assert answer.other is not None
     assert answer.other.seconds < pinned.chosen.seconds

@@ -4,11 +4,11 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+from tests import builders
 
 from trimaran.cluster.find import find_machine
-from trimaran.costs.transformers.division import Division
 from trimaran.costs.transformers.rank_memory import rank_memory
-from trimaran.costs.transformers.shapes import Experts, TransformerShape, gpt_shape
+from trimaran.costs.transformers.shapes import TransformerShape, gpt_shape
 from trimaran.errors import InfeasibleError, InputError
 from trimaran.planner.divisions.candidates import groups, members
 from trimaran.planner.divisions.document import division_document, division_name
@@ -18,21 +18,7 @@ from trimaran.planner.divisions.types import DivisionLimits, DivisionPins, Divis
 
 SMALL = gpt_shape(layers=8, hidden=1024, heads=16, vocabulary=51200, sequence=1024)
 WIDE = gpt_shape(layers=24, hidden=4096, heads=32, vocabulary=51200, sequence=2048)
-LLAMA = TransformerShape(
-    layers=80,
-    hidden=8192,
-    heads=64,
-    kv_heads=8,
-    head_size=128,
-    ffn=28672,
-    vocabulary=32000,
-    sequence=4096,
-    gated=True,
-    biases=False,
-    tied=False,
-    rotary=True,
-    centred_norm=False,
-)
+LLAMA = builders.transformer_shape(layers=80, hidden=8192, heads=64, kv_heads=8, ffn=28672)
 
 
 def everything(task: DivisionTask) -> list[PricedDivision]:
@@ -50,7 +36,7 @@ def everything(task: DivisionTask) -> list[PricedDivision]:
         (SMALL, "dgx1-v100", 16, 16),
         (WIDE, "dgx-a100:2", 32, 40),
         (WIDE, "dgx-h100:2", 24, 24),
-        (replace(SMALL, experts=Experts(count=8, active=2, ffn=2048)), "dgx-a100", 16, 8),
+        (replace(SMALL, experts=builders.experts(count=8, active=2, ffn=2048)), "dgx-a100", 16, 8),
     ],
 )
 def test_the_search_finds_what_pricing_everything_finds(
@@ -87,7 +73,7 @@ def test_what_does_not_fit_is_refused_with_the_least_that_it_needs() -> None:
 
 def test_degrees_that_do_not_divide_are_refused_with_the_reason() -> None:
     with pytest.raises(InfeasibleError, match="can be built"):
-        search_divisions(SMALL, find_machine("dgx-a100"), batch=16, pins=DivisionPins(tensor=3))
+        search_divisions(SMALL, find_machine("dgx-a100"), batch=16, pins=builders.division_pins(tensor=3))
 
 
 @pytest.mark.parametrize(("batch", "devices", "precision"), [(0, 8, ""), (8, 9, ""), (8, 0, ""), (8, 8, "int4")])
@@ -99,13 +85,16 @@ def test_counts_and_precisions_that_make_no_sense_are_refused(batch: int, device
 @pytest.mark.parametrize(
     ("pins", "check"),
     [
-        (DivisionPins(tensor=2), lambda division: division.tensor == 2),
-        (DivisionPins(pipeline=4, chunks=2), lambda division: (division.pipeline, division.chunks) == (4, 2)),
-        (DivisionPins(forbid=frozenset({"pp", "tp"})), lambda division: division.pipeline == division.tensor == 1),
-        (DivisionPins(sharding="parameters"), lambda division: division.sharding == "parameters"),
-        (DivisionPins(recompute=True), lambda division: "layers" in division.recomputed),
-        (DivisionPins(data=2, microbatch=4), lambda division: (division.data, division.microbatch) == (2, 4)),
-        (DivisionPins(tensor=4, sequence_parallel=False), lambda division: not division.sequence_parallel),
+        (builders.division_pins(tensor=2), lambda division: division.tensor == 2),
+        (builders.division_pins(pipeline=4, chunks=2), lambda division: (division.pipeline, division.chunks) == (4, 2)),
+        (
+            builders.division_pins(forbid=frozenset({"pp", "tp"})),
+            lambda division: division.pipeline == division.tensor == 1,
+        ),
+        (builders.division_pins(sharding="parameters"), lambda division: division.sharding == "parameters"),
+        (builders.division_pins(recompute=True), lambda division: "layers" in division.recomputed),
+        (builders.division_pins(data=2, microbatch=4), lambda division: (division.data, division.microbatch) == (2, 4)),
+        (builders.division_pins(tensor=4, sequence_parallel=False), lambda division: not division.sequence_parallel),
     ],
 )
 def test_pins_are_kept(pins: DivisionPins, check: object) -> None:
@@ -161,7 +150,7 @@ def test_175_billion_parameters_on_1024_a100_of_40_gb() -> None:
 
 
 def test_the_document_has_every_stage_and_adds_up() -> None:
-    found = search_divisions(WIDE, find_machine("dgx-a100:2"), batch=32, pins=DivisionPins(pipeline=4))
+    found = search_divisions(WIDE, find_machine("dgx-a100:2"), batch=32, pins=builders.division_pins(pipeline=4))
     document = division_document(found)
     chosen = document["chosen"]
     stages = chosen["stages"]  # type: ignore[index]
@@ -179,7 +168,7 @@ def test_the_document_has_every_stage_and_adds_up() -> None:
 def test_a_stage_with_the_head_is_given_fewer_layers() -> None:
     """A head of 256,000 rows costs as much as six layers: equal stages would wait for the last one."""
     shape = gpt_shape(layers=16, hidden=2048, heads=16, vocabulary=256000, sequence=2048)
-    pins = DivisionPins(pipeline=4, tensor=1, chunks=1)
+    pins = builders.division_pins(pipeline=4, tensor=1, chunks=1)
     found = search_divisions(shape, find_machine("dgx-a100"), batch=64, pins=pins)
     parts = found.chosen.division.parts
     assert sum(parts) == 16
@@ -189,7 +178,7 @@ def test_a_stage_with_the_head_is_given_fewer_layers() -> None:
 
 
 def test_memory_is_that_of_the_stage_that_needs_most() -> None:
-    found = search_divisions(WIDE, find_machine("dgx-a100:2"), batch=32, pins=DivisionPins(pipeline=4))
+    found = search_divisions(WIDE, find_machine("dgx-a100:2"), batch=32, pins=builders.division_pins(pipeline=4))
     task, division = found.task, found.chosen.division
     peaks = [
         rank_memory(task.shape, division, stage=stage, bookkeeping=task.bookkeeping).peak
@@ -201,4 +190,4 @@ def test_memory_is_that_of_the_stage_that_needs_most() -> None:
 def test_one_device_is_a_division_too() -> None:
     found = search_divisions(SMALL, find_machine("dgx-a100"), batch=8, devices=1)
     division = found.chosen.division
-    assert division == Division(microbatch=division.microbatch, microbatches=8 // division.microbatch)
+    assert division == builders.division(microbatch=division.microbatch, microbatches=8 // division.microbatch)

@@ -4,7 +4,9 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from trimaran.graph.trace.types import Role, StepTrace, Tick, TraceOp, TraceStorage, View
+from tests import builders
+
+from trimaran.graph.trace.types import Role, StepTrace, Tick, TraceOp
 from trimaran.graph.types import Phase
 
 
@@ -46,7 +48,7 @@ class TraceMaker:
             storage["version"] = storage["version"] + 1 if "version" in storage else 0
             made.append((number, storage["version"]))
         self.events.append(
-            TraceOp(
+            builders.trace_op(
                 moment=moment,
                 name=name,
                 phase=phase,
@@ -55,7 +57,6 @@ class TraceMaker:
                 writes=tuple(made),
                 flops=1.0,
                 nbytes=1,
-                dtype="float32",
                 repeatable=repeatable,
                 duration_s=seconds,
                 scratch_bytes=scratch_bytes,
@@ -79,14 +80,14 @@ class TraceMaker:
         storage = self.storages[number]
         size = int(storage["nbytes"])
         self.events.append(
-            Tick(
+            builders.tick(
                 moment=len(self.events),
                 kind=kind,
                 index=index,
                 pack=pack,
                 storage=number,
                 version=int(storage.get("version", 0)),
-                view=View(shape=(size,), stride=(1,), offset=0, dtype="uint8"),
+                view=builders.view(shape=(size,), dtype="uint8"),
                 node="Node",
                 end=-1,
             )
@@ -109,7 +110,7 @@ class TraceMaker:
             versions = {tick.version for tick in packs}
             outside = length if facts["outside_end"] is None else facts["outside_end"]
             storages.append(
-                TraceStorage(
+                builders.trace_storage(
                     number=number,
                     nbytes=facts["nbytes"],
                     role=facts["role"],
@@ -120,10 +121,9 @@ class TraceMaker:
                     packs=tuple(tick.moment for tick in packs),
                     unpacks=tuple(tick.moment for tick in unpacks),
                     version=versions.pop() if len(versions) == 1 else None,
-                    module="",
                 )
             )
-        return StepTrace(events=tuple(events), storages=tuple(storages), names={}, device="meta")
+        return builders.step_trace(events=tuple(events), storages=tuple(storages))
 
     def _closed(self, event: TraceOp | Tick, length: int) -> TraceOp | Tick:
         if isinstance(event, TraceOp):

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 
 import pytest
 import torch
+from tests import builders
 from tests.unit.runtime.memory.executing import executing, gradients, record, same_bits
 from tests.unit.runtime.memory.plans import RECOMPUTE, plan_by_rule
 from torch import nn
 
 from trimaran.graph.trace.repeat import repeat
-from trimaran.graph.trace.types import View
 from trimaran.program.memory import Recipe
 from trimaran.runtime.memory.arena import HostArena
 from trimaran.runtime.memory.host import HostEngine
@@ -64,7 +64,7 @@ def test_bytes_are_compared_in_chunks(place: int | None, expected: bool) -> None
         engine.save(real.untyped_storage(), slot).wait()
         if place is not None:
             made.view(torch.uint8)[place] ^= 1
-        view = View(shape=(40,), stride=(1,), offset=0, dtype="float32")
+        view = builders.view(shape=(40,))
         assert differs(made.untyped_storage(), slot, 0, [view], chunk_bytes=64) is expected
         engine.close()
 
@@ -74,8 +74,8 @@ def test_bytes_between_the_views_may_differ_and_nans_are_equal() -> None:
     real[4] = float("nan")
     made = real.clone()
     made[1::2] = -1.0
-    even = View(shape=(20,), stride=(2,), offset=0, dtype="float32")
-    all_of_them = View(shape=(40,), stride=(1,), offset=0, dtype="float32")
+    even = builders.view(shape=(20,), stride=(2,))
+    all_of_them = builders.view(shape=(40,))
     with HostArena(4096) as arena:
         engine = HostEngine()
         slot = arena.allocate(160)

@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 
 import pytest
+from tests import builders
 from tests.unit.planner.accuracy.estimates import contender
 from tests.unit.session.accuracy.curves import digits_curve
 
@@ -24,7 +25,7 @@ BATCHES = (32, 64, 128, 256, 512)
 
 
 def known_from(path: Path, **changes: object) -> Known:
-    request = TargetRequest(curve=str(digits_curve(path, **changes)))  # type: ignore[arg-type]  # what the test says
+    request = builders.target_request(curve=str(digits_curve(path, **changes)))  # type: ignore[arg-type]  # what the test says
     return find_job_curve(resolve("digits"), "digits", request, samples=1437)
 
 
@@ -44,7 +45,7 @@ def contenders() -> list[Contender]:
 
 def test_the_figures_of_the_chosen_one_are_those_of_the_curve_and_the_step(known: Known) -> None:
     """Time = step × steps of an epoch × epochs, whatever is chosen; the cost is that of its devices."""
-    outlook = conclude(contenders(), asked="time", known=known, request=TargetRequest(), batches=BATCHES)
+    outlook = conclude(contenders(), asked="time", known=known, request=builders.target_request(), batches=BATCHES)
     document = json.loads(json.dumps(outlook_document(outlook)))
     batch = document["global_batch_size"]
     assert document["steps_per_epoch"] == pytest.approx(1437 / batch)
@@ -62,7 +63,7 @@ def test_the_figures_of_the_chosen_one_are_those_of_the_curve_and_the_step(known
 
 
 def test_time_and_throughput_choose_different_batches(known: Known) -> None:
-    some, request = contenders(), TargetRequest()
+    some, request = contenders(), builders.target_request()
     time = conclude(some, asked="time", known=known, request=request, batches=BATCHES)
     throughput = conclude(some, asked="throughput", known=known, request=request, batches=BATCHES)
     cost = conclude(some, asked="cost", known=known, request=request, batches=BATCHES)
@@ -73,7 +74,7 @@ def test_time_and_throughput_choose_different_batches(known: Known) -> None:
 
 
 def test_a_price_makes_the_cost_money(known: Known) -> None:
-    request = TargetRequest(price=parse_price("36 EUR/node-hour"))
+    request = builders.target_request(price=parse_price("36 EUR/node-hour"))
     outlook = conclude(contenders(), asked="cost", known=known, request=request, batches=BATCHES, node_devices=2)
     assert outlook.chosen.cost_unit == "EUR"
     # A node of two is paid whole, so the faster one is also the cheaper one: 36 an hour are 0.01 a second.
@@ -82,7 +83,9 @@ def test_a_price_makes_the_cost_money(known: Known) -> None:
 
 
 def test_without_a_curve_throughput_is_made_best_and_said() -> None:
-    outlook = conclude(contenders(), asked="time", known=Known(curve=None), request=TargetRequest(), batches=BATCHES)
+    outlook = conclude(
+        contenders(), asked="time", known=Known(curve=None), request=builders.target_request(), batches=BATCHES
+    )
     document = outlook_document(outlook)
     assert (document["objective"], document["asked"]) == ("throughput", "time")
     assert document["time_to_accuracy_s"] is document["cost"] is document["epochs_to_converge"] is None
@@ -103,19 +106,27 @@ def test_a_curve_that_names_no_network_is_taken_with_a_warning(tmp_path: Path) -
 def test_a_curve_without_a_rule_is_told_where_the_batch_changes(tmp_path: Path) -> None:
     known = known_from(tmp_path / "curve.toml", recipe=False)
     large = [contender(batch=256)]
-    outlook = conclude(large, asked="time", known=known, request=TargetRequest(), batches=(256,))
+    outlook = conclude(large, asked="time", known=known, request=builders.target_request(), batches=(256,))
     assert any("does not say how the learning rate followed" in warning for warning in outlook.warnings)
     own = [contender(batch=64)]
-    outlook = conclude(own, asked="time", known=known, request=TargetRequest(), batches=(64,))
+    outlook = conclude(own, asked="time", known=known, request=builders.target_request(), batches=(64,))
     assert not any("learning rate" in warning for warning in outlook.warnings)
 
 
 def test_a_batch_beyond_the_curve_is_told_and_wider(known: Known) -> None:
     far = conclude(
-        [contender(batch=4096, spread=1.01)], asked="time", known=known, request=TargetRequest(), batches=(4096,)
+        [contender(batch=4096, spread=1.01)],
+        asked="time",
+        known=known,
+        request=builders.target_request(),
+        batches=(4096,),
     )
     near = conclude(
-        [contender(batch=128, spread=1.01)], asked="time", known=known, request=TargetRequest(), batches=(128,)
+        [contender(batch=128, spread=1.01)],
+        asked="time",
+        known=known,
+        request=builders.target_request(),
+        batches=(128,),
     )
     assert any("8 times the largest measured one" in warning for warning in far.warnings)
 
@@ -127,7 +138,7 @@ def test_a_batch_beyond_the_curve_is_told_and_wider(known: Known) -> None:
 
 def test_an_open_interval_is_null_in_every_document(known: Known) -> None:
     """A curve that says no upper end: the time has none either, and neither has the plan file."""
-    certain = conclude(contenders(), asked="time", known=known, request=TargetRequest(), batches=BATCHES)
+    certain = conclude(contenders(), asked="time", known=known, request=builders.target_request(), batches=BATCHES)
     training = certain.chosen.training
     assert training is not None
     assert training.epochs is not None
@@ -153,15 +164,15 @@ def test_batches_are_those_of_the_user_then_of_the_curve_then_of_the_job(known: 
         return batches_to_try(64, known, request, devices=devices, fixed=fixed)
 
     assert tried(known, parse_target(batches="64..256")) == (64, 128, 256)
-    assert tried(known, TargetRequest()) == (32, 64, 128, 256, 512)
-    assert tried(known, TargetRequest(), fixed=True) == (64,)
-    assert tried(Known(curve=None), TargetRequest()) == (64,)
-    assert tried(known, TargetRequest(), devices=6) == (32, 64, 66, 126, 128, 256, 258, 510, 512)
+    assert tried(known, builders.target_request()) == (32, 64, 128, 256, 512)
+    assert tried(known, builders.target_request(), fixed=True) == (64,)
+    assert tried(Known(curve=None), builders.target_request()) == (64,)
+    assert tried(known, builders.target_request(), devices=6) == (32, 64, 66, 126, 128, 256, 258, 510, 512)
 
 
 def test_a_single_point_gives_its_own_batch(tmp_path: Path) -> None:
     known = known_from(tmp_path / "curve.toml", batches=(128,))
-    assert batches_to_try(64, known, TargetRequest(), devices=2, fixed=False) == (128,)
+    assert batches_to_try(64, known, builders.target_request(), devices=2, fixed=False) == (128,)
     assert any("one point only" in warning for warning in known.warnings)
 
 
@@ -176,18 +187,24 @@ def test_the_last_small_batch_may_be_left_out(known: Known) -> None:
 
 def test_a_limit_that_leaves_nothing_is_an_error(known: Known) -> None:
     with pytest.raises(InfeasibleError, match="at most 8 samples of a replica"):
-        conclude(contenders(), asked="time", known=known, request=TargetRequest(most_local_batch=8), batches=BATCHES)
+        conclude(
+            contenders(),
+            asked="time",
+            known=known,
+            request=builders.target_request(most_local_batch=8),
+            batches=BATCHES,
+        )
 
 
 def test_the_time_of_an_epoch_compares_no_batches() -> None:
     with pytest.raises(InputError, match="--objective epoch compares strategies at one batch"):
-        goal_of("epoch", TargetRequest())
+        goal_of("epoch", builders.target_request())
 
 
 def test_who_gives_a_curve_wants_the_time_to_the_target() -> None:
-    assert goal_of(None, TargetRequest(curve="resnet50")) == "time"
-    assert goal_of(None, TargetRequest(batches=(64, 128))) == "throughput"
-    assert goal_of("cost", TargetRequest(curve="resnet50")) == "cost"
+    assert goal_of(None, builders.target_request(curve="resnet50")) == "time"
+    assert goal_of(None, builders.target_request(batches=(64, 128))) == "throughput"
+    assert goal_of("cost", builders.target_request(curve="resnet50")) == "cost"
 
 
 @pytest.mark.parametrize(

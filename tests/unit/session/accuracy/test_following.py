@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests import builders
 from tests.unit.session.accuracy.curves import digits_curve
 
 from trimaran.costs.convergence import read_curve, write_curve
 from trimaran.costs.convergence.recipes import Recipe, digest_of_rule
 from trimaran.errors import InputError
 from trimaran.job import Job
-from trimaran.program import Plan, Prediction, Premises, Strategy, read_plan, write_plan
+from trimaran.program import read_plan, write_plan
 from trimaran.program.plan import PlannedRates, PlannedTraining
 from trimaran.session.accuracy.curves import find_job_curve
 from trimaran.session.accuracy.following import job_as_planned, source_as_planned
-from trimaran.session.accuracy.request import TargetRequest
 from trimaran.session.jobs import JobSource, resolve
 
 TRAINING = PlannedTraining(
@@ -29,11 +29,11 @@ TRAINING = PlannedTraining(
     time_interval_s=(0.9, 1.1),
     rates=PlannedRates(rule="sqrt", base_batch=64, samples_per_epoch=1437),
 )
-PLAN = Plan(
+PLAN = builders.plan(
     job="digits",
-    strategy=Strategy(),
-    premises=Premises(graph_digest="", global_batch_size=256, devices=("core",), memory_bytes=(1000,)),
-    prediction=Prediction(step_time_s=0.0, interval_s=(0.0, 0.0)),
+    strategy=builders.strategy(),
+    premises=builders.premises(graph_digest="", global_batch_size=256, devices=("core",), memory_bytes=(1000,)),
+    prediction=builders.prediction(step_time_s=0.0),
     objective="time",
     program=("rank 0", "  0F0"),
     training=TRAINING,
@@ -103,7 +103,7 @@ def test_a_plan_file_keeps_its_training(tmp_path: Path) -> None:
 def test_a_job_s_own_curve_is_found_beside_its_file(tmp_path: Path) -> None:
     digits_curve(tmp_path / "mine.toml", network="")
     job = dataclasses.replace(resolve("digits"), curve="mine.toml")
-    known = find_job_curve(job, f"{tmp_path}/job.py:make", TargetRequest(), samples=1437)
+    known = find_job_curve(job, f"{tmp_path}/job.py:make", builders.target_request(), samples=1437)
     assert known.name == str(tmp_path / "mine.toml")
     assert known.curve is not None
 
@@ -114,18 +114,22 @@ def test_a_rule_that_is_no_more_what_the_curve_was_measured_with_is_told(tmp_pat
     rule = f"{tmp_path}/rules.py:half"
     recipe = Recipe(rule=rule, base_batch=64, samples_per_epoch=1437, rule_digest=digest_of_rule(rule))
     write_curve(path, dataclasses.replace(read_curve(path).table, recipe=recipe))
-    told = [find_job_curve(resolve("digits"), "digits", TargetRequest(curve=str(path)), samples=1437).warnings]
+    told = [
+        find_job_curve(resolve("digits"), "digits", builders.target_request(curve=str(path)), samples=1437).warnings
+    ]
     (tmp_path / "rules.py").write_text("def half(ratio):\n    return ratio / 3\n")
-    told.append(find_job_curve(resolve("digits"), "digits", TargetRequest(curve=str(path)), samples=1437).warnings)
+    told.append(
+        find_job_curve(resolve("digits"), "digits", builders.target_request(curve=str(path)), samples=1437).warnings
+    )
     assert [any("no more what the curve was measured with" in text for text in each) for each in told] == [False, True]
 
 
 def test_a_curve_of_the_user_counts_before_that_of_the_job(tmp_path: Path) -> None:
     path = digits_curve(tmp_path / "asked.toml")
     job = dataclasses.replace(resolve("digits"), curve="no such curve")
-    assert find_job_curve(job, "digits", TargetRequest(curve=str(path)), samples=1437).name == str(path)
+    assert find_job_curve(job, "digits", builders.target_request(curve=str(path)), samples=1437).name == str(path)
     with pytest.raises(InputError, match="no such curve"):
-        find_job_curve(job, "digits", TargetRequest(), samples=1437)
+        find_job_curve(job, "digits", builders.target_request(), samples=1437)
 
 
 @pytest.mark.parametrize("curve", ["", "  ", 3])
@@ -135,6 +139,6 @@ def test_a_job_with_a_curve_that_is_no_name_is_refused(curve: object) -> None:
 
 
 def test_a_published_network_has_one_spelling() -> None:
-    known = find_job_curve(resolve("gpt3:175b"), "gpt3:175b", TargetRequest(curve="gpt3-175b"), samples=None)
+    known = find_job_curve(resolve("gpt3:175b"), "gpt3:175b", builders.target_request(curve="gpt3-175b"), samples=None)
     assert known.curve is not None
     assert known.curve.table.network == "gpt:175b"

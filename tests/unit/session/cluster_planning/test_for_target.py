@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tests import builders
 
 from trimaran.errors import InputError
 from trimaran.planner import search
@@ -11,10 +12,9 @@ from trimaran.planner.accuracy import Stop
 from trimaran.planner.choice import MODEL_ERROR
 from trimaran.program import read_plan
 from trimaran.report.machine_plans import machine_plan_lines
-from trimaran.session.accuracy.request import NO_TARGET, TargetRequest, parse_target
+from trimaran.session.accuracy.request import NO_TARGET, parse_target
 from trimaran.session.accuracy.types import Outlook
 from trimaran.session.cluster_planning import (
-    ClusterRequest,
     DividedPlan,
     MachinePlan,
     machine_plan_document,
@@ -39,7 +39,7 @@ def curve(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def plan_lenet(curve: str | None, *, cluster: str = "dgx1-v100", devices: int = 4, **more: object) -> MachinePlan:
-    request = ClusterRequest(
+    request = builders.cluster_request(
         cluster=cluster,
         devices=devices,
         objective=more.pop("objective", "time"),  # type: ignore[arg-type]  # what the test says
@@ -65,7 +65,7 @@ def test_the_choice_is_that_of_whole_searches_at_each_batch(planned: MachinePlan
     outlook = outlook_of(planned)
     best = min(one.time_s or 0.0 for one in outlook.estimates)
     for batch in outlook.batches:
-        problem = machine_problem("lenet", ClusterRequest(cluster="dgx1-v100", devices=4, batch=batch))
+        problem = machine_problem("lenet", builders.cluster_request(cluster="dgx1-v100", devices=4, batch=batch))
         fastest = min(one.step_time_s for one in search(problem).candidates)
         (updates,) = {
             one.training.updates.amount for one in outlook.estimates if one.global_batch == batch and one.training
@@ -108,7 +108,7 @@ def test_every_count_that_divides_a_batch_is_compared(planned: MachinePlan) -> N
 
 def test_without_a_curve_it_is_the_plan_for_throughput() -> None:
     asked = plan_lenet(None)
-    plain = plan_on_machine("lenet", ClusterRequest(cluster="dgx1-v100", devices=4))
+    plain = plan_on_machine("lenet", builders.cluster_request(cluster="dgx1-v100", devices=4))
     assert isinstance(plain, MachinePlan)
     document = machine_plan_document(asked)
     assert (document["objective"], document["asked"]) == ("throughput", "time")
@@ -151,11 +151,11 @@ def test_most_local_batch_holds(curve: str) -> None:
 
 
 def test_a_division_takes_batches_too() -> None:
-    request = ClusterRequest(
+    request = builders.cluster_request(
         cluster="hgx-h100:16",
         devices=128,
         objective="throughput",
-        target=TargetRequest(batches=(128, 256)),
+        target=builders.target_request(batches=(128, 256)),
         time_limit_s=1.0,
     )
     found = plan_on_machine("llama2:13b", request)

@@ -4,15 +4,14 @@ import json
 from pathlib import Path
 
 import pytest
+from tests import builders
 
-from trimaran.costs.transformers.division import Division
 from trimaran.errors import InfeasibleError, InputError
 from trimaran.graph.types import Affine, Graph, Op, TensorSpec
 from trimaran.planner.pins import Pins
 from trimaran.program import read_plan
 from trimaran.report.machine_plans import machine_plan_lines
 from trimaran.session.cluster_planning import (
-    ClusterRequest,
     DividedPlan,
     MachinePlan,
     machine_plan_document,
@@ -25,14 +24,16 @@ from trimaran.session.cluster_planning.reasons import longest_chain_s, shares_of
 
 @pytest.fixture(scope="module")
 def replicas() -> MachinePlan:
-    found = plan_on_machine("lenet", ClusterRequest(cluster="dgx1-v100", devices=2, batch=4096, pins=Pins(dp=2)))
+    found = plan_on_machine(
+        "lenet", builders.cluster_request(cluster="dgx1-v100", devices=2, batch=4096, pins=builders.pins(dp=2))
+    )
     assert isinstance(found, MachinePlan)
     return found
 
 
 @pytest.fixture(scope="module")
 def divided() -> DividedPlan:
-    found = plan_on_machine("llama2:70b", ClusterRequest(cluster="hgx-h100:128", devices=1024, batch=2048))
+    found = plan_on_machine("llama2:70b", builders.cluster_request(cluster="hgx-h100:128", devices=1024, batch=2048))
     assert isinstance(found, DividedPlan)
     return found
 
@@ -68,13 +69,17 @@ def test_many_devices_are_planned_by_the_shape_of_a_transformer(divided: Divided
     write_machine_plan(tmp_path / "plan.json", divided)
     file = json.loads((tmp_path / "plan.json").read_text())
     fields = {name: frozenset(value) if name == "recomputed" else value for name, value in file["division"].items()}
-    assert Division(**fields | {"parts": tuple(fields["parts"])}) == divided.search.chosen.division
+    assert builders.division(**fields | {"parts": tuple(fields["parts"])}) == divided.search.chosen.division
     assert (file["kind"], file["layers"], file["sequence_length"]) == ("division", 80, 4096)
 
 
 def test_pins_reach_the_search_over_divisions() -> None:
-    request = ClusterRequest(
-        cluster="hgx-h100:16", devices=128, batch=256, pins=Pins(tp=8, forbid=("pp",), zero=1), precision="bfloat16"
+    request = builders.cluster_request(
+        cluster="hgx-h100:16",
+        devices=128,
+        batch=256,
+        pins=builders.pins(tp=8, forbid=("pp",), zero=1),
+        precision="bfloat16",
     )
     document = machine_plan_document(plan_on_machine("llama2:13b", request))
     degrees = document["chosen"]["degrees"]
@@ -84,11 +89,11 @@ def test_pins_reach_the_search_over_divisions() -> None:
 @pytest.mark.parametrize(
     ("pins", "option"),
     [
-        (Pins(keep=(("layer4", 1),)), "--keep layer4=1"),
-        (Pins(schedule="gpipe"), "--schedule gpipe"),
-        (Pins(microbatches=8), "--microbatches 8"),
-        (Pins(nodes=2), "--nodes 2"),
-        (Pins(compress=True, powersgd_samples=2.0), "--powersgd-samples 2"),
+        (builders.pins(keep=(("layer4", 1),)), "--keep layer4=1"),
+        (builders.pins(schedule="gpipe"), "--schedule gpipe"),
+        (builders.pins(microbatches=8), "--microbatches 8"),
+        (builders.pins(nodes=2), "--nodes 2"),
+        (builders.pins(compress=True, powersgd_samples=2.0), "--powersgd-samples 2"),
     ],
 )
 def test_pins_that_mean_nothing_for_a_division_are_refused(pins: Pins, option: str) -> None:
@@ -98,13 +103,15 @@ def test_pins_that_mean_nothing_for_a_division_are_refused(pins: Pins, option: s
 
 def test_more_devices_than_the_machine_has_are_refused() -> None:
     with pytest.raises(InputError, match="has 8 devices"):
-        plan_on_machine("lenet", ClusterRequest(cluster="dgx1-v100", devices=9))
+        plan_on_machine("lenet", builders.cluster_request(cluster="dgx1-v100", devices=9))
 
 
 def test_what_fits_nowhere_is_refused_with_the_figures() -> None:
     """LeNet's batch of 4,096 images needs more than 1 MiB in any way."""
     with pytest.raises(InfeasibleError, match=r"MiB|KiB"):
-        plan_on_machine("lenet", ClusterRequest(cluster="dgx1-v100", devices=1, batch=4096, memory_bytes=2**20))
+        plan_on_machine(
+            "lenet", builders.cluster_request(cluster="dgx1-v100", devices=1, batch=4096, memory_bytes=2**20)
+        )
 
 
 def fork() -> Graph:

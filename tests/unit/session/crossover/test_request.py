@@ -1,9 +1,10 @@
 """Questions that have no answer are refused with what to ask instead."""
 
 import pytest
+from tests import builders
 
 from trimaran.errors import InputError
-from trimaran.session.crossover.request import CrossoverRequest, check_request, counts_of, machine_for
+from trimaran.session.crossover.request import check_request, counts_of, machine_for
 
 
 def test_a_machine_without_a_number_of_nodes_has_as_many_as_are_needed() -> None:
@@ -19,7 +20,7 @@ def test_a_counted_machine_stays_as_it_is() -> None:
 
 def test_fewer_devices_than_a_worker_has() -> None:
     with pytest.raises(InputError, match="workers of 8 devices need a multiple of 8 devices, got 2, 4"):
-        check_request(CrossoverRequest(cluster="dgx1-v100", devices=(2, 4)))
+        check_request(builders.crossover_request(cluster="dgx1-v100", devices=(2, 4)))
 
 
 def test_counts_that_have_no_equal_workers_are_left_out() -> None:
@@ -31,4 +32,4 @@ def test_counts_that_have_no_equal_workers_are_left_out() -> None:
 )
 def test_widths_and_batches_that_mean_nothing(widths: tuple[int, ...], batch: int | None, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        check_request(CrossoverRequest(cluster="dgx1-v100", devices=(8,), widths=widths, local_batch=batch))
+        check_request(builders.crossover_request(cluster="dgx1-v100", devices=(8,), widths=widths, local_batch=batch))

@@ -1,12 +1,12 @@
 """Steps of hybrids put together from parts, against the simulation of the whole."""
 
 import pytest
+from tests import builders
 
 from trimaran.cluster.find import find_machine
 from trimaran.planner.pins import Pins
-from trimaran.session.cluster_planning import ClusterRequest, MachinePlan, plan_on_machine
+from trimaran.session.cluster_planning import MachinePlan, plan_on_machine
 from trimaran.session.crossover.replicas import Exchanged, Replicas
-from trimaran.session.crossover.request import CrossoverRequest
 from trimaran.session.crossover.ways import free_options, local_batches, tried_counts
 from trimaran.session.crossover.workers import ALONE, Workers
 
@@ -14,25 +14,25 @@ NODE = "dgx1-v100"
 
 
 def plan(batch: int, devices: int, pins: Pins) -> MachinePlan:
-    found = plan_on_machine("resnet18", ClusterRequest(cluster=NODE, devices=devices, batch=batch, pins=pins))
+    found = plan_on_machine("resnet18", builders.cluster_request(cluster=NODE, devices=devices, batch=batch, pins=pins))
     assert isinstance(found, MachinePlan)
     return found
 
 
 @pytest.fixture(scope="module")
 def replicas() -> Replicas:
-    return Replicas("resnet18", CrossoverRequest(cluster=NODE, devices=(8,)), find_machine(NODE))
+    return Replicas("resnet18", builders.crossover_request(cluster=NODE, devices=(8,)), find_machine(NODE))
 
 
 @pytest.fixture(scope="module")
 def workers() -> Workers:
-    return Workers("resnet18", ClusterRequest(cluster=NODE), 64)
+    return Workers("resnet18", builders.cluster_request(cluster=NODE), 64)
 
 
 def test_four_pipelines_of_two_devices_are_within_a_tenth_of_their_simulation(replicas: Replicas) -> None:
     """The simulation has no waits for the slowest and no copies into buffers; the parts have both."""
-    alone = plan(64, 2, Pins(pp=2, dp=1, schedule="1f1b", microbatches=4))
-    whole = plan(256, 8, Pins(pp=2, dp=4, schedule="1f1b", microbatches=4))
+    alone = plan(64, 2, builders.pins(pp=2, dp=1, schedule="1f1b", microbatches=4))
+    whole = plan(256, 8, builders.pins(pp=2, dp=4, schedule="1f1b", microbatches=4))
     step_s = replicas.alone_s(64) / alone.speedup + replicas.exchange(64, 8).beside(alone.speedup)
     assert step_s == pytest.approx(whole.chosen.step_time_s, rel=0.1)
     assert step_s >= whole.chosen.step_time_s

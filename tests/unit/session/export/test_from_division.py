@@ -5,12 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import builders
 
-from trimaran.costs.transformers.division import Division
 from trimaran.errors import InputError
-from trimaran.planner.pins import Pins
 from trimaran.program import read_plan
-from trimaran.session.cluster_planning import ClusterRequest, DividedPlan, plan_on_machine, write_machine_plan
+from trimaran.session.cluster_planning import DividedPlan, plan_on_machine, write_machine_plan
 from trimaran.session.export.exporting import export_plan
 from trimaran.session.export.from_division import recipe_of_division
 from trimaran.session.export.megatron import to_megatron
@@ -20,7 +19,7 @@ FIGURES = {"job": "llama2:70b", "global_batch_size": 64, "sequence_length": 4096
 
 
 def test_uneven_parts_are_kept() -> None:
-    division = Division(
+    division = builders.division(
         tensor=8, pipeline=2, chunks=2, data=4, microbatches=16, parts=(1, 3, 3, 1), sequence_parallel=True
     )
     recipe = recipe_of_division(division, layers=8, **FIGURES)
@@ -37,22 +36,24 @@ def test_uneven_parts_are_kept() -> None:
 
 
 def test_layers_that_do_not_divide_go_to_the_first_parts() -> None:
-    recipe = recipe_of_division(Division(pipeline=4), layers=10, **FIGURES)
+    recipe = recipe_of_division(builders.division(pipeline=4), layers=10, **FIGURES)
     assert [stage.layers for stage in recipe.stages] == [3, 3, 2, 2]
 
 
 def test_recompute_and_sharding_have_the_names_of_the_field() -> None:
-    division = Division(data=8, sharding="parameters", recomputed=frozenset({"layers"}))
+    division = builders.division(data=8, sharding="parameters", recomputed=frozenset({"layers"}))
     recipe = recipe_of_division(division, layers=8, **FIGURES)
     assert (recipe.zero, recipe.recompute) == (3, "full")
-    recipe = recipe_of_division(Division(recomputed=frozenset({"attention"})), layers=8, **FIGURES)
+    recipe = recipe_of_division(builders.division(recomputed=frozenset({"attention"})), layers=8, **FIGURES)
     assert recipe.recompute == "selective"
     assert to_megatron(recipe).sections["model"]["recompute_granularity"] == "selective"
 
 
 @pytest.fixture(scope="module")
 def planned(tmp_path_factory: pytest.TempPathFactory) -> tuple[DividedPlan, dict[str, Any]]:
-    request = ClusterRequest(cluster="hgx-h100:16", devices=128, batch=256, pins=Pins(tp=8, pp=4), precision="bfloat16")
+    request = builders.cluster_request(
+        cluster="hgx-h100:16", devices=128, batch=256, pins=builders.pins(tp=8, pp=4), precision="bfloat16"
+    )
     found = plan_on_machine("llama2:13b", request)
     assert isinstance(found, DividedPlan)
     path = tmp_path_factory.mktemp("divided") / "plan.json"

@@ -4,10 +4,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests import builders
 
 from trimaran.errors import InputError
 from trimaran.graph.capture import capture
-from trimaran.program import Plan, Prediction, Premises, Strategy, lower, program_lines, write_plan
+from trimaran.program import Plan, Strategy, lower, program_lines, write_plan
 from trimaran.session.export.exporting import export_plan
 from trimaran.session.export.from_plan import recipe_of_plan, stages_of
 from trimaran.session.jobs import JobSource
@@ -19,16 +20,16 @@ def graph():
 
 
 def plan_of(graph, strategy: Strategy, batch: int) -> Plan:
-    return Plan(
+    return builders.plan(
         job="text-gpt",
         strategy=strategy,
-        premises=Premises(
+        premises=builders.premises(
             graph_digest=graph.digest,
             global_batch_size=batch,
             devices=("cpu",) * strategy.devices,
             memory_bytes=(2**34,) * strategy.devices,
         ),
-        prediction=Prediction(step_time_s=1.0, interval_s=(0.9, 1.1)),
+        prediction=builders.prediction(step_time_s=1.0, interval_s=(0.9, 1.1)),
         program=program_lines(lower(graph, strategy, batch=batch)),
     )
 
@@ -49,7 +50,7 @@ def test_a_cut_through_a_layer_is_named(graph):
 
 
 def test_a_pipeline_keeps_its_figures(graph):
-    strategy = Strategy(dp=2, pp=2, boundaries=(graph.cuts[3],), schedule="1f1b", microbatches=4)
+    strategy = builders.strategy(dp=2, pp=2, boundaries=(graph.cuts[3],), schedule="1f1b", microbatches=4)
     recipe = recipe_of_plan(plan_of(graph, strategy, 32), graph, clip_norm=1.0)
     assert (recipe.devices, recipe.microbatch_size, recipe.microbatches) == (4, 4, 4)
     assert recipe.sequence_length == graph.inputs[0].shape[1]
@@ -57,7 +58,7 @@ def test_a_pipeline_keeps_its_figures(graph):
 
 
 def test_what_only_trimaran_runs_is_said(graph):
-    strategy = Strategy(dp=2, memory_bytes=2**30, sync="p2p")
+    strategy = builders.strategy(dp=2, memory_bytes=2**30, sync="p2p")
     beyond = " ".join(recipe_of_plan(plan_of(graph, replace(strategy, memory_bytes=None), 32), graph).beyond)
     assert "homes of gradient buckets" in beyond
 
@@ -65,7 +66,7 @@ def test_what_only_trimaran_runs_is_said(graph):
 @pytest.mark.parametrize("target", ["torchtitan", "megatron", "accelerate"])
 def test_a_plan_file_is_exported(graph, tmp_path: Path, target):
     path = tmp_path / "plan.json"
-    write_plan(path, plan_of(graph, Strategy(dp=2), 32))
+    write_plan(path, plan_of(graph, builders.strategy(dp=2), 32))
     exported = export_plan(path, target)
     assert exported.target == target
     assert "text-gpt" in exported.text
@@ -77,7 +78,7 @@ def test_unknown_targets_are_refused(tmp_path: Path):
 
 
 def test_a_plan_of_another_model_is_refused(graph, tmp_path: Path):
-    plan = plan_of(graph, Strategy(dp=2), 32)
+    plan = plan_of(graph, builders.strategy(dp=2), 32)
     path = tmp_path / "plan.json"
     write_plan(path, replace(plan, premises=replace(plan.premises, graph_digest="0123456789abcdef")))
     with pytest.raises(InputError, match="was made for something else"):

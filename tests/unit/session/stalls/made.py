@@ -3,7 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from tests.unit.planner.problems import problem
+from tests import builders
+from tests.builders import problem
 
 from trimaran.measure.sampled import Sampled
 from trimaran.measure.stalls import CLASSES, Split, mean_split
@@ -11,7 +12,6 @@ from trimaran.measure.stalls.exchange_time import ExchangeTime
 from trimaran.measure.stalls.findings import ReadyBucket, StallFindings, WayFindings
 from trimaran.measure.stalls.page_cache import Forgotten
 from trimaran.measure.stalls.rank import RankRun
-from trimaran.program import Strategy
 from trimaran.session.stalls.evidence import Evidence
 
 MS = 1e-3
@@ -86,7 +86,7 @@ def evidence(found: StallFindings, **fields: Any) -> Evidence:
     plain = Evidence(
         findings=found,
         way="cached",
-        strategy=Strategy(dp=2),
+        strategy=builders.strategy(dp=2),
         graph=problem().graph,
         samples=8,
         cores=8,

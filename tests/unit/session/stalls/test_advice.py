@@ -4,12 +4,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests import builders
 from tests.unit.session.stalls.made import evidence, exchanging, findings, run, sampled, split, uneven, way
 
 from trimaran.costs import Cost
 from trimaran.costs.wire import coding_keys
 from trimaran.measure.stalls.exchange_time import ExchangeTime
-from trimaran.program import Strategy
 from trimaran.program.compression import Compression
 from trimaran.program.feeding import Feeding
 from trimaran.report.remedies import Remedy
@@ -61,7 +61,7 @@ def test_more_workers_are_counted_from_those_that_there_are() -> None:
     Seven bring one every 5.7 ms, six every 6.7.
     """
     slow = way(split(fetch=13.0, prepare=2.0, compute=5.0), read=40.0, taken=2.0, busy=20.0)
-    found = remedies(evidence(findings(slow), strategy=Strategy(dp=2, feeding=Feeding(workers=2))))
+    found = remedies(evidence(findings(slow), strategy=builders.strategy(dp=2, feeding=Feeding(workers=2))))
     assert found["pre-load in 7 workers"].predicted_gain == pytest.approx(14 / 20)
 
 
@@ -206,7 +206,7 @@ def test_no_more_workers_are_advised_than_cores_and_memory_bear() -> None:
     """Two ranks with 16 workers each on 2 cores are at the limit; in 1 GiB there is room for one of 256 MiB each."""
     slow = way(split(fetch=40.0, compute=20.0), read=400.0, busy=40.0)
     for workers, fields in ((16, {"cores": 2}), (32, {"cores": 2}), (0, {"memory_bytes": 1 << 28})):
-        given = evidence(findings(slow), strategy=Strategy(dp=2, feeding=Feeding(workers=workers)), **fields)
+        given = evidence(findings(slow), strategy=builders.strategy(dp=2, feeding=Feeding(workers=workers)), **fields)
         assert not [name for name in remedies(given) if name.startswith("pre-load")]
     given = evidence(findings(slow), memory_bytes=1 << 30)
     assert "pre-load in 1 worker" in remedies(given)
@@ -215,5 +215,5 @@ def test_no_more_workers_are_advised_than_cores_and_memory_bear() -> None:
 def test_more_workers_do_not_take_what_the_present_ones_should_have_taken_already() -> None:
     """Eight workers that read 40 ms each allow a step of 21 ms, which nine do not beat; 60 ms have another cause."""
     slow = way(split(fetch=40.0, compute=20.0), read=40.0, busy=40.0)
-    given = evidence(findings(slow), strategy=Strategy(dp=2, feeding=Feeding(workers=8)))
+    given = evidence(findings(slow), strategy=builders.strategy(dp=2, feeding=Feeding(workers=8)))
     assert remedies(given)["pre-load in 9 workers"].predicted_gain == pytest.approx(0.0)

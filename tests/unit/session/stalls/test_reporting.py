@@ -1,16 +1,16 @@
 """What a stall report says of its own figures: only what the spread between blocks lets be told."""
 
+from tests import builders
 from tests.unit.session.stalls.made import findings, split, uneven, way
 
 from trimaran.measure.stalls.findings import WayFindings
 from trimaran.measure.stalls.steps import Way
-from trimaran.program import Strategy
 from trimaran.session.stalls.reporting import _interval, _way, _without, describe_limits
 
 
 def notes(cached: WayFindings, **others: WayFindings) -> str:
     ways: dict[Way, WayFindings] = {**others, "cached": cached}  # type: ignore[dict-item]
-    return " ".join(describe_limits(Strategy(dp=2), findings(cached, ways=ways), "cached"))
+    return " ".join(describe_limits(builders.strategy(dp=2), findings(cached, ways=ways), "cached"))
 
 
 def waiting(*milliseconds: float) -> WayFindings:
