@@ -8,12 +8,12 @@ import dataclasses
 
 import pytest
 import torch
+from tests.raising import raises
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 from trimaran.costs.sharded import Shares
-from trimaran.errors import InputError
 from trimaran.graph.capture import capture
 from trimaran.graph.types import Graph
 from trimaran.job import Job
@@ -156,23 +156,23 @@ def test_layers_by_themselves_end_in_gathers_and_are_for_those_who_ask(channels:
 
 def test_wrong_shards_are_refused(gpt: Graph) -> None:
     shards = find_shards(gpt, 2)
-    for wrong, message in (
-        (Strategy(tp=2), "needs shards"),
-        (Strategy(tp=2, shards=shards[1:]), "shares its weight with another operation|sharded together"),
-        (Strategy(tp=2, shards=tuple(s for s in shards if s.op != "h.0.mlp.2")), "sharded together with"),
-        (Strategy(tp=3, shards=shards), "do not divide"),
-        (Strategy(tp=2, shards=shards, execution="compiled"), "eagerly"),
-        (Strategy(dp=2, shards=shards), "replicas cannot share"),
-        (Strategy(pp=2, tp=2, shards=shards, boundaries=("h.0.mlp.1",)), "different segments"),
+    for wrong, code in (
+        (Strategy(tp=2), "shards.missing"),
+        (Strategy(tp=2, shards=shards[1:]), "shards.tied-weight"),
+        (Strategy(tp=2, shards=tuple(s for s in shards if s.op != "h.0.mlp.2")), "shards.incomplete-group"),
+        (Strategy(tp=3, shards=shards), "shards.not-divisible"),
+        (Strategy(tp=2, shards=shards, execution="compiled"), "shards.compiled"),
+        (Strategy(dp=2, shards=shards), "shards.not-for-replicas"),
+        (Strategy(pp=2, tp=2, shards=shards, boundaries=("h.0.mlp.1",)), "shards.split-across-segments"),
     ):
-        with pytest.raises(InputError, match=message):
+        with raises(code):
             check_shards(gpt, wrong)
 
 
 def test_a_missing_operation_of_a_stream_is_refused(gpt: Graph) -> None:
     shards = find_shards(gpt, 2, sequence=True)
     without = tuple(shard for shard in shards if shard.op != "h.0.ln_1")
-    with pytest.raises(InputError, match=r"h\.0\.ln_1 is missing"):
+    with raises("shards.partial-sequence", match=r"h\.0\.ln_1"):
         check_shards(gpt, Strategy(tp=2, shards=without))
 
 
