@@ -105,7 +105,10 @@ class Job:
             if not isinstance(value, int) or value < smallest:
                 raise InputError(f"Job.{name} must be an integer of at least {smallest}, got {value!r}", value=value)
         if self.curve is not None and (not isinstance(self.curve, str) or not self.curve.strip()):
-            raise InputError(f"Job.curve must be a file of a curve or a name of the catalog, got {self.curve!r}")
+            raise InputError(
+                f"Job.curve must be a file of a curve or a name of the catalog, got {self.curve!r}",
+                code="job.bad-curve",
+            )
         if self.precision not in ("fp32", "bf16", "fp16", "fp64"):
             raise InputError(f'Job.precision must be "fp32", "bf16", "fp16" or "fp64", got {self.precision!r}')
         if self.clip_norm is not None and not self.clip_norm > 0:

@@ -34,10 +34,12 @@ def parse_bytes(text: str) -> int:
     number, unit = _split(text, example='a size such as "16 GiB"')
     prefix = unit.removesuffix("B")
     if prefix == unit or prefix not in _PREFIX:
-        raise InputError(f'expected a size such as "16 GiB", got "{text}"', text=text)
+        raise InputError(f'expected a size such as "16 GiB", got "{text}"', code="size.malformed", text=text)
     size = number * _PREFIX[prefix]
     if not math.isfinite(size):
-        raise InputError(f'expected a size such as "16 GiB", got "{text}", which is without end', text=text)
+        raise InputError(
+            f'expected a size such as "16 GiB", got "{text}", which is without end', code="size.infinite", text=text
+        )
     return round(size)
 
 
@@ -62,10 +64,10 @@ def parse_rate(text: str) -> float:
     body = unit.removesuffix("/s")
     prefix, size = body[:-1], {"B": 1.0, "b": 0.125}.get(body[-1:], 0.0)
     if body == unit or not size or prefix not in _PREFIX or number <= 0:
-        raise InputError(f'expected {example}, got "{text}"', text=text)
+        raise InputError(f'expected {example}, got "{text}"', code="rate.malformed", text=text)
     rate = number * _PREFIX[prefix] * size
     if not math.isfinite(rate):
-        raise InputError(f'expected {example}, got "{text}", which is without end', text=text)
+        raise InputError(f'expected {example}, got "{text}", which is without end', code="rate.infinite", text=text)
     return rate
 
 
@@ -187,7 +189,7 @@ def format_duration(seconds: float, *, beside: float | None = None) -> str:
 def _split(text: str, *, example: str) -> tuple[float, str]:
     match = _QUANTITY.fullmatch(text)
     if match is None:
-        raise InputError(f'expected {example}, got "{text}"', text=text)
+        raise InputError(f'expected {example}, got "{text}"', code="quantity.malformed", text=text)
     return float(match[1]), match[2]
 
 

@@ -87,7 +87,7 @@ def users(what: str) -> Iterator[None]:
     except TrimaranError:
         raise
     except Exception as error:
-        raise InputError(f"{what} failed: {told(error)}") from error
+        raise InputError(f"{what} failed: {told(error)}", code="user.raised") from error
 
 
 def _user_frames(error: BaseException) -> list[traceback.FrameSummary]:

@@ -50,7 +50,7 @@ def count(world: World, numbers: int) -> None:
 
 def refuse(world: World, refusing: int) -> None:
     if world.rank == refusing:
-        raise InputError("this will not do", value=7)
+        raise InputError("this will not do", code="test.refused", value=7)
     dist.barrier()
 
 

@@ -11,8 +11,8 @@ from tests.distributed.jobs import make_job
 from tests.distributed.test_equal_losses import BUCKET
 from tests.distributed.training import Run, captured, open_executor, take_steps
 from tests.forks.client import launch
+from tests.raising import raises
 
-from trimaran.errors import InputError
 from trimaran.program.compression import Compression, parse_compression
 from trimaran.program.types import Kind, Strategy
 from trimaran.runtime.compression import wire_bytes
@@ -185,5 +185,5 @@ def is_bucket(name: str) -> bool:
 
 def test_gradient_noise_is_refused_where_gradients_come_in_parts() -> None:
     check_observable(compressed(REPLICAS, "bf16"), None)
-    with pytest.raises(InputError, match="PowerSGD puts parts of a gradient off"):
+    with raises("gradient-noise.strategy-unsupported", match="PowerSGD"):
         check_observable(compressed(REPLICAS, "powersgd:1"), None)

@@ -7,9 +7,9 @@ import pytest
 from tests import builders
 from tests.forks.client import launch
 from tests.graphs import boundaries, chain
+from tests.raising import raises
 
 from trimaran.costs.types import Cost, ProgramCosts, Transfer
-from trimaran.errors import InputError
 from trimaran.program import Instruction, Kind, Mark, Program, Strategy, lower
 from trimaran.runtime.emulation.emulator import emulate_on_rank
 from trimaran.simulator import simulate
@@ -104,5 +104,5 @@ def test_a_pause_stands_still_at_a_mark_that_waits(tmp_path: Path) -> None:
 
 def test_a_program_of_another_size_is_refused(tmp_path: Path) -> None:
     program = lower(chain(4), builders.strategy(dp=2), batch=4)
-    with pytest.raises(InputError, match="for 2 ranks"):
+    with raises("emulation.wrong-world-size", program=2):
         launch(emulate_on_rank, (program, costs_of(program), 1), ranks=1, log_dir=tmp_path, device="cpu")

@@ -13,9 +13,9 @@ from tests.distributed.jobs import make_job
 from tests.distributed.reference import microbatches_of, parameters_of
 from tests.distributed.training import Run, captured, open_executor, take_steps
 from tests.forks.client import launch
+from tests.raising import raises
 from torch import nn
 
-from trimaran.errors import InputError
 from trimaran.program.types import Strategy
 from trimaran.runtime.world import World
 
@@ -52,7 +52,7 @@ def scaled(world: World) -> list[Steps]:
         found.append(seen)
         executor.close()
     for strategy in REFUSED:
-        with pytest.raises(InputError, match="in fp16 gradients are scaled"):
+        with raises("strategy.cannot-update", match="fp16", strategy=strategy.name):
             open_executor(world, Run(job="gpt_fp16", strategy=strategy, steps=1), captured("gpt_fp16"))
     return found
 

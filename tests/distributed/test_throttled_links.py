@@ -12,6 +12,7 @@ from tests import builders
 from tests.distributed import duties
 from tests.distributed.test_launch import ROOT, SOON_S, Pids
 from tests.distributed.training import Run, train_all
+from tests.raising import raises
 
 from trimaran.costs.curves import at_size
 from trimaran.costs.types import Cost
@@ -124,8 +125,8 @@ def test_what_tc_says_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     tc.write_text("#!/bin/sh\necho 'Error: Specified qdisc kind is unknown.' >&2\nexit 1\n")
     tc.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    with pytest.raises(
-        EnvironmentProblem, match=r"tbf rate .* said: Error: Specified qdisc kind is unknown\. It needs .* sch_tbf"
+    with raises(
+        "link-limit.tool-failed", EnvironmentProblem, match="sch_tbf", said="Error: Specified qdisc kind is unknown."
     ):
         launch(duties.add_ranks, ranks=2, log_dir=tmp_path, link=GIGABIT)
 
@@ -145,7 +146,7 @@ def test_nothing_is_left_after_a_rank_has_failed(tmp_path: Path) -> None:
     def note(rank: int, event: object) -> None:
         seen.append(event["network"])  # type: ignore[index]
 
-    with pytest.raises(ExecutionError, match="rank 1 raised ZeroDivisionError"):
+    with raises("rank.raised", ExecutionError, match="ZeroDivisionError", rank=1):
         launch(duties.report_network_and_stumble, (1,), ranks=2, log_dir=tmp_path, on_event=note, link=GIGABIT)
     assert len({network(), *seen}) == 3
     assert not networks_in_use() & set(seen)

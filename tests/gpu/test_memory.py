@@ -9,11 +9,11 @@ import pytest
 import torch
 from tests import builders
 from tests.gpu.running import DEVICE
+from tests.raising import raises
 from tests.unit.runtime.memory.plans import MIXED, OFFLOAD, RECOMPUTE, plan_by_rule
 from torch import nn
 
 import trimaran
-from trimaran.errors import InputError
 from trimaran.graph.trace.record import Recorder
 from trimaran.runtime.memory.accountant import Accountant
 from trimaran.runtime.memory.arena import HostArena
@@ -171,7 +171,7 @@ def test_the_block_is_refused_while_a_graph_is_captured() -> None:
     with HostArena(0) as arena:
         executor = MemoryExecutor.without_plan(engine, arena)
         graph = torch.cuda.CUDAGraph()
-        with pytest.raises(InputError, match="CUDA graph"), torch.cuda.graph(graph):
+        with raises("virtual-memory.cuda-graph"), torch.cuda.graph(graph):
             executor.hooks().__enter__()
         engine.close()
 

@@ -8,16 +8,15 @@ import dataclasses
 from collections import defaultdict
 from collections.abc import Sequence
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests import builders
 from tests.graphs import boundaries, chain, dag, paired
 from tests.property.test_program_laws import sent_bytes
 from tests.property.test_simulator_laws import TOLERANCE, alone, random_costs
+from tests.raising import raises
 
 from trimaran.costs.types import ProgramCosts
-from trimaran.errors import InputError
 from trimaran.graph.types import Graph
 from trimaran.program import (
     check_against_graph,
@@ -234,7 +233,7 @@ def test_a_program_that_loses_an_instruction_is_refused(case: Case, data: st.Dat
         else instructions
         for rank, instructions in enumerate(program.ranks)
     )
-    with pytest.raises(InputError, match="rank"):
+    with raises("program.illegal"):
         check_both(dataclasses.replace(program, ranks=ranks), case)
 
 

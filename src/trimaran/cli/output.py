@@ -75,7 +75,8 @@ def _end(told: TrimaranError, error: Exception, *, as_json: bool) -> NoReturn:
     if as_json:
         figures = {name: value for name, value in told.figures.items() if _plain(value)}
         kind = type(told).__name__
-        print_json({"error": {"kind": kind, "message": told.message, "exit_code": told.exit_code, **figures}})
+        ours = {"kind": kind, "code": told.code, "message": told.message, "exit_code": told.exit_code}
+        print_json({"error": {**ours, **figures}})
     if debugging():
         sys.stderr.write("".join(traceback.format_exception(error)))
     sys.stderr.write(f"trimaran: {told.message}\n")

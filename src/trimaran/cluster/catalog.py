@@ -85,7 +85,9 @@ def find_device(name: str) -> CatalogDevice:
         return catalog()[names[squeezed(name)]]
     near = difflib.get_close_matches(squeezed(name), names, n=1)
     hint = f'; did you mean "{names[near[0]]}"?' if near else ";"
-    raise InputError(f'unknown device "{name}"{hint} The catalog has {", ".join(catalog())}', device=name)
+    raise InputError(
+        f'unknown device "{name}"{hint} The catalog has {", ".join(catalog())}', code="device.unknown", device=name
+    )
 
 
 def squeezed(name: str) -> str:

@@ -168,6 +168,7 @@ class CatalogDevice:
             raise InputError(
                 f"{self.title} has {self.memory.nbytes / 2**30:.1f} GiB, less than the {card_bytes / 2**30:.1f} GiB "
                 "asked for: ask for less, or for another device",
+                code="device.budget-exceeds-memory",
                 budget_bytes=card_bytes,
                 memory_bytes=self.memory.nbytes,
             )
@@ -176,6 +177,7 @@ class CatalogDevice:
             raise InputError(
                 f"of {card_bytes / 2**30:.2f} GiB nothing is left to a job: "
                 f"the context takes {self.memory.context_bytes / 2**30:.2f} GiB",
+                code="device.budget-below-context",
                 budget_bytes=card_bytes,
                 context_bytes=self.memory.context_bytes,
             )
@@ -190,6 +192,7 @@ class CatalogDevice:
         if dtype not in self.compute:
             raise InputError(
                 f"{self.title} does not compute in {dtype}; it has {', '.join(self.compute)}",
+                code="device.precision-unsupported",
                 device=self.name,
                 dtype=dtype,
             )

@@ -44,7 +44,9 @@ def detect_cluster(devices: int | None = None) -> Cluster:
         InputError: no device wanted, or more GPUs than there are
     """
     if devices is not None and devices < 1:
-        raise InputError(f"a cluster needs at least one device, got {devices}", devices=devices)
+        raise InputError(
+            f"a cluster needs at least one device, got {devices}", code="cluster.no-device", devices=devices
+        )
     gpus = detect_gpus()
     if gpus:
         if devices is not None and devices > len(gpus):

@@ -54,7 +54,11 @@ def _nodes_of(name: str) -> tuple[str, int | None]:
     if not colon:
         return name, None
     if not tail.strip().isdigit() or int(tail) == 0:
-        raise InputError(f'expected a number of nodes after ":", as in "{head}:4", got "{tail}"', machine=name)
+        raise InputError(
+            f'expected a number of nodes after ":", as in "{head}:4", got "{tail}"',
+            code="machine.bad-node-count",
+            machine=name,
+        )
     return head.strip(), int(tail)
 
 
@@ -69,7 +73,9 @@ def _node(name: str, text: str) -> Node:
     try:
         device = find_device(name)
     except InputError:
-        raise InputError(f'unknown machine "{text}"{nearest_machine(name)}', machine=text) from None
+        raise InputError(
+            f'unknown machine "{text}"{nearest_machine(name)}', code="machine.unknown", machine=text
+        ) from None
     return usual_node(device) or plain_node(device, 1)
 
 
@@ -79,6 +85,7 @@ def _so_many(count: int, name: str) -> Node:
     if node.devices < count:
         raise InputError(
             f'a node holds {node.devices} {device.title}, not {count}; ask for several nodes, as in "{node.name}:2"',
+            code="machine.too-many-devices-on-node",
             devices=count,
             device=device.name,
         )

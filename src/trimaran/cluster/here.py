@@ -25,7 +25,8 @@ def detect_node() -> Node:
     if found is None:
         raise EnvironmentProblem(
             f'nvidia-smi names "{names[0] if names else "no device"}", which the catalog has not: import its matrix '
-            "with `trimaran clusters --import FILE --device NAME`"
+            "with `trimaran clusters --import FILE --device NAME`",
+            code="nvidia-smi.unknown-device",
         )
     processor = detect_processor()
     return node_from_matrix(
@@ -42,5 +43,7 @@ def _printed(*arguments: str) -> str:
     try:
         done = subprocess.run(["nvidia-smi", *arguments], capture_output=True, text=True, timeout=_LIMIT_S, check=True)
     except (OSError, subprocess.SubprocessError) as error:
-        raise EnvironmentProblem(f"nvidia-smi {' '.join(arguments)} cannot be run here: {error}") from None
+        raise EnvironmentProblem(
+            f"nvidia-smi {' '.join(arguments)} cannot be run here: {error}", code="nvidia-smi.cannot-run"
+        ) from None
     return done.stdout

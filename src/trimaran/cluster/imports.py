@@ -31,6 +31,8 @@ def import_node(path: Path, device: str | None = None, network: str | None = Non
         return node_from_xml(text, file=str(path), device=known, name=name)
     if known is None:
         raise InputError(
-            f"{path}: what nvidia-smi prints does not say which device it is: name it with --device", file=str(path)
+            f"{path}: what nvidia-smi prints does not say which device it is: name it with --device",
+            code="smi-matrix.needs-device",
+            file=str(path),
         )
     return node_from_matrix(text, known, file=str(path), name=name, network=find_link(network) if network else None)

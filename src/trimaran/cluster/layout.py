@@ -40,6 +40,7 @@ def machine_cluster(machine: Machine, devices: int, *, memory_bytes: int | None 
             f"{machine.node.title} has {format_count(machine.devices, 'device')} on "
             f"{format_count(machine.nodes, 'node')}, {devices} were asked for; "
             f'more nodes are "{machine.node.name}:{-(-devices // machine.node.devices)}"',
+            code="machine.too-few-devices",
             devices=devices,
             available=machine.devices,
         )
@@ -81,6 +82,7 @@ def order_devices(cluster: Cluster, order: Sequence[int]) -> Cluster:
         raise InputError(
             f"the order of devices must name devices 0 to {available - 1}, each at most once; got "
             f"{', '.join(map(str, order))}",
+            code="machine.bad-device-order",
             device_order=tuple(order),
         )
     if machine is not None:

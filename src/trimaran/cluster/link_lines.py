@@ -54,18 +54,22 @@ def read_line(text: str) -> LinkLine:
     words = words[:-2] if in_turn else words
     count = _COUNT.fullmatch(words[-1]) if len(words) == 4 else None
     if len(words) != 3 and count is None:
-        raise InputError(f'{_FORM}, got "{text}"', line=text)
+        raise InputError(f'{_FORM}, got "{text}"', code="link-line.malformed", line=text)
     left, right = tuple(_vertices(words[0], text)), tuple(_vertices(words[1], text))
     if in_turn:
         if len(right) % len(left):
-            raise InputError(f'{len(right)} vertices cannot be dealt to {len(left)} in turn, in "{text}"', line=text)
+            raise InputError(
+                f'{len(right)} vertices cannot be dealt to {len(left)} in turn, in "{text}"',
+                code="link-line.uneven-turns",
+                line=text,
+            )
         share = len(right) // len(left)
         pairs = tuple((left[index // share], vertex) for index, vertex in enumerate(right))
     else:
         pairs = tuple((a, b) for a in left for b in right)
     loops = [a for a, b in pairs if a == b]
     if loops:
-        raise InputError(f'"{text}" joins {loops[0]} to itself', line=text)
+        raise InputError(f'"{text}" joins {loops[0]} to itself', code="link-line.joins-itself", line=text)
     return LinkLine(pairs=pairs, link=words[2], count=int(count[1]) if count else 1)
 
 
@@ -96,10 +100,12 @@ def _vertices(text: str, line: str) -> Iterator[str]:
     found = _END.fullmatch(text)
     if found is None or found[1] not in KINDS:
         expected = f'expected a vertex such as "gpu0" or "plx0-3" (one of {", ".join(KINDS)})'
-        raise InputError(f'{expected}, got "{text}" in "{line}"', line=line)
+        raise InputError(f'{expected}, got "{text}" in "{line}"', code="link-line.bad-vertex", line=line)
     for part in found[2].split(","):
         first, _, last = part.partition("-")
         if last and int(last) < int(first):
-            raise InputError(f'the range "{part}" runs backwards, in "{line}"', line=line)
+            raise InputError(
+                f'the range "{part}" runs backwards, in "{line}"', code="link-line.range-backwards", line=line
+            )
         for number in range(int(first), int(last or first) + 1):
             yield f"{found[1]}{number}"

@@ -29,7 +29,7 @@ def find_link(name: str) -> LinkType:
         25000000000.0
     """
     if name not in link_types():
-        raise InputError(f'unknown link "{name}"{did_you_mean(name, link_types())}', link=name)
+        raise InputError(f'unknown link "{name}"{did_you_mean(name, link_types())}', code="link.unknown", link=name)
     return link_types()[name]
 
 

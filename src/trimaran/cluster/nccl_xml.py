@@ -216,14 +216,21 @@ class _Graph:
 
     def _text(self, element: Element, key: str) -> str:
         if not element.attributes.get(key):
-            raise InputError(f"{self.file}: line {element.line}: <{element.tag}> has no {key}", line=element.line)
+            raise InputError(
+                f"{self.file}: line {element.line}: <{element.tag}> has no {key}",
+                code="nccl-topology.missing-value",
+                key=key,
+                line=element.line,
+            )
         return element.attributes[key]
 
     def _wrong(self, element: Element, key: str, expected: str) -> InputError:
         value = element.attributes.get(key, "")
         return InputError(
             f'{self.file}: line {element.line}: {key}: expected {expected}, got "{value}"',
+            code="nccl-topology.wrong-value",
             line=element.line,
+            key=key,
             value=value,
         )
 
@@ -237,6 +244,9 @@ def _device(system: Element, file: str) -> CatalogDevice:
                 return find_device(_DEVICES[number])
             raise InputError(
                 f'{file}: line {element.line}: device "{number}" is not known by its PCI number: name the device',
+                code="nccl-topology.unknown-pci-number",
                 line=element.line,
             )
-    raise InputError(f"{file}: no element <gpu>: expected a topology that NCCL wrote", file=file)
+    raise InputError(
+        f"{file}: no element <gpu>: expected a topology that NCCL wrote", code="nccl-topology.no-gpu", file=file
+    )

@@ -78,7 +78,9 @@ def parse_price(text: str) -> Price:
     amount = float(match[2].replace(",", "")) if match else 0.0
     if match is None or per is None or not currency or (match[1] and match[3]) or not 0.0 < amount < math.inf:
         raise InputError(
-            f'expected a price such as "24.48 USD/node-hour" or "3 USD/device-hour", got "{text}"', price=text
+            f'expected a price such as "24.48 USD/node-hour" or "3 USD/device-hour", got "{text}"',
+            code="price.malformed",
+            price=text,
         )
     named = {"$": "USD", "€": "EUR", "£": "GBP"}.get(currency, currency.upper())
     return Price(amount=amount, currency=named, per=per)

@@ -41,7 +41,13 @@ class Table:
 
     def wrong(self, key: str, expected: str) -> InputError:
         """The error that the value of a key is not what was expected."""
-        return InputError(f"{self.place(key)}: {expected}", file=self.file, key=key, value=self.values.get(key))
+        return InputError(
+            f"{self.place(key)}: {expected}",
+            code="machine-file.wrong-value",
+            file=self.file,
+            key=key,
+            value=self.values.get(key),
+        )
 
     def text(self, key: str, default: str | None = None) -> str:
         """A text that is not empty.

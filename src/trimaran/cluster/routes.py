@@ -78,10 +78,17 @@ def check_devices(node: Node, devices: Iterable[int]) -> None:
     wrong = [number for number in chosen if not 0 <= number < node.devices]
     if wrong:
         raise InputError(
-            f"{node.name} has devices 0 to {node.devices - 1}, not {wrong[0]}", device=wrong[0], devices=node.devices
+            f"{node.name} has devices 0 to {node.devices - 1}, not {wrong[0]}",
+            code="machine.no-such-device",
+            device=wrong[0],
+            devices=node.devices,
         )
     if len(set(chosen)) < len(chosen):
-        raise InputError(f"{node.name}: a device is named twice in {', '.join(map(str, chosen))}", devices=chosen)
+        raise InputError(
+            f"{node.name}: a device is named twice in {', '.join(map(str, chosen))}",
+            code="machine.device-named-twice",
+            devices=chosen,
+        )
 
 
 def switched(edge: Edge) -> bool:

@@ -111,7 +111,9 @@ def read_matrix(text: str, *, file: str) -> Matrix:
     start = next((index for index, line in enumerate(lines) if line.split()[:1] == ["GPU0"] and _is_header(line)), None)
     if start is None:
         raise InputError(
-            f"{file}: no line that begins with the column GPU0, as nvidia-smi topo -m prints it", file=file
+            f"{file}: no line that begins with the column GPU0, as nvidia-smi topo -m prints it",
+            code="smi-matrix.no-header",
+            file=file,
         )
     columns = tuple(_columns(lines[start]))
     cells: dict[tuple[str, str], str] = {}
@@ -124,7 +126,11 @@ def read_matrix(text: str, *, file: str) -> Matrix:
             continue
         values = words[1 : len(columns) + 1]
         if len(values) < len(columns):
-            raise InputError(f"{file}: line {index}: {len(values)} values for {len(columns)} columns", line=index)
+            raise InputError(
+                f"{file}: line {index}: {len(values)} values for {len(columns)} columns",
+                code="smi-matrix.wrong-column-count",
+                line=index,
+            )
         for column, value in zip(columns, values, strict=True):
             cells[words[0], column] = _checked(value, words[0], column, f"{file}: line {index}")
         sockets[words[0]], numbers[words[0]] = " ".join(words[len(columns) + 1 :][:2]), index
@@ -145,23 +151,32 @@ def _columns(line: str) -> list[str]:
 def _checked(value: str, row: str, column: str, place: str) -> str:
     if value not in _CELLS and _NVLINKS.fullmatch(value) is None:
         raise InputError(
-            f'{place}, column {column}: expected NV#, {", ".join(_CELLS)}, got "{value}"', row=row, column=column
+            f'{place}, column {column}: expected NV#, {", ".join(_CELLS)}, got "{value}"',
+            code="smi-matrix.unknown-connection",
+            row=row,
+            column=column,
         )
     if (value == "X") != (row == column):
-        raise InputError(f'{place}, column {column}: "{value}" between {row} and {column}', row=row, column=column)
+        raise InputError(
+            f'{place}, column {column}: "{value}" between {row} and {column}',
+            code="smi-matrix.device-to-itself",
+            row=row,
+            column=column,
+        )
     return value
 
 
 def _check_whole(matrix: Matrix, file: str) -> None:
     for name in matrix.devices:
         if name not in matrix.lines:
-            raise InputError(f"{file}: the row of {name} is missing", row=name)
+            raise InputError(f"{file}: the row of {name} is missing", code="smi-matrix.missing-row", row=name)
     for a in matrix.devices:
         for b in matrix.devices:
             if matrix.cells[a, b] != matrix.cells[b, a]:
                 raise InputError(
                     f'{file}: line {matrix.lines[b]}, column {a}: "{matrix.cells[b, a]}", but line {matrix.lines[a]} '
                     f'has "{matrix.cells[a, b]}" for the same pair',
+                    code="smi-matrix.not-symmetric",
                     row=b,
                     column=a,
                 )
@@ -179,6 +194,7 @@ def _own_links(matrix: Matrix, device: CatalogDevice, file: str) -> list[Edge]:
         raise InputError(
             f'{file}: line {matrix.lines[first[0]]}, column {first[1]}: "{matrix.cells[first]}", but {device.title} '
             "has no NVLink: name another device",
+            code="smi-matrix.device-without-nvlink",
             device=device.name,
         )
     link, number = find_link(device.link), {name: index for index, name in enumerate(names)}

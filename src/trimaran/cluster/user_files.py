@@ -34,7 +34,7 @@ def read_machine_file(path: Path) -> Machine:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read: {error}", file=str(path)) from None
+        raise InputError(f"{path}: cannot be read: {error}", code="machine-file.unreadable", file=str(path)) from None
     return read_machine(text, file=str(path))
 
 
@@ -48,7 +48,7 @@ def read_machine(text: str, *, file: str) -> Machine:
     try:
         document = Table(tomllib.loads(text), file=file)
     except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{file}: not TOML: {error}", file=file) from None
+        raise InputError(f"{file}: not TOML: {error}", code="machine-file.not-toml", file=file) from None
     document.allow("machine", "nodes", "devices", "links")
     devices = {device.name: device for device in map(read_device, document.tables("devices"))}
     links = {link.name: link for link in map(read_link, document.tables("links"))}
@@ -65,7 +65,10 @@ def read_machine(text: str, *, file: str) -> Machine:
 
 def _machine(machine: Table, nodes: Mapping[str, Node], names: Names) -> Machine:
     if not nodes:
-        raise InputError(f"{machine.file}: nodes: missing; expected at least one table headed [[nodes]]")
+        raise InputError(
+            f"{machine.file}: nodes: missing; expected at least one table headed [[nodes]]",
+            code="machine-file.no-nodes",
+        )
     machine.allow("node", "nodes", "fabric", "price")
     name = machine.text("node", next(iter(nodes)) if len(nodes) == 1 else None)
     if name not in nodes:

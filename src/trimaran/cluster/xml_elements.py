@@ -51,8 +51,12 @@ def read_xml(text: str, *, file: str, root_tag: str) -> Element:
     try:
         parser.Parse(text, True)
     except xml.parsers.expat.ExpatError as error:
-        raise InputError(f"{file}: line {error.lineno}: not XML: {error}", file=file, line=error.lineno) from None
+        raise InputError(
+            f"{file}: line {error.lineno}: not XML: {error}", code="xml.malformed", file=file, line=error.lineno
+        ) from None
     found = root.children[0]
     if found.tag != root_tag:
-        raise InputError(f"{file}: line {found.line}: expected <{root_tag}>, got <{found.tag}>", file=file)
+        raise InputError(
+            f"{file}: line {found.line}: expected <{root_tag}>, got <{found.tag}>", code="xml.wrong-root", file=file
+        )
     return found

@@ -140,6 +140,7 @@ def operation_costs(graph: Graph, table: CostTable, *, batch: int, execution: st
             raise InputError(
                 f'the cost table knows nothing of operation "{op.id}" ({op.target}); measure the operations of '
                 f'"{graph.name}" on {table.fingerprint.device} first',
+                code="cost-table.missing-operation",
                 op=op.id,
                 content=op.content,
             )

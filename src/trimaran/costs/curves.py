@@ -33,7 +33,7 @@ def at_size(points: Sequence[tuple[int, Cost]], nbytes: int) -> Cost:
         (1.0, 250.0)
     """
     if not points:
-        raise InputError("a curve needs at least one measured point")
+        raise InputError("a curve needs at least one measured point", code="curve.no-measured-size")
     sizes = [size for size, _ in points]
     index = bisect.bisect_left(sizes, nbytes)
     if index < len(sizes) and sizes[index] == nbytes:
@@ -105,7 +105,7 @@ def at_batch(points: Mapping[int, Cost], batch: int) -> Cost:
         (14.0, 34.0, 6.0)
     """
     if not points:
-        raise InputError("a duration by batch size needs at least one measured point")
+        raise InputError("a duration by batch size needs at least one measured point", code="curve.no-measured-batch")
     if batch in points:
         return points[batch]
     sizes = sorted(points)

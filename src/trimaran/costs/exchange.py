@@ -76,7 +76,10 @@ def call_price(
 def _over_servers_s(nbytes: int, machine: Machine, *, nodes: int, spread: bool) -> float:
     """Push and pull of servers: one on every worker's machine, or with BytePS as many spare machines as workers [s]."""
     if machine.fabric is None:
-        raise InputError(f'"{machine.node.name}" has no network cards, so several nodes exchange nothing')
+        raise InputError(
+            f'"{machine.node.name}" has no network cards, so several nodes exchange nothing',
+            code="exchange.no-network-cards",
+        )
     count, link = machine.fabric
     rate = count * link.bytes_per_s
     if spread:

@@ -187,7 +187,11 @@ def recipe_of(software: Software, sync: Sync = "nccl") -> Recipe:
     if sync in others:
         return others[sync]
     if sync != "nccl":
-        raise InputError(f'gradients are exchanged by "nccl", "p2p", "server" or "byteps", got "{sync}"', sync=sync)
+        raise InputError(
+            f'gradients are exchanged by "nccl", "p2p", "server" or "byteps", got "{sync}"',
+            code="exchange.unknown-sync",
+            sync=sync,
+        )
     named = [name for name in RECIPES if name in software.libraries]
     if named:
         return RECIPES[max(named, key=len)]

@@ -41,17 +41,24 @@ class HostPath:
 
     def __post_init__(self) -> None:
         if self.sharing < 1:
-            raise InputError(f"at least one device is on a link to the host, not {self.sharing}", sharing=self.sharing)
+            raise InputError(
+                f"at least one device is on a link to the host, not {self.sharing}",
+                code="host-path.no-device",
+                sharing=self.sharing,
+            )
         if self.socket_sharing is not None and self.socket_sharing < self.sharing:
             raise InputError(
                 f"{self.sharing} devices share an uplink, so no fewer share the socket; got {self.socket_sharing}",
+                code="host-path.socket-below-uplink",
                 sharing=self.sharing,
                 socket_sharing=self.socket_sharing,
             )
         for name in ("uplink_bytes_per_s", "memory_bytes_per_s"):
             rate = getattr(self, name)
             if rate is not None and not rate > 0:
-                raise InputError(f"HostPath.{name} is {rate}: give a rate above 0 bytes/s", **{name: rate})
+                raise InputError(
+                    f"HostPath.{name} is {rate}: give a rate above 0 bytes/s", code="host-path.bad-rate", **{name: rate}
+                )
 
 
 def shared_bytes_per_s(link_bytes_per_s: float, path: HostPath) -> float:

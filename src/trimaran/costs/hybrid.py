@@ -127,4 +127,8 @@ def needed_free_speedup(step_s: float, share_step_s: float) -> float:
 def _check_positive(**figures: float) -> None:
     for name, value in figures.items():
         if not 0.0 < value < float("inf"):
-            raise InputError(f"{name.replace('_', ' ')} must be a positive number, got {value!r}", **{name: value})
+            raise InputError(
+                f"{name.replace('_', ' ')} must be a positive number, got {value!r}",
+                code="hybrid.bad-epochs",
+                **{name: value},
+            )

@@ -133,7 +133,9 @@ def _way(key: _Key, members: tuple[int, ...], message: bool) -> Way:
     wrong = [number for number in members if not 0 <= number < machine.devices]
     if wrong:
         raise InputError(
-            f"{machine.node.title} has devices 0 to {machine.devices - 1}, not {wrong[0]}", device=wrong[0]
+            f"{machine.node.title} has devices 0 to {machine.devices - 1}, not {wrong[0]}",
+            code="transfer.no-such-device",
+            device=wrong[0],
         )
     on: dict[int, list[int]] = {}
     for number in members:

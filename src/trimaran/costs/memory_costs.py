@@ -34,14 +34,21 @@ class MemoryCosts:
         for name in ("to_host_bytes_per_s", "to_device_bytes_per_s"):
             value = getattr(self, name)
             if not value > 0:
-                raise InputError(f"MemoryCosts.{name} is {value}: give a rate above 0 bytes/s", **{name: value})
+                raise InputError(
+                    f"MemoryCosts.{name} is {value}: give a rate above 0 bytes/s",
+                    code="memory-costs.bad-rate",
+                    **{name: value},
+                )
         if not self.copy_latency_s >= 0:
             raise InputError(
                 f"MemoryCosts.copy_latency_s is {self.copy_latency_s}: give 0 s or more",
+                code="memory-costs.negative-latency",
                 copy_latency_s=self.copy_latency_s,
             )
         if not (np.isfinite(self.durations_s).all() and (self.durations_s >= 0).all()):
-            raise InputError("MemoryCosts.durations_s has entries that are negative or not finite")
+            raise InputError(
+                "MemoryCosts.durations_s has entries that are negative or not finite", code="memory-costs.bad-durations"
+            )
 
     @property
     def compute_s(self) -> float:
@@ -85,6 +92,7 @@ def measured_costs(
             raise InputError(
                 f"operation {event.name} at moment {event.moment} was not timed (traced on {trace.device}): "
                 f"trace a real step, or price the trace for a device of the catalog",
+                code="memory-costs.not-timed",
                 moment=event.moment,
             )
         durations_s[event.moment] = event.duration_s

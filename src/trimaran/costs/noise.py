@@ -64,6 +64,7 @@ def noise_between(step_time_s: Sequence[float], *, ranks: int, date: str, source
     if len(step_time_s) < 2 or min(step_time_s) <= 0:
         raise InputError(
             f"the noise of repeated runs needs at least two step times above 0, got {list(step_time_s)}",
+            code="noise.too-few-runs",
             runs=len(step_time_s),
         )
     spread = stdev(math.log(seconds) for seconds in step_time_s)

@@ -139,6 +139,7 @@ def microbatch_size(program: Program, strategy: Strategy, *, batch: int) -> int:
     if batch < strategy.dp:
         raise InputError(
             f"a global batch of {batch} is too small for {strategy.dp} replicas: take a larger one or fewer of them",
+            code="pricing.batch-too-small",
             batch=batch,
             replicas=strategy.dp,
         )
@@ -157,7 +158,8 @@ def _compute_cost(
     if kind in (Kind.LOAD, Kind.UPDATE, Kind.CLIP):
         if step is None:
             raise InputError(
-                f"{instruction.id}: the cost table has no measured load and update of this job; measure it"
+                f"{instruction.id}: the cost table has no measured load and update of this job; measure it",
+                code="pricing.no-update-cost",
             )
         if kind == Kind.LOAD:
             return at_batch(step.load, microbatch)
@@ -170,7 +172,9 @@ def _compute_cost(
         return steps[kind]
     if kind == Kind.RECOMPUTE:
         return steps[Kind.FORWARD]
-    raise InputError(f'{instruction.id}: nobody measured what "{kind}" takes', kind=str(kind))
+    raise InputError(
+        f'{instruction.id}: nobody measured what "{kind}" takes', code="pricing.not-measured", kind=str(kind)
+    )
 
 
 def _add_sums(program: Program, compute: dict[str, Cost], sums: Sequence[Cost]) -> None:

@@ -40,7 +40,10 @@ def memory_costs(
     """
     check_precision(precision, device)
     if precision == "bfloat16" and not any(op.flops and op.dtype == "bfloat16" for op in trace.ops):
-        raise InputError("no product of this trace is in bfloat16: record the step under autocast in bfloat16")
+        raise InputError(
+            "no product of this trace is in bfloat16: record the step under autocast in bfloat16",
+            code="roofline.no-product-in-precision",
+        )
     durations_s = numpy.zeros(trace.length)
     for op in trace.ops:
         durations_s[op.moment] = operation_seconds(op, device, precision=precision, launches=launches)
@@ -62,7 +65,9 @@ def check_precision(precision: str, device: CatalogDevice) -> None:
     """
     if precision not in get_args(RooflinePrecision):
         raise InputError(
-            f'precision must be one of {", ".join(get_args(RooflinePrecision))}, got "{precision}"', precision=precision
+            f'precision must be one of {", ".join(get_args(RooflinePrecision))}, got "{precision}"',
+            code="roofline.unknown-precision",
+            precision=precision,
         )
     device.sustained_flops_per_s(precision)
 

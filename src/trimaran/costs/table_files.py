@@ -115,15 +115,21 @@ def decode_table(data: bytes, *, origin: str = "cost table") -> CostTable:
         if file.schema_version != SCHEMA_VERSION:
             raise InputError(
                 f"{origin}: schema version {file.schema_version}, this Trimaran reads {SCHEMA_VERSION}; measure again",
+                code="cost-table.schema-version",
                 found=file.schema_version,
                 expected=SCHEMA_VERSION,
             )
         body = msgspec.json.format(bytes(file.table), indent=-1)
         if _digest(body) != file.digest:
-            raise CorruptDataError(f"{origin}: the digest does not match the content, it was edited; measure again")
+            raise CorruptDataError(
+                f"{origin}: the digest does not match the content, it was edited; measure again",
+                code="cost-table.digest-mismatch",
+            )
         table = _table(msgspec.json.decode(body, type=_Table))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise CorruptDataError(f"{origin}: not a cost table ({error}); delete it and measure again") from error
+        raise CorruptDataError(
+            f"{origin}: not a cost table ({error}); delete it and measure again", code="cost-table.malformed"
+        ) from error
     _check(table, origin)
     return table
 
@@ -138,7 +144,9 @@ def read_table(path: Path) -> CostTable:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise InputError(f"cannot read the cost table {path}: {error.strerror}", path=str(path)) from error
+        raise InputError(
+            f"cannot read the cost table {path}: {error.strerror}", code="cost-table.unreadable", path=str(path)
+        ) from error
     return decode_table(data, origin=str(path))
 
 
@@ -224,13 +232,15 @@ def _check(table: CostTable, origin: str) -> None:
         if not all(math.isfinite(value) and value >= 0 for value in ends) or list(ends) != sorted(ends):
             raise CorruptDataError(
                 f"{origin}: {place}: a duration needs 0 <= low <= seconds <= high, got low {cost.low}, "
-                f"seconds {cost.seconds}, high {cost.high}; measure again"
+                f"seconds {cost.seconds}, high {cost.high}; measure again",
+                code="cost-table.bad-duration",
             )
     for key, curve in table.curves.items():
         sizes = [size for size, _ in curve]
         if not sizes or sizes != sorted(set(sizes)) or sizes[0] < 1:
             raise CorruptDataError(
-                f"{origin}: curve {key.kind} of {key.ranks} ranks: sizes must ascend from 1, got {sizes}"
+                f"{origin}: curve {key.kind} of {key.ranks} ranks: sizes must ascend from 1, got {sizes}",
+                code="cost-table.sizes-not-ascending",
             )
 
 

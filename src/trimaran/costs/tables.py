@@ -219,7 +219,7 @@ def merge(tables: Iterable[CostTable]) -> CostTable:
     for table in tables:
         merged = table if merged is None else _merge_two(merged, table)
     if merged is None:
-        raise InputError("there is no cost table to merge")
+        raise InputError("there is no cost table to merge", code="cost-table.nothing-to-merge")
     return merged
 
 
@@ -230,7 +230,9 @@ def _merge_two(earlier: CostTable, later: CostTable) -> CostTable:
             for name in (item.name for item in fields(Fingerprint))
             if getattr(earlier.fingerprint, name) != getattr(later.fingerprint, name)
         ]
-        raise InputError(f"cost tables of different machines cannot be merged ({'; '.join(differ)})")
+        raise InputError(
+            f"cost tables of different machines cannot be merged ({'; '.join(differ)})", code="cost-table.other-machine"
+        )
     return replace(
         earlier,
         operations=_merge_points(earlier.operations, later.operations),

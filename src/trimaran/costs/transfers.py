@@ -164,6 +164,7 @@ def _curve(kind: str, num_ranks: int, table: CostTable) -> Curve:
         raise InputError(
             f'the cost table has no measured time of "{kind}" between {num_ranks} ranks; measure the links of '
             f"{table.fingerprint.device} first",
+            code="cost-table.missing-transfer",
             kind=kind,
             ranks=num_ranks,
         )

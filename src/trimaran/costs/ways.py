@@ -33,6 +33,7 @@ def find_way(ranks: tuple[int, ...], cluster: Cluster, *, is_message: bool) -> W
     if max(ranks) >= cluster.size:
         raise InputError(
             f'the program has a rank {max(ranks)}, cluster "{cluster.name}" has {format_count(cluster.size, "device")}',
+            code="cluster.too-few-devices",
             rank=max(ranks),
             devices=cluster.size,
         )
@@ -54,6 +55,7 @@ def find_way(ranks: tuple[int, ...], cluster: Cluster, *, is_message: bool) -> W
         else:
             raise InputError(
                 f'cluster "{cluster.name}" has no link between ranks {a} and {b}, which are on different hosts',
+                code="cluster.no-link",
                 ranks=(a, b),
             )
     # The measured curve holds for a group that is all on one host; where a link leaves the host, it is what limits.

@@ -184,6 +184,7 @@ def _measured(key: CurveKey, compression: Compression, table: CostTable) -> Curv
         raise InputError(
             f"nobody measured what compressing gradients by {compression.name} takes on {table.fingerprint.device}: "
             "plan with --allow compress, or --compression with the method, which measures it",
+            code="cost-table.missing-compression",
             compression=compression.name,
         )
     return table.curves[key]

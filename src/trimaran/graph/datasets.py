@@ -35,6 +35,7 @@ def stream_length(dataset: Any) -> int | None:
         raise InputError(
             f"Job.dataset made a {name}, which gives batches: give its data set, and what groups them as "
             "Job.global_batch_size, Job.collate and Job.sampler",
+            code="dataset.is-data-loader",
             type=name,
         )
     if isinstance(dataset, Iterator) and not isinstance(dataset, IterableDataset):
@@ -42,6 +43,7 @@ def stream_length(dataset: Any) -> int | None:
             f"Job.dataset must make data that can be gone through more than once; a {name} is an iterator, which is "
             "used up by one epoch, or by a look at its first samples. Make an IterableDataset whose __iter__ begins "
             "anew, or keep the samples, as in Job(dataset=lambda: list(make_stream()))",
+            code="dataset.is-iterator",
             type=name,
         )
     if not hasattr(type(dataset), "__len__"):
@@ -104,15 +106,19 @@ def check_map_style(dataset: Any) -> None:
         raise InputError(
             "Job.dataset must make a map-style data set, with a length and an index, or an IterableDataset; "
             f"{name} has no index",
+            code="dataset.no-index",
             type=name,
         )
     try:
         len(dataset)
     except Exception as error:
         if hasattr(type(dataset), "__len__") and not isinstance(error, NotImplementedError):
-            raise InputError(f"{name}.__len__ of the data set failed: {describe(error)}", type=name) from error
+            raise InputError(
+                f"{name}.__len__ of the data set failed: {describe(error)}", code="dataset.length-fails", type=name
+            ) from error
         raise InputError(
             f"Job.dataset must make a map-style data set, with a length and an index; {name} has no length: give it "
             "__len__, the number of its samples",
+            code="dataset.no-length",
             type=name,
         ) from None

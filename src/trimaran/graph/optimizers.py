@@ -112,13 +112,15 @@ def make_optimizer(job: Job, parameters: Trained) -> Any:
     except Exception as error:  # it is the user's function
         raise InputError(
             f"Job.optimizer of {job.name!r} failed on {len(parameters)} parameters ({_some(parameters)}); it is called "
-            f"with those that one rank updates, also while a plan is made: {told(error)}"
+            f"with those that one rank updates, also while a plan is made: {told(error)}",
+            code="optimizer.cannot-make",
         ) from error
     if isinstance(optimizer, list | tuple | dict):
         raise InputError(
             f"Job.optimizer made a {type(optimizer).__name__} of {len(optimizer)}, and a job has one optimizer: give "
             "parameter groups to one, or where each has a loss of its own, as in a GAN, make a job and a session of "
             "each in one script (examples/gan.py)",
+            code="optimizer.not-an-optimizer",
             type=type(optimizer).__name__,
         )
     if not callable(getattr(optimizer, "step", None)) or not isinstance(getattr(optimizer, "param_groups", None), list):
@@ -178,7 +180,8 @@ def takes_metric(schedule: Any) -> bool:
         return True
     raise InputError(
         f"the schedule {type(schedule).__name__} of Job.lr_schedule has a step({', '.join(needed)}), and a schedule is "
-        "stepped once an update, as step(), or once an epoch, as step(metric): take one of torch.optim.lr_scheduler"
+        "stepped once an update, as step(), or once an epoch, as step(metric): take one of torch.optim.lr_scheduler",
+        code="schedule.step-takes-epoch",
     )
 
 
@@ -231,6 +234,7 @@ def check_closure(optimizer: Any, *, needed: bool = False) -> None:
             f"{type(optimizer).__name__} has {pattern}: it computes loss and gradients again within an update, and a "
             "step here runs each microbatch forward and backward once. Use an optimizer whose step() needs no closure, "
             "such as torch.optim.AdamW or SGD, or train in a plain loop of your own",
+            code="optimizer.needs-closure",
             optimizer=type(optimizer).__name__,
         )
 

@@ -38,7 +38,9 @@ def make_model(job: Job) -> nn.Module:
         torch.manual_seed(job.seed)
         model = _call(job, "model")
     if not isinstance(model, nn.Module):
-        raise InputError(f"Job.model must make a torch.nn.Module; it made a {type(model).__name__}")
+        raise InputError(
+            f"Job.model must make a torch.nn.Module; it made a {type(model).__name__}", code="model.not-a-module"
+        )
     return cast_model(job, begin_training(model))
 
 
@@ -83,7 +85,9 @@ class Samples:
         self.count = len(dataset)
         if self.count < SAMPLES:
             raise InputError(
-                f"the training data has {self.count} samples; at least {SAMPLES} are needed", samples=self.count
+                f"the training data has {self.count} samples; at least {SAMPLES} are needed",
+                code="dataset.too-few-samples",
+                samples=self.count,
             )
 
     def batch(self, numbers: Sequence[int], *, keep: bool | None = None) -> Any:
@@ -197,7 +201,7 @@ def _collated(job: Job, samples: list[Any], numbers: Sequence[int]) -> Any:
         return (job.collate or default_collate)(samples)
     except Exception as error:
         fault = batching_fault(error, samples, numbers, own=job.collate is not None)
-        raise InputError(fault.text, samples=fault.samples) from error
+        raise InputError(fault.text, code="dataset.collate-fails", samples=fault.samples) from error
 
 
 def _call(job: Job, name: str) -> Any:

@@ -110,7 +110,8 @@ class Segment(nn.Module):
         tensor = values.get(spec.name)
         if tensor is None:
             raise InputError(
-                f'the segment reads "{spec.name}", and it was given {", ".join(sorted(values)) or "nothing"}'
+                f'the segment reads "{spec.name}", and it was given {", ".join(sorted(values)) or "nothing"}',
+                code="segment.missing-input",
             )
         fixed = [(place, size) for place, size in enumerate(spec.shape) if isinstance(size, int)]
         if tensor.dim() != len(spec.shape) or any(tensor.shape[place] != size for place, size in fixed):
@@ -118,6 +119,7 @@ class Segment(nn.Module):
                 f'"{spec.name}" has shape {tuple(tensor.shape)}; the model was captured with {list(spec.shape)}, where '
                 "only the batch size B may change: pad the samples to one length in Job.collate, or train without a "
                 "pipeline",
+                code="segment.wrong-shape",
                 shape=tuple(tensor.shape),
             )
         return tensor
@@ -142,7 +144,8 @@ def build_segment(capture: Capture, boundaries: Iterable[str], index: int) -> Se
     places = [order.get(name, -1) for name in boundaries]
     if -1 in places or places != sorted(set(places)):
         raise InputError(
-            f"boundaries must be operations after which the model may be cut, in order; got {list(boundaries)}"
+            f"boundaries must be operations after which the model may be cut, in order; got {list(boundaries)}",
+            code="segment.bad-boundaries",
         )
     return build_part(capture, capture.graph.parts(boundaries), index)
 
@@ -165,7 +168,11 @@ def build_part(capture: Capture, parts: Sequence[Sequence[Op]], index: int) -> S
     flow = _flow(capture)
     graph = capture.graph
     if not 0 <= index < len(parts):
-        raise InputError(f"there are {len(parts)} segments, numbered from 0; got {index}", index=index)
+        raise InputError(
+            f"there are {len(parts)} segments, numbered from 0; got {index}",
+            code="segment.no-such-segment",
+            index=index,
+        )
     operations = {op.id for op in parts[index]}
     exchanged = graph.exchanged(parts)
     is_last = graph.ops[-1].id in operations
@@ -191,7 +198,10 @@ def build_part(capture: Capture, parts: Sequence[Sequence[Op]], index: int) -> S
 
 def _flow(capture: Capture) -> fx.GraphModule:
     if capture.flow is None:
-        raise InputError(f"the model of {capture.graph.name} cannot be cut: {' '.join(capture.graph.notes)}")
+        raise InputError(
+            f"the model of {capture.graph.name} cannot be cut: {' '.join(capture.graph.notes)}",
+            code="segment.cannot-split",
+        )
     return capture.flow
 
 

@@ -165,6 +165,7 @@ def _size(tensor: Tensor) -> int:
         raise InputError(
             f"an operation makes a tensor of layout {layout} and shape {tuple(tensor.shape)}: only dense tensors are "
             "captured; make embeddings with sparse=False, so that their gradients are dense",
+            code="capture.sparse-tensor",
             layout=layout,
             shape=tuple(tensor.shape),
         )

@@ -182,7 +182,9 @@ def _blaming(who: str, samples: int) -> Iterator[None]:
     except TrimaranError:
         raise
     except Exception as error:
-        raise InputError(f"{who} failed on a batch of {samples} samples: {told(error)}") from error
+        raise InputError(
+            f"{who} failed on a batch of {samples} samples: {told(error)}", code="job.fails-on-batch"
+        ) from error
 
 
 def _fit(runs: tuple[WholeRun, WholeRun], first: float, second: float) -> Affine:

@@ -74,6 +74,7 @@ def store(table: CostTable) -> CostTable:
         raise EnvironmentProblem(
             f"cannot write measured costs to {path} ({error.strerror}); set TRIMARAN_CACHE to a directory that can be "
             "written",
+            code="cache.unwritable",
             path=str(path),
         ) from error
     return merged

@@ -171,6 +171,7 @@ def check_machine(calibration: Calibration, here: Fingerprint, *, source: str) -
     if differ:
         raise InputError(
             f"{source} is the calibration of another machine ({'; '.join(differ)}): calibrate this one",
+            code="calibration.other-machine",
             source=source,
             differ=tuple(differ),
         )

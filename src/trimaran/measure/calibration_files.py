@@ -76,16 +76,21 @@ def decode_calibration(data: bytes, *, source: str = "calibration") -> Calibrati
         _check_version(plain, source)
         file = msgspec.json.decode(data, type=_File)
     except msgspec.ValidationError as error:
-        raise InputError(f"{source} is not a calibration: {error}", source=source) from error
+        raise InputError(
+            f"{source} is not a calibration: {error}", code="calibration.malformed", source=source
+        ) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CorruptDataError(
-            f"{source} is not JSON, it may have been truncated ({error}): calibrate again", source=source
+            f"{source} is not JSON, it may have been truncated ({error}): calibrate again",
+            code="calibration.not-json",
+            source=source,
         ) from error
     costs = tuple(msgspec.Raw(msgspec.json.format(bytes(raw), indent=-1)) for raw in file.costs)
     content = {name: getattr(file, name) for name in CalibrationBody.__struct_fields__}
     if _digest(CalibrationBody(**{**content, "costs": costs})) != file.digest:
         raise CorruptDataError(
             f"{source} was edited or damaged after it was written, its digest does not match: calibrate again",
+            code="calibration.digest-mismatch",
             source=source,
         )
     tables = tuple(decode_table(bytes(raw), origin=source) for raw in costs)
@@ -103,7 +108,9 @@ def read_calibration(path: Path) -> Calibration:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}", source=str(path)) from error
+        raise InputError(
+            f"{path} cannot be read: {error.strerror}", code="calibration.unreadable", source=str(path)
+        ) from error
     return decode_calibration(data, source=str(path))
 
 
@@ -134,6 +141,7 @@ def keep_calibration(calibration: Calibration) -> Path:
         raise EnvironmentProblem(
             f"cannot write the calibration to {path} ({error.strerror}); set TRIMARAN_CACHE to a directory that can be "
             "written",
+            code="calibration.unwritable",
             path=str(path),
         ) from error
     finally:
@@ -176,6 +184,7 @@ def _check_version(plain: Any, source: str) -> None:
     if found is not None and found != CALIBRATION_VERSION:
         raise InputError(
             f"{source}: schema version {found}, this Trimaran reads {CALIBRATION_VERSION}; calibrate again",
+            code="calibration.schema-version",
             found=found,
             expected=CALIBRATION_VERSION,
         )

@@ -48,7 +48,8 @@ def measure_coding(
         if tick is None or tuple(tensor.shape) != tick.view.shape:
             raise ExecutionError(
                 "the step packs other tensors than when it was recorded: give one that runs the same operations each "
-                "time, on a batch of its own"
+                "time, on a batch of its own",
+                code="compression.step-changed",
             )
         if tick.storage in wanted and tick.storage not in found:
             codec = make_codec()

@@ -80,7 +80,10 @@ def measure_costs(
     """
     sizes = tuple(sorted(set(batches)))
     if not sizes or sizes[0] < 1 or ranks < 1:
-        raise InputError(f"measuring needs batch sizes and ranks of at least 1, got batches {sizes} and {ranks} ranks")
+        raise InputError(
+            f"measuring needs batch sizes and ranks of at least 1, got batches {sizes} and {ranks} ranks",
+            code="measure.bad-sizes",
+        )
     key = job_digest(make_job, graph)
     table = _known(ranks, link, known)
     wanted = find_missing(
@@ -156,7 +159,8 @@ def job_digest(make_job: Callable[[], Job], graph: Graph) -> str:
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise InputError(
             f"{make_job!r} must be sent to the processes that measure, and cannot be: {error}. Use a function at the "
-            "top level of a module, or the method of a plain value"
+            "top level of a module, or the method of a plain value",
+            code="measure.cannot-send",
         ) from error
     reference = str(getattr(getattr(make_job, "__self__", None), "reference", ""))
     path = Path(reference.rpartition(":")[0])

@@ -70,7 +70,9 @@ def fit_tensors(costs: Mapping[ListKey, Cost]) -> TensorFit:
     """
     seconds = numpy.array([cost.seconds for cost in costs.values()])
     if not len(seconds) or (seconds <= 0).any():
-        raise ExecutionError("lists of tensors took no time that could be measured: this clock is too coarse")
+        raise ExecutionError(
+            "lists of tensors took no time that could be measured: this clock is too coarse", code="measure.no-time"
+        )
     columns = numpy.array([[1.0, key.tensors, key.nbytes] for key in costs])
     found = _fit_non_negative(columns / seconds[:, None])
     found = found * (seconds[0] / (columns[0] @ found))

@@ -125,6 +125,7 @@ def _place(captured: Capture, job: Job, world: World, digest: str) -> Capture:
         raise ExecutionError(
             f'the job "{job.name}" has another graph in this process ({captured.graph.digest}) than where the plan is '
             f"made ({digest}): a model must be the same each time that Job.model makes it",
+            code="measure.other-graph",
             expected=digest,
             found=captured.graph.digest,
         )

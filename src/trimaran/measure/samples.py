@@ -44,7 +44,7 @@ def summarize(rounds: Iterable[Sequence[float]], *, how: str, waits: bool = Fals
     """
     groups = [group for group in rounds if group]
     if not groups:
-        raise ExecutionError(f"nothing was measured ({how}): no sample came back")
+        raise ExecutionError(f"nothing was measured ({how}): no sample came back", code="measure.no-samples")
     typical = _trimmed_mean if waits else statistics.median
     middle = typical([sample for group in groups for sample in group])
     medians = sorted(typical(group) for group in groups)

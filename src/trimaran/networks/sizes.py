@@ -146,4 +146,4 @@ def _known(name: str, names: Mapping[str, object], what: str, also: Mapping[str,
         return name
     near = difflib.get_close_matches(name, [*names, *(also or {})], n=1)
     hint = f'; did you mean "{near[0]}"?' if near else "."
-    raise InputError(f'no {what} "{name}"{hint} There are {", ".join(names)}', name=name)
+    raise InputError(f'no {what} "{name}"{hint} There are {", ".join(names)}', code="transformer.unknown", name=name)

@@ -142,14 +142,22 @@ def _parse_one(text: str) -> Change:
     if what not in _WORDS:
         near = difflib.get_close_matches(what, _WORDS, n=1)
         hint = f'did you mean "{near[0]}"?' if near else f"choose one of {', '.join(_WORDS)}"
-        raise InputError(f'what-if "{text}": nothing is called "{what}"; {hint}', what_if=text)
+        raise InputError(
+            f'what-if "{text}": nothing is called "{what}"; {hint}', code="what-if.unknown-name", what_if=text
+        )
     if not equals or not value:
-        raise InputError(f'what-if "{text}": expected a value, such as "{what}={_EXAMPLES[what]}"', what_if=text)
+        raise InputError(
+            f'what-if "{text}": expected a value, such as "{what}={_EXAMPLES[what]}"',
+            code="what-if.no-value",
+            what_if=text,
+        )
     if value[0] in "x×" or value == "0":
         return Change(what=what, factor=_factor(what, value.lstrip("x×"), text))
     if what in _ONLY_FACTORS:
         raise InputError(
-            f'what-if "{text}": expected a factor for {what}, such as "{what}={_EXAMPLES[what]}"', what_if=text
+            f'what-if "{text}": expected a factor for {what}, such as "{what}={_EXAMPLES[what]}"',
+            code="what-if.factor-expected",
+            what_if=text,
         )
     if what == "link" and not value[0].isdigit():
         return _named_link(value, text)
@@ -174,7 +182,9 @@ def _named_link(name: str, text: str) -> Change:
         near = difflib.get_close_matches(lower, link_types(), n=3)
         hint = f"did you mean {' or '.join(near)}?" if near else f"links are {', '.join(link_types())}"
         raise InputError(
-            f'what-if "{text}": no link is called "{name}"; {hint} Or give a rate, such as "link=10Gb/s"', what_if=text
+            f'what-if "{text}": no link is called "{name}"; {hint} Or give a rate, such as "link=10Gb/s"',
+            code="what-if.unknown-link",
+            what_if=text,
         )
     return Change(what="link", value=find_link(lower).bytes_per_s, kind=lower)
 
@@ -183,15 +193,25 @@ def _factor(what: str, digits: str, text: str) -> float:
     try:
         factor = float(digits)
     except ValueError:
-        raise InputError(f'what-if "{text}": "{digits}" is not a number', what_if=text) from None
+        raise InputError(
+            f'what-if "{text}": "{digits}" is not a number', code="what-if.not-a-number", what_if=text
+        ) from None
     least_excluded = what in _RATES or what in ("memory", "devices", "wire")
     if not 0 <= factor < float("inf") or (least_excluded and factor == 0):
-        raise InputError(f'what-if "{text}": a factor of {digits} on {what} means nothing', what_if=text)
+        raise InputError(
+            f'what-if "{text}": a factor of {digits} on {what} means nothing', code="what-if.zero", what_if=text
+        )
     if what == "devices":
-        raise InputError(f'what-if "{text}": expected a number of devices, such as "devices=4"', what_if=text)
+        raise InputError(
+            f'what-if "{text}": expected a number of devices, such as "devices=4"',
+            code="what-if.count-expected",
+            what_if=text,
+        )
     if factor and not _LEAST_FACTOR <= factor <= _MOST_FACTOR:
         raise InputError(
-            f'what-if "{text}": expected a factor from {_LEAST_FACTOR:g} to {_MOST_FACTOR:g} on {what}', what_if=text
+            f'what-if "{text}": expected a factor from {_LEAST_FACTOR:g} to {_MOST_FACTOR:g} on {what}',
+            code="what-if.factor-out-of-range",
+            what_if=text,
         )
     return factor
 
@@ -202,5 +222,9 @@ def _parse_value(what: str, value: str, text: str) -> float:
     if what == "memory":
         return parse_bytes(value)
     if not value.isdecimal() or not 1 <= int(value) <= MOST_DEVICES:
-        raise InputError(f'what-if "{text}": expected a number of devices from 1 to {MOST_DEVICES}', what_if=text)
+        raise InputError(
+            f'what-if "{text}": expected a number of devices from 1 to {MOST_DEVICES}',
+            code="what-if.bad-device-count",
+            what_if=text,
+        )
     return int(value)

@@ -123,7 +123,8 @@ def _known(samples: int | None, of: str) -> int:
     if samples is None:
         raise InputError(
             f"it is not known how many samples {of} has, as its stream has no length: give the stream __len__, or plan "
-            "for the step (--objective throughput)"
+            "for the step (--objective throughput)",
+            code="plan.epoch-length-unknown",
         )
     return samples
 

@@ -106,7 +106,9 @@ def read_family(name: str) -> Family:
         near = difflib.get_close_matches(" ".join(words), _EXAMPLES, n=2, cutoff=0.5)
         hint = "did you mean " + " or ".join(f'"{one}"' for one in near) + "?"
         known = f"names are made of {', '.join(_EXAMPLES)}, as in pp2-gpipe-m4"
-        raise InputError(f'no strategy is called "{name}"; {hint if near else known}', strategy=name)
+        raise InputError(
+            f'no strategy is called "{name}"; {hint if near else known}', code="strategy.unknown-name", strategy=name
+        )
     return Family(name=name, words=words)
 
 

@@ -105,6 +105,7 @@ def read_kinds(names: Iterable[str], *, option: str) -> tuple[str, ...]:
             hint = f'did you mean "{near[0]}"? ' if near else ""
             raise InputError(
                 f'{option}: no kind of parallelism is called "{name}"; {hint}choose among {", ".join(KINDS)}',
+                code="plan.unknown-kind",
                 value=name,
             )
         found.add(kind)

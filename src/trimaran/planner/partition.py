@@ -45,6 +45,7 @@ def partition(
         reason = f": {graph.notes[0]}" if graph.notes else ""
         raise InfeasibleError(
             f"{graph.name} can be cut in {len(graph.cuts)} places, {stages} stages need {stages - 1}{reason}",
+            code="plan.too-few-cuts",
             cuts=len(graph.cuts),
             stages=stages,
         )
@@ -56,6 +57,7 @@ def partition(
         raise InfeasibleError(
             f"no way to cut {graph.name} into {stages} stages gives each what its device can hold and what is kept "
             "there",
+            code="plan.no-cut-fits",
             cuts=len(graph.cuts),
             stages=stages,
         )

@@ -57,20 +57,29 @@ def parse_pins(
         (('--allow compress',), ('--compression powersgd:2',))
     """
     if schedule is not None and schedule not in get_args(Schedule):
-        raise InputError(f"--schedule must be one of {', '.join(get_args(Schedule))}, got {schedule!r}", value=schedule)
+        raise InputError(
+            f"--schedule must be one of {', '.join(get_args(Schedule))}, got {schedule!r}",
+            code="pin.unknown-schedule",
+            value=schedule,
+        )
     if zero is not None and zero not in (0, 1, 2, 3):
-        raise InputError(f"--zero must be 0, 1, 2 or 3, got {zero}", value=zero)
+        raise InputError(f"--zero must be 0, 1, 2 or 3, got {zero}", code="pin.bad-zero-stage", value=zero)
     if workers is not None and not 0 <= workers <= MOST_WORKERS:
         raise InputError(f"--workers must be 0 to {MOST_WORKERS}, got {workers}", value=workers)
     if powersgd_samples is not None and not 1.0 <= powersgd_samples < math.inf:
         raise InputError(
             f"--powersgd-samples must be 1 or more, times the samples without it, got {powersgd_samples}",
+            code="pin.bad-powersgd-samples",
             value=powersgd_samples,
         )
     forbidden, allowed = read_kinds(forbid, option="--forbid"), read_kinds(allow, option="--allow")
     both = sorted(set(forbidden) & set(allowed))
     if both:
-        raise InputError(f"{', '.join(both)}: both allowed and forbidden; leave out one of the two", kinds=tuple(both))
+        raise InputError(
+            f"{', '.join(both)}: both allowed and forbidden; leave out one of the two",
+            code="pin.allowed-and-forbidden",
+            kinds=tuple(both),
+        )
     pins = Pins(
         keep=tuple(sorted({_read_keep(text) for texts in keep for text in texts.split(",")})),
         forbid=forbidden,
@@ -92,6 +101,7 @@ def parse_pins(
         raise InputError(
             f"--powersgd-samples {powersgd_samples:g}: no plan may use PowerSGD; add --allow compress or "
             "--compression powersgd:RANK, or leave it out",
+            code="pin.powersgd-unused",
             value=powersgd_samples,
         )
     return pins
@@ -105,5 +115,9 @@ def _read_compression(text: str) -> str:
 def _read_keep(text: str) -> tuple[str, int]:
     module, equals, row = (part.strip() for part in text.partition("="))
     if not module or not equals or not row.isdecimal():
-        raise InputError(f'--keep "{text}": expected a module and the number of a row, such as "layer4=1"', value=text)
+        raise InputError(
+            f'--keep "{text}": expected a module and the number of a row, such as "layer4=1"',
+            code="pin.bad-keep",
+            value=text,
+        )
     return module, int(row)

@@ -211,6 +211,7 @@ class Pins:
                 raise InputError(
                     f'--keep {module}={row}: {graph.name} has no module or operation "{module}"; '
                     f"its modules begin with {', '.join(modules[:12])}",
+                    code="pin.no-such-module",
                     module=module,
                 )
             for name in members:

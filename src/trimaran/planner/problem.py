@@ -228,6 +228,7 @@ def effect_of_memory(strategy: Strategy, problem: Problem) -> Squeeze | None:
         raise InputError(
             f"{strategy.name} has a memory budget, and no step with a microbatch of {size} was traced; "
             f"there are traces of {', '.join(map(str, sorted(problem.traces))) or 'none'}",
+            code="plan.microbatch-not-traced",
             microbatch=size,
         )
     return squeeze(strategy, traced)

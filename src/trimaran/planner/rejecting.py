@@ -58,6 +58,7 @@ def nothing_fits(problem: Problem, rejected: Sequence[Rejection]) -> InfeasibleE
         f"The nearest of {len(rejected)} is {named.strategy.name}: {named.reason}"
         + _kept_whole(named)
         + _undivided(problem, rejected, named),
+        code="plan.nothing-fits",
         devices=problem.devices,
     )
 

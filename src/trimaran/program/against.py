@@ -72,7 +72,11 @@ def _order_of(program: Program, strategy: Strategy) -> Order:
             for name, found, expected in zip(names, shape, wanted, strict=True)
             if found != expected
         )
-        raise InputError(f"the program is not one of {strategy.name}: it has {differ}", strategy=strategy.name)
+        raise InputError(
+            f"the program is not one of {strategy.name}: it has {differ}",
+            code="program.other-strategy",
+            strategy=strategy.name,
+        )
     order = tuple(
         tuple(
             Compute(item.kind, item.segment, item.microbatch)

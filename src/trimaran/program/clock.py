@@ -153,5 +153,6 @@ def _stuck(
     return InputError(
         "this order of compute can never run to its end:\n" + "\n".join(waits) + f"\nIt runs as far as this:\n{drawn}\n"
         "Reorder the rows so that every step comes after those that it waits for.",
+        code="order.stuck",
         reached=tuple(reached),
     )

@@ -153,7 +153,11 @@ def parse_compression(text: str) -> Compression | None:
         return None
     found = _TEXT.fullmatch(lowered)
     if found is None:
-        raise InputError(f'compression must be none, bf16, fp16 or powersgd:RANK, got "{text}"', value=text)
+        raise InputError(
+            f'compression must be none, bf16, fp16 or powersgd:RANK, got "{text}"',
+            code="compression.unknown",
+            value=text,
+        )
     if found[1]:
         return Compression(method=cast("Method", found[1]))
     return Compression(method="powersgd", rank=int(found[2] or 4))

@@ -87,10 +87,13 @@ def check_exact(behaviour: Behaviour | None, strategy: Strategy) -> None:
     if behaviour is None or found is None:
         return
     if objection(replace(behaviour, accepted=True), strategy) is not None:
-        raise InputError(f"{strategy.name} cannot train this job: {found}", strategy=strategy.name)
+        raise InputError(
+            f"{strategy.name} cannot train this job: {found}", code="strategy.cannot-train", strategy=strategy.name
+        )
     raise InputError(
         f"{strategy.name} would train something else than this job: {found}. To train it all the same: "
         "--accept-inexact, or init(…, accept_inexact=True)",
+        code="strategy.not-exact",
         strategy=strategy.name,
     )
 

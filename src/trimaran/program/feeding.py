@@ -68,6 +68,7 @@ def check_planned(feeding: Feeding, *, source: str) -> None:
             raise InputError(
                 f"{source}: strategy.feeding.{name} is {value}, and a rank has at most {most}: take fewer, "
                 "or plan again",
+                code="strategy.too-many-workers",
                 source=source,
                 value=value,
                 most=most,

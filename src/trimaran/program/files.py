@@ -77,9 +77,13 @@ def decode_object(text: str, *, source: str) -> dict[str, Any]:
     try:
         plain = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise CorruptDataError(f"{source} is not JSON, it may have been truncated: {error}", source=source) from error
+        raise CorruptDataError(
+            f"{source} is not JSON, it may have been truncated: {error}", code="file.not-json", source=source
+        ) from error
     if not isinstance(plain, dict):
-        raise InputError(f"{source} must be a JSON object, got {type(plain).__name__}", source=source)
+        raise InputError(
+            f"{source} must be a JSON object, got {type(plain).__name__}", code="file.not-an-object", source=source
+        )
     return plain
 
 
@@ -98,6 +102,7 @@ def check_version(plain: dict[str, Any], known: int, *, source: str) -> None:
     if version != known or isinstance(version, bool):
         raise InputError(
             f"{source}: schema_version is {version!r}, this version of Trimaran reads {known}",
+            code="file.schema-version",
             source=source,
             schema_version=version,
         )
@@ -145,7 +150,7 @@ def from_plain(plain: object, wanted: type[Value], *, source: str) -> Value:
     try:
         value = msgspec.convert(plain, wanted, strict=True)
     except msgspec.ValidationError as error:
-        raise InputError(f"{source}: {error}", source=source) from error
+        raise InputError(f"{source}: {error}", code="file.wrong-value", source=source) from error
     _refuse_unknown(plain, value, path="$", source=source)
     return value
 
@@ -169,9 +174,11 @@ def read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise CorruptDataError(f"{path} is not UTF-8 text: {error}", source=str(path)) from error
+        raise CorruptDataError(f"{path} is not UTF-8 text: {error}", code="file.not-utf8", source=str(path)) from error
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}", source=str(path)) from error
+        raise InputError(
+            f"{path} cannot be read: {error.strerror}", code="file.unreadable", source=str(path)
+        ) from error
 
 
 def _is_default(field: "dataclasses.Field[Any]", value: object) -> bool:
@@ -186,7 +193,10 @@ def _refuse_unknown(plain: object, value: object, *, path: str, source: str) -> 
         for key, item in plain.items():
             if key not in known:
                 raise InputError(
-                    f"{source}: unknown key `{path}.{key}`; known here: {', '.join(known)}", source=source, key=key
+                    f"{source}: unknown key `{path}.{key}`; known here: {', '.join(known)}",
+                    code="file.unknown-key",
+                    source=source,
+                    key=key,
                 )
             _refuse_unknown(item, getattr(value, key), path=f"{path}.{key}", source=source)
     elif isinstance(value, (tuple, list)) and isinstance(plain, list):

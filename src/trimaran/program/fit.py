@@ -1,7 +1,7 @@
 """Whether a strategy fits a graph and a batch, and if not, what would."""
 
 from collections.abc import Sequence
-from typing import get_args
+from typing import Any, get_args
 
 from trimaran.errors import InputError
 from trimaran.graph.types import Graph
@@ -25,12 +25,18 @@ def check_strategy(graph: Graph, strategy: Strategy, *, batch: int) -> None:
     for name in ("dp", "pp", "tp", "chunks", "microbatches", "bucket_bytes", "nodes"):
         value = getattr(strategy, name)
         if value < 1:
-            raise InputError(f"Strategy.{name} must be at least 1, got {value}", **{name: value})
+            raise InputError(
+                f"Strategy.{name} must be at least 1, got {value}", code="strategy.degree-too-small", **{name: value}
+            )
     for name, known in _CHOICES.items():
         value = getattr(strategy, name)
         if value not in known:
             listed = " or ".join(f'"{choice}"' if isinstance(choice, str) else str(choice) for choice in known)
-            raise InputError(f"Strategy.{name} must be {listed}, got {value!r}".replace("'", '"'), **{name: value})
+            raise InputError(
+                f"Strategy.{name} must be {listed}, got {value!r}".replace("'", '"'),
+                code="strategy.unknown-sync",
+                **{name: value},
+            )
     _check_whole(strategy)
     _check_devices(strategy)
     _check_nodes(strategy)
@@ -62,6 +68,7 @@ def _check_whole(strategy: Strategy) -> None:
         raise InputError(
             f'Strategy.sync "p2p" is for whole networks (pp=1), got {strategy.name}: a weight of several stages would '
             'have several homes. Take sync "all-reduce"',
+            code="strategy.sync-with-stages",
             sync=strategy.sync,
             pp=strategy.pp,
         )
@@ -74,6 +81,7 @@ def _check_nodes(strategy: Strategy) -> None:
         if nodes != 1:
             raise InputError(
                 f'Strategy.nodes={nodes} is for sync "hierarchical", got {strategy.name}',
+                code="strategy.nodes-without-hierarchy",
                 nodes=nodes,
                 sync=strategy.sync,
             )
@@ -86,6 +94,7 @@ def _check_nodes(strategy: Strategy) -> None:
     if wrong:
         raise InputError(
             f'Strategy.sync "hierarchical" {wrong}, got {strategy.name}. Take sync "all-reduce"',
+            code="strategy.uneven-nodes",
             sync=strategy.sync,
             nodes=nodes,
             dp=strategy.dp,
@@ -122,7 +131,9 @@ def _check_compression(strategy: Strategy) -> None:
         wrong = "is for replicas that hold whole tensors (tp=1, no shards)"
     if wrong:
         raise InputError(
-            f'Strategy.compression "{strategy.compression.name}" {wrong}, got {strategy.name}', strategy=strategy.name
+            f'Strategy.compression "{strategy.compression.name}" {wrong}, got {strategy.name}',
+            code="strategy.compression-needs-replicas",
+            strategy=strategy.name,
         )
 
 
@@ -159,6 +170,7 @@ def _check_chain(graph: Graph, strategy: Strategy) -> None:
         raise InputError(
             f"{stages} need {segments - 1} boundaries between them, "
             f"got {len(strategy.boundaries)}: {_listed(strategy.boundaries)}",
+            code="strategy.wrong-boundary-count",
             pp=strategy.pp,
             boundaries=strategy.boundaries,
         )
@@ -180,6 +192,7 @@ def check_boundaries(graph: Graph, boundaries: Sequence[str]) -> None:
         if boundary not in order:
             raise InputError(
                 f"{graph.name!r} cannot be cut after {boundary!r}; it can be cut after {_listed(graph.cuts)}",
+                code="strategy.cannot-split-after",
                 boundary=boundary,
                 cuts=graph.cuts,
             )
@@ -189,6 +202,7 @@ def check_boundaries(graph: Graph, boundaries: Sequence[str]) -> None:
         raise InputError(
             f"boundaries must be different and in the order in which the model runs: got {_listed(boundaries)}, "
             f"in order they are {_listed(in_order)}",
+            code="strategy.boundaries-out-of-order",
             boundaries=tuple(boundaries),
         )
 
@@ -213,7 +227,10 @@ def check_batch(batch: int, *, dp: int, microbatches: int) -> int:
     """
     for name, value in (("replicas", dp), ("microbatches", microbatches)):
         if value < 1:
-            raise InputError(f"the number of {name} must be at least 1, got {value}", **{name: value})
+            figures: dict[str, Any] = {name: value}
+            raise InputError(
+                f"the number of {name} must be at least 1, got {value}", code="strategy.count-too-small", **figures
+            )
     parts = dp * microbatches
     if batch >= 1 and batch % parts == 0:
         return batch // parts
@@ -228,7 +245,9 @@ def check_batch(batch: int, *, dp: int, microbatches: int) -> int:
     if batch >= 1 and not left:
         counts = [count for count in range(1, share + 1) if share % count == 0]
         message += f"; with this batch and {dp} replicas, the number of microbatches can be {_listed(counts)}"
-    raise InputError(message, batch=batch, dp=dp, microbatches=microbatches, multiple_of=parts)
+    raise InputError(
+        message, code="strategy.batch-not-divisible", batch=batch, dp=dp, microbatches=microbatches, multiple_of=parts
+    )
 
 
 def _listed(values: Sequence[object], most: int = 12) -> str:

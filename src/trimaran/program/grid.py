@@ -47,7 +47,9 @@ def fault(program: Program, rule: int, what: str, spots: Sequence[Spot], advice:
         The error, to be raised.
     """
     message = f"illegal program, rule {rule}: {what}\n{draw_grid(program, spots)}\n{advice}"
-    return InputError(message, rule=rule, places=tuple((spot.rank, spot.position) for spot in spots))
+    return InputError(
+        message, code="program.illegal", rule=rule, places=tuple((spot.rank, spot.position) for spot in spots)
+    )
 
 
 def draw_grid(program: Program, spots: Sequence[Spot]) -> str:

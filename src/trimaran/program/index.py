@@ -50,7 +50,8 @@ def index_program(program: Program) -> Index:
     if not program.ranks or program.segments < 1 or program.microbatches < 1:
         raise InputError(
             f"illegal program, rule 1: it has {len(program.ranks)} ranks, {program.segments} segments and "
-            f"{program.microbatches} microbatches; it needs at least one of each"
+            f"{program.microbatches} microbatches; it needs at least one of each",
+            code="program.empty",
         )
     positions: list[dict[str, int]] = []
     entries = []

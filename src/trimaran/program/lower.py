@@ -151,7 +151,11 @@ def lower_order(
             does not divide; homes for a pipeline
     """
     if sync == "hierarchical":
-        raise InputError('"hierarchical" needs to know the nodes: lower a Strategy, which says them', sync=sync)
+        raise InputError(
+            '"hierarchical" needs to know the nodes: lower a Strategy, which says them',
+            code="order.sync-needs-nodes",
+            sync=sync,
+        )
     if sync == "p2p" and len(order) > 1:
         raise InputError('"p2p" is for whole networks, not for pipelines', sync=sync, rows=len(order))
     microbatches = check_order(order)
@@ -160,6 +164,7 @@ def lower_order(
     if segments != len(boundaries) + 1:
         raise InputError(
             f"the order of compute has {segments} segments and needs {segments - 1} boundaries, got {len(boundaries)}",
+            code="order.wrong-boundary-count",
             segments=segments,
             boundaries=tuple(boundaries),
         )

@@ -49,15 +49,21 @@ def check_order(order: Order) -> int:
         InputError: an empty row, a segment on two rows, a step that is missing, there twice or out of order
     """
     if not order or not all(order):
-        raise InputError("every row of an order of compute needs at least one step")
+        raise InputError("every row of an order of compute needs at least one step", code="order.empty-row")
     rows: dict[int, int] = {}
     place: dict[Compute, tuple[int, int]] = {}
     for row, steps in enumerate(order):
         for position, step in enumerate(steps):
             if rows.setdefault(step.segment, row) != row:
-                raise InputError(f"segment {step.segment} is on row {rows[step.segment]} and on row {row}", row=row)
+                raise InputError(
+                    f"segment {step.segment} is on row {rows[step.segment]} and on row {row}",
+                    code="order.segment-on-two-rows",
+                    row=row,
+                )
             if step in place:
-                raise InputError(f"row {row}: {step.token} is there twice", row=row, position=position)
+                raise InputError(
+                    f"row {row}: {step.token} is there twice", code="order.step-twice", row=row, position=position
+                )
             place[step] = (row, position)
     segments, microbatches = 1 + max(rows), 1 + max(step.microbatch for step in place)
     training = any(step.kind is not Kind.EVALUATE for step in place)
@@ -82,14 +88,21 @@ def _pairs(
     if not any(step(kind) in place for kind in (Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT)):
         split = [(Kind.FORWARD, Kind.BACKWARD)]
     elif step(Kind.BACKWARD) in place:
-        raise InputError(f"{step(Kind.BACKWARD).token} is the whole backward, and it is also split into I and W")
+        raise InputError(
+            f"{step(Kind.BACKWARD).token} is the whole backward, and it is also split into I and W",
+            code="order.backward-whole-and-split",
+        )
     return [(step(first), step(second)) for first, second in split]
 
 
 def _check_pair(place: Mapping[Compute, tuple[int, int]], first: Compute, second: Compute) -> None:
     for step in (first, second):
         if step not in place:
-            raise InputError(f"the order of compute lacks {step.token}", step=step.token)
+            raise InputError(f"the order of compute lacks {step.token}", code="order.missing-step", step=step.token)
     if place[first] > place[second]:
         row = place[first][0]
-        raise InputError(f"row {row}: {second.token} comes before {first.token}, which it needs", row=row)
+        raise InputError(
+            f"row {row}: {second.token} comes before {first.token}, which it needs",
+            code="order.backward-before-forward",
+            row=row,
+        )

@@ -26,6 +26,7 @@ def check_parts(graph: Graph, strategy: Strategy) -> None:
     if strategy.boundaries or strategy.chunks > 1:
         raise InputError(
             "a placement (Strategy.parts) has no boundaries and no chunks: its parts are its segments",
+            code="parts.with-boundaries",
             boundaries=strategy.boundaries,
             chunks=strategy.chunks,
         )
@@ -46,22 +47,28 @@ def _check_cover(graph: Graph, strategy: Strategy) -> None:
     place = {op.id: number for number, op in enumerate(graph.ops)}
     for number, ops in enumerate(parts):
         if not ops:
-            raise InputError(f"part {number} of the placement has no operations", part=number)
+            raise InputError(f"part {number} of the placement has no operations", code="parts.empty", part=number)
         for op in ops:
             if op.id in seen:
                 raise InputError(
                     f'operation "{op.id}" is in part {seen[op.id]} and in part {number} of the placement: every '
                     "operation is in exactly one",
+                    code="parts.operation-twice",
                     op=op.id,
                 )
             seen[op.id] = number
         order = [place[op.id] for op in ops]
         if order != sorted(order):
-            raise InputError(f"the operations of part {number} are not in the order of the graph", part=number)
+            raise InputError(
+                f"the operations of part {number} are not in the order of the graph",
+                code="parts.not-in-graph-order",
+                part=number,
+            )
     missing = [op.id for op in graph.ops if op.id not in seen]
     if missing:
         raise InputError(
             f"the placement loses {_listed(missing)}: every operation of {graph.name!r} is in exactly one part",
+            code="parts.operation-missing",
             missing=tuple(missing),
         )
 
@@ -73,6 +80,7 @@ def _check_rows(strategy: Strategy) -> None:
         what = f"row {empty[0]} of the placement has no part" if empty else f"a part is on row {wrong[0]}"
         raise InputError(
             f"{what}; it has rows 0 to {strategy.pp - 1} (Strategy.pp={strategy.pp}), each with at least one part",
+            code="parts.empty-row",
             rows=strategy.rows,
             pp=strategy.pp,
         )
@@ -87,6 +95,7 @@ def _check_together(graph: Graph, strategy: Strategy) -> None:
                 f'"{stretch[0]}" and "{apart[0]}" must be in one part, and are in parts {owner[stretch[0]]} and '
                 f"{owner[apart[0]]}: one may write in place what the other makes. {graph.name!r} can be divided after "
                 f"{_listed(graph.cuts)}",
+                code="parts.in-place-split",
                 together=stretch,
             )
 
@@ -98,6 +107,7 @@ def _check_orders(graph: Graph, strategy: Strategy) -> None:
             raise InputError(
                 f'part {consumer} reads "{specs[0].name}", which part {producer} makes after it: list the parts in an '
                 "order in which their forwards can run, and divide parts that need each other",
+                code="parts.reads-later-part",
                 parts=(producer, consumer),
             )
     order = strategy.backward_order
@@ -106,6 +116,7 @@ def _check_orders(graph: Graph, strategy: Strategy) -> None:
     if sorted(order) != list(range(strategy.segments)):
         raise InputError(
             f"Strategy.backward_order must name each of the {strategy.segments} parts once, got {_listed(order)}",
+            code="parts.bad-backward-order",
             backward_order=order,
         )
     place = {segment: position for position, segment in enumerate(order)}
@@ -114,6 +125,7 @@ def _check_orders(graph: Graph, strategy: Strategy) -> None:
             raise InputError(
                 f"Strategy.backward_order runs part {producer} before part {consumer}, which gives it the gradient of "
                 f'"{specs[0].name}"',
+                code="parts.gradient-not-ready",
                 backward_order=order,
                 parts=(producer, consumer),
             )

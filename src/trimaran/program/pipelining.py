@@ -72,7 +72,10 @@ def format_order(order: Order) -> str:
     for row in order:
         for step in row:
             if step.kind is Kind.EVALUATE:
-                raise InputError(f"torch's form has no evaluation such as {step.token}: write an order of training")
+                raise InputError(
+                    f"torch's form has no evaluation such as {step.token}: write an order of training",
+                    code="torch-pipelining.no-evaluation",
+                )
     return "".join(",".join(step.token for step in row) + "\n" for row in order)
 
 
@@ -87,6 +90,7 @@ def _parse_cell(cell: str, source: str, row: int, column: int) -> Iterator[Compu
             raise InputError(
                 f'{source}, row {row}, column {column}: expected a step such as "2F0" or "2B0", got "{text}"; '
                 f"export the order as compute-only",
+                code="torch-pipelining.bad-cell",
                 source=source,
                 row=row,
                 column=column,

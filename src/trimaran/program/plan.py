@@ -75,6 +75,7 @@ def plan_program(plan: Plan, *, source: str = "plan") -> Program:
         raise InputError(
             f"{source}: its strategy {plan.strategy.name} takes {plan.strategy.devices} ranks, and its program has "
             f"{len(program.ranks)}",
+            code="plan-file.rank-mismatch",
             source=source,
         )
     return program
@@ -106,7 +107,9 @@ def write_plan(path: Path, plan: Plan) -> None:
             os.fsync(file.fileno())
         unfinished.replace(path)
     except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror}", path=str(path)) from error
+        raise InputError(
+            f"{path} cannot be written: {error.strerror}", code="plan-file.unwritable", path=str(path)
+        ) from error
     finally:
         with contextlib.suppress(OSError):
             unfinished.unlink()
@@ -133,6 +136,7 @@ def read_plan(path: Path) -> Plan:
             f"{source} holds degrees for {plain.get('job')} on {plain.get('cluster')}, and no program that could "
             "be run or simulated here: export it (`trimaran export`), have its job explained "
             f"(`trimaran explain {plain.get('job')} --cluster {plain.get('cluster')}`), or plan for what is here",
+            code="plan-file.degrees-only",
             source=source,
         )
     check_version(plain, PLAN_VERSION, source=source)
@@ -141,6 +145,7 @@ def read_plan(path: Path) -> Plan:
         raise CorruptDataError(
             f"{source} was edited or damaged after it was written: it says that its digest is {written}, and it is "
             f'{digest(plain)}. Plan again; or, to use it as a plan of your own, remove the line "digest"',
+            code="plan-file.digest-mismatch",
             source=source,
         )
     plan = from_plain(plain, Plan, source=source)
@@ -184,6 +189,7 @@ def check_plan(
             f"the plan for {plan.job!r} was made for something else. What changed:\n"
             + "\n".join(f"  {change}" for change in changed)
             + "\nPlan again for what there is now.",
+            code="plan.outdated",
             changed=tuple(changed),
         )
 

@@ -27,11 +27,16 @@ def compute_order(schedule: Schedule, *, stages: int, microbatches: int, chunks:
     generators = {"gpipe": gpipe, "1f1b": one_forward_one_backward, "zero-bubble": zero_bubble}
     known = [*generators, "interleaved"]
     if schedule not in known:
-        raise InputError(f"unknown schedule {schedule!r}: choose one of {', '.join(known)}", schedule=schedule)
+        raise InputError(
+            f"unknown schedule {schedule!r}: choose one of {', '.join(known)}",
+            code="schedule.unknown",
+            schedule=schedule,
+        )
     if chunks != 1 and (schedule != "interleaved" or stages == 1):
         raise InputError(
             f'several segments a stage are for the schedule "interleaved" of two stages or more, got {chunks} with '
             f'"{schedule}" of {stages}',
+            code="schedule.chunks-not-interleaved",
             chunks=chunks,
             schedule=schedule,
         )
@@ -202,4 +207,8 @@ def evaluation(stages: int, microbatches: int) -> Order:
 def _check_sizes(stages: int, microbatches: int) -> None:
     for name, value in (("stages", stages), ("microbatches", microbatches)):
         if value < 1:
-            raise InputError(f"a schedule needs at least one of its {name}, got {value}", **{name: value})
+            raise InputError(
+                f"a schedule needs at least one of its {name}, got {value}",
+                code="schedule.count-too-small",
+                **{name: value},
+            )

@@ -20,5 +20,9 @@ def segment_ops(graph: Graph, strategy: Strategy) -> tuple[tuple[Op, ...], ...]:
     known = {op.id: op for op in graph.ops}
     unknown = next((name for part in strategy.parts for name in part.ops if name not in known), None)
     if unknown is not None:
-        raise InputError(f"a part of the placement names {unknown!r}, which {graph.name} does not have", op=unknown)
+        raise InputError(
+            f"a part of the placement names {unknown!r}, which {graph.name} does not have",
+            code="parts.unknown-operation",
+            op=unknown,
+        )
     return tuple(tuple(known[name] for name in part.ops) for part in strategy.parts)

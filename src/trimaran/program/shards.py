@@ -113,11 +113,12 @@ def check_shards(graph: Graph, strategy: Strategy) -> None:
         raise InputError(
             f"shared tensors run eagerly, as torch.compile would break at each of their sums; got "
             f"execution={strategy.execution!r}",
+            code="shards.compiled",
             execution=strategy.execution,
         )
     if strategy.tp > 1 and not strategy.shards:
         reason = why_not(graph, strategy.tp) or "take those that find_shards names"
-        raise InputError(f"tp={strategy.tp} needs shards: {reason}", tp=strategy.tp)
+        raise InputError(f"tp={strategy.tp} needs shards: {reason}", code="shards.missing", tp=strategy.tp)
     if strategy.tp == 1 and strategy.shards and (strategy.dp == 1 or strategy.zero or strategy.sync != "all-reduce"):
         raise InputError(
             f"shards without tp are shared by replicas that exchange by all-reduce, got {strategy.name}: take dp > 1, "
@@ -130,26 +131,34 @@ def check_shards(graph: Graph, strategy: Strategy) -> None:
     wanted |= dict.fromkeys(stream.ops, "sequence")
     for shard in strategy.shards:
         if wanted.get(shard.op) != shard.style:
-            raise InputError(f"{shard.op} cannot be sharded by {shard.style}: {_reason(graph, shard)}", op=shard.op)
+            raise InputError(
+                f"{shard.op} cannot be sharded by {shard.style}: {_reason(graph, shard)}",
+                code="shards.incomplete-group",
+                op=shard.op,
+            )
     ranks = sharing_ranks(strategy)
     for region in regions:
         if strategy.tp == 1 and not region.samples:
             raise InputError(
                 f"replicas cannot share {region.name}: only layers over [samples, features] with nothing between them "
                 "that counts samples; use tp",
+                code="shards.not-for-replicas",
                 op=region.name,
             )
         if not region.fits(ranks):
             raise InputError(
                 f"{ranks} ranks cannot share {region.name}: its {region.units} heads or features do not divide by "
                 f"{ranks}",
+                code="shards.not-divisible",
                 op=region.name,
                 units=region.units,
                 ranks=ranks,
             )
         if not _is_agreed(graph, region, regions):
             raise InputError(
-                f"{region.name} shares its weight with another operation: shard both, or neither", op=region.name
+                f"{region.name} shares its weight with another operation: shard both, or neither",
+                code="shards.tied-weight",
+                op=region.name,
             )
     _check_segments(graph, strategy, regions)
 
@@ -185,7 +194,10 @@ def _check_stream(graph: Graph, strategy: Strategy, regions: tuple[Region, ...])
         return stream
     missing = next((name for name in stream.ops if name not in split), "")
     if missing:
-        raise InputError(f"sequences are split for all operations between regions, or for none: {missing} is missing")
+        raise InputError(
+            f"sequences are split for all operations between regions, or for none: {missing} is missing",
+            code="shards.partial-sequence",
+        )
     if strategy.tp == 1 or strategy.segments > 1 or len(regions) < len(graph.regions) or stream.length % strategy.tp:
         raise InputError(
             f"sequences are split where all regions of a whole network are sharded (pp=1) and tp divides the "
@@ -204,6 +216,7 @@ def _check_segments(graph: Graph, strategy: Strategy, regions: tuple[Region, ...
         if cut is not None:
             raise InputError(
                 f"{members[0]} and {cut} are sharded together and lie in different segments: cut elsewhere",
+                code="shards.split-across-segments",
                 ops=(members[0], cut),
             )
 

@@ -208,5 +208,9 @@ def _unquote(text: str, source: str, number: int) -> str:
 
 def _unexpected(source: str, number: int, expected: str, found: str) -> InputError:
     return InputError(
-        f'{source}, line {number}: expected {expected}, got "{found}"', source=source, line=number, expected=expected
+        f'{source}, line {number}: expected {expected}, got "{found}"',
+        code="program-text.unexpected",
+        source=source,
+        line=number,
+        expected=expected,
     )

@@ -117,6 +117,7 @@ def break_down(program: Program, timeline: Timeline, source: Source, *, at_once:
             raise InputError(
                 f"the timeline has a span of {name}, step {step}, which the program does not have: "
                 f"compare a timeline with the program that made it",
+                code="report.unknown-instruction",
                 instruction=name,
                 step=step,
             )

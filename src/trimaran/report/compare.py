@@ -137,6 +137,7 @@ def compare(
     if not steps:
         raise InputError(
             f"{len(measured.steps)} steps were measured and {warmup} of them are warm-up: run more steps than that",
+            code="report.only-warmup",
             steps=len(measured.steps),
             warmup=warmup,
         )
@@ -170,7 +171,9 @@ def _by_rank(predicted: Sequence[Breakdown], measured: Sequence[Breakdown]) -> t
         found = of_rank.get(expected.rank)
         if not found:
             raise InputError(
-                f"rank {expected.rank} is in the prediction and not in the measurement", rank=expected.rank
+                f"rank {expected.rank} is in the prediction and not in the measurement",
+                code="report.rank-missing",
+                rank=expected.rank,
             )
         figures = {
             name: Figure(
@@ -202,7 +205,9 @@ def _by_instruction(
     for instruction in program:
         name = instruction.id
         if name not in expected:
-            raise InputError(f"{name} has no span in the predicted timeline", instruction=name)
+            raise InputError(
+                f"{name} has no span in the predicted timeline", code="report.span-missing", instruction=name
+            )
         observed = found.get(name)
         figures[name] = Figure(predicted_s=median(expected[name]), measured_s=median(observed) if observed else None)
     return figures

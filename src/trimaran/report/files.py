@@ -194,7 +194,9 @@ def _unfinished(path: Path) -> Iterator[Path]:
     try:
         yield unfinished
     except OSError as error:
-        raise EnvironmentProblem(f"{path} cannot be written: {error.strerror}", path=str(path)) from error
+        raise EnvironmentProblem(
+            f"{path} cannot be written: {error.strerror}", code="report.unwritable", path=str(path)
+        ) from error
     finally:
         with contextlib.suppress(OSError):
             unfinished.unlink()

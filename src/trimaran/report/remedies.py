@@ -47,6 +47,7 @@ class Remedy:
         if not low <= self.predicted_gain <= high < 1:
             raise InputError(
                 f'remedy "{self.name}": expected low ≤ gain ≤ high < 1, got {low} ≤ {self.predicted_gain} ≤ {high}',
+                code="remedy.bad-range",
                 remedy=self.name,
             )
 

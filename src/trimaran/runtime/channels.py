@@ -256,6 +256,7 @@ def lost_peer(rank: int, what: str, error: RuntimeError | OSError) -> ExecutionE
     return ExecutionError(
         f"rank {rank} lost contact with another rank during {what}: {detail[-1] if detail else type(error).__name__}. "
         "See the logs of the other ranks for the cause",
+        code="rank.lost-peer",
         rank=rank,
         lost_peer=True,
     )

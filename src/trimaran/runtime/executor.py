@@ -374,7 +374,9 @@ class Executor:
             InputError: they were not asked for
         """
         if self._noise is None:
-            raise InputError("nobody noted the norms of gradients: make it with gradient_noise=1")
+            raise InputError(
+                "nobody noted the norms of gradients: make it with gradient_noise=1", code="gradient-noise.not-recorded"
+            )
         with in_contact(self._world.rank, "adding up the norms of gradients"):
             return self._noise.observations()
 

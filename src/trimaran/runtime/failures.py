@@ -118,7 +118,7 @@ def to_error(failure: Failure, log: Path, *, kept: bool) -> TrimaranError:
     if failure.exit_code is None:
         whole = f"The whole traceback is in {log}" if kept else f"{DEBUG}=1 shows the whole traceback"
         message = "\n".join([f"rank {failure.rank} raised {failure.text}", *failure.lines, whole])
-        return _with_trace(ExecutionError(message, rank=failure.rank, **named), failure)
+        return _with_trace(ExecutionError(message, code="rank.raised", rank=failure.rank, **named), failure)
     if failure.exit_code < 0:
         what = f"rank {failure.rank} was killed by {_signal_name(-failure.exit_code)}"
         if failure.exit_code == -signal.SIGKILL:
@@ -126,7 +126,7 @@ def to_error(failure: Failure, log: Path, *, kept: bool) -> TrimaranError:
     else:
         what = f"rank {failure.rank} ended with exit code {failure.exit_code} before its work was done"
     end = _end_of_log(log, kept=kept)
-    return ExecutionError(f"{what}. {end}", rank=failure.rank, exit_code=failure.exit_code, **named)
+    return ExecutionError(f"{what}. {end}", code="rank.died", rank=failure.rank, exit_code=failure.exit_code, **named)
 
 
 def _with_trace(error: TrimaranError, failure: Failure) -> TrimaranError:

@@ -57,6 +57,7 @@ def check_observable(strategy: Strategy, graph: Graph | None) -> None:
         raise InputError(
             f"the gradient noise scale cannot be seen under {strategy.name}: {reason}. Use data parallelism or a "
             "pipeline with whole gradients, with two replicas or two microbatches at least",
+            code="gradient-noise.strategy-unsupported",
             strategy=strategy.name,
         )
 

@@ -133,6 +133,7 @@ class LossSums:
             raise ExecutionError(
                 f"the loss of step {state.number} is {loss}, {where}: lower the learning rate, clip the gradients "
                 "(Job.clip_norm), or look at the data of this batch",
+                code="loss.not-finite",
                 step=state.number,
                 rank=rank,
                 loss=loss,

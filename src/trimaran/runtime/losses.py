@@ -97,7 +97,8 @@ def _scalar(value: Any, what: str) -> torch.Tensor:
     if not isinstance(value, torch.Tensor) or value.numel() != 1:
         raise InputError(
             f"{what} must be a scalar tensor, a mean over the samples of the batch, or (sum, weight); it is "
-            f"{_describe(value)}: reduce it, as in loss.mean()"
+            f"{_describe(value)}: reduce it, as in loss.mean()",
+            code="loss.not-reduced",
         )
     return value.reshape(())
 

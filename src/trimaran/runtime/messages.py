@@ -93,6 +93,7 @@ class MessageLayout:
                 f'tensor "{field.name}" has shape {tuple(tensor.shape)} in this run and {field.shape} in the captured '
                 "graph: a shape that depends on the data cannot cross a cut; plan again with other boundaries, or data "
                 "parallel",
+                code="message.other-shape",
                 tensor=field.name,
             )
         # Under autocast an operation may give another dtype than the one that was captured.
@@ -121,7 +122,9 @@ def size_at(size: int | str, batch: int) -> int:
         return _evaluate(ast.parse(size, mode="eval").body, batch)
     except (SyntaxError, KeyError):
         raise InputError(
-            f'a size of a tensor must be a number or an expression in B, got "{size}"', size=size
+            f'a size of a tensor must be a number or an expression in B, got "{size}"',
+            code="message.bad-size",
+            size=size,
         ) from None
 
 

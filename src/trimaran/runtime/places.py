@@ -65,6 +65,7 @@ def read_place(variables: Mapping[str, str]) -> Place | None:
         raise EnvironmentProblem(
             f"{place.started_by} says rank {place.rank} of {place.size}, local rank {place.local_rank} of "
             f"{place.local_size}: these cannot be; unset the variables or start the program again",
+            code="world.impossible-rank",
             rank=place.rank,
             size=place.size,
         )
@@ -113,4 +114,6 @@ def number(variables: Mapping[str, str], name: str, default: int | None = None) 
     try:
         return int(text or "")
     except ValueError:
-        raise EnvironmentProblem(f"the environment variable {name} must be a whole number, it is {text!r}") from None
+        raise EnvironmentProblem(
+            f"the environment variable {name} must be a whole number, it is {text!r}", code="world.bad-variable"
+        ) from None

@@ -144,7 +144,7 @@ def launch(
         ExecutionError: a rank raised something else or died, with the end of its log; the others have been ended
     """
     if ranks < 1:
-        raise InputError(f"at least one rank is needed, got {ranks}", ranks=ranks)
+        raise InputError(f"at least one rank is needed, got {ranks}", code="launch.no-rank", ranks=ranks)
     work = _pack(function, arguments)
     with _network(link, uplink, ranks) as seats:
         folder = tempfile.mkdtemp(prefix="trimaran-")
@@ -193,7 +193,8 @@ def _pack(function: Callable[..., Any], arguments: Sequence[Any]) -> bytes:
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise InputError(
             f"{function!r} and its arguments must be sent to other processes, and cannot be: {error}. Use a function "
-            "at the top level of a module, and plain values"
+            "at the top level of a module, and plain values",
+            code="launch.cannot-send",
         ) from error
 
 

@@ -91,7 +91,8 @@ class BucketReducer:
         if number < self._next:
             raise ExecutionError(
                 f"a parameter of shape {tuple(parameter.shape)} got a gradient twice in one backward, the second time "
-                "after it had been reduced: reentrant activation checkpointing does that; use use_reentrant=False"
+                "after it had been reduced: reentrant activation checkpointing does that; use use_reentrant=False",
+                code="reducer.gradient-twice",
             )
         if number == len(self._buckets):
             return

@@ -39,6 +39,7 @@ def check_world(strategy: Strategy, programs: Sequence[Program], world: World) -
         if len(program.ranks) != strategy.devices:
             raise InputError(
                 f"the strategy is for {strategy.devices} ranks, the program for {len(program.ranks)}: lower it again",
+                code="strategy.program-for-other-ranks",
                 strategy=strategy.devices,
                 program=len(program.ranks),
             )
@@ -48,6 +49,7 @@ def check_world(strategy: Strategy, programs: Sequence[Program], world: World) -
         raise InputError(
             f"the strategy is for {strategy.devices} ranks ({degrees}), this world has "
             f"{world.size}: start as many, or plan again for this world",
+            code="strategy.wrong-world-size",
             strategy=strategy.devices,
             world=world.size,
         )
@@ -92,7 +94,11 @@ def check_update(
     """
     found = update_obstacle(strategy, traits, precision=job.precision)
     if found:
-        raise InputError(f"{job.name!r} cannot train under {strategy.name}: {found}", strategy=strategy.name)
+        raise InputError(
+            f"{job.name!r} cannot train under {strategy.name}: {found}",
+            code="strategy.cannot-update",
+            strategy=strategy.name,
+        )
     if strategy.zero or strategy.pp > 1 or strategy.shards or (strategy.sync == "p2p" and strategy.dp > 1):
         # Others may take the place of these parameters, so that nothing may depend on which they are. Asked of the
         # whole model, so that all ranks find the same.
@@ -102,10 +108,14 @@ def check_update(
                 f"{job.name!r} cannot train under {strategy.name}, where a rank updates some parameters, or shards: "
                 f"its optimizer knows them by identity or values, as {found}. Tell them by name (named_parameters() of "
                 'the argument of Job.optimizer), or use replicas that update everything (sync="all-reduce", zero=0)',
+                code="strategy.parameters-by-identity",
                 strategy=strategy.name,
             )
     if gradient_noise and job.precision == "fp16":
-        raise InputError("the gradient noise scale cannot be seen in fp16, where losses are scaled: use bf16 or fp32")
+        raise InputError(
+            "the gradient noise scale cannot be seen in fp16, where losses are scaled: use bf16 or fp32",
+            code="gradient-noise.fp16",
+        )
 
 
 def make_updater(job: Job, strategy: Strategy, part: Part, model: nn.Module, traits: OptimizerTraits) -> Updater:
@@ -242,13 +252,15 @@ def check_use(job: Job, strategy: Strategy, use: ParameterUse) -> None:
     if is_divided(strategy):
         raise InputError(
             f"which parameters of {job.name!r} get a gradient depends on the data, and what is cut into parts runs all "
-            "of them: use data parallelism (pp=1, tp=1)"
+            "of them: use data parallelism (pp=1, tp=1)",
+            code="unused-parameters.pipeline",
         )
     if strategy.zero > 1 and strategy.units:
         raise InputError(
             f"which parameters of {job.name!r} get a gradient depends on the data, so a unit such as "
             f"{strategy.units[0]!r} may be called on one replica and not on another, which would wait for it: shard "
             "the model as a whole (units=()), or take zero=1",
+            code="unused-parameters.sharded-units",
             units=strategy.units,
         )
 

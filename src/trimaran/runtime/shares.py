@@ -74,6 +74,7 @@ def cut_batch(batch: Any, sizes: Sequence[int], *, known: bool = False) -> list[
             f"this batch cannot be cut into {len(used)} microbatches: it holds something else than tensors whose first "
             "dim counts its samples. Let the feed make each microbatch by itself, with "
             "`for share in session.feed.shares(): session.step(share)`; or take a plan with one microbatch",
+            code="share.cannot-split",
             microbatches=len(used),
         )
     ends = [sum(sizes[: number + 1]) for number in range(len(sizes))]
@@ -89,11 +90,13 @@ def _check_visible(batch: Any, expected: int) -> None:
         raise InputError(
             f"this rank's share of the global batch must have {expected} samples, and it cannot be seen how many the "
             f"batch has ({error.message}): {advice}",
+            code="share.size-unknown",
             expected=expected,
         ) from error
     if samples != expected:
         raise InputError(
             f"this rank's share of the global batch must have {expected} samples, the batch has {samples}: {advice}",
+            code="share.wrong-size",
             samples=samples,
             expected=expected,
         )

@@ -84,17 +84,21 @@ def _sequential(model: nn.Module, split: Split) -> nn.Sequential:
     try:
         parent = model.get_submodule(split.parent)
     except AttributeError as error:
-        raise InputError(f"the model has no module {split.parent!r}: {error}", module=split.parent) from None
+        raise InputError(
+            f"the model has no module {split.parent!r}: {error}", code="split.no-such-module", module=split.parent
+        ) from None
     if type(parent).forward is not nn.Sequential.forward or not isinstance(parent, nn.Sequential):
         raise InputError(
             f"{split.parent or 'the model'} is a {type(parent).__name__}: only children of a plain nn.Sequential run "
             "one after the other, and can be run in parts",
+            code="split.not-sequential",
             module=split.parent,
         )
     if not 0 <= split.first <= split.last < len(parent) or split.parts < 2:
         raise InputError(
             f"{split.name} makes no sense: {split.parent!r} has children 0 to {len(parent) - 1}, and parts must be at "
             "least 2",
+            code="split.bad-range",
             module=split.parent,
         )
     for name, module in parent[split.first : split.last + 1].named_modules():
@@ -102,6 +106,7 @@ def _sequential(model: nn.Module, split: Split) -> nn.Sequential:
             raise InputError(
                 f"{split.name}: {name} is a {type(module).__name__}, which looks at the whole batch or draws random "
                 "numbers, so that parts of the batch would give another result",
+                code="split.depends-on-batch",
                 module=f"{split.parent}.{name}",
             )
     return parent

@@ -55,6 +55,7 @@ def wired_nodes(link: Link, uplink: Uplink, *, ranks: int) -> Iterator[tuple[Sea
     if uplink.nodes < 2 or ranks % uplink.nodes:
         raise InputError(
             f"{ranks} ranks cannot be dealt to {uplink.nodes} nodes: give two nodes or more, and ranks that divide",
+            code="uplink.uneven-ranks",
             ranks=ranks,
             nodes=uplink.nodes,
         )

@@ -111,11 +111,16 @@ def check_link(link: Link, ranks: int) -> None:
         raise InputError(
             f"a link needs a positive, finite rate and no negative latency, got {link.bytes_per_s} bytes/s and "
             f"{link.latency_s} s",
+            code="link-limit.bad-rate",
             bytes_per_s=link.bytes_per_s,
             latency_s=link.latency_s,
         )
     if ranks > _MOST_RANKS:
-        raise InputError(f"links can be held for up to {_MOST_RANKS} local ranks, got {ranks}", ranks=ranks)
+        raise InputError(
+            f"links can be held for up to {_MOST_RANKS} local ranks, got {ranks}",
+            code="link-limit.too-many-ranks",
+            ranks=ranks,
+        )
 
 
 def find_tool(name: str) -> str:
@@ -129,6 +134,7 @@ def find_tool(name: str) -> str:
         raise EnvironmentProblem(
             f"links between local ranks are held to a rate by `{name}`, which is not here: install iproute2, or leave "
             "the link out",
+            code="link-limit.missing-tool",
             tool=name,
         )
     return found
@@ -177,6 +183,7 @@ def _batch(name: str, path: str, lines: Sequence[str]) -> None:
     raise EnvironmentProblem(
         f"links between local ranks cannot be held to a rate here. `{name}` was told {told!r}, and said: "
         f"{said} It needs the capability NET_ADMIN and {what}",
+        code="link-limit.tool-failed",
         tool=name,
         said=said,
     )

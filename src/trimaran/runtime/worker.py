@@ -136,7 +136,7 @@ def _send_failure(parent: _Parent, rank: int, error: Exception) -> None:
         parent.send("failure", failure)
     except (pickle.PicklingError, AttributeError, TypeError):
         # A figure of the error cannot be sent; its message can.
-        plain = None if failure.error is None else type(failure.error)(failure.error.message)
+        plain = None if failure.error is None else type(failure.error)(failure.error.message, code=failure.error.code)
         parent.send("failure", replace(failure, error=plain))
 
 

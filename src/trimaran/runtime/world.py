@@ -182,6 +182,7 @@ def choose_device(choice: DeviceChoice, *, local_rank: int = 0, local_size: int 
         raise EnvironmentProblem(
             f"{local_size} ranks on this machine need {local_size} GPUs, torch sees {gpus}: "
             "start fewer ranks, or choose the CPU",
+            code="world.too-few-gpus",
             ranks=local_size,
             gpus=gpus,
         )
@@ -211,7 +212,8 @@ def _meeting_point(variables: Mapping[str, str], place: Place, timeout_s: float)
         if address is None or port is None:
             raise EnvironmentProblem(
                 f"RANK says rank {place.rank} of {place.size}, but MASTER_ADDR or MASTER_PORT is not set: start the "
-                "program with torchrun, or set both to an address and a free port of rank 0's machine"
+                "program with torchrun, or set both to an address and a free port of rank 0's machine",
+                code="world.no-master",
             )
         return None
     from torch.distributed import TCPStore  # type: ignore[attr-defined]

@@ -123,7 +123,8 @@ class Callbacks:
         if not self.running:
             raise InputError(
                 "session.stop() is for Job.on_step and Job.on_epoch, after which all ranks agree on it: in a loop of "
-                "your own leave the loop, on every rank"
+                "your own leave the loop, on every rank",
+                code="session.stop-outside-callback",
             )
         self._stop = True
 
@@ -171,7 +172,8 @@ class Callbacks:
         changed = [name for name, one in named if before.get(id(one), one.requires_grad) != one.requires_grad]
         raise InputError(
             f"requires_grad of {_named(changed)} was changed between steps: change it in Job.on_step or Job.on_epoch, "
-            "after which all ranks take it over"
+            "after which all ranks take it over",
+            code="session.requires-grad-changed",
         )
 
     def _accept(self) -> None:

@@ -139,6 +139,7 @@ def _path(location: str) -> Path:
     if not path.is_file():
         raise InputError(
             f"no configuration {path}: give the path of a config.json on this machine; nothing is downloaded",
+            code="configuration.missing-file",
             path=str(path),
         )
     return path
@@ -150,7 +151,8 @@ def _transformers() -> Any:
     except ImportError as error:
         raise EnvironmentProblem(
             "a Hugging Face configuration needs the package transformers, which is not installed: install it, or take "
-            "another job"
+            "another job",
+            code="configuration.needs-transformers",
         ) from error
 
 
@@ -158,10 +160,12 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise InputError(f"{path} is not JSON: {error}", path=str(path)) from error
+        raise InputError(f"{path} is not JSON: {error}", code="configuration.not-json", path=str(path)) from error
     if not isinstance(values, dict) or not isinstance(values.get("model_type"), str):
         raise InputError(
-            f'{path} has no "model_type", so it is no configuration of a Hugging Face model', path=str(path)
+            f'{path} has no "model_type", so it is no configuration of a Hugging Face model',
+            code="configuration.no-model-type",
+            path=str(path),
         )
     return values
 
@@ -174,13 +178,16 @@ def _config(values: dict[str, Any], path: Path, transformers: Any) -> Any:
         raise InputError(
             f'{path}: transformers {transformers.__version__} has no model type "{kind}"; a model whose code comes '
             "with its weights needs a job file: file.py:factory",
+            code="configuration.unknown-model-type",
             model_type=kind,
         ) from None
     try:
         config = config_class.from_dict(values)
     # Each kind of model checks its own figures, with errors of its own.
     except Exception as error:
-        raise InputError(f"{path}: {' '.join(str(error).split())}", path=str(path)) from error
+        raise InputError(
+            f"{path}: {' '.join(str(error).split())}", code="configuration.rejected", path=str(path)
+        ) from error
     config.use_cache = False
     return config
 
@@ -197,6 +204,7 @@ def _task(config: Any, path: Path, transformers: Any) -> str:
     raise InputError(
         f"{path}: {said}: synthetic data are made for {', '.join(_TASKS)} models only; write a job file instead, "
         "file.py:factory",
+        code="configuration.unsupported-architecture",
         architectures=names,
     )
 
@@ -208,11 +216,15 @@ def _sequence(config: Any, options: str, reference: str) -> int:
         return min(LONGEST, 1 << (int(positions).bit_length() - 1))
     name, _, value = options.partition("=")
     if name != "sequence" or not value.isdecimal() or int(value) < 1:
-        raise InputError(f'"{reference}": the option is sequence=N, tokens of a window, not "{options}"')
+        raise InputError(
+            f'"{reference}": the option is sequence=N, tokens of a window, not "{options}"',
+            code="configuration.bad-option",
+        )
     if int(value) > positions:
         raise InputError(
             f'"{reference}": the model has positions for {positions} tokens, not for {value}: take fewer, or raise '
             "max_position_embeddings in the file",
+            code="configuration.window-too-long",
             sequence=int(value),
             positions=positions,
         )

@@ -71,6 +71,7 @@ def explain_division(
         raise InputError(
             f"--what-if {what_if[0]}: {reference} on {request.cluster} is planned by closed forms, which are asked "
             "again instead: with other --memory, --devices, --batch or another --cluster",
+            code="explain.division-what-if",
             what_if=what_if[0],
         )
     kinds = [read_kind(name) for name in why_not]

@@ -126,7 +126,10 @@ def as_planned_there(plan: Plan, request: ClusterRequest) -> ClusterRequest:
         InputError: a choice of batches, which the plan has made
     """
     if request.asks_for_outlook:
-        raise InputError("--curve and --objective time or cost choose a batch, and the plan has one: leave them out")
+        raise InputError(
+            "--curve and --objective time or cost choose a batch, and the plan has one: leave them out",
+            code="explain.curve-and-plan",
+        )
     premises = plan.premises
     return replace(
         request,
@@ -180,6 +183,7 @@ def _score(
         raise InfeasibleError(
             f"{path} has {strategy.name}, which does not fit {request.cluster}: {lack}; give devices more (--memory), "
             "or plan again",
+            code="explain.plan-does-not-fit",
             path=str(path),
         )
     return chosen, traces

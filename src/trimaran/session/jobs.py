@@ -160,7 +160,7 @@ def resolve(reference: str) -> Job:
         return configured_job(reference)
     path, colon, _ = reference.rpartition(":")
     if not colon or not path.endswith(".py"):
-        raise InputError(_unknown(reference), reference=reference)
+        raise InputError(_unknown(reference), code="job.unknown", reference=reference)
     return _call(load_function(reference), reference)
 
 
@@ -185,8 +185,11 @@ def _call(factory: Callable[..., object], reference: str) -> Job:
     except Exception as error:
         path = Path(reference.rpartition(":")[0]).resolve()
         raise InputError(
-            "\n".join([f"{line_of(error, path)}: {reference} raised {summary_of(error)}", *user_lines(error)])
+            "\n".join([f"{line_of(error, path)}: {reference} raised {summary_of(error)}", *user_lines(error)]),
+            code="job.factory-fails",
         ) from error
     if not isinstance(job, Job):
-        raise InputError(f"{reference} must return a trimaran.Job, it returned {type(job).__name__}")
+        raise InputError(
+            f"{reference} must return a trimaran.Job, it returned {type(job).__name__}", code="job.not-a-job"
+        )
     return job

@@ -123,6 +123,7 @@ def _check_kind(plan: Plan, cluster: Cluster) -> None:
         raise InputError(
             f"the plan for {plan.job!r} was made for {len(plan.premises.devices)} × {wanted}, and this machine has "
             "none: use it there, look at it with --cluster and the name of its machine, or plan again for what is here",
+            code="plan.other-device",
             device=wanted,
         )
 
@@ -140,7 +141,8 @@ def _memory_to_use(plan: Plan, cluster: Cluster, request: PlanRequest) -> list[i
     if len(then) != len(devices):
         raise InputError(
             f"premises.memory_bytes of the plan for {plan.job!r} has {len(then)} entries for {len(devices)} devices: "
-            "plan again, or give one for each"
+            "plan again, or give one for each",
+            code="plan.wrong-budget-count",
         )
     return [min(have, had) for have, had in zip(here, then, strict=False)]
 

@@ -110,7 +110,11 @@ def _vision_transformer(reference: NetworkReference) -> SyntheticTask:
     pixels = reference.number("image", _PIXELS)
     size = VIT_SIZES[reference.name.removeprefix("vit-")]
     if pixels % size.patch:
-        raise InputError(f"{reference}: images must divide into patches of {size.patch} pixels", image=pixels)
+        raise InputError(
+            f"{reference}: images must divide into patches of {size.patch} pixels",
+            code="network.image-not-divisible",
+            image=pixels,
+        )
     model = functools.partial(VisionTransformer, dataclasses.replace(size, image=pixels))
     return _classifier(model, 64, optimizer=adamw)(reference)
 

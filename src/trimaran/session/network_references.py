@@ -103,7 +103,9 @@ def parse_network(reference: str) -> NetworkReference | None:
     sizes = [part for part in parts if "=" not in part and part]
     pairs = [part for part in parts if "=" in part]
     if len(sizes) > 1:
-        raise InputError(f'"{reference}" names two sizes, {sizes[0]} and {sizes[1]}: name one', sizes=sizes)
+        raise InputError(
+            f'"{reference}" names two sizes, {sizes[0]} and {sizes[1]}: name one', code="network.two-sizes", sizes=sizes
+        )
     size = _size(name, sizes[0] if sizes else "", reference)
     return NetworkReference(name=name, size=size, options=dict(_option(name, pair, reference) for pair in pairs))
 
@@ -165,14 +167,14 @@ def _size(name: str, size: str, reference: str) -> str:
         try:
             return size_name(name, size)
         except InputError as error:
-            raise InputError(f'"{reference}": {error.message}', **error.figures) from None
+            raise InputError(f'"{reference}": {error.message}', code=error.code, **error.figures) from None
     known = sizes_of(name)
     if not size:
         return _usual_size(name)
     if size in known:
         return size
     told = f"{name} has the sizes {', '.join(known)}" if known else f"{name} has one size"
-    raise InputError(f'"{reference}": no size "{size}"; {told}', size=size)
+    raise InputError(f'"{reference}": no size "{size}"; {told}', code="network.unknown-size", size=size)
 
 
 def _option(name: str, pair: str, reference: str) -> tuple[str, str]:
@@ -182,10 +184,20 @@ def _option(name: str, pair: str, reference: str) -> tuple[str, str]:
         near = difflib.get_close_matches(option, known, n=1)
         hint = f'; did you mean "{near[0]}"?' if near else ";"
         told = f"{name} has {', '.join(known)}" if known else f"{name} has none"
-        raise InputError(f'"{reference}": no option "{option}"{hint} {told}', option=option)
+        raise InputError(
+            f'"{reference}": no option "{option}"{hint} {told}', code="network.unknown-option", option=option
+        )
     words = _WORDS.get(option)
     if words is None and not (value.isdecimal() and int(value) >= 1):
-        raise InputError(f'"{reference}": {option} must be a whole number from 1 on, not "{value}"', value=value)
+        raise InputError(
+            f'"{reference}": {option} must be a whole number from 1 on, not "{value}"',
+            code="network.not-a-count",
+            value=value,
+        )
     if words is not None and value not in words:
-        raise InputError(f'"{reference}": {option} must be {" or ".join(words)}, not "{value}"', value=value)
+        raise InputError(
+            f'"{reference}": {option} must be {" or ".join(words)}, not "{value}"',
+            code="network.unknown-value",
+            value=value,
+        )
     return option, value

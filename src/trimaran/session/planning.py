@@ -56,6 +56,7 @@ def obtain_plan(
         raise InputError(
             f"{', '.join(decided)}: for a new plan, and {path} is made already: leave --plan or that out, or make the "
             "plan with it (`trimaran plan … -o`)",
+            code="plan.option-needs-new-plan",
             path=str(path),
         )
     return load_plan(path, source, request, progress=progress)

@@ -49,7 +49,8 @@ def follow_recipe(job: Job, recipe: Recipe) -> Job:
         if now is None:
             raise InputError(
                 f"the recipe warms up over {recipe.warmup_epochs:g} epochs and does not say how many samples an epoch "
-                "has: give samples_per_epoch in the recipe of the curve, or warmup_epochs = 0"
+                "has: give samples_per_epoch in the recipe of the curve, or warmup_epochs = 0",
+                code="recipe.needs-samples-per-epoch",
             )
         warmup = recipe.warmup_epochs * now
 
@@ -89,7 +90,8 @@ def rates_of(job: Job, recipe: Recipe, optimizer: "Optimizer") -> Iterator[float
                     return
                 except Exception as error:
                     raise InputError(
-                        f"the job's schedule {followed.lr_schedule} failed in step(): {type(error).__name__}: {error}"
+                        f"the job's schedule {followed.lr_schedule} failed in step(): {type(error).__name__}: {error}",
+                        code="recipe.schedule-fails",
                     ) from error
 
 
@@ -116,12 +118,14 @@ def rate_factor(rule: str, ratio: float) -> float:
         raise
     except Exception as error:  # noqa: BLE001 it is the user's function
         raise InputError(
-            f"the rule {rule} failed at {ratio:g} times the batch: {type(error).__name__}: {error}"
+            f"the rule {rule} failed at {ratio:g} times the batch: {type(error).__name__}: {error}",
+            code="recipe.rule-fails",
         ) from None
     if not (math.isfinite(factor) and factor > 0):
         raise InputError(
             f"the rule {rule} gave {given!r} for {ratio:g} times the batch: it must be a positive number, what to "
             "multiply the learning rate by",
+            code="recipe.bad-factor",
             rule=rule,
             ratio=ratio,
         )

@@ -91,9 +91,15 @@ class RunDirectory:
         """Note that the run has finished, with its results."""
         self._note(self._noted() | {"status": "finished", "finished_at": _now()} | dict(summary))
 
-    def fail(self, reason: str) -> None:
-        """Note that the run has failed, and why."""
-        self._note(self._noted() | {"status": "failed", "finished_at": _now(), "reason": reason})
+    def fail(self, reason: str, *, code: str | None = None) -> None:
+        """Note that the run has failed, and why.
+
+        Args:
+            reason: for people
+            code: of the error; None: a person interrupted the run
+        """
+        failed = {"status": "failed", "finished_at": _now(), "reason": reason}
+        self._note(self._noted() | failed | ({} if code is None else {"code": code}))
 
     def add_metrics(self, row: Mapping[str, object]) -> None:
         """Append the figures of an epoch."""

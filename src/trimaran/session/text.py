@@ -31,7 +31,8 @@ def read_text() -> str:
     except ImportError as error:
         raise EnvironmentProblem(
             "this Python has no pydoc_data.topics, the text of the built-in language models: "
-            "install the whole standard library, or take another job"
+            "install the whole standard library, or take another job",
+            code="text.no-topics",
         ) from error
     return "\n".join(topics[name] for name in sorted(topics))
 

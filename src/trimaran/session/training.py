@@ -118,7 +118,7 @@ def train_planned(
         )
         trained = _conclude(planned, run, results[0])
     except TrimaranError as error:
-        run.fail(error.message)
+        run.fail(error.message, code=error.code)
         error.add_note(f"run directory: {run.path}")
         raise
     except KeyboardInterrupt:

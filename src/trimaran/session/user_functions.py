@@ -27,7 +27,7 @@ def load_function(reference: str) -> Callable[..., object]:
     """
     path, colon, name = reference.rpartition(":")
     if not colon or not path.endswith(".py"):
-        raise InputError(f'"{reference}" is no "file.py:function"', reference=reference)
+        raise InputError(f'"{reference}" is no "file.py:function"', code="user-function.malformed", reference=reference)
     return _function(_load(Path(path)), name, path)
 
 
@@ -46,7 +46,7 @@ def summary_of(error: Exception) -> str:
 @functools.cache
 def _load(path: Path) -> ModuleType:
     if not path.is_file():
-        raise InputError(f"no file {path}", path=str(path))
+        raise InputError(f"no file {path}", code="user-function.missing-file", path=str(path))
     path = path.resolve()
     name = f"trimaran_user_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
@@ -62,10 +62,13 @@ def _load(path: Path) -> ModuleType:
         raise
     except SyntaxError as error:
         text = (error.text or "").rstrip()
-        raise InputError(f"{path}:{error.lineno}: syntax error: {error.msg}\n    {text.strip()}") from None
+        raise InputError(
+            f"{path}:{error.lineno}: syntax error: {error.msg}\n    {text.strip()}", code="user-function.syntax-error"
+        ) from None
     except Exception as error:
         raise InputError(
-            "\n".join([f"{line_of(error, path)}: the file raised {summary_of(error)}", *user_lines(error)])
+            "\n".join([f"{line_of(error, path)}: the file raised {summary_of(error)}", *user_lines(error)]),
+            code="user-function.file-raises",
         ) from error
     finally:
         sys.path.remove(str(path.parent))
@@ -79,4 +82,4 @@ def _function(module: ModuleType, name: str, path: str) -> Callable[..., object]
     names = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
     near = difflib.get_close_matches(name, names, n=1)
     hint = f'; did you mean "{near[0]}"?' if near else f"; it has {', '.join(names) or 'no functions'}"
-    raise InputError(f'{path} has no function "{name}"{hint}', path=path, function=name)
+    raise InputError(f'{path} has no function "{name}"{hint}', code="user-function.missing", path=path, function=name)

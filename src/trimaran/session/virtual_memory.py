@@ -107,16 +107,23 @@ class VirtualMemory:
             ExecutionError: it was not entered yet
         """
         if self._machine is None:
-            raise ExecutionError("nothing to report yet: enter the context first, as in `with virtual_memory(...):`")
+            raise ExecutionError(
+                "nothing to report yet: enter the context first, as in `with virtual_memory(...):`",
+                code="virtual-memory.not-entered",
+            )
         return self._machine.report()
 
     def __enter__(self) -> Self:
         if self._machine is not None:
-            raise InputError("this context was entered before: make a new one with virtual_memory(...)")
+            raise InputError(
+                "this context was entered before: make a new one with virtual_memory(...)",
+                code="virtual-memory.entered-before",
+            )
         if not _entered.acquire(blocking=False):
             raise InputError(
                 "virtual_memory is entered already in this process: one context spans all that trains, so leave the "
-                "outer one first"
+                "outer one first",
+                code="virtual-memory.nested",
             )
         try:
             self._thread = threading.get_ident()
@@ -131,7 +138,10 @@ class VirtualMemory:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if threading.get_ident() != self._thread:
-            raise ExecutionError("leave virtual_memory in the thread that entered it: its hooks belong to that thread")
+            raise ExecutionError(
+                "leave virtual_memory in the thread that entered it: its hooks belong to that thread",
+                code="virtual-memory.other-thread",
+            )
         if error is not None and _refuses_hooks(trace):
             error.add_note(
                 "virtual_memory has hooks of saved tensors on the whole loop, and this call refuses any: run "

@@ -35,5 +35,6 @@ def deadlock(tasks: Tasks) -> InputError:
         "the program deadlocks: "
         + ", ".join(f"{name} waits for {other}" for name, other in zip(names, [*names[1:], names[0]], strict=True))
         + "; list sends, receives and collectives in an order that lets one of these go first",
+        code="program.deadlock",
         circle=tuple(names),
     )

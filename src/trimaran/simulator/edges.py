@@ -26,7 +26,11 @@ def connect(tasks: Tasks, program: Program, costs: ProgramCosts, second_of: Mapp
     position_of = {identifier: position for position, identifier in enumerate(tasks.identifiers)}
     if len(position_of) < len(tasks.identifiers):
         twice = next(name for position, name in enumerate(tasks.identifiers) if position_of[name] != position)
-        raise InputError(f"{twice} is there twice: ids are unique within a program", instruction=twice)
+        raise InputError(
+            f"{twice} is there twice: ids are unique within a program",
+            code="simulator.instruction-twice",
+            instruction=twice,
+        )
     places = split(tasks, program, costs, position_of)
     # Turns wait for the first of two sums, all else for the second.
     tasks.number = [second_of.get(task, task) for task in tasks.number]
@@ -167,6 +171,7 @@ def _wait_for_named(
         if prerequisite not in position_of:
             raise InputError(
                 f'{instruction.id} is after "{name}", which rank {instruction.rank} does not have',
+                code="simulator.unknown-predecessor",
                 instruction=instruction.id,
                 after=name,
             )

@@ -81,13 +81,16 @@ def _check(machine: Machine, *, devices: int, nodes: int, sync: Sync) -> None:
             f'{max(1, machine.nodes)} x "{machine.node.name}" have '
             f"{format_count(machine.devices, 'device')}; "
             f"got {format_count(devices, 'device')} in {format_count(nodes, 'node')}",
+            code="exchange.wrong-device-count",
             devices=devices,
             nodes=nodes,
             machine=machine.node.name,
         )
     if sync == "p2p" and nodes > 1:
         raise InputError(
-            'copies between devices ("p2p") stay within one node; take "nccl" or "server" for several', nodes=nodes
+            'copies between devices ("p2p") stay within one node; take "nccl" or "server" for several',
+            code="exchange.copies-across-nodes",
+            nodes=nodes,
         )
 
 

@@ -48,7 +48,8 @@ def simulate_memory(trace: StepTrace, plan: MemoryPlan, costs: MemoryCosts) -> M
     if len(costs.durations_s) != trace.length:
         raise InputError(
             f"the costs have {len(costs.durations_s)} durations, the trace {trace.length} moments: "
-            f"price the trace that is simulated"
+            f"price the trace that is simulated",
+            code="memory-simulation.other-trace",
         )
     lives(trace, plan)
     clock = _Clock(trace, plan, costs)

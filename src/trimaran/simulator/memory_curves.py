@@ -57,6 +57,7 @@ def live_bytes(
                 raise InputError(
                     f"{identifier} frees {-change} bytes at {time_s} s and leaves {live} on rank {rank}: "
                     f"ProgramCosts.memory must not let more die than lives",
+                    code="simulator.frees-too-much",
                     instruction=identifier,
                     rank=rank,
                 )

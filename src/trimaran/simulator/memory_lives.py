@@ -87,16 +87,33 @@ def _steps_by_storage(trace: StepTrace, plan: MemoryPlan) -> _Places:
     last = -1
     for place, step in enumerate(plan.steps):
         if not (0 <= step.moment < trace.length and isinstance(trace.events[step.moment], Tick)):
-            raise _wrong(step, f"moment {step.moment} is no tick of the trace", "steps happen at packs and unpacks")
+            raise _wrong(
+                step,
+                f"moment {step.moment} is no tick of the trace",
+                "steps happen at packs and unpacks",
+                code="memory-step.no-tick",
+            )
         if step.moment < last:
-            raise _wrong(step, f"it comes after a step at moment {last}", "order the steps by moment")
+            raise _wrong(
+                step,
+                f"it comes after a step at moment {last}",
+                "order the steps by moment",
+                code="memory-step.not-in-order",
+            )
         last = step.moment
         mine = at.get(step.storage)
         if mine is None or step.kind not in _NEEDED[plan.of(step.storage)]:
             decision = plan.of(step.storage)
-            raise _wrong(step, f"the decision for storage {step.storage} is {decision}", "leave the step out")
+            raise _wrong(
+                step,
+                f"the decision for storage {step.storage} is {decision}",
+                "leave the step out",
+                code="memory-step.not-decided",
+            )
         if step.kind in mine:
-            raise _wrong(step, "the storage has such a step already", "one of each kind is enough")
+            raise _wrong(
+                step, "the storage has such a step already", "one of each kind is enough", code="memory-step.twice"
+            )
         mine[step.kind] = (place, step.moment)
     for number, mine in at.items():
         _check_order(trace, plan, number, mine)
@@ -112,6 +129,7 @@ def _check_order(trace: StepTrace, plan: MemoryPlan, number: int, mine: Mapping[
         raise InputError(
             f"plan {plan.policy}: storage {number} ({storage.role}, {storage.nbytes} bytes) cannot be moved: "
             f"only activations and inputs that are packed at one version and unpacked can; keep it",
+            code="memory-step.must-stay",
             storage=number,
         )
     needed = _NEEDED[decision]
@@ -119,6 +137,7 @@ def _check_order(trace: StepTrace, plan: MemoryPlan, number: int, mine: Mapping[
     if missing:
         raise InputError(
             f"plan {plan.policy}: storage {number} is to {decision}, but has no {', '.join(missing)} step",
+            code="memory-step.missing",
             storage=number,
         )
     for earlier, later in pairwise(needed):
@@ -126,12 +145,14 @@ def _check_order(trace: StepTrace, plan: MemoryPlan, number: int, mine: Mapping[
             raise InputError(
                 f"plan {plan.policy}: {later} of storage {number} (moment {mine[later][1]}) comes before its "
                 f"{earlier} (moment {mine[earlier][1]}): {' then '.join(needed)} is the order",
+                code="memory-step.wrong-order",
                 storage=number,
             )
     if mine[needed[0]][1] < storage.packs[-1]:
         raise InputError(
             f"plan {plan.policy}: {needed[0]} of storage {number} at moment {mine[needed[0]][1]} is before its last "
             f"pack at {storage.packs[-1]}: it may still be written; do it there or later",
+            code="memory-step.before-last-write",
             storage=number,
         )
 
@@ -142,6 +163,7 @@ def _check_uses(trace: StepTrace, plan: MemoryPlan, storage: TraceStorage, gone:
             raise InputError(
                 f"plan {plan.policy}: storage {storage.number} is unpacked at moment {moment}, between its DEL at "
                 f"{gone} and its return at {back}: bring it back at {moment} or before",
+                code="memory-step.absent-when-needed",
                 storage=storage.number,
                 moment=moment,
             )
@@ -155,9 +177,19 @@ def _last_reads(trace: StepTrace, plan: MemoryPlan, at: _Places) -> dict[int, in
             continue
         recipe = plan.recipes.get(step.storage)
         if recipe is None or recipe.storage != step.storage or not recipe.ops:
-            raise _wrong(step, f"storage {step.storage} has no recipe", "give MemoryPlan.recipes one")
+            raise _wrong(
+                step,
+                f"storage {step.storage} has no recipe",
+                "give MemoryPlan.recipes one",
+                code="memory-step.no-recipe",
+            )
         if max(recipe.ops) >= step.moment or min(recipe.ops) < 0:
-            raise _wrong(step, f"its recipe has operations at {recipe.ops}", "they must lie before the step")
+            raise _wrong(
+                step,
+                f"its recipe has operations at {recipe.ops}",
+                "they must lie before the step",
+                code="memory-step.recipe-too-late",
+            )
         for source in recipe.sources:
             _check_source(trace, plan, at, place, step, source)
             early = source in at and place < at[source][Kind.RELEASE][0]
@@ -176,16 +208,22 @@ def _check_source(trace: StepTrace, plan: MemoryPlan, at: _Places, place: int, s
                 f"its recipe reads storage {source}, which is away from moment {mine[Kind.RELEASE][1]} "
                 f"to {mine[_return(plan, source)][1]}",
                 "bring the source back first",
+                code="memory-step.source-away",
             )
         return
     held = storage.movable and storage.packs[0] <= step.moment
     outside = storage.role in _OUTSIDE and storage.birth < step.moment < storage.outside_end
     if not held and not outside:
-        raise _wrong(step, f"its recipe reads storage {source}, which nothing holds by then", "choose another recipe")
+        raise _wrong(
+            step,
+            f"its recipe reads storage {source}, which nothing holds by then",
+            "choose another recipe",
+            code="memory-step.source-not-held",
+        )
 
 
-def _wrong(step: MemoryStep, what: str, remedy: str) -> InputError:
-    return InputError(f"step {step.token}: {what}; {remedy}", step=step.token)
+def _wrong(step: MemoryStep, what: str, remedy: str, *, code: str) -> InputError:
+    return InputError(f"step {step.token}: {what}; {remedy}", code=code, step=step.token)
 
 
 def check_recipe(trace: StepTrace, recipe: Recipe) -> None:

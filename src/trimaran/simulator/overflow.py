@@ -60,6 +60,7 @@ def _overflow(
         f"the program does not fit: {last.id} takes rank {rank} to {format_bytes(peak)}, and its device has "
         f"{format_bytes(limit)}. There are\n" + "\n".join(lines) + f"\n{draw_grid(program, [Spot(rank, position)])}\n"
         "Take fewer microbatches at once, smaller ones, or a division over more devices.",
+        code="simulator.out-of-memory",
         rank=rank,
         peak_bytes=peak,
         memory_bytes=limit,

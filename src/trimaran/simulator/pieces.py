@@ -48,6 +48,7 @@ def no_place(fraction: float | None, name: str, waiting: str) -> InputError:
     return InputError(
         f"{waiting} waits for the mark {name}, whose place in ProgramCosts.marks is {fraction}: "
         f"expected a fraction of the instruction between 0 and 1",
+        code="simulator.mark-without-place",
         mark=name,
         fraction=fraction,
     )

@@ -35,7 +35,9 @@ class Resources:
 
     def __init__(self, *, ranks: int, links: int, interference: Interference) -> None:
         if not (interference.compute > 0.0 and interference.communication > 0.0):
-            raise InputError(f"factors of interference must be positive, got {interference}")
+            raise InputError(
+                f"factors of interference must be positive, got {interference}", code="simulator.bad-interference"
+            )
         self.interferes = interference.compute != 1.0 or interference.communication != 1.0
         self._compute = interference.compute
         self._communication = interference.communication

@@ -115,7 +115,11 @@ def _price(tasks: Tasks, instructions: Sequence[Instruction], costs: ProgramCost
             cost = None if task < transfers else costs.compute.get(identifier)
             if cost is None:
                 column = "transfers" if task < transfers else "compute"
-                raise InputError(f"{identifier} has no cost: add it to ProgramCosts.{column}", instruction=identifier)
+                raise InputError(
+                    f"{identifier} has no cost: add it to ProgramCosts.{column}",
+                    code="simulator.no-cost",
+                    instruction=identifier,
+                )
             stream = instructions[positions[0]].stream
             on_lane = stream == COMPUTE or (stream == HOST and costs.host_blocks)
             lane = instructions[positions[0]].rank if on_lane else -1
@@ -123,6 +127,7 @@ def _price(tasks: Tasks, instructions: Sequence[Instruction], costs: ProgramCost
         if not (0.0 <= latency_s < _FOREVER and 0.0 <= work_s < _FOREVER):
             raise InputError(
                 f"{identifier} costs {latency_s} s + {work_s} s: a duration must be finite and not negative",
+                code="simulator.bad-duration",
                 instruction=identifier,
             )
         tasks.latency_s.append(latency_s)
@@ -139,5 +144,6 @@ def _check_equal(transfer: Transfer, other: Transfer | None, tasks: Tasks, task:
     if other is not transfer and other != transfer:
         raise InputError(
             f"{tasks.name(task)} is one transfer, but its members have different costs: {transfer} and {other}",
+            code="simulator.transfer-costs-differ",
             instruction=tasks.identifiers[tasks.members[task][0]],
         )

@@ -1,7 +1,7 @@
 import pytest
+from tests.raising import raises
 
 from trimaran.cluster.catalog import CatalogDevice, catalog, entries_of, find_device
-from trimaran.errors import InputError
 
 GIB = 2**30
 
@@ -37,7 +37,7 @@ def test_no_two_devices_share_a_name() -> None:
 
 
 def test_a_near_miss_is_suggested_and_the_rest_is_listed() -> None:
-    with pytest.raises(InputError, match=r'did you mean "titan-.*"\? The catalog has .*h200') as caught:
+    with raises("device.unknown", match='"titan-.*h200') as caught:
         find_device("titan-y")
     assert caught.value.figures["device"] == "titan-y"
 
@@ -114,15 +114,15 @@ def test_a_budget_of_the_whole_card_is_what_is_usable() -> None:
 
 
 def test_more_than_the_card_has_is_refused() -> None:
-    with pytest.raises(InputError, match=r"has 12\.0 GiB, less than the 16\.0 GiB"):
+    with raises("device.budget-exceeds-memory", match=r"12\.0 GiB.*16\.0 GiB"):
         find_device("titan-x").budget_bytes(16 * GIB)
 
 
 def test_less_than_the_context_is_refused() -> None:
-    with pytest.raises(InputError, match=r"nothing is left to a job"):
+    with raises("device.budget-below-context"):
         find_device("titan-x").budget_bytes(GIB // 4)
 
 
 def test_a_dtype_that_a_device_lacks_is_told_with_those_it_has() -> None:
-    with pytest.raises(InputError, match="does not compute in tf32; it has float32, float16"):
+    with raises("device.precision-unsupported", match="float32", dtype="tf32"):
         find_device("v100").sustained_flops_per_s("tf32")

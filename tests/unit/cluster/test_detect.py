@@ -1,10 +1,9 @@
 import os
 from pathlib import Path
 
-import pytest
+from tests.raising import raises
 
 from trimaran.cluster.detect import Processor, cpu_devices, detect_cluster, detect_processor
-from trimaran.errors import InputError
 
 
 def _machine(root: Path, *, quota: str = "max 100000", limit: str = "max") -> Path:
@@ -54,5 +53,5 @@ def test_this_machine_is_one_host() -> None:
 
 
 def test_a_cluster_of_nothing_is_refused() -> None:
-    with pytest.raises(InputError, match="at least one device, got 0"):
+    with raises("cluster.no-device", devices=0):
         detect_cluster(0)

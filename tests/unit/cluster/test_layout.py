@@ -3,11 +3,11 @@
 import itertools
 
 import pytest
+from tests.raising import raises
 
 from trimaran.cluster.find import find_machine
 from trimaran.cluster.layout import lay_out, machine_cluster, node_talk, order_devices, spread_over
 from trimaran.cluster.topology import peer_bandwidth
-from trimaran.errors import InputError
 
 DGX = find_machine("dgx1-v100")
 
@@ -55,10 +55,10 @@ def test_ordered_devices_are_those_of_the_machine() -> None:
 
 
 def test_a_device_that_is_not_there_is_refused() -> None:
-    with pytest.raises(InputError, match="devices 0 to 7"):
+    with raises("machine.bad-device-order", match=r"\b0\b.*\b7\b"):
         order_devices(machine_cluster(DGX, 2), (0, 8))
 
 
 def test_more_devices_than_the_machine_has_are_refused_with_the_machine_to_ask_for() -> None:
-    with pytest.raises(InputError, match='"dgx1-v100:3"'):
+    with raises("machine.too-few-devices", match='"dgx1-v100:3"'):
         machine_cluster(DGX, 17)

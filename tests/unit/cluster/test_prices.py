@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.raising import raises
 
 from trimaran.cluster.find import find_machine
 from trimaran.cluster.prices import Price, parse_price
-from trimaran.errors import InputError
 
 NODE = """
 [[nodes]]
@@ -40,7 +40,7 @@ fabric = "1 ethernet-25g"
     ],
 )
 def test_what_is_no_price_is_refused(text: str) -> None:
-    with pytest.raises(InputError, match="expected a price such as"):
+    with raises("price.malformed"):
         parse_price(text)
 
 
@@ -71,7 +71,7 @@ def test_a_cluster_file_has_a_price_of_its_node_or_of_the_machine(tmp_path: Path
 def test_a_wrong_price_names_its_place(tmp_path: Path) -> None:
     path = tmp_path / "rack.toml"
     path.write_text(NODE.format(price='price = "cheap"', own=""))
-    with pytest.raises(InputError, match=r"rack.toml.*price.*expected a price"):
+    with raises("machine-file.wrong-value", match="rack.toml", key="price"):
         find_machine(str(path))
 
 

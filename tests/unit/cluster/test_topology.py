@@ -1,6 +1,7 @@
 from dataclasses import replace
 
 import pytest
+from tests.raising import raises
 
 from trimaran.cluster.catalog import find_device
 from trimaran.cluster.links import find_link
@@ -16,7 +17,6 @@ from trimaran.cluster.topology import (
     shared_uplinks,
     unlinked_pairs,
 )
-from trimaran.errors import InputError
 
 DGX1 = find_node("dgx1-v100")
 
@@ -91,7 +91,14 @@ def test_what_one_cannot_use_is_left_to_the_others() -> None:
     assert share_evenly({0: (up, slow), 1: (up, fast)}) == {0: 2.4e9, 1: pytest.approx(10e9)}
 
 
-@pytest.mark.parametrize("devices", [(0, 8), (-1, 2), (3, 3)])
-def test_devices_that_a_node_has_not_are_refused(devices: tuple[int, int]) -> None:
-    with pytest.raises(InputError, match="dgx1-v100"):
+@pytest.mark.parametrize(
+    ("devices", "code"),
+    [
+        ((0, 8), "machine.no-such-device"),
+        ((-1, 2), "machine.no-such-device"),
+        ((3, 3), "machine.device-named-twice"),
+    ],
+)
+def test_devices_that_a_node_has_not_are_refused(devices: tuple[int, int], code: str) -> None:
+    with raises(code, match="dgx1-v100"):
         pair(DGX1, *devices)

@@ -1,12 +1,14 @@
 """What joins a group, and the answer to a question put badly."""
 
+from typing import Any
+
 import pytest
+from tests.raising import raises
 
 from trimaran.cluster.find import find_machine
 from trimaran.costs.collectives import collective_cost
 from trimaran.costs.collectives.boxes import as_measured
 from trimaran.costs.collectives.wires import group_of
-from trimaran.errors import InputError
 
 
 def test_an_exchange_on_a_mesh_waits_for_its_narrowest_pair() -> None:
@@ -49,15 +51,17 @@ def test_an_empty_exchange_launches_nothing_and_an_empty_sum_does() -> None:
 
 
 @pytest.mark.parametrize(
-    ("op", "nbytes", "devices", "nodes", "library", "message"),
+    ("op", "nbytes", "devices", "nodes", "library", "code", "figures"),
     [
-        ("all_sum", 1, 2, 1, "", 'got "all_sum"'),
-        ("all_reduce", -1, 2, 1, "", "at least 0 bytes, got -1"),
-        ("all_reduce", 1, 9, 1, "", "a node has 8 devices, 9 of each were asked for; use 2 nodes"),
-        ("all_reduce", 1, 9, 2, "", "9 devices on 2 nodes are not equally many on each"),
-        ("all_reduce", 1, 2, 1, "mpi", "the library is one of"),
+        ("all_sum", 1, 2, 1, "", "collective.unknown-operation", {"op": "all_sum"}),
+        ("all_reduce", -1, 2, 1, "", "collective.negative-bytes", {"match": r"\b0\b", "nbytes": -1}),
+        ("all_reduce", 1, 9, 1, "", "collective.too-many-devices-on-node", {"match": r"\b8\b.*\b2\b", "devices": 9}),
+        ("all_reduce", 1, 9, 2, "", "collective.uneven-nodes", {"devices": 9, "nodes": 2}),
+        ("all_reduce", 1, 2, 1, "mpi", "collective.unknown-library", {}),
     ],
 )
-def test_bad_questions(op: str, nbytes: int, devices: int, nodes: int, library: str, message: str) -> None:
-    with pytest.raises(InputError, match=message):
+def test_bad_questions(
+    op: str, nbytes: int, devices: int, nodes: int, library: str, code: str, figures: dict[str, Any]
+) -> None:
+    with raises(code, **figures):
         collective_cost(op, nbytes, machine=find_machine("dgx-a100"), devices=devices, nodes=nodes, library=library)

@@ -2,10 +2,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.builders import about, exact
+from tests.raising import raises
 
 from trimaran.costs.curves import at_batch, at_size, fixed_part, latency
 from trimaran.costs.types import Cost
-from trimaran.errors import InputError
 
 
 def test_a_measured_size_is_given_back_as_it_is() -> None:
@@ -62,9 +62,9 @@ def test_the_latency_is_the_lowest_point() -> None:
 
 
 def test_a_curve_without_points_is_refused() -> None:
-    with pytest.raises(InputError, match="at least one measured point"):
+    with raises("curve.no-measured-size"):
         at_size((), 10)
-    with pytest.raises(InputError, match="at least one measured point"):
+    with raises("curve.no-measured-batch"):
         at_batch({}, 10)
 
 

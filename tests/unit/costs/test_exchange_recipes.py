@@ -1,13 +1,13 @@
 """Who exchanges gradients how, and what follows for calls."""
 
 import pytest
+from tests.raising import raises
 
 from trimaran.cluster.find import find_machine
 from trimaran.costs.exchange import call_price, handling_s, straggling
 from trimaran.costs.exchange_recipes import DDP, HOROVOD, KVSTORE_NCCL, RECIPES, recipe_of
 from trimaran.costs.feeding import LOADERS, Feed, loader_of, photograph_feed
 from trimaran.costs.software import Software
-from trimaran.errors import InputError
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_libraries_may_name_one() -> None:
 
 def test_other_methods_do_not_depend_on_the_framework() -> None:
     assert recipe_of(Software(), "p2p").name == "kvstore-device"
-    with pytest.raises(InputError, match="exchanged by"):
+    with raises("exchange.unknown-sync"):
         recipe_of(Software(), "carrier pigeon")  # type: ignore[arg-type]
 
 
@@ -53,7 +53,7 @@ def test_servers_over_nodes_need_a_network() -> None:
     price = call_price(DDP, find_machine("dgx1-v100:2"), devices=16, nodes=2, sync="server", year=2020.0)
     # 2 (n - 1) / n of 100 MB over the cards of a DGX-1 takes milliseconds, and the nodes' own part comes on top.
     assert 1e-3 < price(100_000_000) < 0.1
-    with pytest.raises(InputError, match="no network cards"):
+    with raises("exchange.no-network-cards"):
         call_price(DDP, find_machine("dgx1-v100"), devices=16, nodes=2, sync="byteps", year=2020.0)(1_000_000)
 
 

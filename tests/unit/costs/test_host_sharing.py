@@ -1,12 +1,14 @@
 """What is left of a link to the host when several devices copy at once; figures of machines that are built so."""
 
+from typing import Any
+
 import numpy
 import pytest
+from tests.raising import raises
 
 from trimaran.cluster.catalog import find_device
 from trimaran.costs.host_sharing import HostPath, shared_bytes_per_s, sharing_device
 from trimaran.costs.memory_costs import MemoryCosts
-from trimaran.errors import InputError
 
 PCIE3, PCIE4, PCIE5 = 12.4e9, 26.2e9, 55.4e9  # sustained by x16 in one direction [bytes/s]
 
@@ -67,14 +69,14 @@ def test_a_copy_takes_as_many_times_longer_as_devices_share() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "says"),
+    ("wrong", "code", "figures"),
     [
-        ({"sharing": 0}, "at least one device"),
-        ({"sharing": 4, "socket_sharing": 2}, "no fewer share the socket"),
-        ({"uplink_bytes_per_s": 0.0}, "uplink_bytes_per_s"),
-        ({"memory_bytes_per_s": -1.0}, "memory_bytes_per_s"),
+        ({"sharing": 0}, "host-path.no-device", {}),
+        ({"sharing": 4, "socket_sharing": 2}, "host-path.socket-below-uplink", {}),
+        ({"uplink_bytes_per_s": 0.0}, "host-path.bad-rate", {"match": "uplink_bytes_per_s"}),
+        ({"memory_bytes_per_s": -1.0}, "host-path.bad-rate", {"match": "memory_bytes_per_s"}),
     ],
 )
-def test_what_makes_no_sense_is_refused(wrong: dict[str, float], says: str) -> None:
-    with pytest.raises(InputError, match=says):
+def test_what_makes_no_sense_is_refused(wrong: dict[str, float], code: str, figures: dict[str, Any]) -> None:
+    with raises(code, **figures):
         HostPath(**wrong)  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ Source:
 """
 
 import pytest
+from tests.raising import raises
 
 from trimaran.costs.hybrid import (
     data_speedup,
@@ -14,7 +15,6 @@ from trimaran.costs.hybrid import (
     needed_free_speedup,
     needed_worker_speedup,
 )
-from trimaran.errors import InputError
 
 
 def test_data_parallelism_on_64_devices_with_the_epochs_of_inception() -> None:
@@ -57,5 +57,5 @@ def test_free_local_batch() -> None:
 
 @pytest.mark.parametrize("epochs", [0.0, -1.0, float("nan"), float("inf")])
 def test_figures_that_mean_nothing_are_refused(epochs: float) -> None:
-    with pytest.raises(InputError, match="epochs must be a positive number"):
+    with raises("hybrid.bad-epochs"):
         data_speedup(2, epochs_one=1.0, epochs=epochs)

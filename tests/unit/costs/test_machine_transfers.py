@@ -2,13 +2,13 @@
 
 import pytest
 from tests import builders
+from tests.raising import raises
 
 from trimaran.cluster.find import find_machine
 from trimaran.cluster.layout import machine_cluster, order_devices
 from trimaran.costs.collectives import collective_cost
 from trimaran.costs.machine_transfers import MESSAGE, machine_transfer
 from trimaran.costs.transfers import transfer_cost
-from trimaran.errors import InputError
 from trimaran.program.types import Instruction, Kind
 
 DGX = find_machine("dgx1-v100:2")
@@ -69,5 +69,5 @@ def test_one_device_has_nothing_to_exchange() -> None:
 
 
 def test_a_device_that_is_not_there_is_refused() -> None:
-    with pytest.raises(InputError, match="devices 0 to 15"):
+    with raises("transfer.no-such-device", match=r"\b0\b.*\b15\b"):
         machine_transfer(MESSAGE, SIZE, (0, 16), DGX)

@@ -1,13 +1,14 @@
 """Costs of memory plans."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
+from tests.raising import raises
 from tests.unit.planner.memory.traces import chain
 
 from trimaran.costs.memory_costs import MemoryCosts, measured_costs
-from trimaran.errors import InputError
 from trimaran.graph.trace.types import TraceOp
 
 
@@ -23,21 +24,33 @@ def test_a_trace_that_was_not_timed_is_refused() -> None:
     events = tuple(
         dataclasses.replace(event, duration_s=None) if isinstance(event, TraceOp) else event for event in trace.events
     )
-    with pytest.raises(InputError, match=r"operation aten\.op\.default at moment 0 was not timed \(traced on meta\)"):
+    with raises("memory-costs.not-timed", match=r"aten\.op\.default", moment=0):
         measured_costs(dataclasses.replace(trace, events=events), to_host_bytes_per_s=1.0, to_device_bytes_per_s=1.0)
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"),
+    ("wrong", "code", "figures"),
     [
-        ({"to_host_bytes_per_s": 0.0}, "to_host_bytes_per_s is 0.0"),
-        ({"to_device_bytes_per_s": -1.0}, "to_device_bytes_per_s is -1.0"),
-        ({"copy_latency_s": -1.0}, "copy_latency_s is -1.0"),
-        ({"durations_s": np.array([1.0, float("nan")])}, "negative or not finite"),
-        ({"durations_s": np.array([1.0, -1.0])}, "negative or not finite"),
+        (
+            {"to_host_bytes_per_s": 0.0},
+            "memory-costs.bad-rate",
+            {"match": "to_host_bytes_per_s", "to_host_bytes_per_s": 0.0},
+        ),
+        (
+            {"to_device_bytes_per_s": -1.0},
+            "memory-costs.bad-rate",
+            {"match": "to_device_bytes_per_s", "to_device_bytes_per_s": -1.0},
+        ),
+        (
+            {"copy_latency_s": -1.0},
+            "memory-costs.negative-latency",
+            {"match": "copy_latency_s", "copy_latency_s": -1.0},
+        ),
+        ({"durations_s": np.array([1.0, float("nan")])}, "memory-costs.bad-durations", {}),
+        ({"durations_s": np.array([1.0, -1.0])}, "memory-costs.bad-durations", {}),
     ],
 )
-def test_costs_that_cannot_be_are_refused(wrong: dict[str, object], message: str) -> None:
+def test_costs_that_cannot_be_are_refused(wrong: dict[str, object], code: str, figures: dict[str, Any]) -> None:
     fine = {
         "durations_s": np.ones(2),
         "to_host_bytes_per_s": 1.0,
@@ -45,5 +58,5 @@ def test_costs_that_cannot_be_are_refused(wrong: dict[str, object], message: str
         "copy_latency_s": 0.0,
         "source": "test",
     }
-    with pytest.raises(InputError, match=message):
+    with raises(code, **figures):
         MemoryCosts(**(fine | wrong))

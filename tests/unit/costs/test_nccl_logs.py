@@ -1,12 +1,13 @@
 """Logs of nccl-tests in the forms that its versions print, and what a log does to a prediction."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.raising import raises
 
 from trimaran.cluster.find import find_machine
 from trimaran.costs.collectives import collective_cost, corrected_by, read_logs
-from trimaran.errors import InputError
 
 # Columns of 2.0 to 2.10: no root for all-reduce, "error" behind.
 OLD = """\
@@ -65,28 +66,45 @@ def test_a_log_of_several_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "message"),
+    ("before", "after", "code", "figures"),
     [
-        ("   74.78   14.02", "   fast   14.02", r'allreduce.log:12: time: expected microseconds, got "fast"'),
-        ("   74.78   14.02", "   -1.0   14.02", r"allreduce.log:12: time: expected microseconds above 0, got -1.0"),
-        ("   76.17   13.77   24.09    N/A", "", r'allreduce.log:12: expected 8 figures from "time" on'),
-        ("nGpus 2", "nGpus 1", "measures no exchange"),
+        (
+            "   74.78   14.02",
+            "   fast   14.02",
+            "nccl-log.not-a-number",
+            {"match": 'allreduce.log:12.*"fast"', "line": 12},
+        ),
+        (
+            "   74.78   14.02",
+            "   -1.0   14.02",
+            "nccl-log.not-positive",
+            {"match": r"allreduce.log:12.*\b0\b.*-1.0", "line": 12},
+        ),
+        (
+            "   76.17   13.77   24.09    N/A",
+            "",
+            "nccl-log.too-few-columns",
+            {"match": r'allreduce.log:12.*\b8\b.*"time"', "line": 12},
+        ),
+        ("nGpus 2", "nGpus 1", "nccl-log.one-device", {}),
     ],
 )
-def test_a_wrong_log_is_named_by_line_and_value(tmp_path: Path, before: str, after: str, message: str) -> None:
+def test_a_wrong_log_is_named_by_line_and_value(
+    tmp_path: Path, before: str, after: str, code: str, figures: dict[str, Any]
+) -> None:
     text = OLD.replace(before, after)
     if "nGpus" in before:
         text = text.replace("#   Rank  1 Pid 1124 on localhost device  1 [0x00] A100-SXM4-40GB\n", "")
-    with pytest.raises(InputError, match=message):
+    with raises(code, **figures):
         read_logs(_write(tmp_path / "allreduce.log", text))
 
 
 def test_what_is_no_log_is_said_so(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no table of nccl-tests in it"):
+    with raises("nccl-log.no-table"):
         read_logs(_write(tmp_path / "notes.txt", "hello\n"))
-    with pytest.raises(InputError, match="cannot be read"):
+    with raises("nccl-log.unreadable"):
         read_logs(tmp_path / "missing.log")
-    with pytest.raises(InputError, match="neither the log nor its name says which collective"):
+    with raises("nccl-log.unknown-collective"):
         read_logs(_write(tmp_path / "run.log", OLD))
 
 
@@ -107,7 +125,5 @@ def test_a_log_overrules_the_prediction(tmp_path: Path) -> None:
 
 def test_a_log_of_another_machine_is_refused(tmp_path: Path) -> None:
     text = OLD.replace("nGpus 2", "nGpus 16")
-    with pytest.raises(
-        InputError, match=r"allreduce.log: dgx-a100-40gb: a node has 8 devices, 16 of each were asked for"
-    ):
+    with raises("nccl-log.other-machine", match="allreduce.log", devices=16):
         corrected_by(read_logs(_write(tmp_path / "allreduce.log", text)), machine=find_machine("dgx-a100-40gb"))

@@ -4,9 +4,9 @@ import math
 
 import pytest
 from scipy.stats import t
+from tests.raising import raises
 
 from trimaran.costs.noise import Noise, noise_between, noise_for, student_95
-from trimaran.errors import InputError
 
 
 def _noise(step_time_s: list[float], *, ranks: int = 2) -> Noise:
@@ -37,7 +37,7 @@ def test_the_unit_of_the_step_does_not_matter() -> None:
 
 @pytest.mark.parametrize("runs", [[], [0.1], [0.1, 0.0]])
 def test_what_shows_no_noise_is_refused(runs: list[float]) -> None:
-    with pytest.raises(InputError, match="at least two step times above 0"):
+    with raises("noise.too-few-runs", match=r"\b0\b"):
         _noise(runs)
 
 

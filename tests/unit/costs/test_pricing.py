@@ -6,10 +6,10 @@ import pytest
 from tests import builders
 from tests.builders import exact, network, table_for
 from tests.graphs import boundaries
+from tests.raising import raises
 
 from trimaran.costs.pricing import microbatch_size, price
 from trimaran.costs.transfers import HOST_COLLECTIVE
-from trimaran.errors import InputError
 from trimaran.program.lower import lower, lower_evaluation, lower_order
 from trimaran.program.schedules import Compute
 from trimaran.program.types import Instruction, Kind, Program
@@ -133,13 +133,13 @@ def test_the_largest_microbatch_counts() -> None:
     """10 samples over 2 replicas: 5; over 4 microbatches: 2, 1, 1, 1."""
     program = Program(ranks=((), ()), segments=1, microbatches=4)
     assert microbatch_size(program, builders.strategy(dp=2, microbatches=4), batch=10) == 2
-    with pytest.raises(InputError, match="a global batch of 1 is too small for 2 replicas"):
+    with raises("pricing.batch-too-small", batch=1, replicas=2):
         microbatch_size(program, builders.strategy(dp=2, microbatches=4), batch=1)
 
 
 def test_a_job_whose_update_nobody_measured_is_refused() -> None:
     table = dataclasses.replace(TABLE, steps={})
-    with pytest.raises(InputError, match="r0/IN0: the cost table has no measured load and update"):
+    with raises("pricing.no-update-cost", match="r0/IN0"):
         price(
             lower(GRAPH, builders.strategy(), batch=8), GRAPH, builders.strategy(), table, builders.cluster(1), batch=8
         )
@@ -148,7 +148,7 @@ def test_a_job_whose_update_nobody_measured_is_refused() -> None:
 def test_an_instruction_that_nobody_can_price_is_named() -> None:
     offload = Instruction(kind=Kind.OFFLOAD, rank=0, segment=0, microbatch=0, stream=COMPUTE)
     program = Program(ranks=((offload,),), segments=1, microbatches=1)
-    with pytest.raises(InputError, match='r0/0OFF0: nobody measured what "OFF" takes'):
+    with raises("pricing.not-measured", match="r0/0OFF0", kind="OFF"):
         price(program, GRAPH, builders.strategy(), TABLE, builders.cluster(1), batch=8)
 
 

@@ -1,9 +1,9 @@
 import pytest
 from tests import builders
+from tests.raising import raises
 
 from trimaran.cluster.catalog import find_device
 from trimaran.costs.roofline import memory_costs, operation_seconds
-from trimaran.errors import InputError
 from trimaran.graph.trace.types import Role, StepTrace, TraceOp
 
 TITAN, H200 = find_device("titan-x"), find_device("h200")
@@ -84,15 +84,15 @@ def test_launches_count_where_they_are_asked_for() -> None:
 
 
 def test_a_precision_that_the_device_lacks_is_refused() -> None:
-    with pytest.raises(InputError, match="does not compute in tf32"):
+    with raises("device.precision-unsupported", dtype="tf32"):
         memory_costs(_trace(_op(flops=1.0)), TITAN, precision="tf32")
 
 
 def test_bfloat16_needs_a_trace_that_has_it() -> None:
-    with pytest.raises(InputError, match="record the step under autocast"):
+    with raises("roofline.no-product-in-precision"):
         memory_costs(_trace(_op(flops=1.0)), H200, precision="bfloat16")
 
 
 def test_an_unknown_precision_is_refused_with_those_there_are() -> None:
-    with pytest.raises(InputError, match='float32, tf32, bfloat16, got "fp8"'):
+    with raises("roofline.unknown-precision", match="bfloat16", precision="fp8"):
         memory_costs(_trace(), TITAN, precision="fp8")

@@ -10,6 +10,7 @@ import pytest
 from tests import builders
 from tests.builders import about, exact, network, table_for
 from tests.graphs import parameter
+from tests.raising import raises
 from tests.unit.costs.test_fed_step import SAMPLES
 
 from trimaran.cluster.catalog import find_device
@@ -18,7 +19,6 @@ from trimaran.cluster.layout import machine_cluster
 from trimaran.costs import ProgramCosts, price
 from trimaran.costs.tables import CostTable, Curve
 from trimaran.costs.wire import code_program, coding_keys, reduce_key
-from trimaran.errors import InputError
 from trimaran.graph.types import Graph
 from trimaran.planner.candidates import at_end
 from trimaran.program import Program, Strategy, lower
@@ -161,7 +161,7 @@ def test_numbers_of_16_bits_are_summed_at_their_own_pace() -> None:
 
 
 def test_a_method_that_nobody_measured_is_refused_with_what_measures_it() -> None:
-    with pytest.raises(InputError, match="compressing gradients by bf16 takes on a core: plan with --allow compress"):
+    with raises("cost-table.missing-compression", match="--allow", compression="bf16"):
         priced(LAYERS, coded_table(method=RANK2))
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from tests import builders
 from tests.builders import HERE, exact, network, table_for
+from tests.raising import raises
 
 from trimaran.costs.tables import CostTable
 from trimaran.errors import EnvironmentProblem
@@ -91,7 +92,7 @@ def test_a_directory_that_cannot_be_written_is_told(monkeypatch: pytest.MonkeyPa
     """A file is in the place of the directory, which not even root can write into."""
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("TRIMARAN_CACHE", str(tmp_path / "file"))
-    with pytest.raises(EnvironmentProblem, match="set TRIMARAN_CACHE to a directory"):
+    with raises("cache.unwritable", EnvironmentProblem, match="TRIMARAN_CACHE"):
         store(_one("conv", 1.0))
 
 

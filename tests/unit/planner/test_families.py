@@ -1,9 +1,11 @@
 """What a person calls a strategy."""
 
+from typing import Any
+
 import pytest
 from tests import builders
+from tests.raising import raises
 
-from trimaran.errors import InputError
 from trimaran.planner.families import imagine, read_family
 from trimaran.program import Strategy
 
@@ -45,17 +47,17 @@ def test_a_name_means_those_that_all_its_words_hold_for(name: str, members: list
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("name", "figures"),
     [
-        ("ppp", 'did you mean .*"pp'),
-        ("compile", 'did you mean "compiled"'),
-        ("gpip", 'did you mean "gpipe"'),
-        ("tensor", "names are made of one device, dp"),
-        ("", "names are made of"),
+        ("ppp", {"match": '"pp'}),
+        ("compile", {"match": '"compiled"'}),
+        ("gpip", {"match": '"gpipe"'}),
+        ("tensor", {}),
+        ("", {}),
     ],
 )
-def test_a_name_of_nothing_is_refused_with_what_comes_near(name: str, message: str) -> None:
-    with pytest.raises(InputError, match=message):
+def test_a_name_of_nothing_is_refused_with_what_comes_near(name: str, figures: dict[str, Any]) -> None:
+    with raises("strategy.unknown-name", **figures):
         read_family(name)
 
 

@@ -5,6 +5,7 @@ import itertools
 import pytest
 from tests import builders
 from tests.builders import network, table_for
+from tests.raising import raises
 
 from trimaran.errors import InfeasibleError
 from trimaran.planner.cutting import cut, cut_within, order_of
@@ -53,7 +54,7 @@ def test_the_cut_is_the_best_of_all_that_fit(limit: float, schedule: str) -> Non
 
     fitting = [places for places in itertools.combinations(range(1, 6), 2) if fits(places)]
     if not fitting:
-        with pytest.raises(InfeasibleError, match="gives each what its device can hold"):
+        with raises("plan.no-cut-fits", InfeasibleError, stages=3):
             cut_within(strategy, GRAPH, TABLE, batch=16, memory_bytes=limit)
         return
     found = cut_within(strategy, GRAPH, TABLE, batch=16, memory_bytes=limit)

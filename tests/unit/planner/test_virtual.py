@@ -5,11 +5,12 @@ import dataclasses
 import pytest
 from tests import builders
 from tests.memory_chains import KIB, Unit, chain_trace
+from tests.raising import raises
 from tests.unit.planner.test_search import GRAPH, TABLE
 
 from trimaran.costs.memory_costs import measured_costs
 from trimaran.costs.traced import HookCosts, TracedStep
-from trimaran.errors import InfeasibleError, InputError
+from trimaran.errors import InfeasibleError
 from trimaran.planner import Search, search
 from trimaran.planner.altered import changed
 from trimaran.planner.changes import parse_change
@@ -95,7 +96,7 @@ def test_gradients_that_stay_leave_less_for_the_rest() -> None:
     step = TracedStep(trace=trace, costs=measured_costs(trace, to_host_bytes_per_s=1e12, to_device_bytes_per_s=1e12))
     least = floor(trace).nbytes
     assert squeeze(builders.strategy(memory_bytes=least), step).peak_bytes == least
-    with pytest.raises(InfeasibleError, match="floor"):
+    with raises("memory-plan.below-floor", InfeasibleError):
         squeeze(builders.strategy(dp=2, memory_bytes=least), step)
 
 
@@ -129,7 +130,7 @@ def test_a_budget_without_a_trace_is_refused() -> None:
     from trimaran.planner.problem import assess
 
     problem = builders.problem(graph=GRAPH, table=TABLE, batch=16)
-    with pytest.raises(InputError, match="no step with a microbatch of 16 was traced"):
+    with raises("plan.microbatch-not-traced", microbatch=16):
         assess(builders.strategy(memory_bytes=MIB), problem)
 
 

@@ -9,12 +9,12 @@ import dataclasses
 import pytest
 import torch
 from tests import builders
+from tests.raising import raises
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 from trimaran.costs.sharded import Shares
-from trimaran.errors import InputError
 from trimaran.graph.capture import capture
 from trimaran.graph.types import Graph
 from trimaran.job import Job
@@ -156,23 +156,23 @@ def test_layers_by_themselves_end_in_gathers_and_are_for_those_who_ask(channels:
 
 def test_wrong_shards_are_refused(gpt: Graph) -> None:
     shards = find_shards(gpt, 2)
-    for wrong, message in (
-        (builders.strategy(tp=2), "needs shards"),
-        (builders.strategy(tp=2, shards=shards[1:]), "shares its weight with another operation|sharded together"),
-        (builders.strategy(tp=2, shards=tuple(s for s in shards if s.op != "h.0.mlp.2")), "sharded together with"),
-        (builders.strategy(tp=3, shards=shards), "do not divide"),
-        (builders.strategy(tp=2, shards=shards, execution="compiled"), "eagerly"),
-        (builders.strategy(dp=2, shards=shards), "replicas cannot share"),
-        (builders.strategy(pp=2, tp=2, shards=shards, boundaries=("h.0.mlp.1",)), "different segments"),
+    for wrong, code in (
+        (builders.strategy(tp=2), "shards.missing"),
+        (builders.strategy(tp=2, shards=shards[1:]), "shards.tied-weight"),
+        (builders.strategy(tp=2, shards=tuple(s for s in shards if s.op != "h.0.mlp.2")), "shards.incomplete-group"),
+        (builders.strategy(tp=3, shards=shards), "shards.not-divisible"),
+        (builders.strategy(tp=2, shards=shards, execution="compiled"), "shards.compiled"),
+        (builders.strategy(dp=2, shards=shards), "shards.not-for-replicas"),
+        (builders.strategy(pp=2, tp=2, shards=shards, boundaries=("h.0.mlp.1",)), "shards.split-across-segments"),
     ):
-        with pytest.raises(InputError, match=message):
+        with raises(code):
             check_shards(gpt, wrong)
 
 
 def test_a_missing_operation_of_a_stream_is_refused(gpt: Graph) -> None:
     shards = find_shards(gpt, 2, sequence=True)
     without = tuple(shard for shard in shards if shard.op != "h.0.ln_1")
-    with pytest.raises(InputError, match=r"h\.0\.ln_1 is missing"):
+    with raises("shards.partial-sequence", match=r"h\.0\.ln_1"):
         check_shards(gpt, builders.strategy(tp=2, shards=without))
 
 

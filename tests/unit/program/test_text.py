@@ -1,8 +1,8 @@
 import pytest
 from tests import builders
 from tests.graphs import chain
+from tests.raising import raises
 
-from trimaran.errors import InputError
 from trimaran.program import format_program, lower, parse_program
 from trimaran.program.text import format_instruction
 from trimaran.program.types import Instruction, Kind, Mark, Program
@@ -78,8 +78,6 @@ def test_comments_and_empty_lines_are_skipped() -> None:
     ],
 )
 def test_an_error_has_the_line_and_what_was_expected(text: str, line: int, expected: str) -> None:
-    with pytest.raises(InputError) as caught:
+    with raises("program-text.unexpected", match=rf"^p\.txt, line {line}\b", source="p.txt", line=line) as caught:
         parse_program(text, source="p.txt")
-    assert caught.value.figures["line"] == line
-    assert expected in str(caught.value)
-    assert str(caught.value).startswith(f"p.txt, line {line}: expected ")
+    assert expected in str(caught.value.figures["expected"])

@@ -7,8 +7,8 @@ before its end, lasts 3 s), a wait of 2 s, update 1, and 1 s in which nothing is
 import pytest
 from tests import builders
 from tests.graphs import chain
+from tests.raising import raises
 
-from trimaran.errors import InputError
 from trimaran.program import Program, lower
 from trimaran.report.reproduction.split_terms import Block, TimedStep, measured_terms, predicted_terms, recording_cost
 from trimaran.timeline import COMMUNICATION, COMPUTE, HOST, WAIT, Span, Timeline
@@ -106,7 +106,7 @@ def test_blocks_with_other_steps_between_them_are_split_each_by_itself() -> None
 
 
 def test_without_steps_there_is_nothing_to_split() -> None:
-    with pytest.raises(InputError, match="no recorded step"):
+    with raises("report.no-recorded-step"):
         measured_terms(program(), steps([0]), [[], []], watched=())
 
 

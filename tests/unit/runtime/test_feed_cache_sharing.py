@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 from tests import builders
+from tests.raising import raises
 from tests.unit.runtime.test_feed_cache import Counted, row
 
-from trimaran.errors import InputError
 from trimaran.job import Job
 from trimaran.program.feeding import Feeding
 from trimaran.runtime.feed import open_feed, sharing
@@ -81,7 +81,7 @@ def test_a_feed_that_is_refused_leaves_no_memory_open() -> None:
         return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
     before = opened()
-    with pytest.raises(InputError, match="leaves some of 3 replicas without any"):
+    with raises("feed.batch-too-small", replicas=3):
         open_feed(
             job,
             builders.strategy(dp=3),

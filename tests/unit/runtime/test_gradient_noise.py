@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 from tests import builders, zoo
+from tests.raising import raises
 from torch import nn
 from torch.utils.data import TensorDataset
 
 from trimaran.costs.convergence.noise_scale import Observation, estimate_noise_scale
-from trimaran.errors import InputError
 from trimaran.graph.capture import capture
 from trimaran.job import Job
 from trimaran.program.lower import lower, lower_evaluation
@@ -189,7 +189,7 @@ def test_a_session_tells_it_at_any_time() -> None:
         assert session.gradient_noise().steps == 6
     with (
         Session(job, strategy, program, capture(job), World(), owns_world=False) as session,
-        pytest.raises(InputError, match="nobody noted"),
+        raises("gradient-noise.not-recorded"),
     ):
         session.gradient_noise()
 
@@ -209,7 +209,7 @@ def test_where_it_cannot_be_seen_the_reason_is_said(job: Callable[[], Job], stra
     graph = capture(job()).graph
     if strategy.pp > 1:
         strategy = dataclasses.replace(strategy, boundaries=_halves(graph.cuts))
-    with pytest.raises(InputError, match=reason):
+    with raises("gradient-noise.strategy-unsupported", match=reason):
         check_observable(strategy, graph)
 
 

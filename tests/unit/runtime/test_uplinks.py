@@ -2,8 +2,8 @@
 
 import pytest
 from tests import builders
+from tests.raising import raises
 
-from trimaran.errors import InputError
 from trimaran.runtime.link_commands import switch
 from trimaran.runtime.uplinks import Uplink, up_end, wired_nodes
 
@@ -27,7 +27,7 @@ def test_ports_of_either_rate_have_packets_of_one_size() -> None:
 @pytest.mark.parametrize("nodes", [1, 3])
 def test_ranks_that_cannot_be_dealt_are_refused(nodes: int) -> None:
     with (
-        pytest.raises(InputError, match=f"4 ranks cannot be dealt to {nodes} nodes"),
+        raises("uplink.uneven-ranks", ranks=4, nodes=nodes),
         wired_nodes(GIGABIT, Uplink(nodes=nodes, link=SLOW), ranks=4),
     ):
         pass

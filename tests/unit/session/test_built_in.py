@@ -5,6 +5,7 @@ import sys
 
 import pytest
 import torch
+from tests.raising import raises
 
 from trimaran.errors import EnvironmentProblem
 from trimaran.graph.capture import Capture, capture
@@ -159,5 +160,5 @@ def three_losses(job: Job) -> list[float]:
 
 def test_a_python_without_the_text_is_told_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
-    with pytest.raises(EnvironmentProblem, match=r"this Python has no pydoc_data\.topics"):
+    with raises("text.no-topics", EnvironmentProblem, match=r"pydoc_data\.topics"):
         text.read_text.__wrapped__()

@@ -3,11 +3,11 @@
 import dataclasses
 from pathlib import Path
 
-import pytest
 from tests import builders
+from tests.raising import raises
 from tests.unit.measure.calibrations import calibration, write
 
-from trimaran.errors import CorruptDataError, InputError
+from trimaran.errors import CorruptDataError
 from trimaran.measure.calibration_files import keep_calibration, kept_path
 from trimaran.measure.costs import fingerprint_here
 from trimaran.session.calibrated import find_calibrated
@@ -44,14 +44,14 @@ def test_a_calibration_for_other_ranks_is_told(tmp_path: Path) -> None:
 
 def test_another_machines_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "machine.json", dataclasses.replace(fingerprint_here(2), device="Abacus"))
-    with pytest.raises(InputError, match="device: 'Abacus' there"):
+    with raises("calibration.other-machine", match="'Abacus'"):
         find_calibrated(builders.plan_request(calibration=path))
 
 
 def test_a_damaged_one_that_is_named_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "machine.json", fingerprint_here(2))
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(CorruptDataError, match=r"machine\.json"):
+    with raises("calibration.not-json", CorruptDataError, match=r"machine\.json"):
         find_calibrated(builders.plan_request(calibration=path))
 
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from tests.raising import raises
 from torch.utils.data import default_collate
 
-from trimaran.errors import EnvironmentProblem, InputError
+from trimaran.errors import EnvironmentProblem
 from trimaran.graph.batches import call_model, compute_loss
 from trimaran.session.jobs import resolve
 
@@ -124,48 +125,54 @@ def test_a_model_can_be_made_twice(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("values", "code", "figures"),
     [
-        ([1, 2], r'has no "model_type"'),
-        ({"hidden_size": 3}, r'has no "model_type"'),
-        ({"model_type": "gpt-2"}, r'transformers [\d.]+ has no model type "gpt-2"'),
-        (LLAMA | {"hidden_size": 30}, r"config\.json: .*hidden size \(30\)"),
-        (BERT | {"architectures": ["BertForMultipleChoice"]}, "architectures BertForMultipleChoice: synthetic data"),
-        ({"model_type": "wav2vec2"}, r'model type "wav2vec2": synthetic data are made for'),
+        ([1, 2], "configuration.no-model-type", {"match": '"model_type"'}),
+        ({"hidden_size": 3}, "configuration.no-model-type", {"match": '"model_type"'}),
+        ({"model_type": "gpt-2"}, "configuration.unknown-model-type", {"model_type": "gpt-2"}),
+        (LLAMA | {"hidden_size": 30}, "configuration.rejected", {"match": r"config\.json.*\b30\b"}),
+        (
+            BERT | {"architectures": ["BertForMultipleChoice"]},
+            "configuration.unsupported-architecture",
+            {"match": "BertForMultipleChoice"},
+        ),
+        ({"model_type": "wav2vec2"}, "configuration.unsupported-architecture", {"match": '"wav2vec2"'}),
     ],
 )
-def test_a_configuration_that_cannot_be_used_is_told_why(values: Any, message: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=message):
+def test_a_configuration_that_cannot_be_used_is_told_why(
+    values: Any, code: str, figures: dict[str, Any], tmp_path: Path
+) -> None:
+    with raises(code, **figures):
         resolve(str(written(tmp_path, values)))
 
 
 def test_a_torn_file_is_told_where(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text('{"model_type": ')
-    with pytest.raises(InputError, match=r"config\.json is not JSON: .*line 1 column 16"):
+    with raises("configuration.not-json", match=r"config\.json.*\b1\b.*\b16\b"):
         resolve(str(path))
 
 
 @pytest.mark.parametrize("reference", ["absent.json", "hf:gpt2", "absent.json:sequence=4"])
 def test_a_missing_configuration_is_named(reference: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match=r"no configuration (absent\.json|gpt2): .*nothing is downloaded"):
+    with raises("configuration.missing-file", match=r"(absent\.json|gpt2)"):
         resolve(reference)
 
 
 @pytest.mark.parametrize("option", ["sequence=0", "sequence=x", "length=8", "8"])
 def test_a_wrong_option_is_told_the_right_one(option: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"the option is sequence=N"):
+    with raises("configuration.bad-option", match="sequence=N"):
         resolve(f"{written(tmp_path, GPT2)}:{option}")
 
 
 def test_a_window_beyond_the_positions_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="positions for 16 tokens, not for 17"):
+    with raises("configuration.window-too-long", sequence=17, positions=16):
         resolve(f"{written(tmp_path, GPT2)}:sequence=17")
 
 
 def test_without_transformers_it_is_told_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path, GPT2)
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(EnvironmentProblem, match="needs the package transformers"):
+    with raises("configuration.needs-transformers", EnvironmentProblem):
         resolve(str(path))

@@ -1,6 +1,6 @@
 import pytest
+from tests.raising import raises
 
-from trimaran.errors import InputError
 from trimaran.session.memory.batches import most_samples, most_with_plan
 
 
@@ -74,5 +74,5 @@ def test_where_no_plan_is_cheap_enough_the_batch_without_help_remains() -> None:
 
 
 def test_a_floor_below_what_fits_is_refused() -> None:
-    with pytest.raises(InputError, match="10 samples fit without a plan"):
+    with raises("batches.fewer-than-without-plan", match=r"\b10\b"):
         most_with_plan(lambda _: 0.0, at_most=0.1, fits=10, floor=9)

@@ -1,12 +1,15 @@
 """Estimates with modules in parts of the batch, and with a link to the host that others use too."""
 
+from typing import Any
+
 import pytest
 import torch
 from tests import builders
+from tests.raising import raises
 from torch import nn
 from torch.nn import functional
 
-from trimaran.errors import InfeasibleError, InputError
+from trimaran.errors import InfeasibleError
 from trimaran.job import Job
 from trimaran.planner.memory import floor
 from trimaran.planner.memory.floor import kept_bytes
@@ -103,22 +106,22 @@ def test_the_split_is_the_one_whose_plan_is_fastest(below: str, parts: MemoryEst
 def test_the_refusal_without_a_split_names_the_split_that_helps(below: str, parts: MemoryEstimate) -> None:
     assert parts.split is not None
     for asked in ({"split": "none"}, {"policy": "all"}):
-        with pytest.raises(InfeasibleError, match="--split ") as caught:
+        with raises("memory.nothing-fits", InfeasibleError, match="--split") as caught:
             _estimate(budget=below, **asked)
         named = caught.value.figures["split"]
         assert named == parts.split.written
-        assert f"--split {named}, with which the floor is" in caught.value.message
+        assert f"--split {named}" in caught.value.message
     assert _estimate(budget=below, split=parts.split.written).plan.step_time_s == parts.plan.step_time_s
 
 
 def test_a_budget_that_no_split_makes_possible_is_refused() -> None:
-    with pytest.raises(InfeasibleError, match="one operation alone needs") as caught:
+    with raises("memory.nothing-fits", InfeasibleError) as caught:
         _estimate(budget="1%")
     assert caught.value.figures["split"] is None
 
 
 def test_the_policies_of_the_paper_take_no_split() -> None:
-    with pytest.raises(InputError, match='the policy "all" runs whole steps only'):
+    with raises("memory.policy-takes-no-split", policy="all"):
         _estimate(budget="80%", policy="all", split=":0-4:2")
 
 
@@ -147,10 +150,14 @@ def test_nothing_is_split_where_it_is_not_needed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("split", "says"), [("everything", "MODULE:FIRST-LAST:PARTS"), ("nowhere:0-1:2", "no module 'nowhere'")]
+    ("split", "code", "figures"),
+    [
+        ("everything", "split.malformed", {"match": "MODULE:FIRST-LAST:PARTS"}),
+        ("nowhere:0-1:2", "split.no-such-module", {"module": "nowhere"}),
+    ],
 )
-def test_a_split_that_makes_no_sense_is_told(split: str, says: str) -> None:
-    with pytest.raises(InputError, match=says):
+def test_a_split_that_makes_no_sense_is_told(split: str, code: str, figures: dict[str, Any]) -> None:
+    with raises(code, **figures):
         _estimate(split=split)
 
 

@@ -1,9 +1,9 @@
 from dataclasses import replace
 
 import pytest
+from tests.raising import raises
 from tests.unit.report.memory_steps import TRACE
 
-from trimaran.errors import InputError
 from trimaran.graph.trace.types import Role, StepTrace, TraceOp
 from trimaran.session.memory.line import BatchLine, at_any_batch
 
@@ -32,7 +32,7 @@ def test_two_traces_give_the_step_at_any_batch(samples: int) -> None:
 
 def test_a_step_of_another_length_is_no_line() -> None:
     other = replace(TRACE, events=TRACE.events[:-1])
-    with pytest.raises(InputError, match="runs other operations with 4 samples than with 2"):
+    with raises("memory.other-operations", small=2, large=4):
         BatchLine(TRACE, other, (2, 4))
 
 
@@ -40,7 +40,7 @@ def test_storages_that_live_otherwise_are_no_line() -> None:
     """A storage that is packed with one batch and not with another cannot be drawn between the two."""
     first, *rest = TRACE.storages
     other = replace(TRACE, storages=(replace(first, packs=()), *rest))
-    with pytest.raises(InputError, match="runs other operations"):
+    with raises("memory.other-operations"):
         BatchLine(TRACE, other, (2, 4))
 
 

@@ -5,12 +5,13 @@ from contextlib import ExitStack, nullcontext
 
 import pytest
 import torch
+from tests.raising import raises
 from torch import nn
 from torch.nn import functional
 
 from trimaran.cluster.catalog import find_device
 from trimaran.costs.roofline import memory_costs
-from trimaran.errors import InfeasibleError, InputError
+from trimaran.errors import InfeasibleError
 from trimaran.graph.trace.meta import trace_on_meta
 from trimaran.graph.trace.record import Recorder
 from trimaran.graph.trace.types import StepTrace
@@ -202,5 +203,5 @@ def test_a_split_is_read_as_it_is_written() -> None:
 
 @pytest.mark.parametrize("text", ["features", "features:0-4", "features:4:2", "features:a-b:2", ""])
 def test_what_is_not_written_so_is_refused(text: str) -> None:
-    with pytest.raises(InputError, match="MODULE:FIRST-LAST:PARTS"):
+    with raises("split.malformed", match="MODULE:FIRST-LAST:PARTS"):
         parse_split(text)

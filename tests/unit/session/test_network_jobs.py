@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from tests.raising import raises
 from torch.utils.data import default_collate
 
-from trimaran.errors import InputError
 from trimaran.graph.batches import call_model, compute_loss, move_batch
 from trimaran.session.jobs import NETWORKS, resolve
 from trimaran.session.network_jobs import _NETWORKS
@@ -77,7 +77,7 @@ def test_the_global_batch_divides_among_eight(name: str) -> None:
 
 
 def test_a_near_miss_of_a_network_is_recognised() -> None:
-    with pytest.raises(InputError, match='did you mean "resnet50"'):
+    with raises("job.unknown", match='"resnet50"'):
         resolve("resnet-50")
 
 

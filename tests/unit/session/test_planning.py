@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 from tests import builders
+from tests.raising import raises
 
-from trimaran.errors import InputError
 from trimaran.session.jobs import JobSource
 from trimaran.session.planning import obtain_plan
 from trimaran.session.request import PlanRequest
@@ -25,12 +25,12 @@ from trimaran.session.request import PlanRequest
     ],
 )
 def test_what_a_made_plan_cannot_heed_is_refused_by_its_name(request_: PlanRequest, option: str) -> None:
-    with pytest.raises(InputError, match=f"^{option}: .* made already"):
+    with raises("plan.option-needs-new-plan", match=f"^{option}:", path="absent.json"):
         obtain_plan(JobSource(reference="digits"), request_, path=Path("absent.json"))
 
 
 def test_how_a_made_plan_is_fed_may_be_said() -> None:
     request = builders.plan_request(pins=builders.pins(workers=1, forbid=("cache",)))
-    with pytest.raises(InputError, match="absent") as caught:
+    with raises("file.unreadable") as caught:
         obtain_plan(JobSource(reference="digits"), request, path=Path("absent.json"))
     assert "made already" not in str(caught.value)

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tests import zoo
+from tests.raising import raises
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, OneCycleLR, StepLR
 
@@ -92,7 +93,7 @@ def test_warm_up_goes_from_the_jobs_rate_to_that_of_the_rule() -> None:
 
 
 def test_a_warm_up_of_nobody_knows_how_many_updates_is_refused() -> None:
-    with pytest.raises(InputError, match="give samples_per_epoch"):
+    with raises("recipe.needs-samples-per-epoch", match="samples_per_epoch"):
         follow_recipe(job(4 * BASE), recipe(warmup_epochs=2))
     assert follow_recipe(job(BASE // 2), recipe(warmup_epochs=2)).lr_schedule is not None
 
@@ -145,27 +146,27 @@ def test_a_rule_of_the_user(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "says"),
+    ("body", "code", "figures"),
     [
-        ("return -1.0", "positive number"),
-        ("return float('nan')", "positive number"),
-        ("return None", "TypeError"),
-        ("raise KeyError('x')", "KeyError"),
+        ("return -1.0", "recipe.bad-factor", {"match": "positive number"}),
+        ("return float('nan')", "recipe.bad-factor", {"match": "positive number"}),
+        ("return None", "recipe.rule-fails", {"match": "TypeError"}),
+        ("raise KeyError('x')", "recipe.rule-fails", {"match": "KeyError"}),
     ],
 )
-def test_a_rule_that_gives_nonsense_is_named(tmp_path: Path, body: str, says: str) -> None:
+def test_a_rule_that_gives_nonsense_is_named(tmp_path: Path, body: str, code: str, figures: dict[str, Any]) -> None:
     path = tmp_path / f"rule{abs(hash(body))}.py"
     path.write_text(f"def rule(ratio):\n    {body}\n")
-    with pytest.raises(InputError, match=says):
+    with raises(code, **figures):
         check_rule(f"{path}:rule")
 
 
 def test_the_file_of_a_rule_is_not_called_a_job(tmp_path: Path) -> None:
     path = tmp_path / "rates.py"
-    with pytest.raises(InputError, match=r"^no file .*rates\.py$"):
+    with raises("user-function.missing-file", match=r"rates\.py"):
         check_rule(f"{path}:rule")
     path.write_text("1 / 0\n")
-    with pytest.raises(InputError, match=r"rates\.py:1: the file raised ZeroDivisionError"):
+    with raises("user-function.file-raises", match=r"rates\.py:1.*ZeroDivisionError"):
         check_rule(f"{path}:rule")
 
 
@@ -192,5 +193,5 @@ def test_a_schedule_that_fails_is_named() -> None:
         return LambdaLR(optimizer, mistaken)
 
     optimizer = SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    with pytest.raises(InputError, match=r"staircase.*failed in step.*IndexError"):
+    with raises("recipe.schedule-fails", match="IndexError"):
         list(rates_of(job(BASE, staircase), recipe(), optimizer))

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 from tests import builders
 from tests.builders import problem
+from tests.raising import raises
 
-from trimaran.errors import InputError
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.problem import assess
 from trimaran.session.jobs import JobSource
@@ -36,9 +36,17 @@ def test_a_link_is_a_rate(text: str, bytes_per_s: float) -> None:
     assert link == builders.link(bytes_per_s=bytes_per_s, source=f"asked: {text}")
 
 
-@pytest.mark.parametrize("text", ["1Gb", "fast", "0Mb/s", ""])
-def test_a_link_that_is_no_rate_is_refused(text: str) -> None:
-    with pytest.raises(InputError, match="rate"):
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("1Gb", "rate.malformed"),
+        ("fast", "quantity.malformed"),
+        ("0Mb/s", "rate.malformed"),
+        ("", "quantity.malformed"),
+    ],
+)
+def test_a_link_that_is_no_rate_is_refused(text: str, code: str) -> None:
+    with raises(code, match="rate"):
         parse_request(link=text)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.raising import raises
 from tests.unit.session.virtual_loops import plain, train
 from torch import Tensor, nn
 from torch._C import _autograd
@@ -78,7 +79,7 @@ def test_an_option_that_is_none_is_refused(options: dict[str, Any]) -> None:
 
 
 def test_contexts_do_not_nest() -> None:
-    with trimaran.virtual_memory("1GiB"), pytest.raises(InputError, match="entered already"):
+    with trimaran.virtual_memory("1GiB"), raises("virtual-memory.nested"):
         trimaran.virtual_memory("1GiB").__enter__()
 
 
@@ -86,17 +87,17 @@ def test_a_context_is_entered_once() -> None:
     memory = trimaran.virtual_memory("1GiB")
     with memory:
         pass
-    with pytest.raises(InputError, match="entered before"), memory:
+    with raises("virtual-memory.entered-before"), memory:
         pass
 
 
 def test_there_is_no_report_before_the_context_is_entered() -> None:
-    with pytest.raises(ExecutionError, match="enter the context"):
+    with raises("virtual-memory.not-entered", ExecutionError):
         trimaran.virtual_memory("1GiB").report()
 
 
 def test_a_context_is_left_in_its_own_thread() -> None:
-    errors: list[Exception] = []
+    errors: list[ExecutionError] = []
 
     def leave() -> None:
         try:
@@ -108,7 +109,7 @@ def test_a_context_is_left_in_its_own_thread() -> None:
         thread = threading.Thread(target=leave)
         thread.start()
         thread.join()
-    assert "thread that entered it" in str(errors[0])
+    assert errors[0].code == "virtual-memory.other-thread"
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 3, 4])
@@ -137,7 +138,7 @@ def test_a_budget_below_the_floor_is_refused_at_the_end_of_a_recorded_step() -> 
     model, optimizer = small()
     with trimaran.virtual_memory("300KiB", smallest=0) as memory:
         step(model, optimizer)
-        with pytest.raises(InfeasibleError, match="floor") as caught:
+        with raises("memory-plan.below-floor", InfeasibleError) as caught:
             step(model, optimizer)
     assert caught.value.figures["budget_bytes"] == 300 * 1024
     assert memory.report().recorded_steps == 2

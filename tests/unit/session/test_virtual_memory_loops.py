@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.raising import raises
 from tests.reduced import Reduced
 from tests.unit.session.virtual_loops import Loop, Trained, accumulating, assert_equal, autocast, plain, train
 from torch import Tensor, nn
@@ -140,7 +141,7 @@ def two_losses(model: nn.Module, optimizer: torch.optim.Optimizer, network: Redu
 
 def test_a_graph_that_is_walked_twice_leaves_nothing_to_move() -> None:
     """All that it saved is there again after the first walk, and stays for the second."""
-    with pytest.raises(InfeasibleError, match="below the floor"):
+    with raises("memory-plan.below-floor", InfeasibleError):
         train("gpt2", two_losses, budget="97%")
     assert_equal(train("gpt2", two_losses, budget="100%"), train("gpt2", two_losses))
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.raising import raises
 from torch import Tensor, nn
 
 import trimaran
@@ -112,7 +113,7 @@ def test_numbers_are_compared_from_both_ends() -> None:
 
 
 def test_a_number_that_shows_nowhere_is_found_by_the_bytes() -> None:
-    with pytest.raises(ExecutionError, match="other bytes than in the forward"):
+    with raises("recompute.other-bytes", ExecutionError):
         train(lambda x, number: x + number, lambda step: 0.5 if step < 6 else 0.7, 8, virtual=True)
 
 

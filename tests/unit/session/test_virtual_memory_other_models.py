@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.raising import raises
 from torch import Tensor, nn
 
 import trimaran
@@ -147,7 +148,7 @@ def test_another_model_of_the_same_look_has_its_own_gradients(what: str) -> None
 
 @pytest.mark.parametrize("what", LATE)
 def test_what_shows_only_when_it_is_made_again_is_an_error(what: str) -> None:
-    with pytest.raises(ExecutionError, match=r"other bytes than in the forward.*recompute=False"):
+    with raises("recompute.other-bytes", ExecutionError, match="recompute=False"):
         train(*LATE[what], virtual=True)
 
 

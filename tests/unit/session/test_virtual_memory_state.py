@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 import torch
+from tests.raising import raises
 from tests.unit.session.virtual_loops import Trained, accumulating, assert_equal, plain, train
 from torch import nn
 
 import trimaran
-from trimaran.errors import InfeasibleError, InputError
+from trimaran.errors import InfeasibleError
 from trimaran.session.virtual.updates import Updates
 
 Make = Callable[..., torch.optim.Optimizer]
@@ -110,7 +111,7 @@ def test_an_optimizer_that_cannot_be_taken_apart_is_said_with_the_floor() -> Non
     model, optimizer = small(TakesNorm)
     with trimaran.virtual_memory("300KiB", smallest=0) as memory:
         step(model, optimizer)
-        with pytest.raises(InfeasibleError, match="stays on the device: TakesNorm"):
+        with raises("memory-plan.below-floor", InfeasibleError, match="TakesNorm"):
             step(model, optimizer)
     assert memory.report().state_host_bytes == 0
 
@@ -120,7 +121,7 @@ def test_a_budget_below_the_floor_without_the_state_is_refused() -> None:
     with trimaran.virtual_memory("100KiB", smallest=0):
         step(model, optimizer)
         step(model, optimizer)  # after it, the state goes to the host
-        with pytest.raises(InfeasibleError, match=r"\. The state of the optimizer is on the host already") as refusal:
+        with raises("memory-plan.below-floor", InfeasibleError) as refusal:
             step(model, optimizer)
     assert "the optimizer's state on the host (about" not in refusal.value.message  # what is done is no way out
     assert "step" not in vars(optimizer)
@@ -148,5 +149,5 @@ def test_what_a_closure_made_again_is_confirmed_before_the_update() -> None:
 
 
 def test_a_place_that_is_none_is_refused() -> None:
-    with pytest.raises(InputError, match="optimizer_state"):
+    with raises("virtual-memory.bad-optimizer-state", match="optimizer_state"):
         trimaran.virtual_memory("1GiB", optimizer_state="disk")

@@ -2,6 +2,7 @@
 
 import pytest
 from tests import builders
+from tests.raising import raises
 from tests.unit.simulator.building import (
     all_reduce,
     backward,
@@ -15,7 +16,6 @@ from tests.unit.simulator.building import (
     transfer,
 )
 
-from trimaran.errors import InputError
 from trimaran.program.types import Instruction, Kind
 from trimaran.simulator import simulate
 from trimaran.timeline import COPY
@@ -257,7 +257,7 @@ def test_a_copy_flows_beside_compute_and_copies_go_one_at_a_time() -> None:
 
 
 def test_a_factor_of_interference_is_positive() -> None:
-    with pytest.raises(InputError, match="must be positive"):
+    with raises("simulator.bad-interference"):
         simulate(program((forward(0),)), costs({forward(0): 1.0}, interference=builders.interference(compute=0.0)))
 
 

@@ -192,9 +192,11 @@ def check_group(op: str, ranks: int) -> None:
         InputError: either
     """
     if op not in OPERATIONS:
-        raise InputError(f'a collective is one of {", ".join(OPERATIONS)}, got "{op}"', op=op)
+        raise InputError(
+            f'a collective is one of {", ".join(OPERATIONS)}, got "{op}"', code="collective.unknown-operation", op=op
+        )
     if ranks < 1:
-        raise InputError(f"a group has at least one rank, got {ranks}", ranks=ranks)
+        raise InputError(f"a group has at least one rank, got {ranks}", code="collective.no-rank", ranks=ranks)
 
 
 def _levels(ranks: int) -> int:

@@ -97,7 +97,9 @@ def _factor(log: NcclLog, machine: Machine, year: float) -> Factor:
     try:
         group = as_measured(group_of(machine, log.devices, log.nodes))
     except InputError as error:
-        raise InputError(f"{log.path}: {error.message}", path=log.path, devices=log.devices) from error
+        raise InputError(
+            f"{log.path}: {error.message}", code="nccl-log.other-machine", path=log.path, devices=log.devices
+        ) from error
     sizes = np.array(sorted({max(size, GRID[0]) for size, _ in log.points}))
     measured = np.array([np.median([t for size, t in log.points if max(size, GRID[0]) == wanted]) for wanted in sizes])
     predicted = at_sizes(predicted_curve(log.op, group, log.timing, year).seconds, sizes)

@@ -59,9 +59,14 @@ def collective_cost(
     """
     check_group(op, devices)
     if not nbytes >= 0:
-        raise InputError(f"{op}: a buffer has at least 0 bytes, got {nbytes}", nbytes=nbytes)
+        raise InputError(
+            f"{op}: a buffer has at least 0 bytes, got {nbytes}", code="collective.negative-bytes", nbytes=nbytes
+        )
     if library not in TIMINGS:
-        raise InputError(f'{op}: the library is one of {", ".join(map(repr, TIMINGS))}, got "{library}"')
+        raise InputError(
+            f'{op}: the library is one of {", ".join(map(repr, TIMINGS))}, got "{library}"',
+            code="collective.unknown-library",
+        )
     if devices == 1:
         return Cost(0.0, 0.0, 0.0, "analytic: one device has nothing to exchange")
     group = as_measured(group_of(machine, devices, nodes))

@@ -126,6 +126,10 @@ def volume(kind: str, num_ranks: int) -> float:
 
 def _check(kind: str, num_ranks: int) -> None:
     if kind not in COLLECTIVES:
-        raise InputError(f'a collective is "AR", "AG", "RS", "BC" or "RD", got "{kind}"', kind=kind)
+        raise InputError(
+            f'a collective is "AR", "AG", "RS", "BC" or "RD", got "{kind}"', code="collective.unknown-kind", kind=kind
+        )
     if num_ranks < 1:
-        raise InputError(f"a group has at least one rank, got {num_ranks}", num_ranks=num_ranks)
+        raise InputError(
+            f"a group has at least one rank, got {num_ranks}", code="collective.empty-group", num_ranks=num_ranks
+        )

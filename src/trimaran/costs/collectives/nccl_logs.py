@@ -72,7 +72,9 @@ def read_logs(path: Path, *, op: str = "") -> tuple[NcclLog, ...]:
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}", path=str(path)) from error
+        raise InputError(
+            f"{path}: cannot be read: {error.strerror}", code="nccl-log.unreadable", path=str(path)
+        ) from error
     reader = _Reader(path, op)
     for number, line in enumerate(text.splitlines(), start=1):
         reader.read(number, line)
@@ -81,6 +83,7 @@ def read_logs(path: Path, *, op: str = "") -> tuple[NcclLog, ...]:
         raise InputError(
             f"{path}: no table of nccl-tests in it; expected lines such as "
             '"1048576  262144  float  sum  -1  74.8  14.0  24.5  0" under a header with "size", "time" and "busbw"',
+            code="nccl-log.no-table",
             path=str(path),
         )
     return logs
@@ -126,6 +129,7 @@ class _Reader:
             raise InputError(
                 f'{self.path}:{number}: expected {self.columns} figures from "time" on, got "{line.strip()}"; '
                 "was the line cut off?",
+                code="nccl-log.too-few-columns",
                 path=str(self.path),
                 line=number,
             )
@@ -134,11 +138,15 @@ class _Reader:
             time_us = float(text)
         except ValueError as error:
             raise InputError(
-                f'{self.path}:{number}: time: expected microseconds, got "{text}"', path=str(self.path), line=number
+                f'{self.path}:{number}: time: expected microseconds, got "{text}"',
+                code="nccl-log.not-a-number",
+                path=str(self.path),
+                line=number,
             ) from error
         if not time_us > 0 or time_us == float("inf"):
             raise InputError(
                 f"{self.path}:{number}: time: expected microseconds above 0, got {text}",
+                code="nccl-log.not-positive",
                 path=str(self.path),
                 line=number,
             )
@@ -154,11 +162,13 @@ class _Reader:
                 raise InputError(
                     f"{self.path}: neither the log nor its name says which collective was run; "
                     'name the file after it, such as "all_reduce.log"',
+                    code="nccl-log.unknown-collective",
                     path=str(self.path),
                 )
             if devices < 2:
                 raise InputError(
                     f"{self.path}: a run on {devices} device measures no exchange; run it on several",
+                    code="nccl-log.one-device",
                     path=str(self.path),
                     devices=devices,
                 )

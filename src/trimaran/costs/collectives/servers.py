@@ -36,7 +36,11 @@ def server_time(nbytes: float, *, workers: int, servers: int, bytes_per_s: float
         [2.0, 1.0]
     """
     if servers < 1:
-        raise InputError(f"an exchange through servers needs at least one, got {servers}", servers=servers)
+        raise InputError(
+            f"an exchange through servers needs at least one, got {servers}",
+            code="parameter-server.none",
+            servers=servers,
+        )
     return max(nbytes / bytes_per_s, workers * nbytes / (servers * bytes_per_s))
 
 
@@ -80,7 +84,11 @@ def byteps_time(nbytes: float, *, workers: int, servers: int, bytes_per_s: float
         [1.5, 1.2, 1.0]
     """
     if not 0 <= servers <= workers:
-        raise InputError(f"from 0 to {workers} spare machines help {workers} workers, got {servers}", servers=servers)
+        raise InputError(
+            f"from 0 to {workers} spare machines help {workers} workers, got {servers}",
+            code="parameter-server.bad-spare-count",
+            servers=servers,
+        )
     if workers == 1:
         return 0.0
     return 2 * workers * (workers - 1) * nbytes / ((workers**2 + servers * workers - 2 * servers) * bytes_per_s)

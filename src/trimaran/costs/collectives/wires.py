@@ -62,6 +62,7 @@ def group_of(machine: Machine, devices: int, nodes: int = 1) -> Group:
     if nodes < 1 or devices < 1 or devices % nodes:
         raise InputError(
             f"{node.name}: {format_count(devices, 'device')} on {nodes} nodes are not equally many on each",
+            code="collective.uneven-nodes",
             devices=devices,
             nodes=nodes,
         )
@@ -69,6 +70,7 @@ def group_of(machine: Machine, devices: int, nodes: int = 1) -> Group:
         raise InputError(
             f"{node.name}: a node has {format_count(node.devices, 'device')}, {devices // nodes} of each were asked "
             f"for; use {-(-devices // node.devices)} nodes",
+            code="collective.too-many-devices-on-node",
             devices=devices,
             nodes=nodes,
         )

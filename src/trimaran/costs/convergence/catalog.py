@@ -68,10 +68,15 @@ def find_curve(name_or_path: str | Path) -> Curve:
             raise InputError(
                 f'"{name}" is no curve: the study tells only that twice the batch needs {known.ratio:g} times the '
                 "epochs, and not at which batch; measure one with trimaran converge",
+                code="curve.ratio-only",
                 name=name,
                 ratio=known.ratio,
             )
-    raise InputError(f'"{text}": no curve of the catalog and no file{did_you_mean(name, catalog_names())}', name=text)
+    raise InputError(
+        f'"{text}": no curve of the catalog and no file{did_you_mean(name, catalog_names())}',
+        code="curve.unknown",
+        name=text,
+    )
 
 
 def _exists(path: Path) -> bool:

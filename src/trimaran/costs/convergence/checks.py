@@ -26,10 +26,13 @@ def check_table(table: CurveTable, *, source: str) -> None:
         InputError: no points or too many, a batch twice, a figure out of range; the message names the point
     """
     if not table.points:
-        raise InputError(f"{source}: no points: give at least one batch that was run", source=source)
+        raise InputError(
+            f"{source}: no points: give at least one batch that was run", code="curve.no-points", source=source
+        )
     if len(table.points) > _MOST_POINTS:
         raise InputError(
             f"{source}: {len(table.points)} batches, at most {_MOST_POINTS} can be fitted: leave some out",
+            code="curve.too-many-points",
             source=source,
             points=len(table.points),
         )
@@ -46,6 +49,7 @@ def check_table(table: CurveTable, *, source: str) -> None:
         if point.global_batch in seen:
             raise InputError(
                 f"{source}: batch {point.global_batch} is there twice: make one point of its runs",
+                code="curve.batch-twice",
                 source=source,
                 batch=point.global_batch,
             )
@@ -96,22 +100,33 @@ def _check_point(point: Point, source: str) -> None:
         raise InputError(f"{place}: a global batch is a whole number from 1 to 1e15", batch=point.global_batch)
     for name, figure in (("amount", point.amount), *(("values", value) for value in point.values)):
         if not (math.isfinite(figure) and figure > 0):
-            raise InputError(f"{place}: {name} must be positive and finite, got {figure}", batch=point.global_batch)
+            raise InputError(
+                f"{place}: {name} must be positive and finite, got {figure}",
+                code="curve.amount-not-positive",
+                batch=point.global_batch,
+            )
         if not _SMALLEST <= figure <= 1 / _SMALLEST:
-            raise InputError(f"{place}: {name} must lie between 1e-30 and 1e30, got {figure}", batch=point.global_batch)
+            raise InputError(
+                f"{place}: {name} must lie between 1e-30 and 1e30, got {figure}",
+                code="curve.amount-out-of-range",
+                batch=point.global_batch,
+            )
     if point.runs < 1 or point.failed < 0:
         raise InputError(
             f"{place}: expected at least one run and no negative count, got runs {point.runs}, failed {point.failed}",
             batch=point.global_batch,
         )
     if point.deviation is not None and not (math.isfinite(point.deviation) and point.deviation >= 0):
-        raise InputError(f"{place}: deviation must be finite and not negative, got {point.deviation}")
+        raise InputError(
+            f"{place}: deviation must be finite and not negative, got {point.deviation}", code="curve.bad-deviation"
+        )
     if point.values:
         mean = sum(point.values) / len(point.values)
         if len(point.values) != point.runs or abs(mean / point.amount - 1) > _SAME_MEAN:
             raise InputError(
                 f"{place}: {len(point.values)} values with mean {mean:g} contradict {point.runs} runs "
                 f"with mean {point.amount:g}",
+                code="curve.mean-contradicts-runs",
                 batch=point.global_batch,
             )
 
@@ -122,10 +137,16 @@ def _check_recipe(recipe: Recipe | None, source: str) -> None:
     for name in ("base_batch", "samples_per_epoch"):
         figure = getattr(recipe, name)
         if figure is not None and figure < 1:
-            raise InputError(f"{source}: recipe.{name} must be at least 1, got {figure}", source=source, value=figure)
+            raise InputError(
+                f"{source}: recipe.{name} must be at least 1, got {figure}",
+                code="curve.recipe-value-too-small",
+                source=source,
+                value=figure,
+            )
     if not 0.0 <= recipe.warmup_epochs < math.inf:
         raise InputError(
             f"{source}: recipe.warmup_epochs must be finite and not negative, got {recipe.warmup_epochs}",
+            code="curve.recipe-value-negative",
             source=source,
             value=recipe.warmup_epochs,
         )

@@ -61,7 +61,11 @@ class Curve:
         """
         for batch in batches:
             if isinstance(batch, bool) or not isinstance(batch, int) or not 1 <= batch <= LARGEST_BATCH:
-                raise InputError(f"a global batch is a whole number of at least 1, got {batch!r}", batch=batch)
+                raise InputError(
+                    f"a global batch is a whole number of at least 1, got {batch!r}",
+                    code="curve.bad-batch",
+                    batch=batch,
+                )
         found = predict_amounts(self.table.points, tuple(batches), given=self.table.projection)
         return tuple(
             self._told(batch, float(low), float(middle), float(high))

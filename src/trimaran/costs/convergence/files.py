@@ -47,7 +47,9 @@ def read_curve(path: Path) -> Curve:
         raise
     except (ArithmeticError, ValueError, csv.Error) as error:
         raise InputError(
-            f"{path}: a figure or a cell in it is too large to be worked with ({error}): correct it", file=str(path)
+            f"{path}: a figure or a cell in it is too large to be worked with ({error}): correct it",
+            code="curve-file.figure-too-large",
+            file=str(path),
         ) from None
 
 
@@ -61,7 +63,7 @@ def _read(path: Path) -> CurveTable:
         try:
             plain = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
-            raise InputError(f"{path}: not TOML: {error}", file=str(path)) from None
+            raise InputError(f"{path}: not TOML: {error}", code="curve-file.not-toml", file=str(path)) from None
     check_version(plain, CURVE_VERSION, source=str(path))
     return _with_rule(table_of(plain, source=str(path)), path.parent, relative=False)
 
@@ -90,13 +92,17 @@ def write_curve(path: Path, table: CurveTable) -> None:
     elif path.suffix.lower() == ".toml":
         text = toml_text(plain)
     else:
-        raise InputError(f"{path}: a curve file ends in .toml or .json", file=str(path))
+        raise InputError(
+            f"{path}: a curve file ends in .toml or .json", code="curve-file.unknown-suffix", file=str(path)
+        )
     unfinished = path.with_name(f".{path.name}.unfinished")
     try:
         unfinished.write_text(text, encoding="utf-8")
         unfinished.replace(path)
     except (OSError, UnicodeError) as error:
-        raise EnvironmentProblem(f"{path} cannot be written: {error}", path=str(path)) from error
+        raise EnvironmentProblem(
+            f"{path} cannot be written: {error}", code="curve-file.unwritable", path=str(path)
+        ) from error
     finally:
         unfinished.unlink(missing_ok=True)
 

@@ -152,18 +152,23 @@ def estimate_noise_scale(observations: Sequence[Observation], *, seed: int = 0) 
 
 def _check(observations: Sequence[Observation]) -> None:
     if not observations:
-        raise InputError("a noise scale needs observed steps, and there are none: train some steps first")
+        raise InputError(
+            "a noise scale needs observed steps, and there are none: train some steps first",
+            code="noise-scale.no-steps",
+        )
     for one in observations:
         if not 0.0 < one.share < 1.0:
             raise InputError(
                 f"step {one.step} computed its gradient in one piece (share {one.share}), which says nothing of its "
                 "noise: use two replicas or two microbatches",
+                code="noise-scale.one-piece",
                 step=one.step,
             )
         if not (math.isfinite(one.pieces) and math.isfinite(one.whole) and one.samples > 0):
             raise InputError(
                 f"step {one.step} has squared norms {one.pieces} and {one.whole} over {one.samples} samples: "
                 "leave it out",
+                code="noise-scale.bad-norms",
                 step=one.step,
             )
 

@@ -111,4 +111,8 @@ def named_factor(rule: str, ratio: float) -> float:
         return math.sqrt(ratio)
     if rule == "constant":
         return 1.0
-    raise InputError(f'no learning-rate rule "{rule}": one of {", ".join(RULES)}, or file.py:function', rule=rule)
+    raise InputError(
+        f'no learning-rate rule "{rule}": one of {", ".join(RULES)}, or file.py:function',
+        code="recipe.unknown-rule",
+        rule=rule,
+    )

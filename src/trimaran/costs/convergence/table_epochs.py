@@ -55,6 +55,7 @@ def samples_per_epoch(rows: Sequence[TableRow], *, file: str) -> float | None:
                 f"{file}: lines {one.line} and {other.line} contradict each other: an epoch has {one.samples:.6g} "
                 f"samples by the one and {other.samples:.6g} by the other; correct epochs, samples or steps, or keep "
                 "one of them",
+                code="curve-table.epochs-contradict",
                 file=file,
                 line=other.line,
             )
@@ -102,6 +103,7 @@ def compare_steps(rows: Sequence[TableRow], *, file: str) -> None:
             raise InputError(
                 f"{file}: line {row.line}: {row.amounts['steps']:g} steps of batch {row.global_batch} are "
                 f"{made:g} samples, not {row.amounts['samples']:g}: correct one, or keep one of the columns",
+                code="curve-table.steps-contradict-samples",
                 file=file,
                 line=row.line,
             )

@@ -69,11 +69,17 @@ def read_rows(text: str, *, file: str) -> tuple[TableRow, ...]:
     lines = text.removeprefix("\ufeff").splitlines()
     kept = [(number, line) for number, line in enumerate(lines, start=1) if line.strip() and not line.startswith("#")]
     if not kept:
-        raise InputError(f"{file}: empty: expected a header such as global_batch,epochs and a row a run", file=file)
+        raise InputError(
+            f"{file}: empty: expected a header such as global_batch,epochs and a row a run",
+            code="curve-table.empty",
+            file=file,
+        )
     separator = max(_SEPARATORS, key=kept[0][1].count)
     header = _header(_cells(kept[0][1], separator), file=file, line=kept[0][0])
     if len(kept) == 1:
-        raise InputError(f"{file}: a header and no rows: give at least one batch that was run", file=file)
+        raise InputError(
+            f"{file}: a header and no rows: give at least one batch that was run", code="curve-table.no-rows", file=file
+        )
     commas = separator == ";"
     return tuple(
         _row(header, _cells(line, separator), file=file, line=number, decimal_comma=commas) for number, line in kept[1:]
@@ -92,12 +98,23 @@ def _header(cells: list[str], *, file: str, line: int) -> list[str]:
         names.pop()
     for name in sorted(set(names)):
         if names.count(name) > 1:
-            raise InputError(f'{file}: line {line}: column "{name}" is there twice', file=file, line=line)
+            raise InputError(
+                f'{file}: line {line}: column "{name}" is there twice',
+                code="curve-table.column-twice",
+                file=file,
+                line=line,
+            )
     if "global_batch" not in names:
-        raise InputError(f"{file}: line {line}: no column global_batch among {', '.join(cells)}", file=file, line=line)
+        raise InputError(
+            f"{file}: line {line}: no column global_batch among {', '.join(cells)}",
+            code="curve-table.no-batch-column",
+            file=file,
+            line=line,
+        )
     if not any(name in AMOUNTS for name in names):
         raise InputError(
             f"{file}: line {line}: no column epochs, samples, steps or tokens among {', '.join(cells)}",
+            code="curve-table.no-amount-column",
             file=file,
             line=line,
         )
@@ -108,7 +125,12 @@ def _row(header: list[str], cells: list[str], *, file: str, line: int, decimal_c
     while len(cells) > len(header) and not cells[-1]:
         cells.pop()
     if len(cells) > len(header):
-        raise InputError(f"{file}: line {line}: {len(cells)} cells under {len(header)} columns", file=file, line=line)
+        raise InputError(
+            f"{file}: line {line}: {len(cells)} cells under {len(header)} columns",
+            code="curve-table.wrong-cell-count",
+            file=file,
+            line=line,
+        )
     row = dict(zip(header, cells + [""] * (len(header) - len(cells)), strict=True))
     place = _Place(file=file, line=line, row=row, decimal_comma=decimal_comma)
     batch = place.whole("global_batch")
@@ -149,6 +171,7 @@ class _Place:
     def wrong(self, column: str, expected: str) -> InputError:
         return InputError(
             f'{self.file}: line {self.line}, column {column}: expected {expected}, got "{self.row.get(column, "")}"',
+            code="curve-table.wrong-cell",
             file=self.file,
             line=self.line,
             column=column,

@@ -24,9 +24,13 @@ def read_table(path: Path) -> CurveTable:
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise InputError(f"{path}: not UTF-8 text: save it as CSV in UTF-8", file=str(path)) from None
+        raise InputError(
+            f"{path}: not UTF-8 text: save it as CSV in UTF-8", code="curve-table.not-utf8", file=str(path)
+        ) from None
     except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}", file=str(path)) from None
+        raise InputError(
+            f"{path}: cannot be read: {error.strerror}", code="curve-table.unreadable", file=str(path)
+        ) from None
     return parse_table(text, file=str(path))
 
 
@@ -51,7 +55,12 @@ def parse_table(text: str, *, file: str) -> CurveTable:
     compare_steps(rows, file=file)
     done = [row for row in rows if row.reached]
     if not done:
-        raise InputError(f"{file}: none of its {len(rows)} runs reached the target", file=file, runs=len(rows))
+        raise InputError(
+            f"{file}: none of its {len(rows)} runs reached the target",
+            code="curve-table.no-run-reached-target",
+            file=file,
+            runs=len(rows),
+        )
     unit = _common_unit(done, per_epoch, file=file)
     notes: list[str] = []
     by_batch: dict[int, list[TableRow]] = {}
@@ -95,6 +104,7 @@ def _common_unit(rows: Sequence[TableRow], per_epoch: float | None, *, file: str
             raise InputError(
                 f"{file}: line {row.line}: no {others[0]}, which line {rows[0].line} has: "
                 f"give one unit in every row (missing here: {', '.join(missing)}){hint}",
+                code="curve-table.unit-missing",
                 file=file,
                 line=row.line,
             )
@@ -135,6 +145,7 @@ def _count_in(unit: Unit, rows: Sequence[TableRow], per_epoch: float | None, *, 
                 f"{file}: line {row.line}: an epoch of {per_epoch:g} samples is {1 / share:.3g} steps of batch "
                 f"{row.global_batch}, of which the last may be smaller or left out: {row.amounts['steps']:g} steps "
                 f"cannot be compared with epochs of other rows to better than {share:.0%}; give epochs or samples here",
+                code="curve-table.epoch-too-short",
                 file=file,
                 line=row.line,
             )
@@ -147,6 +158,7 @@ def _one(found: Sequence[tuple[int, float]], name: str, *, file: str) -> float |
             raise InputError(
                 f"{file}: lines {found[0][0]} and {line} have two values of {name}, {found[0][1]:g} and {value:g}: "
                 "each is a task of its own; make two tables",
+                code="curve-table.several-tasks",
                 file=file,
                 line=line,
             )
@@ -163,6 +175,7 @@ def _point(batch: int, rows: Sequence[TableRow], count: _Count, *, file: str, no
             raise InputError(
                 f"{file}: lines {lines[0]} and {lines[1]} are both run {name} of batch {batch}: "
                 "name the runs apart, or keep one",
+                code="curve-table.run-twice",
                 file=file,
                 line=lines[1],
             )
@@ -175,6 +188,7 @@ def _point(batch: int, rows: Sequence[TableRow], count: _Count, *, file: str, no
         raise InputError(
             f"{file}: line {done[1].line}: batch {batch} has a row that is a mean of several runs and others beside "
             "it: give either means or runs",
+            code="curve-table.means-beside-runs",
             file=file,
             line=done[1].line,
         )

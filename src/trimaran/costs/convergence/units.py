@@ -47,7 +47,10 @@ def as_samples(need: Need, table: CurveTable, samples_per_epoch: int | None = No
         return need.scaled(_per_epoch(table, samples_per_epoch), "samples")
     if need.unit == "tokens" and table.tokens_per_sample is not None:
         return need.scaled(1.0 / table.tokens_per_sample, "samples")
-    raise InputError(f'the curve of "{table.task}" is in {need.unit}: give tokens_per_sample to count samples')
+    raise InputError(
+        f'the curve of "{table.task}" is in {need.unit}: give tokens_per_sample to count samples',
+        code="curve.needs-tokens-per-sample",
+    )
 
 
 def as_epochs(need: Need, table: CurveTable, samples_per_epoch: int | None = None) -> Need:
@@ -81,7 +84,8 @@ def _per_epoch(table: CurveTable, samples_per_epoch: int | None) -> int:
     if found is None:
         raise InputError(
             f'the curve of "{table.task}" is in {table.unit} and does not say how many samples an epoch has: '
-            "give samples_per_epoch"
+            "give samples_per_epoch",
+            code="curve.needs-samples-per-epoch",
         )
     return found
 

@@ -56,7 +56,10 @@ def estimated_table(
         InputError: no batch, or no software for "eager"
     """
     if not batches or "eager" not in softwares:
-        raise InputError("an estimated table needs at least one batch size and a software for eager execution")
+        raise InputError(
+            "an estimated table needs at least one batch size and a software for eager execution",
+            code="estimate.no-batch",
+        )
     operations: dict[OperationKey, dict[int, OpCost]] = {}
     wholes: dict[WholeKey, dict[int, WholeCost]] = {}
     sizes = sorted(set(batches))

@@ -98,10 +98,12 @@ def correction_from_steps(steps: Sequence[MeasuredStep]) -> Correction:
         InputError: no step, or one that is not a positive time
     """
     if not steps:
-        raise InputError("a correction needs at least one measured step")
+        raise InputError("a correction needs at least one measured step", code="correction.no-steps")
     for step in steps:
         if not (step.seconds > 0 and math.isfinite(step.seconds)):
-            raise InputError(f"a measured step must be a positive time in seconds, got {step.seconds!r}")
+            raise InputError(
+                f"a measured step must be a positive time in seconds, got {step.seconds!r}", code="correction.bad-time"
+            )
     a = b = 0.0
     for _ in range(60):
         a, b = _improved(steps, a, b)
@@ -130,7 +132,8 @@ def correction_from_profile(profile: Profile, modelled_s: Mapping[WorkKind, floa
     if not common:
         raise InputError(
             f"{profile.source}: none of its kernels is of a kind that this step has "
-            f"({', '.join(sorted(modelled_s))}): is it a profile of this job's training on a GPU?"
+            f"({', '.join(sorted(modelled_s))}): is it a profile of this job's training on a GPU?",
+            code="correction.no-common-kernels",
         )
     seen, known = sum(common.values()), sum(modelled_s[kind] for kind in common)
     host = 1.0

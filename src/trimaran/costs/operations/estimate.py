@@ -49,7 +49,11 @@ def estimate_step(
         InputError: the anchor is not a positive time
     """
     if anchor_s is not None and not (anchor_s > 0 and math.isfinite(anchor_s)):
-        raise InputError(f"a measured step must be a positive time in seconds, got {anchor_s!r}", anchor_s=anchor_s)
+        raise InputError(
+            f"a measured step must be a positive time in seconds, got {anchor_s!r}",
+            code="estimate.bad-anchor",
+            anchor_s=anchor_s,
+        )
     table = constants()
     distinct, place = _distinct(with_local_norms(workload.works, software))
     columns = kernels(distinct)

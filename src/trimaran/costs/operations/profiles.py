@@ -79,7 +79,8 @@ def read_kineto(path: Path, *, steps: int | None = None) -> Profile:
     kernels = [event for event in events if event.get("cat") == "kernel" and _is_number(event.get("dur"))]
     if not kernels:
         raise InputError(
-            f'{path}: no event of category "kernel": profile with activities=[ProfilerActivity.CUDA, …] on a GPU'
+            f'{path}: no event of category "kernel": profile with activities=[ProfilerActivity.CUDA, …] on a GPU',
+            code="profile.no-kernels",
         )
     marks = [
         event
@@ -87,7 +88,10 @@ def read_kineto(path: Path, *, steps: int | None = None) -> Profile:
         if str(event.get("name", "")).startswith("ProfilerStep#") and event.get("cat") in ("user_annotation", "cpu_op")
     ]
     if steps is None and not marks:
-        raise InputError(f"{path}: no ProfilerStep annotation: call profiler.step() in the loop, or say how many steps")
+        raise InputError(
+            f"{path}: no ProfilerStep annotation: call profiler.step() in the loop, or say how many steps",
+            code="profile.no-steps",
+        )
     count = steps if steps is not None else len({event["name"] for event in marks})
     if count < 1:
         raise InputError(f"{path}: a profile has at least one step, got {count}", steps=count)
@@ -109,14 +113,18 @@ def _events(path: Path) -> Sequence[Mapping[str, Any]]:
         text = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
         document = json.loads(text)
     except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}", code="profile.unreadable") from error
     except ValueError as error:
         raise InputError(
-            f"{path}: not JSON ({error}): expected what torch.profiler exports as a Chrome trace"
+            f"{path}: not JSON ({error}): expected what torch.profiler exports as a Chrome trace",
+            code="profile.not-json",
         ) from error
     events = document.get("traceEvents") if isinstance(document, dict) else None
     if not isinstance(events, list):
-        raise InputError(f'{path}: no list "traceEvents": expected what torch.profiler exports as a Chrome trace')
+        raise InputError(
+            f'{path}: no list "traceEvents": expected what torch.profiler exports as a Chrome trace',
+            code="profile.no-events",
+        )
     return [event for event in events if isinstance(event, dict)]
 
 

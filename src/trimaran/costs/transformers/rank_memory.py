@@ -238,10 +238,15 @@ def _check(division: Division, stage: int) -> None:
     }
     for name, degree in degrees.items():
         if degree < 1:
-            raise InputError(f"division: {name}: expected 1 or more, got {degree}", **{name: degree})
+            raise InputError(
+                f"division: {name}: expected 1 or more, got {degree}",
+                code="division.degree-too-small",
+                **{name: degree},
+            )
     if not 0 <= stage < division.pipeline:
         raise InputError(
             f"stage {stage}: the pipeline has {division.pipeline} stages, counted from 0",
+            code="division.no-such-stage",
             stage=stage,
             pipeline=division.pipeline,
         )

@@ -151,6 +151,7 @@ def _telling() -> Iterator[None]:
             f"this step cannot be traced without data: {_first_line(error)}. A model whose course depends on the "
             "values of its tensors needs a real step: record one with `Recorder`, or run it under "
             "`trimaran.virtual_memory`",
+            code="trace.needs-data",
             error=type(error).__name__,
         ) from error
 

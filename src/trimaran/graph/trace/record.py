@@ -79,7 +79,10 @@ class Recorder:
             ExecutionError: nothing was recorded yet
         """
         if self._recording is None:
-            raise ExecutionError("nothing is recorded yet: run a step inside the block, and ask after it has ended")
+            raise ExecutionError(
+                "nothing is recorded yet: run a step inside the block, and ask after it has ended",
+                code="recorder.nothing-recorded",
+            )
         return self._recording
 
     @property
@@ -188,7 +191,7 @@ class Recorder:
     def _uninstall(self) -> Tape:
         tape = self._tape
         if tape is None:
-            raise ExecutionError("this recorder does not record: start it first")
+            raise ExecutionError("this recorder does not record: start it first", code="recorder.not-started")
         self._check_place()
         self._operations.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         if self._own_hooks:
@@ -210,5 +213,6 @@ class Recorder:
             raise ExecutionError(
                 f"a recording cannot stop inside {type(top).__name__}, which was entered after the recording began: "
                 "stop it where that has ended",
+                code="recorder.mode-inside",
                 mode=type(top).__name__,
             )

@@ -67,6 +67,7 @@ def repeat(recording: Recording, recipe: RecipeLike, sources: Storages) -> Stora
     if recipe.storage not in made:
         raise ExecutionError(
             f"the recipe of storage {recipe.storage} does not make it: its operations are at {list(recipe.ops)}",
+            code="recompute.not-made",
             storage=recipe.storage,
         )
     return {recipe.storage: made[recipe.storage]}
@@ -95,6 +96,7 @@ class _Sources:
             raise ExecutionError(
                 f"storage {self.target} cannot be made again: its recipe reads storage {number}, which is not there. "
                 "Give it in `sources`",
+                code="recompute.missing-source",
                 storage=self.target,
                 missing=number,
             )
@@ -116,6 +118,7 @@ def _run(call: Call, sources: _Sources) -> None:
         raise ExecutionError(
             f"storage {sources.target} cannot be made again: {call.op} would change storages {sorted(foreign)}, "
             "which its recipe does not make",
+            code="recompute.changes-storages",
             storage=sources.target,
         )
     torch.set_grad_enabled(call.grad)
@@ -141,6 +144,7 @@ def _call(recording: Recording, moment: int, storage: int) -> Call:
         raise ExecutionError(
             f"storage {storage} cannot be made again: {getattr(event, 'name', 'a tick')} at moment {moment} cannot be "
             "repeated",
+            code="recompute.not-repeatable",
             storage=storage,
             moment=moment,
         )

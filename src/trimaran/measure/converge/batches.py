@@ -39,14 +39,18 @@ def parse_batches(text: str) -> tuple[int, ...]:
     for entry in entries:
         if entry in _DOTS:
             if dots or not batches:
-                raise InputError(f'--batches "{text}": dots must stand between two numbers', text=text)
+                raise InputError(
+                    f'--batches "{text}": dots must stand between two numbers', code="batches.dots-at-start", text=text
+                )
             dots = True
             continue
         size = _size(entry, text)
         batches += _between(batches, size, text) if dots else [size]
         dots = False
     if dots:
-        raise InputError(f'--batches "{text}": dots must stand between two numbers', text=text)
+        raise InputError(
+            f'--batches "{text}": dots must stand between two numbers', code="batches.dots-at-end", text=text
+        )
     if len(set(batches)) > _MOST_BATCHES:
         raise InputError(f"--batches: {len(set(batches))} of them, at most {_MOST_BATCHES} can be measured")
     return tuple(sorted(set(batches)))
@@ -58,6 +62,7 @@ def _size(entry: str, text: str) -> int:
         raise InputError(
             f'--batches "{_short(text)}": "{_short(entry)}" is no number of samples; write whole numbers from 1 to '
             f'{_MOST_DIGITS} digits between commas, such as "32,64,128" or "32,64,…,1024"',
+            code="batches.not-a-number",
             entry=_short(entry),
         )
     return int(digits)
@@ -84,6 +89,7 @@ def _between(before: Sequence[int], last: int, text: str) -> list[int]:
     raise InputError(
         f'--batches "{text}": going on from {", ".join(map(str, before[-2:]))} does not lead to {last} within '
         f"{_MOST_BATCHES} batches; write all of them",
+        code="batches.no-progression",
         text=text,
     )
 
@@ -127,6 +133,7 @@ def check_batches(batches: Sequence[int], *, samples: int) -> tuple[str, ...]:
     if large:
         raise InputError(
             f"a batch of {large[0]} is larger than the data set of {samples} samples: the largest one is {samples}",
+            code="batches.beyond-data-set",
             batch=large[0],
             samples=samples,
         )
@@ -168,6 +175,7 @@ def count_microbatches(batch: int, *, fits: int) -> int:
     raise InputError(
         f"a batch of {batch} cannot be cut into equal microbatches of at most {fits} that are not tiny: take "
         f"{' or '.join(map(str, near))}",
+        code="batches.uneven-microbatches",
         batch=batch,
         fits=fits,
     )

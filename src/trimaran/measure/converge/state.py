@@ -111,6 +111,7 @@ def opened(folder: Path) -> Iterator[None]:
         except OSError:
             raise InputError(
                 f"another `trimaran converge` is at work in {folder}: wait for it, or choose another --runs",
+                code="converge.busy",
                 path=str(folder),
             ) from None
         yield
@@ -138,7 +139,9 @@ def read_runs(folder: Path) -> list[Run]:
             runs.append(from_plain(json.loads(line), Run, source=f"{path}:{number}"))
         except (ValueError, RecursionError, InputError) as error:
             raise CorruptDataError(
-                f"{path}:{number} is damaged, {error}: remove the line, and the run is done again", path=str(path)
+                f"{path}:{number} is damaged, {error}: remove the line, and the run is done again",
+                code="converge.damaged-runs",
+                path=str(path),
             ) from None
     return runs
 

@@ -198,13 +198,16 @@ def _chance(work: Array, samples: Array) -> float:
 
 def _too_few(records: Sequence[ProcessRecord], steps: int, left_out: Mapping[str, int]) -> TrimaranError:
     if not records:
+        code = "observe.no-process"
         reason = (
             "no process imported torch in a Python that reads PYTHONPATH (the options -I, -E and -S keep it out), or "
             "all were ended by a signal before their first record, which comes after 20 steps and half a second"
         )
     elif not any(record.steps for record in records):
+        code = "observe.no-optimizer-step"
         reason = "torch was imported, but no optimizer of torch.optim took a step"
     else:
+        code = "observe.too-few-steps"
         most = max(record.steps for record in records)
         reason = f"{most} steps were taken, {steps} of them steady; at least {LEAST_STEPS} are needed"
         # More of the same would be left out as well.
@@ -213,4 +216,4 @@ def _too_few(records: Sequence[ProcessRecord], steps: int, left_out: Mapping[str
             reason += "; left out: " + ", ".join(f"{count} {name}" for name, count in others.items())
         else:
             reason += ": run it longer"
-    return TrimaranError(f"nothing was seen: {reason}", steps=steps)
+    return TrimaranError(f"nothing was seen: {reason}", code=code, steps=steps)

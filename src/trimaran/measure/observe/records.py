@@ -54,7 +54,11 @@ def parse_record(plain: Mapping[str, Any], *, source: str) -> ProcessRecord:
     try:
         version = plain["schema_version"]
         if version != RECORD_VERSION:
-            raise CorruptDataError(f"{source}: a record of version {version}, expected {RECORD_VERSION}", source=source)
+            raise CorruptDataError(
+                f"{source}: a record of version {version}, expected {RECORD_VERSION}",
+                code="observe.record-version",
+                source=source,
+            )
         columns = {name: number for number, name in enumerate(plain["columns"])}
         rows = np.asarray(plain["rows"], dtype=np.int64).reshape(-1, len(columns))
         return ProcessRecord(

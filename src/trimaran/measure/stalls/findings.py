@@ -98,7 +98,7 @@ def analyse_stalls(program: Program, runs: Sequence[RankRun], *, host_blocks: bo
         if own[0]:
             ways[way] = _of_way(own, splits, [run.reads for run in runs])
     if not ways:
-        raise ExecutionError("no step was recorded: take more steps")
+        raise ExecutionError("no step was recorded: take more steps", code="stalls.no-steps")
     counted = {step.number for step in runs[0].steps}
     spans = {number: of for number, of in spans_by_step(timelines).items() if number in counted}
     exchanges = Exchanges(program)

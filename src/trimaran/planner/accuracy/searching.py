@@ -40,7 +40,7 @@ def search_grid(grid: Grid) -> GridSearch:
             cells.try_replicas(batch, count)
     complete = cells.try_others(until_s=begun_s + (float("inf") if grid.time_limit_s is None else grid.time_limit_s))
     if not any(cells.found.values()):
-        raise InfeasibleError(_nothing_fits(cells.rejected))
+        raise InfeasibleError(_nothing_fits(cells.rejected), code="plan.no-batch-fits")
     return GridSearch(
         candidates={batch: tuple(found) for batch, found in cells.found.items() if found},
         rejected={batch: tuple(found) for batch, found in cells.rejected.items()},

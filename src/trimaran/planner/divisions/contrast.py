@@ -85,6 +85,7 @@ def read_kind(name: str) -> DivisionKind:
         raise InputError(
             f'--why-not "{name}": a transformer on so many devices is divided by degrees; choose one of '
             f'{", ".join(_KINDS)}, or degrees, each once, such as "tp8", "pp4-dp32", "tp2-zero3"',
+            code="why-not.unknown-degrees",
             why_not=name,
         )
     pins = DivisionPins(

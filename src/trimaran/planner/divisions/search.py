@@ -85,6 +85,7 @@ def division_task(
         raise InputError(
             f"batch {batch}, {format_count(count, 'device')}: expected a positive batch and 1 to "
             f"{format_count(machine.devices, 'device')}",
+            code="division.bad-request",
             batch=batch,
             devices=count,
         )
@@ -93,6 +94,7 @@ def division_task(
     if kind not in device.compute and not (kind == "float8" and device.architecture in ("hopper", "blackwell", "ada")):
         raise InputError(
             f"{device.name} computes in {', '.join(device.compute)}, not in {kind or 'nothing'}; choose one of them",
+            code="division.unknown-precision",
             precision=kind,
         )
     program = Program(
@@ -119,7 +121,7 @@ def search_task(task: DivisionTask, *, time_limit_s: float = 20.0) -> DivisionSe
     rejected: Counter[str] = Counter()
     fitting, bound_s, complete, least = _priced(task, rejected, start + time_limit_s)
     if not fitting:
-        raise InfeasibleError(_nothing_fits(task, rejected, least))
+        raise InfeasibleError(_nothing_fits(task, rejected, least), code="division.nothing-fits")
     ordered = sorted(fitting, key=lambda found: found.rank)
     fewer = _with_fewer(task, ordered[0], start + time_limit_s)
     return DivisionSearch(

@@ -135,7 +135,8 @@ def memory_problem(
     if len(costs.durations_s) != trace.length:
         raise InputError(
             f"the costs have {len(costs.durations_s)} durations, the trace {trace.length} moments: "
-            f"price the trace that is planned"
+            f"price the trace that is planned",
+            code="memory-plan.other-trace",
         )
     spans = {storage.number: away_span(trace, storage) for storage in trace.movable}
     chosen = sorted(

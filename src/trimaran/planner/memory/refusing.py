@@ -27,6 +27,7 @@ def below_floor(trace: StepTrace, budget_bytes: int, least: Floor) -> Infeasible
     return InfeasibleError(
         f"a budget of {format_bytes(budget_bytes)} is below the floor of this step, {least.describe()}. "
         f"Ways out: {'; '.join(way for way in ways if way)}",
+        code="memory-plan.below-floor",
         budget_bytes=budget_bytes,
         floor_bytes=least.nbytes,
         moment=least.moment,
@@ -45,6 +46,7 @@ def none_found(budget_bytes: int, host_bytes: int | None, least: Floor) -> Infea
     return InfeasibleError(
         f"no plan was found that keeps to {format_bytes(budget_bytes)}{cap}, although the floor is "
         f"{format_bytes(least.nbytes)}. Ways out: more memory on the host; a larger budget; a smaller micro-batch",
+        code="memory-plan.not-found",
         budget_bytes=budget_bytes,
         host_bytes=host_bytes,
         floor_bytes=least.nbytes,

@@ -53,7 +53,9 @@ def split_floor(trace: StepTrace, parts: int) -> SplitFloor:
         InputError: less than 2 parts
     """
     if parts < 2:
-        raise InputError(f"a batch is split into 2 parts or more, not {parts}", parts=parts)
+        raise InputError(
+            f"a batch is split into 2 parts or more, not {parts}", code="memory-plan.too-few-parts", parts=parts
+        )
     needed = needed_bytes(trace)
     highest = int(needed.max(initial=0))
     best = SplitFloor(nbytes=highest, parts=parts, runs=(), operations=0)

@@ -102,6 +102,7 @@ def choose_dynamically(evaluate: Evaluate, convolutions: tuple[int, ...], *, bud
         raise InfeasibleError(
             f"vDNN cannot train this network: its first trial, all(m), needs {format_bytes(least)} and has "
             f"{format_bytes(budget_bytes)}. Take a smaller batch or a larger device.",
+            code="memory-plan.vdnn-cannot-train",
             peak_bytes=least,
             budget_bytes=budget_bytes,
         )

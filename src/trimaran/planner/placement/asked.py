@@ -15,19 +15,25 @@ def check_problem(problem: PlacementProblem) -> None:
     """
     names = [node.name for node in problem.nodes]
     if not names or not problem.memory_bytes:
-        raise InputError(f"a placement needs nodes and devices, got {len(names)} and {problem.devices}")
+        raise InputError(
+            f"a placement needs nodes and devices, got {len(names)} and {problem.devices}", code="placement.empty"
+        )
     twice = next((name for name, other in zip(sorted(names), sorted(names)[1:], strict=False) if name == other), None)
     if twice is not None:
-        raise InputError(f'two nodes of the placement are named "{twice}"', node=twice)
+        raise InputError(f'two nodes of the placement are named "{twice}"', code="placement.node-twice", node=twice)
     for node in problem.nodes:
         for field in ("forward_s", "backward_s", "nbytes", "backward_nbytes", "saved_bytes", "state_bytes"):
             value = getattr(node, field)
             if not math.isfinite(value) or value < 0:
-                raise InputError(f'"{node.name}".{field}: expected a number that is not negative, got {value}')
+                raise InputError(
+                    f'"{node.name}".{field}: expected a number that is not negative, got {value}',
+                    code="placement.negative-number",
+                )
     for producer, consumer in problem.edges:
         if not 0 <= producer < consumer < len(names):
             raise InputError(
                 f"edge ({producer}, {consumer}) must go from an earlier to a later one of {len(names)} nodes",
+                code="placement.bad-edge",
                 edge=(producer, consumer),
             )
     _check_machine(problem)
@@ -44,13 +50,19 @@ def _check_machine(problem: PlacementProblem) -> None:
             raise InputError(
                 f"wire ({source}, {target}): expected two of {problem.devices} devices, a rate above 0 and a latency, "
                 f"got {wire.bytes_per_s} bytes/s and {wire.latency_s} s",
+                code="placement.bad-wire",
                 wire=(source, target),
             )
         if (target, source) not in problem.wires:
-            raise InputError(f"there is a wire from {source} to {target}, and none back for the gradients")
+            raise InputError(
+                f"there is a wire from {source} to {target}, and none back for the gradients",
+                code="placement.one-way-wire",
+            )
     known = {node.name for node in problem.nodes}
     for name, device in problem.pinned.items():
         if name not in known or not 0 <= device < problem.devices:
             raise InputError(
-                f'"{name}" is pinned on device {device}: there is no such node, or no such device', node=name
+                f'"{name}" is pinned on device {device}: there is no such node, or no such device',
+                code="placement.bad-pin",
+                node=name,
             )

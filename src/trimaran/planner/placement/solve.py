@@ -127,6 +127,7 @@ def _nothing_fits(flat: Flat, *, proved: bool) -> InfeasibleError:
         f"{what} {format_count(flat.devices, 'device')} with {format_bytes(have)} together: operations keep "
         f"{format_bytes(need)}, and "
         "copies of what crosses come on top; take more devices, more memory, or a smaller batch",
+        code="placement.nothing-fits",
         needed_bytes=need,
         memory_bytes=have,
     )

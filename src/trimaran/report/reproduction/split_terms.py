@@ -106,7 +106,7 @@ def measured_terms(
     """
     parts = [part for block in blocks[0] for part in _block_parts(program, timeline, block)]
     if not parts:
-        raise InputError("there is no recorded step to split")
+        raise InputError("there is no recorded step to split", code="report.no-recorded-step")
     walls: dict[int, list[float]] = {}
     for steps in (step for of_rank in blocks for block in of_rank for step in block):
         walls.setdefault(steps.number, []).append(steps.seconds)

@@ -23,7 +23,9 @@ def check_drawing(path: Path) -> None:
     """
     if path.suffix.lower() != ".svg":
         raise InputError(
-            f"{path}: drawings are written as SVG, which browsers show: name the file *.svg", path=str(path)
+            f"{path}: drawings are written as SVG, which browsers show: name the file *.svg",
+            code="drawing.not-svg",
+            path=str(path),
         )
     check_writable(path)
 

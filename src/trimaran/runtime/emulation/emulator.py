@@ -45,6 +45,7 @@ class Emulator:
         if len(program.ranks) != world.size:
             raise InputError(
                 f"the program is for {len(program.ranks)} ranks, this world has {world.size}",
+                code="emulation.wrong-world-size",
                 program=len(program.ranks),
                 world=world.size,
             )

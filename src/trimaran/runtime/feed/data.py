@@ -52,7 +52,7 @@ def dataset_length(dataset: Any) -> int:
     check_map_style(dataset)
     length = len(dataset)
     if length < 1:
-        raise InputError("the data set is empty")
+        raise InputError("the data set is empty", code="feed.empty-data-set")
     return length
 
 
@@ -70,6 +70,7 @@ def check_length(samples: int, job: Job) -> None:
         raise InputError(
             f"the data set has {samples} samples, fewer than one global batch of {job.global_batch_size}: "
             "choose a smaller global_batch_size",
+            code="feed.fewer-than-one-batch",
             samples=samples,
             batch=job.global_batch_size,
         )
@@ -95,6 +96,7 @@ def check_streamed(job: Job, feeding: Feeding) -> None:
             f"{feeding.workers} workers a rank cannot read a stream: each would go through all of it, and one alone "
             "gives no more than the rank's own thread. Use workers=0; let the stream itself read ahead in threads of "
             "its own; or make a map-style data set",
+            code="feed.workers-on-stream",
             workers=feeding.workers,
         )
 
@@ -113,6 +115,7 @@ def check_replicas(job: Job, replicas: int) -> None:
         raise InputError(
             f"a global batch of {job.global_batch_size} samples leaves some of {replicas} replicas without any: take "
             "fewer replicas, or a larger global_batch_size",
+            code="feed.batch-too-small",
             batch=job.global_batch_size,
             replicas=replicas,
         )

@@ -282,7 +282,9 @@ class Feed:
         if not self.index:
             few = f"{left} samples, of which no global batch is made" if left else "no sample"
             anew = ": its __iter__ must begin anew each time" if epoch and not left else ""
-            raise InputError(f"the stream gave {few} in epoch {epoch}{anew}", epoch=epoch, samples=left)
+            raise InputError(
+                f"the stream gave {few} in epoch {epoch}{anew}", code="feed.empty-epoch", epoch=epoch, samples=left
+            )
         if left and not self._job.drop_last:
             self._notes += (
                 f"the last {left} samples of the stream are left out: they are fewer than the {self._replicas} "

@@ -137,7 +137,7 @@ class Loader:
 
     def _to_error(self, fault: Fault) -> InputError:
         who = f"rank {self._rank}" if self.in_line else f"a worker of rank {self._rank}"
-        return InputError(f"{who}: {fault.text}", rank=self._rank, samples=fault.samples)
+        return InputError(f"{who}: {fault.text}", code="feed.bad-samples", rank=self._rank, samples=fault.samples)
 
     def _died(self, worker: Worker, request: Request) -> ExecutionError:
         process = worker.process
@@ -149,6 +149,7 @@ class Loader:
         return ExecutionError(
             f"a worker of rank {self._rank} that loads data (process {process.pid}) {worker.describe_end()}, while the "
             f"batch of {name_samples(request.samples)} was waited for. {todo}",
+            code="feed.worker-died",
             rank=self._rank,
             exit_code=process.exitcode,
         )
@@ -159,6 +160,7 @@ class Loader:
             f"the system gives {who} no memory for the batch of {name_samples(request.samples)}: {error}. Where files "
             "are too many, let the data set close those that it opens, or raise what a process may have open (ulimit "
             "-n); where memory is short, keep fewer batches, or take fewer workers and fewer batches ahead",
+            code="feed.no-memory",
             rank=self._rank,
             samples=tuple(request.samples),
         )
@@ -168,6 +170,7 @@ class Loader:
             f"rank {self._rank} could not take the batch of {name_samples(request.samples)} over from its worker: "
             f"{describe(error)}. What Job.collate makes must be the same once it is pickled and unpickled; let it make "
             "tensors in tuples, lists and dicts, or use workers=0",
+            code="feed.cannot-take-over",
             rank=self._rank,
             samples=tuple(request.samples),
         )
@@ -178,6 +181,7 @@ class Loader:
             f"the workers of rank {self._rank} have not given the batch of {name_samples(request.samples)} within "
             f"{self._timeout_s:g} s: the data set hangs, or waits for something that workers do not have, such as "
             "a lock that was held when they were forked; read those samples in a script of your own",
+            code="feed.worker-hangs",
             rank=self._rank,
             timeout_s=self._timeout_s,
         )

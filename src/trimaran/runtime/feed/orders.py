@@ -66,7 +66,7 @@ def draw_order(job: Job, dataset: Any, samples: int, epoch: int) -> torch.Tensor
         try:
             made = job.sampler(dataset, epoch)
         except Exception as error:
-            raise InputError(f"{where} failed: {describe(error)}", epoch=epoch) from error
+            raise InputError(f"{where} failed: {describe(error)}", code="sampler.fails", epoch=epoch) from error
         if isinstance(made, DistributedSampler) and made.num_replicas > 1:
             raise InputError(
                 f"{where} made a {type(made).__name__}, which gives this rank one of {made.num_replicas} parts of the "
@@ -75,7 +75,9 @@ def draw_order(job: Job, dataset: Any, samples: int, epoch: int) -> torch.Tensor
             )
         order = _whole(made, samples, where) if _is_array(made) else _gathered(made, samples, where)
     if not len(order):
-        raise InputError(f"{where} gave no index: give at least one, or train fewer epochs", epoch=epoch)
+        raise InputError(
+            f"{where} gave no index: give at least one, or train fewer epochs", code="sampler.empty", epoch=epoch
+        )
     return order
 
 
@@ -158,7 +160,12 @@ class Orders:
         told = [(rank, *said) for rank, said in enumerate(heard) if said[0] or said[2]]
         for rank, text, _, _ in told:
             if text:
-                raise InputError(f"rank {rank}: {text}" if len(heard) > 1 else text, rank=rank, epoch=epoch)
+                raise InputError(
+                    f"rank {rank}: {text}" if len(heard) > 1 else text,
+                    code="sampler.fails-on-rank",
+                    rank=rank,
+                    epoch=epoch,
+                )
         first, _, digest, length = told[0]
         for rank, _, other, size in told:
             if other != digest:
@@ -207,6 +214,7 @@ def other_order(epoch: int) -> InputError:
         f"Job.sampler gives epoch {epoch} another order than when the state was saved, so that samples would be left "
         "out or seen twice: let it depend on the data set and the number of the epoch alone, or begin an epoch anew "
         "without the state",
+        code="sampler.other-order",
         epoch=epoch,
     )
 
@@ -226,7 +234,8 @@ def _whole(made: Any, samples: int, where: str) -> torch.Tensor:
     if len(found.shape) != 1 or not integral:
         raise InputError(
             f"{where} gave an array of shape {tuple(found.shape)} and type {found.dtype}: give the indices of samples, "
-            "integers in one dim"
+            "integers in one dim",
+            code="sampler.bad-array",
         )
     order = torch.as_tensor(numpy.asarray(found).astype(numpy.int64))
     _check_length(len(order), samples, where)
@@ -242,7 +251,8 @@ def _gathered(made: Any, samples: int, where: str) -> torch.Tensor:
     if not isinstance(made, Iterable):
         raise InputError(
             f"{where} made a {type(made).__name__}, which cannot be gone through: give the indices of samples, as a "
-            "list or a torch.utils.data.Sampler"
+            "list or a torch.utils.data.Sampler",
+            code="sampler.not-iterable",
         )
     order = array("q")
     most = _most(samples)
@@ -255,7 +265,9 @@ def _gathered(made: Any, samples: int, where: str) -> torch.Tensor:
         raise
     except Exception as error:
         raise InputError(
-            f"{where} failed after {len(order)} indices: {describe(error)}", position=len(order)
+            f"{where} failed after {len(order)} indices: {describe(error)}",
+            code="sampler.fails-midway",
+            position=len(order),
         ) from error
     _check_length(len(order), samples, where)
     return torch.tensor(order, dtype=torch.int64) if len(order) else torch.empty(0, dtype=torch.int64)
@@ -271,6 +283,7 @@ def _as_index(value: Any, position: int, samples: int, where: str) -> int:
         raise InputError(
             f"{where} gave {str(value)[:80]!r} (a {type(value).__name__}) at position {position}: give the indices of "
             f"samples, integers{grouped if isinstance(value, list | tuple) else ''}",
+            code="sampler.not-an-integer",
             position=position,
         ) from None
     if not 0 <= index < samples:
@@ -282,6 +295,7 @@ def _outside(index: int, position: int, samples: int, where: str) -> InputError:
     return InputError(
         f"{where} gave the index {index} at position {position}, and the data set has {samples} samples: give 0 to "
         f"{samples - 1}",
+        code="sampler.index-out-of-range",
         index=index,
         position=position,
         samples=samples,
@@ -297,6 +311,7 @@ def _check_length(length: int, samples: int, where: str) -> None:
         raise InputError(
             f"{where} gave more than {_most(samples)} indices for {samples} samples, as if it never ended: let it end, "
             "and train more epochs",
+            code="sampler.endless",
             samples=samples,
         )
 

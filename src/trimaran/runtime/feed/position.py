@@ -58,14 +58,17 @@ class Position:
         if not isinstance(state, Mapping) or state.get("version") != _VERSION:
             raise InputError(
                 f"this is no state of a feed: it needs version {_VERSION}, {', '.join(_FIGURES)}; take what "
-                "Feed.state_dict() gave"
+                "Feed.state_dict() gave",
+                code="feed-state.malformed",
             )
         kinds = [name for name in _KINDS if state.get(name) is not None]
         for name in (*_FIGURES, *kinds):
             value = state.get(name)
             if not isinstance(value, int) or isinstance(value, bool) or (name != "seed" and value < 0):
                 raise InputError(
-                    f'"{name}" of the state of a feed must be an integer of at least 0, got {value!r}', value=value
+                    f'"{name}" of the state of a feed must be an integer of at least 0, got {value!r}',
+                    code="feed-state.bad-value",
+                    value=value,
                 )
         return cls(**{name: state[name] for name in (*_FIGURES, *kinds)}, dataset=state.get("dataset"))
 
@@ -93,6 +96,7 @@ class Position:
                     f"the state was saved with {theirs}, this job has {ours}: its global batches are others, so that "
                     "samples would be left out or seen twice. Go on with the same data, global batch and seed, or "
                     "begin an epoch anew without the state",
+                    code="feed-state.other-job",
                     saved=theirs,
                     now=ours,
                 )
@@ -103,6 +107,7 @@ class Position:
         if self.index > most:
             raise InputError(
                 f"the state is at batch {self.index} of an epoch that has {most}: it was damaged or edited",
+                code="feed-state.beyond-epoch",
                 index=self.index,
                 batches=most,
             )

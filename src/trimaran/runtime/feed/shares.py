@@ -58,7 +58,8 @@ class Share:
         had = self._is_whole or (number in self._loadings and number not in self._kept)
         if had or not self.sizes[number]:
             why = "has been taken: a share is had once" if had else "is empty"
-            raise InputError(f"microbatch {number} of this share {why}", number=number)
+            code = "share.microbatch-taken" if had else "share.microbatch-empty"
+            raise InputError(f"microbatch {number} of this share {why}", code=code, number=number)
         # They are loaded in order; those before it are kept.
         for one in range(len(self._loadings), number + 1):
             taken = self._take(one)
@@ -75,7 +76,9 @@ class Share:
             InputError: it was not
         """
         if number not in self._loadings:
-            raise InputError(f"microbatch {number} has not been loaded on this rank", number=number)
+            raise InputError(
+                f"microbatch {number} has not been loaded on this rank", code="share.not-loaded", number=number
+            )
         return self._loadings[number]
 
     def whole(self) -> Any:
@@ -89,7 +92,7 @@ class Share:
         if self._take_whole is None or sum(size > 0 for size in self.sizes) == 1:
             return self.microbatch(0)
         if self._loadings:
-            raise InputError("a microbatch of this share has been taken: a share is had once")
+            raise InputError("a microbatch of this share has been taken: a share is had once", code="share.taken")
         taken = self._take_whole()
         self._is_whole, self._loadings[0] = True, taken.loading
         return taken.batch

@@ -74,6 +74,7 @@ def _no_worker(error: OSError, number: int) -> EnvironmentProblem:
     return EnvironmentProblem(
         f"the system starts no process for worker {number} of this rank: {describe(error)}. Take fewer workers, or "
         "raise what limits processes, open files or memory (ulimit -u, ulimit -n, the container's pids and memory)",
+        code="feed.no-process",
         worker=number,
         errno=error.errno,
     )
@@ -84,5 +85,6 @@ def _cannot_send(error: BaseException, method: str) -> InputError:
         f'the data set cannot be sent to workers, which start by "{method}" here: {describe(error)}. Let Job.dataset '
         "and Job.collate be of functions and classes at the top level of a module, without open files or locks; or use "
         'multiprocessing.set_start_method("fork"), or workers=0',
+        code="feed.cannot-send-data-set",
         method=method,
     )

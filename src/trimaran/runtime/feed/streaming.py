@@ -127,6 +127,7 @@ class StreamReader:
                 f"the state is at batch {number} of epoch {epoch}, before which there are more than "
                 f"{(number - 1) * self._batch} samples, and the stream that {self._name} makes ends after {total}: go "
                 "on with the same data, or begin an epoch anew without the state",
+                code="feed-state.stream-too-short",
                 index=number,
                 samples=total,
             )
@@ -136,6 +137,7 @@ class StreamReader:
                 "when the state was saved: let it give the same ones in the same order each time, drawing from the "
                 "global generators, which are seeded, or give it state_dict and load_state_dict; or begin an epoch "
                 "anew without the state",
+                code="feed-state.other-samples",
                 index=number,
             )
         self._number = number

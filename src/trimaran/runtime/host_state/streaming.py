@@ -54,7 +54,11 @@ def stream_optimizer_state(
             sharded
     """
     if bucket_bytes <= 0:
-        raise InputError(f"Buckets of {bucket_bytes} bytes cannot hold state: give more than 0", nbytes=bucket_bytes)
+        raise InputError(
+            f"Buckets of {bucket_bytes} bytes cannot hold state: give more than 0",
+            code="host-state.empty-buckets",
+            nbytes=bucket_bytes,
+        )
     check_place(optimizer)
     share = state_per_parameter_byte(optimizer)
     return HostState(optimizer, engine, arena, bucket_bytes, share)

@@ -41,6 +41,7 @@ def check_place(optimizer: Optimizer) -> None:
     if step is not None and not hasattr(step, "_wrapped_by_lr_sched"):
         raise InputError(
             f"the step of this {name} has been replaced: keep its state on the host first, and replace it afterwards",
+            code="host-state.step-replaced",
             optimizer=name,
         )
 
@@ -75,6 +76,7 @@ def state_per_parameter_byte(optimizer: Optimizer) -> float:
             raise InputError(
                 f"{_name(optimizer)} cannot update some of its parameters alone ({type(error).__name__}: {error}): its "
                 f"state must stay where it is. Streaming works for optimizers such as SGD, Adam, AdamW and RMSprop",
+                code="host-state.partial-update-fails",
                 optimizer=_name(optimizer),
             ) from error
     for one, other in zip(together, apart, strict=True):
@@ -82,6 +84,7 @@ def state_per_parameter_byte(optimizer: Optimizer) -> float:
             raise InputError(
                 f"{_name(optimizer)} updates a parameter differently when others are updated with it: its state must "
                 f"stay where it is. Streaming works for optimizers such as SGD, Adam, AdamW and RMSprop",
+                code="host-state.partial-update-differs",
                 optimizer=_name(optimizer),
             )
     return max((_share(trial) for trial in together), default=0.0)
@@ -102,6 +105,7 @@ def _check_holds_nothing_else(optimizer: Optimizer) -> None:
                 raise InputError(
                     f"{_name(optimizer)}.{name} holds parameters or another optimizer, so that its step cannot be "
                     f"narrowed to some parameters: its state must stay where it is",
+                    code="host-state.cannot-narrow",
                     optimizer=_name(optimizer),
                 )
 

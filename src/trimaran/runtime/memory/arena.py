@@ -107,7 +107,9 @@ class HostArena:
 
     def __init__(self, cap_bytes: int, *, lock: PageLock | None = None) -> None:
         if cap_bytes < 0:
-            raise InputError(f"An arena cannot have {cap_bytes} bytes.", cap_bytes=cap_bytes)
+            raise InputError(
+                f"An arena cannot have {cap_bytes} bytes.", code="arena.negative-size", cap_bytes=cap_bytes
+            )
         self._cap = cap_bytes
         self._guard = threading.RLock()
         self._holes: list[tuple[int, int]] = [(0, cap_bytes)] if cap_bytes else []
@@ -218,7 +220,7 @@ def _map(nbytes: int) -> mmap.mmap:
             f"The system refuses {nbytes:,} bytes of host memory for what is offloaded ({error}). Ask for less host "
             "memory, or raise the limit (ulimit -v, the container's memory)."
         )
-        raise EnvironmentProblem(message, nbytes=nbytes) from error
+        raise EnvironmentProblem(message, code="arena.no-memory", nbytes=nbytes) from error
 
 
 def _address(memory: mmap.mmap) -> int:

@@ -42,7 +42,9 @@ class SparseCodec:
 
     def __init__(self, word_bytes: int = 4) -> None:
         if word_bytes not in _WORDS:
-            raise InputError(f"words have 1, 2, 4 or 8 bytes, not {word_bytes}", word_bytes=word_bytes)
+            raise InputError(
+                f"words have 1, 2, 4 or 8 bytes, not {word_bytes}", code="codec.bad-word-size", word_bytes=word_bytes
+            )
         self._word = _WORDS[word_bytes]
         self.traffic = Traffic()
 

@@ -100,5 +100,6 @@ def check_device(traced: str, engine: CopyEngine) -> None:
         raise InputError(
             f"The step was recorded on {traced}, and the copy engine is one of {engine.device.type}: it would read and "
             "write memory that is not its own. Make the engine for the device of the network.",
+            code="memory-plan.other-device",
             device=traced,
         )

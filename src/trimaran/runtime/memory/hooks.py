@@ -42,9 +42,9 @@ class Hooks:
 
     def __enter__(self) -> Self:
         if self._engine.capturing():
-            raise InputError(_CAPTURE)
+            raise InputError(_CAPTURE, code="virtual-memory.cuda-graph")
         if torch._C._functorch.peek_interpreter_stack() is not None:
-            raise InputError(_TRANSFORM)
+            raise InputError(_TRANSFORM, code="virtual-memory.torch-func")
         hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
         hooks.__enter__()
         self._entered.append(hooks)

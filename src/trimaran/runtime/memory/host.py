@@ -43,7 +43,7 @@ class HostCopy:
             stalled_s = (time.perf_counter_ns() - start_ns) * 1e-9
         if self._error is not None:
             message = f"A copy between device and host failed ({self._lane.name}): {self._error}"
-            raise ExecutionError(message, lane=self._lane.name) from self._error
+            raise ExecutionError(message, code="copy-engine.copy-failed", lane=self._lane.name) from self._error
         return stalled_s
 
     def order(self) -> None:
@@ -93,7 +93,11 @@ class _Lane:
 
     def put(self, storage: torch.UntypedStorage, offset: int, slot: Slot) -> HostCopy:
         if not self._open:
-            raise ExecutionError(f"The copy engine is closed, and was asked to copy ({self.name}).", lane=self.name)
+            raise ExecutionError(
+                f"The copy engine is closed, and was asked to copy ({self.name}).",
+                code="copy-engine.closed",
+                lane=self.name,
+            )
         copy = HostCopy(self)
         self._jobs.put(_Job(copy, storage, offset, slot, self.name == TO_HOST))
         return copy

@@ -230,7 +230,7 @@ class Residence:
 
     def _other_bytes(self, unit: Unit) -> ExecutionError:
         self.tally.failed_recipes.add(unit.number)
-        return ExecutionError(describe([unit.name]), storage=unit.number)
+        return ExecutionError(describe([unit.name]), code="recompute.other-bytes", storage=unit.number)
 
     def _have(self, unit: Unit, storage: torch.UntypedStorage) -> None:
         unit.storage = storage

@@ -178,6 +178,7 @@ def _steps_by_moment(trace: StepTrace, plan: MemoryPlan) -> dict[int, Steps]:
             raise InputError(
                 f"Step {step.token} of the memory plan has no place in this trace: moment {step.moment} is no tick of "
                 f"it, or it has no storage {step.storage}. Make the plan from the trace that is executed.",
+                code="memory-plan.no-such-place",
                 step=step.token,
             )
         if step.kind == Kind.RELEASE:
@@ -191,6 +192,7 @@ def _steps_by_moment(trace: StepTrace, plan: MemoryPlan) -> dict[int, Steps]:
             raise InputError(
                 f"The memory plan moves storage {number} ({storage.role}, {storage.nbytes:,} bytes), which must stay: "
                 "only activations and inputs that were packed at one version can be moved.",
+                code="memory-plan.must-stay",
                 storage=number,
             )
         if decision == Decision.RECOMPUTE and number not in released:

@@ -108,6 +108,7 @@ def check_attention_draws(device: torch.device, precision: str, name: str) -> No
         raise InputError(
             f"the dropout of {name} is drawn inside of a fused kernel on {device.type}, so ranks that share its heads "
             f"would draw other numbers than one process: {_ADVICE}",
+            code="shards.dropout-in-kernel",
             op=name,
         )
 

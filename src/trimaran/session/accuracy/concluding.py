@@ -24,7 +24,8 @@ def goal_of(objective: Objective | None, request: TargetRequest) -> Goal:
     if objective == "epoch":
         raise InputError(
             "--objective epoch compares strategies at one batch; with a curve or several batches ask for time, cost or "
-            "throughput"
+            "throughput",
+            code="accuracy.epoch-objective",
         )
     return objective or ("time" if request.curve else "throughput")
 
@@ -118,7 +119,10 @@ def conclude(
     if not estimates:
         why = "; ".join(dict.fromkeys(f"batch {batch}: {reason}" for batch, reason in left_out))
         limit = "" if most is None else f" with at most {most} samples of a replica in one update"
-        raise InfeasibleError(f"nothing fits{limit}{f': {why}' if why else ''}; take a limit away, or smaller batches")
+        raise InfeasibleError(
+            f"nothing fits{limit}{f': {why}' if why else ''}; take a limit away, or smaller batches",
+            code="accuracy.nothing-fits",
+        )
     goal: Goal = asked if known.curve is not None else "throughput"
     best = choose_estimate(estimates, goal)
     if chosen is not None:

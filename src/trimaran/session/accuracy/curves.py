@@ -66,6 +66,7 @@ def find_job_curve(job: Job, reference: str, request: TargetRequest, *, samples:
         raise InputError(
             f"the curve {name} is in epochs, and neither it nor {reference} says how many samples one has: give "
             "--samples-per-epoch, or a column samples_per_epoch in its table",
+            code="curve.epoch-length-unknown",
             curve=name,
         )
     told = check_task(curve, _in_one_spelling(reference), samples_per_epoch=samples, target=job.target)

@@ -66,10 +66,15 @@ def parse_target(
         (64, 128, 200)
     """
     if batch is not None and batches is not None:
-        raise InputError(f"--batch {batch} fixes the batch, --batches {batches} leaves it open: give one of them")
+        raise InputError(
+            f"--batch {batch} fixes the batch, --batches {batches} leaves it open: give one of them",
+            code="accuracy.batch-and-batches",
+        )
     if not 0.0 <= least_saved < 1.0:
         raise InputError(
-            f"--least-saved is a share of the time, from 0 to below 1, got {least_saved:g}", share=least_saved
+            f"--least-saved is a share of the time, from 0 to below 1, got {least_saved:g}",
+            code="accuracy.bad-least-saved",
+            share=least_saved,
         )
     return TargetRequest(
         curve=curve,

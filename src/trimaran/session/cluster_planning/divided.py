@@ -123,7 +123,7 @@ def division_pins(pins: Pins) -> DivisionPins:
         DivisionPins(tensor=8, ..., sharding='optimizer', ..., forbid=frozenset({'pp'}))
     """
     for option, why in _unnamed(pins):
-        raise InputError(f"{option}: {why}; leave it out")
+        raise InputError(f"{option}: {why}; leave it out", code="division.option-unsupported")
     forbid = set(pins.forbid)
     if pins.allow:
         forbid |= {"dp", "pp", "tp", "zero", "cp", "ep"} - set(pins.allow)

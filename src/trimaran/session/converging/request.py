@@ -84,7 +84,9 @@ def parse_converge_request(
         check_rule(rule)
     for name, value in (("--warmup", warmup), ("--max-epochs", max_epochs)):
         if value is not None and (not math.isfinite(value) or value < 0):
-            raise InputError(f"{name} must be a number of epochs, got {value}", value=str(value))
+            raise InputError(
+                f"{name} must be a number of epochs, got {value}", code="converge.bad-epochs", value=str(value)
+            )
     if max_epochs == 0:
         raise InputError("--max-epochs must be more than 0", value=max_epochs)
     return ConvergeRequest(
@@ -122,7 +124,9 @@ def parse_duration(text: str) -> float:
     found = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*(s|min|h|)\s*", text)
     seconds = 0.0 if found is None else float(found[1]) * {"": 1.0, "s": 1.0, "min": 60.0, "h": 3600.0}[found[2]]
     if not seconds > 0:
-        raise InputError(f'expected a time such as "600", "10min" or "2h", got "{text}"', text=text)
+        raise InputError(
+            f'expected a time such as "600", "10min" or "2h", got "{text}"', code="duration.malformed", text=text
+        )
     return seconds
 
 
@@ -132,5 +136,5 @@ def _number(text: str, name: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise InputError(f'{name} must be a number, such as 0.97, got "{text}"', value=text)
+        raise InputError(f'{name} must be a number, such as 0.97, got "{text}"', code="converge.bad-target", value=text)
     return value

@@ -185,6 +185,7 @@ def _never_reached(task: Task, target: Target, measured: Sequence[ConvergedBatch
         f"no run reached {target.value:g}: the best of {len(runs)} came to {best.best:.4g}, with batch "
         f"{best.global_batch} and seed {best.seed}, within {task.max_epochs:g} epochs. Lower --target, or raise "
         f"--max-epochs; finished runs are kept in {task.folder}",
+        code="converge.target-not-reached",
         target=target.value,
         best_metric=best.best,
         best_batch=best.global_batch,

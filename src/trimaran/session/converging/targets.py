@@ -45,6 +45,7 @@ def rule_of_thumb(runs: Iterable[Run]) -> Target:
     if not found or None in found or not value > 0:
         raise InputError(
             f"the job's own run reaches a best metric of {best:g}, from which no target follows: say --target",
+            code="converge.needs-target",
             best_metric=best,
         )
     return Target(
@@ -70,7 +71,9 @@ def read_target(path: Path) -> Target:
             raise ValueError(f"{found.value} is no target")
     except (ValueError, LookupError, TypeError, RecursionError, OSError) as error:
         raise CorruptDataError(
-            f"{path} is damaged, {error}: remove it, and the target is found again from the runs", path=str(path)
+            f"{path} is damaged, {error}: remove it, and the target is found again from the runs",
+            code="converge.damaged-target",
+            path=str(path),
         ) from None
     return found
 

@@ -59,6 +59,7 @@ def machine_for(name: str, devices: int) -> tuple[str, Machine]:
         raise InputError(
             f'"{name}" has {machine.devices} devices, and {devices} are asked for: ask for '
             f'"{base.rpartition(":")[0]}:{-(-devices // machine.node.devices)}{at}{fabric}" or for fewer devices',
+            code="crossover.too-few-devices",
             cluster=name,
             devices=devices,
         )
@@ -85,6 +86,7 @@ def counts_of(devices: tuple[int, ...], width: int) -> tuple[int, ...]:
         raise InputError(
             f"workers of {width} devices need a multiple of {width} devices, got {', '.join(map(str, devices))}: ask "
             f"for --devices {width}..{8 * width} or for another --widths",
+            code="crossover.width-does-not-divide",
             devices=list(devices),
             width=width,
         )
@@ -100,11 +102,13 @@ def check_request(request: CrossoverRequest) -> None:
     if not request.widths or min(request.widths) < 2:
         raise InputError(
             f"a hybrid has workers of two devices or more, got --widths {','.join(map(str, request.widths))}",
+            code="crossover.width-too-small",
             widths=list(request.widths),
         )
     if request.local_batch is not None and request.local_batch < 1:
         raise InputError(
             f"a worker has at least one sample, got --local-batch {request.local_batch}",
+            code="crossover.empty-worker",
             local_batch=request.local_batch,
         )
     for width in request.widths:

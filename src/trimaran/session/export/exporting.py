@@ -34,7 +34,11 @@ def export_plan(path: Path, target: str) -> Exported:
         CorruptDataError: the plan was damaged or edited
     """
     if target not in _WRITERS:
-        raise InputError(f'cannot export to "{target}": choose one of {", ".join(get_args(Target))}', target=target)
+        raise InputError(
+            f'cannot export to "{target}": choose one of {", ".join(get_args(Target))}',
+            code="export.unknown-target",
+            target=target,
+        )
     plain = decode_object(read_text(path), source=str(path))
     if plain.get("kind") == DIVISION_KIND:
         return _WRITERS[target](recipe_of_division_file(plain, source=str(path)))

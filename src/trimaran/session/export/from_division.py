@@ -62,6 +62,7 @@ def recipe_of_division_file(plain: Mapping[str, Any], *, source: str) -> Recipe:
     if decided.precision not in _PRECISIONS:
         raise InputError(
             f'{source}: precision is "{decided.precision}", known are {", ".join(_PRECISIONS)}',
+            code="export.unknown-precision",
             source=source,
             precision=decided.precision,
         )
@@ -85,6 +86,7 @@ def _check_parts(division: Division, layers: int, *, source: str) -> None:
             f"{source}: $.division.parts has {len(division.parts)} parts with {sum(division.parts)} layers in all, "
             f"{format_count(division.pipeline, 'stage')} of {format_count(division.chunks, 'part')} want {wanted} with "
             f"{layers}",
+            code="export.wrong-layer-count",
             source=source,
             parts=division.parts,
         )

@@ -78,7 +78,10 @@ def most_with_plan(
         InputError: fewer samples at the floor than without a plan
     """
     if floor < fits:
-        raise InputError(f"{fits} samples fit without a plan, so no fewer can at the floor; got {floor}")
+        raise InputError(
+            f"{fits} samples fit without a plan, so no fewer can at the floor; got {floor}",
+            code="batches.fewer-than-without-plan",
+        )
     low: tuple[int, float] = (fits, 0.0)
     high: tuple[int, float | None] = (floor + 1, None)
     if known is not None and fits < known[0] <= floor:

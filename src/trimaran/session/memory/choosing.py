@@ -47,6 +47,7 @@ def choose_split(steps: PricedSteps, asked: str, *, policy: str, budget_bytes: i
         if policy != OURS:
             raise InputError(
                 f'the policy "{policy}" runs whole steps only, got --split {asked}: use --policy ours, or --split none',
+                code="memory.policy-takes-no-split",
                 policy=policy,
                 split=asked,
             )

@@ -29,6 +29,7 @@ class BatchLine:
         if not _same_step(small, large):
             raise InputError(
                 f"the step runs other operations with {sizes[1]} samples than with {sizes[0]}: trace each batch",
+                code="memory.other-operations",
                 small=sizes[0],
                 large=sizes[1],
             )

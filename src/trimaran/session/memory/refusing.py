@@ -36,6 +36,7 @@ def below_floor(steps: PricedSteps, budget_bytes: int, *, samples: int, whole: P
     return InfeasibleError(
         f"no plan fits {format_bytes(budget_bytes)}: one operation alone needs {least.describe()}. "
         f"What would help: {'; '.join(ways)}",
+        code="memory.nothing-fits",
         budget_bytes=budget_bytes,
         floor_bytes=least.nbytes,
         largest_batch=fewer,

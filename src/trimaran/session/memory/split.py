@@ -28,6 +28,7 @@ def parse_split(text: str) -> Split:
         raise InputError(
             'a split is written as MODULE:FIRST-LAST:PARTS, such as "features:0-4:2", or "auto", or "none"; '
             f'got "{text}"',
+            code="split.malformed",
             split=text,
         )
     return Split(parent=found["parent"], first=int(found["first"]), last=int(found["last"]), parts=int(found["parts"]))

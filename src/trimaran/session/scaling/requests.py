@@ -30,10 +30,12 @@ def parse_counts(text: str, *, what: str) -> tuple[int, ...]:
     for part in text.split(","):
         first, dots, last = part.strip().partition("..")
         if not _is_count(first) or (dots and not _is_count(last)):
-            raise InputError(f'expected {what} such as "1,2,4,8" or "8..1024", got "{text}"', text=text)
+            raise InputError(
+                f'expected {what} such as "1,2,4,8" or "8..1024", got "{text}"', code="scaling.bad-batches", text=text
+            )
         counts += _doubled(int(first), int(last)) if dots else [int(first)]
         if dots and int(last) < int(first):
-            raise InputError(f'{what}: "{part}" ends before it starts', text=text)
+            raise InputError(f'{what}: "{part}" ends before it starts', code="scaling.range-backwards", text=text)
     return tuple(dict.fromkeys(counts))
 
 

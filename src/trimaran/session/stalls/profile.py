@@ -57,9 +57,11 @@ def profile_stalls(
     from trimaran.runtime.ranks import launch
 
     if steps is not None and steps < 1:
-        raise InputError(f"steps must be at least 1, got {steps}", steps=steps)
+        raise InputError(f"steps must be at least 1, got {steps}", code="stalls.bad-steps", steps=steps)
     if workers is not None and not 0 <= workers <= MOST_WORKERS:
-        raise InputError(f"workers must be 0 to {MOST_WORKERS}, got {workers}", workers=workers)
+        raise InputError(
+            f"workers must be 0 to {MOST_WORKERS}, got {workers}", code="stalls.bad-workers", workers=workers
+        )
     task = prepare_task(source, request, plan=plan, workers=workers, progress=progress)
     gradient_bytes = summed_bytes(task.strategy, task.program)
     runs = launch(

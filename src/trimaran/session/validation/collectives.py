@@ -81,7 +81,9 @@ def answer_collectives(row: Row) -> Answer:
     found = match_machine(row.fields.get("machine", ""), row.fields.get("gpu", ""), devices=devices, nodes=_nodes(row))
     if found is None:
         raise InputError(
-            f'{row.row_id}: no machine is known by "{row.fields.get("machine", "")}" with "{row.fields.get("gpu", "")}"'
+            f'{row.row_id}: no machine is known by "{row.fields.get("machine", "")}" '
+            f'with "{row.fields.get("gpu", "")}"',
+            code="collective-row.unknown-machine",
         )
     asked = _meaning(row, devices, found)
     cost = collective_cost(
@@ -107,7 +109,10 @@ def _meaning(row: Row, devices: int, found: MatchedMachine) -> _Meaning:
     op = row.fields.get("op", "").strip().lower().replace("-", "_")
     op = _NAMES.get(op, op)
     if op not in OPERATIONS:
-        raise InputError(f'{row.row_id}: a collective is one of {", ".join(OPERATIONS)}, got "{op}"')
+        raise InputError(
+            f'{row.row_id}: a collective is one of {", ".join(OPERATIONS)}, got "{op}"',
+            code="collective-row.unknown-collective",
+        )
     nbytes = float(_count(row, "bytes"))
     if "mist" in row.fields.get("source_file", "").lower() or "mist" in row.fields.get("source_repo", "").lower():
         gathered = nbytes * devices if op == "all_gather" else nbytes
@@ -145,7 +150,9 @@ def _count(row: Row, name: str) -> int:
     try:
         value = int(float(text))
     except ValueError as error:
-        raise InputError(f'{row.row_id}: {name}: expected a number, got "{text}"') from error
+        raise InputError(
+            f'{row.row_id}: {name}: expected a number, got "{text}"', code="collective-row.not-a-number"
+        ) from error
     if value < (0 if name == "bytes" else 1):
-        raise InputError(f"{row.row_id}: {name}: {value} is too few")
+        raise InputError(f"{row.row_id}: {name}: {value} is too few", code="collective-row.too-few")
     return value

@@ -24,7 +24,11 @@ def count(row: Row, name: str) -> int:
     if value is None or math.isnan(value):
         return 0
     if not 0 <= value <= _MOST:
-        raise InputError(f"row {row.row_id}: column {name}: {row.fields[name]} is no count of anything", row=row.row_id)
+        raise InputError(
+            f"row {row.row_id}: column {name}: {row.fields[name]} is no count of anything",
+            code="model-parallel-row.bad-count",
+            row=row.row_id,
+        )
     return int(value)
 
 

@@ -69,10 +69,14 @@ def divided_run(row: Row) -> DividedRun:
         model = table_network(path)
     shape = named_shape(model, sequence=sequence, source=fields.get("source_repo", ""))
     if shape is None:
-        raise InputError(f"{model or 'a row without a network'}: no shape is known for it", model=model)
+        raise InputError(
+            f"{model or 'a row without a network'}: no shape is known for it",
+            code="model-parallel-row.unknown-network",
+            model=model,
+        )
     devices = count(row, "n_gpus") or count(row, "n_nodes") * 4
     if not devices:
-        raise InputError(f"row {row.row_id}: n_gpus: missing", row=row.row_id)
+        raise InputError(f"row {row.row_id}: n_gpus: missing", code="model-parallel-row.missing-cell", row=row.row_id)
     if "llm-foundry" in source:
         shape_, division, program = shape, _sharded(row, devices), _foundry(row)
     elif any(word in source for word in ("bigscience", "vtrain", "aceso", "mist", "megatron-deepspeed")):
@@ -84,6 +88,7 @@ def divided_run(row: Row) -> DividedRun:
     if division.pipeline > most:
         raise InputError(
             f"row {row.row_id}: {division.pipeline} stages for {shape_.layers} layers: more than {most} are not known",
+            code="model-parallel-row.too-many-stages",
             row=row.row_id,
         )
     nodes = count(row, "n_nodes") or (math.ceil(devices / 4) if "bigscience" in source else None)
@@ -120,7 +125,9 @@ def _plain(row: Row, shape: TransformerShape, devices: int, source: str) -> Divi
     data = data or devices // max(1, pipeline * tensor)
     if pipeline * data * tensor > devices or not pipeline * data * tensor:
         raise InputError(
-            f"row {row.row_id}: tp {tensor}, pp {pipeline}, dp {data} do not make {devices} devices", row=row.row_id
+            f"row {row.row_id}: tp {tensor}, pp {pipeline}, dp {data} do not make {devices} devices",
+            code="model-parallel-row.degrees-do-not-multiply",
+            row=row.row_id,
         )
     told = recomputed(row)
     if told is None:

@@ -72,6 +72,7 @@ def table_work(row: Row, shape: TransformerShape, devices: int) -> TableWork:
         raise InputError(
             f"row {row.row_id}: its authors ran a network of 58 billion parameters by mistake, and do not tell how "
             "wide its feed-forward layers were",
+            code="model-parallel-row.left-out",
             row=row.row_id,
         )
     batch = 512 if "tr3m" in path else 2048 if "tr8" in path else 1024

@@ -56,12 +56,13 @@ def read_rows(path: Path, *, family: str | None = None, same: Mapping[str, str] 
     if family is not None and family not in (*FAMILIES, *MEMORY_FAMILIES):
         raise InputError(
             f"--family {family}: not one of {', '.join(FAMILIES)}; choose one of them, or leave the option out",
+            code="rows.unknown-family",
             family=family,
         )
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}", path=str(path)) from error
+        raise InputError(f"{path}: cannot be read: {error.strerror}", code="rows.unreadable", path=str(path)) from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not a text file in UTF-8 (byte {error.start})", path=str(path)) from error
     reader = csv.DictReader(text.splitlines(keepends=True))
@@ -93,6 +94,7 @@ def _family_of_file(path: Path, columns: tuple[str, ...], asked: str | None) -> 
         raise InputError(
             f"{path}:1: column {missing}: missing; the file has {', '.join(columns) or 'no columns'}; "
             "name the family with --family, or add the column",
+            code="rows.no-family",
             path=str(path),
             column=missing,
         )
@@ -104,7 +106,10 @@ def _require(path: Path, columns: tuple[str, ...], names: Iterable[str]) -> None
     for name in names:
         if name not in columns:
             raise InputError(
-                f"{path}:1: column {name}: missing; the file has {', '.join(columns)}", path=str(path), column=name
+                f"{path}:1: column {name}: missing; the file has {', '.join(columns)}",
+                code="rows.missing-column",
+                path=str(path),
+                column=name,
             )
 
 
@@ -114,6 +119,7 @@ def _cells(path: Path, reader: "csv.DictReader[str]") -> Iterator[dict[str, str]
             if None in cells:
                 raise InputError(
                     f"{path}:{reader.line_num}: more cells than the first line has columns; quote cells with commas",
+                    code="rows.too-many-cells",
                     path=str(path),
                     line=reader.line_num,
                 )
@@ -127,6 +133,7 @@ def _row(path: Path, line: int, cells: Mapping[str, str], given: str) -> Row:
         if not name.endswith(_NAMES) and _NUMBER.fullmatch(cell) and math.isinf(float(cell.replace(",", ""))):
             raise InputError(
                 f'{path}:{line}: column {name}: expected a finite number, got "{cell}"',
+                code="rows.bad-number",
                 path=str(path),
                 line=line,
                 column=name,
@@ -143,7 +150,9 @@ def _row(path: Path, line: int, cells: Mapping[str, str], given: str) -> Row:
     else:
         column = "value"
     if not family:
-        raise InputError(f"{path}:{line}: column family: empty", path=str(path), line=line, column="family")
+        raise InputError(
+            f"{path}:{line}: column family: empty", code="rows.empty-cell", path=str(path), line=line, column="family"
+        )
     anchor = cells.get("anchor_value", "")
     kept = ("row_id", "family", column, "anchor_value")
     return Row(
@@ -186,6 +195,7 @@ def number(cell: str, *, path: Path, line: int, column: str) -> float:
         raise InputError(
             f"{path}:{line}: column {column}: expected a number at or above 0 or a time such as "
             f'"1:02:03", got "{cell}"',
+            code="rows.unreadable-cell",
             path=str(path),
             line=line,
             column=column,

@@ -75,6 +75,7 @@ def _network(row: Row, recipe: Recipe) -> str:
             return f"{SIZED}{sized}"
     raise InputError(
         f'row {row.row_id}: network "{recipe.network}" is not one that Trimaran has, nor one whose size it knows',
+        code="row.unknown-network",
         row=row.row_id,
         network=recipe.network,
     )
@@ -109,7 +110,10 @@ def _matched(row: Row, recipe: Recipe, devices: int, nodes: int | None) -> Match
         if found is not None:
             return found
     raise InputError(
-        f'row {row.row_id}: no device of the catalog is meant by "{gpu or named}"', row=row.row_id, device=gpu
+        f'row {row.row_id}: no device of the catalog is meant by "{gpu or named}"',
+        code="row.unknown-device",
+        row=row.row_id,
+        device=gpu,
     )
 
 

@@ -105,6 +105,7 @@ def _curve(benchmark: Benchmark, batch: int) -> tuple[float, float]:
         raise InputError(
             f'a batch of {batch} is far beyond the points of curve "{benchmark.curve}", which end at {largest}: '
             "nothing is known there",
+            code="curve.batch-beyond-points",
             batch=batch,
             largest=largest,
         )

@@ -104,18 +104,20 @@ def read_submission(row: Row) -> Submission:
         InputError: it has no time, batch or number of devices
     """
     if row.measured <= 0:
-        raise InputError(f"row {row.row_id}: no time to train is published", row=row.row_id)
+        raise InputError(f"row {row.row_id}: no time to train is published", code="submission.no-time", row=row.row_id)
     label = row.fields.get("kind", "").removeprefix("submission").strip()
     submitter, _, system = label.partition(" ")
     system = system or submitter
     devices = _devices(row, system)
     batch = int(figure(row.fields.get("global_batch", "")) or 0)
     if batch < 1:
-        raise InputError(f"row {row.row_id}: no global batch is published", row=row.row_id)
+        raise InputError(f"row {row.row_id}: no global batch is published", code="submission.no-batch", row=row.row_id)
     for name, count, most in (("devices", devices, _MOST), ("samples of a step", batch, _MOST_SAMPLES)):
         if count > most:
             raise InputError(
-                f"row {row.row_id}: {count:.4g} {name} are no training: at most {most:.0g}", row=row.row_id
+                f"row {row.row_id}: {count:.4g} {name} are no training: at most {most:.0g}",
+                code="submission.impossible-count",
+                row=row.row_id,
             )
     version = row.fields.get("round", "")
     if version.lstrip("v").startswith("0.5") and batch <= _ONE_DEVICE:
@@ -186,6 +188,7 @@ def _devices(row: Row, system: str) -> int:
     if "multi" in system and _first(_NODES, system) is None:
         raise InputError(
             f'row {row.row_id}: "{system}" describes several sizes at once: how many devices took part is not said',
+            code="submission.several-sizes",
             row=row.row_id,
         )
     cores = re.fullmatch(r"tpu-?v\d-(\d+)", row.fields.get("accelerator", "").lower())
@@ -203,7 +206,11 @@ def _devices(row: Row, system: str) -> int:
         return sockets
     if nodes > 1:
         return nodes
-    raise InputError(f"row {row.row_id}: how many devices took part is not published", row=row.row_id)
+    raise InputError(
+        f"row {row.row_id}: how many devices took part is not published",
+        code="submission.no-device-count",
+        row=row.row_id,
+    )
 
 
 def _first(patterns: Sequence[str], text: str) -> int | None:

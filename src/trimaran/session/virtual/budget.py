@@ -56,6 +56,7 @@ def parse_budget(budget: str | int) -> Budget:
     if isinstance(budget, bool) or not isinstance(budget, str | int):
         raise InputError(
             f'budget: expected a size such as "12GiB", a number of bytes or a share such as "50%", got {budget!r}',
+            code="budget.malformed",
             budget=budget,
         )
     if isinstance(budget, int):
@@ -65,11 +66,15 @@ def parse_budget(budget: str | int) -> Budget:
         return _positive(Budget(nbytes=parse_bytes(budget)), budget)
     value = float(share[1]) / 100
     if not 0 < value <= 1:
-        raise InputError(f'budget: a share is more than 0 % and at most 100 %, got "{budget}"', budget=budget)
+        raise InputError(
+            f'budget: a share is more than 0 % and at most 100 %, got "{budget}"',
+            code="budget.bad-share",
+            budget=budget,
+        )
     return Budget(share=value)
 
 
 def _positive(budget: Budget, given: str | int) -> Budget:
     if budget.nbytes is not None and budget.nbytes <= 0:
-        raise InputError(f'budget: expected more than 0 bytes, got "{given}"', budget=given)
+        raise InputError(f'budget: expected more than 0 bytes, got "{given}"', code="budget.too-small", budget=given)
     return budget

@@ -64,14 +64,23 @@ def make_options(
         InputError: a value that is none of those that are described
     """
     if on_violation not in ("replan", "note"):
-        raise InputError(f'on_violation: expected "replan" or "note", got {on_violation!r}', on_violation=on_violation)
+        raise InputError(
+            f'on_violation: expected "replan" or "note", got {on_violation!r}',
+            code="virtual-memory.bad-on-violation",
+            on_violation=on_violation,
+        )
     if optimizer_state not in _PLACES:
         raise InputError(
             f'optimizer_state: expected "device", "host" or "auto", got {optimizer_state!r}',
+            code="virtual-memory.bad-optimizer-state",
             optimizer_state=optimizer_state,
         )
     if not limit_s > 0:
-        raise InputError(f"limit_s: expected more than 0 seconds for planning, got {limit_s}", limit_s=limit_s)
+        raise InputError(
+            f"limit_s: expected more than 0 seconds for planning, got {limit_s}",
+            code="virtual-memory.bad-limit",
+            limit_s=limit_s,
+        )
     return Options(
         budget=parse_budget(budget),
         host_bytes=None if host is None else _size(host, "host"),
@@ -88,5 +97,9 @@ def make_options(
 def _size(size: str | int, name: str) -> int:
     nbytes = parse_bytes(size) if isinstance(size, str) else size
     if isinstance(nbytes, bool) or not isinstance(nbytes, int) or nbytes < 0:
-        raise InputError(f'{name}: expected a size such as "1MiB" or a number of bytes, got {size!r}', size=size)
+        raise InputError(
+            f'{name}: expected a size such as "1MiB" or a number of bytes, got {size!r}',
+            code="virtual-memory.bad-size",
+            size=size,
+        )
     return nbytes

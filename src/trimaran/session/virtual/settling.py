@@ -122,4 +122,6 @@ class Settling:
         """What was tried with the state of optimizers, or why it was not."""
         tried = ["The state of the optimizer is on the host already."] if self.states else []
         tried += [f"The state of the optimizer stays on the device: {reason}." for reason in self.states.reasons]
-        return InfeasibleError(f"{error.message}. {' '.join(tried)}", **error.figures) if tried else error
+        return (
+            InfeasibleError(f"{error.message}. {' '.join(tried)}", code=error.code, **error.figures) if tried else error
+        )

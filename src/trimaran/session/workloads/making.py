@@ -69,7 +69,7 @@ def _request(
     reference: str, batch: int, precision: str, options: Mapping[str, str] | None, optimizer: str | None
 ) -> Request:
     if batch < 1:
-        raise InputError(f"a step needs at least one sample, not {batch}", batch=batch)
+        raise InputError(f"a step needs at least one sample, not {batch}", code="workload.no-sample", batch=batch)
     return make_request(reference, precision=precision, options=options, optimizer=optimizer)
 
 

@@ -41,5 +41,7 @@ def make_optimizer(name: str) -> "Callable[[Iterable[nn.Parameter]], Optimizer]"
     if name not in made:
         near = difflib.get_close_matches(name, made, n=1)
         hint = f'; did you mean "{near[0]}"?' if near else ""
-        raise InputError(f'unknown optimizer "{name}"{hint} Known are {", ".join(made)}', optimizer=name)
+        raise InputError(
+            f'unknown optimizer "{name}"{hint} Known are {", ".join(made)}', code="optimizer.unknown", optimizer=name
+        )
     return made[name]

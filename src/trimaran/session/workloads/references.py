@@ -69,7 +69,11 @@ def make_request(
         InputError: an unknown precision, or an option that the job does not have
     """
     if precision not in PRECISIONS:
-        raise InputError(f'precision is one of {", ".join(PRECISIONS)}, not "{precision}"', precision=precision)
+        raise InputError(
+            f'precision is one of {", ".join(PRECISIONS)}, not "{precision}"',
+            code="workload.unknown-precision",
+            precision=precision,
+        )
     given = dict(options or {})
     asked = given.pop("optimizer", None)
     return Request(
@@ -98,6 +102,7 @@ def _in_full(reference: str, options: Mapping[str, str]) -> str:
         raise InputError(
             f'"{reference}" has no options; {", ".join(options)} was given: published networks and Hugging Face '
             "configurations have some",
+            code="workload.no-options",
             options=sorted(options),
         )
     path, _, _ = reference.rpartition(":") if "=" in reference else (reference, "", "")

@@ -2,12 +2,13 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
+from tests.raising import raises
 
 from trimaran.costs.convergence import CurveTable, Point, fit_curve
-from trimaran.errors import InputError
 
 AMOUNTS = {256: 4.0, 1024: 6.0, 4096: 15.0}
 TABLE = CurveTable(
@@ -125,32 +126,40 @@ def test_units_follow_from_one_another() -> None:
 def test_units_that_are_not_known_are_asked_for() -> None:
     curve = fit_curve(replace(TABLE, samples_per_epoch=None))
     assert curve.epochs(256).unit == "epochs"
-    with pytest.raises(InputError, match="give samples_per_epoch"):
+    with raises("curve.needs-samples-per-epoch", match="samples_per_epoch"):
         curve.steps(256)
-    with pytest.raises(InputError, match="give tokens_per_sample"):
+    with raises("curve.needs-tokens-per-sample", match="tokens_per_sample"):
         fit_curve(replace(TABLE, unit="tokens")).samples(256)
 
 
 @pytest.mark.parametrize("batch", [0, -1, 1.5, True, 10**16])
 def test_a_batch_that_is_none_is_refused(batch: int) -> None:
-    with pytest.raises(InputError, match="a global batch is a whole number"):
+    with raises("curve.bad-batch"):
         fit_curve(TABLE).need(batch)
 
 
 @pytest.mark.parametrize(
-    ("points", "message"),
+    ("points", "code", "figures"),
     [
-        ((), "no points"),
-        ((Point(global_batch=64, amount=math.nan),), "batch 64: amount must be positive and finite"),
-        ((Point(global_batch=64, amount=1e31),), "batch 64: amount must lie between 1e-30 and 1e30"),
-        ((Point(global_batch=64, amount=1.0), Point(global_batch=64, amount=2.0)), "batch 64 is there twice"),
-        ((Point(global_batch=64, amount=1.0, deviation=-1.0),), "deviation must be finite and not negative"),
-        ((Point(global_batch=64, amount=1.0, runs=2, values=(2.0, 3.0)),), "contradict 2 runs with mean 1"),
-        (tuple(Point(global_batch=b + 1, amount=1.0) for b in range(301)), "301 batches, at most 300"),
+        ((), "curve.no-points", {}),
+        ((Point(global_batch=64, amount=math.nan),), "curve.amount-not-positive", {"batch": 64}),
+        ((Point(global_batch=64, amount=1e31),), "curve.amount-out-of-range", {"match": "1e-30.*1e30", "batch": 64}),
+        ((Point(global_batch=64, amount=1.0), Point(global_batch=64, amount=2.0)), "curve.batch-twice", {"batch": 64}),
+        ((Point(global_batch=64, amount=1.0, deviation=-1.0),), "curve.bad-deviation", {}),
+        (
+            (Point(global_batch=64, amount=1.0, runs=2, values=(2.0, 3.0)),),
+            "curve.mean-contradicts-runs",
+            {"match": r"\b2\b.*\b1\b"},
+        ),
+        (
+            tuple(Point(global_batch=b + 1, amount=1.0) for b in range(301)),
+            "curve.too-many-points",
+            {"match": r"\b300\b", "points": 301},
+        ),
     ],
 )
-def test_tables_that_are_no_curve_are_refused(points: tuple[Point, ...], message: str) -> None:
-    with pytest.raises(InputError, match=message):
+def test_tables_that_are_no_curve_are_refused(points: tuple[Point, ...], code: str, figures: dict[str, Any]) -> None:
+    with raises(code, **figures):
         fit_curve(replace(TABLE, points=points))
 
 

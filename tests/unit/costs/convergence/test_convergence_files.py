@@ -2,8 +2,10 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.raising import raises
 
 from trimaran.costs.convergence import (
     CurveTable,
@@ -63,21 +65,23 @@ def test_the_file_of_a_rule_is_found_from_the_curve_wherever_one_is(
 def test_files_that_are_wrong_are_refused_with_their_place(tmp_path: Path) -> None:
     write_curve(tmp_path / "good.toml", TABLE)
     good = (tmp_path / "good.toml").read_text()
-    for text, message in (
-        (good.replace("schema_version = 1", "schema_version = 9"), "schema_version is 9"),
-        (good.replace('unit = "epochs"', 'unit = "hours"'), "unit"),
-        (good.replace("global_batch = 128, amount = 5.0", "global_batch = 128, amount = nan"), "batch 128: amount"),
-        (good.replace("network =", "networks ="), "networks"),
-        (good[:-40], "not TOML"),
-    ):
+    bad = "global_batch = 128, amount = nan"
+    cases: tuple[tuple[str, str, dict[str, Any]], ...] = (
+        (good.replace("schema_version = 1", "schema_version = 9"), "file.schema-version", {"schema_version": 9}),
+        (good.replace('unit = "epochs"', 'unit = "hours"'), "file.wrong-value", {"match": "unit"}),
+        (good.replace("global_batch = 128, amount = 5.0", bad), "curve.amount-not-positive", {"batch": 128}),
+        (good.replace("network =", "networks ="), "file.unknown-key", {"match": "networks"}),
+        (good[:-40], "curve-file.not-toml", {}),
+    )
+    for text, code, figures in cases:
         assert text != good
         (tmp_path / "bad.toml").write_text(text)
-        with pytest.raises(InputError, match=message):
+        with raises(code, **figures):
             read_curve(tmp_path / "bad.toml")
     (tmp_path / "cut.json").write_text('{"schema_version": 1, "task')
     with pytest.raises(CorruptDataError):
         read_curve(tmp_path / "cut.json")
-    with pytest.raises(InputError, match=r"ends in \.toml or \.json"):
+    with raises("curve-file.unknown-suffix"):
         write_curve(tmp_path / "curve.yaml", TABLE)
     with pytest.raises(EnvironmentProblem):
         write_curve(tmp_path / "missing" / "curve.toml", TABLE)
@@ -99,24 +103,24 @@ def test_the_study_of_hybrid_parallelism_is_a_projection_and_ratios_are_no_curve
     assert "a study's projection, not measured" in curve.need(2048).warnings
     ratios = {ratio.network: ratio.ratio for ratio in doubling_ratios()}
     assert ratios == {"gnmt": 1.878, "big-lstm": 2.0}
-    with pytest.raises(InputError, match=r"twice the batch needs 1\.878 times the epochs"):
+    with raises("curve.ratio-only", ratio=1.878):
         find_curve("gnmt-hybrid")
 
 
 def test_an_unknown_name_says_what_is_near() -> None:
-    with pytest.raises(InputError, match='did you mean "resnet50"'):
+    with raises("curve.unknown", match='"resnet50"'):
         find_curve("resnet5")
 
 
 def test_a_curve_of_another_network_is_refused() -> None:
     curve = fit_curve(TABLE)
     assert check_task(curve, "digits") == ()
-    with pytest.raises(InputError, match="the curve of digits"):
+    with raises("curve.other-job", network="digits"):
         check_task(curve, "digits-resnet")
     resnet = find_curve("resnet50")
     assert check_task(resnet, "ResNet50", samples_per_epoch=1_281_024) == ()
     for job in ("resnet18", "vgg16"):
-        with pytest.raises(InputError, match="is not of the job"):
+        with raises("curve.other-job"):
             check_task(resnet, job)
     assert check_task(find_curve("bert-large"), "bert:large:sequence=512") == ()
     with pytest.raises(InputError):
@@ -127,7 +131,7 @@ def test_of_a_job_of_one_s_own_it_is_said_what_the_curve_is_of() -> None:
     """Nobody else knows what train.py makes; the curve of another function of theirs is refused all the same."""
     (warning,) = check_task(find_curve("ssd"), "train.py:make")
     assert warning.startswith("the curve is of ssd: it holds if")
-    with pytest.raises(InputError, match="is not of the job"):
+    with raises("curve.other-job"):
         check_task(fit_curve(replace(TABLE, network="train.py:other")), "train.py:make")
 
 
@@ -161,29 +165,35 @@ def test_oddities_are_said() -> None:
 
 
 @pytest.mark.parametrize(
-    "rows",
+    ("rows", "code"),
     [
-        "global_batch,epochs,run\n32,1e200,1\n32,2e200,2\n",
-        "global_batch,epochs,samples\n32,1e-300,1e300\n64,1e-300,1e300\n",
-        "global_batch,epochs,deviation,runs\n32,1,1e200,3\n64,2,1e200,3\n",
+        ("global_batch,epochs,run\n32,1e200,1\n32,2e200,2\n", "curve-file.figure-too-large"),
+        ("global_batch,epochs,samples\n32,1e-300,1e300\n64,1e-300,1e300\n", "curve-file.figure-too-large"),
+        ("global_batch,epochs,deviation,runs\n32,1,1e200,3\n64,2,1e200,3\n", "curve-table.wrong-cell"),
     ],
 )
-def test_figures_that_no_float_holds_are_refused_with_the_file(tmp_path: Path, rows: str) -> None:
+def test_figures_that_no_float_holds_are_refused_with_the_file(tmp_path: Path, rows: str, code: str) -> None:
     table = tmp_path / "runs.csv"
     table.write_text(rows)
-    with pytest.raises(InputError, match=r"runs\.csv"):
+    with raises(code, file=str(table)):
         read_curve(table)
 
 
-@pytest.mark.parametrize("recipe", ["base_batch = 0", "base_batch = 64, warmup_epochs = -3.0"])
-def test_a_recipe_that_cannot_be_followed_is_refused(tmp_path: Path, recipe: str) -> None:
+@pytest.mark.parametrize(
+    ("recipe", "code"),
+    [
+        ("base_batch = 0", "curve.recipe-value-too-small"),
+        ("base_batch = 64, warmup_epochs = -3.0", "curve.recipe-value-negative"),
+    ],
+)
+def test_a_recipe_that_cannot_be_followed_is_refused(tmp_path: Path, recipe: str, code: str) -> None:
     """Not a division by zero later, in a plan."""
     file = tmp_path / "curve.toml"
     file.write_text(
         'schema_version = 1\ntask = "t"\nunit = "epochs"\nsource = "s"\n'
         f'recipe = {{rule = "linear", {recipe}}}\npoints = [{{global_batch = 32, amount = 2.0}}]\n'
     )
-    with pytest.raises(InputError, match="recipe"):
+    with raises(code):
         read_curve(file)
 
 
@@ -196,5 +206,5 @@ def test_a_curve_file_that_cannot_be_put_in_place_leaves_nothing(tmp_path: Path)
 
 
 def test_a_name_too_long_for_a_file_is_no_curve() -> None:
-    with pytest.raises(InputError, match="no curve of the catalog"):
+    with raises("curve.unknown"):
         find_curve("x" * 5000)

@@ -1,11 +1,12 @@
 """A user's table of runs: what it may look like, and what is refused with its place."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.raising import raises
 
 from trimaran.costs.convergence import CurveTable, parse_table, read_table
-from trimaran.errors import InputError
 
 
 def _parse(text: str) -> CurveTable:
@@ -47,14 +48,14 @@ def test_epochs_in_one_row_and_updates_in_another_are_samples_where_an_epoch_is_
     table = _parse("global_batch,epochs,steps,samples_per_epoch\n64,4,,12800\n128,,440,12800\n")
     assert (table.unit, [point.amount for point in table.points]) == ("samples", [51200.0, 56320.0])
     assert table.samples_per_epoch == 12800
-    with pytest.raises(InputError, match=r"line 3: no epochs, which line 2 has: .*, or a column samples_per_epoch"):
+    with raises("curve-table.unit-missing", match=r"\b2\b.*samples_per_epoch", line=3):
         _parse("global_batch,epochs,steps\n64,4,\n128,,440\n")
 
 
 def test_updates_of_which_an_epoch_has_few_are_not_compared_with_epochs() -> None:
     """90 epochs of 50000 are 4.50 M samples; as 180 updates of 32768, the last of an epoch smaller, they are 5.90 M."""
     columns = "global_batch,epochs,steps,samples_per_epoch\n"
-    with pytest.raises(InputError, match=r"line 3: an epoch of 50000 samples is 1\.53 steps .* give epochs or samples"):
+    with raises("curve-table.epoch-too-short", match=r"\b50000\b.*1\.53", line=3):
         _parse(f"{columns}256,90,,50000\n32768,,180,50000\n")
     told = _parse(f"{columns}256,90,,50000\n1000,,4500,50000\n32768,90,180,50000\n")
     assert [point.amount for point in told.points] == [4.5e6] * 3
@@ -66,7 +67,7 @@ def test_updates_of_which_an_epoch_has_few_are_not_compared_with_epochs() -> Non
     "rows", ["epochs,tokens,samples_per_epoch\n64,4,,3200\n128,,1e6,3200\n", "epochs,tokens\n64,4,\n128,,1e6\n"]
 )
 def test_the_samples_of_an_epoch_are_asked_for_only_where_they_help(rows: str) -> None:
-    with pytest.raises(InputError, match="give one unit in every row") as caught:
+    with raises("curve-table.unit-missing") as caught:
         _parse(f"global_batch,{rows}")
     assert "samples_per_epoch" not in caught.value.message
 
@@ -125,51 +126,75 @@ def test_a_target_is_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "code", "figures"),
     [
-        ("", "runs.csv: empty"),
-        ("\n\n# only words\n", "runs.csv: empty"),
-        ("global_batch,epochs\n", "a header and no rows"),
-        ("batches,epochs\n64,4\n", "line 1: no column global_batch among batches, epochs"),
-        ("global_batch,loss\n64,4\n", "line 1: no column epochs, samples, steps or tokens"),
-        ("global_batch,epochs,epochs\n64,4,4\n", 'line 1: column "epochs" is there twice'),
-        ("global_batch,epochs\n64,four\n", 'line 2, column epochs: expected a number, got "four"'),
-        ("global_batch,epochs\n64,4\n128,nan\n", "line 3, column epochs: expected a finite number"),
-        ("global_batch,epochs\n64,inf\n", "line 2, column epochs: expected a finite number"),
-        ("global_batch,epochs\n64,-4\n", "line 2, column epochs: expected a positive number"),
-        ("global_batch,epochs\n64,0\n", "line 2, column epochs: expected a positive number"),
-        ("global_batch,epochs\n64,\n", "line 2, column epochs: expected a positive number"),
-        ("global_batch,epochs\n0,4\n", "line 2, column global_batch: expected a whole number of at least 1"),
-        ("global_batch,epochs\n12.5,4\n", "line 2, column global_batch: expected a whole number"),
-        ("global_batch,epochs\n1e300,4\n", "line 2, column global_batch: expected a whole number"),
-        ("global_batch,epochs\n,4\n", "line 2, column global_batch: expected a whole number"),
-        ("global_batch,epochs\n64,4,7\n", "line 2: 3 cells under 2 columns"),
-        ("global_batch,epochs,reached\n64,4,perhaps\n", "line 2, column reached: expected yes or no"),
-        ("global_batch,epochs,reached\n64,,no\n", "none of its 1 runs reached the target"),
-        ("global_batch,epochs,run\n64,4,a\n64,5,a\n", "lines 2 and 3 are both run a of batch 64"),
-        ("global_batch,epochs,target\n64,4,0.9\n128,5,0.8\n", "lines 2 and 3 have two values of target"),
-        ("global_batch,epochs,steps\n64,4,200\n128,6,900\n", "lines 2 and 3 contradict each other"),
-        ("global_batch,samples,steps\n64,9999,100\n", "line 2: 100 steps of batch 64 are 6400 samples, not 9999"),
-        ("global_batch,epochs,samples\n64,4,\n128,,9000\n", "line 3: no epochs, which line 2 has"),
-        ("global_batch,epochs,runs\n64,4,10\n64,5,10\n", "a mean of several runs and others beside it"),
-        ("global_batch,epochs,steps\n64,20,460\n512,20,100\n", "lines 2 and 3 contradict each other"),
+        ("", "curve-table.empty", {}),
+        ("\n\n# only words\n", "curve-table.empty", {}),
+        ("global_batch,epochs\n", "curve-table.no-rows", {}),
+        ("batches,epochs\n64,4\n", "curve-table.no-batch-column", {"match": "global_batch", "line": 1}),
+        ("global_batch,loss\n64,4\n", "curve-table.no-amount-column", {"line": 1}),
+        ("global_batch,epochs,epochs\n64,4,4\n", "curve-table.column-twice", {"match": '"epochs"', "line": 1}),
+        (
+            "global_batch,epochs\n64,four\n",
+            "curve-table.wrong-cell",
+            {"match": '"four"', "line": 2, "column": "epochs"},
+        ),
+        ("global_batch,epochs\n64,4\n128,nan\n", "curve-table.wrong-cell", {"line": 3, "column": "epochs"}),
+        ("global_batch,epochs\n64,inf\n", "curve-table.wrong-cell", {"line": 2, "column": "epochs"}),
+        ("global_batch,epochs\n64,-4\n", "curve-table.wrong-cell", {"line": 2, "column": "epochs"}),
+        ("global_batch,epochs\n64,0\n", "curve-table.wrong-cell", {"line": 2, "column": "epochs"}),
+        ("global_batch,epochs\n64,\n", "curve-table.wrong-cell", {"line": 2, "column": "epochs"}),
+        (
+            "global_batch,epochs\n0,4\n",
+            "curve-table.wrong-cell",
+            {"match": r"\b1\b", "line": 2, "column": "global_batch"},
+        ),
+        ("global_batch,epochs\n12.5,4\n", "curve-table.wrong-cell", {"line": 2, "column": "global_batch"}),
+        ("global_batch,epochs\n1e300,4\n", "curve-table.wrong-cell", {"line": 2, "column": "global_batch"}),
+        ("global_batch,epochs\n,4\n", "curve-table.wrong-cell", {"line": 2, "column": "global_batch"}),
+        ("global_batch,epochs\n64,4,7\n", "curve-table.wrong-cell-count", {"match": r"\b3\b", "line": 2}),
+        ("global_batch,epochs,reached\n64,4,perhaps\n", "curve-table.wrong-cell", {"line": 2, "column": "reached"}),
+        ("global_batch,epochs,reached\n64,,no\n", "curve-table.no-run-reached-target", {"runs": 1}),
+        ("global_batch,epochs,run\n64,4,a\n64,5,a\n", "curve-table.run-twice", {"match": r"\b2\b.*\b64\b", "line": 3}),
+        (
+            "global_batch,epochs,target\n64,4,0.9\n128,5,0.8\n",
+            "curve-table.several-tasks",
+            {"match": r"\b2\b", "line": 3},
+        ),
+        (
+            "global_batch,epochs,steps\n64,4,200\n128,6,900\n",
+            "curve-table.epochs-contradict",
+            {"match": r"\b2\b", "line": 3},
+        ),
+        (
+            "global_batch,samples,steps\n64,9999,100\n",
+            "curve-table.steps-contradict-samples",
+            {"match": r"\b100\b.*\b64\b.*\b6400\b.*\b9999\b", "line": 2},
+        ),
+        ("global_batch,epochs,samples\n64,4,\n128,,9000\n", "curve-table.unit-missing", {"match": r"\b2\b", "line": 3}),
+        ("global_batch,epochs,runs\n64,4,10\n64,5,10\n", "curve-table.means-beside-runs", {}),
+        (
+            "global_batch,epochs,steps\n64,20,460\n512,20,100\n",
+            "curve-table.epochs-contradict",
+            {"match": r"\b2\b", "line": 3},
+        ),
         (
             "global_batch,epochs,runs,deviation\n64,4,5,4.5\n",
-            "column deviation: expected a standard deviation of epochs",
+            "curve-table.wrong-cell",
+            {"column": "deviation"},
         ),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(text: str, message: str) -> None:
-    with pytest.raises(InputError) as caught:
+def test_what_is_wrong_is_said_with_its_place(text: str, code: str, figures: dict[str, Any]) -> None:
+    with raises(code, **figures):
         _parse(text)
-    assert message in caught.value.message
 
 
 def test_files_that_are_no_text_are_refused(tmp_path: Path) -> None:
     (tmp_path / "runs.csv").write_bytes(b"global_batch,epochs\n\xff\xfe64,4\n")
-    with pytest.raises(InputError, match="not UTF-8 text"):
+    with raises("curve-table.not-utf8"):
         read_table(tmp_path / "runs.csv")
-    with pytest.raises(InputError, match="cannot be read"):
+    with raises("curve-table.unreadable"):
         read_table(tmp_path / "missing.csv")
-    with pytest.raises(InputError, match="cannot be read"):
+    with raises("curve-table.unreadable"):
         read_table(tmp_path)

@@ -4,18 +4,19 @@ import dataclasses
 import itertools
 import json
 import math
+from typing import Any
 
 import numpy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.raising import raises
 
 from trimaran.costs.convergence.noise_scale import (
     Observation,
     as_scaled,
     estimate_noise_scale,
 )
-from trimaran.errors import InputError
 from trimaran.report.gradient_noise import gradient_noise_lines, noise_scale_document, run_noise
 
 SPLITS = ((1, 1, 1, 1), (2, 2), (1, 3), (1, 1, 2))
@@ -156,13 +157,13 @@ def test_the_page_says_where_epochs_double_by_the_root_of_the_batch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("steps", "reason"),
+    ("steps", "code", "figures"),
     [
-        ([], "there are none"),
-        ([Observation(step=7, samples=8, share=1.0, pieces=1.0, whole=1.0)], "step 7 .* one piece"),
-        ([Observation(step=7, samples=8, share=0.5, pieces=math.nan, whole=1.0)], "step 7 .* leave it out"),
+        ([], "noise-scale.no-steps", {}),
+        ([Observation(step=7, samples=8, share=1.0, pieces=1.0, whole=1.0)], "noise-scale.one-piece", {"step": 7}),
+        ([Observation(step=7, samples=8, share=0.5, pieces=math.nan, whole=1.0)], "noise-scale.bad-norms", {"step": 7}),
     ],
 )
-def test_what_says_nothing_is_refused(steps: list[Observation], reason: str) -> None:
-    with pytest.raises(InputError, match=reason):
+def test_what_says_nothing_is_refused(steps: list[Observation], code: str, figures: dict[str, Any]) -> None:
+    with raises(code, **figures):
         estimate_noise_scale(steps)

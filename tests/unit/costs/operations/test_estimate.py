@@ -1,4 +1,5 @@
 import pytest
+from tests.raising import raises
 from tests.unit.costs.operations.shapes import convolution, elementwise, product, update, workload
 
 from trimaran.cluster.catalog import find_device
@@ -13,7 +14,6 @@ from trimaran.costs.operations.estimate import estimate_step, kind_seconds, meas
 from trimaran.costs.operations.optimizers import optimizer_form
 from trimaran.costs.operations.profiles import Profile
 from trimaran.costs.software import Software
-from trimaran.errors import InputError
 from trimaran.graph.types import Phase
 from trimaran.graph.workload import Gradient, WorkKind
 
@@ -58,7 +58,7 @@ def test_an_anchor_scales_the_whole_and_keeps_its_division() -> None:
 
 @pytest.mark.parametrize("anchor_s", [0.0, -1.0, float("nan"), float("inf")])
 def test_an_anchor_is_a_positive_time(anchor_s: float) -> None:
-    with pytest.raises(InputError, match="positive time"):
+    with raises("estimate.bad-anchor"):
         estimate_step(STEP, find_device("v100"), PYTORCH, anchor_s=anchor_s)
 
 
@@ -88,9 +88,9 @@ def test_a_correction_reaches_the_estimate() -> None:
 
 
 def test_no_step_and_an_impossible_one_are_refused() -> None:
-    with pytest.raises(InputError, match="at least one"):
+    with raises("correction.no-steps"):
         correction_from_steps([])
-    with pytest.raises(InputError, match="positive time"):
+    with raises("correction.bad-time"):
         correction_from_steps([MeasuredStep(seconds=-1.0, device_s=1.0, host_s=1.0, overlap=1.0)])
 
 
@@ -106,7 +106,7 @@ def test_a_profile_corrects_each_kind_by_itself() -> None:
 
 def test_a_profile_of_something_else_is_refused() -> None:
     profile = Profile(kinds_s={WorkKind.RECURRENT: 0.1}, step_s=0.1, steps=1, source="a file")
-    with pytest.raises(InputError, match="none of its kernels"):
+    with raises("correction.no-common-kernels"):
         correction_from_profile(profile, kind_seconds(STEP, estimate_step(STEP, find_device("v100"), PYTORCH)), 0.0)
 
 

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.raising import raises
 
 from trimaran.costs.operations.profiles import read_kineto
-from trimaran.errors import InputError
 from trimaran.graph.workload import WorkKind
 
 
@@ -54,24 +54,26 @@ def test_a_packed_profile_reads_as_a_plain_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("document", "message"),
+    ("document", "code", "figures"),
     [
-        ([], 'no list "traceEvents"'),
-        ({"traceEvents": [EVENTS[0]]}, 'no event of category "kernel"'),
-        ({"traceEvents": EVENTS[2:]}, "no ProfilerStep annotation"),
+        ([], "profile.no-events", {"match": '"traceEvents"'}),
+        ({"traceEvents": [EVENTS[0]]}, "profile.no-kernels", {"match": '"kernel"'}),
+        ({"traceEvents": EVENTS[2:]}, "profile.no-steps", {"match": "ProfilerStep"}),
     ],
 )
-def test_what_is_no_profile_of_a_gpu_is_refused(tmp_path: Path, document: object, message: str) -> None:
-    with pytest.raises(InputError, match=message):
+def test_what_is_no_profile_of_a_gpu_is_refused(
+    tmp_path: Path, document: object, code: str, figures: dict[str, Any]
+) -> None:
+    with raises(code, **figures):
         read_kineto(_write(tmp_path, document))
 
 
 def test_a_missing_and_a_broken_file_are_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"none\.json: cannot be read"):
+    with raises("profile.unreadable", match=r"none\.json"):
         read_kineto(tmp_path / "none.json")
     broken = tmp_path / "broken.json"
     broken.write_text("{", encoding="utf-8")
-    with pytest.raises(InputError, match=r"broken\.json: not JSON"):
+    with raises("profile.not-json", match=r"broken\.json"):
         read_kineto(broken)
 
 

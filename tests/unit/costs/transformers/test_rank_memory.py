@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 from tests import builders
+from tests.raising import raises
 
 from trimaran.costs.transformers.activations import layer_activations
 from trimaran.costs.transformers.division import Division
 from trimaran.costs.transformers.rank_memory import Bookkeeping, largest_rank, rank_memory
 from trimaran.costs.transformers.shapes import gpt_shape, parameter_count
-from trimaran.errors import InputError
 
 SHAPE = gpt_shape(layers=12, hidden=512, heads=8)
 TOKENS = 4 * 1024
@@ -108,12 +108,12 @@ def test_experts_state_is_divided_by_their_own_replicas() -> None:
 
 
 def test_a_stage_that_is_not_there_is_named() -> None:
-    with pytest.raises(InputError, match="stage 4: the pipeline has 4 stages"):
+    with raises("division.no-such-stage", stage=4, pipeline=4):
         rank_memory(SHAPE, builders.division(pipeline=4), stage=4)
 
 
 def test_a_degree_below_one_is_named() -> None:
-    with pytest.raises(InputError, match="division: tensor: expected 1 or more, got 0"):
+    with raises("division.degree-too-small", match=r"\b1\b", tensor=0):
         rank_memory(SHAPE, builders.division(tensor=0))
 
 

@@ -5,6 +5,7 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.raising import raises
 
 from trimaran.errors import InputError
 from trimaran.measure.converge.batches import check_batches, count_microbatches, default_batches, parse_batches
@@ -35,7 +36,7 @@ def test_what_means_nothing_is_refused(text: str) -> None:
 
 
 def test_a_batch_larger_than_the_data_is_refused_with_both() -> None:
-    with pytest.raises(InputError, match="2048 is larger than the data set of 1437") as raised:
+    with raises("batches.beyond-data-set", batch=2048, samples=1437) as raised:
         check_batches([64, 2048], samples=1437)
     assert raised.value.figures == {"batch": 2048, "samples": 1437}
 
@@ -89,5 +90,5 @@ def test_numbers_that_no_data_fill_and_rows_without_an_end_are_refused(text: str
 
 
 def test_a_prime_batch_is_refused_with_those_beside_it() -> None:
-    with pytest.raises(InputError, match="take 64 or 128"):
+    with raises("batches.uneven-microbatches", match=r"\b128\b", fits=64):
         count_microbatches(127, fits=64)

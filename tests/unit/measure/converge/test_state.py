@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
+from tests.raising import raises
 
-from trimaran.errors import CorruptDataError, InputError
+from trimaran.errors import CorruptDataError
 from trimaran.measure.converge.state import Run, add_run, find_run, opened, read_runs
 
 
@@ -43,7 +44,7 @@ def test_a_damaged_line_is_named(tmp_path: Path) -> None:
     add_run(tmp_path, run(seed=1))
     path = tmp_path / "runs.jsonl"
     path.write_text(path.read_text().replace('"seed": 0', '"seed": zero'))
-    with pytest.raises(CorruptDataError, match=r"runs\.jsonl:1"):
+    with raises("converge.damaged-runs", CorruptDataError, match=r"runs\.jsonl:1"):
         read_runs(tmp_path)
 
 
@@ -51,7 +52,7 @@ def test_a_line_that_is_no_text_is_named(tmp_path: Path) -> None:
     add_run(tmp_path, run())
     path = tmp_path / "runs.jsonl"
     path.write_bytes(path.read_bytes() + b"\xff\xfe{}\n")
-    with pytest.raises(CorruptDataError, match=r"runs\.jsonl:2 is damaged"):
+    with raises("converge.damaged-runs", CorruptDataError, match=r"runs\.jsonl:2"):
         read_runs(tmp_path)
 
 
@@ -87,7 +88,7 @@ def test_a_target_reached_after_the_limit_was_not_reached() -> None:
 
 
 def test_two_commands_do_not_share_a_folder(tmp_path: Path) -> None:
-    with opened(tmp_path / "runs"), pytest.raises(InputError, match="another"), opened(tmp_path / "runs"):
+    with opened(tmp_path / "runs"), raises("converge.busy"), opened(tmp_path / "runs"):
         pass
     with opened(tmp_path / "runs"):
         pass

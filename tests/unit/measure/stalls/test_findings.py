@@ -1,6 +1,7 @@
 """From what ranks brought home to mean steps, by hand."""
 
 import pytest
+from tests.raising import raises
 from tests.unit.measure.stalls.test_exchanges import program, span, waits
 
 from trimaran.errors import ExecutionError
@@ -93,5 +94,5 @@ def test_buckets_of_all_ranks_are_seen_when_they_are_complete() -> None:
 
 
 def test_without_a_record_there_is_nothing_to_say() -> None:
-    with pytest.raises(ExecutionError, match="no step was recorded"):
+    with raises("stalls.no-steps", ExecutionError):
         analyse_stalls(program(), [run(steps(0, asked_s=0.0), Timeline([])), run(steps(1, asked_s=0.0))])

@@ -2,10 +2,10 @@
 
 import pytest
 from tests import builders
+from tests.raising import raises
 from tests.unit.planner.divisions.test_division_search import LLAMA, WIDE
 
 from trimaran.cluster.find import find_machine
-from trimaran.errors import InputError
 from trimaran.planner.divisions.contrast import PARTS, binding_part, parts_of, read_kind, why_not
 from trimaran.planner.divisions.search import search_divisions
 
@@ -49,7 +49,7 @@ def test_the_plan_itself_is_recognized() -> None:
 
 @pytest.mark.parametrize("name", ["magic", "tp0", "tp8 pp4", "placement", "zero4", "", "tp8-", "tp2-tp4"])
 def test_a_kind_that_means_nothing_is_refused_with_those_that_do(name: str) -> None:
-    with pytest.raises(InputError, match="fsdp, ddp, tp, pp, or degrees"):
+    with raises("why-not.unknown-degrees"):
         read_kind(name)
 
 

@@ -1,10 +1,11 @@
 """The floor of a step, and what splitting the batch there would bring."""
 
 import pytest
+from tests.raising import raises
 from tests.unit.planner.memory.traces import TraceMaker, chain
 
 from trimaran.costs.memory_costs import measured_costs
-from trimaran.errors import InfeasibleError, InputError
+from trimaran.errors import InfeasibleError
 from trimaran.graph.trace.types import Phase, Role
 from trimaran.planner.memory import floor, plan_memory
 from trimaran.planner.memory.splitting import split_floor
@@ -71,7 +72,7 @@ def test_batch_norm_cannot_run_in_parts() -> None:
 
 
 def test_one_part_is_no_split() -> None:
-    with pytest.raises(InputError, match="2 parts or more, not 1"):
+    with raises("memory-plan.too-few-parts", match=r"\b2\b", parts=1):
         split_floor(TraceMaker().trace(), 1)
 
 
@@ -97,5 +98,5 @@ def test_below_the_floor_is_refused_with_what_holds_it_and_the_ways_out() -> Non
     assert "a micro-batch of at most 51% of this one" in text
     assert "2 operations there in 2 parts of the batch (560 B)" in text
     assert "the optimizer's state on the host (about 1.0 KiB)" in text
-    with pytest.raises(InfeasibleError, match=r"a larger budget: parameters, .* state alone take 60 B"):
+    with raises("memory-plan.below-floor", InfeasibleError, match=r"\b60\b"):
         plan_memory(trace, costs, budget_bytes=50)

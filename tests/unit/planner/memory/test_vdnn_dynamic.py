@@ -7,6 +7,7 @@ offloaded or not takes 20 (none), 12 (conv) or 8 (all). A convolution sees what 
 from collections.abc import Mapping
 
 import pytest
+from tests.raising import raises
 
 from trimaran.errors import InfeasibleError
 from trimaran.planner.memory.vdnn import Offload
@@ -54,7 +55,7 @@ def test_only_convolutions_that_overflow_are_downgraded():
 
 
 def test_what_cannot_be_trained_at_all_is_refused_with_the_figures():
-    with pytest.raises(InfeasibleError, match="cannot train") as refused:
+    with raises("memory-plan.vdnn-cannot-train", InfeasibleError) as refused:
         chosen(7)
     assert refused.value.figures == {"peak_bytes": 8, "budget_bytes": 7}
 

@@ -3,10 +3,10 @@
 import random
 import resource
 
-import pytest
 import torch
+from tests.raising import raises
 
-from trimaran.errors import EnvironmentProblem, InputError
+from trimaran.errors import EnvironmentProblem
 from trimaran.runtime.memory.arena import LINE_BYTES, PAGE_BYTES, HostArena, Slot
 from trimaran.runtime.memory.host import HostEngine
 from trimaran.runtime.memory.store import ArenaStore
@@ -93,9 +93,9 @@ def test_a_page_lock_is_taken_once_over_the_exact_size_and_undone() -> None:
 
 
 def test_impossible_sizes_are_refused() -> None:
-    with pytest.raises(InputError, match="-1 bytes"):
+    with raises("arena.negative-size", cap_bytes=-1):
         HostArena(-1)
-    with pytest.raises(EnvironmentProblem, match="host memory"):
+    with raises("arena.no-memory", EnvironmentProblem):
         HostArena(1 << 60)
 
 

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
+from tests.raising import raises
 from tests.unit.runtime.memory.executing import executing, gradients, random_delays, record, same_bits
 from tests.unit.runtime.memory.plans import MIXED, OFFLOAD, RECOMPUTE, plan_by_rule
 from torch import nn
 
-from trimaran.errors import InputError
 from trimaran.program.memory import Decision, MemoryPlan, MemoryStep
 from trimaran.program.types import Kind
 
@@ -74,7 +74,7 @@ def test_a_plan_of_another_trace_is_refused() -> None:
     recording = record(lambda: torch.randn(8, requires_grad=True).exp().sum().backward())
     step = MemoryStep(moment=recording.trace.length + 5, kind=Kind.OFFLOAD, storage=0)
     plan = MemoryPlan(policy="x", budget_bytes=None, decisions={}, steps=(step,), recipes={}, reasons={})
-    with pytest.raises(InputError, match="no place in this trace"), executing(recording, plan):
+    with raises("memory-plan.no-such-place"), executing(recording, plan):
         pass
 
 
@@ -85,7 +85,7 @@ def test_a_plan_that_moves_a_weight_is_refused() -> None:
     plan = MemoryPlan(
         policy="x", budget_bytes=None, decisions={weight: Decision.OFFLOAD}, steps=(), recipes={}, reasons={}
     )
-    with pytest.raises(InputError, match="must stay"), executing(recording, plan):
+    with raises("memory-plan.must-stay"), executing(recording, plan):
         pass
     assert plan_by_rule(recording.trace, OFFLOAD).of(weight) == Decision.KEEP
 

@@ -2,9 +2,8 @@
 
 import pytest
 import torch
+from tests.raising import raises
 from tests.unit.runtime.memory.executing import executing
-
-from trimaran.errors import InputError
 
 
 def test_a_transform_inside_the_block_says_what_to_do() -> None:
@@ -22,7 +21,7 @@ def test_a_block_inside_a_transform_is_refused() -> None:
             with executor.hooks():
                 return x.sin().sum()
 
-        with pytest.raises(InputError, match=r"torch\.func"):
+        with raises("virtual-memory.torch-func", match=r"torch\.func"):
             torch.func.grad(inside)(torch.randn(3))
 
 

@@ -2,12 +2,11 @@
 
 import dataclasses
 
-import pytest
 import torch
+from tests.raising import raises
 from tests.unit.runtime.memory.executing import executing, gradients, record, same_bits
 from torch import nn
 
-from trimaran.errors import InputError
 from trimaran.program.memory import KEEP_ALL
 from trimaran.runtime.memory.arena import HostArena
 from trimaran.runtime.memory.executor import MemoryExecutor
@@ -20,7 +19,7 @@ def test_a_recording_of_another_device_is_refused() -> None:
     assert recording.trace.device == "cpu"
     foreign = dataclasses.replace(recording, trace=dataclasses.replace(recording.trace, device="cuda"))
     engine = HostEngine()
-    with HostArena(0) as arena, pytest.raises(InputError, match="recorded on cuda, and the copy engine is one of cpu"):
+    with HostArena(0) as arena, raises("memory-plan.other-device", device="cuda"):
         MemoryExecutor(foreign, KEEP_ALL, engine, arena)
     engine.close()
 

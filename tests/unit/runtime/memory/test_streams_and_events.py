@@ -9,6 +9,7 @@ import threading
 
 import pytest
 import torch
+from tests.raising import raises
 from tests.unit.runtime.memory.executing import executing, gradients, random_delays, record, same_bits
 from torch import nn
 
@@ -85,7 +86,7 @@ def test_an_error_of_a_copy_thread_is_raised_by_the_wait() -> None:
     with HostArena(4096) as arena:
         engine = HostEngine(delay=fail)
         copy = engine.save(torch.zeros(4).untyped_storage(), arena.allocate(16))
-        with pytest.raises(ExecutionError, match="no such lane as d2h"):
+        with raises("copy-engine.copy-failed", ExecutionError, lane="d2h"):
             copy.wait()
         engine.close()
 
@@ -94,7 +95,7 @@ def test_a_resized_storage_is_refused_not_read_beyond_its_end() -> None:
     with HostArena(4096) as arena:
         engine = HostEngine()
         copy = engine.save(torch.zeros(4).untyped_storage(), arena.allocate(64))
-        with pytest.raises(ExecutionError, match="resized"):
+        with raises("copy-engine.copy-failed", ExecutionError):
             copy.wait()
         engine.close()
 
@@ -103,5 +104,5 @@ def test_a_closed_engine_says_so() -> None:
     engine = HostEngine()
     engine.close()
     engine.close()
-    with HostArena(4096) as arena, pytest.raises(ExecutionError, match="closed"):
+    with HostArena(4096) as arena, raises("copy-engine.closed", ExecutionError):
         engine.save(torch.zeros(4).untyped_storage(), arena.allocate(16))

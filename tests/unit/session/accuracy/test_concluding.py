@@ -4,14 +4,16 @@ import dataclasses
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests import builders
+from tests.raising import raises
 from tests.unit.planner.accuracy.estimates import contender
 from tests.unit.session.accuracy.curves import digits_curve
 
 from trimaran.cluster.prices import parse_price
-from trimaran.errors import InfeasibleError, InputError
+from trimaran.errors import InfeasibleError
 from trimaran.planner.accuracy import Contender, estimate, find_stop
 from trimaran.report.accuracy import outlook_lines
 from trimaran.session.accuracy.concluding import batches_to_try, conclude, goal_of
@@ -94,7 +96,7 @@ def test_without_a_curve_throughput_is_made_best_and_said() -> None:
 
 
 def test_a_curve_of_another_task_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is not of the job digits"):
+    with raises("curve.other-job", job="digits"):
         known_from(tmp_path / "curve.toml", network="vgg16")
 
 
@@ -186,7 +188,7 @@ def test_the_last_small_batch_may_be_left_out(known: Known) -> None:
 
 
 def test_a_limit_that_leaves_nothing_is_an_error(known: Known) -> None:
-    with pytest.raises(InfeasibleError, match="at most 8 samples of a replica"):
+    with raises("accuracy.nothing-fits", InfeasibleError, match=r"\b8\b"):
         conclude(
             contenders(),
             asked="time",
@@ -197,7 +199,7 @@ def test_a_limit_that_leaves_nothing_is_an_error(known: Known) -> None:
 
 
 def test_the_time_of_an_epoch_compares_no_batches() -> None:
-    with pytest.raises(InputError, match="--objective epoch compares strategies at one batch"):
+    with raises("accuracy.epoch-objective", match="--objective"):
         goal_of("epoch", builders.target_request())
 
 
@@ -208,17 +210,17 @@ def test_who_gives_a_curve_wants_the_time_to_the_target() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "code", "figures"),
     [
-        ({"batches": "64..32"}, "ends before it starts"),
-        ({"batches": "many"}, "expected batches such as"),
-        ({"batches": "64", "batch": 64}, "--batch 64 fixes the batch"),
-        ({"price": "cheap"}, "expected a price"),
-        ({"least_saved": 1.5}, "--least-saved"),
+        ({"batches": "64..32"}, "scaling.range-backwards", {}),
+        ({"batches": "many"}, "scaling.bad-batches", {}),
+        ({"batches": "64", "batch": 64}, "accuracy.batch-and-batches", {"match": r"--batch \b64\b"}),
+        ({"price": "cheap"}, "price.malformed", {}),
+        ({"least_saved": 1.5}, "accuracy.bad-least-saved", {"match": "--least-saved"}),
     ],
 )
-def test_wrong_options_are_refused(options: dict[str, object], message: str) -> None:
-    with pytest.raises(InputError, match=message):
+def test_wrong_options_are_refused(options: dict[str, object], code: str, figures: dict[str, Any]) -> None:
+    with raises(code, **figures):
         parse_target(**options)  # type: ignore[arg-type]  # some of them wrong
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 from tests import builders
+from tests.raising import raises
 from tests.unit.session.accuracy.curves import digits_curve
 
 from trimaran.costs.convergence import read_curve, write_curve
 from trimaran.costs.convergence.recipes import Recipe, digest_of_rule
-from trimaran.errors import InputError
 from trimaran.job import Job
 from trimaran.program import read_plan, write_plan
 from trimaran.program.plan import PlannedRates, PlannedTraining
@@ -128,13 +128,13 @@ def test_a_curve_of_the_user_counts_before_that_of_the_job(tmp_path: Path) -> No
     path = digits_curve(tmp_path / "asked.toml")
     job = dataclasses.replace(resolve("digits"), curve="no such curve")
     assert find_job_curve(job, "digits", builders.target_request(curve=str(path)), samples=1437).name == str(path)
-    with pytest.raises(InputError, match="no such curve"):
+    with raises("curve.unknown", name="no such curve"):
         find_job_curve(job, "digits", builders.target_request(), samples=1437)
 
 
 @pytest.mark.parametrize("curve", ["", "  ", 3])
 def test_a_job_with_a_curve_that_is_no_name_is_refused(curve: object) -> None:
-    with pytest.raises(InputError, match=r"Job\.curve"):
+    with raises("job.bad-curve", match=r"Job\.curve"):
         dataclasses.replace(resolve("digits"), curve=curve)  # type: ignore[arg-type]  # wrong on purpose
 
 

@@ -3,13 +3,13 @@
 import functools
 
 import pytest
+from tests.raising import raises
 
 from trimaran.cluster.catalog import find_device
 from trimaran.costs.compute import operation_seconds
 from trimaran.costs.estimated import estimated_table
 from trimaran.costs.operations.estimate import estimate_step
 from trimaran.costs.software import Software
-from trimaran.errors import InputError
 from trimaran.session.cluster_planning.capturing import graph_of
 from trimaran.session.workloads import workload
 from trimaran.session.workloads.references import make_request
@@ -55,7 +55,7 @@ def test_a_graph_is_read_from_disk_the_second_time(monkeypatch: pytest.MonkeyPat
 
 def test_a_table_needs_batches() -> None:
     graph = graph_of(make_request("lenet", precision="float32", options=None, optimizer=None))
-    with pytest.raises(InputError, match="at least one batch size"):
+    with raises("estimate.no-batch"):
         estimated_table(
             graph,
             lambda batch: workload("lenet", batch=batch),

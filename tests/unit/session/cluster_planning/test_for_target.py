@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 from tests import builders
+from tests.raising import raises
 
-from trimaran.errors import InputError
 from trimaran.planner import search
 from trimaran.planner.accuracy import Stop
 from trimaran.planner.choice import MODEL_ERROR
@@ -120,7 +120,7 @@ def test_without_a_curve_it_is_the_plan_for_throughput() -> None:
 
 
 def test_a_curve_of_another_network_is_refused() -> None:
-    with pytest.raises(InputError, match="is not of the job lenet"):
+    with raises("curve.other-job", job="lenet"):
         plan_lenet("resnet50")
 
 
@@ -128,7 +128,7 @@ def test_an_epoch_that_nobody_knows_the_samples_of_is_an_error_that_says_how(tmp
     """A published network has no data of its own."""
     path = tmp_path / "short.csv"
     path.write_text("global_batch,epochs\n256,3.0\n1024,3.3\n")
-    with pytest.raises(InputError, match="--samples-per-epoch"):
+    with raises("curve.epoch-length-unknown", match="--samples-per-epoch"):
         plan_lenet(str(path), batches="256")
     found = outlook_of(plan_lenet(str(path), batches="256", samples_per_epoch=2560))
     assert found.chosen.training is not None

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 from tests import zoo
+from tests.raising import raises
 
 from trimaran.costs.convergence import CurveTable, Point, fit_curve
 from trimaran.costs.convergence.noise_scale import Observation
 from trimaran.costs.convergence.recipes import Recipe
-from trimaran.errors import CorruptDataError, InfeasibleError, InputError
+from trimaran.errors import CorruptDataError, InfeasibleError
 from trimaran.graph.capture import capture
 from trimaran.measure.converge.state import Run
 from trimaran.measure.converge.training import Outcome
@@ -86,7 +87,9 @@ def test_no_run_that_arrived_is_no_curve_and_the_best_is_said(task: Task) -> Non
     measured = gather(
         task, TARGET, keyed(run(64, 3, epochs=20.0, best=0.85), run(32, 0, epochs=20.0, best=0.8)), repeats=1
     )
-    with pytest.raises(InfeasibleError, match=r"0\.85, with batch 64 and seed 3") as raised:
+    with raises(
+        "converge.target-not-reached", InfeasibleError, match=r"\b3\b", best_metric=0.85, best_batch=64
+    ) as raised:
         table_of(task, TARGET, measured)
     assert raised.value.figures["best_metric"] == 0.85
 
@@ -241,7 +244,7 @@ def test_a_target_that_cannot_be_read_is_said(tmp_path: Path, content: bytes) ->
     write_target(path, TARGET)
     assert read_target(path) == TARGET
     path.write_bytes(content)
-    with pytest.raises(CorruptDataError, match=r"target\.json is damaged"):
+    with raises("converge.damaged-target", CorruptDataError, match=r"target\.json"):
         read_target(path)
 
 
@@ -253,12 +256,12 @@ def test_a_run_that_reached_the_target_after_the_limit_ended_by_its_epochs(task:
 
 @pytest.mark.parametrize("best", [0.0, -2.5])
 def test_no_target_follows_from_a_metric_that_is_not_positive(best: float) -> None:
-    with pytest.raises(InputError, match="--target"):
+    with raises("converge.needs-target", match="--target"):
         rule_of_thumb([run(32, 0, epochs=5.0, best=best)])
 
 
 def test_a_run_that_was_never_evaluated_gives_no_target() -> None:
-    with pytest.raises(InputError, match="--target"):
+    with raises("converge.needs-target", match="--target"):
         rule_of_thumb([dataclasses.replace(run(32, 0, epochs=5.0), evaluations=())])
 
 
@@ -271,13 +274,19 @@ def test_times_as_people_write_them(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "soon", "-5", "0", "10m", "nan", "inf", "1e3"])
 def test_what_is_no_time_is_refused(text: str) -> None:
-    with pytest.raises(InputError, match="time"):
+    with raises("duration.malformed"):
         parse_duration(text)
 
 
 @pytest.mark.parametrize(
-    ("option", "value"), [("warmup", math.nan), ("max_epochs", math.inf), ("max_epochs", -1.0), ("target", "ninety")]
+    ("option", "value", "code"),
+    [
+        ("warmup", math.nan, "converge.bad-epochs"),
+        ("max_epochs", math.inf, "converge.bad-epochs"),
+        ("max_epochs", -1.0, "converge.bad-epochs"),
+        ("target", "ninety", "converge.bad-target"),
+    ],
 )
-def test_figures_that_mean_nothing_are_refused(option: str, value: object) -> None:
-    with pytest.raises(InputError, match="--"):
+def test_figures_that_mean_nothing_are_refused(option: str, value: object, code: str) -> None:
+    with raises(code, match="--"):
         parse_converge_request(**{option: value})  # type: ignore[arg-type]

@@ -2,8 +2,8 @@
 
 import pytest
 from tests import builders
+from tests.raising import raises
 
-from trimaran.errors import InputError
 from trimaran.session.crossover.request import check_request, counts_of, machine_for
 
 
@@ -14,12 +14,12 @@ def test_a_machine_without_a_number_of_nodes_has_as_many_as_are_needed() -> None
 
 
 def test_a_counted_machine_stays_as_it_is() -> None:
-    with pytest.raises(InputError, match='"dgx1-v100:2" has 16 devices, and 64 are asked for: ask for "dgx1-v100:8"'):
+    with raises("crossover.too-few-devices", match=r'\b16\b.*"dgx1-v100:8"', cluster="dgx1-v100:2", devices=64):
         machine_for("dgx1-v100:2", 64)
 
 
 def test_fewer_devices_than_a_worker_has() -> None:
-    with pytest.raises(InputError, match="workers of 8 devices need a multiple of 8 devices, got 2, 4"):
+    with raises("crossover.width-does-not-divide", match=r"\b2\b.*\b4\b", width=8):
         check_request(builders.crossover_request(cluster="dgx1-v100", devices=(2, 4)))
 
 
@@ -28,8 +28,8 @@ def test_counts_that_have_no_equal_workers_are_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("widths", "batch", "message"), [((1, 2), None, "two devices or more"), ((2,), 0, "at least one sample")]
+    ("widths", "batch", "code"), [((1, 2), None, "crossover.width-too-small"), ((2,), 0, "crossover.empty-worker")]
 )
-def test_widths_and_batches_that_mean_nothing(widths: tuple[int, ...], batch: int | None, message: str) -> None:
-    with pytest.raises(InputError, match=message):
+def test_widths_and_batches_that_mean_nothing(widths: tuple[int, ...], batch: int | None, code: str) -> None:
+    with raises(code):
         check_request(builders.crossover_request(cluster="dgx1-v100", devices=(8,), widths=widths, local_batch=batch))

@@ -1,8 +1,10 @@
 """What the bytes of a published row mean, by who published it."""
 
-import pytest
+from typing import Any
 
-from trimaran.errors import InputError
+import pytest
+from tests.raising import raises
+
 from trimaran.session.validation.collectives import answer_collectives
 from trimaran.session.validation.types import Row
 
@@ -47,14 +49,18 @@ def test_other_names_of_operations(theirs: str, ours: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    ("fields", "code", "figures"),
     [
-        ({"op": "all_sum"}, '7: a collective is one of .* got "all_sum"'),
-        ({"bytes": "many"}, '7: bytes: expected a number, got "many"'),
-        ({"n_gpus": "0"}, "7: n_gpus: 0 is too few"),
-        ({"machine": "abacus", "gpu": "beads"}, '7: no machine is known by "abacus" with "beads"'),
+        ({"op": "all_sum"}, "collective-row.unknown-collective", {"match": r'\b7\b.*"all_sum"'}),
+        ({"bytes": "many"}, "collective-row.not-a-number", {"match": r'\b7\b.*"many"'}),
+        ({"n_gpus": "0"}, "collective-row.too-few", {"match": "n_gpus"}),
+        (
+            {"machine": "abacus", "gpu": "beads"},
+            "collective-row.unknown-machine",
+            {"match": r'\b7\b.*"abacus".*"beads"'},
+        ),
     ],
 )
-def test_a_row_that_is_not_understood_is_named(fields: dict[str, str], message: str) -> None:
-    with pytest.raises(InputError, match=message):
+def test_a_row_that_is_not_understood_is_named(fields: dict[str, str], code: str, figures: dict[str, Any]) -> None:
+    with raises(code, **figures):
         answer_collectives(_row(**fields))

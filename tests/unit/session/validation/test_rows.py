@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from tests.raising import raises
 
 from trimaran.errors import InputError
 from trimaran.session.validation.rows import figure, read_rows
@@ -73,12 +74,12 @@ def test_a_wrong_cell_is_named_by_its_place(tmp_path: Path, text: str, place: st
 
 
 def test_a_family_that_is_not_one_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="--family speed"):
+    with raises("rows.unknown-family", match="--family", family="speed"):
         read_rows(written(tmp_path, "family,value\n"), family="speed")
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot be read"):
+    with raises("rows.unreadable"):
         read_rows(tmp_path / "none.csv")
 
 
@@ -107,7 +108,7 @@ def test_a_figure_without_bounds_is_refused_as_such(tmp_path: Path, column: str)
     }
     given = cells | {column: "1e999"}
     path = written(tmp_path, f"{','.join(given)}\n{','.join(given.values())}\n")
-    with pytest.raises(InputError, match=f':2: column {column}: expected a finite number, got "1e999"'):
+    with raises("rows.bad-number", match="1e999", line=2, column=column):
         read_rows(path)
     path = written(tmp_path, f"{','.join(cells)}\n{','.join(cells.values())}\n")
     assert [row.row_id for row in read_rows(path)] == ["41e999"]

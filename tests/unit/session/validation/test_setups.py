@@ -1,9 +1,9 @@
 """What rows were measured on: batches, precisions, machines and scripts, from rows as sources write them."""
 
 import pytest
+from tests.raising import raises
 from tests.unit.session.validation.rows import published
 
-from trimaran.errors import InputError
 from trimaran.session.validation.cells import accumulation, whole
 from trimaran.session.validation.setups import understand
 from trimaran.session.validation.sources import recipe_of
@@ -122,12 +122,12 @@ def test_what_the_row_does_not_say_is_told() -> None:
 
 def test_a_network_of_known_size_is_accepted_and_an_unknown_one_refused() -> None:
     assert understand(published(**NVIDIA, model="Detection/SSD", batch_per_gpu="32")).network == "published:ssd300"
-    with pytest.raises(InputError, match="not one that Trimaran has"):
+    with raises("row.unknown-network"):
         understand(published(**NVIDIA, model="nothing/of-the-kind"))
 
 
 def test_an_unknown_device_is_refused() -> None:
-    with pytest.raises(InputError, match="no device of the catalog"):
+    with raises("row.unknown-device"):
         understand(published(model="vgg16", gpu="abacus", batch_per_gpu="1"))
 
 

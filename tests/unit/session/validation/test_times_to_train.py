@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.raising import raises
 
-from trimaran.errors import InputError
 from trimaran.session.validation.rows import read_rows
 from trimaran.session.validation.time_to_train import answer_times
 from trimaran.session.validation.time_to_train_benchmarks import benchmark_of
@@ -120,7 +120,7 @@ def test_logs_in_any_unit(benchmark: str, told: float, near: float, epochs: floa
 
 
 def test_far_beyond_the_curve_nothing_is_said() -> None:
-    with pytest.raises(InputError, match="beyond the points"):
+    with raises("curve.batch-beyond-points"):
         epochs_of(submission(8, 3264), submission(4096, 262144), benchmark_of("resnet", 2.0))
 
 
