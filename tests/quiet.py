@@ -69,9 +69,11 @@ def read_clocks() -> Reading:
     return Reading(wall_s=spent.wall_s, machine_s=spent.machine_s, own_s=own_seconds(read_processes(), os.getpid()))
 
 
-def share_since(before: Reading) -> float:
-    """The part of the cores that others took since a reading [0..1]."""
-    return others_share(before, read_clocks(), cores=os.cpu_count() or 1)
+def share_since(begin: Reading) -> float:
+    """The part of the cores that others took since a reading, or since one at least `SHORTEST_S` before now [0..1]."""
+    now = read_clocks()
+    before = [reading for reading in (*_begun, begin) if now.wall_s - reading.wall_s >= SHORTEST_S]
+    return others_share(before[-1] if before else begin, now, cores=os.cpu_count() or 1)
 
 
 _begun: list[Reading] = [read_clocks()]
@@ -124,7 +126,5 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
 
 def busiest_share(item: pytest.Item) -> float:
     """The most that others took since a test began, or while a fixture that it shares was made [0..1]."""
-    latest_s = read_spent().wall_s - SHORTEST_S
-    begun = [reading for reading in _begun if reading.wall_s <= latest_s] or _begun
     made = (one for ones in item._fixtureinfo.name2fixturedefs.values() for one in ones)  # type: ignore[attr-defined]
-    return max(share_since(begun[-1]), *(_fixtures.get(one, 0.0) for one in made), 0.0)
+    return max(share_since(_begun[-1]), *(_fixtures.get(one, 0.0) for one in made), 0.0)
