@@ -19,7 +19,7 @@ from trimaran.session.calibrating import CalibrationRequest, calibrate
 from trimaran.session.jobs import JobSource
 from trimaran.session.planning import plan_job
 
-pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("_forked")]
+pytestmark = pytest.mark.usefixtures("_forked")
 
 JOBS = Path(__file__).parents[1] / "commands" / "faulty_jobs.py"
 SOURCE = JobSource(reference=f"{JOBS}:good")
@@ -48,6 +48,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Calibration, Path
     return calibration, folder / "machine.json"
 
 
+@pytest.mark.alone
 def test_everything_has_a_figure_within_its_interval(written: tuple[Calibration, Path]) -> None:
     calibration, path = written
     assert read_calibration(path) == calibration
@@ -63,6 +64,7 @@ def test_everything_has_a_figure_within_its_interval(written: tuple[Calibration,
     assert all(-1 < noise.low < 0 < noise.high for noise in calibration.noise)
 
 
+@pytest.mark.alone
 def test_a_plan_by_the_file_measures_nothing(written: tuple[Calibration, Path]) -> None:
     """Though the cache is empty; and the run that the plan is for is compared with the noise of the file."""
     calibration, path = written
@@ -75,6 +77,7 @@ def test_a_plan_by_the_file_measures_nothing(written: tuple[Calibration, Path]) 
     assert tuple(one for one in planned.warnings if not one.startswith("loading in ")) == planned.graph.notes
 
 
+@pytest.mark.alone
 def test_a_run_says_its_noise(written: tuple[Calibration, Path], tmp_path: Path) -> None:
     calibration, path = written
     arguments = ("train", f"{JOBS}:good", "--devices", "2", "--calibration", str(path), "--json")

@@ -15,8 +15,6 @@ from trimaran.runtime.emulation.emulator import emulate_on_rank
 from trimaran.simulator import simulate
 from trimaran.timeline import COMMUNICATION, COMPUTE, Timeline
 
-pytestmark = pytest.mark.alone
-
 STEP_S = 0.02
 STEPS = 4
 
@@ -48,6 +46,7 @@ def least_disturbed_step(timeline: Timeline) -> float:
     )
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     "strategy",
     [
@@ -67,6 +66,7 @@ def test_four_ranks_on_few_cores_take_as_long_as_simulated(strategy: Strategy, t
     }
 
 
+@pytest.mark.alone
 def test_a_pause_stands_still_at_a_mark_that_waits(tmp_path: Path) -> None:
     """Rank 1 comes to its mark 20 ms later, and rank 0 cannot pass its own before."""
 

@@ -24,7 +24,7 @@ from trimaran.program.lower import lower, lower_evaluation
 from trimaran.runtime.ranks import launch
 from trimaran.simulator import simulate
 
-pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("_forked")]
+pytestmark = pytest.mark.usefixtures("_forked")
 
 BATCHES = (4, 8, 16)
 
@@ -61,6 +61,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Graph, CostTable
         return graph, measure_costs(Source("cnn").make, graph, ranks=2, batches=BATCHES), directory
 
 
+@pytest.mark.alone
 def test_everything_that_plans_for_two_ranks_need_is_measured(measured: tuple[Graph, CostTable, Path]) -> None:
     """Whatever is priced has a positive time, and its interval around it."""
     graph, table, _ = measured
@@ -75,6 +76,7 @@ def test_everything_that_plans_for_two_ranks_need_is_measured(measured: tuple[Gr
             assert simulate(program, costs).makespan_s > 0
 
 
+@pytest.mark.alone
 def test_the_parts_are_commensurate_with_the_whole(measured: tuple[Graph, CostTable, Path]) -> None:
     """Operations one by one and the model in one piece take the same time to within a factor of 3.
 
@@ -89,6 +91,7 @@ def test_the_parts_are_commensurate_with_the_whole(measured: tuple[Graph, CostTa
             assert 1 / 3 < whole / together < 3
 
 
+@pytest.mark.alone
 def test_curves_rise_from_the_smallest_size_to_the_largest(measured: tuple[Graph, CostTable, Path]) -> None:
     """16 MiB take longer than 16 B, by far more than any noise; what the thread does for them only takes some time.
 
@@ -106,6 +109,7 @@ def test_curves_rise_from_the_smallest_size_to_the_largest(measured: tuple[Graph
     assert copies[-1][1].low > 2 * copies[0][1].low
 
 
+@pytest.mark.alone
 def test_what_is_known_starts_no_process(
     measured: tuple[Graph, CostTable, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,6 +121,7 @@ def test_what_is_known_starts_no_process(
     assert watcher.heard == []
 
 
+@pytest.mark.alone
 def test_another_batch_size_is_all_that_is_measured_of_it(
     measured: tuple[Graph, CostTable, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,6 +160,7 @@ def test_a_job_that_cannot_be_sent_is_refused() -> None:
         measure_costs(lambda: zoo.lstm(), capture(zoo.lstm()).graph, ranks=1, batches=[4])
 
 
+@pytest.mark.alone
 def test_compute_and_communication_never_speed_each_other_up(measured: tuple[Graph, CostTable, Path]) -> None:
     _, table, _ = measured
     assert sorted(table.interference) == ["AR", "SEND"]
