@@ -1,8 +1,8 @@
 """A machine of which all is on record: its processor, and what jobs cost on it, one file a job in `costs/`.
 
-A command that is forked as `be_command_there` plans for that machine wherever it runs: it measures nothing, and one that
-would start a rank fails. What is recorded belongs to a job by its name. Digests of graphs and operations are those of
-today, found by position, so that costs outlive a change in how digests are made.
+A command that is forked as `be_command_there` plans for that machine wherever it runs: it measures nothing, and fails
+where it would start a rank. Costs belong to a job by its name: digests of its graph and of its operations are those of
+today, found by position, so that the record outlives a change in how digests are made.
 
 `python -m tests.golden.record` measures the costs anew: every answer of that machine changes.
 """
@@ -14,7 +14,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 from tests.forks.commands import be_command
 
@@ -49,11 +48,12 @@ def recorded_costs(
     known = json.loads(path.with_suffix(".graph.json").read_text())
     contents = dict(zip(known["operations"], (op.content for op in graph.ops), strict=True))
     table = decode_table(path.read_bytes(), origin=path.name)
+    (step,) = table.steps.values()
     return replace(
         table,
         operations={key._replace(content=contents[key.content]): cost for key, cost in table.operations.items()},
         wholes={key._replace(graph=graph.digest): cost for key, cost in table.wholes.items()},
-        steps={graph.digest: cost for cost in table.steps.values()},
+        steps={graph.digest: step},
     )
 
 
@@ -71,7 +71,9 @@ def _measured(measure: Callable[..., CostTable], make_job: Callable[[], Any], gr
     found = measure(make_job, graph, **asked)
     path = _path(make_job, asked["ranks"], asked.get("link"))
     path.write_bytes(encode_table(replace(found, fingerprint=replace(found.fingerprint, torch=TORCH))))
-    path.with_suffix(".graph.json").write_text(json.dumps({"operations": [op.content for op in graph.ops]}, indent=1))
+    path.with_suffix(".graph.json").write_text(
+        json.dumps({"operations": [op.content for op in graph.ops]}, indent=1) + "\n"
+    )
     return found
 
 

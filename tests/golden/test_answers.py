@@ -7,8 +7,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from tests.golden.comparison import check, kept
 from tests.golden.commands import Command, commands
+from tests.golden.comparison import check, kept
 from tests.golden.recorded import TORCH, be_command_there
 
 FOLDER = Path(__file__).parent / "answers"
