@@ -2,6 +2,7 @@
 
 The terms: PyTorch of 2024, gradients exchanged by all-reduce, no sharded state, no compression, data that are there, no
 measured figure. One function a predictor, which returns the step of all devices [s], or None where it cannot be asked.
+The one under times to train has terms of its own, so it is on record, but not compared with the others.
 """
 
 import json
@@ -24,7 +25,7 @@ from trimaran.session.validation.time_to_train_submissions import Submission
 from trimaran.session.validation.types import Row, Setup
 
 AGREEMENT: float | None = None
-"""How far apart predictors may be, as a share; None: as far as is on record."""
+"""How far apart predictors of equal terms may be, as a share; None: as far as is on record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +127,7 @@ def validate_s(asked: Question, folder: Path) -> float | None:
 
 
 def time_to_train_s(asked: Question, folder: Path) -> float | None:
-    """By the step under times to train, which computes in 16 bits only, with what submitters tune."""
+    """By the step under times to train: in 16 bits only, captured and fused, gradients in 16 bits, as submitters tune."""
     if asked.precision == "float32":
         return None
     machine = find_machine(asked.cluster)
@@ -155,6 +156,16 @@ PREDICTORS: Mapping[str, Callable[[Question, Path], float | None]] = {
     "validate": validate_s,
     "time_to_train": time_to_train_s,
 }
+
+
+UNLIKE = frozenset({"time_to_train"})
+"""Predictors on terms of their own."""
+
+
+def apart(said: Mapping[str, float | None]) -> float:
+    """How much longer the longest answer on equal terms is than the shortest, as a share."""
+    known = [seconds for who, seconds in said.items() if seconds is not None and who not in UNLIKE]
+    return max(known) / min(known) - 1
 
 
 def _command(folder: Path, name: str, asked: Question, *options: str) -> Any:
