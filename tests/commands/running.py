@@ -3,14 +3,17 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.forks.commands import run_command
 
 
-def trimaran(*arguments: str, cwd: Path, timeout_s: float = 110) -> "subprocess.CompletedProcess[str]":
+def trimaran(
+    *arguments: str, cwd: Path, timeout_s: float = 110, be: Callable[..., None] | None = None
+) -> "subprocess.CompletedProcess[str]":
     """Run a command, forked from a process that has imported it; what one measures, the next in the folder finds."""
-    return run_command(*arguments, folder=cwd, environment=_variables(cwd), timeout_s=timeout_s)
+    return run_command(*arguments, folder=cwd, environment=_variables(cwd), timeout_s=timeout_s, be=be)
 
 
 def new_trimaran(*arguments: str, cwd: Path, timeout_s: float = 110) -> "subprocess.CompletedProcess[str]":

@@ -6,21 +6,33 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tests.forks.client import Server, forked_ranks, server
 
 
 def run_command(
-    *arguments: str, folder: Path, environment: Mapping[str, str], timeout_s: float
+    *arguments: str,
+    folder: Path,
+    environment: Mapping[str, str],
+    timeout_s: float,
+    be: Callable[..., None] | None = None,
 ) -> "subprocess.CompletedProcess[str]":
-    """As `subprocess.run` of `python -m trimaran`, its output captured, in a fork; its ranks are forks, too."""
+    """As `subprocess.run` of `python -m trimaran`, its output captured, in a fork; its ranks are forks, too.
+
+    Args:
+        arguments: of the command
+        folder: where it works
+        environment: its variables, all of them
+        timeout_s: how long it may take [s]
+        be: becomes the command; None: `be_command`
+    """
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         descriptor = server().admit()
         with Path(os.devnull).open("rb") as nothing:
             command = server().fork(
-                be_command,
+                be or be_command,
                 *arguments,
                 streams=(nothing.fileno(), output.fileno(), errors.fileno()),
                 descriptors=[descriptor],

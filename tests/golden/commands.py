@@ -1,0 +1,55 @@
+"""The commands whose answers are kept, as `commands.toml` lists them."""
+
+import json
+import shlex
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.commands.running import trimaran
+
+FOLDER = Path(__file__).parent
+GRAPHS = FOLDER / "graphs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A command and what it needs.
+
+    Attributes:
+        command: what is run, without `--json`
+        before: commands that run before it, in its folder
+        here: it plans for this machine, in whose place the recorded one stands
+        slow: it takes more than 10 s of a core
+    """
+
+    command: str
+    before: tuple[str, ...] = ()
+    here: bool = False
+    slow: bool = False
+
+    def answer(self, folder: Path, *, be: Callable[..., None] | None = None) -> Any:
+        """What it prints as JSON; an assertion fails where it fails.
+
+        Args:
+            folder: where it runs; commands of one folder share what they trace
+            be: becomes the command; None: the command as it is
+        """
+        printed = ""
+        for line in (*self.before, f"{self.command} --json"):
+            words = shlex.split(line.format(graphs=GRAPHS))
+            done = trimaran(*words, cwd=folder, timeout_s=600, be=be)
+            assert done.returncode == 0, f"{line}: {done.stdout}{done.stderr}"
+            printed = done.stdout
+        return json.loads(printed)
+
+
+def commands() -> dict[str, Command]:
+    """All of them, by name."""
+    with (FOLDER / "commands.toml").open("rb") as file:
+        return {
+            name: Command(**entry | {"before": tuple(entry.get("before", ()))})
+            for name, entry in tomllib.load(file).items()
+        }

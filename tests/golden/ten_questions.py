@@ -1,0 +1,180 @@
+"""Ten questions about data parallelism, put to everything that predicts its step, on equal terms.
+
+The terms: PyTorch of 2024, gradients exchanged by all-reduce, no sharded state, no compression, data that are there, no
+measured figure. One function a predictor, which returns the step of all devices [s], or None where it cannot be asked.
+The one under times to train has terms of its own, so it is on record, but not compared with the others.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.commands.running import trimaran
+
+from trimaran.cluster.find import find_machine
+from trimaran.costs.software import Software
+from trimaran.session.crossover.replicas import Replicas
+from trimaran.session.crossover.request import CrossoverRequest, machine_for
+from trimaran.session.validation.recipes import Recipe
+from trimaran.session.validation.steps import row_step
+from trimaran.session.validation.time_to_train_benchmarks import benchmark_of
+from trimaran.session.validation.time_to_train_steps import StepModel
+from trimaran.session.validation.time_to_train_submissions import Submission
+from trimaran.session.validation.types import Row, Setup
+
+AGREEMENT: float | None = None
+"""How far apart predictors of equal terms may be, as a share; None: as far as is on record."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is asked: so many replicas of a network.
+
+    Attributes:
+        network: a job
+        cluster: a machine of the catalog
+        devices: replicas
+        local_batch: samples of each
+        precision: "float32", "float16" or "bfloat16"
+    """
+
+    network: str
+    cluster: str
+    devices: int
+    local_batch: int
+    precision: str
+
+
+QUESTIONS: Mapping[str, Question] = {
+    "resnet50 on 64 A100": Question(
+        network="resnet50", cluster="dgx-a100:8", devices=64, local_batch=64, precision="bfloat16"
+    ),
+    "resnet50 on 8 A100": Question(
+        network="resnet50", cluster="dgx-a100", devices=8, local_batch=64, precision="bfloat16"
+    ),
+    "resnet50 on 8 V100": Question(
+        network="resnet50", cluster="dgx1-v100", devices=8, local_batch=64, precision="float16"
+    ),
+    "vgg16 on 8 V100": Question(network="vgg16", cluster="dgx1-v100", devices=8, local_batch=32, precision="float32"),
+    "vgg16 on 16 V100 and Ethernet": Question(
+        network="vgg16", cluster="dgx1-v100:2@ethernet-25g", devices=16, local_batch=32, precision="float16"
+    ),
+    "inception_v3 on 256 V100": Question(
+        network="inception_v3", cluster="dgx1-v100:32", devices=256, local_batch=64, precision="float32"
+    ),
+    "bert:large on 32 A100": Question(
+        network="bert:large:sequence=256,guesses=40",
+        cluster="dgx-a100:4",
+        devices=32,
+        local_batch=8,
+        precision="bfloat16",
+    ),
+    "gnmt on 16 V100": Question(network="gnmt", cluster="dgx2", devices=16, local_batch=32, precision="float16"),
+    "resnet50 on 4 RTX 3090": Question(
+        network="resnet50", cluster="4xrtx-3090", devices=4, local_batch=64, precision="float32"
+    ),
+    "lenet on 2 V100": Question(network="lenet", cluster="dgx1-v100", devices=2, local_batch=2048, precision="float32"),
+}
+
+
+def plan_s(asked: Question, folder: Path) -> float | None:
+    """By `trimaran plan`, held to replicas."""
+    batch = asked.local_batch * asked.devices
+    held = ("--dp", str(asked.devices), "--pp", "1", "--tp", "1", "--zero", "0", "--microbatches", "1")
+    kinds = ("--allow", "dp", "--forbid", "hierarchical", "--forbid", "memory", "--forbid", "compiled")
+    found = _command(folder, "plan", asked, "--batch", str(batch), *held, *kinds)
+    seconds: float = found["chosen"]["step_time_s"]
+    return seconds
+
+
+def scale_s(asked: Question, folder: Path) -> float | None:
+    """By `trimaran scale`."""
+    found = _command(folder, "scale", asked, "--batch", str(asked.local_batch))
+    (row,) = found["rows"]
+    seconds: float = row["step_s"]
+    return seconds
+
+
+def crossover_s(asked: Question, folder: Path) -> float | None:
+    """By the replicas that `trimaran crossover` holds hybrids against."""
+    cluster, machine = machine_for(asked.cluster, asked.devices)
+    request = CrossoverRequest(cluster=cluster, devices=(asked.devices,), precision=asked.precision)
+    replicas = Replicas(asked.network, request, machine)
+    added = replicas.exchange(asked.local_batch, asked.devices)
+    return replicas.alone_s(asked.local_batch) + added.beside(1.0)
+
+
+def validate_s(asked: Question, folder: Path) -> float | None:
+    """By what `trimaran validate` asks of a published row."""
+    machine = find_machine(asked.cluster)
+    setup = Setup(
+        network=asked.network,
+        options={},
+        batch_per_device=asked.local_batch,
+        precision=asked.precision,
+        machine=machine,
+        device=machine.node.device.name,
+        devices=asked.devices,
+        nodes=machine.nodes,
+        software=Software(),
+        sync="nccl",
+        real_data=None,
+    )
+    recipe = Recipe(network=asked.network, software=Software())
+    return row_step(_row("dp_step_time"), setup, recipe, anchor_s=None).seconds
+
+
+def time_to_train_s(asked: Question, folder: Path) -> float | None:
+    """By the step under times to train: in 16 bits only, captured and fused, gradients in 16 bits, as submitters tune."""
+    if asked.precision == "float32":
+        return None
+    machine = find_machine(asked.cluster)
+    submission = Submission(
+        row=_row("time_to_train"),
+        submitter="",
+        software="pytorch",
+        round="v3.0",
+        benchmark=asked.network,
+        kind=machine.node.device.name,
+        devices=asked.devices,
+        batch=asked.local_batch * asked.devices,
+        minutes=1.0,
+        logged=None,
+        open=False,
+        machine=machine,
+        known=True,
+    )
+    return StepModel(submission, benchmark_of(asked.network, submission.version)).step(1.0).seconds
+
+
+PREDICTORS: Mapping[str, Callable[[Question, Path], float | None]] = {
+    "plan": plan_s,
+    "scale": scale_s,
+    "crossover": crossover_s,
+    "validate": validate_s,
+    "time_to_train": time_to_train_s,
+}
+
+
+UNLIKE = frozenset({"time_to_train"})
+"""Predictors on terms of their own."""
+
+
+def apart(said: Mapping[str, float | None]) -> float:
+    """How much longer the longest answer on equal terms is than the shortest, as a share."""
+    known = [seconds for who, seconds in said.items() if seconds is not None and who not in UNLIKE]
+    return max(known) / min(known) - 1
+
+
+def _command(folder: Path, name: str, asked: Question, *options: str) -> Any:
+    where = ("--cluster", asked.cluster, "--devices", str(asked.devices), "--precision", asked.precision)
+    done = trimaran(name, asked.network, *where, *options, "--json", cwd=folder, timeout_s=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout)
+
+
+def _row(family: str) -> Row:
+    """A row of which nothing is known but its set-up."""
+    return Row(row_id="question", family=family, fields={}, measured=1.0, unit="s", anchor=None)
