@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import trimaran
 from trimaran.cluster import Link
@@ -208,8 +209,8 @@ def _check_ran(found: Sequence[Findings]) -> None:
     sizes = {run.batch: raised for run, raised in failed.items() if run.form == "module"}
     run, raised = max(failed.items(), key=lambda one: one[0].batch)
     # What fails in another form alone is not for the number of samples.
-    figures = {"failed": sizes} if all(one.batch in sizes for one in failed) else {}
-    raise ExecutionError(f"a step of {format_count(run.batch, 'sample')} failed: {raised}", **figures)
+    figures: dict[str, Any] = {"failed": sizes} if all(one.batch in sizes for one in failed) else {}
+    raise ExecutionError(f"a step of {format_count(run.batch, 'sample')} failed: {raised}", code="measure.step-failed", **figures)
 
 
 def _keep(found: CostTable) -> None:
