@@ -5,8 +5,8 @@ import torch
 from tests.raising import raises
 from torch import nn
 
-from trimaran.errors import InputError
-from trimaran.user_errors import innermost_lines, raised_by_user, told, user_lines, users
+from trimaran.base.errors import InputError
+from trimaran.base.user_errors import innermost_lines, raised_by_user, told, user_lines, users
 
 
 def fail() -> None:
