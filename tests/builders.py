@@ -16,9 +16,25 @@ from typing import TYPE_CHECKING, Literal
 
 from tests.graphs import chain
 
-from trimaran.cluster.prices import Price
-from trimaran.cluster.types import Cluster, Device, Link
-from trimaran.costs.tables import (
+from trimaran.base.job import Job
+from trimaran.features.crossover.request import CrossoverRequest
+from trimaran.graph.kernels.workload import Gradient, WeightGradient, Work, WorkKind, Workload
+from trimaran.graph.trace.types import Role, StepTrace, Tick, TraceOp, TraceStorage, Value, View
+from trimaran.graph.types import Graph, Phase
+from trimaran.jobs.resolve import JobSource
+from trimaran.machine.types import Cluster, Device, Link, Price
+from trimaran.planner.candidates import Candidate
+from trimaran.planner.epoch import EpochData
+from trimaran.planner.parallel_degrees.problem import DivisionPins
+from trimaran.planner.pins import NO_PINS, Pins
+from trimaran.planner.problem import Problem
+from trimaran.planner.result import Search
+from trimaran.planning.requests import NO_TARGET, ClusterRequest, Executions, PlanRequest, TargetRequest
+from trimaran.planning.results import Planned
+from trimaran.pricing.closed_form.parallel_degrees import Division, Recomputed, Sharding
+from trimaran.pricing.closed_form.shapes import Experts, LatentAttention, TransformerShape
+from trimaran.pricing.offload_costs import TracedStep
+from trimaran.pricing.tables import (
     CostTable,
     Curve,
     CurveKey,
@@ -30,34 +46,13 @@ from trimaran.costs.tables import (
     WholeCost,
     WholeKey,
 )
-from trimaran.costs.traced import TracedStep
-from trimaran.costs.transformers.division import Division, Recomputed, Sharding
-from trimaran.costs.transformers.shapes import Experts, LatentAttention, TransformerShape
-from trimaran.costs.types import Cost, Interference, OpCost
-from trimaran.graph.trace.types import Role, StepTrace, Tick, TraceOp, TraceStorage, Value, View
-from trimaran.graph.types import Graph, Phase
-from trimaran.graph.workload import Gradient, WeightGradient, Work, WorkKind, Workload
-from trimaran.job import Job
-from trimaran.planner.candidates import Candidate
-from trimaran.planner.divisions.types import DivisionPins
-from trimaran.planner.epoch import EpochData
-from trimaran.planner.found import Search
-from trimaran.planner.pins import NO_PINS, Pins
-from trimaran.planner.problem import Problem
-from trimaran.program.buckets import DEFAULT_BUCKET_BYTES
-from trimaran.program.compression import Compression
-from trimaran.program.feeding import IN_LINE, Feeding
-from trimaran.program.plan_types import CandidateRow, Objective, Plan, PlannedTraining, Prediction, Premises
-from trimaran.program.strategy import Execution, Part, Schedule, Shard, Strategy, Sync
-from trimaran.session.accuracy.request import NO_TARGET, TargetRequest
-from trimaran.session.cluster_planning.request import ClusterRequest
-from trimaran.session.crossover.request import CrossoverRequest
-from trimaran.session.jobs import JobSource
-from trimaran.session.planned import Planned
-from trimaran.session.request import Executions, PlanRequest
+from trimaran.pricing.types import Cost, Interference, OpCost
+from trimaran.program.gradients import DEFAULT_BUCKET_BYTES, Compression
+from trimaran.program.plan import CandidateRow, Objective, Plan, PlannedTraining, Prediction, Premises
+from trimaran.program.strategy import IN_LINE, Execution, Feeding, Part, Schedule, Shard, Strategy, Sync
 
 if TYPE_CHECKING:
-    from trimaran.session.memory.estimate import MemoryRequest  # it imports torch
+    from trimaran.features.memory_fit.estimate import MemoryRequest  # it imports torch
 
 HAND = "measured: by hand"
 GRADIENT_BYTES = 96
@@ -642,7 +637,7 @@ def memory_request(
     sharing: int = 1,
 ) -> "MemoryRequest":
     """What is asked of a job's memory; the largest batch, which takes long to find, only where it is asked for."""
-    from trimaran.session.memory.estimate import MemoryRequest  # it imports torch
+    from trimaran.features.memory_fit.estimate import MemoryRequest  # it imports torch
 
     return MemoryRequest(
         device=device,

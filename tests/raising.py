@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trimaran.errors import InputError, TrimaranError
+from trimaran.base.errors import InputError, TrimaranError
 
 
 @contextmanager

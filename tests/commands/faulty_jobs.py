@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
-from trimaran.job import Job
+from trimaran.base.job import Job
 
 
 class Undecided(nn.Module):

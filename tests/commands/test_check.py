@@ -9,10 +9,10 @@ import pytest
 from tests.commands import planted_jobs
 from tests.commands.running import trimaran
 
-from trimaran.graph.capture import capture_and_look
+from trimaran.features.check import check_job
+from trimaran.graph.capture.capture import capture_and_look
+from trimaran.jobs.resolve import JobSource
 from trimaran.program.exactness import KINDS
-from trimaran.session.checking import check_job
-from trimaran.session.jobs import JobSource
 
 PLANTED = Path(planted_jobs.__file__)
 

@@ -7,7 +7,7 @@ import pytest
 from tests.commands import planted_jobs
 from tests.commands.running import trimaran
 
-from trimaran.graph.capture import capture_and_look
+from trimaran.graph.capture.capture import capture_and_look
 from trimaran.program import Strategy
 from trimaran.program.exactness import objection
 

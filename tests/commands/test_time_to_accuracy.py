@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.commands.running import trimaran
-from tests.unit.session.accuracy.curves import digits_curve
+from tests.unit.planning.target.curves import digits_curve
 
 
 @pytest.fixture(scope="module")

@@ -13,10 +13,10 @@ import torch
 import torch.distributed as dist
 from tests import builders
 
-from trimaran.costs.tables import Curve
-from trimaran.errors import InputError
-from trimaran.measure.links import measure_curves
-from trimaran.runtime.world import World, join_world
+from trimaran.base.errors import InputError
+from trimaran.measure.calibration.links import measure_curves
+from trimaran.pricing.tables import Curve
+from trimaran.runtime.launch.world import World, join_world
 
 LISTENING = "0A"
 

@@ -9,8 +9,8 @@ from tests import builders
 from tests.distributed.jobs import make_job
 from tests.distributed.training import Run, open_executor
 
-from trimaran.graph.capture import capture
-from trimaran.runtime.world import join_world, leave_world
+from trimaran.graph.capture.capture import capture
+from trimaran.runtime.launch.world import join_world, leave_world
 
 
 def main(job: str, stages: int, steps: int, folder: str) -> None:

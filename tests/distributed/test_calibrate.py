@@ -12,12 +12,11 @@ import pytest
 from tests import builders
 from tests.commands.running import trimaran
 
-from trimaran.measure.calibration import Calibration
-from trimaran.measure.calibration_files import read_calibration
+from trimaran.features.calibration import CalibrationRequest, calibrate
+from trimaran.jobs.resolve import JobSource
+from trimaran.measure.calibration.results import Calibration, read_calibration
 from trimaran.measure.wanted import wanted_curves
-from trimaran.session.calibrating import CalibrationRequest, calibrate
-from trimaran.session.jobs import JobSource
-from trimaran.session.planning import plan_job
+from trimaran.planning.plan import plan_job
 
 pytestmark = pytest.mark.usefixtures("_forked")
 

@@ -16,15 +16,15 @@ from tests.distributed.training import even_boundaries, full_batch
 from tests.forks.client import launch
 from tests.raising import raises
 
-from trimaran.errors import TrimaranError
-from trimaran.graph.capture import capture
-from trimaran.job import Job
+from trimaran.base.errors import TrimaranError
+from trimaran.base.job import Job
+from trimaran.features.training.rank import train_rank
+from trimaran.features.training.session import Session
+from trimaran.graph.capture.capture import capture
+from trimaran.jobs.resolve import JobSource
 from trimaran.program import Plan, format_program, lower, lower_evaluation, program_lines
-from trimaran.program.types import Strategy
-from trimaran.runtime.world import World
-from trimaran.session.jobs import JobSource
-from trimaran.session.rank_training import train_rank
-from trimaran.session.session import Session
+from trimaran.program.strategy import Strategy
+from trimaran.runtime.launch.world import World
 
 REPLICAS = builders.strategy(dp=2, microbatches=2)
 HOMES = builders.strategy(dp=2, sync="p2p")

@@ -8,12 +8,12 @@ from safetensors.torch import load_file
 from tests import builders
 from tests.commands.running import new_trimaran, trimaran
 
-from trimaran.networks.lenet import LeNet
+from trimaran.features.training.train import train_planned
+from trimaran.jobs.resolve import JobSource
+from trimaran.networks.small_images import LeNet
+from trimaran.planning.plan import plan_job
 from trimaran.program import parse_program, read_plan
 from trimaran.report import read_timeline
-from trimaran.session.jobs import JobSource
-from trimaran.session.planning import plan_job
-from trimaran.session.training import train_planned
 
 
 @pytest.fixture(scope="module")

@@ -13,12 +13,13 @@ from tests.distributed.training import Run, captured, open_executor, take_steps
 from tests.forks.client import launch
 from tests.raising import raises
 
-from trimaran.program.compression import Compression, parse_compression
-from trimaran.program.types import Kind, Strategy
-from trimaran.runtime.compression import wire_bytes
-from trimaran.runtime.gradient_noise import check_observable
-from trimaran.runtime.world import World
-from trimaran.timeline import COMMUNICATION, WAIT, Timeline
+from trimaran.base.timeline import COMMUNICATION, WAIT, Timeline
+from trimaran.program.gradients import Compression, parse_compression
+from trimaran.program.strategy import Strategy
+from trimaran.program.types import Kind
+from trimaran.runtime.communication.compression import wire_bytes
+from trimaran.runtime.launch.world import World
+from trimaran.runtime.step.gradient_noise import check_observable
 
 METHODS = ("bf16", "fp16", "powersgd:1", "powersgd:4")
 STEPS = 6

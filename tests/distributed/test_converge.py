@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 from tests.commands.running import trimaran
 
-from trimaran.costs.convergence import read_curve
-from trimaran.measure.converge.crossing import find_crossing
-from trimaran.measure.converge.state import read_runs
+from trimaran.measure.convergence.runs import find_crossing, read_runs
+from trimaran.pricing.convergence import read_curve
 
 JOB = """
 import torch

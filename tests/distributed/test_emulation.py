@@ -9,11 +9,11 @@ from tests.forks.client import launch
 from tests.graphs import boundaries, chain
 from tests.raising import raises
 
-from trimaran.costs.types import Cost, ProgramCosts, Transfer
+from trimaran.base.timeline import COMMUNICATION, COMPUTE, Timeline
+from trimaran.pricing.types import Cost, ProgramCosts, Transfer
 from trimaran.program import Instruction, Kind, Mark, Program, Strategy, lower
-from trimaran.runtime.emulation.emulator import emulate_on_rank
+from trimaran.runtime.emulation import emulate_on_rank
 from trimaran.simulator import simulate
-from trimaran.timeline import COMMUNICATION, COMPUTE, Timeline
 
 STEP_S = 0.02
 STEPS = 4

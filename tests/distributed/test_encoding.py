@@ -6,12 +6,11 @@ import pytest
 from tests import builders
 from tests.forks.client import launch
 
-from trimaran.costs.tables import Curve, CurveKey
-from trimaran.costs.wire import coding_keys, reduce_key
-from trimaran.measure.encoding import measure_encoding
-from trimaran.measure.links import measure_curves
-from trimaran.program.compression import Compression
-from trimaran.runtime.world import World
+from trimaran.measure.calibration.links import measure_curves, measure_encoding
+from trimaran.pricing.gradient_compression import coding_keys, reduce_key
+from trimaran.pricing.tables import Curve, CurveKey
+from trimaran.program.gradients import Compression
+from trimaran.runtime.launch.world import World
 
 METHODS = (Compression(method="bf16"), Compression(method="powersgd", rank=2))
 SIZES = (4 * 1024, 4 * 1024 * 1024)

@@ -17,8 +17,8 @@ from tests.distributed.training import Run, train_all
 from tests.forks.client import launch
 from torch import nn
 
-from trimaran.program.types import Strategy
-from trimaran.runtime.feed import sample_order
+from trimaran.program.strategy import Strategy
+from trimaran.runtime.data import sample_order
 
 ORDERS = 8
 MARGIN = 1.5

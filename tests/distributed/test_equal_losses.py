@@ -15,7 +15,7 @@ from tests.distributed.reference import Reference, evaluate_plainly, train_plain
 from tests.distributed.training import Outcome, Run, train_all
 from tests.forks.client import launch
 
-from trimaran.program.types import Strategy
+from trimaran.program.strategy import Strategy
 
 STEPS = 50
 LOSS = 1e-10

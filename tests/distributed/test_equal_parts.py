@@ -14,7 +14,7 @@ from tests.distributed.test_equal_losses import BUCKET, compare
 from tests.distributed.training import Run, train_all
 from tests.forks.client import launch
 
-from trimaran.program.types import Strategy
+from trimaran.program.strategy import Strategy
 
 STEPS = 3
 # Weights shared by parts (gpt), long skips (unet), running statistics and branches (cnn), tuples (lstm), late data.

@@ -13,10 +13,10 @@ from tests.distributed.training import Run, captured, open_executor, take_steps
 from tests.forks.client import launch
 from torch.utils.data import TensorDataset, default_collate
 
-from trimaran.errors import CorruptDataError, InputError
-from trimaran.graph.sample import make_model
-from trimaran.program.types import Strategy
-from trimaran.runtime.world import World
+from trimaran.base.errors import CorruptDataError, InputError
+from trimaran.graph.user_model import make_model
+from trimaran.program.strategy import Strategy
+from trimaran.runtime.launch.world import World
 
 REPLICAS = builders.strategy(dp=2, microbatches=2, bucket_bytes=BUCKET)
 PIPELINE = builders.strategy(pp=2, schedule="gpipe", microbatches=4)

@@ -14,10 +14,9 @@ from tests.distributed.training import Run, captured, open_executor
 from tests.forks.client import launch, server
 from tests.raising import raises
 
-from trimaran.errors import ExecutionError, InputError
-from trimaran.program.feeding import Feeding
-from trimaran.program.types import Strategy
-from trimaran.runtime.world import World
+from trimaran.base.errors import ExecutionError, InputError
+from trimaran.program.strategy import Feeding, Strategy
+from trimaran.runtime.launch.world import World
 
 WORKERS = Feeding(workers=1, copies_ahead=1)
 

@@ -12,10 +12,10 @@ from tests.distributed.training import Run, captured, open_executor, take_steps
 from tests.forks.client import launch
 from torch import nn
 
-from trimaran.costs.convergence.noise_scale import Observation
-from trimaran.job import Job
-from trimaran.program.types import Strategy
-from trimaran.runtime.world import World
+from trimaran.base.job import Job
+from trimaran.pricing.convergence.noise_scale import Observation
+from trimaran.program.strategy import Strategy
+from trimaran.runtime.launch.world import World
 
 STEPS = 4
 BUCKET = 8192

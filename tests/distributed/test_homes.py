@@ -15,9 +15,10 @@ from tests.distributed.training import Run, train_all
 from tests.forks.client import launch
 
 from trimaran import report
-from trimaran.costs.types import Cost, ProgramCosts, Transfer
+from trimaran.pricing.types import Cost, ProgramCosts, Transfer
 from trimaran.program import check_program
-from trimaran.program.types import Kind, Program, Strategy
+from trimaran.program.strategy import Strategy
+from trimaran.program.types import Kind, Program
 from trimaran.simulator import simulate
 
 STEPS = 20

@@ -15,8 +15,8 @@ import pytest
 from tests.distributed import duties
 from tests.raising import raises
 
-from trimaran.errors import ExecutionError
-from trimaran.runtime.ranks import launch
+from trimaran.base.errors import ExecutionError
+from trimaran.runtime.launch.ranks import launch
 
 ROOT = Path(__file__).parents[2]
 # Long enough for a crowded machine, far shorter than what a rank that is left behind would take.

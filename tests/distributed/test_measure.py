@@ -7,21 +7,21 @@ import pytest
 from tests import builders, zoo
 from tests.raising import raises
 
-from trimaran.cluster.detect import detect_cluster
-from trimaran.costs import CostTable, price
-from trimaran.costs.compute import operation_costs
-from trimaran.costs.table_files import read_table
-from trimaran.costs.transfers import HOST, HOST_SEND, SEND
-from trimaran.errors import ExecutionError
+from trimaran.base.errors import ExecutionError
+from trimaran.base.job import Job
 from trimaran.graph import Graph
-from trimaran.graph.capture import capture
-from trimaran.job import Job
+from trimaran.graph.capture.capture import capture
+from trimaran.machine.detect import detect_cluster
 from trimaran.measure import measure_costs
 from trimaran.measure.cache import cache_path
 from trimaran.measure.costs import fingerprint_here
 from trimaran.measure.wanted import wanted_curves
-from trimaran.program.lower import lower, lower_evaluation
-from trimaran.runtime.ranks import launch
+from trimaran.pricing import CostTable, price
+from trimaran.pricing.compute import operation_costs
+from trimaran.pricing.table_files import read_table
+from trimaran.pricing.transfers import HOST, HOST_SEND, SEND
+from trimaran.program.lowering.lower import lower, lower_evaluation
+from trimaran.runtime.launch.ranks import launch
 from trimaran.simulator import simulate
 
 pytestmark = pytest.mark.usefixtures("_forked")
@@ -180,8 +180,8 @@ def test_three_ranks_agree_on_their_curves(tmp_path: Path) -> None:
 
 
 def _curves(world: object) -> object:
-    from trimaran.measure.links import measure_curves
-    from trimaran.runtime.world import World
+    from trimaran.measure.calibration.links import measure_curves
+    from trimaran.runtime.launch.world import World
 
     assert isinstance(world, World)
     return measure_curves(world, wanted_curves(3), sizes=(16, 4096))

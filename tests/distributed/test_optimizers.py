@@ -13,13 +13,13 @@ from tests.distributed.training import Outcome, Run, captured, full_batch, open_
 from tests.forks.client import launch
 
 import trimaran
-from trimaran.errors import InputError
-from trimaran.graph.capture import Capture
-from trimaran.program.lower import lower
-from trimaran.program.types import Strategy
-from trimaran.runtime.world import World
-from trimaran.session.rank_training import _train_epochs
-from trimaran.session.session import Session
+from trimaran.base.errors import InputError
+from trimaran.features.training.rank import _train_epochs
+from trimaran.features.training.session import Session
+from trimaran.graph.capture.capture import Capture
+from trimaran.program.lowering.lower import lower
+from trimaran.program.strategy import Strategy
+from trimaran.runtime.launch.world import World
 
 STEPS = 4
 UNITS = ("blocks.0", "blocks.1", "blocks.2", "blocks.3", "norm")

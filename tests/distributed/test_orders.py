@@ -15,18 +15,17 @@ from tests.distributed.training import even_boundaries, full_batch
 from tests.forks.client import launch
 from torch.utils.data import default_collate
 
-from trimaran.errors import InputError
-from trimaran.graph.capture import capture
-from trimaran.graph.sample import make_model
-from trimaran.job import Job
-from trimaran.program.feeding import Feeding
-from trimaran.program.lower import lower, lower_evaluation
-from trimaran.program.types import Strategy
+from trimaran.base.errors import InputError
+from trimaran.base.job import Job
+from trimaran.graph.capture.capture import capture
+from trimaran.graph.user_model import make_model
+from trimaran.program.lowering.lower import lower, lower_evaluation
+from trimaran.program.strategy import Feeding, Strategy
+from trimaran.runtime.data import sample_order
 from trimaran.runtime.executor import Executor
-from trimaran.runtime.feed import sample_order
+from trimaran.runtime.launch.world import World
 from trimaran.runtime.seeds import derive_seed, seeded
 from trimaran.runtime.verification import Verifier
-from trimaran.runtime.world import World
 
 TOLERANCE = {"rtol": 0.0, "atol": 1e-10}
 

@@ -10,10 +10,11 @@ from tests.distributed.test_equal_losses import BUCKET
 from tests.distributed.training import Run, captured, open_executor, take_steps
 from tests.forks.client import launch
 
-from trimaran.program.types import Instruction, Kind, Strategy
-from trimaran.runtime.clocks import Offset, exchange_pings
-from trimaran.runtime.world import World
-from trimaran.timeline import COMPUTE, HOST, WAIT, Timeline
+from trimaran.base.timeline import COMPUTE, HOST, WAIT, Timeline
+from trimaran.program.strategy import Strategy
+from trimaran.program.types import Instruction, Kind
+from trimaran.runtime.launch.world import World
+from trimaran.runtime.record import Offset, exchange_pings
 
 STEPS = 3
 

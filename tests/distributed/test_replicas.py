@@ -10,9 +10,9 @@ from tests.distributed.test_equal_losses import BUCKET
 from tests.distributed.training import Run, captured, open_executor, take_steps
 from tests.forks.client import launch
 
-from trimaran.graph.capture import capture
-from trimaran.program.types import Strategy
-from trimaran.runtime.world import World
+from trimaran.graph.capture.capture import capture
+from trimaran.program.strategy import Strategy
+from trimaran.runtime.launch.world import World
 
 REPLICAS = builders.strategy(dp=2, bucket_bytes=BUCKET)
 

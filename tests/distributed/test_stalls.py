@@ -10,19 +10,16 @@ from tests.distributed.stalled import STEP_S
 from tests.distributed.test_throttled_links import obstacle
 from tests.forks.client import launch
 
-from trimaran.graph.capture import capture
-from trimaran.job import Job
+from trimaran.base.job import Job
+from trimaran.features.diagnose.stall_remedies import Evidence, advise_on_stalls, fed_step
+from trimaran.features.diagnose.stalls import summed_bytes, usable_cores
+from trimaran.graph.capture.capture import capture
 from trimaran.measure.stalls import CLASSES, Split
 from trimaran.measure.stalls.findings import StallFindings, analyse_stalls
+from trimaran.planning.requests import parse_link
 from trimaran.program import Program, lower, lower_evaluation
-from trimaran.program.feeding import Feeding
-from trimaran.runtime import ranks
-from trimaran.session.request import parse_link
-from trimaran.session.stalls.advice import advise_on_stalls
-from trimaran.session.stalls.evidence import Evidence
-from trimaran.session.stalls.fed import fed_step
-from trimaran.session.stalls.reporting import usable_cores
-from trimaran.session.stalls.task import summed_bytes
+from trimaran.program.strategy import Feeding
+from trimaran.runtime.launch import ranks
 
 pytestmark = pytest.mark.alone
 

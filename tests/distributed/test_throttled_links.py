@@ -14,13 +14,12 @@ from tests.distributed.test_launch import ROOT, SOON_S, Pids
 from tests.distributed.training import Run, train_all
 from tests.raising import raises
 
-from trimaran.costs.curves import at_size
-from trimaran.costs.types import Cost
-from trimaran.errors import EnvironmentProblem, ExecutionError
-from trimaran.runtime.ranks import launch
-from trimaran.runtime.uplinks import Uplink
-from trimaran.runtime.wires import wired
-from trimaran.session.request import parse_link
+from trimaran.base.errors import EnvironmentProblem, ExecutionError
+from trimaran.planning.requests import parse_link
+from trimaran.pricing.curves import at_size
+from trimaran.pricing.types import Cost
+from trimaran.runtime.launch.ranks import launch
+from trimaran.runtime.launch.rate_limited_links import Uplink, wired
 
 GIGABIT = parse_link("1Gb/s")
 NBYTES = 4 << 20

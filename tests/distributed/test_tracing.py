@@ -3,14 +3,14 @@
 import pytest
 from tests import builders
 
-from trimaran.cluster.detect import detect_processor
 from trimaran.graph.types import Phase
+from trimaran.jobs.resolve import JobSource
+from trimaran.machine.detect import detect_processor
 from trimaran.measure.tracing import trace_steps
-from trimaran.planner.memory import floor
-from trimaran.planner.virtual import squeeze
+from trimaran.memory import floor
+from trimaran.planner.candidates import squeeze
 from trimaran.program.memory import KEEP_ALL
-from trimaran.session.jobs import JobSource
-from trimaran.simulator.memory import live_bytes
+from trimaran.simulator.storage_lifetimes import live_bytes
 
 pytestmark = pytest.mark.usefixtures("_forked")
 

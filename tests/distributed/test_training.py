@@ -14,7 +14,7 @@ from tests.distributed.test_equal_losses import BUCKET, compare
 from tests.distributed.training import Run, train_all
 from tests.forks.client import launch
 
-from trimaran.program.types import Strategy
+from trimaran.program.strategy import Strategy
 
 REPLICAS = builders.strategy(dp=2, microbatches=2, bucket_bytes=BUCKET)
 PIPELINE = builders.strategy(pp=2, schedule="1f1b", microbatches=4)

@@ -17,13 +17,13 @@ from tests.distributed.training import Outcome, Run, captured, train_all
 from tests.forks.client import launch
 from tests.raising import raises
 
-from trimaran.errors import ExecutionError
-from trimaran.graph import unused
-from trimaran.graph.unused import unused_parameters
-from trimaran.graph.use import parameter_use
-from trimaran.program.types import Strategy
-from trimaran.runtime.setup import check_use
-from trimaran.runtime.world import World
+from trimaran.base.errors import ExecutionError
+from trimaran.graph.capture import capture as unused
+from trimaran.graph.capture.capture import unused_parameters
+from trimaran.graph.types import parameter_use
+from trimaran.program.strategy import Strategy
+from trimaran.runtime.launch.world import World
+from trimaran.runtime.parts.setup import check_use
 
 STEPS = 20
 REPLICAS = builders.strategy(dp=2, bucket_bytes=512)

@@ -19,14 +19,14 @@ from tests.distributed.training import Run, captured, full_batch
 from tests.forks.client import launch
 from torch import nn
 
+from trimaran.base.job import Job
 from trimaran.graph.types import Graph
-from trimaran.job import Job
-from trimaran.program.lower import lower, lower_evaluation
-from trimaran.program.shards import find_shards
-from trimaran.program.types import Strategy
+from trimaran.program.lowering.lower import lower, lower_evaluation
+from trimaran.program.lowering.tensor_parallel import find_shards
+from trimaran.program.strategy import Strategy
 from trimaran.runtime.executor import Executor
+from trimaran.runtime.launch.world import World
 from trimaran.runtime.whole_state import WholeState
-from trimaran.runtime.world import World
 
 STEPS = 3
 EXACT = 1e-10

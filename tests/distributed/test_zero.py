@@ -17,10 +17,10 @@ from tests.distributed.test_recording import record
 from tests.distributed.training import Run, train_all
 from tests.forks.client import launch
 
-from trimaran.costs.zero import zero_bytes
-from trimaran.graph.capture import capture
+from trimaran.base.timeline import WAIT
+from trimaran.graph.capture.capture import capture
+from trimaran.pricing.memory import zero_bytes
 from trimaran.program.types import Kind
-from trimaran.timeline import WAIT
 
 STEPS = 8
 CNN = ("stem", "left", "right.0", "right.1", "mix", "residual")

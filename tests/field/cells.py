@@ -31,22 +31,21 @@ from tests.field.catalog import CATALOG
 from tests.field.entry import Entry
 from tests.field.reference import Plain, train_plainly
 
-from trimaran.errors import InfeasibleError, InputError
+from trimaran.base.errors import InfeasibleError, InputError
+from trimaran.base.job import Job
+from trimaran.features.training.rank import needs_graph, splits_batches
+from trimaran.features.training.session import Session
 from trimaran.graph.behaviour import weighed
-from trimaran.graph.capture import Capture, capture_and_look
-from trimaran.graph.examining import look_at_gathering
+from trimaran.graph.capture.capture import Capture, capture_and_look
+from trimaran.graph.examine import look_at_gathering
+from trimaran.graph.sharding.fsdp_units import sharding_units
 from trimaran.graph.types import Graph
-from trimaran.graph.units import sharding_units
-from trimaran.job import Job
 from trimaran.program.exactness import check_exact
-from trimaran.program.lower import lower, lower_evaluation
-from trimaran.program.segments import segment_ops
-from trimaran.program.shards import find_shards, why_not
-from trimaran.program.types import Strategy
-from trimaran.runtime.places import Place
-from trimaran.runtime.world import World, open_world
-from trimaran.session.rank_training import needs_graph, splits_batches
-from trimaran.session.session import Session
+from trimaran.program.lowering.lower import lower, lower_evaluation
+from trimaran.program.lowering.partition import segment_ops
+from trimaran.program.lowering.tensor_parallel import find_shards, why_not
+from trimaran.program.strategy import Strategy
+from trimaran.runtime.launch.world import Place, World, open_world
 
 STEPS = 20
 CELL_S = 60.0
@@ -476,7 +475,7 @@ def _gathered(session: Session) -> Stage:
 def _held(budget: str | None) -> Any:
     if budget is None:
         return nullcontext()
-    from trimaran.session.virtual_memory import virtual_memory
+    from trimaran.features.virtual_memory import virtual_memory
 
     return virtual_memory(budget, smallest=0)
 

@@ -16,8 +16,8 @@ from tests.forks.client import Forked, launch, server
 from tests.forks.server import fork
 from tests.raising import raises
 
-from trimaran.errors import ExecutionError
-from trimaran.runtime import ranks as runtime
+from trimaran.base.errors import ExecutionError
+from trimaran.runtime.launch import ranks as runtime
 
 
 def leave(code: object) -> None:

@@ -10,7 +10,7 @@ from rich.console import Console
 from tests import builders
 from tests.builders import network, table_for
 
-from trimaran.cli.views import print_candidates
+from trimaran.cli.views.plans import print_candidates
 from trimaran.planner import EpochData, Rejection, Search, enumerate_strategies, search
 
 FOLDER = Path(__file__).parent / "plans"

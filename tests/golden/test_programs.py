@@ -9,8 +9,9 @@ from tests import builders
 from tests.graphs import boundaries, chain, dag, paired
 
 from trimaran.program import check_program, format_program, lower, lower_evaluation, lower_order, parse_order
-from trimaran.program.shards import find_shards
-from trimaran.program.types import Part, Program
+from trimaran.program.lowering.tensor_parallel import find_shards
+from trimaran.program.strategy import Part
+from trimaran.program.types import Program
 
 FOLDER = Path(__file__).parent / "programs"
 INTERLEAVED = "0F0,0F1,2F0,2F1,2B0,2B1,0B0,0B1\n1F0,1F1,3F0,3B0,3F1,3B1,1B0,1B1\n"

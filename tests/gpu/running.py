@@ -9,12 +9,12 @@ import torch
 from tests import builders
 from tests.distributed.jobs import make_job
 
-from trimaran.graph.capture import Capture, capture
-from trimaran.job import Job
+from trimaran.base.job import Job
+from trimaran.graph.capture.capture import Capture, capture
 from trimaran.program import lower, lower_evaluation
-from trimaran.program.types import Execution
+from trimaran.program.strategy import Execution
 from trimaran.runtime.executor import Executor
-from trimaran.runtime.world import World
+from trimaran.runtime.launch.world import World
 
 DEVICE = os.environ.get("TRIMARAN_TEST_DEVICE", "cuda:0")
 ON_GPU = DEVICE.startswith("cuda")

@@ -10,18 +10,16 @@ import torch
 from tests import builders
 from tests.gpu.running import DEVICE
 from tests.raising import raises
-from tests.unit.runtime.memory.plans import MIXED, OFFLOAD, RECOMPUTE, plan_by_rule
+from tests.unit.memory_hooks.plans import MIXED, OFFLOAD, RECOMPUTE, plan_by_rule
 from torch import nn
 
 import trimaran
 from trimaran.graph.trace.record import Recorder
-from trimaran.runtime.memory.accountant import Accountant
-from trimaran.runtime.memory.arena import HostArena
-from trimaran.runtime.memory.cuda import CudaEngine
-from trimaran.runtime.memory.executor import MemoryExecutor
-from trimaran.runtime.memory.locking import page_lock
-from trimaran.runtime.memory.store import ArenaStore
-from trimaran.runtime.memory.verify import differs
+from trimaran.memory_hooks.accountant import Accountant
+from trimaran.memory_hooks.arena import HostArena, page_lock
+from trimaran.memory_hooks.copies import ArenaStore, CudaEngine
+from trimaran.memory_hooks.executor import MemoryExecutor
+from trimaran.memory_hooks.recompute_check import differs
 
 pytestmark = pytest.mark.cuda_only
 

@@ -13,8 +13,8 @@ from tests.gpu.running import DEVICE, ON_GPU, open_executor, take_steps, train, 
 from tests.raising import raises
 from torch.nn import functional
 
-from trimaran.errors import ExecutionError
-from trimaran.runtime.ranks import launch
+from trimaran.base.errors import ExecutionError
+from trimaran.runtime.launch.ranks import launch
 
 STEPS = 12
 
@@ -94,8 +94,7 @@ def test_the_record_has_every_instruction_of_every_step_in_order() -> None:
 @pytest.mark.cuda_only
 def test_memory_at_the_peak_is_what_was_allocated() -> None:
     """Batch 512 of the small transformer, where saved tensors are most of it; to 35 %."""
-    from trimaran.costs.memory import memory_changes, segment_memory
-    from trimaran.costs.state import rank_states
+    from trimaran.pricing.memory import memory_changes, rank_states, segment_memory
 
     dataset = zoo_job("gpt").dataset()
     repeated = torch.utils.data.ConcatDataset([dataset] * 8)

@@ -18,14 +18,14 @@ from tests import builders
 from tests.builders import exact, network, table_for
 from tests.graphs import parameter
 
-from trimaran.costs import CostTable, price
-from trimaran.costs.types import Transfer
-from trimaran.costs.wire import coding_keys
 from trimaran.graph.types import Graph
-from trimaran.planner.bucketing import exposed_s
 from trimaran.planner.candidates import evaluate
+from trimaran.planner.search import exposed_s
+from trimaran.pricing import CostTable, price
+from trimaran.pricing.gradient_compression import coding_keys
+from trimaran.pricing.types import Transfer
 from trimaran.program import Strategy, lower
-from trimaran.program.compression import Compression
+from trimaran.program.gradients import Compression
 
 LENGTH = 6
 BATCH = 16

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests import builders
 
-from trimaran.cluster.find import find_machine
-from trimaran.costs.collectives import algorithms, collective_cost
-from trimaran.costs.collectives.closed_forms import OPERATIONS, ring_time
-from trimaran.costs.collectives.curves import GRID
-from trimaran.costs.collectives.groups import Group
-from trimaran.costs.collectives.prior import constants, prior_time
+from trimaran.machine.find import find_machine
+from trimaran.pricing.collectives import algorithms, collective_cost
+from trimaran.pricing.collectives.closed_forms import OPERATIONS, ring_time
+from trimaran.pricing.collectives.groups import Group
+from trimaran.pricing.collectives.measured_curves import GRID
+from trimaran.pricing.collectives.physics import constants, prior_time
 
 MACHINES = ("dgx1-p100", "dgx1-v100", "dgx-a100", "hgx-h200", "8xl4", "8xrtx-4090")
 OPS = st.sampled_from(OPERATIONS)

@@ -16,8 +16,9 @@ from tests.property.test_program_laws import sent_bytes
 from tests.property.test_simulator_laws import TOLERANCE, alone, random_costs
 from tests.raising import raises
 
-from trimaran.costs.types import ProgramCosts
+from trimaran.base.timeline import COMPUTE
 from trimaran.graph.types import Graph
+from trimaran.pricing.types import ProgramCosts
 from trimaran.program import (
     check_against_graph,
     check_program,
@@ -28,14 +29,20 @@ from trimaran.program import (
     lower_evaluation,
     parse_program,
 )
-from trimaran.program.clock import start_times
-from trimaran.program.matching import match_collectives, match_messages
-from trimaran.program.orders import Compute, Order, check_order
-from trimaran.program.schedules import interleaved, one_forward_one_backward, zero_bubble
-from trimaran.program.shards import find_shards
-from trimaran.program.types import RECEIVES, SENDS, Instruction, Kind, Part, Program, Strategy
+from trimaran.program.lowering.schedules import (
+    Compute,
+    Order,
+    check_order,
+    interleaved,
+    one_forward_one_backward,
+    start_times,
+    zero_bubble,
+)
+from trimaran.program.lowering.tensor_parallel import find_shards
+from trimaran.program.rules.deadlock import match_collectives, match_messages
+from trimaran.program.strategy import Part, Strategy
+from trimaran.program.types import RECEIVES, SENDS, Instruction, Kind, Program
 from trimaran.simulator import simulate
-from trimaran.timeline import COMPUTE
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,13 +7,14 @@ from hypothesis import strategies as st
 from tests import builders
 from tests.builders import cluster, network, table_for
 
-from trimaran.costs import fed_step, price
-from trimaran.costs.sample_costs import SampleCosts
-from trimaran.costs.types import Cost
+from trimaran.pricing import input_pipeline as fed_step
+from trimaran.pricing import price
+from trimaran.pricing.tables import SampleCosts
+from trimaran.pricing.types import Cost
 from trimaran.program import lower
-from trimaran.program.feeding import IN_LINE, Feeding
+from trimaran.program.strategy import IN_LINE, Feeding
 from trimaran.simulator import simulate
-from trimaran.simulator.waits import with_waits
+from trimaran.simulator.engine import with_waits
 
 GRAPH = network(2)
 TIMES = st.floats(min_value=0.0, max_value=0.1)

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from tests import builders
 from tests.builders import HERE, network
 
-from trimaran.cluster import Cluster
-from trimaran.costs import Cost, CostTable, Interference
-from trimaran.costs.tables import TensorFit
-from trimaran.errors import InfeasibleError, InputError
+from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.graph import Graph
+from trimaran.machine import Cluster
 from trimaran.planner import Candidate, EpochData, Problem, choose, enumerate_strategies, evaluate, search
 from trimaran.planner.bounds import bound
 from trimaran.planner.choice import pareto_front
 from trimaran.planner.problem import cut_for, has_simple_bound, quick_bounds
+from trimaran.pricing import Cost, CostTable, Interference
+from trimaran.pricing.tables import TensorFit
 from trimaran.program import Strategy, check_strategy
 
 # Sums of tens of floats near 1, in another order than the simulator's.

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests import builders
 from tests.graphs import boundaries, chain
 
-from trimaran.errors import InputError
+from trimaran.base.errors import InputError
 from trimaran.graph.types import Graph
 from trimaran.program import (
     check_program,
@@ -28,9 +28,7 @@ from trimaran.program import (
     lower_order,
     parse_program,
 )
-from trimaran.program.clock import start_times
-from trimaran.program.orders import Compute, Order
-from trimaran.program.schedules import gpipe, one_forward_one_backward
+from trimaran.program.lowering.schedules import Compute, Order, gpipe, one_forward_one_backward, start_times
 from trimaran.program.types import RECEIVES, SENDS, Instruction, Kind, Mark, Program
 
 

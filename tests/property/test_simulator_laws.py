@@ -17,15 +17,16 @@ from tests import builders
 from tests.graphs import boundaries, chain
 from tests.raising import raises
 
-from trimaran.costs.types import Cost, Interference, ProgramCosts, Transfer
-from trimaran.errors import InputError
-from trimaran.program.lower import lower, lower_evaluation
-from trimaran.program.matching import Meeting, match_collectives, match_messages
-from trimaran.program.rules import check_program
-from trimaran.program.types import RECEIVES, SENDS, Instruction, Kind, Program, Schedule, Strategy
-from trimaran.report.utilization import utilization
+from trimaran.base.errors import InputError
+from trimaran.base.timeline import COMPUTE, HOST, Timeline
+from trimaran.pricing.types import Cost, Interference, ProgramCosts, Transfer
+from trimaran.program.lowering.lower import lower, lower_evaluation
+from trimaran.program.rules.check import check_program
+from trimaran.program.rules.deadlock import Meeting, match_collectives, match_messages
+from trimaran.program.strategy import Schedule, Strategy
+from trimaran.program.types import RECEIVES, SENDS, Instruction, Kind, Program
+from trimaran.report.breakdown import utilization
 from trimaran.simulator import simulate
-from trimaran.timeline import COMPUTE, HOST, Timeline
 
 # Sums and differences of tens of floats near 1, in another order than the engine's.
 TOLERANCE = 1e-9

@@ -13,11 +13,13 @@ import pytest
 from tests import builders
 
 from trimaran.planner.pins import Pins
-from trimaran.planner.placed import place_for
+from trimaran.planner.placement.network import place_for
 from trimaran.planner.problem import assess_cut
-from trimaran.planner.shapes import unplaced
+from trimaran.planner.space import unplaced
+from trimaran.planning.documents import machine_plan_document
+from trimaran.planning.plan import plan_on_machine
+from trimaran.planning.results import MachinePlan
 from trimaran.program import Kind
-from trimaran.session.cluster_planning import MachinePlan, machine_plan_document, plan_on_machine
 
 pytestmark = pytest.mark.published
 

@@ -5,15 +5,13 @@ from dataclasses import dataclass
 import pytest
 from tests import builders
 
-from trimaran.cluster.find import find_machine
-from trimaran.costs.transformers.exchange import machine_exchange
-from trimaran.costs.transformers.shapes import gpt_shape
-from trimaran.costs.transformers.step_constants import step_constants
-from trimaran.costs.transformers.step_time import divided_step
-from trimaran.costs.transformers.training_program import Program
-from trimaran.session.validation.memory import answer_memory
-from trimaran.session.validation.model_parallel import answer_model_parallel
-from trimaran.session.validation.types import Row
+from trimaran.machine.find import find_machine
+from trimaran.pricing.closed_form.shapes import gpt_shape
+from trimaran.pricing.closed_form.stage_work import step_constants
+from trimaran.pricing.closed_form.step_time import Program, divided_step, machine_exchange
+from trimaran_studies.validation.measurement import Row
+from trimaran_studies.validation.memory import answer_memory
+from trimaran_studies.validation.model_parallel import answer_model_parallel
 
 pytestmark = pytest.mark.published
 

@@ -13,14 +13,15 @@ from dataclasses import replace
 import pytest
 from tests import builders
 
-from trimaran.cluster.find import find_machine
-from trimaran.costs.exchange import ExchangeOptions
-from trimaran.costs.exchange_recipes import DDP
-from trimaran.costs.operations.estimate import estimate_step
-from trimaran.costs.software import Software
-from trimaran.session.cluster_planning import MachinePlan, plan_on_machine
-from trimaran.session.workloads import workload
-from trimaran.simulator.exchange import scale_step
+from trimaran.machine.find import find_machine
+from trimaran.planning.plan import plan_on_machine
+from trimaran.planning.results import MachinePlan
+from trimaran.planning.workloads import workload
+from trimaran.pricing.exchange.costs import ExchangeOptions
+from trimaran.pricing.exchange.frameworks import DDP
+from trimaran.pricing.kernels.estimate import estimate_step
+from trimaran.pricing.kernels.software import Software
+from trimaran.simulator.data_parallel import scale_step
 
 NODES = 8
 DEVICES = 8 * NODES

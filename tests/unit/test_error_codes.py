@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import trimaran
-from trimaran import errors
-from trimaran.errors import InputError, TrimaranError
+from trimaran.base import errors
+from trimaran.base.errors import InputError, TrimaranError
 
 SOURCE = Path(trimaran.__file__).parent
 CODE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*\.[a-z0-9]+(-[a-z0-9]+)*")

@@ -5,8 +5,8 @@ import torch
 from tests.raising import raises
 from torch import nn
 
-from trimaran.errors import InputError
-from trimaran.user_errors import innermost_lines, raised_by_user, told, user_lines, users
+from trimaran.base.errors import InputError
+from trimaran.base.user_errors import innermost_lines, raised_by_user, told, user_lines, users
 
 
 def fail() -> None:
@@ -22,7 +22,7 @@ def caught(do) -> Exception:  # type: ignore[no-untyped-def]
 def test_the_innermost_lines_of_the_user_are_told_with_their_code() -> None:
     lines = told(caught(fail)).splitlines()
     assert lines[0] == "LookupError: no such thing"
-    assert lines[-2].endswith("test_user_errors.py:12, in fail")
+    assert lines[-2].endswith(f"test_user_errors.py:{fail.__code__.co_firstlineno + 1}, in fail")
     assert lines[-1] == '        raise LookupError("no such thing")'
 
 

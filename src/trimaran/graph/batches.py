@@ -22,8 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trimaran.errors import InputError
-from trimaran.job import Job
+from trimaran.base.errors import InputError
+from trimaran.base.job import Job
 
 
 def SUMMED(batch: Any) -> float:  # noqa: N802 - a value, told apart by identity, of the type of a weight

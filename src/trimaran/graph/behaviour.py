@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from trimaran.job import Job
+from trimaran.base.job import Job
 
 if TYPE_CHECKING:
     from torch import Tensor

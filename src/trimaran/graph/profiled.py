@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from trimaran.errors import InputError
+from trimaran.base.errors import InputError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

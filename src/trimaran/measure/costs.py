@@ -14,22 +14,23 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import trimaran
-from trimaran.cluster import Link
-from trimaran.cluster.detect import detect_gpus, detect_processor
-from trimaran.costs.tables import CostTable, Fingerprint, merge
-from trimaran.errors import EnvironmentProblem, ExecutionError, InputError
+from trimaran.base.errors import EnvironmentProblem, ExecutionError, InputError
+from trimaran.base.job import Job
+from trimaran.base.units import format_bit_rate, format_count, format_seconds
 from trimaran.graph.types import Graph
-from trimaran.job import Job
+from trimaran.machine.detect import detect_gpus, detect_processor
+from trimaran.machine.types import Link
 from trimaran.measure.cache import load_cached, store
 from trimaran.measure.findings import Findings, assemble
 from trimaran.measure.wanted import Wanted, find_missing
-from trimaran.program.compression import Compression
-from trimaran.program.types import Execution
-from trimaran.runtime.ranks import Event, launch
-from trimaran.runtime.world import choose_device
-from trimaran.units import format_bit_rate, format_count, format_seconds
+from trimaran.pricing.tables import CostTable, Fingerprint, merge
+from trimaran.program.gradients import Compression
+from trimaran.program.strategy import Execution
+from trimaran.runtime.launch.ranks import Event, launch
+from trimaran.runtime.launch.world import choose_device
 
 Progress = Callable[[str, int, int], None]
 
@@ -208,8 +209,10 @@ def _check_ran(found: Sequence[Findings]) -> None:
     sizes = {run.batch: raised for run, raised in failed.items() if run.form == "module"}
     run, raised = max(failed.items(), key=lambda one: one[0].batch)
     # What fails in another form alone is not for the number of samples.
-    figures = {"failed": sizes} if all(one.batch in sizes for one in failed) else {}
-    raise ExecutionError(f"a step of {format_count(run.batch, 'sample')} failed: {raised}", **figures)
+    figures: dict[str, Any] = {"failed": sizes} if all(one.batch in sizes for one in failed) else {}
+    raise ExecutionError(
+        f"a step of {format_count(run.batch, 'sample')} failed: {raised}", code="measure.step-failed", **figures
+    )
 
 
 def _keep(found: CostTable) -> None:

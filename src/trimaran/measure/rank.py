@@ -14,31 +14,28 @@ from typing import Any
 
 import torch
 
-from trimaran.errors import ExecutionError
-from trimaran.graph.assemble import move_constants
+from trimaran.base.errors import ExecutionError
+from trimaran.base.job import Job
 from trimaran.graph.behaviour import Behaviour, weighed
-from trimaran.graph.capture import Capture, capture
+from trimaran.graph.capture.capture import Capture, capture
+from trimaran.graph.capture.flow import move_constants
 from trimaran.graph.datasets import first_samples, is_stream
 from trimaran.graph.optimizers import trained_parameters
-from trimaran.job import Job
-from trimaran.measure.clocks import open_clock
-from trimaran.measure.encoding import measure_encoding
+from trimaran.measure.calibration.devices import open_clock
+from trimaran.measure.calibration.interference import measure_interference
+from trimaran.measure.calibration.links import measure_curves, measure_encoding
 from trimaran.measure.findings import Findings, Timed
-from trimaran.measure.interference import measure_interference
-from trimaran.measure.links import measure_curves
-from trimaran.measure.loading import Loader, Repeated
+from trimaran.measure.input_pipeline import measure_samples
 from trimaran.measure.operations import OperationPasses
-from trimaran.measure.optimizer import Updates
 from trimaran.measure.rounds import BOX_S, Item, largest, measure_in_rounds, report
-from trimaran.measure.sampling import measure_samples
 from trimaran.measure.wanted import Wanted, WholeRun
-from trimaran.measure.whole import WholeModel, make_stage
-from trimaran.runtime.feed import make_dataset
+from trimaran.measure.whole_model import Loader, Repeated, Updates, WholeModel, make_stage
+from trimaran.runtime.data.datasets import make_dataset
+from trimaran.runtime.launch.world import World
+from trimaran.runtime.parts.part import Stage
 from trimaran.runtime.precision import place_model
 from trimaran.runtime.seeds import derive_seed, seed_generators
-from trimaran.runtime.stages import Stage
-from trimaran.runtime.updates import Updater
-from trimaran.runtime.world import World
+from trimaran.runtime.step.updates import Updater
 
 _LOG = logging.getLogger(__name__)
 # Where loading takes less of a step, no worker is worth starting, not even to see what it takes.

@@ -15,11 +15,10 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from trimaran.graph.data_faults import describe
-from trimaran.measure.findings import Timed
-from trimaran.measure.samples import Rounds
+from trimaran.graph.datasets import describe
+from trimaran.measure.findings import Rounds, Timed
 from trimaran.measure.wanted import WholeRun
-from trimaran.runtime.world import World
+from trimaran.runtime.launch.world import World
 
 BOX_S = 6.0
 """Time for all rounds together [s]; two rounds are run in any case, one where that would take far longer."""

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import msgspec
 
-from trimaran.errors import CorruptDataError, InputError
-from trimaran.report.files import write_whole
-from trimaran.timeline import Columns, Timeline
+from trimaran.base.errors import CorruptDataError, InputError
+from trimaran.base.timeline import Columns, Timeline
+from trimaran.report.run_report import write_whole
 
 TIMELINE_VERSION = 1
 

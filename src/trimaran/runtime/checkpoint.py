@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
 
-from trimaran.errors import CorruptDataError, ExecutionError, InputError
+from trimaran.base.errors import CorruptDataError, ExecutionError, InputError
 from trimaran.runtime.whole_state import WholeState
 
 

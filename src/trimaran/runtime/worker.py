@@ -24,10 +24,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
 
-from trimaran.runtime.failures import to_failure
-from trimaran.runtime.places import Place
-from trimaran.runtime.ranks import Request
-from trimaran.runtime.world import World, choose_device, leave_world, open_world
+from trimaran.runtime.launch.failures import to_failure
+from trimaran.runtime.launch.ranks import Request
+from trimaran.runtime.launch.world import Place, World, choose_device, leave_world, open_world
 
 
 class _Parent:

@@ -7,11 +7,9 @@ import pytest
 from rich.console import Console
 from tests import builders
 
-from trimaran.cli.explanation_division_document import division_explanation_document
-from trimaran.cli.explanation_division_views import print_division_explanation
+from trimaran.cli.views.closed_form_explanation import division_explanation_document, print_division_explanation
 from trimaran.planner.pins import Pins
-from trimaran.session.explaining_divisions import ExplainedDivision
-from trimaran.session.explaining_there import explain_there
+from trimaran.planning.explanation import ExplainedDivision, explain_there
 
 
 def explained(pins: Pins, *why_not: str) -> ExplainedDivision:

@@ -7,17 +7,15 @@ from rich.console import Console, RenderableType
 from tests import builders
 from tests.builders import problem
 
-from trimaran.cli.explanation_views import _rejected, contrast_table, outcome_table, parts_table, rival_table
-from trimaran.cli.views import print_notes, print_prices
-from trimaran.planner.changes import parse_change
+from trimaran.base.units import format_seconds
+from trimaran.cli.views.explanation import _rejected, contrast_table, outcome_table, parts_table, rival_table
+from trimaran.cli.views.plans import print_notes, print_prices
 from trimaran.planner.epoch import EpochData
-from trimaran.planner.explain import Explanation, explain
-from trimaran.planner.families import read_family
-from trimaran.planner.prices import PinPrice
+from trimaran.planner.explain import Explanation, explain, read_family
 from trimaran.planner.problem import assess
-from trimaran.planner.search import search
+from trimaran.planner.search import PinPrice, search
 from trimaran.planner.space import Rejection
-from trimaran.units import format_seconds
+from trimaran.planner.what_if import parse_change
 
 
 def explanation() -> Explanation:

@@ -8,21 +8,19 @@ from rich.console import Console
 from tests import builders
 from tests.builders import problem
 
-from trimaran.cli.explanation_document import explanation_document
-from trimaran.cli.explanation_views import print_explanation
-from trimaran.cli.views import simulation_document
-from trimaran.job import Job
-from trimaran.planner.changes import parse_change
+from trimaran.base.job import Job
+from trimaran.cli.views.explanation import explanation_document, print_explanation
+from trimaran.cli.views.plans import simulation_document
+from trimaran.jobs.resolve import JobSource
 from trimaran.planner.epoch import EpochData
-from trimaran.planner.explain import explain
-from trimaran.planner.families import read_family
+from trimaran.planner.explain import explain, read_family
 from trimaran.planner.problem import Problem
 from trimaran.planner.search import search
+from trimaran.planner.what_if import parse_change
+from trimaran.planning.explanation import Explained
+from trimaran.planning.plan_files import predict
+from trimaran.planning.results import Planned
 from trimaran.program import program_lines
-from trimaran.session.explaining import Explained
-from trimaran.session.jobs import JobSource
-from trimaran.session.planning import Planned
-from trimaran.session.rows import predict
 
 GIGABIT = builders.link(bytes_per_s=125e6, source="asked: 1Gb/s")
 

@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn import functional
 
 from trimaran.graph.batches import call_model, compute_loss, name_tensors
-from trimaran.graph.capture import capture
+from trimaran.graph.capture.capture import capture
 
 
 @pytest.mark.parametrize("samples", [2, 7])
@@ -225,7 +225,9 @@ def test_bad_jobs_are_refused_with_the_reason(changes: dict[str, Any], code: str
 
 def test_digest_is_the_same_in_another_process() -> None:
     """Another hash seed: nothing may depend on the order of a set or on an address."""
-    code = "from tests.zoo import cnn; from trimaran.graph.capture import capture; print(capture(cnn()).graph.digest)"
+    code = """from tests.zoo import cnn
+from trimaran.graph.capture.capture import capture
+print(capture(cnn()).graph.digest)"""
     result = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,

@@ -7,8 +7,8 @@ from tests.unit.graph.networks import BranchesOnData, Layers, OwnOutput, make_jo
 from torch import nn
 from torch.nn import functional
 
-from trimaran.graph.capture import capture
-from trimaran.graph.segments import build_segment
+from trimaran.graph.capture.capture import capture
+from trimaran.graph.capture.segments import build_segment
 
 
 def test_branch_on_data_falls_back_with_a_note() -> None:

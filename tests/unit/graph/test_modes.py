@@ -6,8 +6,8 @@ from tests.unit.graph.chain import assert_equal_to_model, build_chain, evaluate_
 from tests.unit.graph.networks import AuxiliaryHead, FrozenNorm, FunctionalDropout, make_job
 from torch import nn
 
-from trimaran.graph.capture import capture
-from trimaran.graph.segments import build_segment
+from trimaran.graph.capture.capture import capture
+from trimaran.graph.capture.segments import build_segment
 
 
 def test_functional_dropout_follows_the_mode() -> None:

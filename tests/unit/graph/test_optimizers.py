@@ -11,9 +11,9 @@ from tests.raising import raises
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
 
+from trimaran.base.job import Job
 from trimaran.graph.optimizers import Trained, make_schedule, optimizer_traits, trained_parameters
-from trimaran.job import Job
-from trimaran.program.updating import update_obstacle
+from trimaran.program.exactness import update_obstacle
 
 
 class Normed(torch.optim.Optimizer):

@@ -37,8 +37,8 @@ from torch import nn
 from torch.nn import functional
 
 from trimaran.graph.batches import call_model, name_tensors
-from trimaran.graph.capture import Capture, capture
-from trimaran.graph.segments import build_part, build_segment
+from trimaran.graph.capture.capture import Capture, capture
+from trimaran.graph.capture.segments import build_part, build_segment
 
 
 def spread(found: Capture, parts: int) -> tuple[str, ...]:

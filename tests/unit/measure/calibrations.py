@@ -6,11 +6,10 @@ from pathlib import Path
 from tests import builders
 from tests.builders import HERE, curve, network, table_for
 
-from trimaran.costs.noise import noise_between
-from trimaran.costs.tables import Fingerprint
-from trimaran.measure.calibration import Calibration, link_figures
-from trimaran.measure.calibration_files import encode_calibration
-from trimaran.measure.devices import Timed, device_figures
+from trimaran.measure.calibration.devices import Timed, device_figures
+from trimaran.measure.calibration.results import Calibration, encode_calibration, link_figures
+from trimaran.pricing.noise import noise_between
+from trimaran.pricing.tables import Fingerprint
 
 CALLS = {
     Timed("product", 100): [[1e-3], [2e-3], [4e-3]],

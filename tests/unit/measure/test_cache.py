@@ -8,9 +8,9 @@ from tests import builders
 from tests.builders import HERE, exact, network, table_for
 from tests.raising import raises
 
-from trimaran.costs.tables import CostTable
-from trimaran.errors import EnvironmentProblem
+from trimaran.base.errors import EnvironmentProblem
 from trimaran.measure.cache import cache_directory, cache_path, load_cached, store
+from trimaran.pricing.tables import CostTable
 
 
 def _one(content: str, seconds: float) -> CostTable:

@@ -12,9 +12,10 @@ from tests.builders import HERE
 from tests.raising import raises
 from tests.unit.measure.calibrations import CALLS, calibration, write
 
-from trimaran.errors import CorruptDataError, EnvironmentProblem
-from trimaran.measure.calibration import check_machine
-from trimaran.measure.calibration_files import (
+from trimaran.base.errors import CorruptDataError, EnvironmentProblem
+from trimaran.measure.calibration.devices import VECTOR_BYTES, device_figures
+from trimaran.measure.calibration.results import (
+    check_machine,
     decode_calibration,
     encode_calibration,
     keep_calibration,
@@ -22,8 +23,7 @@ from trimaran.measure.calibration_files import (
     kept_path,
     read_calibration,
 )
-from trimaran.measure.devices import VECTOR_BYTES, device_figures
-from trimaran.measure.schema import calibration_schema, format_schemas, main
+from trimaran.measure.calibration.schema import calibration_schema, format_schemas, main
 
 SCHEMAS = Path(__file__).parents[3] / "docs" / "schemas"
 
@@ -139,7 +139,7 @@ def test_a_link_is_shown_by_its_smallest_and_its_largest_transfer() -> None:
 
 @pytest.mark.parametrize("name", format_schemas())
 def test_the_committed_schema_is_up_to_date(name: str) -> None:
-    """`python -m trimaran.measure.schema docs/schemas` writes it."""
+    """`python -m trimaran.measure.calibration.schema docs/schemas` writes it."""
     assert (SCHEMAS / name).read_text(encoding="utf-8") == format_schemas()[name]
 
 

@@ -6,11 +6,11 @@ from tests.raising import raises
 from torch import nn
 from torch.nn import functional
 
-from trimaran.costs.compression import after_relu
-from trimaran.errors import ExecutionError
-from trimaran.measure.compression import measure_coding, total
-from trimaran.networks.lenet import LeNet
-from trimaran.session.digits import accuracy, load_images
+from trimaran.base.errors import ExecutionError
+from trimaran.jobs.builtin import accuracy, load_images
+from trimaran.measure.offload import measure_coding, total
+from trimaran.networks.small_images import LeNet
+from trimaran.pricing.offload_costs import after_relu
 
 
 @pytest.fixture(scope="module")

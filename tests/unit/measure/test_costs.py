@@ -5,7 +5,7 @@ from pathlib import Path
 from tests.builders import network, table_for
 from tests.raising import raises
 
-from trimaran.job import Job
+from trimaran.base.job import Job
 from trimaran.measure.costs import fingerprint_here, job_digest, measure_costs, select
 
 

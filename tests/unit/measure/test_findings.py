@@ -5,9 +5,7 @@ from tests import builders
 from tests.builders import HERE, exact, network
 
 from trimaran.graph.types import Affine
-from trimaran.measure.findings import Findings, Timed, assemble
-from trimaran.measure.fits import ListKey
-from trimaran.measure.samples import Rounds
+from trimaran.measure.findings import Findings, ListKey, Rounds, Timed, assemble
 from trimaran.measure.wanted import WholeRun
 
 GRAPH = network(2)

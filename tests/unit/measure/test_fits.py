@@ -3,9 +3,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.raising import raises
 
-from trimaran.costs.types import Cost
-from trimaran.errors import ExecutionError
-from trimaran.measure.fits import ListKey, fit_rounds, fit_tensors
+from trimaran.base.errors import ExecutionError
+from trimaran.measure.findings import ListKey, fit_rounds, fit_tensors
+from trimaran.pricing.types import Cost
 
 LISTS = (ListKey(10, 4000), ListKey(5, 1500), ListKey(5, 100), ListKey(3, 3700))
 

@@ -7,11 +7,11 @@ import pytest
 from tests import builders
 from tests.builders import curve, network, table_for
 
-from trimaran.costs.tables import CostTable
-from trimaran.job import Job
+from trimaran.base.job import Job
 from trimaran.measure.cache import store
 from trimaran.measure.costs import fingerprint_here, job_digest, measure_costs
 from trimaran.measure.wanted import wanted_curves
+from trimaran.pricing.tables import CostTable
 
 LINK = builders.link(bytes_per_s=125e6, source="asked: 1 Gb/s")
 GRAPH = network()

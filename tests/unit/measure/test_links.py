@@ -2,7 +2,7 @@
 
 from tests import builders
 
-from trimaran.measure.links import LONGEST_S, _curves, _expected_s, _Point
+from trimaran.measure.calibration.links import LONGEST_S, _curves, _expected_s, _Point
 
 
 def points(*seconds_by_size: tuple[int, float]) -> list[_Point]:

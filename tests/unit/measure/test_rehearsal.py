@@ -6,10 +6,10 @@ import pytest
 from tests import builders
 from tests.builders import problem
 
-from trimaran.costs.types import Cost
+from trimaran.base.timeline import Span, Timeline
 from trimaran.measure.rehearsal import WARM_UP_STEPS, Rehearsed, fit_form, is_known, summarize_steps
 from trimaran.planner.problem import assess
-from trimaran.timeline import Span, Timeline
+from trimaran.pricing.types import Cost
 
 STRATEGY = builders.strategy(pp=2, schedule="zero-bubble", microbatches=2)
 

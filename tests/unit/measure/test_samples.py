@@ -1,8 +1,8 @@
 import pytest
 from tests.raising import raises
 
-from trimaran.errors import ExecutionError
-from trimaran.measure.samples import pool, summarize
+from trimaran.base.errors import ExecutionError
+from trimaran.measure.findings import pool, summarize
 
 
 def test_the_cost_is_the_median_of_all_samples_and_the_interval_that_of_the_rounds() -> None:

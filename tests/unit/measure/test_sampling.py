@@ -10,9 +10,9 @@ from tests import zoo
 from tests.raising import raises
 from torch.utils.data import Dataset, TensorDataset
 
-from trimaran.job import Job
-from trimaran.measure.sampled import sample_costs
-from trimaran.measure.sampling import measure_samples
+from trimaran.base.job import Job
+from trimaran.measure.findings import sample_costs
+from trimaran.measure.input_pipeline import measure_samples
 
 READ_S, WORK_S = 4e-3, 3e-3
 

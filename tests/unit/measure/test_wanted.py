@@ -2,13 +2,13 @@ import dataclasses
 
 from tests import builders
 from tests.builders import about, curve, exact, network, table_for
-from tests.unit.costs.test_fed_step import SAMPLES
+from tests.unit.pricing.test_fed_step import SAMPLES
 
-from trimaran.costs.tables import CostTable
-from trimaran.costs.wire import coding_keys
 from trimaran.graph.types import Graph
 from trimaran.measure.wanted import Wanted, WholeRun, choose_batches, find_missing, forms, wanted_curves
-from trimaran.program.compression import Compression
+from trimaran.pricing.gradient_compression import coding_keys
+from trimaran.pricing.tables import CostTable
+from trimaran.program.gradients import Compression
 
 GRAPH = network(4)
 

@@ -12,8 +12,8 @@ from tests.graphs import parameter
 
 from trimaran.graph.types import Graph
 from trimaran.planner import Problem, search
-from trimaran.planner.bucketing import exposed_s
 from trimaran.planner.candidates import Candidate, evaluate
+from trimaran.planner.search import exposed_s
 from trimaran.planner.space import bucket_ladder, bucket_sizes
 
 KIB = 2**10

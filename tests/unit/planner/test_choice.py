@@ -3,10 +3,10 @@
 import pytest
 from tests import builders
 
+from trimaran.base.timeline import Timeline
 from trimaran.planner import Candidate, choose, shown
 from trimaran.planner.choice import is_reference, pareto_front
 from trimaran.program import Program, Strategy
-from trimaran.timeline import Timeline
 
 PIPELINE = builders.strategy(pp=2, boundaries=("a",), microbatches=4)
 REPLICAS = builders.strategy(dp=2)

@@ -12,25 +12,23 @@ from tests.builders import exact, network, table_for
 from tests.graphs import parameter
 from tests.raising import raises
 
-from trimaran.costs.tables import Curve
-from trimaran.costs.wire import coding_keys
+from trimaran.base.units import format_seconds
 from trimaran.graph.types import Graph
 from trimaran.planner import Pins, Problem, parse_pins, search
 from trimaran.planner.bounds import bound
 from trimaran.planner.candidates import evaluate
 from trimaran.planner.choice import is_plain, is_reference, simplicity
-from trimaran.planner.compressing import METHODS, offered, samples_factor
 from trimaran.planner.contrast import conclude, dissect
-from trimaran.planner.families import imagine, read_family
-from trimaran.planner.kinds import kinds_of
-from trimaran.planner.pins import CONSENT, NO_CONSENT
-from trimaran.planner.prices import prices
-from trimaran.planner.prospects import prospects
-from trimaran.planner.space import enumerate_strategies
+from trimaran.planner.explain import imagine, read_family
+from trimaran.planner.pins import CONSENT, NO_CONSENT, kinds_of
+from trimaran.planner.remedies import prospects
+from trimaran.planner.result import said_of_compression
+from trimaran.planner.search import prices
+from trimaran.planner.space import METHODS, enumerate_strategies, offered, samples_factor
 from trimaran.planner.trials import Trials
-from trimaran.planner.worth import said_of_compression
-from trimaran.program.compression import Compression
-from trimaran.units import format_seconds
+from trimaran.pricing.gradient_compression import coding_keys
+from trimaran.pricing.tables import Curve
+from trimaran.program.gradients import Compression
 
 BF16 = Compression(method="bf16")
 RANK_4 = Compression(method="powersgd", rank=4)

@@ -6,9 +6,8 @@ import pytest
 from tests import builders
 from tests.builders import UPDATE_MS, of_gradients, problem
 
-from trimaran.planner.binding import binding
-from trimaran.planner.contrast import Anatomy, dissect
-from trimaran.planner.critical import Part
+from trimaran.planner.contrast import Anatomy, binding, dissect
+from trimaran.planner.critical_path import Part
 from trimaran.planner.problem import assess
 from trimaran.program import Strategy
 

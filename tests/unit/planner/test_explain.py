@@ -6,13 +6,12 @@ import pytest
 from tests import builders
 from tests.builders import UPDATE_MS, flat, problem, proportional
 
-from trimaran.costs.tables import StepCosts
-from trimaran.planner.changes import parse_change
-from trimaran.planner.critical import Part
-from trimaran.planner.explain import Explanation, explain
-from trimaran.planner.families import read_family
+from trimaran.planner.critical_path import Part
+from trimaran.planner.explain import Explanation, explain, read_family
 from trimaran.planner.problem import Problem, assess
 from trimaran.planner.search import search
+from trimaran.planner.what_if import parse_change
+from trimaran.pricing.tables import StepCosts
 from trimaran.program import Strategy
 
 STEP_MS = 0.5 + 16.0 + 32.0 + 10.0 + UPDATE_MS

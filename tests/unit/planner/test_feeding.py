@@ -8,17 +8,15 @@ import dataclasses
 import pytest
 from tests import builders
 from tests.builders import exact, problem
-from tests.unit.costs.test_fed_step import SAMPLES
+from tests.unit.pricing.test_fed_step import SAMPLES
 
-from trimaran.costs import fed_step
-from trimaran.costs.sample_costs import SampleCosts
 from trimaran.planner import Pins, Search, search
-from trimaran.planner.feeding import MOST_FED
-from trimaran.planner.feeding_room import WORKER_BYTES
-from trimaran.planner.problem import Problem
-from trimaran.planner.room import Room
-from trimaran.program.feeding import IN_LINE, Feeding
-from trimaran.session.feeding import feeding_notes
+from trimaran.planner.input_pipeline import MOST_FED, WORKER_BYTES
+from trimaran.planner.problem import Problem, Room
+from trimaran.planning.input_pipeline import feeding_notes
+from trimaran.pricing import input_pipeline as fed_step
+from trimaran.pricing.tables import SampleCosts
+from trimaran.program.strategy import IN_LINE, Feeding
 
 GIB = 2**30
 ONE_DEVICE = builders.pins(dp=1, pp=1, microbatches=1)

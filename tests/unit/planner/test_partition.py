@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.raising import raises
 
-from trimaran.errors import InfeasibleError
+from trimaran.base.errors import InfeasibleError
 from trimaran.graph import Affine, Graph, Op, TensorSpec
-from trimaran.planner.partition import partition
+from trimaran.planner.pipeline_stages import partition
 
 
 def chain(count: int, cuts: tuple[int, ...] | None = None, nbytes: int = 4) -> Graph:

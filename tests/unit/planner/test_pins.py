@@ -10,9 +10,9 @@ from tests.graphs import chain
 from tests.raising import raises
 
 from trimaran.planner import NO_PINS, Pins, parse_pins, search
-from trimaran.planner.cutting import cut
-from trimaran.planner.kinds import kinds_of, read_kinds, spreading
-from trimaran.planner.prices import ALL_PINS, prices
+from trimaran.planner.pins import kinds_of, read_kinds, spreading
+from trimaran.planner.pipeline_stages import cut
+from trimaran.planner.search import ALL_PINS, prices
 from trimaran.planner.trials import Trials
 from trimaran.program import Part, Shard, Strategy
 

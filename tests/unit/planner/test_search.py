@@ -8,9 +8,9 @@ from tests import builders
 from tests.builders import curve, network, table_for
 from tests.raising import raises
 
-from trimaran.costs import CostTable
-from trimaran.errors import InfeasibleError
+from trimaran.base.errors import InfeasibleError
 from trimaran.planner import EpochData, Search, search
+from trimaran.pricing import CostTable
 
 GRAPH = network(4)
 TABLE = table_for(GRAPH)

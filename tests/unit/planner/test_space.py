@@ -9,7 +9,7 @@ from tests.graphs import chain, parameter
 from trimaran.graph import Graph
 from trimaran.planner.choice import simplicity
 from trimaran.planner.space import bucket_sizes, enumerate_strategies
-from trimaran.program.buckets import DEFAULT_BUCKET_BYTES
+from trimaran.program.gradients import DEFAULT_BUCKET_BYTES
 
 MIB = 2**20
 

@@ -7,9 +7,8 @@ from tests import builders
 from tests.builders import network, table_for
 from tests.raising import raises
 
-from trimaran.errors import InfeasibleError
-from trimaran.planner.cutting import cut, cut_within, order_of
-from trimaran.planner.stage_memory import StageMemory, in_flight
+from trimaran.base.errors import InfeasibleError
+from trimaran.planner.pipeline_stages import StageMemory, cut, cut_within, in_flight, order_of
 from trimaran.program import Strategy
 
 GRAPH = network(6)

@@ -8,17 +8,15 @@ from tests.memory_chains import KIB, Unit, chain_trace
 from tests.raising import raises
 from tests.unit.planner.test_search import GRAPH, TABLE
 
-from trimaran.costs.memory_costs import measured_costs
-from trimaran.costs.traced import HookCosts, TracedStep
-from trimaran.errors import InfeasibleError
+from trimaran.base.errors import InfeasibleError
+from trimaran.memory import floor
 from trimaran.planner import Search, search
-from trimaran.planner.altered import changed
-from trimaran.planner.changes import parse_change
-from trimaran.planner.memory import floor
-from trimaran.planner.virtual import squeeze
+from trimaran.planner.candidates import squeeze
+from trimaran.planner.what_if import changed, parse_change
+from trimaran.pricing.offload_costs import HookCosts, TracedStep, measured_costs
 from trimaran.program import Kind
 from trimaran.program.memory import KEEP_ALL
-from trimaran.simulator.memory import live_bytes
+from trimaran.simulator.storage_lifetimes import live_bytes
 
 MIB = KIB * KIB
 

@@ -8,9 +8,10 @@ from tests import builders
 from tests.graphs import boundaries, chain, dag
 from tests.raising import raises
 
-from trimaran.errors import InputError
+from trimaran.base.errors import InputError
 from trimaran.program import check_against_graph, check_program, lower, lower_order, parse_order
-from trimaran.program.types import Instruction, Kind, Part, Program, Strategy
+from trimaran.program.strategy import Part, Strategy
+from trimaran.program.types import Instruction, Kind, Program
 
 GRAPH = chain(4, tied=[(0, 3)], skips=[(0, 2)], buffers=True)
 HYBRID = builders.strategy(dp=2, pp=2, boundaries=("op1",), microbatches=2, bucket_bytes=50)

@@ -7,12 +7,12 @@ from tests import builders
 from tests.graphs import boundaries, chain, parameter
 from tests.raising import raises
 
-from trimaran.errors import InputError
+from trimaran.base.errors import InputError
 from trimaran.graph.types import Graph, Parameter
 from trimaran.program import Strategy, check_against_graph, check_program, format_program, lower, parse_program
-from trimaran.program.buckets import gradient_buckets
-from trimaran.program.compression import Compression
-from trimaran.program.types import Kind, Shard
+from trimaran.program.gradients import Compression, gradient_buckets
+from trimaran.program.strategy import Shard
+from trimaran.program.types import Kind
 
 BF16 = Compression(method="bf16")
 RANK1 = Compression(method="powersgd", rank=1)

@@ -5,9 +5,9 @@ from tests import builders
 from tests.graphs import chain
 from tests.raising import raises
 
-from trimaran.errors import CorruptDataError
+from trimaran.base.errors import CorruptDataError
 from trimaran.program import decode_program, encode_program, lower
-from trimaran.program.files import digest
+from trimaran.program.json_files import digest
 
 PROGRAM = lower(chain(3, buffers=True), builders.strategy(dp=2, pp=2, boundaries=("op0",)), batch=4)
 

@@ -8,7 +8,8 @@ from tests.raising import raises
 
 from trimaran.graph.types import Graph
 from trimaran.program import check_program, lower, lower_evaluation, lower_order, parse_order, tied_parameters
-from trimaran.program.types import Instruction, Mark, Program, Strategy
+from trimaran.program.strategy import Strategy
+from trimaran.program.types import Instruction, Mark, Program
 
 
 def tokens(program: Program, rank: int) -> list[str]:

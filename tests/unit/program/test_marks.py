@@ -5,10 +5,9 @@ import dataclasses
 import pytest
 from tests.raising import raises
 
-from trimaran.errors import InputError
+from trimaran.base.errors import InputError
 from trimaran.program import check_program, decode_program, encode_program, format_program, parse_program
-from trimaran.program.inner import Inner, Point, inner_marks
-from trimaran.program.types import Instruction, Kind, Mark, Program
+from trimaran.program.types import Inner, Instruction, Kind, Mark, Point, Program, inner_marks
 
 F0 = Mark(name="f0", op="fc1", waits_for="0AR0#f0")
 F1 = Mark(name="f1", op="fc2", waits_for="0AR0#f1")

@@ -14,11 +14,12 @@ from tests.unit.program.test_rules import broken_rule, drop, edit, on_rank
 
 from trimaran.graph.types import Graph
 from trimaran.program import check_program, format_program, lower, lower_order, parse_order, parse_program
-from trimaran.program.against import check_against_graph
-from trimaran.program.files import from_plain, to_plain
-from trimaran.program.lower import lower_replica
-from trimaran.program.nodes import is_chained, is_last_level, shard_bytes
-from trimaran.program.types import Instruction, Program, Strategy
+from trimaran.program.json_files import from_plain, to_plain
+from trimaran.program.layout import is_chained, is_last_level, shard_bytes
+from trimaran.program.lowering.lower import lower_replica
+from trimaran.program.rules.against_graph import check_against_graph
+from trimaran.program.strategy import Strategy
+from trimaran.program.types import Instruction, Program
 
 LEVELS = builders.strategy(dp=4, sync="hierarchical", nodes=2, bucket_bytes=50)
 

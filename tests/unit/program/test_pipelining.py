@@ -13,8 +13,14 @@ from torch import nn
 from torch.distributed.pipelining import schedules
 
 from trimaran.program import check_program, format_order, lower_order, parse_order
-from trimaran.program.orders import Order
-from trimaran.program.schedules import evaluation, gpipe, interleaved, one_forward_one_backward, zero_bubble
+from trimaran.program.lowering.schedules import (
+    Order,
+    evaluation,
+    gpipe,
+    interleaved,
+    one_forward_one_backward,
+    zero_bubble,
+)
 
 
 def torch_rows(schedule: type, *, ranks: int, microbatches: int, segments_per_rank: int = 1) -> list[list[Any]]:

@@ -10,9 +10,10 @@ from tests.graphs import TENSOR_BYTES, dag
 from tests.raising import raises
 
 from trimaran.program import check_program, check_strategy, lower, lower_evaluation, segment_ops
-from trimaran.program.cut import carried
-from trimaran.program.parts import stretches
-from trimaran.program.types import Instruction, Kind, Part, Program, Strategy
+from trimaran.program.lowering.partition import carried
+from trimaran.program.rules.fit import stretches
+from trimaran.program.strategy import Part, Strategy
+from trimaran.program.types import Instruction, Kind, Program
 
 # A stem, two branches, a head; the first branch is read twice on the other row.
 #

@@ -8,17 +8,9 @@ from tests import builders
 from tests.graphs import chain
 from tests.raising import raises
 
-from trimaran.errors import CorruptDataError, InputError
-from trimaran.program import (
-    CandidateRow,
-    check_plan,
-    lower,
-    plan_program,
-    program_lines,
-    read_plan,
-    write_plan,
-)
-from trimaran.program.files import digest
+from trimaran.base.errors import CorruptDataError, InputError
+from trimaran.program import CandidateRow, check_plan, lower, plan_program, program_lines, read_plan, write_plan
+from trimaran.program.json_files import digest
 from trimaran.program.plan import format_plan
 
 STRATEGY = builders.strategy(dp=2)

@@ -8,7 +8,7 @@ from tests import builders
 from tests.graphs import chain
 from tests.raising import raises
 
-from trimaran.errors import InputError
+from trimaran.base.errors import InputError
 from trimaran.program import check_program, lower, lower_evaluation
 from trimaran.program.types import Instruction, Kind, Mark, Program
 

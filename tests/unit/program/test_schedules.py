@@ -3,15 +3,17 @@ from typing import Any
 import pytest
 from tests.raising import raises
 
-from trimaran.program.clock import draw_order, start_times
-from trimaran.program.orders import Compute, check_order
-from trimaran.program.schedules import (
+from trimaran.program.lowering.schedules import (
+    Compute,
     accumulation,
+    check_order,
     compute_order,
+    draw_order,
     evaluation,
     gpipe,
     interleaved,
     one_forward_one_backward,
+    start_times,
     zero_bubble,
 )
 from trimaran.program.types import Kind

@@ -14,17 +14,25 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
-from trimaran.costs.sharded import Shares
-from trimaran.graph.capture import capture
+from trimaran.base.job import Job
+from trimaran.graph.capture.capture import capture
 from trimaran.graph.types import Graph
-from trimaran.job import Job
 from trimaran.networks.alexnet import AlexNet
-from trimaran.networks.gpt2 import Gpt2
-from trimaran.planner.offers import offers_of
-from trimaran.program.lower import lower
-from trimaran.program.sharded import gradient_sums, own_parameters, sharded_bytes
-from trimaran.program.shards import check_shards, find_classifier_shards, find_shards, why_not
-from trimaran.program.types import Kind, Strategy
+from trimaran.networks.gpt import Gpt2
+from trimaran.planner.space import offers_of
+from trimaran.pricing.memory import Shares
+from trimaran.program.lowering.lower import lower
+from trimaran.program.lowering.tensor_parallel import (
+    check_shards,
+    find_classifier_shards,
+    find_shards,
+    gradient_sums,
+    own_parameters,
+    sharded_bytes,
+    why_not,
+)
+from trimaran.program.strategy import Strategy
+from trimaran.program.types import Kind
 
 STATE = 4 * 8 * 16 * 4
 LOGITS = 4 * 8 * 32 * 4

@@ -9,9 +9,10 @@ import pytest
 from tests import builders
 
 from trimaran.graph.types import Affine, Graph, Op, Parameter, TensorSpec
-from trimaran.program.lower import lower, lower_evaluation
-from trimaran.program.types import Kind, Strategy
-from trimaran.program.zero import after_update, zero_collectives
+from trimaran.program.lowering.lower import lower, lower_evaluation
+from trimaran.program.lowering.zero import after_update, zero_collectives
+from trimaran.program.strategy import Strategy
+from trimaran.program.types import Kind
 
 LAYERS = {"embed": 6, "blocks.0.up": 2, "blocks.0.down": 3, "blocks.1.up": 2, "blocks.1.down": 3, "head": 5}
 UNITS = ("blocks.0", "blocks.1")

@@ -13,9 +13,9 @@ s5  100 B                                                            |----------
 import numpy as np
 from tests import builders
 
-from trimaran.costs.memory_costs import MemoryCosts
 from trimaran.graph.trace.types import Role, Tick, TraceOp, TraceStorage
 from trimaran.graph.types import Phase
+from trimaran.pricing.offload_costs import MemoryCosts
 from trimaran.program.memory import Decision, MemoryPlan, MemoryStep
 from trimaran.program.types import Kind
 

@@ -6,9 +6,9 @@ import pytest
 from tests.raising import raises
 from tests.unit.report.runs import FORWARDS, LOAD, PROGRAM, measured, measured_step, predicted, span
 
+from trimaran.base.timeline import COPY, WAIT, Timeline
 from trimaran.program.types import Instruction, Kind, Program
 from trimaran.report.breakdown import PARTS, Source, break_down
-from trimaran.timeline import COPY, WAIT, Timeline
 
 
 def parts(program: Program, timeline: Timeline, source: Source, *, rank: int, step: int = 0) -> dict[str, float]:

@@ -5,11 +5,11 @@ from tests.raising import raises
 from tests.unit.report.runs import FORWARDS, PROGRAM, RECV_F, SEND_B, STEP_S, measured, measured_step, predicted, span
 from tests.unit.simulator.building import all_reduce, costs, program, transfer
 
+from trimaran.base.timeline import WAIT, Timeline
 from trimaran.program.types import Kind, Program
 from trimaran.report.breakdown import PARTS
-from trimaran.report.compare import Figure, compare
+from trimaran.report.comparison import Figure, compare
 from trimaran.simulator import simulate
-from trimaran.timeline import WAIT, Timeline
 
 
 def test_the_error_is_predicted_over_measured_less_one() -> None:

@@ -8,10 +8,10 @@ from tests import builders
 from tests.raising import raises
 from tests.unit.report.runs import PROGRAM, measured, predicted
 
-from trimaran.errors import CorruptDataError, EnvironmentProblem
-from trimaran.report.compare import compare
-from trimaran.report.files import RunReport, check_writable, read_report, report_document, write_report
-from trimaran.report.scaling.svg import check_drawing
+from trimaran.base.errors import CorruptDataError, EnvironmentProblem
+from trimaran.report.comparison import compare
+from trimaran.report.run_report import RunReport, check_writable, read_report, report_document, write_report
+from trimaran.report.svg import check_drawing
 
 REPORT = RunReport(
     job="digits",

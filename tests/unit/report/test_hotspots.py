@@ -6,10 +6,10 @@ import pytest
 from tests import builders
 from tests.builders import exact, network, table_for
 
-from trimaran.costs.tables import CostTable
-from trimaran.costs.types import Cost, OpCost
 from trimaran.graph.types import Affine, Graph
-from trimaran.report.hotspots import Grouping, Overhead, Spot, find_overhead, find_spots
+from trimaran.pricing.tables import CostTable
+from trimaran.pricing.types import Cost, OpCost
+from trimaran.report.profile import Grouping, Overhead, Spot, find_overhead, find_spots
 
 
 def spots(graph: Graph, table: CostTable, by: Grouping = "operation", *, batch: int = 8) -> dict[str, Spot]:

@@ -7,9 +7,9 @@ import pytest
 from tests.raising import raises
 from tests.unit.report.runs import measured, predicted
 
-from trimaran.errors import CorruptDataError, EnvironmentProblem
+from trimaran.base.errors import CorruptDataError, EnvironmentProblem
+from trimaran.base.timeline import Span, Timeline
 from trimaran.report.timelines import decode_timeline, encode_timeline, read_timeline, write_timeline
-from trimaran.timeline import Span, Timeline
 
 THIRD = Timeline([Span(rank=3, stream="compute", start_s=0.1 + 0.2, end_s=1 / 3 + 1, instruction="r3/0F0", step=7)])
 

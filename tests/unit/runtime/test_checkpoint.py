@@ -8,7 +8,7 @@ from tests import zoo
 from tests.raising import raises
 from torch import nn
 
-from trimaran.errors import CorruptDataError, ExecutionError
+from trimaran.base.errors import CorruptDataError, ExecutionError
 from trimaran.runtime.checkpoint import read_weights, write_weights
 
 

@@ -12,8 +12,8 @@ from tests.raising import raises
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from trimaran.job import Job
-from trimaran.runtime.feed import Feed, sample_order
+from trimaran.base.job import Job
+from trimaran.runtime.data import Feed, sample_order
 
 
 def job(samples: int, batch: int, **fields: Any) -> Job:

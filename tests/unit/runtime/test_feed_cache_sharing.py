@@ -14,14 +14,13 @@ from tests import builders
 from tests.raising import raises
 from tests.unit.runtime.test_feed_cache import Counted, row
 
-from trimaran.job import Job
-from trimaran.program.feeding import Feeding
-from trimaran.runtime.feed import open_feed, sharing
-from trimaran.runtime.feed.cache import SampleCache, cache_bytes, make_memory
-from trimaran.runtime.feed.layouts import layout_of
-from trimaran.runtime.feed.sharing import offer_cache
-from trimaran.runtime.world import World
-from trimaran.units import format_bytes
+from trimaran.base.job import Job
+from trimaran.base.units import format_bytes
+from trimaran.program.strategy import Feeding
+from trimaran.runtime.data import cache as sharing
+from trimaran.runtime.data import open_feed
+from trimaran.runtime.data.cache import SampleCache, cache_bytes, layout_of, make_memory, offer_cache
+from trimaran.runtime.launch.world import World
 
 
 def holding(path: str, number: int, ready: Any, done: Any) -> None:

@@ -12,10 +12,10 @@ from tests.raising import raises
 from tests.unit.runtime.test_feed import feed, job, targets
 from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler
 
-from trimaran.errors import InputError
-from trimaran.program.feeding import Feeding
+from trimaran.base.errors import InputError
+from trimaran.planning.preparation import epoch_data
+from trimaran.program.strategy import Feeding
 from trimaran.runtime.seeds import mark_host
-from trimaran.session.preparing import epoch_data
 
 
 def broken(data: Any, epoch: int) -> Iterator[int]:

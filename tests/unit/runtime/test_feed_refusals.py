@@ -19,11 +19,11 @@ from tests.unit.runtime.test_feed_passing import no_more_files
 from tests.unit.runtime.test_feed_workers import SAMPLES, Rows, drain, feed
 from torch import nn
 
-from trimaran.errors import EnvironmentProblem
-from trimaran.job import Job
-from trimaran.program.feeding import Feeding
-from trimaran.runtime.feed import Feed
-from trimaran.runtime.feed.sharing import share_cache
+from trimaran.base.errors import EnvironmentProblem
+from trimaran.base.job import Job
+from trimaran.program.strategy import Feeding
+from trimaran.runtime.data import Feed
+from trimaran.runtime.data.cache import share_cache
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from tests.raising import raises
 from tests.unit.runtime.test_feed import feed, job, targets
 from torch.utils.data import Dataset
 
-from trimaran.program.feeding import Feeding
-from trimaran.runtime.feed import Feed, Loading, sample_order
+from trimaran.program.strategy import Feeding
+from trimaran.runtime.data import Feed, Loading, sample_order
 
 
 def test_shares_may_be_left_out_and_taken_later() -> None:

@@ -18,11 +18,11 @@ from tests.raising import raises
 from torch import nn
 from torch.utils.data import Dataset, get_worker_info
 
-from trimaran.errors import ExecutionError
-from trimaran.job import Job
-from trimaran.program.feeding import Feeding
-from trimaran.runtime.feed import Feed, Loading, Share
-from trimaran.runtime.feed.sharing import share_cache
+from trimaran.base.errors import ExecutionError
+from trimaran.base.job import Job
+from trimaran.program.strategy import Feeding
+from trimaran.runtime.data import Feed, Loading, Share
+from trimaran.runtime.data.cache import share_cache
 
 SAMPLES = 22
 
@@ -113,7 +113,7 @@ def test_workers_end_with_their_feed() -> None:
 SCRIPT = """
 import multiprocessing, os, signal, sys, threading
 from tests.unit.runtime.test_feed_workers import Rows, feed
-from trimaran.program.feeding import Feeding
+from trimaran.program.strategy import Feeding
 
 signal.signal(signal.SIGTERM, lambda *_: None)
 share = next(feed(Rows(), Feeding(workers=2)).shares())

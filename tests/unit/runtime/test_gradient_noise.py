@@ -10,15 +10,15 @@ from tests.raising import raises
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from trimaran.costs.convergence.noise_scale import Observation, estimate_noise_scale
-from trimaran.graph.capture import capture
-from trimaran.job import Job
-from trimaran.program.lower import lower, lower_evaluation
-from trimaran.program.types import Shard, Strategy
+from trimaran.base.job import Job
+from trimaran.features.training.session import Session
+from trimaran.graph.capture.capture import capture
+from trimaran.pricing.convergence.noise_scale import Observation, estimate_noise_scale
+from trimaran.program.lowering.lower import lower, lower_evaluation
+from trimaran.program.strategy import Shard, Strategy
 from trimaran.runtime.executor import Executor
-from trimaran.runtime.gradient_noise import GradientNoise, check_observable
-from trimaran.runtime.world import World
-from trimaran.session.session import Session
+from trimaran.runtime.launch.world import World
+from trimaran.runtime.step.gradient_noise import GradientNoise, check_observable
 
 SAMPLES = 4096
 DIMS = 12
@@ -223,6 +223,6 @@ def _halves(cuts: Sequence[str]) -> tuple[str, ...]:
 
 
 def _state(step: int):  # type: ignore[no-untyped-def]  # of one microbatch, with nothing that is not read
-    from trimaran.runtime.state import State
+    from trimaran.runtime.step.state import State
 
     return State(number=step, samples=1, sizes=(1,), source=lambda number: None)

@@ -12,9 +12,9 @@ import torch
 from tests.raising import raises
 from torch import nn
 
-from trimaran.runtime.host_state import stream_optimizer_state
-from trimaran.runtime.memory.arena import HostArena
-from trimaran.runtime.memory.host import HostEngine
+from trimaran.memory_hooks.arena import HostArena
+from trimaran.memory_hooks.copies import HostEngine
+from trimaran.memory_hooks.optimizer_state import stream_optimizer_state
 
 STEPS = 5
 BUCKET_BYTES = 2048

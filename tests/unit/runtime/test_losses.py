@@ -9,8 +9,8 @@ from tests.raising import raises
 from torch import nn
 from torch.nn import functional
 
-from trimaran.job import Job
-from trimaran.runtime.losses import loss_term
+from trimaran.base.job import Job
+from trimaran.runtime.step.state import loss_term
 
 
 def job(loss: Any) -> Job:

@@ -4,9 +4,9 @@ import pytest
 import torch
 from tests.raising import raises
 
-from trimaran.errors import ExecutionError
+from trimaran.base.errors import ExecutionError
 from trimaran.graph.types import Affine, TensorSpec
-from trimaran.runtime.messages import MessageLayout, size_at
+from trimaran.runtime.communication.point_to_point import MessageLayout, size_at
 
 
 def spec(name: str, *shape: int | str, dtype: str = "float32") -> TensorSpec:

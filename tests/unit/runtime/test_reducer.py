@@ -8,9 +8,9 @@ from tests.raising import raises
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from trimaran.errors import ExecutionError
-from trimaran.runtime.reducer import BucketReducer
-from trimaran.runtime.used import Used
+from trimaran.base.errors import ExecutionError
+from trimaran.runtime.parts.part import Used
+from trimaran.runtime.parts.replica import BucketReducer
 
 
 class Double:

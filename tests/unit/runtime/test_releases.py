@@ -5,9 +5,10 @@ from hypothesis import strategies as st
 from tests import builders
 from tests.graphs import boundaries, chain
 
-from trimaran.program.lower import lower
-from trimaran.program.types import SENDS, Instruction, Kind, Program, Strategy
-from trimaran.runtime.releases import released_sends
+from trimaran.program.lowering.lower import lower
+from trimaran.program.strategy import Strategy
+from trimaran.program.types import SENDS, Instruction, Kind, Program
+from trimaran.runtime.interpreter import released_sends
 
 STRATEGIES = st.builds(
     lambda pp, schedule, microbatches: builders.strategy(

@@ -7,9 +7,9 @@ import pytest
 import torch
 from tests.raising import raises
 
-from trimaran.graph.sharding.drawing import Draw
-from trimaran.runtime.tensor.draws import WholeDraws, check_attention_draws
-from trimaran.runtime.tensor.sums import take_share
+from trimaran.graph.sharding.random_numbers import Draw
+from trimaran.runtime.tensor.collectives import take_share
+from trimaran.runtime.tensor.random_numbers import WholeDraws, check_attention_draws
 
 
 def test_shares_of_fused_sections_have_a_part_of_each() -> None:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.raising import raises
 
-from trimaran.runtime.shares import cut_batch, microbatch_sizes, split_evenly
+from trimaran.runtime.data.batch_shares import cut_batch, microbatch_sizes, split_evenly
 
 
 @given(st.integers(0, 200), st.integers(1, 20))

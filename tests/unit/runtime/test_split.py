@@ -7,7 +7,7 @@ import torch
 from tests.raising import raises
 from torch import nn
 
-from trimaran.runtime.split import Split, splitting
+from trimaran.memory_hooks.microbatching import Split, splitting
 
 
 class _Net(nn.Module):

@@ -9,9 +9,9 @@ from tests.raising import raises
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from trimaran.base.job import Job
 from trimaran.graph.optimizers import Trained
-from trimaran.job import Job
-from trimaran.runtime.updates import Updater
+from trimaran.runtime.step.updates import Updater
 
 
 def job(**fields: Any) -> Job:

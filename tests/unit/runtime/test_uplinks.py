@@ -4,8 +4,7 @@ import pytest
 from tests import builders
 from tests.raising import raises
 
-from trimaran.runtime.link_commands import switch
-from trimaran.runtime.uplinks import Uplink, up_end, wired_nodes
+from trimaran.runtime.launch.rate_limited_links import Uplink, switch, up_end, wired_nodes
 
 GIGABIT = builders.link(bytes_per_s=125e6)
 SLOW = builders.link(bytes_per_s=25e6)

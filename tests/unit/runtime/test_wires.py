@@ -9,11 +9,10 @@ import pytest
 from tests import builders
 from tests.raising import raises
 
-from trimaran.cluster import Link
-from trimaran.errors import EnvironmentProblem
-from trimaran.runtime import wires
-from trimaran.runtime.link_commands import rank_end, switch, throttle
-from trimaran.runtime.wires import Seat, wired
+from trimaran.base.errors import EnvironmentProblem
+from trimaran.machine import Link
+from trimaran.runtime.launch import rate_limited_links as wires
+from trimaran.runtime.launch.rate_limited_links import Seat, rank_end, switch, throttle, wired
 
 
 def link(bytes_per_s: float, latency_s: float = 0.0) -> Link:
@@ -98,9 +97,9 @@ def test_a_user_who_may_not_make_namespaces_is_told(tmp_path: Path) -> None:
         (tmp_path / name).touch(mode=0o755)
     code = """
 import os, sys
-from trimaran.cluster import Link
-from trimaran.errors import EnvironmentProblem
-from trimaran.runtime.wires import wired
+from trimaran.machine import Link
+from trimaran.base.errors import EnvironmentProblem
+from trimaran.runtime.launch.rate_limited_links import wired
 if os.geteuid() == 0:
     os.seteuid(65534)
 try:

@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 from tests.raising import raises
 
-from trimaran.errors import EnvironmentProblem
-from trimaran.runtime.places import read_place
-from trimaran.runtime.world import World, choose_device, join_world
+from trimaran.base.errors import EnvironmentProblem
+from trimaran.runtime.launch.world import World, choose_device, join_world, read_place
 
 TORCHRUN = {
     "RANK": "5",

@@ -6,17 +6,16 @@ import pytest
 from tests import builders
 from tests.raising import raises
 
-from trimaran.cluster.find import find_machine
-from trimaran.costs.exchange import ExchangeOptions
-from trimaran.costs.feeding import Feed
-from trimaran.costs.operations.types import StepEstimate
-from trimaran.costs.scaled import ScaledStep, Sync
-from trimaran.costs.software import Software
-from trimaran.costs.types import Cost
+from trimaran.graph.kernels.workload import Work, WorkKind, Workload
 from trimaran.graph.types import Phase
-from trimaran.graph.workload import Work, WorkKind, Workload
-from trimaran.simulator.exchange import scale_step
-from trimaran.simulator.exchange_run import ready_gradients
+from trimaran.machine.find import find_machine
+from trimaran.pricing.exchange.costs import ExchangeOptions
+from trimaran.pricing.exchange.step import ScaledStep, Sync
+from trimaran.pricing.input_pipeline import Feed
+from trimaran.pricing.kernels.estimate import StepEstimate
+from trimaran.pricing.kernels.software import Software
+from trimaran.pricing.types import Cost
+from trimaran.simulator.data_parallel import ready_gradients, scale_step
 
 MXNET = Software(framework="mxnet", year=2018.5)
 

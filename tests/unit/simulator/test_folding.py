@@ -8,13 +8,12 @@ from tests import builders
 from tests.builders import network, table_for
 from tests.graphs import boundaries, paired
 
-from trimaran.cluster.types import Cluster
-from trimaran.costs.folding import can_fold
-from trimaran.costs.pricing import price
 from trimaran.graph.types import Graph
+from trimaran.machine.types import Cluster
+from trimaran.pricing.program import can_fold, price
 from trimaran.program import lower, lower_replica
-from trimaran.program.shards import find_shards
-from trimaran.program.types import Strategy
+from trimaran.program.lowering.tensor_parallel import find_shards
+from trimaran.program.strategy import Strategy
 from trimaran.simulator import simulate
 
 CHAIN = network(6)

@@ -3,9 +3,9 @@
 from tests.raising import raises
 from tests.unit.simulator.building import backward, costs, forward, program, transfer
 
+from trimaran.base.timeline import COPY
 from trimaran.program.types import Instruction, Kind
 from trimaran.simulator import simulate
-from trimaran.timeline import COPY
 
 
 def test_bytes_live_from_the_start_of_one_to_the_end_of_another() -> None:

@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 from tests.raising import raises
-from tests.unit.planner.memory.traces import chain
+from tests.unit.memory.traces import chain
 
-from trimaran.costs.memory_costs import MemoryCosts, measured_costs
+from trimaran.base.timeline import COMPUTE
+from trimaran.pricing.offload_costs import MemoryCosts, measured_costs
 from trimaran.program.memory import KEEP_ALL, Decision, MemoryPlan, MemoryStep, Recipe
 from trimaran.program.types import Kind
-from trimaran.simulator.memory import live_bytes, simulate_memory
-from trimaran.timeline import COMPUTE
+from trimaran.simulator.memory import simulate_memory
+from trimaran.simulator.storage_lifetimes import live_bytes
 
 TRACE = chain((100, 200, 300), (1.0, 2.0))
 COSTS = measured_costs(TRACE, to_host_bytes_per_s=100.0, to_device_bytes_per_s=50.0)

@@ -6,8 +6,8 @@ import pytest
 from tests.raising import raises
 from tests.unit.simulator.building import backward, costs, forward, program
 
-from trimaran.errors import InfeasibleError
-from trimaran.simulator.overflow import check_memory
+from trimaran.base.errors import InfeasibleError
+from trimaran.simulator.memory_check import check_memory
 
 STEPS = (forward(0, 0), forward(0, 1), backward(0, 0), backward(0, 1))
 MEMORY = {

@@ -16,9 +16,9 @@ from tests.unit.simulator.building import (
     transfer,
 )
 
+from trimaran.base.timeline import COPY
 from trimaran.program.types import Instruction, Kind
 from trimaran.simulator import simulate
-from trimaran.timeline import COPY
 
 
 def test_two_transfers_halve_a_link() -> None:

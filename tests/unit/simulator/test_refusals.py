@@ -17,7 +17,7 @@ from tests.unit.simulator.building import (
     transfer,
 )
 
-from trimaran.costs.types import ProgramCosts
+from trimaran.pricing.types import ProgramCosts
 from trimaran.program.types import Kind
 from trimaran.simulator import simulate
 

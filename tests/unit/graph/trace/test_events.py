@@ -10,7 +10,7 @@ from torch.nn import functional
 from torch.optim import SGD, Adam
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from trimaran.errors import ExecutionError
+from trimaran.base.errors import ExecutionError
 from trimaran.graph.trace.calls import Recording
 from trimaran.graph.trace.record import Recorder
 from trimaran.graph.trace.types import Role, StepTrace, TraceOp, TraceStorage

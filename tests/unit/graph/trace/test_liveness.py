@@ -10,7 +10,7 @@ z = sin y                   [2 ............ 4)                         1000 byte
 import numpy as np
 from tests import builders
 
-from trimaran.graph.trace.liveness import live_dropped, live_kept, mean, peak, without_weights, writers
+from trimaran.graph.trace.live_bytes import live_dropped, live_kept, mean, peak, without_weights, writers
 from trimaran.graph.trace.types import Role, Tick, TraceOp, TraceStorage
 from trimaran.graph.types import Phase
 

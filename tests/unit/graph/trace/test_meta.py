@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import Adam
 
-from trimaran.graph.trace.liveness import live_dropped, live_kept, without_weights
+from trimaran.graph.trace.live_bytes import live_dropped, live_kept, without_weights
 from trimaran.graph.trace.meta import trace_on_meta
 from trimaran.graph.trace.record import Recorder
 from trimaran.graph.trace.types import Role, StepTrace

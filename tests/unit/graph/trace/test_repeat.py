@@ -11,14 +11,14 @@ from tests.unit.graph.trace.steps import NETWORKS, Step
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trimaran.errors import ExecutionError
+from trimaran.base.errors import ExecutionError
 from trimaran.graph.trace.calls import Recording
-from trimaran.graph.trace.liveness import writers
+from trimaran.graph.trace.live_bytes import writers
 from trimaran.graph.trace.record import Recorder
-from trimaran.graph.trace.repeat import repeat
-from trimaran.graph.trace.saved import Aside, HostStore
+from trimaran.graph.trace.saved_tensors import Aside, HostStore
 from trimaran.graph.trace.storages import PERSISTENT
 from trimaran.graph.trace.types import Role, TraceOp, TraceStorage
+from trimaran.memory_hooks.recompute import repeat
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import pytest
 from tests.raising import raises
 from tests.unit.measure.observe.observed import make_record
 
-from trimaran.errors import CorruptDataError, TrimaranError
+from trimaran.base.errors import CorruptDataError, TrimaranError
 from trimaran.measure.observe import analyse, parse_record
 
 STEP = {"load": 1, "forward": 2, "loss": 1, "backward": 4, "update": 1, "other": 1}

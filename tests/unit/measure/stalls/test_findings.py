@@ -4,13 +4,13 @@ import pytest
 from tests.raising import raises
 from tests.unit.measure.stalls.test_exchanges import program, span, waits
 
-from trimaran.errors import ExecutionError
+from trimaran.base.errors import ExecutionError
+from trimaran.base.timeline import COMMUNICATION, COMPUTE, Span, Timeline
 from trimaran.measure.stalls.findings import analyse_stalls
 from trimaran.measure.stalls.page_cache import Forgotten
 from trimaran.measure.stalls.rank import RankRun
 from trimaran.measure.stalls.steps import TimedStep
-from trimaran.runtime.feed.types import Loading
-from trimaran.timeline import COMMUNICATION, COMPUTE, Span, Timeline
+from trimaran.runtime.data.prefetch import Loading
 
 WAYS = ("cold", "cached", "synthetic")
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tests.raising import raises
 
-from trimaran.errors import SolverError
+from trimaran.base.errors import SolverError
 from trimaran.planner.placement import PlacementNode, PlacementProblem, Run, Transfer, Wire
 from trimaran.planner.placement.check import check
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from tests.raising import raises
 
-from trimaran.errors import InfeasibleError
+from trimaran.base.errors import InfeasibleError
 from trimaran.planner.placement import Placement, PlacementNode, PlacementProblem, Wire, place
-from trimaran.planner.placement.flat import Flat, flatten
-from trimaran.planner.placement.heft import list_schedule
-from trimaran.planner.placement.lay import Layout
+from trimaran.planner.placement.list_scheduling import list_schedule
+from trimaran.planner.placement.problem import Flat, flatten
+from trimaran.planner.placement.schedule import Layout
 from trimaran.planner.placement.stages import side_nodes, stages, waists
 
 

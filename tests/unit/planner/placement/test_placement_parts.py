@@ -9,7 +9,7 @@ from tests import builders
 
 from trimaran.graph import Affine, Graph, Op, Parameter, TensorSpec
 from trimaran.planner.placement import PlacementProblem, Wire, parts_of, place, placement_problem
-from trimaran.program.parts import check_parts
+from trimaran.program.rules.fit import check_parts
 
 READS = {
     "a": ["input"],
