@@ -4,10 +4,10 @@ PYTHON ?= python3
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test demo bench docs compat golden clean
+.PHONY: help setup check test test-all demo bench docs compat golden clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  %-8s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-8s %s\n", $$1, $$2}' Makefile
 
 .venv/.stamp: pyproject.toml constraints.txt scripts/setup
 	@scripts/setup
@@ -17,8 +17,11 @@ setup: .venv/.stamp  ## make .venv with the package and its tools, at the versio
 check: setup  ## style, types and import rules
 	@scripts/check
 
-test: setup  ## the checks, then every test
+test: setup  ## the checks, then every test but the long sweeps
 	@scripts/test
+
+test-all: setup  ## the checks, then every test
+	@scripts/test-all
 
 demo: setup  ## train a small network on two processes: plan, run, predicted against measured
 	@scripts/demo

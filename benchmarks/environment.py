@@ -26,7 +26,7 @@ def describe_environment(*, devices: int = 1) -> dict[str, Any]:
     """
     import torch
 
-    from trimaran.cluster.detect import detect_processor
+    from trimaran.machine.detect import detect_processor
 
     processor = detect_processor()
     found: dict[str, Any] = {

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 import trimaran
-from trimaran.networks.gpt2 import Gpt2
+from trimaran.networks.gpt import Gpt2
 
 
 def main(budget: str = "60%") -> None:

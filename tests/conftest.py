@@ -25,6 +25,7 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+pytest_plugins = ["tests.quiet"]
 DISTRIBUTED = Path(__file__).parent / "distributed"
 _numbers = itertools.count()
 

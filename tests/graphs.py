@@ -7,8 +7,7 @@ last one is the loss, reads the targets and owns nothing.
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from trimaran.graph.regions import Entry, Region, Split
-from trimaran.graph.types import Affine, Graph, Op, Parameter, TensorSpec
+from trimaran.graph.types import Affine, Entry, Graph, Op, Parameter, Region, Split, TensorSpec
 
 TENSOR_BYTES = 4
 WEIGHT_BYTES = 40

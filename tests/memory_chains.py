@@ -11,7 +11,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from trimaran.graph.trace.types import Role, StepTrace, Tick, TraceOp, TraceStorage, View
+from tests import builders
+
+from trimaran.graph.trace.types import Role, StepTrace, Tick, TraceOp
 from trimaran.graph.types import Phase
 
 KIB = 1024
@@ -155,33 +157,29 @@ class _Chain:
         for storage in reads:
             self._lives[storage].outside_end = max(self._lives[storage].outside_end, moment + 1)
         self._events.append(
-            TraceOp(
+            builders.trace_op(
                 moment=moment,
                 name=name,
                 phase=phase,
                 module=name,
                 reads=tuple((storage, 0) for storage in reads),
                 writes=tuple((storage, 0) for storage in writes),
-                flops=0.0,
                 nbytes=sum(self._lives[storage].nbytes for storage in (*reads, *writes)),
-                dtype="float32",
                 repeatable=repeatable,
                 duration_s=duration_s,
             )
         )
 
     def _tick(self, kind: str, index: int, pack: int, storage: int, end: int = 0) -> None:
-        view = View(shape=(self._lives[storage].nbytes // 4,), stride=(1,), offset=0, dtype="float32")
+        view = builders.view(shape=(self._lives[storage].nbytes // 4,))
         self._events.append(
-            Tick(
+            builders.tick(
                 moment=len(self._events),
                 kind=kind,  # type: ignore[arg-type]
                 index=index,
                 pack=pack,
                 storage=storage,
-                version=0,
                 view=view,
-                node="",
                 end=end,
             )
         )
@@ -202,7 +200,7 @@ class _Chain:
             if life.role in (Role.PARAMETER, Role.GRADIENT, Role.INPUT) or number == loss:
                 outside_end = length
             storages.append(
-                TraceStorage(
+                builders.trace_storage(
                     number=number,
                     nbytes=life.nbytes,
                     role=life.role,
@@ -213,7 +211,6 @@ class _Chain:
                     packs=tuple(life.packs),
                     unpacks=tuple(life.unpacks),
                     version=life.version,
-                    module="",
                 )
             )
         ends = {
@@ -230,4 +227,4 @@ class _Chain:
             else event
             for event in self._events
         )
-        return StepTrace(events=events, storages=tuple(storages), names={}, device="meta")
+        return builders.step_trace(events=events, storages=tuple(storages))

@@ -14,13 +14,12 @@ from torch.nn import functional
 from trimaran.networks.alexnet import AlexNet
 from trimaran.networks.densenet import DenseNet
 from trimaran.networks.googlenet import GoogLeNet
-from trimaran.networks.gpt2 import Gpt2
+from trimaran.networks.gpt import Gpt2, Mpt
 from trimaran.networks.inception_v3 import InceptionV3
 from trimaran.networks.llama import Llama
 from trimaran.networks.lstm_language import LstmLanguageModel
-from trimaran.networks.mpt import Mpt
 from trimaran.networks.resnet import BottleneckForm, ResNet
-from trimaran.networks.transformer_sizes import TransformerSize
+from trimaran.networks.sizes import TransformerSize
 from trimaran.networks.unet import UNet
 from trimaran.networks.vgg import vgg16
 from trimaran.networks.vit import VisionTransformer, VitSize

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
-from trimaran.job import Job
+from trimaran.base.job import Job
 
 SAMPLES = 96
 BATCH = 16

@@ -6,7 +6,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-from trimaran.session.crossover.ways import LARGEST
+from trimaran.features.crossover.candidates import LARGEST
 
 Cell = Mapping[str, Any]
 

@@ -17,8 +17,8 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.atlas.page import write_page  # noqa: E402
 from benchmarks.environment import describe_environment, write_document  # noqa: E402
 
-from trimaran.report.crossover.document import crossover_document  # noqa: E402
-from trimaran.session.crossover import CrossoverRequest, find_crossover  # noqa: E402
+from trimaran.features.crossover import CrossoverRequest, find_crossover  # noqa: E402
+from trimaran.report.crossover import crossover_document  # noqa: E402
 
 MACHINES = {
     "dgx1-v100-32gb": "float32",

@@ -22,14 +22,18 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.environment import describe_environment, environment_line, write_document  # noqa: E402
 
-from trimaran.costs.compression import GPU_PASSES, least_codec_rate, saved_s  # noqa: E402
-from trimaran.measure.compression import measure_coding, total  # noqa: E402
-from trimaran.networks.lenet import LeNet  # noqa: E402
-from trimaran.networks.residual import ResidualNetwork  # noqa: E402
+from trimaran.jobs.builtin import accuracy, load_images  # noqa: E402
+from trimaran.measure.offload import measure_coding, total  # noqa: E402
+from trimaran.memory_hooks.coding import (  # noqa: E402
+    Coding,
+    SparseCodec,
+)
+from trimaran.networks.small_images import (  # noqa: E402
+    LeNet,
+    ResidualNetwork,
+)
 from trimaran.networks.vgg import VGG_GROUPS, Vgg  # noqa: E402
-from trimaran.runtime.memory.codecs import SparseCodec  # noqa: E402
-from trimaran.runtime.memory.coding import Coding  # noqa: E402
-from trimaran.session.digits import accuracy, load_images  # noqa: E402
+from trimaran.pricing.offload_costs import GPU_PASSES, least_codec_rate, saved_s  # noqa: E402
 
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], int, float]] = {
     "LeNet": (LeNet, 32, 4e-3),

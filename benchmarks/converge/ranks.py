@@ -1,11 +1,11 @@
 """What each rank of the benchmark does; in a file of its own, so that the ranks can import it."""
 
-from trimaran.graph.capture import capture
-from trimaran.measure.converge.training import Limits, Outcome, train_to_target
+from trimaran.graph.capture.capture import capture
+from trimaran.jobs.resolve import JobSource
+from trimaran.measure.convergence.runs import Limits, Outcome, train_to_target
 from trimaran.program import Plan, parse_program, plan_program
 from trimaran.runtime.executor import Executor
-from trimaran.runtime.world import World
-from trimaran.session.jobs import JobSource
+from trimaran.runtime.launch.world import World
 
 
 def train_rank(world: World, source: JobSource, plan: Plan, evaluation: str, limits: Limits) -> Outcome:

@@ -23,13 +23,16 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.converge.ranks import train_rank  # noqa: E402
 from benchmarks.environment import describe_environment, write_result  # noqa: E402
 
-from trimaran.graph.capture import capture  # noqa: E402
-from trimaran.measure.converge.crossing import best_metric, find_crossing  # noqa: E402
-from trimaran.measure.converge.training import Limits  # noqa: E402
+from trimaran.graph.capture.capture import capture  # noqa: E402
+from trimaran.jobs.resolve import JobSource  # noqa: E402
+from trimaran.measure.convergence.runs import (  # noqa: E402
+    Limits,
+    best_metric,
+    find_crossing,
+)
+from trimaran.planning.target import source_as_planned  # noqa: E402
 from trimaran.program import Plan, format_program, lower_evaluation, read_plan  # noqa: E402
-from trimaran.runtime.ranks import launch  # noqa: E402
-from trimaran.session.accuracy.following import source_as_planned  # noqa: E402
-from trimaran.session.jobs import JobSource  # noqa: E402
+from trimaran.runtime.launch.ranks import launch  # noqa: E402
 
 OBJECTIVES = ("time", "throughput")
 FIRST_SEED = 100

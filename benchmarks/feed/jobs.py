@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
-from trimaran.job import Job
+from trimaran.base.job import Job
 
 READ_S = 5e-3
 """What an item of `Reading` stands still for [s]."""

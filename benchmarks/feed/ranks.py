@@ -10,15 +10,15 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
-from trimaran.graph.capture import capture
-from trimaran.graph.sample import make_model
-from trimaran.job import Job
+from trimaran.base.job import Job
+from trimaran.graph.capture.capture import capture
+from trimaran.graph.user_model import make_model
+from trimaran.jobs.resolve import JobSource
 from trimaran.program import Program, Strategy
-from trimaran.program.feeding import IN_LINE, Feeding
+from trimaran.program.strategy import IN_LINE, Feeding
+from trimaran.runtime.data import Feed
 from trimaran.runtime.executor import Executor
-from trimaran.runtime.feed import Feed
-from trimaran.runtime.world import World
-from trimaran.session.jobs import JobSource
+from trimaran.runtime.launch.world import World
 
 LEAST_STEPS = 4
 

@@ -20,12 +20,12 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.environment import describe_environment, environment_line, write_document  # noqa: E402
 from benchmarks.feed.ranks import time_feeds  # noqa: E402
 
+from trimaran.jobs.resolve import JobSource  # noqa: E402
 from trimaran.planner import Pins  # noqa: E402
+from trimaran.planning.plan import plan_job  # noqa: E402
+from trimaran.planning.requests import PlanRequest  # noqa: E402
 from trimaran.program import lower_evaluation  # noqa: E402
-from trimaran.runtime.ranks import launch  # noqa: E402
-from trimaran.session.jobs import JobSource  # noqa: E402
-from trimaran.session.planning import plan_job  # noqa: E402
-from trimaran.session.request import PlanRequest  # noqa: E402
+from trimaran.runtime.launch.ranks import launch  # noqa: E402
 
 JOBS = ROOT / "benchmarks" / "feed" / "jobs.py"
 

@@ -13,8 +13,15 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.environment import describe_environment, write_result  # noqa: E402
 
-from trimaran.report.reproduction.feeding_real import TriedFeeding, tried_document, tried_lines  # noqa: E402
-from trimaran.session.reproduce_feeding_real import LINKS, RANKS, STEPS, try_feeding  # noqa: E402
+from trimaran_studies.reproduce.input_pipeline_real import (  # noqa: E402  # noqa: E402
+    LINKS,
+    RANKS,
+    STEPS,
+    TriedFeeding,
+    tried_document,
+    tried_lines,
+    try_feeding,
+)
 
 
 def main() -> None:

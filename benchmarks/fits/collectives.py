@@ -1,4 +1,4 @@
-"""Fits the constants of `trimaran.costs.collectives` on measured curves, and says how wrong it is on what was left out.
+"""Fits the constants of `trimaran.pricing.collectives` on measured curves; says how wrong it is on what was left out.
 
     python benchmarks/fits/collectives.py            # errors of the constants as they are
     python benchmarks/fits/collectives.py --write    # fits them again, a few minutes, and writes constants.toml
@@ -17,11 +17,11 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import least_squares
 
-from trimaran.costs.collectives import curves as curve_files
-from trimaran.costs.collectives import kriging
-from trimaran.costs.collectives.curves import GRID, MeasuredCurve, measured_curves
-from trimaran.costs.collectives.groups import family
-from trimaran.costs.collectives.prior import constants, prior_time
+from trimaran.pricing.collectives import measured_curves as curve_files
+from trimaran.pricing.collectives import prediction as kriging
+from trimaran.pricing.collectives.groups import family
+from trimaran.pricing.collectives.measured_curves import GRID, MeasuredCurve, measured_curves
+from trimaran.pricing.collectives.physics import constants, prior_time
 
 CONSTANTS = Path(curve_files.__file__).with_name("constants.toml")
 FIXED = {"tcp_limit", "call_empty", "pattern_year", "reached_virtual", "hop_ethernet", "reached_network", "call_stream"}

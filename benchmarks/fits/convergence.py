@@ -23,13 +23,17 @@ from scipy.optimize import minimize
 sys.path.insert(0, str(Path(__file__).parents[1] / "convergence"))
 from catalog import read_tasks
 
-from trimaran.costs.convergence.constants import ConvergenceConstants, convergence_constants
-from trimaran.costs.convergence.prediction import log_evidence, predict_amounts
-from trimaran.costs.convergence.quality import LeftOut, leave_one_out
-from trimaran.costs.convergence.spreads import variances_of_means
-from trimaran.costs.convergence.types import CurveTable
+from trimaran.pricing.convergence.curve import LeftOut, leave_one_out
+from trimaran.pricing.convergence.fit import (
+    ConvergenceConstants,
+    convergence_constants,
+    log_evidence,
+    predict_amounts,
+    variances_of_means,
+)
+from trimaran.pricing.convergence.types import CurveTable
 
-TARGET = Path(__file__).parents[2] / "src/trimaran/costs/convergence/constants.toml"
+TARGET = Path(__file__).parents[2] / "src/trimaran/pricing/convergence/constants.toml"
 START = (math.log(0.06), math.log(0.5), 0.0, math.log(1.0))
 PRIORS = ((math.log(0.06), 1.0), (math.log(0.5), 0.5), (0.0, 1.0), (0.0, 0.5))
 """Centre and deviation of the logarithms of roughness, its spread, Bcrit over the largest batch, and its spread."""

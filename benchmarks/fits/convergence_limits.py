@@ -28,10 +28,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "convergence"))
 from catalog import read_tasks
 from convergence import left_out
 
-from trimaran.costs.convergence.constants import ConvergenceConstants, convergence_constants
-from trimaran.costs.convergence.form import fit_form
-from trimaran.costs.convergence.spreads import variances_of_means
-from trimaran.costs.convergence.types import CurveTable
+from trimaran.pricing.convergence.fit import ConvergenceConstants, convergence_constants, fit_form, variances_of_means
+from trimaran.pricing.convergence.types import CurveTable
 
 Array = NDArray[np.float64]
 Rule = Callable[[str, Array, Array, float], float]

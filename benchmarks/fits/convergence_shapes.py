@@ -27,8 +27,8 @@ from scipy.special import ndtr
 sys.path.insert(0, str(Path(__file__).parents[1] / "convergence"))
 from catalog import read_tasks
 
-from trimaran.costs.convergence.spreads import variances_of_means
-from trimaran.costs.convergence.types import CurveTable
+from trimaran.pricing.convergence.fit import variances_of_means
+from trimaran.pricing.convergence.types import CurveTable
 
 Array = NDArray[np.float64]
 Table = tuple[Array, Array, Array]

@@ -7,8 +7,8 @@ own measurement of DistributedDataParallel (data/ddp_dgx1v.csv, from pytorch/pyt
 benchmarks/distributed/ddp/README.md). The exchange is simulated without these constants; they are then chosen from
 grids so that the mean absolute error, each cut off at 15 %, is least: rows that are starved by a loader of their own
 cannot pull them. Rows whose batches hold sentences of different lengths are kept apart: with the rest known, each says
-one spread of the work of batches, and their median is kept. Writes src/trimaran/costs/exchange_constants.toml with the
-errors that remain, also on networks that were left out.
+one spread of the work of batches, and their median is kept. Writes
+src/trimaran/pricing/exchange_constants.toml with the errors that remain, also on networks that were left out.
 """
 
 import csv
@@ -20,25 +20,23 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from trimaran.cluster.find import find_machine
-from trimaran.cluster.machines import Machine
-from trimaran.costs.exchange import ExchangeOptions, handling_s
-from trimaran.costs.exchange_lengths import largest_of
-from trimaran.costs.exchange_recipes import RECIPES, Recipe, recipe_of
-from trimaran.costs.operations.estimate import estimate_step
-from trimaran.costs.operations.types import StepEstimate
-from trimaran.costs.scaled import Sync
-from trimaran.costs.software import Software
-from trimaran.graph.workload import Workload
-from trimaran.session.validation.quantities import step_of
-from trimaran.session.validation.setups import understand
-from trimaran.session.validation.sources import recipe_of as script_of
-from trimaran.session.validation.steps import row_workload
-from trimaran.session.validation.validating import published_rows
-from trimaran.session.workloads import workload
-from trimaran.simulator.exchange import scale_step
+from trimaran.graph.kernels.workload import Workload
+from trimaran.machine.find import find_machine
+from trimaran.machine.types import Machine
+from trimaran.planning.workloads import workload
+from trimaran.pricing.exchange.costs import ExchangeOptions, handling_s
+from trimaran.pricing.exchange.frameworks import RECIPES, Recipe, recipe_of
+from trimaran.pricing.exchange.step import Sync
+from trimaran.pricing.kernels.estimate import StepEstimate, estimate_step
+from trimaran.pricing.kernels.software import Software
+from trimaran.simulator.data_parallel import largest_of, scale_step
+from trimaran_studies.published.rows import published_rows
+from trimaran_studies.validation.measurement import step_of
+from trimaran_studies.validation.setups import recipe_of as script_of
+from trimaran_studies.validation.setups import understand
+from trimaran_studies.validation.steps import row_workload
 
-TARGET = Path(__file__).parents[2] / "src/trimaran/costs/exchange_constants.toml"
+TARGET = Path(__file__).parents[2] / "src/trimaran/pricing/exchange_constants.toml"
 DATA = Path(__file__).parent / "data/ddp_dgx1v.csv"
 GRIDS = (
     [step * 5e-6 for step in range(2, 14)],

@@ -2,7 +2,7 @@
 
     python benchmarks/fits/intervals.py
 
-Writes src/trimaran/session/validation/intervals.toml. Each pair of constants is the one whose mean interval score on
+Writes src/trimaran_studies/validation/intervals.toml. Each pair of constants is the one whose mean interval score on
 the calibration rows is smallest. Machines and networks with many rows weigh less than their number, because what is
 asked for later are other ones; for the same reason deviations are multiplied by `UNSEEN_STEP` and `UNSEEN_SCALING`:
 errors on machines and networks that were left out of the fits of constants, as a multiple of those that were not.
@@ -15,16 +15,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trimaran.errors import TrimaranError
-from trimaran.report.validation.scores import interval_score
-from trimaran.session.validation import intervals
-from trimaran.session.validation.intervals import ScalingWidth, StepWidth, interval
-from trimaran.session.validation.predict import row_forecast
-from trimaran.session.validation.published_sizes import SIZED
-from trimaran.session.validation.quantities import is_time
-from trimaran.session.validation.steps import RowStep
-from trimaran.session.validation.types import Anchor, Row
-from trimaran.session.validation.validating import published_rows
+from trimaran.base.errors import TrimaranError
+from trimaran_studies.facts.sizes import SIZED
+from trimaran_studies.published.rows import published_rows
+from trimaran_studies.validation import intervals
+from trimaran_studies.validation.intervals import ScalingWidth, StepWidth, interval
+from trimaran_studies.validation.measurement import Anchor, Row, is_time
+from trimaran_studies.validation.scores import interval_score
+from trimaran_studies.validation.steps import RowStep
+from trimaran_studies.validation.validate import row_forecast
 
 TARGET = Path(intervals.__file__).with_name("intervals.toml")
 FACTORS = [0.0, *(0.25 * 1.15**step for step in range(22))]

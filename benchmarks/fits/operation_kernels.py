@@ -8,14 +8,13 @@ from pathlib import Path
 import numpy
 from numpy.typing import NDArray
 
-from trimaran.cluster.catalog import find_device
-from trimaran.costs.operations.durations import durations
-from trimaran.costs.operations.kernels import Kernels, kernels
-from trimaran.costs.operations.setting import Setting, setting
-from trimaran.costs.operations.units import take
-from trimaran.costs.software import Software
+from trimaran.graph.kernels.workload import Gradient, Work, WorkKind
 from trimaran.graph.types import Phase
-from trimaran.graph.workload import Gradient, Work, WorkKind
+from trimaran.machine.catalog import find_device
+from trimaran.pricing.kernels.columns import Kernels, kernels
+from trimaran.pricing.kernels.device import Setting, setting, take
+from trimaran.pricing.kernels.durations import durations
+from trimaran.pricing.kernels.software import Software
 
 POINTS = Path(__file__).parent / "data/kernels.csv"
 LAUNCH_S = {"neusight": 35e-6, "deepbench": 8e-6}

@@ -7,21 +7,23 @@ from collections.abc import Sequence
 import numpy
 from operation_kernels import Floats, Table, Timed, join
 
-from trimaran.costs.operations.host import framework_constant, host_durations, traffic
-from trimaran.costs.operations.kernels import kernels
-from trimaran.costs.operations.local_norms import with_local_norms
-from trimaran.costs.operations.optimizers import with_optimizer
-from trimaran.costs.operations.setting import setting
-from trimaran.errors import TrimaranError
+from trimaran.base.errors import TrimaranError
+from trimaran.graph.kernels.workload import Gradient, Work, Workload
 from trimaran.graph.types import Phase
-from trimaran.graph.workload import Gradient, Work, Workload
-from trimaran.session.validation.published_sizes import SIZED
-from trimaran.session.validation.quantities import step_of
-from trimaran.session.validation.setups import understand
-from trimaran.session.validation.sources import recipe_of
-from trimaran.session.validation.steps import row_workload
-from trimaran.session.validation.types import Row, Setup
-from trimaran.session.validation.validating import published_rows
+from trimaran.pricing.kernels.columns import kernels
+from trimaran.pricing.kernels.device import setting
+from trimaran.pricing.kernels.frameworks import (
+    framework_constant,
+    host_durations,
+    traffic,
+    with_local_norms,
+    with_optimizer,
+)
+from trimaran_studies.facts.sizes import SIZED
+from trimaran_studies.published.rows import published_rows
+from trimaran_studies.validation.measurement import Row, Setup, step_of
+from trimaran_studies.validation.setups import recipe_of, understand
+from trimaran_studies.validation.steps import row_workload
 
 DOUBTFUL = {
     ("stanford-futuredata/gavel", "resnet18-cifar"): 0.2,

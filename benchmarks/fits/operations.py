@@ -20,7 +20,7 @@ from operation_kernels import Points
 from operation_priors import SPREADS, priors
 from operation_steps import Steps
 
-TARGET = Path(__file__).parents[2] / "src/trimaran/costs/operations/constants.toml"
+TARGET = Path(__file__).parents[2] / "src/trimaran/pricing/kernels/constants.toml"
 ROBUST = 0.15
 """Errors of the logarithm beyond this count less than by their square."""
 

@@ -17,15 +17,14 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from trimaran.errors import TrimaranError
-from trimaran.session.validation.published_sizes import SIZED
-from trimaran.session.validation.rows import figure, read_rows
-from trimaran.session.validation.setups import understand
-from trimaran.session.validation.sources import recipe_of
-from trimaran.session.validation.time_to_train import answer_times
-from trimaran.session.validation.types import Row
+from trimaran.base.errors import TrimaranError
+from trimaran_studies.facts.sizes import SIZED
+from trimaran_studies.published.rows import figure, read_rows
+from trimaran_studies.time_to_train import answer_times
+from trimaran_studies.validation.measurement import Row
+from trimaran_studies.validation.setups import recipe_of, understand
 
-TARGET = Path(__file__).parents[2] / "src/trimaran/session/validation/published"
+TARGET = Path(__file__).parents[2] / "src/trimaran_studies/published"
 LEFT_OUT = {"split", "split_reason", "anchor_row_id", "source_file", "line", "busbw_gb_s"}
 UNIQUE = {"row_id", "commit", "source_path"}
 """Columns in which rows that say the same may differ."""

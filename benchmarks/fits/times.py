@@ -20,11 +20,11 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import mean, median
 
-from trimaran.session.validation import time_to_train_tables as tables
-from trimaran.session.validation.intervals import interval
-from trimaran.session.validation.published_rows import published_rows
-from trimaran.session.validation.published_sizes import SIZED
-from trimaran.session.validation.types import Answer, Row
+from trimaran_studies.facts.sizes import SIZED
+from trimaran_studies.published.rows import published_rows
+from trimaran_studies.time_to_train import from_tables as tables
+from trimaran_studies.validation.intervals import interval
+from trimaran_studies.validation.measurement import Answer, Row
 
 STARTS_S = (0.0, 20.0, 40.0, 80.0, 120.0)
 DEVIATIONS = (0.0, 0.1, 0.2, 0.3, 0.4)

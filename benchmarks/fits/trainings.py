@@ -18,19 +18,17 @@ from dataclasses import dataclass, replace
 
 from intervals import BASES, UNSEEN_SCALING
 
-from trimaran.errors import TrimaranError
-from trimaran.report.validation.scores import interval_score
-from trimaran.session.validation.intervals import interval
-from trimaran.session.validation.predict import row_forecast
-from trimaran.session.validation.published_rows import published_rows
-from trimaran.session.validation.published_sizes import SIZED
-from trimaran.session.validation.quantities import is_time
-from trimaran.session.validation.sources import recipe_of
-from trimaran.session.validation.steps import row_step
-from trimaran.session.validation.time_to_train_speeds import published_step_s
-from trimaran.session.validation.time_to_train_tables import answer_tables
-from trimaran.session.validation.time_to_train_widths import TrainingWidth
-from trimaran.session.validation.types import Row, Setup
+from trimaran.base.errors import TrimaranError
+from trimaran_studies.facts.sizes import SIZED
+from trimaran_studies.published.rows import published_rows
+from trimaran_studies.time_to_train.from_submissions import TrainingWidth
+from trimaran_studies.time_to_train.from_tables import answer_tables, published_step_s
+from trimaran_studies.validation.intervals import interval
+from trimaran_studies.validation.measurement import Row, Setup, is_time
+from trimaran_studies.validation.scores import interval_score
+from trimaran_studies.validation.setups import recipe_of
+from trimaran_studies.validation.steps import row_step
+from trimaran_studies.validation.validate import row_forecast
 
 PER_DOUBLING = [0.01 * step for step in range(9)]
 SLOPES = [0.0, *(0.1 * 1.25**step for step in range(13))]

@@ -21,17 +21,15 @@ from pathlib import Path
 import numpy
 from scipy.optimize import least_squares
 
-from trimaran.cluster.catalog import CatalogDevice
-from trimaran.costs.transformers.exchange import Exchange, machine_exchange
-from trimaran.costs.transformers.step_constants import StepConstants
-from trimaran.costs.transformers.step_time import divided_step
-from trimaran.errors import TrimaranError
-from trimaran.session.validation.model_parallel import in_unit, machine_of
-from trimaran.session.validation.model_parallel_setups import DividedRun, divided_run
-from trimaran.session.validation.rows import read_rows
-from trimaran.session.validation.types import Row
+from trimaran.base.errors import TrimaranError
+from trimaran.machine.types import CatalogDevice
+from trimaran.pricing.closed_form.stage_work import StepConstants
+from trimaran.pricing.closed_form.step_time import Exchange, divided_step, machine_exchange
+from trimaran_studies.published.rows import read_rows
+from trimaran_studies.validation.measurement import Row
+from trimaran_studies.validation.model_parallel import DividedRun, divided_run, in_unit, machine_of
 
-TARGET = Path(__file__).parents[2] / "src/trimaran/costs/transformers/constants.toml"
+TARGET = Path(__file__).parents[2] / "src/trimaran/pricing/closed_form/constants.toml"
 
 LARGE_PRODUCTS = {
     # ai-dynamo/aiconfigurator@095f58a51, gemm_perf.parquet of a100_sxm, h100_sxm, b200_sxm: m >= 4096, median, bf16

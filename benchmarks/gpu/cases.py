@@ -17,14 +17,14 @@ from typing import Any
 import torch
 from benchmarks.gpu.loops import PlainLoop
 
+from trimaran.base.job import Job
 from trimaran.graph.types import Graph
-from trimaran.job import Job
 from trimaran.planner import Candidate
 from trimaran.program import lower_evaluation
 from trimaran.report import Comparison, Figure, compare
+from trimaran.runtime.data import Share
 from trimaran.runtime.executor import Executor
-from trimaran.runtime.feed import Share
-from trimaran.runtime.world import World
+from trimaran.runtime.launch.world import World
 
 RESAMPLES = 500
 VARIANTS = ("recorded", "runtime", "by hand", "by hand, not waiting")

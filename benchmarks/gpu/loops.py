@@ -14,8 +14,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
+from trimaran.base.job import Job
 from trimaran.graph.batches import call_model, move_batch, split_batch
-from trimaran.job import Job
 
 
 class PlainLoop:

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from benchmarks.gpu.cases import Effort
 
     from trimaran.graph.types import Graph
-    from trimaran.program.types import Execution
-    from trimaran.session.jobs import JobSource
+    from trimaran.jobs.resolve import JobSource
+    from trimaran.program.strategy import Execution
 
 LARGER = 8
 PACKAGES = {"torch": "torch", "numpy": "numpy", "msgspec": "msgspec", "safetensors": "safetensors"}
@@ -90,7 +90,7 @@ class Benchmark:
         import torch
         from benchmarks.environment import describe_environment
 
-        from trimaran.session.jobs import BUILT_IN
+        from trimaran.jobs.resolve import BUILT_IN
 
         if options.device == "cuda" and not torch.cuda.is_available():
             sys.exit(f"torch {torch.__version__} sees no GPU: use --device cpu to try the benchmark without one")
@@ -135,11 +135,11 @@ class Benchmark:
     def _run_job(self, name: str, execution: "Execution", missing: Sequence[str]) -> None:
         from benchmarks.gpu.cases import FULL, QUICK, run_case, steps_fit
 
-        from trimaran.cluster.detect import detect_cluster
+        from trimaran.jobs.resolve import JobSource
+        from trimaran.machine.detect import detect_cluster
         from trimaran.measure import measure_costs
         from trimaran.planner import evaluate
         from trimaran.program import Strategy
-        from trimaran.session.jobs import JobSource
 
         case = f"{name}, {execution}"
         if missing:
@@ -183,7 +183,7 @@ class Benchmark:
         return None
 
     def _graph(self, source: "JobSource") -> "Graph":
-        from trimaran.graph.capture import capture
+        from trimaran.graph.capture.capture import capture
 
         if source.reference not in self._graphs:
             self._graphs[source.reference] = capture(source.make()).graph

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 from benchmarks.grid.ranks import Entry, time_apart
 
+from trimaran.jobs.resolve import JobSource
+from trimaran.planning.requests import PlanRequest
+from trimaran.planning.results import Planned
 from trimaran.program import lower_evaluation
-from trimaran.runtime.ranks import launch
-from trimaran.session.jobs import JobSource
-from trimaran.session.planning import Planned
-from trimaran.session.request import PlanRequest
+from trimaran.runtime.launch.ranks import launch
 
 
 def entry_of(planned: Planned) -> Entry:

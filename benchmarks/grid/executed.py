@@ -25,8 +25,8 @@ from benchmarks.grid.apart import entry_of, times_apart  # noqa: E402
 from benchmarks.grid.families import FAMILIES, plan_families  # noqa: E402
 from benchmarks.grid.others import others_share, read_spent  # noqa: E402
 
-from trimaran.session.jobs import JobSource  # noqa: E402
-from trimaran.session.request import parse_request  # noqa: E402
+from trimaran.jobs.resolve import JobSource  # noqa: E402
+from trimaran.planning.requests import parse_request  # noqa: E402
 
 JOBS = ("digits-resnet", "digits-branches", "text-lstm", "text-gpt", "wide")
 KINDS = ("one device", "DDP", "placement", "1F1B")

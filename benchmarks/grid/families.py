@@ -3,11 +3,12 @@
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
-from trimaran.errors import InfeasibleError, InputError
+from trimaran.base.errors import InfeasibleError, InputError
+from trimaran.jobs.resolve import JobSource
 from trimaran.planner.pins import Pins
-from trimaran.session.jobs import JobSource
-from trimaran.session.planning import Planned, plan_job
-from trimaran.session.request import PlanRequest
+from trimaran.planning.plan import plan_job
+from trimaran.planning.requests import PlanRequest
+from trimaran.planning.results import Planned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

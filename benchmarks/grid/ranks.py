@@ -7,12 +7,12 @@ from typing import Any
 
 import torch.distributed as dist
 
-from trimaran.graph.capture import capture
+from trimaran.features.training.rank import held_to
+from trimaran.graph.capture.capture import capture
+from trimaran.jobs.resolve import JobSource
 from trimaran.program import Program, Strategy
 from trimaran.runtime.executor import Executor
-from trimaran.runtime.world import World
-from trimaran.session.jobs import JobSource
-from trimaran.session.rank_training import held_to
+from trimaran.runtime.launch.world import World
 
 WARM_UP_STEPS = 4
 LEAST_STEPS = 3

@@ -23,14 +23,15 @@ from benchmarks.grid.apart import entry_of, times_apart  # noqa: E402
 from benchmarks.grid.families import FAMILIES, plan_families  # noqa: E402
 from benchmarks.grid.ranks import Entry, time_strategies  # noqa: E402
 
-from trimaran.costs.noise import Noise  # noqa: E402
+from trimaran.jobs.resolve import JobSource  # noqa: E402
 from trimaran.planner import Candidate  # noqa: E402
+from trimaran.planning.measurement import noise_here  # noqa: E402
+from trimaran.planning.plan import plan_job  # noqa: E402
+from trimaran.planning.requests import PlanRequest, parse_request  # noqa: E402
+from trimaran.planning.results import Planned  # noqa: E402
+from trimaran.pricing.noise import Noise  # noqa: E402
 from trimaran.report import noise_document, noise_line  # noqa: E402
-from trimaran.runtime.ranks import launch  # noqa: E402
-from trimaran.session.calibrated import noise_here  # noqa: E402
-from trimaran.session.jobs import JobSource  # noqa: E402
-from trimaran.session.planning import Planned, plan_job  # noqa: E402
-from trimaran.session.request import PlanRequest, parse_request  # noqa: E402
+from trimaran.runtime.launch.ranks import launch  # noqa: E402
 
 KINDS = tuple(family.name for family in FAMILIES)
 JOBS = ("digits", "digits-resnet", "digits-branches", "text-lstm", "text-gpt", "wide")

@@ -19,12 +19,12 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.environment import RESULTS, describe_environment, environment_line, write_result  # noqa: E402
 
+from trimaran.features.emulation import emulate  # noqa: E402
+from trimaran.jobs.resolve import JobSource  # noqa: E402
 from trimaran.planner.space import bucket_sizes  # noqa: E402
+from trimaran.planning.emulated import Pretended, pretend  # noqa: E402
+from trimaran.planning.requests import parse_link  # noqa: E402
 from trimaran.program import Strategy  # noqa: E402
-from trimaran.session.emulating import emulate  # noqa: E402
-from trimaran.session.jobs import JobSource  # noqa: E402
-from trimaran.session.pretending import Pretended, pretend  # noqa: E402
-from trimaran.session.request import parse_link  # noqa: E402
 
 NAME = "hierarchical"
 

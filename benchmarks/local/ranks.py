@@ -4,13 +4,13 @@ import time
 from dataclasses import dataclass, field
 from itertools import cycle, islice
 
-from trimaran.graph.capture import capture
+from trimaran.base.timeline import Timeline
+from trimaran.graph.capture.capture import capture
+from trimaran.jobs.resolve import JobSource
 from trimaran.program import Program, Strategy
+from trimaran.runtime.data import Share
 from trimaran.runtime.executor import Executor
-from trimaran.runtime.feed import Share
-from trimaran.runtime.world import World
-from trimaran.session.jobs import JobSource
-from trimaran.timeline import Timeline
+from trimaran.runtime.launch.world import World
 
 WARM_UP_STEPS = 20
 BLOCK_STEPS = 10

@@ -22,16 +22,16 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.environment import describe_environment  # noqa: E402
 from benchmarks.local.ranks import StepTimes, run_rank  # noqa: E402
 
-from trimaran.cluster.detect import detect_cluster  # noqa: E402
-from trimaran.costs.transfers import collectives_at_once  # noqa: E402
-from trimaran.graph.capture import capture  # noqa: E402
+from trimaran.graph.capture.capture import capture  # noqa: E402
+from trimaran.jobs.resolve import JobSource  # noqa: E402
+from trimaran.machine.detect import detect_cluster  # noqa: E402
 from trimaran.measure import measure_costs  # noqa: E402
 from trimaran.planner import Candidate, cut, evaluate  # noqa: E402
+from trimaran.planning.measurement import noise_here  # noqa: E402
+from trimaran.pricing.transfers import collectives_at_once  # noqa: E402
 from trimaran.program import Strategy, lower_evaluation  # noqa: E402
 from trimaran.report import Comparison, compare, noise_document, noise_line  # noqa: E402
-from trimaran.runtime.ranks import launch  # noqa: E402
-from trimaran.session.calibrated import noise_here  # noqa: E402
-from trimaran.session.jobs import JobSource  # noqa: E402
+from trimaran.runtime.launch.ranks import launch  # noqa: E402
 
 RESAMPLES = 1000
 NETWORKS = ("cnn", "unet", "lstm", "gpt")

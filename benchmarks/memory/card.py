@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from benchmarks.memory.cases import ORACLE, Arm, Case
 
-from trimaran.runtime.memory.accountant import Accountant
+from trimaran.memory_hooks.accountant import Accountant
 
 RESERVE = 0.04
 """Part of the budget that plans leave alone, as a user would who says "11.5 GiB" for a card of 12."""

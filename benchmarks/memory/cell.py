@@ -26,7 +26,7 @@ from benchmarks.memory.models import Training, build, prepare, set_precision  # 
 from benchmarks.memory.processes import MARK  # noqa: E402
 from benchmarks.memory.traffic import count_traffic  # noqa: E402
 
-from trimaran.errors import InfeasibleError  # noqa: E402
+from trimaran.base.errors import InfeasibleError  # noqa: E402
 
 MOST_SETTLING = 25
 """Further steps until an arm must run as it will."""

@@ -12,18 +12,19 @@ from benchmarks.memory.foreign import Runner
 from benchmarks.memory.models import Training
 
 import trimaran
-from trimaran.costs.memory_costs import MemoryCosts
+from trimaran.features.virtual_memory import VirtualMemory
+from trimaran.features.virtual_memory.device import Device
 from trimaran.graph.trace.calls import Recording
 from trimaran.graph.trace.record import Recorder
 from trimaran.graph.trace.types import StepTrace
-from trimaran.planner.memory import plan_memory
-from trimaran.planner.memory.vdnn import vdnn_all, vdnn_conv
+from trimaran.memory import plan_memory
+from trimaran.memory.vdnn import vdnn_all, vdnn_conv
+from trimaran.memory_hooks.executor import MemoryExecutor
+from trimaran.memory_hooks.residence import MemoryStatistics
+from trimaran.pricing.offload_costs import MemoryCosts
 from trimaran.program.memory import Decision, MemoryPlan
-from trimaran.runtime.memory.executor import MemoryExecutor
-from trimaran.runtime.memory.statistics import MemoryStatistics
-from trimaran.session.virtual.device import Device
-from trimaran.session.virtual_memory import VirtualMemory
-from trimaran.simulator.memory import live_bytes, simulate_memory
+from trimaran.simulator.memory import simulate_memory
+from trimaran.simulator.storage_lifetimes import live_bytes
 
 SETTLE = 5
 """Steps until a plan runs: two are recorded, one is verified, and once it may be planned again."""

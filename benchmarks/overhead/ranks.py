@@ -12,16 +12,15 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
+from trimaran.base.job import Job
 from trimaran.graph.batches import split_batch
-from trimaran.graph.capture import capture
-from trimaran.graph.sample import make_model
-from trimaran.graph.segments import Segment, build_segment
-from trimaran.job import Job
+from trimaran.graph.capture.capture import capture
+from trimaran.graph.capture.segments import Segment, build_segment
+from trimaran.graph.user_model import make_model
+from trimaran.jobs.resolve import JobSource
 from trimaran.program import Program, Strategy
-from trimaran.runtime.event_loops import calm_event_loops
 from trimaran.runtime.executor import Executor
-from trimaran.runtime.world import World
-from trimaran.session.jobs import JobSource
+from trimaran.runtime.launch.world import World, calm_event_loops
 
 WARM_UP_STEPS = 6
 LEAST_STEPS = 4

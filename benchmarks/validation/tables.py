@@ -7,10 +7,11 @@ Two to four minutes on two cores the first time, one afterwards.
 
 from collections.abc import Callable, Mapping, Sequence
 
-from trimaran.report.validation.document import by_family
-from trimaran.report.validation.scores import Score, Scored, by_group, score
-from trimaran.session.validation.types import Anchor
-from trimaran.session.validation.validating import answer_rows, published_rows, scored
+from trimaran_studies.published.rows import published_rows
+from trimaran_studies.validation.measurement import Anchor
+from trimaran_studies.validation.report import by_family
+from trimaran_studies.validation.scores import Score, Scored, by_group, score
+from trimaran_studies.validation.validate import answer_rows, scored
 
 FAMILIES = (
     "single_gpu_time",

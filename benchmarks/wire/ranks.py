@@ -8,11 +8,11 @@ from benchmarks.grid.ranks import Entry, Runner, make_runner, take_turns
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
+from trimaran.base.job import Job
 from trimaran.graph.batches import split_batch
-from trimaran.job import Job
+from trimaran.jobs.resolve import JobSource
+from trimaran.runtime.launch.world import World
 from trimaran.runtime.seeds import seed_generators
-from trimaran.runtime.world import World
-from trimaran.session.jobs import JobSource
 
 
 def time_beside_ddp(world: World, source: JobSource, entries: Sequence[Entry], blocks: int) -> list[list[float]]:

@@ -23,12 +23,13 @@ from benchmarks.environment import describe_environment, environment_line, write
 from benchmarks.grid.ranks import Entry  # noqa: E402
 from benchmarks.wire.ranks import time_beside_ddp  # noqa: E402
 
+from trimaran.jobs.resolve import JobSource  # noqa: E402
 from trimaran.planner.pins import Pins  # noqa: E402
+from trimaran.planning.plan import plan_job  # noqa: E402
+from trimaran.planning.requests import parse_request  # noqa: E402
+from trimaran.planning.results import Planned  # noqa: E402
 from trimaran.program import lower_evaluation  # noqa: E402
-from trimaran.runtime.ranks import launch  # noqa: E402
-from trimaran.session.jobs import JobSource  # noqa: E402
-from trimaran.session.planning import Planned, plan_job  # noqa: E402
-from trimaran.session.request import parse_request  # noqa: E402
+from trimaran.runtime.launch.ranks import launch  # noqa: E402
 
 JOBS = ("digits", "digits-resnet", "text-lstm", "text-gpt", "wide")
 LINKS = ("1Gb/s", "200Mb/s")

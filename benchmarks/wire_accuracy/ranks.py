@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trimaran.graph.capture import capture
-from trimaran.measure.converge.training import Limits, Outcome, train_to_target
+from trimaran.graph.capture.capture import capture
+from trimaran.jobs.resolve import JobSource
+from trimaran.measure.convergence.runs import Limits, Outcome, train_to_target
 from trimaran.program import lower, lower_evaluation
-from trimaran.program.compression import parse_compression
-from trimaran.program.types import Strategy
+from trimaran.program.gradients import parse_compression
+from trimaran.program.strategy import Strategy
 from trimaran.runtime.executor import Executor
-from trimaran.runtime.world import World
-from trimaran.session.jobs import JobSource
+from trimaran.runtime.launch.world import World
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

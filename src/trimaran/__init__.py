@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from trimaran.errors import (
+from trimaran.base.errors import (
     CorruptDataError,
     EnvironmentProblem,
     ExecutionError,
@@ -11,12 +11,12 @@ from trimaran.errors import (
     SolverError,
     TrimaranError,
 )
-from trimaran.job import Job
+from trimaran.base.job import Job
 
 if TYPE_CHECKING:
-    from trimaran.session.observing import observe
-    from trimaran.session.session import Session, init
-    from trimaran.session.virtual_memory import virtual_memory
+    from trimaran.features.diagnose.observe import observe
+    from trimaran.features.training.session import Session, init
+    from trimaran.features.virtual_memory import virtual_memory
 
 __version__ = "0.1.0"
 
@@ -37,10 +37,10 @@ __all__ = [
 ]
 
 _IMPORTED_WHEN_USED = {
-    "Session": "trimaran.session.session",
-    "init": "trimaran.session.session",
-    "observe": "trimaran.session.observing",
-    "virtual_memory": "trimaran.session.virtual_memory",
+    "Session": "trimaran.features.training.session",
+    "init": "trimaran.features.training.session",
+    "observe": "trimaran.features.diagnose.observe",
+    "virtual_memory": "trimaran.features.virtual_memory",
 }
 
 

@@ -9,7 +9,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from torch.utils.data import Dataset, IterableDataset, WeightedRandomSampler
+from torch.utils.data import Dataset, IterableDataset, WeightedRandomSampler, default_collate
 
 from trimaran import Job
 
@@ -803,20 +803,53 @@ def stateful_loss() -> Job:
     return job(loss=Center())
 
 
+class Spread(nn.Module):
+    """A forward that fails on fewer samples, or on more."""
+
+    def __init__(self, least: int, most: int = 1000) -> None:
+        super().__init__()
+        self.net, self.least, self.most = chain(), least, most
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.least <= len(x) <= self.most:
+            raise ValueError(f"a spread needs {self.least} samples and takes {self.most}")
+        return self.net(x)
+
+
 def needs_two() -> Job:
-    """A forward that fails on one sample, and a batch of which a rank has one."""
+    """A batch of which a rank has one sample."""
+    return job(model=lambda: Spread(2), global_batch_size=2)
 
-    class Spread(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = chain()
 
-        def forward(self, x: Tensor) -> Tensor:
-            if len(x) < 2:
-                raise ValueError("a spread needs two samples")
-            return self.net(x)
+def needs_two_of_eight() -> Job:
+    return job(model=lambda: Spread(2))
 
-    return job(model=Spread, global_batch_size=2)
+
+def needs_eight() -> Job:
+    """More than a look begins with; its parts cannot be looked at."""
+    return job(model=lambda: Spread(8), global_batch_size=16)
+
+
+def takes_six() -> Job:
+    """Parts work where the whole batch does not."""
+    return job(model=lambda: Spread(1, 6))
+
+
+def loss_needs_four() -> Job:
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        if len(output) < 4:
+            raise ValueError("a loss of four samples")
+        return F.cross_entropy(output, target)
+
+    return job(loss=loss, global_batch_size=16)
+
+
+def collates_two() -> Job:
+    def collate(samples: Sequence[Any]) -> Any:
+        _, _ = samples[:2]
+        return default_collate(samples)
+
+    return job(collate=collate)
 
 
 def cancelling() -> Job:

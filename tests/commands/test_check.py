@@ -9,10 +9,10 @@ import pytest
 from tests.commands import planted_jobs
 from tests.commands.running import trimaran
 
-from trimaran.graph.capture import capture_and_look
+from trimaran.features.check import check_job
+from trimaran.graph.capture.capture import capture_and_look
+from trimaran.jobs.resolve import JobSource
 from trimaran.program.exactness import KINDS
-from trimaran.session.checking import check_job
-from trimaran.session.jobs import JobSource
 
 PLANTED = Path(planted_jobs.__file__)
 
@@ -61,7 +61,10 @@ SEEN: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     "two_views": ((*DIVIDED, "pipeline"), ("gather them in the loss",)),
     "centred": ((*DIVIDED, "pipeline"), ("not made of the losses of its parts",)),
     "reentrant": (CUT, ("checkpoints activations with use_reentrant=True",)),
-    "needs_two": ((*DIVIDED, "pipeline"), ("fails on 1 of 2 samples: ValueError: a spread needs two samples",)),
+    "needs_two": (
+        (*DIVIDED, "pipeline"),
+        ("the job fails on parts of 1 of a global batch of 2: ValueError: a spread needs 2 samples",),
+    ),
     # Batches
     "padded_without_mask": ((*DIVIDED, *CUT), ("pad to one length in Job.collate",)),
     "strings": (CUT, ("hold str, NoneType",)),
@@ -152,5 +155,6 @@ def test_programs_read_the_same(tmp_path: Path) -> None:
     verdicts = {one["kind"]: one for one in found["kinds"]}
     assert verdicts["one device"]["exact"]
     assert not verdicts["data parallel"]["exact"]
-    assert not verdicts["data parallel"]["known"]
-    assert "a spread needs two samples" in found["evidence"]["part_failed"]
+    assert verdicts["data parallel"]["known"]
+    assert "a spread needs 2 samples" in verdicts["data parallel"]["reason"]
+    assert "a spread needs 2 samples" in found["evidence"]["part_failed"]

@@ -58,9 +58,9 @@ def test_an_imported_node_is_kept_and_drawn_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("dgx1-v10",), 'unknown machine "dgx1-v10"; did you mean "dgx1-v100"?'),
-        (("bad.toml",), 'bad.toml: devices[0].memory: expected a size such as "16 GiB", got "16"'),
-        (("--import", "bad.txt", "--device", "v100"), "bad.txt: line 2, column GPU1: expected NV#"),
+        (("dgx1-v10",), '"dgx1-v100"'),
+        (("bad.toml",), "bad.toml: devices[0].memory"),
+        (("--import", "bad.txt", "--device", "v100"), "bad.txt: line 2, column GPU1"),
     ],
 )
 def test_mistakes_end_with_their_place_and_code_2(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:

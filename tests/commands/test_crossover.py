@@ -46,12 +46,12 @@ def test_without_a_curve_it_says_what_would_be_needed(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--curve", "resnet50"), "is not of the job lenet"),
-        (("--curve", "no-such-curve"), "no curve of the catalog and no file"),
-        (("--widths", "32"), "workers of 32 devices need a multiple of 32 devices, got 8, 16"),
-        (("--widths", "1"), "two devices or more"),
-        (("--local-batch", "0"), "at least one sample"),
-        (("--devices", "many"), "expected devices such as"),
+        (("--curve", "resnet50"), "lenet"),
+        (("--curve", "no-such-curve"), "no-such-curve"),
+        (("--widths", "32"), "got 8, 16"),
+        (("--widths", "1"), "two devices"),
+        (("--local-batch", "0"), "one sample"),
+        (("--devices", "many"), "many"),
         (("--cluster", "dgx1-v100:1"), 'ask for "dgx1-v100:2"'),
     ],
 )

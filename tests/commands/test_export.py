@@ -27,4 +27,4 @@ def test_a_plan_is_exported(tmp_path: Path) -> None:
 
     done = trimaran("export", plan, "--to", "nemo", cwd=tmp_path)
     assert done.returncode == 2
-    assert "torchtitan, megatron, accelerate" in done.stderr
+    assert "torchtitan" in done.stderr

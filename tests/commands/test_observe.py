@@ -75,9 +75,9 @@ def test_the_page_fits_80_columns_and_says_what_was_not_seen(tmp_path: Path) -> 
     ("command", "code", "said"),
     [
         ([], 2, "nothing to run"),
-        (["absent-command"], 2, "no such command: absent-command"),
-        ([sys.executable, "-c", "print(1)"], 1, "no process imported torch"),
-        ([sys.executable, "-c", "import torch"], 1, "no optimizer of torch.optim took a step"),
+        (["absent-command"], 2, "absent-command"),
+        ([sys.executable, "-c", "print(1)"], 1, "imported torch"),
+        ([sys.executable, "-c", "import torch"], 1, "torch.optim"),
         ([sys.executable, "-c", "raise SystemExit(7)"], 5, "exit code 7"),
     ],
 )
@@ -162,7 +162,7 @@ def test_later_models_and_optimizers_are_observed_and_closures_are_no_update(tmp
 def test_looking_torch_up_does_not_end_the_watch(tmp_path: Path) -> None:
     looks = "import importlib.util as u; u.find_spec('torch'); import torch"
     done = trimaran("observe", "--", sys.executable, "-c", looks, cwd=tmp_path)
-    assert "no optimizer of torch.optim took a step" in done.stderr
+    assert "torch.optim" in done.stderr
 
 
 def test_a_sitecustomize_that_stands_behind_ours_still_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

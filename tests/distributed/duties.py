@@ -11,11 +11,12 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from tests import builders
 
-from trimaran.costs.tables import Curve, CurveKey
-from trimaran.errors import InputError
-from trimaran.measure.links import measure_curves
-from trimaran.runtime.world import World, join_world
+from trimaran.base.errors import InputError
+from trimaran.measure.calibration.links import measure_curves
+from trimaran.pricing.tables import Curve
+from trimaran.runtime.launch.world import World, join_world
 
 LISTENING = "0A"
 
@@ -49,7 +50,7 @@ def count(world: World, numbers: int) -> None:
 
 def refuse(world: World, refusing: int) -> None:
     if world.rank == refusing:
-        raise InputError("this will not do", value=7)
+        raise InputError("this will not do", code="test.refused", value=7)
     dist.barrier()
 
 
@@ -201,6 +202,6 @@ def _address(text: str) -> str:
 def all_reduce_curve(world: World) -> tuple[Curve, float]:
     """What an all-reduce of two ranks takes by size, and what it takes to find that out [s]."""
     started_s = time.perf_counter()
-    key = CurveKey("AR", 2)
+    key = builders.curve_key("AR", 2)
     curve = measure_curves(world, [key], sizes=(16, 16 << 10, 128 << 10, 1 << 20, 4 << 20))[key]
     return curve, time.perf_counter() - started_s

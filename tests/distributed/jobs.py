@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import Dataset, TensorDataset, get_worker_info
 
-from trimaran.job import Job
+from trimaran.base.job import Job
 from trimaran.runtime.seeds import seeded
 
 

@@ -9,9 +9,9 @@ from tests.distributed.training import Run, open_executor
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trimaran.graph.capture import capture
-from trimaran.program.types import Strategy
-from trimaran.runtime.world import World
+from trimaran.graph.capture.capture import capture
+from trimaran.program.strategy import Strategy
+from trimaran.runtime.launch.world import World
 
 
 class Watching(TorchDispatchMode):

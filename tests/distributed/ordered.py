@@ -15,7 +15,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from trimaran.job import Job
+from trimaran.base.job import Job
 
 ROWS = 29
 BATCH = 8

@@ -5,18 +5,18 @@ import sys
 from pathlib import Path
 
 import torch
+from tests import builders
 from tests.distributed.jobs import make_job
 from tests.distributed.training import Run, open_executor
 
-from trimaran.graph.capture import capture
-from trimaran.program.types import Strategy
-from trimaran.runtime.world import join_world, leave_world
+from trimaran.graph.capture.capture import capture
+from trimaran.runtime.launch.world import join_world, leave_world
 
 
 def main(job: str, stages: int, steps: int, folder: str) -> None:
     torch.set_num_threads(1)
     world = join_world(device="cpu")
-    strategy = Strategy(dp=world.size // stages, pp=stages, microbatches=2, schedule="1f1b")
+    strategy = builders.strategy(dp=world.size // stages, pp=stages, microbatches=2, schedule="1f1b")
     executor = open_executor(world, Run(job=job, strategy=strategy, steps=steps), capture(make_job(job)))
     feed = executor.feed()
     losses: list[float] = []

@@ -14,9 +14,9 @@ from typing import Any
 
 from tests.distributed.duties import finish, hang
 
-from trimaran.runtime import ranks as starting
-from trimaran.runtime.ranks import launch
-from trimaran.session.request import parse_link
+from trimaran.planning.requests import parse_link
+from trimaran.runtime.launch import ranks as starting
+from trimaran.runtime.launch.ranks import launch
 
 
 def show(rank: int, event: Mapping[str, Any]) -> None:

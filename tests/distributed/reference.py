@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torch.utils.data import default_collate
 
-from trimaran.job import Job
-from trimaran.runtime.feed import sample_order
+from trimaran.base.job import Job
+from trimaran.runtime.data import sample_order
 
 
 @dataclass(slots=True, kw_only=True)

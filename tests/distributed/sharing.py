@@ -15,19 +15,20 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import TensorDataset
 
-from trimaran.graph.capture import Capture, capture
+from trimaran.base.job import Job
+from trimaran.graph.capture.capture import Capture, capture
 from trimaran.graph.types import Graph
-from trimaran.job import Job
 from trimaran.networks.alexnet import AlexNet
 from trimaran.networks.bert import BertForQuestions
-from trimaran.networks.gpt2 import Gpt2
+from trimaran.networks.gpt import Gpt2
 from trimaran.networks.llama import Llama
-from trimaran.networks.transformer_sizes import TransformerSize
-from trimaran.program.lower import lower, lower_evaluation
-from trimaran.program.shards import chosen_regions, find_classifier_shards, find_shards
-from trimaran.program.types import COLLECTIVES, Kind, Strategy
+from trimaran.networks.sizes import TransformerSize
+from trimaran.program.lowering.lower import lower, lower_evaluation
+from trimaran.program.lowering.tensor_parallel import chosen_regions, find_classifier_shards, find_shards
+from trimaran.program.strategy import Strategy
+from trimaran.program.types import COLLECTIVES, Kind
 from trimaran.runtime.executor import Executor
-from trimaran.runtime.world import World
+from trimaran.runtime.launch.world import World
 
 SMALL = TransformerSize(width=16, layers=2, heads=4, dense=32, vocabulary=21, positions=8, kv_heads=2)
 STEPS = 3

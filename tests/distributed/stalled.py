@@ -6,15 +6,16 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from tests import builders
 from torch import nn
 from torch.utils.data import Dataset, default_collate
 
-from trimaran.job import Job
+from trimaran.base.job import Job
+from trimaran.features.diagnose.stalls import run_job
 from trimaran.measure.stalls.rank import RankRun
 from trimaran.program import Program, Strategy
-from trimaran.program.feeding import Feeding
-from trimaran.runtime.world import World
-from trimaran.session.stalls.profile import run_job
+from trimaran.program.strategy import Feeding
+from trimaran.runtime.launch.world import World
 
 BATCH = 16
 SAMPLE_S = 0.005
@@ -125,7 +126,7 @@ def measure(
     """Run jobs one after the other, each with a number of workers."""
     found = []
     for name, workers in names:
-        strategy = Strategy(dp=world.size, feeding=Feeding(workers=workers))
+        strategy = builders.strategy(dp=world.size, feeding=Feeding(workers=workers))
         made: Job = globals()[name]()
         sampled = name in SAMPLED
         found.append(

@@ -5,12 +5,12 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
-from trimaran.costs.replicate import Remedies
-from trimaran.graph.sample import make_model
-from trimaran.job import Job
-from trimaran.runtime.feed import sample_order
-from trimaran.runtime.world import World
-from trimaran.session.reproduce_feeding_star import Star
+from trimaran.base.job import Job
+from trimaran.graph.user_model import make_model
+from trimaran.runtime.data import sample_order
+from trimaran.runtime.launch.world import World
+from trimaran_studies.reproduce.input_pipeline_rank import Star
+from trimaran_studies.reproduce.torch_data_parallel import Remedies
 
 BATCH, FEATURES = 8, 6
 

@@ -9,17 +9,16 @@ import time
 from pathlib import Path
 
 import pytest
+from tests import builders
 from tests.commands.running import trimaran
 
-from trimaran.measure.calibration import Calibration
-from trimaran.measure.calibration_files import read_calibration
+from trimaran.features.calibration import CalibrationRequest, calibrate
+from trimaran.jobs.resolve import JobSource
+from trimaran.measure.calibration.results import Calibration, read_calibration
 from trimaran.measure.wanted import wanted_curves
-from trimaran.session.calibrating import CalibrationRequest, calibrate
-from trimaran.session.jobs import JobSource
-from trimaran.session.planning import plan_job
-from trimaran.session.request import PlanRequest
+from trimaran.planning.plan import plan_job
 
-pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("_forked")]
+pytestmark = pytest.mark.usefixtures("_forked")
 
 JOBS = Path(__file__).parents[1] / "commands" / "faulty_jobs.py"
 SOURCE = JobSource(reference=f"{JOBS}:good")
@@ -48,6 +47,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Calibration, Path
     return calibration, folder / "machine.json"
 
 
+@pytest.mark.alone
 def test_everything_has_a_figure_within_its_interval(written: tuple[Calibration, Path]) -> None:
     calibration, path = written
     assert read_calibration(path) == calibration
@@ -63,11 +63,12 @@ def test_everything_has_a_figure_within_its_interval(written: tuple[Calibration,
     assert all(-1 < noise.low < 0 < noise.high for noise in calibration.noise)
 
 
+@pytest.mark.alone
 def test_a_plan_by_the_file_measures_nothing(written: tuple[Calibration, Path]) -> None:
     """Though the cache is empty; and the run that the plan is for is compared with the noise of the file."""
     calibration, path = written
     watcher = Watcher()
-    planned = plan_job(SOURCE, PlanRequest(devices=2, calibration=path), progress=watcher)
+    planned = plan_job(SOURCE, builders.plan_request(devices=2, calibration=path), progress=watcher)
     assert "searching" in watcher.heard
     assert "starting processes" not in watcher.heard
     assert planned.noise == calibration.noise[planned.plan.strategy.devices - 1]
@@ -75,6 +76,7 @@ def test_a_plan_by_the_file_measures_nothing(written: tuple[Calibration, Path]) 
     assert tuple(one for one in planned.warnings if not one.startswith("loading in ")) == planned.graph.notes
 
 
+@pytest.mark.alone
 def test_a_run_says_its_noise(written: tuple[Calibration, Path], tmp_path: Path) -> None:
     calibration, path = written
     arguments = ("train", f"{JOBS}:good", "--devices", "2", "--calibration", str(path), "--json")

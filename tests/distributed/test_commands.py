@@ -5,16 +5,15 @@ from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
+from tests import builders
 from tests.commands.running import new_trimaran, trimaran
 
-from trimaran.networks.lenet import LeNet
-from trimaran.planner.pins import Pins
+from trimaran.features.training.train import train_planned
+from trimaran.jobs.resolve import JobSource
+from trimaran.networks.small_images import LeNet
+from trimaran.planning.plan import plan_job
 from trimaran.program import parse_program, read_plan
 from trimaran.report import read_timeline
-from trimaran.session.jobs import JobSource
-from trimaran.session.planning import plan_job
-from trimaran.session.request import PlanRequest
-from trimaran.session.training import train_planned
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +30,7 @@ def planned(folder: Path) -> dict[str, object]:
 
 @pytest.fixture(scope="module")
 def trained(folder: Path, planned: dict[str, object]) -> dict[str, object]:
-    arguments = ("train", "digits", "--plan", "plan.json", "--epochs", "3", "--json")
-    done = new_trimaran(*arguments, cwd=folder)
+    done = trimaran("train", "digits", "--plan", "plan.json", "--epochs", "3", "--json", cwd=folder)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -65,12 +63,12 @@ def test_the_same_costs_give_the_same_plan_byte_for_byte(
     planned: dict,  # type: ignore[type-arg]
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Also where Python orders its sets in another way."""
-    for seed in ("1", "2"):
-        monkeypatch.setenv("PYTHONHASHSEED", seed)
-        done = new_trimaran("plan", "digits", "--devices", "2", "--output", f"again{seed}.json", cwd=folder)
+    """Also where Python orders its sets in another way: each of the three interpreters has another seed."""
+    monkeypatch.setenv("PYTHONHASHSEED", "1")
+    for name, command in (("seeded", new_trimaran), ("forked", trimaran)):
+        done = command("plan", "digits", "--devices", "2", "--output", f"{name}.json", cwd=folder)
         assert done.returncode == 0, done.stderr
-        assert (folder / f"again{seed}.json").read_bytes() == (folder / "plan.json").read_bytes()
+        assert (folder / f"{name}.json").read_bytes() == (folder / "plan.json").read_bytes()
 
 
 def test_a_plan_can_be_simulated(folder: Path, planned: dict) -> None:  # type: ignore[type-arg]
@@ -117,9 +115,10 @@ def test_a_model_that_cannot_be_exported_is_trained_and_the_reason_is_said(folde
     assert "the way that the forward takes depends on values of the batch" in text
 
 
+@pytest.mark.usefixtures("_forked")
 def test_a_run_says_which_samples_it_left_out(tmp_path: Path) -> None:
     jobs = Path(__file__).parents[1] / "commands" / "faulty_jobs.py"
-    request = PlanRequest(devices=2, pins=Pins(dp=2))
+    request = builders.plan_request(devices=2, pins=builders.pins(dp=2))
     trained = train_planned(plan_job(JobSource(reference=f"{jobs}:one_sample_left"), request), parent=tmp_path)
     note = "the last 1 samples of each epoch are left out: they are fewer than the 2 replicas"
     assert trained.notes == (note,)

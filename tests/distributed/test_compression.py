@@ -6,18 +6,20 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests import builders
 from tests.distributed.jobs import make_job
 from tests.distributed.test_equal_losses import BUCKET
 from tests.distributed.training import Run, captured, open_executor, take_steps
 from tests.forks.client import launch
+from tests.raising import raises
 
-from trimaran.errors import InputError
-from trimaran.program.compression import Compression, parse_compression
-from trimaran.program.types import Kind, Strategy
-from trimaran.runtime.compression import wire_bytes
-from trimaran.runtime.gradient_noise import check_observable
-from trimaran.runtime.world import World
-from trimaran.timeline import COMMUNICATION, WAIT, Timeline
+from trimaran.base.timeline import COMMUNICATION, WAIT, Timeline
+from trimaran.program.gradients import Compression, parse_compression
+from trimaran.program.strategy import Strategy
+from trimaran.program.types import Kind
+from trimaran.runtime.communication.compression import wire_bytes
+from trimaran.runtime.launch.world import World
+from trimaran.runtime.step.gradient_noise import check_observable
 
 METHODS = ("bf16", "fp16", "powersgd:1", "powersgd:4")
 STEPS = 6
@@ -55,7 +57,7 @@ def compressed(strategy: Strategy, method: str) -> Strategy:
     return replace(strategy, compression=parse_compression(method))
 
 
-REPLICAS = Strategy(dp=2, bucket_bytes=BUCKET)
+REPLICAS = builders.strategy(dp=2, bucket_bytes=BUCKET)
 TWO_RANKS = [
     *(Run(job="cnn", strategy=compressed(REPLICAS, method), steps=STEPS) for method in METHODS),
     # Microbatches and a smaller last batch; clipping, in more buckets than the program has; (sum, weight) as a loss;
@@ -66,7 +68,7 @@ TWO_RANKS = [
     Run(job="lstm_unused", strategy=compressed(REPLICAS, "powersgd:2"), steps=STEPS),
     Run(job="half_frozen", strategy=compressed(REPLICAS, "bf16"), steps=STEPS),
 ]
-PIPELINE = Strategy(dp=2, pp=2, schedule="1f1b", microbatches=4, bucket_bytes=BUCKET)
+PIPELINE = builders.strategy(dp=2, pp=2, schedule="1f1b", microbatches=4, bucket_bytes=BUCKET)
 FOUR_RANKS = [
     *(Run(job="gpt", strategy=compressed(PIPELINE, method), steps=STEPS) for method in METHODS),
     *(Run(job="cnn", strategy=compressed(replace(REPLICAS, dp=4), method), steps=STEPS) for method in METHODS),
@@ -106,10 +108,10 @@ def trained_alike(one: Outcome, other: Outcome, run: Run) -> bool:
 
 
 LINEAR = [
-    Run(job="one_gradient", strategy=compressed(Strategy(dp=2), "bf16"), steps=32),
-    Run(job="one_gradient", strategy=compressed(Strategy(dp=2), "fp16"), steps=32),
-    Run(job="one_gradient", strategy=compressed(Strategy(dp=2, bucket_bytes=64), "powersgd:1"), steps=3),
-    Run(job="eight_gradients", strategy=compressed(Strategy(dp=2, bucket_bytes=64), "powersgd:4"), steps=32),
+    Run(job="one_gradient", strategy=compressed(builders.strategy(dp=2), "bf16"), steps=32),
+    Run(job="one_gradient", strategy=compressed(builders.strategy(dp=2), "fp16"), steps=32),
+    Run(job="one_gradient", strategy=compressed(builders.strategy(dp=2, bucket_bytes=64), "powersgd:1"), steps=3),
+    Run(job="eight_gradients", strategy=compressed(builders.strategy(dp=2, bucket_bytes=64), "powersgd:4"), steps=32),
 ]
 
 
@@ -184,5 +186,5 @@ def is_bucket(name: str) -> bool:
 
 def test_gradient_noise_is_refused_where_gradients_come_in_parts() -> None:
     check_observable(compressed(REPLICAS, "bf16"), None)
-    with pytest.raises(InputError, match="PowerSGD puts parts of a gradient off"):
+    with raises("gradient-noise.strategy-unsupported", match="PowerSGD"):
         check_observable(compressed(REPLICAS, "powersgd:1"), None)

@@ -4,17 +4,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests import builders
 from tests.forks.client import launch
 from tests.graphs import boundaries, chain
+from tests.raising import raises
 
-from trimaran.costs.types import Cost, ProgramCosts, Transfer
-from trimaran.errors import InputError
+from trimaran.base.timeline import COMMUNICATION, COMPUTE, Timeline
+from trimaran.pricing.types import Cost, ProgramCosts, Transfer
 from trimaran.program import Instruction, Kind, Mark, Program, Strategy, lower
-from trimaran.runtime.emulation.emulator import emulate_on_rank
+from trimaran.runtime.emulation import emulate_on_rank
 from trimaran.simulator import simulate
-from trimaran.timeline import COMMUNICATION, COMPUTE, Timeline
-
-pytestmark = pytest.mark.alone
 
 STEP_S = 0.02
 STEPS = 4
@@ -47,11 +46,12 @@ def least_disturbed_step(timeline: Timeline) -> float:
     )
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     "strategy",
     [
-        Strategy(pp=4, boundaries=boundaries(4), schedule="1f1b", microbatches=4),
-        Strategy(dp=2, pp=2, boundaries=boundaries(2), schedule="gpipe", microbatches=4),
+        builders.strategy(pp=4, boundaries=boundaries(4), schedule="1f1b", microbatches=4),
+        builders.strategy(dp=2, pp=2, boundaries=boundaries(2), schedule="gpipe", microbatches=4),
     ],
     ids=lambda strategy: strategy.name,
 )
@@ -66,6 +66,7 @@ def test_four_ranks_on_few_cores_take_as_long_as_simulated(strategy: Strategy, t
     }
 
 
+@pytest.mark.alone
 def test_a_pause_stands_still_at_a_mark_that_waits(tmp_path: Path) -> None:
     """Rank 1 comes to its mark 20 ms later, and rank 0 cannot pass its own before."""
 
@@ -102,6 +103,6 @@ def test_a_pause_stands_still_at_a_mark_that_waits(tmp_path: Path) -> None:
 
 
 def test_a_program_of_another_size_is_refused(tmp_path: Path) -> None:
-    program = lower(chain(4), Strategy(dp=2), batch=4)
-    with pytest.raises(InputError, match="for 2 ranks"):
+    program = lower(chain(4), builders.strategy(dp=2), batch=4)
+    with raises("emulation.wrong-world-size", program=2):
         launch(emulate_on_rank, (program, costs_of(program), 1), ranks=1, log_dir=tmp_path, device="cpu")

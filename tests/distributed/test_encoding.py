@@ -3,14 +3,14 @@
 from pathlib import Path
 
 import pytest
+from tests import builders
 from tests.forks.client import launch
 
-from trimaran.costs.tables import Curve, CurveKey
-from trimaran.costs.wire import coding_keys, reduce_key
-from trimaran.measure.encoding import measure_encoding
-from trimaran.measure.links import measure_curves
-from trimaran.program.compression import Compression
-from trimaran.runtime.world import World
+from trimaran.measure.calibration.links import measure_curves, measure_encoding
+from trimaran.pricing.gradient_compression import coding_keys, reduce_key
+from trimaran.pricing.tables import Curve, CurveKey
+from trimaran.program.gradients import Compression
+from trimaran.runtime.launch.world import World
 
 METHODS = (Compression(method="bf16"), Compression(method="powersgd", rank=2))
 SIZES = (4 * 1024, 4 * 1024 * 1024)
@@ -26,7 +26,7 @@ def test_encoding_decoding_and_sums_of_16_bits_are_measured_alike_on_all_ranks(t
     """A thousand times the bytes take longer, whatever the noise."""
     first, second = launch(_measure, (), ranks=2, log_dir=tmp_path, device="cpu", timeout_s=60)
     assert first == second
-    assert set(first) == {CurveKey("AR bf16", 2), *(key for method in METHODS for key in coding_keys(method))}
+    assert set(first) == {builders.curve_key("AR bf16", 2), *(key for method in METHODS for key in coding_keys(method))}
     for curve in first.values():
         assert [size for size, _ in curve] == list(SIZES)
         assert all(0.0 < cost.low <= cost.seconds <= cost.high for _, cost in curve)

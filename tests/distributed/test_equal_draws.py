@@ -4,23 +4,22 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests import builders
 from tests.distributed import sharing
 from tests.distributed.sharing import STEPS, Case, share_all
 from tests.field.entry import Entry
 from tests.field.reference import train_plainly
 from tests.forks.client import launch
 
-from trimaran.program.types import Strategy
-
 ON_TWO = [
-    Case(job="drawing", strategy=Strategy(tp=2)),
-    Case(job="drawing", strategy=Strategy(tp=2, microbatches=2)),
-    Case(job="drawn_gpt", strategy=Strategy(tp=2)),
-    Case(job="drawn_gpt", strategy=Strategy(tp=2), sequence=True),
-    Case(job="attending", strategy=Strategy(tp=2)),
-    Case(job="drawn_alexnet", strategy=Strategy(dp=2, microbatches=2)),
+    Case(job="drawing", strategy=builders.strategy(tp=2)),
+    Case(job="drawing", strategy=builders.strategy(tp=2, microbatches=2)),
+    Case(job="drawn_gpt", strategy=builders.strategy(tp=2)),
+    Case(job="drawn_gpt", strategy=builders.strategy(tp=2), sequence=True),
+    Case(job="attending", strategy=builders.strategy(tp=2)),
+    Case(job="drawn_alexnet", strategy=builders.strategy(dp=2, microbatches=2)),
 ]
-ON_FOUR = [Case(job="drawn_gpt", strategy=Strategy(dp=2, tp=2), sequence=True)]
+ON_FOUR = [Case(job="drawn_gpt", strategy=builders.strategy(dp=2, tp=2), sequence=True)]
 
 
 @pytest.mark.timeout(180)

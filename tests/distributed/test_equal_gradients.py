@@ -10,26 +10,26 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests import zoo
+from tests import builders, zoo
 from tests.distributed.jobs import with_gradients
 from tests.distributed.reference import add_gradients
 from tests.distributed.training import Run, train_all
 from tests.forks.client import launch
 from torch import nn
 
-from trimaran.program.types import Strategy
-from trimaran.runtime.feed import sample_order
+from trimaran.program.strategy import Strategy
+from trimaran.runtime.data import sample_order
 
 ORDERS = 8
 MARGIN = 1.5
 # With the seed of the placement where the network is dealt out at random.
 STRATEGIES = (
-    (Strategy(dp=2, bucket_bytes=8192), None),
-    (Strategy(pp=2, schedule="gpipe", microbatches=4), None),
-    (Strategy(pp=2, schedule="1f1b", microbatches=4), None),
-    (Strategy(pp=2, schedule="zero-bubble", microbatches=4), None),
-    (Strategy(pp=2, schedule="interleaved", chunks=2, microbatches=4), None),
-    (Strategy(pp=2), 3),
+    (builders.strategy(dp=2, bucket_bytes=8192), None),
+    (builders.strategy(pp=2, schedule="gpipe", microbatches=4), None),
+    (builders.strategy(pp=2, schedule="1f1b", microbatches=4), None),
+    (builders.strategy(pp=2, schedule="zero-bubble", microbatches=4), None),
+    (builders.strategy(pp=2, schedule="interleaved", chunks=2, microbatches=4), None),
+    (builders.strategy(pp=2), 3),
 )
 
 

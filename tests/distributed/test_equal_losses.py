@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from tests import builders
 from tests.distributed.jobs import make_job
 from tests.distributed.reference import Reference, evaluate_plainly, train_plainly
 from tests.distributed.training import Outcome, Run, train_all
 from tests.forks.client import launch
 
-from trimaran.program.types import Strategy
+from trimaran.program.strategy import Strategy
 
 STEPS = 50
 LOSS = 1e-10
@@ -25,14 +26,14 @@ JOBS = ("cnn_fp64", "unet_fp64", "lstm_fp64", "gpt_fp64")
 BUCKET = 8192
 PIPELINES = [(schedule, microbatches) for schedule in ("gpipe", "1f1b") for microbatches in (4, 8)]
 TWO_RANKS = [
-    Strategy(dp=2, bucket_bytes=BUCKET),
-    Strategy(dp=2, microbatches=2, bucket_bytes=BUCKET),
-    *(Strategy(pp=2, schedule=schedule, microbatches=count) for schedule, count in PIPELINES),  # type: ignore[arg-type]
+    builders.strategy(dp=2, bucket_bytes=BUCKET),
+    builders.strategy(dp=2, microbatches=2, bucket_bytes=BUCKET),
+    *(builders.strategy(pp=2, schedule=schedule, microbatches=count) for schedule, count in PIPELINES),  # type: ignore[arg-type]
 ]
 FOUR_RANKS = [
-    *(Strategy(pp=4, schedule=schedule, microbatches=count) for schedule, count in PIPELINES),  # type: ignore[arg-type]
-    Strategy(dp=2, pp=2, schedule="gpipe", microbatches=4, bucket_bytes=BUCKET),
-    Strategy(dp=2, pp=2, schedule="1f1b", microbatches=4, bucket_bytes=BUCKET),
+    *(builders.strategy(pp=4, schedule=schedule, microbatches=count) for schedule, count in PIPELINES),  # type: ignore[arg-type]
+    builders.strategy(dp=2, pp=2, schedule="gpipe", microbatches=4, bucket_bytes=BUCKET),
+    builders.strategy(dp=2, pp=2, schedule="1f1b", microbatches=4, bucket_bytes=BUCKET),
 ]
 
 

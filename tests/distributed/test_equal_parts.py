@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from tests import builders
 from tests.distributed.test_equal_losses import BUCKET, compare
 from tests.distributed.training import Run, train_all
 from tests.forks.client import launch
 
-from trimaran.program.types import Strategy
+from trimaran.program.strategy import Strategy
 
 STEPS = 3
 # Weights shared by parts (gpt), long skips (unet), running statistics and branches (cnn), tuples (lstm), late data.
@@ -27,26 +28,30 @@ def runs(job: str, *chosen: tuple[Strategy, int | None, tuple[float, ...]]) -> l
 def on_two_ranks(job: str, seed: int) -> list[Run]:
     return runs(
         job,
-        (Strategy(pp=2), seed, ()),
-        (Strategy(pp=2, microbatches=4), seed + 1, ()),
-        (Strategy(pp=2, schedule="interleaved", chunks=2, microbatches=4), None, ()),
-        (Strategy(pp=2, schedule="zero-bubble", microbatches=4), None, (0.3,)),
-        (Strategy(pp=2, schedule="1f1b", microbatches=4), None, (0.8,)),
-        (Strategy(pp=2, schedule="gpipe", microbatches=4), None, (0.8,)),
+        (builders.strategy(pp=2), seed, ()),
+        (builders.strategy(pp=2, microbatches=4), seed + 1, ()),
+        (builders.strategy(pp=2, schedule="interleaved", chunks=2, microbatches=4), None, ()),
+        (builders.strategy(pp=2, schedule="zero-bubble", microbatches=4), None, (0.3,)),
+        (builders.strategy(pp=2, schedule="1f1b", microbatches=4), None, (0.8,)),
+        (builders.strategy(pp=2, schedule="gpipe", microbatches=4), None, (0.8,)),
     )
 
 
 def on_four_ranks(job: str, seed: int) -> list[Run]:
     chosen = runs(
         job,
-        (Strategy(pp=4), seed, ()),
-        (Strategy(pp=4, schedule="zero-bubble", microbatches=4), None, (0.1, 0.3, 0.8)),
-        (Strategy(dp=2, pp=2, microbatches=2, bucket_bytes=BUCKET), seed + 1, ()),
-        (Strategy(dp=2, pp=2, schedule="interleaved", chunks=2, microbatches=2, bucket_bytes=BUCKET), None, ()),
-        (Strategy(dp=2, pp=2, schedule="zero-bubble", microbatches=2, bucket_bytes=BUCKET), None, (0.6,)),
+        (builders.strategy(pp=4), seed, ()),
+        (builders.strategy(pp=4, schedule="zero-bubble", microbatches=4), None, (0.1, 0.3, 0.8)),
+        (builders.strategy(dp=2, pp=2, microbatches=2, bucket_bytes=BUCKET), seed + 1, ()),
+        (
+            builders.strategy(dp=2, pp=2, schedule="interleaved", chunks=2, microbatches=2, bucket_bytes=BUCKET),
+            None,
+            (),
+        ),
+        (builders.strategy(dp=2, pp=2, schedule="zero-bubble", microbatches=2, bucket_bytes=BUCKET), None, (0.6,)),
     )
     if job in ("cnn_fp64", "gpt_clipped"):
-        chosen += runs(job, (Strategy(pp=4, schedule="interleaved", chunks=2, microbatches=4), None, ()))
+        chosen += runs(job, (builders.strategy(pp=4, schedule="interleaved", chunks=2, microbatches=4), None, ()))
     return chosen
 
 

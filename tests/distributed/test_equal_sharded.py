@@ -7,32 +7,31 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests import builders
 from tests.distributed import sharing
 from tests.distributed.reference import evaluate_plainly, train_plainly
 from tests.distributed.sharing import STEPS, Case, Found, share_all
 from tests.forks.client import launch
 
-from trimaran.program.types import Strategy
-
 ON_TWO = [
-    Case(job="gpt", strategy=Strategy(tp=2)),
-    Case(job="gpt", strategy=Strategy(tp=2, microbatches=2), sequence=True),
-    Case(job="llama", strategy=Strategy(tp=2), sequence=True),
-    Case(job="llama", strategy=Strategy(tp=2, microbatches=2)),
-    Case(job="bert", strategy=Strategy(tp=2), sequence=True),
-    Case(job="encoder", strategy=Strategy(tp=2)),
-    Case(job="mlp", strategy=Strategy(tp=2)),
-    Case(job="mlp", strategy=Strategy(dp=2, microbatches=2)),
-    Case(job="alexnet", strategy=Strategy(dp=2)),
-    Case(job="channels", strategy=Strategy(tp=2, microbatches=2)),
+    Case(job="gpt", strategy=builders.strategy(tp=2)),
+    Case(job="gpt", strategy=builders.strategy(tp=2, microbatches=2), sequence=True),
+    Case(job="llama", strategy=builders.strategy(tp=2), sequence=True),
+    Case(job="llama", strategy=builders.strategy(tp=2, microbatches=2)),
+    Case(job="bert", strategy=builders.strategy(tp=2), sequence=True),
+    Case(job="encoder", strategy=builders.strategy(tp=2)),
+    Case(job="mlp", strategy=builders.strategy(tp=2)),
+    Case(job="mlp", strategy=builders.strategy(dp=2, microbatches=2)),
+    Case(job="alexnet", strategy=builders.strategy(dp=2)),
+    Case(job="channels", strategy=builders.strategy(tp=2, microbatches=2)),
 ]
 ON_FOUR = [
-    Case(job="gpt", strategy=Strategy(tp=4)),
-    Case(job="gpt", strategy=Strategy(dp=2, tp=2, bucket_bytes=4096), sequence=True),
-    Case(job="gpt", strategy=Strategy(pp=2, tp=2, schedule="1f1b", microbatches=2)),
-    Case(job="mlp", strategy=Strategy(dp=4)),
-    Case(job="channels", strategy=Strategy(dp=2, tp=2)),
-    Case(job="channels", strategy=Strategy(tp=4)),
+    Case(job="gpt", strategy=builders.strategy(tp=4)),
+    Case(job="gpt", strategy=builders.strategy(dp=2, tp=2, bucket_bytes=4096), sequence=True),
+    Case(job="gpt", strategy=builders.strategy(pp=2, tp=2, schedule="1f1b", microbatches=2)),
+    Case(job="mlp", strategy=builders.strategy(dp=4)),
+    Case(job="channels", strategy=builders.strategy(dp=2, tp=2)),
+    Case(job="channels", strategy=builders.strategy(tp=4)),
 ]
 
 

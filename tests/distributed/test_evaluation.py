@@ -6,20 +6,21 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests import builders
 from tests.distributed.jobs import make_job
 from tests.distributed.test_equal_losses import BUCKET
 from tests.distributed.training import Run, captured, open_executor, take_steps
 from tests.forks.client import launch
 from torch.utils.data import TensorDataset, default_collate
 
-from trimaran.errors import CorruptDataError, InputError
-from trimaran.graph.sample import make_model
-from trimaran.program.types import Strategy
-from trimaran.runtime.world import World
+from trimaran.base.errors import CorruptDataError, InputError
+from trimaran.graph.user_model import make_model
+from trimaran.program.strategy import Strategy
+from trimaran.runtime.launch.world import World
 
-REPLICAS = Strategy(dp=2, microbatches=2, bucket_bytes=BUCKET)
-PIPELINE = Strategy(pp=2, schedule="gpipe", microbatches=4)
-BOTH = Strategy(dp=2, pp=2, schedule="1f1b", microbatches=2, bucket_bytes=BUCKET)
+REPLICAS = builders.strategy(dp=2, microbatches=2, bucket_bytes=BUCKET)
+PIPELINE = builders.strategy(pp=2, schedule="gpipe", microbatches=4)
+BOTH = builders.strategy(dp=2, pp=2, schedule="1f1b", microbatches=2, bucket_bytes=BUCKET)
 # Batches of 16: the last one has a single sample, so that one of two replicas has nothing to evaluate.
 SAMPLES = 81
 

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from tests import builders
 from tests.distributed.training import Run, captured, open_executor
 from tests.forks.client import launch, server
+from tests.raising import raises
 
-from trimaran.errors import ExecutionError, InputError
-from trimaran.program.feeding import Feeding
-from trimaran.program.types import Strategy
-from trimaran.runtime.world import World
+from trimaran.base.errors import ExecutionError, InputError
+from trimaran.program.strategy import Feeding, Strategy
+from trimaran.runtime.launch.world import World
 
 WORKERS = Feeding(workers=1, copies_ahead=1)
 
@@ -60,20 +61,20 @@ def read_on(strategy: Strategy, folder: Path, *, job: str, steps: int, feeding: 
 @pytest.mark.timeout(120)
 def test_global_batches_are_the_same_bits_for_any_number_of_ranks(tmp_path: Path) -> None:
     """Two epochs of samples that are drawn anew each time; then the same in three parts by 2, 4 and 1 ranks."""
-    whole, _, _, _ = read_on(Strategy(), tmp_path, job="rows_drawn", steps=10, feeding=Feeding())
+    whole, _, _, _ = read_on(builders.strategy(), tmp_path, job="rows_drawn", steps=10, feeding=Feeding())
     assert [len(batch) for batch in whole] == [7, 7, 7, 7, 5] * 2
     assert sorted(torch.cat(whole[:5])[:, 0].tolist()) == list(range(33))
     assert not torch.equal(torch.cat(whole[:5])[:, 1].sort()[0], torch.cat(whole[5:])[:, 1].sort()[0])
     four, _, _, _ = read_on(
-        Strategy(dp=4, microbatches=2), tmp_path, job="rows_drawn", steps=10, feeding=Feeding(workers=1)
+        builders.strategy(dp=4, microbatches=2), tmp_path, job="rows_drawn", steps=10, feeding=Feeding(workers=1)
     )
     assert all(torch.equal(one, other) for one, other in zip(whole, four, strict=True))
     seen: list[torch.Tensor] = []
     state = None
     for strategy, steps, feeding in (
-        (Strategy(dp=2, microbatches=3), 3, WORKERS),
-        (Strategy(dp=4), 4, Feeding()),
-        (Strategy(), 3, Feeding(workers=2)),
+        (builders.strategy(dp=2, microbatches=3), 3, WORKERS),
+        (builders.strategy(dp=4), 4, Feeding()),
+        (builders.strategy(), 3, Feeding(workers=2)),
     ):
         batches, state, _, _ = read_on(strategy, tmp_path, job="rows_drawn", steps=steps, feeding=feeding, state=state)
         seen += batches
@@ -83,22 +84,22 @@ def test_global_batches_are_the_same_bits_for_any_number_of_ranks(tmp_path: Path
 @pytest.mark.timeout(120)
 def test_each_rank_reads_its_share_and_a_cache_reads_nothing_twice(tmp_path: Path) -> None:
     """32 samples, batches of 8, two epochs: 16 samples a rank and epoch; with a cache only in the first one."""
-    plain, _, reads, _ = read_on(Strategy(dp=2), tmp_path, job="rows_quiet", steps=8, feeding=Feeding())
+    plain, _, reads, _ = read_on(builders.strategy(dp=2), tmp_path, job="rows_quiet", steps=8, feeding=Feeding())
     assert reads == [32, 32]
     # Workers may begin the second epoch, by three microbatches of four samples, before the other rank has read all.
     for feeding, twice in ((Feeding(cached=True), 0), (Feeding(workers=1, cached=True), 24)):
-        kept, _, reads, notes = read_on(Strategy(dp=2), tmp_path, job="rows_quiet", steps=8, feeding=feeding)
+        kept, _, reads, notes = read_on(builders.strategy(dp=2), tmp_path, job="rows_quiet", steps=8, feeding=feeding)
         assert notes == [(), ()]
         assert all(torch.equal(one, other) for one, other in zip(plain, kept, strict=True))
         assert 32 <= sum(reads) <= 32 + twice
-    _, _, _, notes = read_on(Strategy(dp=2), tmp_path, job="rows_drawn", steps=1, feeding=Feeding(cached=True))
+    _, _, _, notes = read_on(builders.strategy(dp=2), tmp_path, job="rows_drawn", steps=1, feeding=Feeding(cached=True))
     assert all("sample 0 draws random numbers" in note for (note,) in notes)
 
 
 @pytest.mark.timeout(120)
 def test_a_stage_that_reads_no_data_is_fed_none(tmp_path: Path) -> None:
     """In three stages the first reads the inputs, the last the targets."""
-    strategy = Strategy(pp=3, schedule="1f1b", microbatches=2)
+    strategy = builders.strategy(pp=3, schedule="1f1b", microbatches=2)
     _, _, reads, _ = read_on(strategy, tmp_path, job="rows_quiet", steps=4, feeding=Feeding())
     assert reads == [32, 0, 32]
 
@@ -126,20 +127,22 @@ def state_of(pid: str) -> str:
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
-    ("job", "feeding", "kind", "said"),
+    ("job", "feeding", "kind", "code", "figures"),
     [
-        ("rows_raise", Feeding(), InputError, r"rank \d: sample 40 of .* could not be read: OSError: no such picture"),
-        ("rows_raise_in_worker", WORKERS, InputError, r"a worker of rank \d: sample 40 .* OSError: no such picture"),
-        ("rows_shape", WORKERS, InputError, r'"input" has the shape \(\d,\) in sample \d+ and .* give Job.collate one'),
-        ("rows_die_in_worker", WORKERS, ExecutionError, r"a worker of rank \d that loads data .* killed by SIGKILL"),
+        ("rows_raise", Feeding(), InputError, "feed.bad-samples", {"match": r"\b40\b"}),
+        ("rows_raise_in_worker", WORKERS, InputError, "feed.bad-samples", {"match": r"\b40\b"}),
+        ("rows_shape", WORKERS, InputError, "feed.bad-samples", {"match": '"input".*Job.collate'}),
+        ("rows_die_in_worker", WORKERS, ExecutionError, "feed.worker-died", {"match": "SIGKILL"}),
     ],
 )
-def test_data_that_are_wrong_end_the_run(job: str, feeding: Feeding, kind: Any, said: str, tmp_path: Path) -> None:
+def test_data_that_are_wrong_end_the_run(
+    job: str, feeding: Feeding, kind: Any, code: str, figures: dict[str, Any], tmp_path: Path
+) -> None:
     """With its cause in words, and with nothing left: at most the rank that reads the sample knows."""
     pids = tmp_path / "pids"
     pids.mkdir()
-    run = Run(job=job, strategy=Strategy(dp=2), steps=100)
-    with pytest.raises(kind, match=said) as caught:
+    run = Run(job=job, strategy=builders.strategy(dp=2), steps=100)
+    with raises(code, kind, **figures) as caught:
         launch(train, (run, feeding, str(pids)), ranks=2, log_dir=tmp_path, device="cpu")
     assert "Traceback" not in str(caught.value)
     assert caught.value.figures["rank"] in (0, 1)
@@ -151,7 +154,7 @@ def test_data_that_are_wrong_end_the_run(job: str, feeding: Feeding, kind: Any, 
 def hold(folder: str) -> None:
     """Load ahead, and never end."""
     os.environ["TRIMARAN_TEST_PIDS"] = folder
-    run = Run(job="rows_shape", strategy=Strategy(), steps=1)
+    run = Run(job="rows_shape", strategy=builders.strategy(), steps=1)
     executor = open_executor(World(), run, captured(run.job))
     shares = executor.feed(Feeding(workers=2, ahead=4)).shares()
     next(shares).microbatch(0)

@@ -7,12 +7,11 @@ import torch
 from tests.distributed.starring import train_alone, train_stars
 from tests.forks.client import launch
 
-from trimaran.costs.replicate import ALL, NONE, Remedies
-from trimaran.graph.capture import capture
+from trimaran.graph.capture.capture import capture
 from trimaran.program import lower, lower_evaluation
-from trimaran.session.reproduce_feeding_jobs import fed_job
-from trimaran.session.reproduce_feeding_rank import LEAST_STEPS, TriedCase, try_remedies
-from trimaran.session.reproduce_feeding_real import strategy_of
+from trimaran_studies.reproduce.input_pipeline_rank import LEAST_STEPS, TriedCase, fed_job, try_remedies
+from trimaran_studies.reproduce.input_pipeline_real import strategy_of
+from trimaran_studies.reproduce.torch_data_parallel import ALL, NONE, Remedies
 
 STEPS = 6
 """Over the end of an epoch of four batches."""

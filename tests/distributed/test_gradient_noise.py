@@ -5,38 +5,39 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests import builders
 from tests.distributed.jobs import make_job
 from tests.distributed.reference import _batches, _loss
 from tests.distributed.training import Run, captured, open_executor, take_steps
 from tests.forks.client import launch
 from torch import nn
 
-from trimaran.costs.convergence.noise_scale import Observation
-from trimaran.job import Job
-from trimaran.program.types import Strategy
-from trimaran.runtime.world import World
+from trimaran.base.job import Job
+from trimaran.pricing.convergence.noise_scale import Observation
+from trimaran.program.strategy import Strategy
+from trimaran.runtime.launch.world import World
 
 STEPS = 4
 BUCKET = 8192
-ONE_RANK = [Run(job="cnn_fp64", strategy=Strategy(microbatches=3), steps=STEPS)]
+ONE_RANK = [Run(job="cnn_fp64", strategy=builders.strategy(microbatches=3), steps=STEPS)]
 TWO_RANKS = [
-    Run(job="cnn_fp64", strategy=Strategy(dp=2, bucket_bytes=BUCKET), steps=STEPS),
+    Run(job="cnn_fp64", strategy=builders.strategy(dp=2, bucket_bytes=BUCKET), steps=STEPS),
     # Uneven pieces, and at last a smaller batch.
-    Run(job="cnn_ragged", strategy=Strategy(dp=2, microbatches=3, bucket_bytes=BUCKET), steps=STEPS),
+    Run(job="cnn_ragged", strategy=builders.strategy(dp=2, microbatches=3, bucket_bytes=BUCKET), steps=STEPS),
     # A weight used twice, a loss that is (sum, weight), and clipping far below the norms.
-    Run(job="gpt_weighted", strategy=Strategy(dp=2, microbatches=2, bucket_bytes=BUCKET), steps=STEPS),
-    Run(job="gpt_clipped", strategy=Strategy(dp=2, sync="p2p", bucket_bytes=BUCKET), steps=STEPS),
-    Run(job="gpt_adamw", strategy=Strategy(dp=2, zero=1, bucket_bytes=BUCKET), steps=STEPS),
-    Run(job="lstm_unused", strategy=Strategy(dp=2, bucket_bytes=BUCKET), steps=STEPS),
-    Run(job="half_frozen", strategy=Strategy(dp=2, microbatches=2, bucket_bytes=BUCKET), steps=STEPS),
+    Run(job="gpt_weighted", strategy=builders.strategy(dp=2, microbatches=2, bucket_bytes=BUCKET), steps=STEPS),
+    Run(job="gpt_clipped", strategy=builders.strategy(dp=2, sync="p2p", bucket_bytes=BUCKET), steps=STEPS),
+    Run(job="gpt_adamw", strategy=builders.strategy(dp=2, zero=1, bucket_bytes=BUCKET), steps=STEPS),
+    Run(job="lstm_unused", strategy=builders.strategy(dp=2, bucket_bytes=BUCKET), steps=STEPS),
+    Run(job="half_frozen", strategy=builders.strategy(dp=2, microbatches=2, bucket_bytes=BUCKET), steps=STEPS),
     # Stages of a pipeline add their squares up.
-    Run(job="lstm_fp64", strategy=Strategy(pp=2, schedule="1f1b", microbatches=4), steps=STEPS),
-    Run(job="unet_fp64", strategy=Strategy(pp=2, schedule="gpipe", microbatches=2), steps=STEPS),
+    Run(job="lstm_fp64", strategy=builders.strategy(pp=2, schedule="1f1b", microbatches=4), steps=STEPS),
+    Run(job="unet_fp64", strategy=builders.strategy(pp=2, schedule="gpipe", microbatches=2), steps=STEPS),
 ]
 FOUR_RANKS = [
     Run(
         job="cnn_ragged",
-        strategy=Strategy(dp=2, pp=2, schedule="1f1b", microbatches=2, bucket_bytes=BUCKET),
+        strategy=builders.strategy(dp=2, pp=2, schedule="1f1b", microbatches=2, bucket_bytes=BUCKET),
         steps=STEPS,
     )
 ]
@@ -71,7 +72,7 @@ def test_norms_equal_those_of_a_plain_loop(runs: Sequence[Run], tmp_path: Path) 
 @pytest.mark.timeout(120)
 def test_in_bf16_norms_are_taken_of_fp32_gradients(tmp_path: Path) -> None:
     """Autocast rounds activations to 8 bits: norms within 5 % of fp32's, and no two of them to 3 digits only."""
-    run = Run(job="cnn_bf16", strategy=Strategy(dp=2, microbatches=2), steps=1)
+    run = Run(job="cnn_bf16", strategy=builders.strategy(dp=2, microbatches=2), steps=1)
     (one,) = launch(observe_all, ([run],), ranks=2, log_dir=tmp_path, device="cpu")[0][0]
     (wanted,) = _observe_plainly(make_job("cnn"), run.strategy, steps=1)
     assert one.pieces == pytest.approx(wanted.pieces, rel=0.05)
@@ -83,9 +84,9 @@ def test_in_bf16_norms_are_taken_of_fp32_gradients(tmp_path: Path) -> None:
 def test_norms_as_the_optimizer_scales_them(tmp_path: Path) -> None:
     """By the mean squares of the steps before, from step 10 on; unknown where a rank has not all of them."""
     runs = [
-        Run(job="gpt_adamw", strategy=Strategy(dp=2, microbatches=2, bucket_bytes=BUCKET), steps=12),
-        Run(job="gpt_adamw", strategy=Strategy(dp=2, zero=1, bucket_bytes=BUCKET), steps=12),
-        Run(job="gpt_fp64", strategy=Strategy(dp=2, bucket_bytes=BUCKET), steps=12),
+        Run(job="gpt_adamw", strategy=builders.strategy(dp=2, microbatches=2, bucket_bytes=BUCKET), steps=12),
+        Run(job="gpt_adamw", strategy=builders.strategy(dp=2, zero=1, bucket_bytes=BUCKET), steps=12),
+        Run(job="gpt_fp64", strategy=builders.strategy(dp=2, bucket_bytes=BUCKET), steps=12),
     ]
     adam, shared, plain = launch(observe_all, (runs,), ranks=2, log_dir=tmp_path, device="cpu")[0]
     expected = list(_observe_plainly(make_job("gpt_adamw"), runs[0].strategy, 12))

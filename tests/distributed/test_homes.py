@@ -8,20 +8,22 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests import builders
 from tests.distributed.test_equal_losses import compare
 from tests.distributed.test_recording import check_step, record
 from tests.distributed.training import Run, train_all
 from tests.forks.client import launch
 
 from trimaran import report
-from trimaran.costs.types import Cost, ProgramCosts, Transfer
+from trimaran.pricing.types import Cost, ProgramCosts, Transfer
 from trimaran.program import check_program
-from trimaran.program.types import Kind, Program, Strategy
+from trimaran.program.strategy import Strategy
+from trimaran.program.types import Kind, Program
 from trimaran.simulator import simulate
 
 STEPS = 20
 BUCKET = 8192
-HOMES = Strategy(dp=2, bucket_bytes=BUCKET, sync="p2p")
+HOMES = builders.strategy(dp=2, bucket_bytes=BUCKET, sync="p2p")
 EACH_PARAMETER = replace(HOMES, bucket_bytes=1)
 ACCUMULATED = replace(HOMES, microbatches=2)
 TWO_RANKS = [
@@ -34,7 +36,10 @@ TWO_RANKS = [
     ("cnn_ragged", HOMES),
 ]
 # The CNN is one bucket: three of four ranks are home to nothing.
-FOUR_RANKS = [("cnn_fp64", Strategy(dp=4, sync="p2p")), ("gpt_clipped", Strategy(dp=4, bucket_bytes=1, sync="p2p"))]
+FOUR_RANKS = [
+    ("cnn_fp64", builders.strategy(dp=4, sync="p2p")),
+    ("gpt_clipped", builders.strategy(dp=4, bucket_bytes=1, sync="p2p")),
+]
 
 
 @pytest.mark.timeout(300)

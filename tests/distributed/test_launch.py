@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 from tests.distributed import duties
+from tests.raising import raises
 
-from trimaran.errors import ExecutionError, InputError
-from trimaran.runtime.ranks import launch
+from trimaran.base.errors import ExecutionError
+from trimaran.runtime.launch.ranks import launch
 
 ROOT = Path(__file__).parents[2]
 # Long enough for a crowded machine, far shorter than what a rank that is left behind would take.
@@ -83,13 +84,13 @@ def test_events_arrive_in_order(tmp_path: Path) -> None:
 
 def test_an_error_of_ours_keeps_its_type_and_figures(tmp_path: Path) -> None:
     """Rank 0 waits in a collective that rank 1 never joins, and its complaint must not hide the cause."""
-    with pytest.raises(InputError, match="this will not do") as caught:
+    with raises("test.refused") as caught:
         launch(duties.refuse, (1,), ranks=2, log_dir=tmp_path)
     assert caught.value.figures == {"value": 7, "rank": 1}
 
 
 def test_any_other_exception_comes_with_the_line_that_raised_and_the_log(tmp_path: Path) -> None:
-    with pytest.raises(ExecutionError, match=r"rank 1 raised ZeroDivisionError: too far") as caught:
+    with raises("rank.raised", ExecutionError, match="ZeroDivisionError", rank=1) as caught:
         launch(duties.stumble, (1,), ranks=2, log_dir=tmp_path)
     assert 'in stumble\n        raise ZeroDivisionError("too far")' in str(caught.value)
     assert f"The whole traceback is in {tmp_path / 'rank1.log'}" in str(caught.value)
@@ -98,7 +99,7 @@ def test_any_other_exception_comes_with_the_line_that_raised_and_the_log(tmp_pat
 
 def test_a_rank_that_leaves_ends_the_others(tmp_path: Path) -> None:
     pids = Pids()
-    with pytest.raises(ExecutionError, match="rank 0 ended with exit code 3"):
+    with raises("rank.died", ExecutionError, rank=0, exit_code=3):
         launch(duties.leave, (0,), ranks=2, log_dir=tmp_path, on_event=pids)
     assert pids.have_ended()
 
@@ -106,7 +107,7 @@ def test_a_rank_that_leaves_ends_the_others(tmp_path: Path) -> None:
 @pytest.mark.parametrize("duty", [duties.die_in_collective, duties.die_beside_hanging])
 def test_a_killed_rank_ends_the_others(tmp_path: Path, duty: Any) -> None:
     pids = Pids()
-    with pytest.raises(ExecutionError, match="rank 1 was killed by SIGKILL") as caught:
+    with raises("rank.died", ExecutionError, match="SIGKILL", rank=1) as caught:
         launch(duty, (1,), ranks=2, log_dir=tmp_path, on_event=pids)
     assert (caught.value.figures["rank"], caught.value.figures["exit_code"]) == (1, -signal.SIGKILL)
     assert pids.have_ended()
@@ -191,10 +192,10 @@ def test_nothing_is_left_in_the_folder_for_temporary_files(tmp_path: Path, monke
 
 
 def test_a_function_that_cannot_be_imported_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="top level of a module"):
+    with raises("launch.cannot-send"):
         launch(lambda world: None, ranks=1, log_dir=tmp_path)
 
 
 def test_no_rank_at_all_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="at least one rank"):
+    with raises("launch.no-rank"):
         launch(duties.add_ranks, ranks=0, log_dir=tmp_path)

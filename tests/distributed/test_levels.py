@@ -6,24 +6,23 @@ In fp64 the losses are one process's to 1e-10 over 20 steps, and the weights to 
 from pathlib import Path
 
 import pytest
+from tests import builders
 from tests.distributed.test_equal_losses import BUCKET, compare
 from tests.distributed.test_recording import check_step, record
 from tests.distributed.training import Run, train_all
 from tests.forks.client import launch
 
-from trimaran.program.types import Strategy
-
 STEPS = 20
-LEVELS = Strategy(dp=4, sync="hierarchical", nodes=2, bucket_bytes=BUCKET)
-EACH_PARAMETER = Strategy(dp=4, sync="hierarchical", nodes=2, bucket_bytes=1)
-ACCUMULATED = Strategy(dp=4, sync="hierarchical", nodes=2, bucket_bytes=BUCKET, microbatches=2)
+LEVELS = builders.strategy(dp=4, sync="hierarchical", nodes=2, bucket_bytes=BUCKET)
+EACH_PARAMETER = builders.strategy(dp=4, sync="hierarchical", nodes=2, bucket_bytes=1)
+ACCUMULATED = builders.strategy(dp=4, sync="hierarchical", nodes=2, bucket_bytes=BUCKET, microbatches=2)
 CASES = [
     *(("cnn_fp64", strategy) for strategy in (LEVELS, EACH_PARAMETER, ACCUMULATED)),
     ("unet_fp64", EACH_PARAMETER),  # batch norm
     ("gpt_clipped", LEVELS),
     ("half_frozen", EACH_PARAMETER),
     # DDP has nine buckets in every step, as it counts the weights without a gradient too, and the program has eight.
-    ("lstm_unused", Strategy(dp=4, sync="hierarchical", nodes=2, bucket_bytes=2000)),
+    ("lstm_unused", builders.strategy(dp=4, sync="hierarchical", nodes=2, bucket_bytes=2000)),
 ]
 
 

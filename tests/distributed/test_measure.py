@@ -4,28 +4,27 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests import zoo
+from tests import builders, zoo
+from tests.raising import raises
 
-from trimaran.cluster.detect import detect_cluster
-from trimaran.costs import CostTable, price
-from trimaran.costs.compute import operation_costs
-from trimaran.costs.table_files import read_table
-from trimaran.costs.tables import CurveKey
-from trimaran.costs.transfers import HOST, HOST_SEND, SEND
-from trimaran.errors import ExecutionError, InputError
+from trimaran.base.errors import ExecutionError
+from trimaran.base.job import Job
 from trimaran.graph import Graph
-from trimaran.graph.capture import capture
-from trimaran.job import Job
+from trimaran.graph.capture.capture import capture
+from trimaran.machine.detect import detect_cluster
 from trimaran.measure import measure_costs
 from trimaran.measure.cache import cache_path
 from trimaran.measure.costs import fingerprint_here
 from trimaran.measure.wanted import wanted_curves
-from trimaran.program.lower import lower, lower_evaluation
-from trimaran.program.types import Strategy
-from trimaran.runtime.ranks import launch
+from trimaran.pricing import CostTable, price
+from trimaran.pricing.compute import operation_costs
+from trimaran.pricing.table_files import read_table
+from trimaran.pricing.transfers import HOST, HOST_SEND, SEND
+from trimaran.program.lowering.lower import lower, lower_evaluation
+from trimaran.runtime.launch.ranks import launch
 from trimaran.simulator import simulate
 
-pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("_forked")]
+pytestmark = pytest.mark.usefixtures("_forked")
 
 BATCHES = (4, 8, 16)
 
@@ -62,13 +61,14 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Graph, CostTable
         return graph, measure_costs(Source("cnn").make, graph, ranks=2, batches=BATCHES), directory
 
 
+@pytest.mark.alone
 def test_everything_that_plans_for_two_ranks_need_is_measured(measured: tuple[Graph, CostTable, Path]) -> None:
     """Whatever is priced has a positive time, and its interval around it."""
     graph, table, _ = measured
     for strategy in (
-        Strategy(),
-        Strategy(dp=2),
-        Strategy(pp=2, boundaries=graph.cuts[1:2], schedule="1f1b", microbatches=4),
+        builders.strategy(),
+        builders.strategy(dp=2),
+        builders.strategy(pp=2, boundaries=graph.cuts[1:2], schedule="1f1b", microbatches=4),
     ):
         for program in (lower(graph, strategy, batch=16, clip=True), lower_evaluation(graph, strategy, batch=16)):
             costs = price(program, graph, strategy, table, detect_cluster(strategy.devices), batch=16)
@@ -76,6 +76,7 @@ def test_everything_that_plans_for_two_ranks_need_is_measured(measured: tuple[Gr
             assert simulate(program, costs).makespan_s > 0
 
 
+@pytest.mark.alone
 def test_the_parts_are_commensurate_with_the_whole(measured: tuple[Graph, CostTable, Path]) -> None:
     """Operations one by one and the model in one piece take the same time to within a factor of 3.
 
@@ -90,6 +91,7 @@ def test_the_parts_are_commensurate_with_the_whole(measured: tuple[Graph, CostTa
             assert 1 / 3 < whole / together < 3
 
 
+@pytest.mark.alone
 def test_curves_rise_from_the_smallest_size_to_the_largest(measured: tuple[Graph, CostTable, Path]) -> None:
     """16 MiB take longer than 16 B, by far more than any noise; what the thread does for them only takes some time.
 
@@ -103,10 +105,11 @@ def test_curves_rise_from_the_smallest_size_to_the_largest(measured: tuple[Graph
             assert all(0.0 < cost.low < 0.1 for _, cost in curve)
         else:
             assert curve[-1][1].low > 5 * curve[0][1].low
-    copies = table.curves[CurveKey(HOST_SEND, 2)]
+    copies = table.curves[builders.curve_key(HOST_SEND, 2)]
     assert copies[-1][1].low > 2 * copies[0][1].low
 
 
+@pytest.mark.alone
 def test_what_is_known_starts_no_process(
     measured: tuple[Graph, CostTable, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,6 +121,7 @@ def test_what_is_known_starts_no_process(
     assert watcher.heard == []
 
 
+@pytest.mark.alone
 def test_another_batch_size_is_all_that_is_measured_of_it(
     measured: tuple[Graph, CostTable, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,15 +151,16 @@ def test_a_damaged_cache_is_set_aside_and_measured_again() -> None:
 
 def test_a_job_that_is_another_one_in_the_ranks_is_refused() -> None:
     other = capture(zoo.unet()).graph
-    with pytest.raises(ExecutionError, match="a model must be the same each time"):
+    with raises("measure.other-graph", ExecutionError):
         measure_costs(Source("lstm").make, other, ranks=1, batches=[4])
 
 
 def test_a_job_that_cannot_be_sent_is_refused() -> None:
-    with pytest.raises(InputError, match="must be sent to the processes that measure, and cannot be"):
+    with raises("measure.cannot-send"):
         measure_costs(lambda: zoo.lstm(), capture(zoo.lstm()).graph, ranks=1, batches=[4])
 
 
+@pytest.mark.alone
 def test_compute_and_communication_never_speed_each_other_up(measured: tuple[Graph, CostTable, Path]) -> None:
     _, table, _ = measured
     assert sorted(table.interference) == ["AR", "SEND"]
@@ -175,8 +180,8 @@ def test_three_ranks_agree_on_their_curves(tmp_path: Path) -> None:
 
 
 def _curves(world: object) -> object:
-    from trimaran.measure.links import measure_curves
-    from trimaran.runtime.world import World
+    from trimaran.measure.calibration.links import measure_curves
+    from trimaran.runtime.launch.world import World
 
     assert isinstance(world, World)
     return measure_curves(world, wanted_curves(3), sizes=(16, 4096))

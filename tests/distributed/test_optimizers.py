@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests import builders
 from tests.distributed.jobs import make_job
 from tests.distributed.reference import evaluate_plainly, microbatches_of, parameters_of
 from tests.distributed.test_equal_losses import LOSS, WEIGHTS, plain_run
@@ -12,22 +13,22 @@ from tests.distributed.training import Outcome, Run, captured, full_batch, open_
 from tests.forks.client import launch
 
 import trimaran
-from trimaran.errors import InputError
-from trimaran.graph.capture import Capture
-from trimaran.program.lower import lower
-from trimaran.program.types import Strategy
-from trimaran.runtime.world import World
-from trimaran.session.rank_training import _train_epochs
-from trimaran.session.session import Session
+from trimaran.base.errors import InputError
+from trimaran.features.training.rank import _train_epochs
+from trimaran.features.training.session import Session
+from trimaran.graph.capture.capture import Capture
+from trimaran.program.lowering.lower import lower
+from trimaran.program.strategy import Strategy
+from trimaran.runtime.launch.world import World
 
 STEPS = 4
 UNITS = ("blocks.0", "blocks.1", "blocks.2", "blocks.3", "norm")
-REPLICAS = Strategy(dp=2, bucket_bytes=8192)
-STATE = Strategy(dp=2, zero=1, bucket_bytes=8192)
-GRADIENTS = Strategy(dp=2, zero=2, units=UNITS)
-SHARDS = Strategy(dp=2, zero=3, units=UNITS)
-PIPELINE = Strategy(pp=2, microbatches=2)
-HOMES = Strategy(dp=2, sync="p2p", bucket_bytes=8192)
+REPLICAS = builders.strategy(dp=2, bucket_bytes=8192)
+STATE = builders.strategy(dp=2, zero=1, bucket_bytes=8192)
+GRADIENTS = builders.strategy(dp=2, zero=2, units=UNITS)
+SHARDS = builders.strategy(dp=2, zero=3, units=UNITS)
+PIPELINE = builders.strategy(pp=2, microbatches=2)
+HOMES = builders.strategy(dp=2, sync="p2p", bucket_bytes=8192)
 ALL = (REPLICAS, STATE, GRADIENTS, SHARDS, PIPELINE, HOMES)
 
 RIGHT = [

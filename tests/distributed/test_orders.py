@@ -9,23 +9,23 @@ from typing import Any
 
 import pytest
 import torch
+from tests import builders
 from tests.distributed.ordered import BATCH, JOBS, ROWS, job, pad
 from tests.distributed.training import even_boundaries, full_batch
 from tests.forks.client import launch
 from torch.utils.data import default_collate
 
-from trimaran.errors import InputError
-from trimaran.graph.capture import capture
-from trimaran.graph.sample import make_model
-from trimaran.job import Job
-from trimaran.program.feeding import Feeding
-from trimaran.program.lower import lower, lower_evaluation
-from trimaran.program.types import Strategy
+from trimaran.base.errors import InputError
+from trimaran.base.job import Job
+from trimaran.graph.capture.capture import capture
+from trimaran.graph.user_model import make_model
+from trimaran.program.lowering.lower import lower, lower_evaluation
+from trimaran.program.strategy import Feeding, Strategy
+from trimaran.runtime.data import sample_order
 from trimaran.runtime.executor import Executor
-from trimaran.runtime.feed import sample_order
+from trimaran.runtime.launch.world import World
 from trimaran.runtime.seeds import derive_seed, seeded
 from trimaran.runtime.verification import Verifier
-from trimaran.runtime.world import World
 
 TOLERANCE = {"rtol": 0.0, "atol": 1e-10}
 
@@ -139,11 +139,11 @@ def test_samplers_and_streams_train_as_a_plain_loop(name: str, tmp_path: Path) -
     expected = train_plainly(JOBS[name](), REFERENCES[name]())
     assert len(expected) == 8
     ways = [
-        (Strategy(), Feeding(), False),
-        (Strategy(dp=2, microbatches=3), Feeding(workers=2 * (name == "weighted"), copies_ahead=1), False),
-        (Strategy(dp=2, microbatches=2), Feeding(), True),
-        (Strategy(dp=4), Feeding(cached=True), False),
-        (Strategy(pp=3, schedule="1f1b", microbatches=2), Feeding(), False),
+        (builders.strategy(), Feeding(), False),
+        (builders.strategy(dp=2, microbatches=3), Feeding(workers=2 * (name == "weighted"), copies_ahead=1), False),
+        (builders.strategy(dp=2, microbatches=2), Feeding(), True),
+        (builders.strategy(dp=4), Feeding(cached=True), False),
+        (builders.strategy(pp=3, schedule="1f1b", microbatches=2), Feeding(), False),
     ]
     for strategy, feeding, whole in ways:
         losses, _, _ = run(name, strategy, tmp_path, feeding=feeding, whole=whole)
@@ -157,7 +157,7 @@ def test_a_run_goes_on_in_the_middle_of_an_epoch_with_other_ranks(name: str, tmp
     seen: list[float] = []
     state = None
     for ranks, steps in ((2, 3), (1, 2), (2, 100)):
-        losses, state, notes = run(name, Strategy(dp=ranks), tmp_path, steps=steps, state=state)
+        losses, state, notes = run(name, builders.strategy(dp=ranks), tmp_path, steps=steps, state=state)
         seen += losses
         again = [note for note in notes if "were read again" in note]
         assert len(again) == (name == "stream" and len(seen) > 3)
@@ -172,8 +172,8 @@ def test_batches_in_which_samples_are_not_seen_train_as_in_a_plain_loop(tmp_path
     expected = train_plainly(JOBS["named"](), batches)
     assert set(pad([data[0]])) == {"rows", "owners", "names", "no"}
     for strategy, feeding, whole in (
-        (Strategy(dp=2, microbatches=2), Feeding(workers=1), False),
-        (Strategy(dp=2), Feeding(), True),
+        (builders.strategy(dp=2, microbatches=2), Feeding(workers=1), False),
+        (builders.strategy(dp=2), Feeding(), True),
     ):
         losses, _, _ = run("named", strategy, tmp_path, feeding=feeding, whole=whole)
         torch.testing.assert_close(losses, expected, **TOLERANCE)
@@ -188,8 +188,11 @@ def verify(world: World, names: list[str]) -> list[int]:
     """Steps of each job that were the same in one process, which goes through the data by itself."""
     found = []
     for name in names:
-        executor = open_job(world, name, Strategy(dp=2, microbatches=2))
-        feed, verifier = executor.feed(), Verifier(executor, JOBS[name](), Strategy(dp=2, microbatches=2), world)
+        executor = open_job(world, name, builders.strategy(dp=2, microbatches=2))
+        feed, verifier = (
+            executor.feed(),
+            Verifier(executor, JOBS[name](), builders.strategy(dp=2, microbatches=2), world),
+        )
         for share in feed.shares():
             verifier.step(share, epoch=feed.epoch, index=feed.index - 1)
         found.append(verifier.verified.steps)
@@ -216,7 +219,9 @@ def test_a_stream_is_evaluated_as_a_whole(tmp_path: Path) -> None:
     own = JOBS["evaluated"]()
     inputs, targets = default_collate(list(own.evaluation_dataset()))  # type: ignore[misc, call-overload]
     expected = own.metric(make_model(own)(inputs), targets)  # type: ignore[misc]
-    scores = launch(evaluate, ("evaluated", Strategy(dp=2, microbatches=2)), ranks=2, log_dir=tmp_path, device="cpu")
+    scores = launch(
+        evaluate, ("evaluated", builders.strategy(dp=2, microbatches=2)), ranks=2, log_dir=tmp_path, device="cpu"
+    )
     torch.testing.assert_close(scores, [expected, expected], **TOLERANCE)
 
 
@@ -224,7 +229,7 @@ def refused(world: World, names: list[str]) -> list[str]:
     """What is said of each job, and after how many steps."""
     said = []
     for name in names:
-        executor = open_job(world, name, Strategy(dp=2))
+        executor = open_job(world, name, builders.strategy(dp=2))
         try:
             if "evaluation" in name:
                 executor.evaluate(JOBS[name]().evaluation_dataset())  # type: ignore[misc]

@@ -5,14 +5,16 @@ from pathlib import Path
 
 import pytest
 import torch.distributed as dist
+from tests import builders
 from tests.distributed.test_equal_losses import BUCKET
 from tests.distributed.training import Run, captured, open_executor, take_steps
 from tests.forks.client import launch
 
-from trimaran.program.types import Instruction, Kind, Strategy
-from trimaran.runtime.clocks import Offset, exchange_pings
-from trimaran.runtime.world import World
-from trimaran.timeline import COMPUTE, HOST, WAIT, Timeline
+from trimaran.base.timeline import COMPUTE, HOST, WAIT, Timeline
+from trimaran.program.strategy import Strategy
+from trimaran.program.types import Instruction, Kind
+from trimaran.runtime.launch.world import World
+from trimaran.runtime.record import Offset, exchange_pings
 
 STEPS = 3
 
@@ -36,8 +38,11 @@ def record(world: World, runs: list[Run]) -> list[tuple[Timeline, dict[str, Inst
 @pytest.mark.parametrize(
     "strategies",
     [
-        (Strategy(dp=2, microbatches=2, bucket_bytes=BUCKET), Strategy(pp=2, schedule="1f1b", microbatches=4)),
-        (Strategy(dp=2, pp=2, schedule="gpipe", microbatches=2, bucket_bytes=BUCKET),),
+        (
+            builders.strategy(dp=2, microbatches=2, bucket_bytes=BUCKET),
+            builders.strategy(pp=2, schedule="1f1b", microbatches=4),
+        ),
+        (builders.strategy(dp=2, pp=2, schedule="gpipe", microbatches=2, bucket_bytes=BUCKET),),
     ],
     ids=["2 ranks", "4 ranks"],
 )

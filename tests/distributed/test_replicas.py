@@ -4,16 +4,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests import builders
 from tests.distributed.jobs import make_job
 from tests.distributed.test_equal_losses import BUCKET
 from tests.distributed.training import Run, captured, open_executor, take_steps
 from tests.forks.client import launch
 
-from trimaran.graph.capture import capture
-from trimaran.program.types import Strategy
-from trimaran.runtime.world import World
+from trimaran.graph.capture.capture import capture
+from trimaran.program.strategy import Strategy
+from trimaran.runtime.launch.world import World
 
-REPLICAS = Strategy(dp=2, bucket_bytes=BUCKET)
+REPLICAS = builders.strategy(dp=2, bucket_bytes=BUCKET)
 
 
 def statistics(world: World) -> list[list[float]]:
@@ -66,7 +67,7 @@ def draws(world: World, strategies: list[Strategy]) -> list[float]:
 
 @pytest.mark.timeout(120)
 def test_every_rank_draws_its_own_dropout_and_every_run_the_same(tmp_path: Path) -> None:
-    strategies = [REPLICAS, Strategy(pp=2, microbatches=4), REPLICAS]
+    strategies = [REPLICAS, builders.strategy(pp=2, microbatches=4), REPLICAS]
     first, second = launch(draws, (strategies,), ranks=2, log_dir=tmp_path, device="cpu")
     assert first[0] == first[2]
     assert second[0] == second[2]

@@ -4,24 +4,22 @@ from dataclasses import astuple
 from pathlib import Path
 
 import pytest
+from tests import builders
 from tests.distributed import stalled
 from tests.distributed.stalled import STEP_S
 from tests.distributed.test_throttled_links import obstacle
 from tests.forks.client import launch
 
-from trimaran.graph.capture import capture
-from trimaran.job import Job
+from trimaran.base.job import Job
+from trimaran.features.diagnose.stall_remedies import Evidence, advise_on_stalls, fed_step
+from trimaran.features.diagnose.stalls import summed_bytes, usable_cores
+from trimaran.graph.capture.capture import capture
 from trimaran.measure.stalls import CLASSES, Split
 from trimaran.measure.stalls.findings import StallFindings, analyse_stalls
-from trimaran.program import Program, Strategy, lower, lower_evaluation
-from trimaran.program.feeding import Feeding
-from trimaran.runtime import ranks
-from trimaran.session.request import parse_link
-from trimaran.session.stalls.advice import advise_on_stalls
-from trimaran.session.stalls.evidence import Evidence
-from trimaran.session.stalls.fed import fed_step
-from trimaran.session.stalls.reporting import usable_cores
-from trimaran.session.stalls.task import summed_bytes
+from trimaran.planning.requests import parse_link
+from trimaran.program import Program, lower, lower_evaluation
+from trimaran.program.strategy import Feeding
+from trimaran.runtime.launch import ranks
 
 pytestmark = pytest.mark.alone
 
@@ -39,7 +37,7 @@ JOBS = [
 
 def programs(job: Job) -> tuple[Program, Program]:
     graph = capture(job).graph
-    strategy = Strategy(dp=2)
+    strategy = builders.strategy(dp=2)
     return (
         lower(graph, strategy, batch=job.global_batch_size),
         lower_evaluation(graph, strategy, batch=job.global_batch_size),
@@ -105,7 +103,7 @@ def test_workers_make_of_a_step_what_is_predicted(found: dict[tuple[str, int], S
     alone = Evidence(
         findings=found["fetch", 0],
         way="cached",
-        strategy=Strategy(dp=2),
+        strategy=builders.strategy(dp=2),
         graph=capture(one).graph,
         samples=one.global_batch_size,
         cores=usable_cores(),
@@ -125,7 +123,7 @@ def test_in_a_pipeline_waiting_for_the_stage_before_is_synchronization(tmp_path:
     """The slow layer is in the first stage and runs once for each of two microbatches, while the second stage waits."""
     one = stalled.compute()
     graph = capture(one).graph
-    strategy = Strategy(pp=2, boundaries=graph.cuts[:1], microbatches=2)
+    strategy = builders.strategy(pp=2, boundaries=graph.cuts[:1], microbatches=2)
     program, evaluation = (make(graph, strategy, batch=one.global_batch_size) for make in (lower, lower_evaluation))
     runs = launch(
         stalled.measure_strategy, ("compute", strategy, program, evaluation), ranks=2, log_dir=tmp_path, device="cpu"
@@ -149,7 +147,7 @@ def test_a_slow_link_is_communication(tmp_path: Path) -> None:
     Of all blocks the shortest counts, as other processes can only lengthen what the link takes.
     """
     program, evaluation = programs(stalled.wide())
-    gradient_bytes = summed_bytes(Strategy(dp=2), program)
+    gradient_bytes = summed_bytes(builders.strategy(dp=2), program)
     assert gradient_bytes == 33 * 8192 * 4
     link = parse_link("200Mb/s")
     arguments = ([("wide", 0)], program, evaluation, gradient_bytes)

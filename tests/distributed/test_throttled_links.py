@@ -8,19 +8,18 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests import builders
 from tests.distributed import duties
 from tests.distributed.test_launch import ROOT, SOON_S, Pids
 from tests.distributed.training import Run, train_all
+from tests.raising import raises
 
-from trimaran.cluster import Link
-from trimaran.costs.curves import at_size
-from trimaran.costs.types import Cost
-from trimaran.errors import EnvironmentProblem, ExecutionError
-from trimaran.program.types import Strategy
-from trimaran.runtime.ranks import launch
-from trimaran.runtime.uplinks import Uplink
-from trimaran.runtime.wires import wired
-from trimaran.session.request import parse_link
+from trimaran.base.errors import EnvironmentProblem, ExecutionError
+from trimaran.planning.requests import parse_link
+from trimaran.pricing.curves import at_size
+from trimaran.pricing.types import Cost
+from trimaran.runtime.launch.ranks import launch
+from trimaran.runtime.launch.rate_limited_links import Uplink, wired
 
 GIGABIT = parse_link("1Gb/s")
 NBYTES = 4 << 20
@@ -35,10 +34,7 @@ def obstacle() -> str:
         return problem.message
 
 
-pytestmark = [
-    pytest.mark.alone,
-    pytest.mark.skipif(bool(obstacle()), reason=obstacle() or "links can be held to a rate"),
-]
+pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle() or "links can be held to a rate")
 
 
 def network(process: int | str = "self") -> str:
@@ -62,6 +58,7 @@ def open_files() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
+@pytest.mark.alone
 def test_a_slow_link_is_measured_as_far_as_that_is_quick(tmp_path: Path) -> None:
     """At 20 Mb/s 1 MiB takes 0.42 s and is left out; the straight line through smaller sizes says so to 10 %.
 
@@ -74,6 +71,7 @@ def test_a_slow_link_is_measured_as_far_as_that_is_quick(tmp_path: Path) -> None
     assert seconds < 5.0
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("rate", ["200Mb/s", "1Gb/s"])
 def test_what_is_sent_and_reduced_takes_the_time_of_the_rate(rate: str, tmp_path: Path) -> None:
     """4 MiB: 168 ms at 200 Mb/s, 33.6 ms at 1 Gb/s, 5 % either way.
@@ -89,6 +87,7 @@ def test_what_is_sent_and_reduced_takes_the_time_of_the_rate(rate: str, tmp_path
     assert min(times["all_reduce"]) == pytest.approx(expected, rel=0.05)
 
 
+@pytest.mark.alone
 def test_ranks_on_a_switch_share_the_rate_of_who_receives(tmp_path: Path) -> None:
     """Ranks 1 and 2 each send 1 MiB to rank 0 at the same time: 2 MiB at 25 MB/s are 84 ms, 10 % either way."""
     link = parse_link("200Mb/s")
@@ -99,7 +98,10 @@ def test_ranks_on_a_switch_share_the_rate_of_who_receives(tmp_path: Path) -> Non
 def test_losses_are_those_of_a_run_with_free_links(tmp_path: Path) -> None:
     runs = [
         Run(job="lstm_fp64", strategy=strategy, steps=4)
-        for strategy in (Strategy(dp=2, bucket_bytes=8192), Strategy(pp=2, schedule="1f1b", microbatches=2))
+        for strategy in (
+            builders.strategy(dp=2, bucket_bytes=8192),
+            builders.strategy(pp=2, schedule="1f1b", microbatches=2),
+        )
     ]
     free, held = (
         launch(train_all, (runs,), ranks=2, log_dir=tmp_path, device="cpu", link=link)[0] for link in (None, GIGABIT)
@@ -107,9 +109,10 @@ def test_losses_are_those_of_a_run_with_free_links(tmp_path: Path) -> None:
     assert [outcome.losses for outcome in held] == [outcome.losses for outcome in free]
 
 
+@pytest.mark.alone
 def test_a_latency_is_added_to_each_way(tmp_path: Path) -> None:
     """20 ms each way: a byte and its answer take at least 40."""
-    link = Link(bytes_per_s=125e6, latency_s=0.02, source="example")
+    link = builders.link(bytes_per_s=125e6, latency_s=0.02)
     try:
         times, _ = launch(duties.time_transfers, (4, 3), ranks=2, log_dir=tmp_path, device="cpu", link=link)
     except EnvironmentProblem as problem:
@@ -122,12 +125,13 @@ def test_what_tc_says_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     tc.write_text("#!/bin/sh\necho 'Error: Specified qdisc kind is unknown.' >&2\nexit 1\n")
     tc.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    with pytest.raises(
-        EnvironmentProblem, match=r"tbf rate .* said: Error: Specified qdisc kind is unknown\. It needs .* sch_tbf"
+    with raises(
+        "link-limit.tool-failed", EnvironmentProblem, match="sch_tbf", said="Error: Specified qdisc kind is unknown."
     ):
         launch(duties.add_ranks, ranks=2, log_dir=tmp_path, link=GIGABIT)
 
 
+@pytest.mark.alone  # others may make interfaces meanwhile
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_nothing_is_left_after_a_run(ranks: int, tmp_path: Path) -> None:
     interfaces, descriptors = socket.if_nameindex(), open_files()
@@ -143,12 +147,13 @@ def test_nothing_is_left_after_a_rank_has_failed(tmp_path: Path) -> None:
     def note(rank: int, event: object) -> None:
         seen.append(event["network"])  # type: ignore[index]
 
-    with pytest.raises(ExecutionError, match="rank 1 raised ZeroDivisionError"):
+    with raises("rank.raised", ExecutionError, match="ZeroDivisionError", rank=1):
         launch(duties.report_network_and_stumble, (1,), ranks=2, log_dir=tmp_path, on_event=note, link=GIGABIT)
     assert len({network(), *seen}) == 3
     assert not networks_in_use() & set(seen)
 
 
+@pytest.mark.alone  # others may make interfaces meanwhile
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_nothing_is_left_when_the_parent_ends(number: signal.Signals, tmp_path: Path) -> None:
     """Three ranks, whose switch nobody but the parent holds."""
@@ -176,6 +181,7 @@ def test_nothing_is_left_when_the_parent_ends(number: signal.Signals, tmp_path: 
     assert socket.if_nameindex() == interfaces
 
 
+@pytest.mark.alone
 def test_what_leaves_a_node_shares_its_uplink_and_what_does_not_is_free(tmp_path: Path) -> None:
     """Two nodes of two ranks, 1 Gb/s each, 200 Mb/s between the nodes.
 

@@ -1,16 +1,16 @@
 """Steps of a job that are traced in a process of their own."""
 
 import pytest
+from tests import builders
 
-from trimaran.cluster.detect import detect_processor
 from trimaran.graph.types import Phase
+from trimaran.jobs.resolve import JobSource
+from trimaran.machine.detect import detect_processor
 from trimaran.measure.tracing import trace_steps
-from trimaran.planner.memory import floor
-from trimaran.planner.virtual import squeeze
-from trimaran.program import Strategy
+from trimaran.memory import floor
+from trimaran.planner.candidates import squeeze
 from trimaran.program.memory import KEEP_ALL
-from trimaran.session.jobs import JobSource
-from trimaran.simulator.memory import live_bytes
+from trimaran.simulator.storage_lifetimes import live_bytes
 
 pytestmark = pytest.mark.usefixtures("_forked")
 
@@ -26,5 +26,5 @@ def test_each_size_is_traced_with_its_update_and_can_be_squeezed() -> None:
         assert step.hooks.cores == detect_processor().cores
         peaks[size] = live_bytes(step.trace, KEEP_ALL).peak
         budget = (floor(step.trace).nbytes + peaks[size]) // 2
-        assert squeeze(Strategy(memory_bytes=budget), step).peak_bytes <= budget
+        assert squeeze(builders.strategy(memory_bytes=budget), step).peak_bytes <= budget
     assert peaks[16] < peaks[64]

@@ -7,17 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests import builders
 from tests.distributed.jobs import make_job
 from tests.distributed.reference import train_plainly
 from tests.distributed.test_equal_losses import BUCKET, compare
 from tests.distributed.training import Run, train_all
 from tests.forks.client import launch
 
-from trimaran.program.types import Strategy
+from trimaran.program.strategy import Strategy
 
-REPLICAS = Strategy(dp=2, microbatches=2, bucket_bytes=BUCKET)
-PIPELINE = Strategy(pp=2, schedule="1f1b", microbatches=4)
-BOTH = Strategy(dp=2, pp=2, schedule="1f1b", microbatches=4, bucket_bytes=BUCKET)
+REPLICAS = builders.strategy(dp=2, microbatches=2, bucket_bytes=BUCKET)
+PIPELINE = builders.strategy(pp=2, schedule="1f1b", microbatches=4)
+BOTH = builders.strategy(dp=2, pp=2, schedule="1f1b", microbatches=4, bucket_bytes=BUCKET)
 # Enough for every epoch to end twice.
 STEPS = 9
 

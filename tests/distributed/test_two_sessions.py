@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from trimaran.runtime.feed import sample_order
+from trimaran.runtime.data import sample_order
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "gan.py"
 

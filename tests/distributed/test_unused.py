@@ -10,36 +10,38 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests import builders
 from tests.distributed.jobs import make_job
 from tests.distributed.reference import Reference, train_plainly
 from tests.distributed.training import Outcome, Run, captured, train_all
 from tests.forks.client import launch
+from tests.raising import raises
 
-from trimaran.errors import ExecutionError, InputError
-from trimaran.graph import unused
-from trimaran.graph.unused import unused_parameters
-from trimaran.graph.use import parameter_use
-from trimaran.program.types import Strategy
-from trimaran.runtime.setup import check_use
-from trimaran.runtime.world import World
+from trimaran.base.errors import ExecutionError
+from trimaran.graph.capture import capture as unused
+from trimaran.graph.capture.capture import unused_parameters
+from trimaran.graph.types import parameter_use
+from trimaran.program.strategy import Strategy
+from trimaran.runtime.launch.world import World
+from trimaran.runtime.parts.setup import check_use
 
 STEPS = 20
-REPLICAS = Strategy(dp=2, bucket_bytes=512)
+REPLICAS = builders.strategy(dp=2, bucket_bytes=512)
 WHOLE = [
-    Strategy(),
+    builders.strategy(),
     REPLICAS,
-    Strategy(dp=2, microbatches=2),
-    Strategy(dp=2, zero=1, bucket_bytes=512),
-    Strategy(dp=2, zero=2, microbatches=2),
-    Strategy(dp=2, zero=3),
-    Strategy(dp=2, sync="p2p", bucket_bytes=512),
+    builders.strategy(dp=2, microbatches=2),
+    builders.strategy(dp=2, zero=1, bucket_bytes=512),
+    builders.strategy(dp=2, zero=2, microbatches=2),
+    builders.strategy(dp=2, zero=3),
+    builders.strategy(dp=2, sync="p2p", bucket_bytes=512),
 ]
 PARTS = [
-    Strategy(dp=2, bucket_bytes=512),
-    Strategy(dp=2, zero=1, bucket_bytes=512),
-    Strategy(dp=2, zero=3),
-    Strategy(dp=2, sync="p2p", bucket_bytes=512),
-    Strategy(pp=2, schedule="gpipe", microbatches=4),
+    builders.strategy(dp=2, bucket_bytes=512),
+    builders.strategy(dp=2, zero=1, bucket_bytes=512),
+    builders.strategy(dp=2, zero=3),
+    builders.strategy(dp=2, sync="p2p", bucket_bytes=512),
+    builders.strategy(pp=2, schedule="gpipe", microbatches=4),
 ]
 
 
@@ -51,7 +53,7 @@ def test_what_nobody_uses_is_left_alone_on_any_plan(devices: int, tmp_path: Path
     cases += [("two_heads", strategy) for strategy in PARTS]
     cases += [
         ("wayward_adamw", replace(REPLICAS, dp=4, sync="hierarchical", nodes=2)),
-        ("two_heads", Strategy(dp=2, pp=2, schedule="1f1b", microbatches=2, bucket_bytes=512)),
+        ("two_heads", builders.strategy(dp=2, pp=2, schedule="1f1b", microbatches=2, bucket_bytes=512)),
     ]
     runs = [
         # Four replicas leave out the batch of three samples at the end of an epoch.
@@ -90,9 +92,15 @@ def test_a_model_that_was_captured_tells_which_parameters_have_a_gradient() -> N
     assert uses == {"cnn_fp64": "always", "half_frozen": "always", "two_heads": "fixed", "wayward_sgd": "varies"}
 
 
-@pytest.mark.parametrize("strategy", [Strategy(dp=2, zero=3, units=("deep",)), Strategy(tp=2)])
-def test_what_would_wait_for_a_part_that_another_rank_leaves_out_is_refused(strategy: Strategy) -> None:
-    with pytest.raises(InputError, match="depends on the data"):
+@pytest.mark.parametrize(
+    ("strategy", "code"),
+    [
+        (builders.strategy(dp=2, zero=3, units=("deep",)), "unused-parameters.sharded-units"),
+        (builders.strategy(tp=2), "unused-parameters.pipeline"),
+    ],
+)
+def test_what_would_wait_for_a_part_that_another_rank_leaves_out_is_refused(strategy: Strategy, code: str) -> None:
+    with raises(code):
         check_use(make_job("wayward_sgd"), strategy, "varies")
 
 

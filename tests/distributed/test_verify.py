@@ -14,35 +14,37 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from tests import builders
 from tests.distributed.jobs import make_job
 from tests.distributed.test_zero import GPT
 from tests.distributed.training import Run, captured, full_batch
 from tests.forks.client import launch
 
-from trimaran.errors import ExecutionError, InputError
+from trimaran.base.errors import ExecutionError, InputError
+from trimaran.base.job import Precision
 from trimaran.graph.batches import map_tensors
-from trimaran.job import Precision
-from trimaran.program.compression import Compression
-from trimaran.program.lower import lower, lower_evaluation
-from trimaran.program.shards import find_shards
-from trimaran.program.types import Strategy
+from trimaran.program.gradients import Compression
+from trimaran.program.lowering.lower import lower, lower_evaluation
+from trimaran.program.lowering.tensor_parallel import find_shards
+from trimaran.program.strategy import Strategy
 from trimaran.runtime import executor as executor_module
-from trimaran.runtime import interpreter, reductions
+from trimaran.runtime import interpreter
+from trimaran.runtime.communication import reduce as reductions
+from trimaran.runtime.data import Share
 from trimaran.runtime.executor import Executor
-from trimaran.runtime.feed import Share
-from trimaran.runtime.losses import loss_term
+from trimaran.runtime.launch.world import World
 from trimaran.runtime.seeds import host_states
-from trimaran.runtime.updates import Updater
+from trimaran.runtime.step.state import loss_term
+from trimaran.runtime.step.updates import Updater
 from trimaran.runtime.verification import Verified, Verifier
-from trimaran.runtime.world import World
 
 STEPS = 2
 SMALL = 8192
-REPLICAS = Strategy(dp=2, bucket_bytes=SMALL)
-PIPELINE = Strategy(pp=2, microbatches=2, schedule="1f1b")
-SHARES = Strategy(tp=2)
-SHARDED = Strategy(dp=2, zero=3, units=GPT, microbatches=2)
-COMPRESSED = Strategy(dp=2, bucket_bytes=SMALL, compression=Compression(method="fp16"))
+REPLICAS = builders.strategy(dp=2, bucket_bytes=SMALL)
+PIPELINE = builders.strategy(pp=2, microbatches=2, schedule="1f1b")
+SHARES = builders.strategy(tp=2)
+SHARDED = builders.strategy(dp=2, zero=3, units=GPT, microbatches=2)
+COMPRESSED = builders.strategy(dp=2, bucket_bytes=SMALL, compression=Compression(method="fp16"))
 
 Case = tuple[Run, Precision | None, str]
 """What runs, its precision in place of the job's own, and the fault."""

@@ -9,15 +9,15 @@ import torch
 import torch.distributed as dist
 from tests.forks.client import launch
 from tests.reduced import REDUCED
-from tests.unit.session.virtual_loops import larger
+from tests.unit.features.virtual_loops import larger
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import trimaran
-from trimaran.errors import InfeasibleError
-from trimaran.runtime.world import World
+from trimaran.base.errors import InfeasibleError
+from trimaran.runtime.launch.world import World
 
 STEPS = 6
 

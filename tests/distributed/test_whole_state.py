@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests import builders
 from tests.distributed.jobs import gpt_clipped, make_job
 from tests.distributed.reference import _batches, add_gradients
 from tests.distributed.test_zero import CNN, GPT
@@ -18,14 +19,14 @@ from tests.distributed.training import Run, captured, full_batch
 from tests.forks.client import launch
 from torch import nn
 
+from trimaran.base.job import Job
 from trimaran.graph.types import Graph
-from trimaran.job import Job
-from trimaran.program.lower import lower, lower_evaluation
-from trimaran.program.shards import find_shards
-from trimaran.program.types import Strategy
+from trimaran.program.lowering.lower import lower, lower_evaluation
+from trimaran.program.lowering.tensor_parallel import find_shards
+from trimaran.program.strategy import Strategy
 from trimaran.runtime.executor import Executor
+from trimaran.runtime.launch.world import World
 from trimaran.runtime.whole_state import WholeState
-from trimaran.runtime.world import World
 
 STEPS = 3
 EXACT = 1e-10
@@ -33,15 +34,15 @@ SMALL = 8192
 
 RUNS = {
     2: [
-        Strategy(dp=2, sync="p2p", bucket_bytes=SMALL),
-        Strategy(dp=2, zero=1, bucket_bytes=SMALL),
-        Strategy(dp=2, zero=3, units=GPT, microbatches=2),
-        Strategy(pp=2, microbatches=2, schedule="zero-bubble"),
-        Strategy(tp=2),
+        builders.strategy(dp=2, sync="p2p", bucket_bytes=SMALL),
+        builders.strategy(dp=2, zero=1, bucket_bytes=SMALL),
+        builders.strategy(dp=2, zero=3, units=GPT, microbatches=2),
+        builders.strategy(pp=2, microbatches=2, schedule="zero-bubble"),
+        builders.strategy(tp=2),
     ],
     4: [
-        Strategy(dp=2, pp=2, zero=1, microbatches=2, schedule="1f1b"),
-        Strategy(pp=2, tp=2, microbatches=2, schedule="1f1b"),
+        builders.strategy(dp=2, pp=2, zero=1, microbatches=2, schedule="1f1b"),
+        builders.strategy(pp=2, tp=2, microbatches=2, schedule="1f1b"),
     ],
 }
 
@@ -93,7 +94,7 @@ def _fit(run: Run, graph: Graph) -> Strategy:
 def test_the_state_of_any_plan_is_that_of_one_process(ranks: int, tmp_path: Path) -> None:
     runs = [Run(job="gpt_fp64", strategy=strategy, steps=STEPS) for strategy in RUNS[ranks]]
     if ranks == 2:
-        buffered = (Strategy(dp=2, zero=3, units=CNN), Strategy(pp=2, microbatches=2))
+        buffered = (builders.strategy(dp=2, zero=3, units=CNN), builders.strategy(pp=2, microbatches=2))
         runs += [Run(job="cnn_fp64", strategy=strategy, steps=STEPS) for strategy in buffered]
     by_rank = launch(gather_states, (runs,), ranks=ranks, log_dir=tmp_path, device="cpu")
     for number, run in enumerate(runs):

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests import builders
 from tests.distributed.jobs import make_job
 from tests.distributed.live_tensors import watch_memory
 from tests.distributed.test_equal_losses import compare
@@ -16,10 +17,10 @@ from tests.distributed.test_recording import record
 from tests.distributed.training import Run, train_all
 from tests.forks.client import launch
 
-from trimaran.costs.zero import zero_bytes
-from trimaran.graph.capture import capture
-from trimaran.program.types import Kind, Strategy
-from trimaran.timeline import WAIT
+from trimaran.base.timeline import WAIT
+from trimaran.graph.capture.capture import capture
+from trimaran.pricing.memory import zero_bytes
+from trimaran.program.types import Kind
 
 STEPS = 8
 CNN = ("stem", "left", "right.0", "right.1", "mix", "residual")
@@ -31,15 +32,15 @@ UNITS = {"cnn": CNN, "unet": UNET, "gpt": GPT, "lstm": LSTM, "half": LSTM, "dict
 
 def _run(job: str, zero: int, replicas: int, microbatches: int = 1) -> Run:
     units = UNITS[job.split("_")[0]] if zero > 1 else ()
-    strategy = Strategy(dp=replicas, zero=zero, units=units, microbatches=microbatches, bucket_bytes=8192)  # type: ignore[arg-type]
+    strategy = builders.strategy(dp=replicas, zero=zero, units=units, microbatches=microbatches, bucket_bytes=8192)  # type: ignore[arg-type]
     return Run(job=job, strategy=strategy, steps=STEPS)
 
 
 LAYERS = tuple(str(number) for number in range(0, 12, 2))
 WATCHED = [
-    Strategy(dp=2, zero=3, units=LAYERS),
-    Strategy(dp=2, zero=2, units=LAYERS),
-    Strategy(dp=2, zero=3, units=LAYERS, microbatches=2),
+    builders.strategy(dp=2, zero=3, units=LAYERS),
+    builders.strategy(dp=2, zero=2, units=LAYERS),
+    builders.strategy(dp=2, zero=3, units=LAYERS, microbatches=2),
 ]
 TWO_RANKS = [
     *(_run(job, zero, 2) for job in ("cnn_fp64", "lstm_fp64", "gpt_fp64") for zero in (1, 2, 3)),
@@ -56,7 +57,9 @@ FOUR_RANKS = [
     *(_run("cnn_fp64", zero, 4) for zero in (1, 3)),
     *(_run("gpt_clipped", zero, 4) for zero in (1, 2, 3)),
     _run("cnn_ragged", 2, 4, 2),
-    Run(job="gpt_clipped", strategy=Strategy(dp=2, pp=2, zero=1, microbatches=2, schedule="1f1b"), steps=STEPS),
+    Run(
+        job="gpt_clipped", strategy=builders.strategy(dp=2, pp=2, zero=1, microbatches=2, schedule="1f1b"), steps=STEPS
+    ),
 ]
 
 

@@ -10,12 +10,12 @@ import torch
 from tests.distributed.drawn import draw_parts
 from tests.distributed.jobs import make_job
 
-from trimaran.graph.capture import Capture, capture
+from trimaran.graph.capture.capture import Capture, capture
 from trimaran.graph.types import Graph
-from trimaran.program.lower import lower, lower_evaluation
-from trimaran.program.types import Strategy
+from trimaran.program.lowering.lower import lower, lower_evaluation
+from trimaran.program.strategy import Strategy
 from trimaran.runtime.executor import Executor
-from trimaran.runtime.world import World
+from trimaran.runtime.launch.world import World
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from tests.field.vision import CLASSES, classify
 from torch import Tensor, nn
 from torch.nn import functional
 
-from trimaran.job import Job
+from trimaran.base.job import Job
 
 ADAPTED = Family("adapted")
 

@@ -24,28 +24,28 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 import torch
+from tests import builders
 from tests.distributed.drawn import draw_parts
 from tests.distributed.training import even_boundaries, full_batch
 from tests.field.catalog import CATALOG
 from tests.field.entry import Entry
 from tests.field.reference import Plain, train_plainly
 
-from trimaran.errors import InfeasibleError, InputError
+from trimaran.base.errors import InfeasibleError, InputError
+from trimaran.base.job import Job
+from trimaran.features.training.rank import needs_graph, splits_batches
+from trimaran.features.training.session import Session
 from trimaran.graph.behaviour import weighed
-from trimaran.graph.capture import Capture, capture_and_look
-from trimaran.graph.examining import look_at_gathering
+from trimaran.graph.capture.capture import Capture, capture_and_look
+from trimaran.graph.examine import look_at_gathering
+from trimaran.graph.sharding.fsdp_units import sharding_units
 from trimaran.graph.types import Graph
-from trimaran.graph.units import sharding_units
-from trimaran.job import Job
 from trimaran.program.exactness import check_exact
-from trimaran.program.lower import lower, lower_evaluation
-from trimaran.program.segments import segment_ops
-from trimaran.program.shards import find_shards, why_not
-from trimaran.program.types import Strategy
-from trimaran.runtime.places import Place
-from trimaran.runtime.world import World, open_world
-from trimaran.session.rank_training import needs_graph, splits_batches
-from trimaran.session.session import Session
+from trimaran.program.lowering.lower import lower, lower_evaluation
+from trimaran.program.lowering.partition import segment_ops
+from trimaran.program.lowering.tensor_parallel import find_shards, why_not
+from trimaran.program.strategy import Strategy
+from trimaran.runtime.launch.world import Place, World, open_world
 
 STEPS = 20
 CELL_S = 60.0
@@ -77,19 +77,19 @@ class Kind:
 
 def _pipeline(graph: Graph, **options: Any) -> Strategy:
     _check_cuts(graph)
-    strategy = Strategy(pp=2, **{"schedule": "1f1b", "microbatches": 2, **options})
+    strategy = builders.strategy(pp=2, **{"schedule": "1f1b", "microbatches": 2, **options})
     return dataclasses.replace(strategy, boundaries=even_boundaries(graph.cuts, 2))
 
 
 def _tensor(graph: Graph) -> Strategy:
     if shards := find_shards(graph, 2, layers=True):
-        return Strategy(tp=2, shards=shards)
+        return builders.strategy(tp=2, shards=shards)
     raise InputError(why_not(graph, 2))
 
 
 def _placement(graph: Graph) -> Strategy:
     _check_cuts(graph)
-    return Strategy(pp=2, parts=draw_parts(graph, 2, seed=1))
+    return builders.strategy(pp=2, parts=draw_parts(graph, 2, seed=1))
 
 
 def _check_cuts(graph: Graph) -> None:
@@ -98,33 +98,33 @@ def _check_cuts(graph: Graph) -> None:
 
 
 def _sharded(level: Literal[2, 3], microbatches: int = 1) -> Callable[[Graph], Strategy]:
-    return lambda graph: Strategy(
+    return lambda graph: builders.strategy(
         dp=2, zero=level, microbatches=microbatches, units=sharding_units(graph, min_bytes=64)
     )
 
 
 KINDS: dict[str, Kind] = {
-    "one": Kind(fit=lambda graph: Strategy()),
-    "m2": Kind(fit=lambda graph: Strategy(microbatches=2), microbatches=2),
-    "dp2": Kind(fit=lambda graph: Strategy(dp=2), replicas=2),
-    "zero1": Kind(fit=lambda graph: Strategy(dp=2, zero=1), replicas=2),
+    "one": Kind(fit=lambda graph: builders.strategy()),
+    "m2": Kind(fit=lambda graph: builders.strategy(microbatches=2), microbatches=2),
+    "dp2": Kind(fit=lambda graph: builders.strategy(dp=2), replicas=2),
+    "zero1": Kind(fit=lambda graph: builders.strategy(dp=2, zero=1), replicas=2),
     "zero2": Kind(fit=_sharded(2), replicas=2),
     "zero3": Kind(fit=_sharded(3), replicas=2),
-    "p2p": Kind(fit=lambda graph: Strategy(dp=2, sync="p2p", bucket_bytes=2048), replicas=2),
+    "p2p": Kind(fit=lambda graph: builders.strategy(dp=2, sync="p2p", bucket_bytes=2048), replicas=2),
     "pp2": Kind(fit=_pipeline, microbatches=2),
     "tp2": Kind(fit=_tensor),
     "placed": Kind(fit=_placement),
-    "memory": Kind(fit=lambda graph: Strategy(), budget="90%"),
+    "memory": Kind(fit=lambda graph: builders.strategy(), budget="90%"),
 }
 
 COMBINED: dict[str, Kind] = {
-    "m3": Kind(fit=lambda graph: Strategy(microbatches=3), microbatches=3),
-    "dp2m2": Kind(fit=lambda graph: Strategy(dp=2, microbatches=2), replicas=2, microbatches=2),
-    "dp3": Kind(fit=lambda graph: Strategy(dp=3, bucket_bytes=512), replicas=3),
-    "zero1m2": Kind(fit=lambda graph: Strategy(dp=2, zero=1, microbatches=2), replicas=2, microbatches=2),
+    "m3": Kind(fit=lambda graph: builders.strategy(microbatches=3), microbatches=3),
+    "dp2m2": Kind(fit=lambda graph: builders.strategy(dp=2, microbatches=2), replicas=2, microbatches=2),
+    "dp3": Kind(fit=lambda graph: builders.strategy(dp=3, bucket_bytes=512), replicas=3),
+    "zero1m2": Kind(fit=lambda graph: builders.strategy(dp=2, zero=1, microbatches=2), replicas=2, microbatches=2),
     "zero2m2": Kind(fit=_sharded(2, 2), replicas=2, microbatches=2),
     "zero3m2": Kind(fit=_sharded(3, 2), replicas=2, microbatches=2),
-    "p2pm2": Kind(fit=lambda graph: Strategy(dp=2, sync="p2p", microbatches=2), replicas=2, microbatches=2),
+    "p2pm2": Kind(fit=lambda graph: builders.strategy(dp=2, sync="p2p", microbatches=2), replicas=2, microbatches=2),
     "pp2m4": Kind(fit=partial(_pipeline, schedule="gpipe", microbatches=4), microbatches=4),
     "pp2bubble": Kind(fit=partial(_pipeline, schedule="zero-bubble"), microbatches=2),
     "dp2pp2": Kind(fit=partial(_pipeline, dp=2), replicas=2, microbatches=2),
@@ -475,7 +475,7 @@ def _gathered(session: Session) -> Stage:
 def _held(budget: str | None) -> Any:
     if budget is None:
         return nullcontext()
-    from trimaran.session.virtual_memory import virtual_memory
+    from trimaran.features.virtual_memory import virtual_memory
 
     return virtual_memory(budget, smallest=0)
 

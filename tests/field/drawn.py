@@ -24,7 +24,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import Dataset, default_collate
 
-from trimaran.job import Job
+from trimaran.base.job import Job
 
 STEPS = 6
 TOLERANCE = 1e-9

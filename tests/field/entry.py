@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from trimaran.job import Job
+from trimaran.base.job import Job
 
 
 def to_training(model: nn.Module) -> None:

@@ -10,7 +10,7 @@ from torch.nn import functional
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import Dataset
 
-from trimaran.job import Job
+from trimaran.base.job import Job
 
 GENERATIVE = Family("generative")
 

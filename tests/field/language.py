@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_se
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import Dataset
 
-from trimaran.job import Job
+from trimaran.base.job import Job
 
 LANGUAGE = Family("language")
 SAMPLES, BATCH, WORDS, LENGTH = 30, 8, 19, 8

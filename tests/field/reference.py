@@ -21,8 +21,8 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.overrides import TorchFunctionMode
 from torch.utils.data import default_collate
 
-from trimaran.job import Job
-from trimaran.runtime.feed import sample_order
+from trimaran.base.job import Job
+from trimaran.runtime.data import sample_order
 from trimaran.runtime.seeds import derive_seed, host_states, restore_host, seed_generators, seeded
 
 

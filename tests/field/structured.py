@@ -10,7 +10,7 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset, TensorDataset
 
-from trimaran.job import Job
+from trimaran.base.job import Job
 
 STRUCTURED = Family("structured")
 SAMPLES = 30

@@ -11,7 +11,7 @@ from torch.nn import functional
 from torch.nn.utils.parametrizations import spectral_norm
 from torch.utils.data import Dataset, TensorDataset
 
-from trimaran.job import Job
+from trimaran.base.job import Job
 
 VISION = Family("vision")
 SAMPLES, BATCH, CLASSES = 30, 8, 4

@@ -24,8 +24,8 @@ import pytest
 from tests.distributed.training import Run
 from tests.forks.server import LIMIT, Child, capture_all, read
 
-from trimaran.runtime import ranks as runtime
-from trimaran.runtime.wires import Seat
+from trimaran.runtime.launch import ranks as runtime
+from trimaran.runtime.launch.rate_limited_links import Seat
 
 ROOT = Path(__file__).parents[2]
 
@@ -170,7 +170,7 @@ def stop_server() -> None:
 
 
 def launch(function: Callable[..., Any], arguments: Sequence[Any] = (), **options: Any) -> list[Any]:
-    """As `trimaran.runtime.ranks.launch`, on forked ranks; the networks of all runs are captured before they start."""
+    """As `runtime.launch.ranks.launch`, on forked ranks; the networks of all runs are captured before they start."""
     server().call(capture_all, sorted(set(_jobs(arguments))))
     with forked_ranks(server()):
         return runtime.launch(function, arguments, **options)

@@ -116,7 +116,7 @@ def capture_all(jobs: Sequence[str]) -> None:
     import torch
     from tests.distributed.training import capture_once
 
-    from trimaran.errors import TrimaranError
+    from trimaran.base.errors import TrimaranError
 
     if torch.backends.cuda.is_built():
         return

@@ -14,9 +14,10 @@ from tests.commands.running import new_trimaran, trimaran
 from tests.distributed import duties
 from tests.forks.client import Forked, launch, server
 from tests.forks.server import fork
+from tests.raising import raises
 
-from trimaran.errors import ExecutionError
-from trimaran.runtime import ranks as runtime
+from trimaran.base.errors import ExecutionError
+from trimaran.runtime.launch import ranks as runtime
 
 
 def leave(code: object) -> None:
@@ -95,9 +96,9 @@ def test_a_launch_of_forks_is_a_launch(tmp_path: Path) -> None:
     """Results, a death, and the log of what a rank said; afterwards a launch starts interpreters again."""
     started = runtime._start
     assert launch(duties.add_ranks, ranks=3, log_dir=tmp_path) == [3.0, 3.0, 3.0]
-    with pytest.raises(ExecutionError, match="rank 1 was killed by SIGKILL"):
+    with raises("rank.died", ExecutionError, match="SIGKILL", rank=1):
         launch(duties.die_beside_hanging, (1,), ranks=2, log_dir=tmp_path, on_event=lambda rank, event: None)
-    with pytest.raises(ExecutionError, match="ZeroDivisionError: too far"):
+    with raises("rank.raised", ExecutionError, match="ZeroDivisionError"):
         launch(duties.stumble, (1,), ranks=2, log_dir=tmp_path)
     assert "so far, so good" in (tmp_path / "rank0.log").read_text()
     assert runtime._start is started

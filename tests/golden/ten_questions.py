@@ -13,16 +13,16 @@ from typing import Any
 
 from tests.commands.running import trimaran
 
-from trimaran.cluster.find import find_machine
-from trimaran.costs.software import Software
-from trimaran.session.crossover.replicas import Replicas
-from trimaran.session.crossover.request import CrossoverRequest, machine_for
-from trimaran.session.validation.recipes import Recipe
-from trimaran.session.validation.steps import row_step
-from trimaran.session.validation.time_to_train_benchmarks import benchmark_of
-from trimaran.session.validation.time_to_train_steps import StepModel
-from trimaran.session.validation.time_to_train_submissions import Submission
-from trimaran.session.validation.types import Row, Setup
+from trimaran.features.crossover.request import CrossoverRequest, machine_for
+from trimaran.features.crossover.steps import Replicas
+from trimaran.machine.find import find_machine
+from trimaran.pricing.kernels.software import Software
+from trimaran_studies.facts.benchmarks import benchmark_of
+from trimaran_studies.time_to_train.from_submissions import StepModel
+from trimaran_studies.time_to_train.submissions import Submission
+from trimaran_studies.validation.measurement import Row, Setup
+from trimaran_studies.validation.recipes import Recipe
+from trimaran_studies.validation.steps import row_step
 
 AGREEMENT: float | None = None
 """How far apart predictors of equal terms may be, as a share; None: as far as is on record."""
@@ -127,7 +127,7 @@ def validate_s(asked: Question, folder: Path) -> float | None:
 
 
 def time_to_train_s(asked: Question, folder: Path) -> float | None:
-    """By the step under times to train: in 16 bits, captured, fused, halved gradients, as submitters tune."""
+    """By the step under times to train: in 16 bits only, captured and fused, gradients in 16 bits, as submitters do."""
     if asked.precision == "float32":
         return None
     machine = find_machine(asked.cluster)

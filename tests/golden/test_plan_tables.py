@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from tests.unit.costs.tables import network, table_for
+from tests import builders
+from tests.builders import network, table_for
 
-from trimaran.cli.views import print_candidates
-from trimaran.cluster import Cluster, Device
-from trimaran.planner import EpochData, Problem, Rejection, Search, enumerate_strategies, search
+from trimaran.cli.views.plans import print_candidates
+from trimaran.planner import EpochData, Rejection, Search, enumerate_strategies, search
 
 FOLDER = Path(__file__).parent / "plans"
 
@@ -20,12 +20,10 @@ def searches() -> dict[str, Search]:
     """Six layers on two and on four devices; the larger space has more than there is room for."""
     graph = network(6)
     table = table_for(graph)
-    device = Device(name="a core", kind="cpu", memory_bytes=2**30)
 
     def find(devices: int, *, memory_bytes: int = 2**30, epoch: EpochData | None = None) -> Search:
-        having = dataclasses.replace(device, memory_bytes=memory_bytes)
-        cluster = Cluster(name="test", devices=(having,) * devices, hosts=(0,) * devices)
-        return search(Problem(graph=graph, table=table, cluster=cluster, batch=16, devices=devices, epoch=epoch))
+        cluster = builders.cluster(devices, memory_bytes=memory_bytes)
+        return search(builders.problem(graph=graph, table=table, cluster=cluster, batch=16, epoch=epoch))
 
     compiled, _ = enumerate_strategies(graph, devices=2, batch=16, executions=("compiled",))
     rejections = [

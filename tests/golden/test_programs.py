@@ -5,11 +5,13 @@ import os
 from pathlib import Path
 
 import pytest
+from tests import builders
 from tests.graphs import boundaries, chain, dag, paired
 
 from trimaran.program import check_program, format_program, lower, lower_evaluation, lower_order, parse_order
-from trimaran.program.shards import find_shards
-from trimaran.program.types import Part, Program, Strategy
+from trimaran.program.lowering.tensor_parallel import find_shards
+from trimaran.program.strategy import Part
+from trimaran.program.types import Program
 
 FOLDER = Path(__file__).parent / "programs"
 INTERLEAVED = "0F0,0F1,2F0,2F1,2B0,2B1,0B0,0B1\n1F0,1F1,3F0,3B0,3F1,3B1,1B0,1B1\n"
@@ -19,10 +21,10 @@ def programs() -> dict[str, Program]:
     """Every shape that a program has, as small as shows it."""
     plain = chain(8)
     skipping = chain(4, buffers=True, tied=[(0, 3)], skips=[(0, 3)])
-    hybrid = Strategy(dp=2, pp=2, boundaries=("op1",), schedule="1f1b", microbatches=2, bucket_bytes=100)
+    hybrid = builders.strategy(dp=2, pp=2, boundaries=("op1",), schedule="1f1b", microbatches=2, bucket_bytes=100)
     # Two branches between a stem and a head, which read what each other makes in the middle.
     branches = dag([[], [0], [0], [1], [1, 2], [3, 4]])
-    placed = Strategy(
+    placed = builders.strategy(
         pp=2,
         parts=(
             *(Part(ops=(f"op{number}",), row=row) for number, row in enumerate((0, 0, 1, 0, 1))),
@@ -32,15 +34,15 @@ def programs() -> dict[str, Program]:
     )
     two = paired(2)
     return {
-        "one_device": lower(chain(4), Strategy(microbatches=2), batch=8),
-        "dp2": lower(chain(4, buffers=True), Strategy(dp=2, bucket_bytes=100), batch=8),
-        "dp3_homes_clipped": lower(chain(4), Strategy(dp=3, bucket_bytes=1, sync="p2p"), batch=6, clip=True),
+        "one_device": lower(chain(4), builders.strategy(microbatches=2), batch=8),
+        "dp2": lower(chain(4, buffers=True), builders.strategy(dp=2, bucket_bytes=100), batch=8),
+        "dp3_homes_clipped": lower(chain(4), builders.strategy(dp=3, bucket_bytes=1, sync="p2p"), batch=6, clip=True),
         "dp4_levels_clipped": lower(
-            chain(4), Strategy(dp=4, bucket_bytes=100, sync="hierarchical", nodes=2), batch=8, clip=True
+            chain(4), builders.strategy(dp=4, bucket_bytes=100, sync="hierarchical", nodes=2), batch=8, clip=True
         ),
-        "pp2_gpipe_m4": lower(plain, Strategy(pp=2, boundaries=("op3",), microbatches=4), batch=16),
+        "pp2_gpipe_m4": lower(plain, builders.strategy(pp=2, boundaries=("op3",), microbatches=4), batch=16),
         "pp4_1f1b_m8": lower(
-            plain, Strategy(pp=4, boundaries=boundaries(4), schedule="1f1b", microbatches=8), batch=16
+            plain, builders.strategy(pp=4, boundaries=boundaries(4), schedule="1f1b", microbatches=8), batch=16
         ),
         "dp2_pp2_tied_skips_clipped": lower(skipping, hybrid, batch=16, clip=True),
         "dp2_pp2_evaluation": lower_evaluation(skipping, hybrid, batch=16),
@@ -48,16 +50,16 @@ def programs() -> dict[str, Program]:
         "placed_branches_m2": lower(branches, dataclasses.replace(placed, microbatches=2), batch=4),
         "interleaved_2x2_m4": lower(
             plain,
-            Strategy(pp=2, chunks=2, schedule="interleaved", boundaries=boundaries(4), microbatches=4),
+            builders.strategy(pp=2, chunks=2, schedule="interleaved", boundaries=boundaries(4), microbatches=4),
             batch=8,
         ),
         "zero_bubble_3_m4": lower(
             chain(4, tied=[(0, 3)]),
-            Strategy(pp=3, schedule="zero-bubble", boundaries=boundaries(3), microbatches=4),
+            builders.strategy(pp=3, schedule="zero-bubble", boundaries=boundaries(3), microbatches=4),
             batch=8,
         ),
-        "dp2_zero3": lower(chain(4), Strategy(dp=2, zero=3, microbatches=2), batch=8, clip=True),
-        "dp2_tp2": lower(two, Strategy(dp=2, tp=2, shards=find_shards(two, 2)), batch=8, clip=True),
+        "dp2_zero3": lower(chain(4), builders.strategy(dp=2, zero=3, microbatches=2), batch=8, clip=True),
+        "dp2_tp2": lower(two, builders.strategy(dp=2, tp=2, shards=find_shards(two, 2)), batch=8, clip=True),
         "interleaved_2x2": lower_order(plain, parse_order(INTERLEAVED), boundaries=boundaries(4), batch=4),
     }
 

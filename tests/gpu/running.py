@@ -6,14 +6,15 @@ import os
 from typing import Any
 
 import torch
+from tests import builders
 from tests.distributed.jobs import make_job
 
-from trimaran.graph.capture import Capture, capture
-from trimaran.job import Job
-from trimaran.program import Strategy, lower, lower_evaluation
-from trimaran.program.types import Execution
+from trimaran.base.job import Job
+from trimaran.graph.capture.capture import Capture, capture
+from trimaran.program import lower, lower_evaluation
+from trimaran.program.strategy import Execution
 from trimaran.runtime.executor import Executor
-from trimaran.runtime.world import World
+from trimaran.runtime.launch.world import World
 
 DEVICE = os.environ.get("TRIMARAN_TEST_DEVICE", "cuda:0")
 ON_GPU = DEVICE.startswith("cuda")
@@ -22,7 +23,7 @@ ON_GPU = DEVICE.startswith("cuda")
 def open_executor(job: Job, *, execution: Execution = "eager", **options: Any) -> tuple[Executor, Capture]:
     """An executor for one device, and what it was made from."""
     made = capture(job)
-    strategy = Strategy(execution=execution)
+    strategy = builders.strategy(execution=execution)
     batch = job.global_batch_size
     executor = Executor(
         job,

@@ -6,8 +6,8 @@ import pytest
 import torch
 from tests.gpu.running import DEVICE, open_executor, zoo_job
 
-from trimaran.program.feeding import Feeding
-from trimaran.runtime.feed import Feed
+from trimaran.program.strategy import Feeding
+from trimaran.runtime.data import Feed
 
 STEPS = 30
 

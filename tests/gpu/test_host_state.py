@@ -7,12 +7,9 @@ import torch
 from tests.gpu.running import ON_GPU
 from torch import nn
 
-from trimaran.runtime.host_state import stream_optimizer_state
-from trimaran.runtime.memory.arena import HostArena
-from trimaran.runtime.memory.cuda import CudaEngine
-from trimaran.runtime.memory.engine import CopyEngine
-from trimaran.runtime.memory.host import HostEngine
-from trimaran.runtime.memory.locking import page_lock
+from trimaran.memory_hooks.arena import HostArena, page_lock
+from trimaran.memory_hooks.copies import CopyEngine, CudaEngine, HostEngine
+from trimaran.memory_hooks.optimizer_state import stream_optimizer_state
 
 BUCKET_BYTES = 8 << 20
 DEVICE = "cuda" if ON_GPU else "cpu"

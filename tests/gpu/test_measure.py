@@ -7,14 +7,13 @@ import torch
 from tests import zoo
 from tests.gpu.running import DEVICE, ON_GPU, zoo_job
 
-from trimaran.graph.capture import capture
+from trimaran.graph.capture.capture import capture
+from trimaran.jobs.resolve import JobSource
 from trimaran.measure import measure_costs
-from trimaran.measure.clocks import open_clock
-from trimaran.measure.loading import Loader
-from trimaran.measure.whole import WholeModel, make_stage
+from trimaran.measure.calibration.devices import open_clock
+from trimaran.measure.whole_model import Loader, WholeModel, make_stage
+from trimaran.runtime.launch.world import World
 from trimaran.runtime.precision import place_model
-from trimaran.runtime.world import World
-from trimaran.session.jobs import JobSource
 
 
 @pytest.mark.timeout(300)

@@ -7,21 +7,19 @@ import warnings
 
 import pytest
 import torch
+from tests import builders
 from tests.gpu.running import DEVICE
-from tests.unit.runtime.memory.plans import MIXED, OFFLOAD, RECOMPUTE, plan_by_rule
+from tests.raising import raises
+from tests.unit.memory_hooks.plans import MIXED, OFFLOAD, RECOMPUTE, plan_by_rule
 from torch import nn
 
 import trimaran
-from trimaran.errors import InputError
 from trimaran.graph.trace.record import Recorder
-from trimaran.graph.trace.types import View
-from trimaran.runtime.memory.accountant import Accountant
-from trimaran.runtime.memory.arena import HostArena
-from trimaran.runtime.memory.cuda import CudaEngine
-from trimaran.runtime.memory.executor import MemoryExecutor
-from trimaran.runtime.memory.locking import page_lock
-from trimaran.runtime.memory.store import ArenaStore
-from trimaran.runtime.memory.verify import differs
+from trimaran.memory_hooks.accountant import Accountant
+from trimaran.memory_hooks.arena import HostArena, page_lock
+from trimaran.memory_hooks.copies import ArenaStore, CudaEngine
+from trimaran.memory_hooks.executor import MemoryExecutor
+from trimaran.memory_hooks.recompute_check import differs
 
 pytestmark = pytest.mark.cuda_only
 
@@ -171,7 +169,7 @@ def test_the_block_is_refused_while_a_graph_is_captured() -> None:
     with HostArena(0) as arena:
         executor = MemoryExecutor.without_plan(engine, arena)
         graph = torch.cuda.CUDAGraph()
-        with pytest.raises(InputError, match="CUDA graph"), torch.cuda.graph(graph):
+        with raises("virtual-memory.cuda-graph"), torch.cuda.graph(graph):
             executor.hooks().__enter__()
         engine.close()
 
@@ -274,7 +272,7 @@ def test_a_comparison_takes_chunks_of_the_device_and_no_more() -> None:
         engine.save(real.untyped_storage(), slot).wait()
         torch.cuda.synchronize()
         real[1::2] = 1.0
-        view = View(shape=(nbytes // 8,), stride=(2,), offset=0, dtype="float32")
+        view = builders.view(shape=(nbytes // 8,), stride=(2,))
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         assert not differs(real.untyped_storage(), slot, 0, [view])

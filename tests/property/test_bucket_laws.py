@@ -9,7 +9,7 @@ from tests.graphs import chain, parameter
 from torch.distributed import _compute_bucket_assignment_by_size
 
 from trimaran.graph.types import Graph, Op
-from trimaran.program.buckets import DEFAULT_BUCKET_BYTES, FIRST_BUCKET_BYTES, gradient_buckets
+from trimaran.program.gradients import DEFAULT_BUCKET_BYTES, FIRST_BUCKET_BYTES, gradient_buckets
 
 FLOAT_BYTES = 4
 

@@ -14,25 +14,24 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests import builders
+from tests.builders import exact, network, table_for
 from tests.graphs import parameter
-from tests.unit.costs.tables import exact, network, table_for
 
-from trimaran.cluster import Cluster, Device
-from trimaran.costs import CostTable, price
-from trimaran.costs.tables import CurveKey
-from trimaran.costs.types import Transfer
-from trimaran.costs.wire import coding_keys
 from trimaran.graph.types import Graph
-from trimaran.planner.bucketing import exposed_s
 from trimaran.planner.candidates import evaluate
+from trimaran.planner.search import exposed_s
+from trimaran.pricing import CostTable, price
+from trimaran.pricing.gradient_compression import coding_keys
+from trimaran.pricing.types import Transfer
 from trimaran.program import Strategy, lower
-from trimaran.program.compression import Compression
+from trimaran.program.gradients import Compression
 
 LENGTH = 6
 BATCH = 16
 PER_REPLICA = BATCH // 2
 METHODS = (None, Compression(method="bf16"), Compression(method="powersgd", rank=1))
-CLUSTER = Cluster(name="test", devices=(Device(name="a core", kind="cpu", memory_bytes=2**40),) * 2, hosts=(0, 0))
+CLUSTER = builders.cluster(memory_bytes=2**40)
 
 times = st.floats(1e-6, 0.2).map(lambda value: round(value, 6))
 
@@ -53,15 +52,17 @@ def cases(draw: st.DrawFn) -> tuple[Graph, CostTable, Strategy]:
     method = draw(st.sampled_from(METHODS))
     latency_s, per_byte_s = draw(times), draw(times) / 4096
     curves = {
-        CurveKey("AR", 2): tuple((size, exact(latency_s + size * per_byte_s)) for size in (1, 64, 1024, 10**6)),
-        CurveKey("BC", 2): ((1, exact(1e-6)),),
+        builders.curve_key("AR", 2): tuple(
+            (size, exact(latency_s + size * per_byte_s)) for size in (1, 64, 1024, 10**6)
+        ),
+        builders.curve_key("BC", 2): ((1, exact(1e-6)),),
     }
     if method is not None:
         for key in coding_keys(method):
             coded_s = draw(times)
             curves[key] = ((1, exact(coded_s)), (10**6, exact(coded_s)))
     table = dataclasses.replace(table_for(graph), curves=curves, interference={})
-    return graph, table, Strategy(dp=2, bucket_bytes=draw(st.integers(1, 30_000)), compression=method)
+    return graph, table, builders.strategy(dp=2, bucket_bytes=draw(st.integers(1, 30_000)), compression=method)
 
 
 def replayed_s(graph: Graph, table: CostTable, strategy: Strategy) -> float:
@@ -114,7 +115,7 @@ def test_what_is_exposed_is_what_a_replay_of_the_buckets_says(case: tuple[Graph,
 def test_fewer_bytes_on_the_wire_never_lengthen_a_step(case: tuple[Graph, CostTable, Strategy], factor: float) -> None:
     """The same curve, each point for more bytes, is never higher."""
     graph, table, strategy = case
-    key = CurveKey("AR", 2)
+    key = builders.curve_key("AR", 2)
     faster = tuple((math.ceil(size / factor), cost) for size, cost in table.curves[key])
     quick = dataclasses.replace(table, curves={**table.curves, key: faster})
     before, after = (evaluate(strategy, graph, one, CLUSTER, batch=BATCH).step_time_s for one in (table, quick))

@@ -5,14 +5,14 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from tests import builders
 
-from trimaran.cluster.find import find_machine
-from trimaran.cluster.types import Link
-from trimaran.costs.collectives import algorithms, collective_cost
-from trimaran.costs.collectives.closed_forms import OPERATIONS, ring_time
-from trimaran.costs.collectives.curves import GRID
-from trimaran.costs.collectives.groups import Group
-from trimaran.costs.collectives.prior import constants, prior_time
+from trimaran.machine.find import find_machine
+from trimaran.pricing.collectives import algorithms, collective_cost
+from trimaran.pricing.collectives.closed_forms import OPERATIONS, ring_time
+from trimaran.pricing.collectives.groups import Group
+from trimaran.pricing.collectives.measured_curves import GRID
+from trimaran.pricing.collectives.physics import constants, prior_time
 
 MACHINES = ("dgx1-p100", "dgx1-v100", "dgx-a100", "hgx-h200", "8xl4", "8xrtx-4090")
 OPS = st.sampled_from(OPERATIONS)
@@ -53,7 +53,7 @@ def test_a_faster_link_never_takes_longer(op: str, devices: int, kind: str, rate
 @given(op=OPS, nbytes=SIZES, ranks=st.integers(2, 100), rate=st.floats(1e6, 1e12), latency=st.floats(0, 1e-3))
 def test_a_ring_is_no_faster_than_its_bytes(op: str, nbytes: int, ranks: int, rate: float, latency: float) -> None:
     """Every rank has to send at least half the buffer."""
-    assert ring_time(op, nbytes, ranks=ranks, link=Link(bytes_per_s=rate, latency_s=latency, source="example")) >= (
+    assert ring_time(op, nbytes, ranks=ranks, link=builders.link(bytes_per_s=rate, latency_s=latency)) >= (
         nbytes / 2 / rate * (1 - 1e-9)
     )
 

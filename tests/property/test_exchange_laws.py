@@ -9,14 +9,14 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests import builders
 
-from trimaran.costs.exchange_recipes import Recipe
-from trimaran.costs.types import Cost, Interference, ProgramCosts, Transfer
+from trimaran.base.timeline import COMMUNICATION
+from trimaran.pricing.exchange.frameworks import Recipe
+from trimaran.pricing.types import Cost, ProgramCosts, Transfer
 from trimaran.program.types import Instruction, Kind, Mark, Program
 from trimaran.simulator import simulate
-from trimaran.simulator.exchange_calls import Ready, exchange_calls, fill_buckets
-from trimaran.simulator.exchange_clock import Call, Exchanged, run_calls
-from trimaran.timeline import COMMUNICATION
+from trimaran.simulator.exchange_clock import Call, Exchanged, Ready, exchange_calls, fill_buckets, run_calls
 
 # Sums of tens of floats near 1, in another order than the engine's.
 TOLERANCE = 1e-9
@@ -77,7 +77,7 @@ def lowered(
         compute=compute,
         transfers=transfers,
         marks=marks,
-        interference=Interference(compute=interference),
+        interference=builders.interference(compute=interference),
         host_blocks=False,
     )
     return Program(ranks=tuple(programs), segments=1, microbatches=1), costs

@@ -4,16 +4,17 @@ import dataclasses
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.costs.tables import network, table_for
-from tests.unit.planner.problems import cluster
+from tests import builders
+from tests.builders import cluster, network, table_for
 
-from trimaran.costs import fed_step, price
-from trimaran.costs.sample_costs import SampleCosts
-from trimaran.costs.types import Cost
-from trimaran.program import Strategy, lower
-from trimaran.program.feeding import IN_LINE, Feeding
+from trimaran.pricing import input_pipeline as fed_step
+from trimaran.pricing import price
+from trimaran.pricing.tables import SampleCosts
+from trimaran.pricing.types import Cost
+from trimaran.program import lower
+from trimaran.program.strategy import IN_LINE, Feeding
 from trimaran.simulator import simulate
-from trimaran.simulator.waits import with_waits
+from trimaran.simulator.engine import with_waits
 
 GRAPH = network(2)
 TIMES = st.floats(min_value=0.0, max_value=0.1)
@@ -75,7 +76,7 @@ def test_a_fed_step_takes_at_least_the_period_and_at_least_what_it_takes_with_it
     samples: SampleCosts, workers: int, microbatches: int
 ) -> None:
     """And no longer than the longer of the two."""
-    strategy = Strategy(dp=2, microbatches=microbatches, feeding=Feeding(workers=workers))
+    strategy = builders.strategy(dp=2, microbatches=microbatches, feeding=Feeding(workers=workers))
     table = table_for(GRAPH)
     step = dataclasses.replace(table.steps[GRAPH.digest], samples=samples)
     table = dataclasses.replace(table, steps={GRAPH.digest: step}, interference={})

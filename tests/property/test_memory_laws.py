@@ -11,16 +11,16 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.planner.memory.traces import residual
+from tests.unit.memory.traces import residual
 
-from trimaran.costs.memory_costs import MemoryCosts, measured_costs
 from trimaran.graph.trace.types import StepTrace
-from trimaran.planner.memory import floor, lower_bound, plan_memory
-from trimaran.planner.memory.building import build_plan, step_time
-from trimaran.planner.memory.problem import MemoryProblem, memory_problem
-from trimaran.planner.memory.schedule import schedule
+from trimaran.memory import floor, lower_bound, plan_memory
+from trimaran.memory.problem import MemoryProblem, memory_problem
+from trimaran.memory.schedule import build_plan, schedule, step_time
+from trimaran.pricing.offload_costs import MemoryCosts, measured_costs
 from trimaran.program.memory import KEEP_ALL, MemoryPlan
-from trimaran.simulator.memory import MemoryRun, check_recipe, live_bytes, simulate_memory
+from trimaran.simulator.memory import MemoryRun, simulate_memory
+from trimaran.simulator.storage_lifetimes import check_recipe, live_bytes
 
 # Sums of tens of floats near 1, in another order; and the tolerance of the solver of linear programs.
 TOLERANCE, SOLVER_TOLERANCE = 1e-9, 1e-6

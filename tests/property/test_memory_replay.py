@@ -17,19 +17,19 @@ from tests.memory_draws import random_chain, recipe_from
 from torch import nn
 from torch.nn import functional as F
 
-from trimaran.costs.memory_costs import MemoryCosts, measured_costs
 from trimaran.graph.trace.record import Recorder
 from trimaran.graph.trace.types import StepTrace, Tick, TraceOp, TraceStorage
+from trimaran.memory import floor, plan_memory
+from trimaran.memory.vdnn import vdnn_all, vdnn_conv
 from trimaran.networks.googlenet import GoogLeNet
-from trimaran.networks.gpt2 import Gpt2
+from trimaran.networks.gpt import Gpt2
 from trimaran.networks.resnet import ResNet
 from trimaran.networks.vgg import vgg16
-from trimaran.planner.memory import floor, plan_memory
-from trimaran.planner.memory.vdnn import vdnn_all, vdnn_conv
+from trimaran.pricing.offload_costs import MemoryCosts, measured_costs
 from trimaran.program.memory import KEEP_ALL, Decision, MemoryPlan, MemoryStep, Recipe
 from trimaran.program.types import Kind
 from trimaran.simulator.memory import MemoryRun, simulate_memory
-from trimaran.simulator.memory_live import live_bytes
+from trimaran.simulator.storage_lifetimes import live_bytes
 
 # Sums of tens of durations in another order. What is asked for is 1 %.
 TOLERANCE = 1e-9

@@ -209,7 +209,7 @@ def test_what_fits_is_found_and_what_does_not_is_refused(problem: PlacementProbl
     """With one device able to hold a node or two only, the answer never holds more than there is."""
     from dataclasses import replace
 
-    from trimaran.errors import InfeasibleError
+    from trimaran.base.errors import InfeasibleError
 
     nodes = tuple(replace(node, saved_bytes=node.forward_s, state_bytes=3.0) for node in problem.nodes)
     tight = replace(problem, nodes=nodes, memory_bytes=(float(memory), 12.0))

@@ -10,17 +10,18 @@ from dataclasses import dataclass
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.costs.tables import HERE, network
+from tests import builders
+from tests.builders import HERE, network
 
-from trimaran.cluster import Cluster, Device, Link
-from trimaran.costs import Cost, CostTable, Interference, OpCost
-from trimaran.costs.tables import CurveKey, OperationKey, StepCosts, TensorFit
-from trimaran.errors import InfeasibleError, InputError
+from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.graph import Graph
-from trimaran.planner import Candidate, EpochData, Pins, Problem, choose, enumerate_strategies, evaluate, search
+from trimaran.machine import Cluster
+from trimaran.planner import Candidate, EpochData, Problem, choose, enumerate_strategies, evaluate, search
 from trimaran.planner.bounds import bound
 from trimaran.planner.choice import pareto_front
 from trimaran.planner.problem import cut_for, has_simple_bound, quick_bounds
+from trimaran.pricing import Cost, CostTable, Interference
+from trimaran.pricing.tables import TensorFit
 from trimaran.program import Strategy, check_strategy
 
 # Sums of tens of floats near 1, in another order than the simulator's.
@@ -49,19 +50,13 @@ class Case:
 
     @property
     def cluster(self) -> Cluster:
-        device = Device(name="a core", kind="cpu", memory_bytes=2**30)
         numbers = random.Random(self.seed)
         pairs = [(a, b) for a in range(self.devices) for b in range(a + 1, self.devices)]
         links = {
-            pair: Link(bytes_per_s=numbers.uniform(50, 5000), latency_s=numbers.random(), source="drawn")
+            pair: builders.link(bytes_per_s=numbers.uniform(50, 5000), latency_s=numbers.random(), source="drawn")
             for pair in pairs
         }
-        return Cluster(
-            name="drawn",
-            devices=(device,) * self.devices,
-            hosts=(0,) * self.devices,
-            links=links if self.linked else {},
-        )
+        return builders.cluster(self.devices, name="drawn", links=links if self.linked else {})
 
     @property
     def table(self) -> CostTable:
@@ -73,7 +68,9 @@ class Case:
 
         def fit() -> TensorFit:
             fixed, tensor, byte = (numbers.uniform(0.0, size) for size in (1.0, 0.1, 0.01))
-            return TensorFit(fixed_s=fixed, per_tensor_s=tensor, per_byte_s=byte, low=0.5, high=2.0, source="drawn")
+            return builders.tensor_fit(
+                fixed_s=fixed, per_tensor_s=tensor, per_byte_s=byte, low=0.5, high=2.0, source="drawn"
+            )
 
         def curve() -> tuple[tuple[int, Cost], ...]:
             first, each = cost(0.5).seconds, numbers.uniform(0.0, 0.02)
@@ -81,14 +78,19 @@ class Case:
             return tuple((size, Cost(seconds, 0.7 * seconds, 1.5 * seconds, "drawn")) for size, seconds in points)
 
         graph = self.graph
-        keys = [CurveKey("SEND", 2), *(CurveKey(kind, ranks) for kind in ("AR", "BC") for ranks in (2, 3, 4))]
-        return CostTable(
+        keys = [
+            builders.curve_key("SEND", 2),
+            *(builders.curve_key(kind, ranks) for kind in ("AR", "BC") for ranks in (2, 3, 4)),
+        ]
+        return builders.cost_table(
             fingerprint=dataclasses.replace(HERE, kind=self.kind, cores=numbers.choice([2, 8])),
             operations={
-                OperationKey(op.content, "eager"): {size: OpCost(forward=cost(), backward=cost()) for size in (1, 8)}
+                builders.operation_key(op.content): {
+                    size: builders.op_cost(forward=cost(), backward=cost()) for size in (1, 8)
+                }
                 for op in graph.ops
             },
-            steps={graph.digest: StepCosts(update=fit(), clip=fit(), load={1: cost(), 16: cost()})},
+            steps={graph.digest: builders.step_costs(update=fit(), clip=fit(), load={1: cost(), 16: cost()})},
             curves={key: curve() for key in keys},
             interference={"AR": self.interference, "SEND": self.interference},
         )
@@ -110,7 +112,7 @@ def cases(draw: st.DrawFn) -> Case:
         devices=draw(st.integers(1, 3)),
         linked=draw(st.booleans()),
         kind=draw(st.sampled_from(["cpu", "cuda"])),
-        interference=Interference(compute=draw(factors), communication=draw(factors)),
+        interference=builders.interference(compute=draw(factors), communication=draw(factors)),
         seed=draw(st.integers(0, 2**32 - 1)),
         epoch=draw(st.none() | epochs),
     )
@@ -139,16 +141,15 @@ def simulated(case: Case, strategy: Strategy) -> Candidate:
 
 
 def problem(case: Case, cluster: Cluster) -> Problem:
-    return Problem(
+    return builders.problem(
         graph=case.graph,
         table=case.table,
         cluster=cluster,
         batch=16,
-        devices=case.devices,
         clip=case.clip,
         epoch=case.epoch,
         # Placements are solved with a limit of their own, and have laws of their own.
-        pins=Pins(forbid=("placement",)),
+        pins=builders.pins(forbid=("placement",)),
     )
 
 
@@ -187,7 +188,9 @@ def everything_simulated(case: Case, strategies: list[Strategy]) -> list[Candida
 @given(cases(), st.sampled_from([1.0, 0.6, 0.3]))
 def test_what_is_left_out_changes_neither_the_choice_nor_the_front(case: Case, memory: float) -> None:
     """Against a simulation of everything, with all the memory that is needed or only a part of it."""
-    kept, _ = enumerate_strategies(case.graph, devices=case.devices, batch=16, pins=Pins(forbid=("placement",)))
+    kept, _ = enumerate_strategies(
+        case.graph, devices=case.devices, batch=16, pins=builders.pins(forbid=("placement",))
+    )
     everything = everything_simulated(case, kept)
     most = round(memory * max(max(candidate.peak_bytes) for candidate in everything))
     device = dataclasses.replace(case.cluster.devices[0], memory_bytes=most)
@@ -195,9 +198,9 @@ def test_what_is_left_out_changes_neither_the_choice_nor_the_front(case: Case, m
     if any(candidate.strategy.pp > 1 and max(candidate.peak_bytes) > most for candidate in everything):
         # Stages that are too large are cut again, for memory: `test_stages_are_cut_for_memory`.
         kept = [strategy for strategy in kept if strategy.pp == 1]
-        case_pins = Pins(forbid=("placement", "pp"))
+        case_pins = builders.pins(forbid=("placement", "pp"))
     else:
-        case_pins = Pins(forbid=("placement",))
+        case_pins = builders.pins(forbid=("placement",))
     fitting = [one for one in everything if max(one.peak_bytes) <= most and not case_pins.objection(one.strategy)]
     if not fitting:
         return

@@ -13,9 +13,10 @@ from collections.abc import Sequence
 
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from tests import builders
 from tests.graphs import boundaries, chain
 
-from trimaran.errors import InputError
+from trimaran.base.errors import InputError
 from trimaran.graph.types import Graph
 from trimaran.program import (
     check_program,
@@ -27,10 +28,8 @@ from trimaran.program import (
     lower_order,
     parse_program,
 )
-from trimaran.program.clock import start_times
-from trimaran.program.orders import Compute, Order
-from trimaran.program.schedules import gpipe, one_forward_one_backward
-from trimaran.program.types import RECEIVES, SENDS, Instruction, Kind, Mark, Program, Strategy
+from trimaran.program.lowering.schedules import Compute, Order, gpipe, one_forward_one_backward, start_times
+from trimaran.program.types import RECEIVES, SENDS, Instruction, Kind, Mark, Program
 
 
 @st.composite
@@ -53,7 +52,7 @@ def lowered(draw: st.DrawFn) -> Program:
     pp = draw(st.integers(1, 5))
     sync = draw(st.sampled_from(["all-reduce", "p2p", "hierarchical"])) if pp == 1 else "all-reduce"
     nodes = draw(st.integers(2, 3)) if sync == "hierarchical" else 1
-    strategy = Strategy(
+    strategy = builders.strategy(
         dp=draw(st.integers(1, 3)) if nodes == 1 else nodes * draw(st.integers(2, 3)),
         pp=pp,
         boundaries=boundaries(pp),

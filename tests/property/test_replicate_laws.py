@@ -3,7 +3,15 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimaran.costs.replicate import ABLATION, ALL, BatchCopies, Passages, Remedies, ReplicaWork, replicated_step
+from trimaran_studies.reproduce.torch_data_parallel import (
+    ABLATION,
+    ALL,
+    BatchCopies,
+    Passages,
+    Remedies,
+    ReplicaWork,
+    replicated_step,
+)
 
 seconds = st.floats(0.0, 10.0)
 works = st.builds(

@@ -5,7 +5,7 @@ from itertools import permutations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimaran.cluster.tours import best_tours
+from trimaran.machine.rings import best_tours
 
 
 @st.composite

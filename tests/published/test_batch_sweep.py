@@ -2,11 +2,11 @@
 
 import pytest
 
-from trimaran.cluster.catalog import find_device
-from trimaran.costs.operations.corrections import correction_from_steps
-from trimaran.costs.operations.estimate import estimate_step, measured_step
-from trimaran.costs.software import Software
-from trimaran.session.workloads import workload
+from trimaran.machine.catalog import find_device
+from trimaran.planning.workloads import workload
+from trimaran.pricing.kernels.corrections import correction_from_steps
+from trimaran.pricing.kernels.estimate import estimate_step, measured_step
+from trimaran.pricing.kernels.software import Software
 
 SOURCE = "apache/mxnet: docs/faq/perf.md, training on V100 (p3.2xlarge), MXNet 1.2, float32"
 IMAGES_PER_S = {

@@ -2,10 +2,10 @@
 
 import pytest
 
-from trimaran.cluster.find import find_machine
-from trimaran.costs.collectives import algorithms, collective_cost
-from trimaran.costs.collectives.closed_forms import bus_factor
-from trimaran.costs.collectives.wires import group_of
+from trimaran.machine.find import find_machine
+from trimaran.pricing.collectives import algorithms, collective_cost
+from trimaran.pricing.collectives.closed_forms import bus_factor
+from trimaran.pricing.collectives.groups import group_of
 
 LARGE = 2**30
 

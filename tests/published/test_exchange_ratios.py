@@ -2,8 +2,7 @@
 
 import pytest
 
-from trimaran.report.reproduction.exchange_figures import PUBLISHED_RATIOS
-from trimaran.session.reproduce_dgx1 import reproduce_dgx1
+from trimaran_studies.reproduce.dgx1 import PUBLISHED_RATIOS, reproduce_dgx1
 
 BATCH = 64
 TOLERANCE = 0.25

@@ -7,8 +7,8 @@ Source:
 
 import pytest
 
-from trimaran.report.reproduction.feeding import ReproducedFeeding, Saving, savings
-from trimaran.session.reproduce_feeding import reproduce_feeding
+from trimaran_studies.reproduce.input_pipeline import reproduce_feeding
+from trimaran_studies.reproduce.input_pipeline_report import ReproducedFeeding, Saving, savings
 
 pytestmark = pytest.mark.published
 

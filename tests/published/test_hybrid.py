@@ -7,9 +7,7 @@ Source:
 
 import pytest
 
-from trimaran.report.reproduction.hybrid import ReproducedHybrid, hybrid_document
-from trimaran.report.reproduction.hybrid_figures import STUDIED
-from trimaran.session.reproduce_hybrid import paper_rows, reproduce_hybrid
+from trimaran_studies.reproduce.hybrid import STUDIED, ReproducedHybrid, hybrid_document, paper_rows, reproduce_hybrid
 
 pytestmark = pytest.mark.published
 

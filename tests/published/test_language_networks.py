@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from trimaran.session.network_jobs import network_job
+from trimaran.jobs.published_jobs import network_job
 
 pytestmark = pytest.mark.published
 

@@ -8,9 +8,9 @@ import functools
 
 import pytest
 
-from trimaran.session.validation.loader_rates import answer_feeding
-from trimaran.session.validation.published_rows import published_rows
-from trimaran.session.validation.types import Answer
+from trimaran_studies.published.rows import published_rows
+from trimaran_studies.validation.loader_rates import answer_feeding
+from trimaran_studies.validation.measurement import Answer
 
 
 @functools.cache

@@ -10,26 +10,29 @@ Source:
 import dataclasses
 
 import pytest
+from tests import builders
 
 from trimaran.planner.pins import Pins
-from trimaran.planner.placed import place_for
+from trimaran.planner.placement.network import place_for
 from trimaran.planner.problem import assess_cut
-from trimaran.planner.shapes import unplaced
-from trimaran.program import Kind, Strategy
-from trimaran.session.cluster_planning import ClusterRequest, MachinePlan, machine_plan_document, plan_on_machine
+from trimaran.planner.space import unplaced
+from trimaran.planning.documents import machine_plan_document
+from trimaran.planning.plan import plan_on_machine
+from trimaran.planning.results import MachinePlan
+from trimaran.program import Kind
 
 pytestmark = pytest.mark.published
 
 
 def plan(reference: str, pins: Pins, *, devices: int = 2) -> MachinePlan:
-    found = plan_on_machine(reference, ClusterRequest(cluster="dgx1-v100", devices=devices, pins=pins))
+    found = plan_on_machine(reference, builders.cluster_request(cluster="dgx1-v100", devices=devices, pins=pins))
     assert isinstance(found, MachinePlan)
     return found
 
 
 @pytest.fixture(scope="module")
 def inception() -> MachinePlan:
-    return plan("inception_v3", Pins(allow=("placement",)))
+    return plan("inception_v3", builders.pins(allow=("placement",)))
 
 
 def test_branches_of_inception_on_two_devices(inception: MachinePlan) -> None:
@@ -52,7 +55,7 @@ def test_what_bounds_the_placement_is_said(inception: MachinePlan) -> None:
 @pytest.mark.parametrize(("reference", "published"), [("gnmt", 1.15), ("biglstm", 1.22)])
 def test_recurrent_networks_in_two_stages(reference: str, published: float, schedule: str) -> None:
     """Uneven stages, the bubble, small products at small microbatches, and gradients that are added up."""
-    found = plan(reference, Pins(pp=2, schedule=schedule))  # type: ignore[arg-type]  # of the literal's own values
+    found = plan(reference, builders.pins(pp=2, schedule=schedule))  # type: ignore[arg-type]  # of the literal's own values
     assert found.speedup == pytest.approx(published, abs=0.1)
     assert found.chosen.strategy.segments == 2
 
@@ -60,7 +63,7 @@ def test_recurrent_networks_in_two_stages(reference: str, published: float, sche
 def test_the_simulator_takes_as_long_as_the_solver_of_placements_said(inception: MachinePlan) -> None:
     """Messages that queue on a link, and its curve in place of a straight line: within 2 %."""
     problem, chosen = inception.problem, inception.chosen
-    strategy = dataclasses.replace(unplaced(Strategy(pp=2)), device_order=chosen.strategy.device_order)
+    strategy = dataclasses.replace(unplaced(builders.strategy(pp=2)), device_order=chosen.strategy.device_order)
     placed = place_for(strategy, problem.graph, problem.table, problem.cluster, batch=problem.batch)
     found = assess_cut(placed.strategy, problem)
     backwards = {item.id for item in found.program if item.kind is Kind.BACKWARD}

@@ -7,8 +7,8 @@ import torch
 from torch.utils.data import default_collate
 from torch.utils.flop_counter import FlopCounterMode
 
+from trimaran.jobs.published_jobs import network_job
 from trimaran.networks.sizes import find_size
-from trimaran.session.network_jobs import network_job
 
 pytestmark = pytest.mark.published
 

@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from trimaran.networks.alexnet import AlexNet
-from trimaran.networks.alexnet_2012 import AlexNet2012
+from trimaran.networks.alexnet import AlexNet, AlexNet2012
 from trimaran.networks.densenet import DENSENET_BLOCKS, DenseNet
 from trimaran.networks.googlenet import GoogLeNet
 from trimaran.networks.inception_v3 import InceptionV3

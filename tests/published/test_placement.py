@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trimaran.session.placing import PlacingRequest, place_profiled
+from trimaran.features.placement import PlacingRequest, place_profiled
 
 GRAPH = Path(__file__).with_name("graphs") / "inception_v3.json"
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from trimaran.report.validation.regret import regret_document
-from trimaran.report.validation.scores import score
-from trimaran.session.validation.model_parallel import answer_model_parallel
-from trimaran.session.validation.regret import regret_jobs
-from trimaran.session.validation.types import Row
-from trimaran.session.validation.validating import published_rows, scored
+from trimaran_studies.published.rows import published_rows
+from trimaran_studies.validation.measurement import Row
+from trimaran_studies.validation.model_parallel import answer_model_parallel
+from trimaran_studies.validation.regret import regret_document, regret_jobs
+from trimaran_studies.validation.scores import score
+from trimaran_studies.validation.validate import scored
 
 pytestmark = pytest.mark.published
 

@@ -5,9 +5,9 @@ One ring's rate a kind of link was taken from these or other measurements; how m
 
 import pytest
 
-from trimaran.cluster.plain_machines import find_node
-from trimaran.cluster.rings import ring_bandwidth
-from trimaran.cluster.topology import peer_bandwidth
+from trimaran.machine.node_catalog import find_node
+from trimaran.machine.rings import ring_bandwidth
+from trimaran.machine.topology import peer_bandwidth
 
 TARTAN = "uuudown/Tartan@e3166ab:microbenchmark/scale_up_cl/nccl-v2"
 MIST = "Dazz993/Mist@d69e530:benchmark/superscaler/results-ref"

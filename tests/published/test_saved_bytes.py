@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import SGD
 
-from trimaran.graph.trace.geometry import dtype_of
-from trimaran.graph.trace.liveness import live_dropped, live_kept, mean, peak
+from trimaran.graph.trace.live_bytes import live_dropped, live_kept, mean, peak
 from trimaran.graph.trace.meta import trace_on_meta
 from trimaran.graph.trace.record import Recorder
+from trimaran.graph.trace.storages import dtype_of
 from trimaran.graph.trace.types import Role, StepTrace, Tick
 from trimaran.networks.alexnet import AlexNet
 from trimaran.networks.densenet import DenseNet

@@ -1,6 +1,6 @@
 """Published times to train, each predicted from a smaller one. Thresholds are what is reached, a little rounded up.
 
-Sources of the rows: src/trimaran/session/validation/published, times_*.csv and sources.toml.
+Sources of the rows: src/trimaran_studies/published, times_*.csv and sources.toml.
 """
 
 import functools
@@ -8,8 +8,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from trimaran.report.validation.scores import Score, Scored, score
-from trimaran.session.validation.validating import answer_rows, published_rows, scored
+from trimaran_studies.published.rows import published_rows
+from trimaran_studies.validation.scores import Score, Scored, score
+from trimaran_studies.validation.validate import answer_rows, scored
 
 pytestmark = pytest.mark.published
 

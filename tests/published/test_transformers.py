@@ -3,17 +3,15 @@
 from dataclasses import dataclass
 
 import pytest
+from tests import builders
 
-from trimaran.cluster.find import find_machine
-from trimaran.costs.transformers.division import Division
-from trimaran.costs.transformers.exchange import machine_exchange
-from trimaran.costs.transformers.shapes import gpt_shape
-from trimaran.costs.transformers.step_constants import step_constants
-from trimaran.costs.transformers.step_time import divided_step
-from trimaran.costs.transformers.training_program import Program
-from trimaran.session.validation.memory import answer_memory
-from trimaran.session.validation.model_parallel import answer_model_parallel
-from trimaran.session.validation.types import Row
+from trimaran.machine.find import find_machine
+from trimaran.pricing.closed_form.shapes import gpt_shape
+from trimaran.pricing.closed_form.stage_work import step_constants
+from trimaran.pricing.closed_form.step_time import Program, divided_step, machine_exchange
+from trimaran_studies.validation.measurement import Row
+from trimaran_studies.validation.memory import answer_memory
+from trimaran_studies.validation.model_parallel import answer_model_parallel
 
 pytestmark = pytest.mark.published
 
@@ -190,7 +188,7 @@ def test_utilization_of_networks_of_up_to_a_trillion_parameters(
         count, rest = divmod(batch // data, microbatch)
         if rest or (chunks > 1 and (pipeline == 1 or count % pipeline or depth % (pipeline * chunks))):
             continue
-        division = Division(
+        division = builders.division(
             tensor=tensor,
             pipeline=pipeline,
             chunks=chunks,

@@ -1,17 +1,18 @@
 """Published rows that come with Trimaran, through the predictor. Thresholds are what it reaches, a little rounded up.
 
-Sources of the rows: src/trimaran/session/validation/published, sources.toml and the columns of each file.
+Sources of the rows: src/trimaran_studies/published, sources.toml and the columns of each file.
 """
 
 from collections.abc import Sequence
 
 import pytest
 
-from trimaran.errors import TrimaranError
-from trimaran.report.validation.scores import Score, Scored, score
-from trimaran.session.validation.setups import understand
-from trimaran.session.validation.types import Anchor, Row
-from trimaran.session.validation.validating import answer_rows, published_rows, scored
+from trimaran.base.errors import TrimaranError
+from trimaran_studies.published.rows import published_rows
+from trimaran_studies.validation.measurement import Anchor, Row
+from trimaran_studies.validation.scores import Score, Scored, score
+from trimaran_studies.validation.setups import understand
+from trimaran_studies.validation.validate import answer_rows, scored
 
 pytestmark = pytest.mark.published
 

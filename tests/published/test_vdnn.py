@@ -9,13 +9,11 @@ from functools import cache
 import numpy
 import pytest
 
-from trimaran.planner.memory.vdnn_buffers import baseline
-from trimaran.planner.memory.vdnn_convolution import Algorithm, Convolution
-from trimaran.planner.memory.vdnn_network import network_of
-from trimaran.report.reproduction.figures import PAPER_FIGURES, ReproducedPolicy
-from trimaran.session.memory.tracing import JobTracer
-from trimaran.session.network_jobs import network_job
-from trimaran.session.reproduce import reproduce_vdnn
+from trimaran.jobs.published_jobs import network_job
+from trimaran.memory.vdnn_dynamic import Algorithm, Convolution
+from trimaran.planning.meta_trace import JobTracer
+from trimaran_studies.reproduce.vdnn import PAPER_FIGURES, ReproducedPolicy, reproduce_vdnn
+from trimaran_studies.reproduce.vdnn_accounting import baseline, network_of
 
 pytestmark = pytest.mark.published
 

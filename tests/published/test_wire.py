@@ -11,16 +11,17 @@ import functools
 from dataclasses import replace
 
 import pytest
+from tests import builders
 
-from trimaran.cluster.find import find_machine
-from trimaran.costs.exchange import ExchangeOptions
-from trimaran.costs.exchange_recipes import DDP
-from trimaran.costs.operations.estimate import estimate_step
-from trimaran.costs.software import Software
-from trimaran.planner.pins import Pins
-from trimaran.session.cluster_planning import ClusterRequest, MachinePlan, plan_on_machine
-from trimaran.session.workloads import workload
-from trimaran.simulator.exchange import scale_step
+from trimaran.machine.find import find_machine
+from trimaran.planning.plan import plan_on_machine
+from trimaran.planning.results import MachinePlan
+from trimaran.planning.workloads import workload
+from trimaran.pricing.exchange.costs import ExchangeOptions
+from trimaran.pricing.exchange.frameworks import DDP
+from trimaran.pricing.kernels.estimate import estimate_step
+from trimaran.pricing.kernels.software import Software
+from trimaran.simulator.data_parallel import scale_step
 
 NODES = 8
 DEVICES = 8 * NODES
@@ -65,10 +66,10 @@ def test_at_10_gigabits_a_ratio_of_2_to_5_is_enough(network: str) -> None:
 
 @pytest.mark.parametrize(("fabric", "compresses"), [("ethernet-100g", False), ("ethernet-10g", True)])
 def test_a_plan_with_consent_compresses_where_the_study_says_that_it_pays(fabric: str, compresses: bool) -> None:
-    pins = Pins(dp=DEVICES, pp=1, tp=1, zero=0, microbatches=1, compress=True)
+    pins = builders.pins(dp=DEVICES, pp=1, tp=1, zero=0, microbatches=1, compress=True)
     cluster = f"dgx1-v100:{NODES}@{fabric}"
     batch = LOCAL_BATCH * DEVICES
-    request = ClusterRequest(cluster=cluster, devices=DEVICES, batch=batch, pins=pins, execution="eager")
+    request = builders.cluster_request(cluster=cluster, devices=DEVICES, batch=batch, pins=pins, execution="eager")
     found = plan_on_machine("resnet50", request)
     assert isinstance(found, MachinePlan)
     chosen = found.chosen.strategy.compression

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import pytest
 
+from trimaran.graph.kernels.workload import Gradient, WorkKind
 from trimaran.graph.types import Phase
-from trimaran.graph.workload import Gradient, WorkKind
-from trimaran.session.workloads import workload
+from trimaran.planning.workloads import workload
 
 pytestmark = pytest.mark.published
 

@@ -20,9 +20,9 @@ from tests.unit.graph.chain import (
 )
 from torch import nn
 
+from trimaran.base.job import Job
 from trimaran.graph.batches import call_model
-from trimaran.graph.capture import Capture, capture
-from trimaran.job import Job
+from trimaran.graph.capture.capture import Capture, capture
 
 transformers = pytest.importorskip("transformers")
 

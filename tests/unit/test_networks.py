@@ -4,10 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from trimaran.networks.character_gpt import CharacterGpt
-from trimaran.networks.character_lstm import CharacterLstm
-from trimaran.networks.residual import ResidualNetwork
-from trimaran.networks.wide import WideClassifier
+from trimaran.networks.characters import CharacterGpt, CharacterLstm
+from trimaran.networks.small_images import ResidualNetwork, WideClassifier
 
 
 def parameters(model: nn.Module) -> int:

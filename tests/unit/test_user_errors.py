@@ -2,10 +2,11 @@
 
 import pytest
 import torch
+from tests.raising import raises
 from torch import nn
 
-from trimaran.errors import InputError
-from trimaran.user_errors import innermost_lines, raised_by_user, told, user_lines, users
+from trimaran.base.errors import InputError
+from trimaran.base.user_errors import innermost_lines, raised_by_user, told, user_lines, users
 
 
 def fail() -> None:
@@ -34,7 +35,7 @@ def test_what_a_library_raises_is_told_by_the_line_that_called_it() -> None:
 
 
 def test_a_function_of_the_user_that_raises_is_wrong_input() -> None:
-    with pytest.raises(InputError, match=r"Job.model failed: LookupError: no such thing\n"), users("Job.model"):
+    with raises("user.raised", match="Job.model.*LookupError"), users("Job.model"):
         fail()
     with pytest.raises(InputError, match=r"^as it is$"), users("Job.model"):
         raise InputError("as it is")

@@ -1,4 +1,9 @@
-"""The command line: one thin file a command. Importing it does not import torch."""
+"""The command line: one thin file a command. Importing it does not import torch.
+
+Packages add commands by entry points of the group "trimaran.commands"; `trimaran_studies` does.
+"""
+
+from importlib.metadata import entry_points
 
 import typer
 
@@ -19,11 +24,9 @@ from trimaran.cli import (
     place,
     plan,
     profile,
-    reproduce,
     scale,
     simulate,
     train,
-    validate,
 )
 
 app = typer.Typer(
@@ -50,8 +53,8 @@ app.command()(crossover.crossover)
 app.command()(profile.profile)
 app.command()(calibrate.calibrate)
 app.command()(observe.observe)
-app.command()(validate.validate)
-app.command()(reproduce.reproduce)
+for point in sorted(entry_points(group="trimaran.commands"), key=lambda point: point.name, reverse=True):
+    app.command()(point.load())
 app.command()(jobs.jobs)
 app.command()(clusters.clusters)
 app.command()(doctor.doctor)

@@ -6,8 +6,7 @@ from typing import Annotated
 import typer
 
 from trimaran.cli.options import Devices, Json
-from trimaran.cli.output import console, errors_reported, print_json
-from trimaran.cli.progress import progress_shown
+from trimaran.cli.output import console, errors_reported, print_json, progress_shown
 
 Jobs = Annotated[
     list[str] | None,
@@ -41,11 +40,11 @@ def calibrate(
 ) -> None:
     """Measure devices, links and the noise of repeated runs; keep them for plans and comparisons."""
     with errors_reported(as_json=as_json):
-        from trimaran.cli.calibration import calibration_document, print_calibration
-        from trimaran.session.calibrating import CalibrationRequest
-        from trimaran.session.calibrating import calibrate as measure
-        from trimaran.session.jobs import JobSource
-        from trimaran.session.request import parse_link
+        from trimaran.cli.views.calibration import calibration_document, print_calibration
+        from trimaran.features.calibration import CalibrationRequest
+        from trimaran.features.calibration import calibrate as measure
+        from trimaran.jobs.resolve import JobSource
+        from trimaran.planning.requests import parse_link
 
         request = CalibrationRequest(
             jobs=tuple(JobSource(reference=job) for job in jobs or ()),

@@ -16,9 +16,9 @@ def check(job: Reference, batch: Batch = None, seed: Seed = None, show_all: All 
         from rich.table import Table
         from rich.text import Text
 
-        from trimaran.session.checking import check_job
-        from trimaran.session.jobs import JobSource
-        from trimaran.units import format_seconds
+        from trimaran.base.units import format_seconds
+        from trimaran.features.check import check_job
+        from trimaran.jobs.resolve import JobSource
 
         checked = check_job(JobSource(reference=job, global_batch_size=batch, seed=seed))
         if as_json:

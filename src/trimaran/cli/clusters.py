@@ -46,15 +46,14 @@ def clusters(
 ) -> None:
     """List machines of the catalog, or draw one: pairs, tree, rings, figures and where they come from."""
     with errors_reported(as_json=as_json):
-        from trimaran.cli import cluster_views
-        from trimaran.cluster.catalog import catalog
-        from trimaran.cluster.find import find_machine
-        from trimaran.cluster.imports import import_node
-        from trimaran.cluster.machines import Machine
-        from trimaran.cluster.node_text import node_text
-        from trimaran.cluster.plain_machines import find_node, node_names
-        from trimaran.errors import InputError
-        from trimaran.report.clusters import device_document, machine_document, node_line
+        from trimaran.base.errors import InputError
+        from trimaran.machine.catalog import catalog
+        from trimaran.machine.find import find_machine
+        from trimaran.machine.machine_files import import_node, node_text
+        from trimaran.machine.node_catalog import find_node, node_names
+        from trimaran.machine.types import Machine
+        from trimaran.report import machines as cluster_views
+        from trimaran.report.machines import device_document, machine_document, node_line
 
         if name is not None and file is not None:
             raise InputError("give either a name or --import FILE, not both", name=name, file=str(file))

@@ -6,8 +6,7 @@ from typing import Annotated
 import typer
 
 from trimaran.cli.options import Devices, Json, Reference
-from trimaran.cli.output import console, errors_reported, print_json
-from trimaran.cli.progress import progress_shown
+from trimaran.cli.output import console, errors_reported, print_json, progress_shown
 
 Batches = Annotated[
     str | None,
@@ -86,10 +85,10 @@ def converge(
     Interrupted, the same command goes on.
     """
     with errors_reported(as_json=as_json):
-        from trimaran.report.converging import convergence_document, convergence_view
-        from trimaran.session.converging.converging import converge_job
-        from trimaran.session.converging.request import parse_converge_request
-        from trimaran.session.jobs import JobSource
+        from trimaran.features.convergence.measure import converge_job
+        from trimaran.features.convergence.request import parse_converge_request
+        from trimaran.jobs.resolve import JobSource
+        from trimaran.report.convergence_runs import convergence_document, convergence_view
 
         request = parse_converge_request(
             batches=batches,

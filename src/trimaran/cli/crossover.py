@@ -6,8 +6,7 @@ from typing import Annotated
 import typer
 
 from trimaran.cli.options import AnyReference, CurveName, Json, MachineName, MachinePrecision, MachineSoftware
-from trimaran.cli.output import check_plot, console, errors_reported, print_json
-from trimaran.cli.progress import progress_shown
+from trimaran.cli.output import check_plot, console, errors_reported, print_json, progress_shown
 
 Counts = Annotated[str, typer.Option("--devices", help='Numbers of devices: "8..1024" in doublings, or "64,96,128".')]
 Widths = Annotated[str, typer.Option("--widths", help="Devices of a worker of the hybrid.")]
@@ -32,10 +31,11 @@ def crossover(
 ) -> None:
     """Find from how many devices on model parallelism inside workers beats more replicas, and why."""
     with errors_reported(as_json=as_json):
-        from trimaran.costs.software import Software
-        from trimaran.report.crossover.document import crossover_document
-        from trimaran.session.crossover import CrossoverRequest, find_crossover
-        from trimaran.session.scaling.requests import parse_counts, parse_software
+        from trimaran.features.crossover.find import find_crossover
+        from trimaran.features.crossover.request import CrossoverRequest
+        from trimaran.planning.requests import parse_counts, parse_software
+        from trimaran.pricing.kernels.software import Software
+        from trimaran.report.crossover import crossover_document
 
         check_plot(plot)
         request = CrossoverRequest(
@@ -50,13 +50,13 @@ def crossover(
         with progress_shown() as progress:
             found = find_crossover(job, request, progress=progress)
         if plot is not None:
-            from trimaran.report.crossover.plot import plot as draw
-            from trimaran.report.scaling.svg import write_drawing
+            from trimaran.report.crossover import plot as draw
+            from trimaran.report.svg import write_drawing
 
             write_drawing(plot, draw(found))
         if as_json:
             print_json(crossover_document(found))
         else:
-            from trimaran.cli.crossover_views import print_crossover
+            from trimaran.report.crossover import print_crossover
 
             print_crossover(console(), found)

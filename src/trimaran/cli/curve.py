@@ -49,12 +49,12 @@ def curve(
 ) -> None:
     """Fit a convergence curve: training that each global batch needs, with intervals, and how far to trust it."""
     with errors_reported(as_json=as_json):
-        from trimaran.cli import curve_views
-        from trimaran.costs.convergence import doubling_ratios, write_curve
-        from trimaran.errors import InputError
-        from trimaran.report.convergence.document import catalog_document, study_document
-        from trimaran.session.curves import study_catalog, study_curve
-        from trimaran.session.scaling.requests import parse_counts
+        from trimaran.base.errors import InputError
+        from trimaran.features.convergence.curve import study_catalog, study_curve
+        from trimaran.planning.requests import parse_counts
+        from trimaran.pricing.convergence.files import doubling_ratios, write_curve
+        from trimaran.report import convergence_curve as curve_views
+        from trimaran.report.convergence_curve import catalog_document, study_document
 
         if list_names or name is None:
             if any(given is not None for given in (name, at, plot, output, network, samples_per_epoch)):
@@ -71,8 +71,8 @@ def curve(
         if output is not None:
             write_curve(output, study.curve.table)
         if plot is not None:
-            from trimaran.report.convergence.plot import plot as draw
-            from trimaran.report.scaling.svg import write_drawing
+            from trimaran.report.convergence_curve import plot as draw
+            from trimaran.report.svg import write_drawing
 
             write_drawing(plot, draw(study))
         if as_json:

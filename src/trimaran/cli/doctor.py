@@ -2,9 +2,9 @@
 
 import dataclasses
 
+from trimaran.base.errors import EnvironmentProblem
 from trimaran.cli.options import Json
 from trimaran.cli.output import console, errors_reported, print_json
-from trimaran.errors import EnvironmentProblem
 
 _SIGNS = {"ok": "[green]ok[/]", "note": "[yellow]note[/]", "missing": "[red]missing[/]"}
 
@@ -14,7 +14,7 @@ def doctor(as_json: Json = False) -> None:
     with errors_reported(as_json=as_json):
         from rich.table import Table
 
-        from trimaran.session.doctor import examine
+        from trimaran.features.doctor import examine
 
         checks = examine()
         missing = [check.name for check in checks if check.verdict == "missing"]

@@ -6,8 +6,7 @@ from typing import Annotated
 import typer
 
 from trimaran.cli.options import Batch, Json
-from trimaran.cli.output import console, errors_reported, print_json
-from trimaran.cli.progress import progress_shown
+from trimaran.cli.output import console, errors_reported, print_json, progress_shown
 
 Subject = Annotated[str, typer.Argument(metavar="PLAN|JOB", help="A plan file (.json), or a job.", show_default=False)]
 Devices = Annotated[int | None, typer.Option("--devices", "-n", help="Devices to pretend.", min=2, show_default=False)]
@@ -41,9 +40,9 @@ def emulate(
 ) -> None:
     """Run a plan with pretended compute and real messages, beside its simulation."""
     with errors_reported(as_json=as_json):
-        from trimaran.cli.emulation_views import emulation_document, print_emulation
-        from trimaran.report import write_trace
-        from trimaran.session.emulating import emulate_subject
+        from trimaran.cli.views.plans import emulation_document, print_emulation
+        from trimaran.features.emulation import emulate_subject
+        from trimaran.report.trace import write_trace
 
         with progress_shown() as progress:
             found = emulate_subject(

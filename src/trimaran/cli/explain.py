@@ -34,12 +34,10 @@ from trimaran.cli.options import (
     Workers,
     Zero,
 )
-from trimaran.cli.output import console, errors_reported, print_json
-from trimaran.cli.progress import progress_shown
+from trimaran.cli.output import console, errors_reported, print_json, progress_shown
 
 if TYPE_CHECKING:
-    from trimaran.session.explaining import Explained
-    from trimaran.session.explaining_divisions import ExplainedDivision
+    from trimaran.planning.explanation import Explained, ExplainedDivision
 
 Subject = Annotated[str, typer.Argument(metavar="PLAN|JOB", help="A plan file (.json), or a job.", show_default=False)]
 WhyNot = Annotated[
@@ -97,14 +95,12 @@ def explain(
 ) -> None:
     """Say why a plan is what it is, what it was chosen over, and what would help."""
     with errors_reported(as_json=as_json):
-        from trimaran.cli.planning import request_there
-        from trimaran.planner.pin_options import parse_pins
-        from trimaran.program import read_plan
-        from trimaran.session.accuracy.request import parse_target
-        from trimaran.session.explaining import explain_plan
-        from trimaran.session.explaining_there import explain_there
-        from trimaran.session.jobs import JobSource
-        from trimaran.session.request import parse_request
+        from trimaran.cli.views.plans import request_there
+        from trimaran.jobs.resolve import JobSource
+        from trimaran.planner.pins import parse_pins
+        from trimaran.planning.explanation import explain_plan, explain_there
+        from trimaran.planning.requests import parse_request, parse_target
+        from trimaran.program.plan import read_plan
 
         path = Path(subject) if subject.endswith(".json") and not subject.startswith("hf:") else None
         reference = subject if path is None else read_plan(path).job
@@ -147,11 +143,9 @@ def explain(
 
 
 def _show(explained: "Explained | ExplainedDivision", *, as_json: bool) -> None:
-    from trimaran.cli.explanation_division_document import division_explanation_document
-    from trimaran.cli.explanation_division_views import print_division_explanation
-    from trimaran.cli.explanation_document import explanation_document
-    from trimaran.cli.explanation_views import print_explanation
-    from trimaran.session.explaining import Explained
+    from trimaran.cli.views.closed_form_explanation import division_explanation_document, print_division_explanation
+    from trimaran.cli.views.explanation import explanation_document, print_explanation
+    from trimaran.planning.explanation import Explained
 
     if isinstance(explained, Explained):
         if as_json:

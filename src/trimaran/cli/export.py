@@ -18,7 +18,7 @@ Output = Annotated[
 def export(plan: PlanFile, to: To, output: Output = None, as_json: Json = False) -> None:
     """Write a plan for another runtime, and say what that runtime cannot be told."""
     with errors_reported(as_json=as_json):
-        from trimaran.session.export.exporting import export_plan, write_export
+        from trimaran.features.export import export_plan, write_export
 
         exported = export_plan(plan, to)
         if output is not None:

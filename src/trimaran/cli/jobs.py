@@ -9,8 +9,8 @@ def jobs(as_json: Json = False) -> None:
     with errors_reported(as_json=as_json):
         from rich.table import Table
 
-        from trimaran.session.jobs import BUILT_IN, NETWORKS
-        from trimaran.session.network_references import option_names, sizes_of
+        from trimaran.jobs.published_networks import option_names, sizes_of
+        from trimaran.jobs.resolve import BUILT_IN, NETWORKS
 
         listed = {**BUILT_IN, **NETWORKS}
         if as_json:

@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from trimaran.cli.options import Json
-from trimaran.cli.output import console, errors_reported, print_json
-from trimaran.cli.progress import progress_shown
+from trimaran.cli.output import console, errors_reported, print_json, progress_shown
 
 
 class Policy(StrEnum):
@@ -83,10 +82,10 @@ def memory(
 ) -> None:
     """Say whether a step fits a device, what a plan of its memory costs, and how near that is to the limit."""
     with errors_reported(as_json=as_json):
-        from trimaran.report.memory.document import memory_document, storage_documents
-        from trimaran.report.memory.trace import write_memory_trace
-        from trimaran.session.jobs import JobSource
-        from trimaran.session.memory import MemoryRequest, estimate_memory
+        from trimaran.features.memory_fit.estimate import MemoryRequest, estimate_memory
+        from trimaran.jobs.resolve import JobSource
+        from trimaran.report.memory import memory_document, storage_documents
+        from trimaran.report.trace import write_memory_trace
 
         request = MemoryRequest(
             device=device,
@@ -106,6 +105,6 @@ def memory(
         if as_json:
             print_json(memory_document(found) | ({"storages": storage_documents(found)} if storages else {}))
         else:
-            from trimaran.cli.memory_views import print_estimate
+            from trimaran.report.memory import print_estimate
 
             print_estimate(console(), found, chart=chart, storages=storages)

@@ -22,13 +22,13 @@ def observe(command: Command = None, again: Again = True, as_json: Json = False)
     With --json, what the script writes to standard output goes to standard error.
     """
     with errors_reported(as_json=as_json):
-        from trimaran.errors import InputError
+        from trimaran.base.errors import InputError
 
         if not command:
             raise InputError("nothing to run: trimaran observe -- python train.py")
-        from trimaran.errors import ExecutionError, TrimaranError
+        from trimaran.base.errors import ExecutionError, TrimaranError
+        from trimaran.features.diagnose.observe import conclude, describe_exit, observe_command
         from trimaran.report.observation import observation_document, observation_view
-        from trimaran.session.observing import conclude, describe_exit, observe_command
 
         observed = observe_command(command, again=again, output_to=2 if as_json else None)
         ended = describe_exit(observed.exit_code)
@@ -49,7 +49,7 @@ def observe(command: Command = None, again: Again = True, as_json: Json = False)
 
 
 def _say(ended: str) -> int:
-    from trimaran.errors import ExecutionError
+    from trimaran.base.errors import ExecutionError
 
     typer.echo(f"trimaran: {ended}; the report is of what was seen until then", err=True)
     return ExecutionError.exit_code

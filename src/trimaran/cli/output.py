@@ -3,15 +3,16 @@
 import json
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from trimaran.errors import InputError, TrimaranError
-from trimaran.user_errors import DEBUG, debugging, innermost_lines, summary, user_lines
+from trimaran.base.errors import InputError, TrimaranError
+from trimaran.base.user_errors import DEBUG, debugging, innermost_lines, summary, user_lines
 
 INTERRUPTED = 130
 
@@ -33,7 +34,7 @@ def check_plot(path: Path | None) -> None:
         path: of `--plot`; None: nothing is drawn
     """
     if path is not None:
-        from trimaran.report.scaling.svg import check_drawing
+        from trimaran.report.svg import check_drawing
 
         check_drawing(path)
 
@@ -75,7 +76,8 @@ def _end(told: TrimaranError, error: Exception, *, as_json: bool) -> NoReturn:
     if as_json:
         figures = {name: value for name, value in told.figures.items() if _plain(value)}
         kind = type(told).__name__
-        print_json({"error": {"kind": kind, "message": told.message, "exit_code": told.exit_code, **figures}})
+        ours = {"kind": kind, "code": told.code, "message": told.message, "exit_code": told.exit_code}
+        print_json({"error": {**ours, **figures}})
     if debugging():
         sys.stderr.write("".join(traceback.format_exception(error)))
     sys.stderr.write(f"trimaran: {told.message}\n")
@@ -84,3 +86,28 @@ def _end(told: TrimaranError, error: Exception, *, as_json: bool) -> NoReturn:
 
 def _plain(value: object) -> bool:
     return isinstance(value, str | int | float | bool | None)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Progress on standard error while long work runs; silent when it is not a terminal
+
+
+Report = Callable[[str, int, int], None]
+"""`(what is being done, done so far, out of)`; out of 0 where the amount is not known."""
+
+
+@contextmanager
+def progress_shown() -> Iterator[Report]:
+    """Show progress bars for as long as the block runs."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bars:
+        tasks: dict[str, object] = {}
+
+        def report(what: str, done: int, total: int) -> None:
+            key = what.split(":")[0]
+            if key not in tasks:
+                tasks[key] = bars.add_task(what, total=total or None)
+            bars.update(tasks[key], description=what, completed=done, total=total or None)  # type: ignore[arg-type]
+
+        yield report

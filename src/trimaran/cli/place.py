@@ -42,8 +42,8 @@ def place(
     """Place the operations of a network on devices, so that a step ends soonest."""
     began = time.monotonic()
     with errors_reported(as_json=as_json):
-        from trimaran.report.placing import placing_document, placing_lines
-        from trimaran.session.placing import PlacingRequest, place_profiled, placing_report
+        from trimaran.features.placement import PlacingRequest, place_profiled, placing_report
+        from trimaran.report.placement import placing_document, placing_lines
 
         request = PlacingRequest(
             file=graph,

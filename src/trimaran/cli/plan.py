@@ -91,10 +91,9 @@ def plan(
 ) -> None:
     """Find the fastest way to train a job that fits; print what was considered."""
     with errors_reported(as_json=as_json):
-        from trimaran.cli.planning import plan_here, plan_there
-        from trimaran.planner.pin_options import parse_pins
-        from trimaran.session.accuracy.request import parse_target
-        from trimaran.session.request import parse_request
+        from trimaran.cli.views.plans import plan_here, plan_there
+        from trimaran.planner.pins import parse_pins
+        from trimaran.planning.requests import parse_request, parse_target
 
         pins = parse_pins(
             keep=keep or (),

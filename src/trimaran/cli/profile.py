@@ -8,13 +8,39 @@ import typer
 from rich.markup import escape
 
 from trimaran.cli.options import Batch, Devices, Json, Link, Oversubscribe, Reference, Seed
-from trimaran.cli.output import console, errors_reported, print_json
-from trimaran.cli.progress import progress_shown
-from trimaran.cli.stall_options import Stalls, StallsPlan, Steps, Workers
+from trimaran.cli.output import console, errors_reported, print_json, progress_shown
 
 if TYPE_CHECKING:
-    from trimaran.session.jobs import JobSource
-    from trimaran.session.request import PlanRequest
+    from trimaran.jobs.resolve import JobSource
+    from trimaran.planning.requests import PlanRequest
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Options of `trimaran profile --stalls`
+
+
+Stalls = Annotated[
+    bool,
+    typer.Option(
+        "--stalls",
+        help="Run the job cold, cached and on synthetic data, and say what its steps wait for.",
+        show_default=False,
+    ),
+]
+Steps = Annotated[
+    int | None,
+    typer.Option("--steps", help="With --stalls: steps of each way.", min=1, show_default="a few seconds of them"),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        "--workers", help="With --stalls: processes of each rank that load.", min=0, show_default="as in the plan, or 0"
+    ),
+]
+StallsPlan = Annotated[
+    Path | None,
+    typer.Option("--plan", help="With --stalls: run this plan instead of making one.", show_default=False),
+]
 
 
 _TOP = 10
@@ -69,9 +95,9 @@ def profile(
     With --stalls: run it, and split its steps by what they wait for.
     """
     with errors_reported(as_json=as_json):
-        from trimaran.errors import InputError
-        from trimaran.session.jobs import JobSource
-        from trimaran.session.request import parse_request
+        from trimaran.base.errors import InputError
+        from trimaran.jobs.resolve import JobSource
+        from trimaran.planning.requests import parse_request
 
         unused: dict[str, object] = {"--steps": steps, "--workers": workers, "--plan": plan}
         if stalls:
@@ -85,8 +111,8 @@ def profile(
         if stalls:
             _print_stalls(source, request, plan=plan, steps=steps, workers=workers, as_json=as_json)
             return
+        from trimaran.features.diagnose.profile import profile_job
         from trimaran.report.profile import memory_table, overhead_lines, profile_document, spot_table, step_table
-        from trimaran.session.profiling import profile_job
 
         by, top = by or Line.MODULE, top or _TOP
         with progress_shown() as progress:
@@ -118,8 +144,8 @@ def _print_stalls(
     workers: int | None,
     as_json: bool,
 ) -> None:
+    from trimaran.features.diagnose.stalls import profile_stalls
     from trimaran.report.stalls import stalls_document, stalls_view
-    from trimaran.session.stalls import profile_stalls
 
     with progress_shown() as progress:
         found = profile_stalls(source, request, plan=plan, steps=steps, workers=workers, progress=progress)

@@ -6,8 +6,7 @@ from typing import Annotated
 import typer
 
 from trimaran.cli.options import AnyReference, Json, MachineName, MachinePrecision, MachineSoftware
-from trimaran.cli.output import check_plot, console, errors_reported, print_json
-from trimaran.cli.progress import progress_shown
+from trimaran.cli.output import check_plot, console, errors_reported, print_json, progress_shown
 
 Counts = Annotated[str, typer.Option("--devices", help='Devices in the group: "1,2,4,8", or "8..1024" in doublings.')]
 Batches = Annotated[str, typer.Option("--batch", help="Samples of each device; with --strong, of all together.")]
@@ -66,9 +65,9 @@ def scale(
 ) -> None:
     """Predict throughput, speedup and what limits them on machines that you do not have."""
     with errors_reported(as_json=as_json):
-        from trimaran.report.scaling.document import study_document
-        from trimaran.session.scaling.requests import check_spread, parse_counts, parse_software, parse_syncs
-        from trimaran.session.scaling.study import StudyRequest, study
+        from trimaran.features.scaling import StudyRequest, study
+        from trimaran.planning.requests import check_spread, parse_counts, parse_software, parse_syncs
+        from trimaran.report.scaling import study_document
 
         check_plot(plot)
         request = StudyRequest(
@@ -87,13 +86,13 @@ def scale(
         with progress_shown() as progress:
             found = study(job, request, progress=progress)
         if plot is not None:
-            from trimaran.report.scaling.plot import plot as draw
-            from trimaran.report.scaling.svg import write_drawing
+            from trimaran.report.scaling import plot as draw
+            from trimaran.report.svg import write_drawing
 
             write_drawing(plot, draw(found))
         if as_json:
             print_json(study_document(found))
         else:
-            from trimaran.cli.scale_views import print_study
+            from trimaran.report.scaling import print_study
 
             print_study(console(), found)

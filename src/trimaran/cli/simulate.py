@@ -6,8 +6,7 @@ from typing import Annotated
 import typer
 
 from trimaran.cli.options import Batch, Calibration, Devices, Execution, Json, Link, Memory, Objective, Oversubscribe
-from trimaran.cli.output import console, errors_reported, print_json
-from trimaran.cli.progress import progress_shown
+from trimaran.cli.output import console, errors_reported, print_json, progress_shown
 
 Trace = Annotated[
     Path | None, typer.Option("--trace", help="Write the timeline for a trace viewer.", show_default=False)
@@ -32,12 +31,12 @@ def simulate(
 ) -> None:
     """Simulate one step: its time, its memory, and how each device spends it."""
     with errors_reported(as_json=as_json):
-        from trimaran.cli.views import print_simulation, simulation_document
-        from trimaran.program import read_plan
-        from trimaran.report import write_trace
-        from trimaran.session.jobs import JobSource
-        from trimaran.session.planning import obtain_plan
-        from trimaran.session.request import parse_request
+        from trimaran.cli.views.plans import print_simulation, simulation_document
+        from trimaran.jobs.resolve import JobSource
+        from trimaran.planning.plan import obtain_plan
+        from trimaran.planning.requests import parse_request
+        from trimaran.program.plan import read_plan
+        from trimaran.report.trace import write_trace
 
         plan = Path(subject) if subject.endswith(".json") and not subject.startswith("hf:") else None
         reference = subject if plan is None else read_plan(plan).job

@@ -26,8 +26,7 @@ from trimaran.cli.options import (
     Seed,
     Workers,
 )
-from trimaran.cli.output import console, errors_reported, print_json
-from trimaran.cli.progress import progress_shown
+from trimaran.cli.output import console, errors_reported, print_json, progress_shown
 
 Epochs = Annotated[int | None, typer.Option("--epochs", help="Passes over the data.", min=0, show_default=False)]
 Runs = Annotated[
@@ -81,15 +80,14 @@ def train(
 ) -> None:
     """Train a job by the best plan, or by a given one; report predicted against measured."""
     with errors_reported(as_json=as_json):
-        from trimaran.cli.views import print_plan, print_trained
-        from trimaran.planner.pin_options import parse_pins
-        from trimaran.report import report_document
-        from trimaran.session.accuracy.request import parse_target
-        from trimaran.session.gradient_noise import obtain_observable_plan
-        from trimaran.session.jobs import JobSource
-        from trimaran.session.planning import obtain_plan
-        from trimaran.session.request import parse_request
-        from trimaran.session.training import train_planned
+        from trimaran.cli.views.plans import print_plan, print_trained
+        from trimaran.features.training.gradient_noise import obtain_observable_plan
+        from trimaran.features.training.train import train_planned
+        from trimaran.jobs.resolve import JobSource
+        from trimaran.planner.pins import parse_pins
+        from trimaran.planning.plan import obtain_plan
+        from trimaran.planning.requests import parse_request, parse_target
+        from trimaran.report.run_report import report_document
 
         source = JobSource(reference=job, epochs=epochs, global_batch_size=batch, seed=seed)
         request = parse_request(

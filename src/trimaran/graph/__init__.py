@@ -1,4 +1,4 @@
-"""The job as a dataflow graph. `trimaran.graph.capture` makes one; it imports torch, this does not."""
+"""The job as a dataflow graph. `trimaran.graph.capture.capture` makes one; it imports torch, this does not."""
 
 from trimaran.graph.types import Affine, Graph, Op, Parameter, Phase, TensorSpec
 

@@ -22,8 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trimaran.errors import InputError
-from trimaran.job import Job
+from trimaran.base.errors import InputError
+from trimaran.base.job import Job
 
 
 def SUMMED(batch: Any) -> float:  # noqa: N802 - a value, told apart by identity, of the type of a weight
@@ -61,9 +61,14 @@ def split_batch(
         return ((), dict(batch), batch) if spread else ((batch,), {}, batch)
     if not isinstance(batch, tuple | list) or len(batch) != 2:
         size = f" of {len(batch)} parts" if isinstance(batch, tuple | list) else ""
-        raise InputError(f"{FORMS}; collate made a {type(batch).__name__}{size}: let Job.collate make one of these")
+        raise InputError(
+            f"{FORMS}; collate made a {type(batch).__name__}{size}: let Job.collate make one of these",
+            code="batch.bad-structure",
+        )
     if own_loss:
-        raise InputError("with Job.loss=None a batch is a dict, used as model(**batch); collate made a pair")
+        raise InputError(
+            "with Job.loss=None a batch is a dict, used as model(**batch); collate made a pair", code="batch.not-a-dict"
+        )
     inputs, target = batch
     return (tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)), {}, target
 
@@ -133,7 +138,9 @@ def compute_loss(job: Job, output: Any, batch: Any, *, samples: int | None = Non
         total, weight = value
         _check_loss(total)
         if not isinstance(weight, int | float) and not (isinstance(weight, Tensor) and weight.dim() == 0):
-            raise InputError(f"a loss returns a scalar or (sum, weight); here weight is {_describe(weight)}")
+            raise InputError(
+                f"a loss returns a scalar or (sum, weight); here weight is {_describe(weight)}", code="loss.bad-weight"
+            )
         return total, weight
     _check_loss(value)
     if job.loss_weight is not None and job.loss_weight is not SUMMED:
@@ -177,6 +184,7 @@ def count_samples(batch: Any) -> int:
         listed = ", ".join(f"{name}: {'no dim' if size is None else size}" for name, size in sizes.items())
         raise InputError(
             f"the first dim of every tensor of a batch counts its samples, so they must agree; here {listed}",
+            code="batch.sizes-differ",
             sizes=sizes,
         )
     size = next(iter(sizes.values()))
@@ -293,7 +301,8 @@ def _own_loss(output: Any) -> Any:
     if loss is None:
         raise InputError(
             f"with Job.loss=None the model returns an object with a loss; it returned a {type(output).__name__} "
-            "without one: give the batch its labels, or give Job.loss"
+            "without one: give the batch its labels, or give Job.loss",
+            code="loss.model-returns-none",
         )
     return loss
 
@@ -302,10 +311,14 @@ def _check_loss(value: Any) -> None:
     if not isinstance(value, Tensor) or value.dim() or not value.is_floating_point():
         raise InputError(
             "a loss is a floating scalar tensor, the mean over the samples, or (sum, weight); "
-            f"it is {_describe(value)}: reduce it, for example with .mean()"
+            f"it is {_describe(value)}: reduce it, for example with .mean()",
+            code="loss.not-a-scalar",
         )
     if torch.is_grad_enabled() and not value.requires_grad:
-        raise InputError("the loss does not depend on a parameter that is trained, so there is nothing to train")
+        raise InputError(
+            "the loss does not depend on a parameter that is trained, so there is nothing to train",
+            code="loss.nothing-to-train",
+        )
 
 
 def _describe(value: Any) -> str:

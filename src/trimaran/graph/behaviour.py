@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from trimaran.job import Job
+from trimaran.base.job import Job
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -150,7 +150,7 @@ class Behaviour:
         host_draws: they draw from a generator of Python or NumPy
         path: what the forward does differs: with "seed", with "data", with neither
         batch_norms: modules whose statistics follow the batches
-        least: samples of the smallest batch that the forward takes in training: batch norm may need two
+        failing: sizes of parts that fail in training, each with how [samples]: batch norm may need two
         batches: samples of a global batch, and of the last of an epoch where that is smaller and trained on
         buffers: others that a forward changes
         written: parameters that a forward changes
@@ -191,7 +191,7 @@ class Behaviour:
     host_draws: bool = False
     path: tuple[str, ...] = ()
     batch_norms: tuple[str, ...] = ()
-    least: int = 1
+    failing: tuple[tuple[int, str], ...] = ()
     batches: tuple[int, ...] = ()
     buffers: tuple[str, ...] = ()
     written: tuple[str, ...] = ()

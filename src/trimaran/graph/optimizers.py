@@ -20,15 +20,71 @@ from dataclasses import dataclass
 from typing import Any, overload
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from trimaran.errors import InputError
+from trimaran.base.errors import InputError
+from trimaran.base.job import Job
+from trimaran.base.user_errors import told
 from trimaran.graph.behaviour import OptimizerTraits
-from trimaran.graph.held_by_loss import parameter_names
-from trimaran.graph.untouched import preserved_randomness, quiet
-from trimaran.job import Job
-from trimaran.user_errors import told
+from trimaran.graph.user_model import preserved_randomness, quiet
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a loss function of the user's holds: modules and parameters, by the names under which it does
+
+
+def modules_of(loss: Any) -> list[nn.Module]:
+    """The modules that a loss is, or holds: as attributes of what it is bound to, arguments, or in its closure.
+
+    Args:
+        loss: of a job
+
+    Example:
+        >>> criterion = nn.CrossEntropyLoss()
+        >>> modules_of(lambda output, target: criterion(output, target)) == [criterion]
+        True
+    """
+    return list(dict.fromkeys(value for _, value in _held(loss) if isinstance(value, nn.Module)))
+
+
+def _held(loss: Any) -> Iterator[tuple[str, Any]]:
+    """What a function of the user's holds, by the name under which it does."""
+    for layer in (loss, getattr(loss, "func", None), getattr(loss, "__wrapped__", None)):
+        if layer is None:
+            continue
+        yield "", layer
+        yield "", getattr(layer, "__self__", None)
+        yield from _seen_by(layer)
+        arguments = getattr(layer, "args", ())
+        yield from (("", value) for value in (arguments if isinstance(arguments, tuple) else ()))
+        yield from (getattr(layer, "keywords", None) or {}).items()
+        if not isinstance(layer, nn.Module) and hasattr(type(layer), "__call__"):  # noqa: B004 - what it is bound to
+            yield from (getattr(layer, "__dict__", None) or {}).items()
+
+
+def _seen_by(function: Any) -> Iterator[tuple[str, Any]]:
+    try:
+        seen = inspect.getclosurevars(function)
+    except (TypeError, ValueError):
+        return
+    yield from {**seen.nonlocals, **seen.globals}.items()
+
+
+def parameter_names(loss: Any) -> dict[int, str]:
+    """The names of the parameters and tensors that a loss holds, by id.
+
+    Args:
+        loss: of a job
+    """
+    found: dict[int, str] = {}
+    for name, value in _held(loss):
+        if isinstance(value, nn.Module):
+            for path, one in value.named_parameters():
+                found.setdefault(id(one), f"{name}.{path}" if name else path)
+        elif isinstance(value, Tensor):
+            found.setdefault(id(value), name)
+    return found
+
 
 # Gradients grow from step to step, so that what is clipped at any norm is clipped in one of them.
 _SCALES = (1e-4, 1.0, 1e4, 1.0)
@@ -112,13 +168,15 @@ def make_optimizer(job: Job, parameters: Trained) -> Any:
     except Exception as error:  # it is the user's function
         raise InputError(
             f"Job.optimizer of {job.name!r} failed on {len(parameters)} parameters ({_some(parameters)}); it is called "
-            f"with those that one rank updates, also while a plan is made: {told(error)}"
+            f"with those that one rank updates, also while a plan is made: {told(error)}",
+            code="optimizer.cannot-make",
         ) from error
     if isinstance(optimizer, list | tuple | dict):
         raise InputError(
             f"Job.optimizer made a {type(optimizer).__name__} of {len(optimizer)}, and a job has one optimizer: give "
             "parameter groups to one, or where each has a loss of its own, as in a GAN, make a job and a session of "
             "each in one script (examples/gan.py)",
+            code="optimizer.not-an-optimizer",
             type=type(optimizer).__name__,
         )
     if not callable(getattr(optimizer, "step", None)) or not isinstance(getattr(optimizer, "param_groups", None), list):
@@ -178,7 +236,8 @@ def takes_metric(schedule: Any) -> bool:
         return True
     raise InputError(
         f"the schedule {type(schedule).__name__} of Job.lr_schedule has a step({', '.join(needed)}), and a schedule is "
-        "stepped once an update, as step(), or once an epoch, as step(metric): take one of torch.optim.lr_scheduler"
+        "stepped once an update, as step(), or once an epoch, as step(metric): take one of torch.optim.lr_scheduler",
+        code="schedule.step-takes-epoch",
     )
 
 
@@ -231,6 +290,7 @@ def check_closure(optimizer: Any, *, needed: bool = False) -> None:
             f"{type(optimizer).__name__} has {pattern}: it computes loss and gradients again within an update, and a "
             "step here runs each microbatch forward and backward once. Use an optimizer whose step() needs no closure, "
             "such as torch.optim.AdamW or SGD, or train in a plain loop of your own",
+            code="optimizer.needs-closure",
             optimizer=type(optimizer).__name__,
         )
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from trimaran.errors import InputError
+from trimaran.base.errors import InputError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +126,10 @@ def _without_edges(path: Path, text: bytes, count: int) -> InputError:
         else 'add pairs of ids, ["producer", "consumer"], or an empty list if no operation reads what another makes'
     )
     return InputError(
-        f'{path}: edges: the graph has {count} nodes and no key "edges": {advice}', file=str(path), key="edges"
+        f'{path}: edges: the graph has {count} nodes and no key "edges": {advice}',
+        code="profiled-graph.no-edges",
+        file=str(path),
+        key="edges",
     )
 
 

@@ -1,6 +1,6 @@
 """What was measured is kept on disk and not measured again.
 
-One JSON file a fingerprint, under `$TRIMARAN_CACHE/costs` or `~/.cache/trimaran/costs`. Two runs at once may both
+One JSON file a fingerprint, under `$TRIMARAN_CACHE/costs` or `~/.cache/trimaran/pricing`. Two runs at once may both
 write: each merges what it found into what is there, under a lock, and puts the new file in place of the old one in
 one step, so that a reader never sees half a file. A damaged file is set aside, not deleted, and its content is
 measured again.
@@ -17,9 +17,9 @@ from pathlib import Path
 
 import msgspec
 
-from trimaran.costs.table_files import decode_table, encode_table
-from trimaran.costs.tables import CostTable, Fingerprint, merge
-from trimaran.errors import CorruptDataError, EnvironmentProblem, InputError
+from trimaran.base.errors import CorruptDataError, EnvironmentProblem, InputError
+from trimaran.pricing.table_files import decode_table, encode_table
+from trimaran.pricing.tables import CostTable, Fingerprint, merge
 
 _LOG = logging.getLogger(__name__)
 
@@ -74,6 +74,7 @@ def store(table: CostTable) -> CostTable:
         raise EnvironmentProblem(
             f"cannot write measured costs to {path} ({error.strerror}); set TRIMARAN_CACHE to a directory that can be "
             "written",
+            code="cache.unwritable",
             path=str(path),
         ) from error
     return merged

@@ -14,22 +14,23 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import trimaran
-from trimaran.cluster import Link
-from trimaran.cluster.detect import detect_gpus, detect_processor
-from trimaran.costs.tables import CostTable, Fingerprint, merge
-from trimaran.errors import EnvironmentProblem, InputError
+from trimaran.base.errors import EnvironmentProblem, ExecutionError, InputError
+from trimaran.base.job import Job
+from trimaran.base.units import format_bit_rate, format_count, format_seconds
 from trimaran.graph.types import Graph
-from trimaran.job import Job
+from trimaran.machine.detect import detect_gpus, detect_processor
+from trimaran.machine.types import Link
 from trimaran.measure.cache import load_cached, store
 from trimaran.measure.findings import Findings, assemble
 from trimaran.measure.wanted import Wanted, find_missing
-from trimaran.program.compression import Compression
-from trimaran.program.types import Execution
-from trimaran.runtime.ranks import Event, launch
-from trimaran.runtime.world import choose_device
-from trimaran.units import format_bit_rate, format_seconds
+from trimaran.pricing.tables import CostTable, Fingerprint, merge
+from trimaran.program.gradients import Compression
+from trimaran.program.strategy import Execution
+from trimaran.runtime.launch.ranks import Event, launch
+from trimaran.runtime.launch.world import choose_device
 
 Progress = Callable[[str, int, int], None]
 
@@ -80,7 +81,10 @@ def measure_costs(
     """
     sizes = tuple(sorted(set(batches)))
     if not sizes or sizes[0] < 1 or ranks < 1:
-        raise InputError(f"measuring needs batch sizes and ranks of at least 1, got batches {sizes} and {ranks} ranks")
+        raise InputError(
+            f"measuring needs batch sizes and ranks of at least 1, got batches {sizes} and {ranks} ranks",
+            code="measure.bad-sizes",
+        )
     key = job_digest(make_job, graph)
     table = _known(ranks, link, known)
     wanted = find_missing(
@@ -99,6 +103,7 @@ def measure_costs(
         found = _measure(make_job, graph, wanted, ranks, link, progress)
         new = assemble(found, table.steps.get(key), graph, job=key, fingerprint=table.fingerprint)
         _keep(new)
+        _check_ran(found)
         table = merge([table, new])
     return select(table, graph, job=key)
 
@@ -155,7 +160,8 @@ def job_digest(make_job: Callable[[], Job], graph: Graph) -> str:
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise InputError(
             f"{make_job!r} must be sent to the processes that measure, and cannot be: {error}. Use a function at the "
-            "top level of a module, or the method of a plain value"
+            "top level of a module, or the method of a plain value",
+            code="measure.cannot-send",
         ) from error
     reference = str(getattr(getattr(make_job, "__self__", None), "reference", ""))
     path = Path(reference.rpartition(":")[0])
@@ -192,6 +198,20 @@ def _measure(
     progress("starting processes", 0, 0)
     return launch(
         measure_on_rank, (make_job, graph.digest, wanted, graph.behaviour), ranks=ranks, on_event=on_event, link=link
+    )
+
+
+def _check_ran(found: Sequence[Findings]) -> None:
+    """Raise what the whole model raised, with the sizes for which it did among the figures."""
+    failed = {run: raised for one in reversed(found) for run, raised in one.failed.items() if raised}
+    if not failed:
+        return
+    sizes = {run.batch: raised for run, raised in failed.items() if run.form == "module"}
+    run, raised = max(failed.items(), key=lambda one: one[0].batch)
+    # What fails in another form alone is not for the number of samples.
+    figures: dict[str, Any] = {"failed": sizes} if all(one.batch in sizes for one in failed) else {}
+    raise ExecutionError(
+        f"a step of {format_count(run.batch, 'sample')} failed: {raised}", code="measure.step-failed", **figures
     )
 
 

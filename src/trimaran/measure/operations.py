@@ -20,12 +20,12 @@ import torch
 from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
+from trimaran.base.job import Job
 from trimaran.graph.batches import name_tensors
-from trimaran.graph.capture import Capture
-from trimaran.job import Job
-from trimaran.runtime.losses import loss_term
+from trimaran.graph.capture.capture import Capture
+from trimaran.runtime.parts.part import Stage
 from trimaran.runtime.precision import autocast
-from trimaran.runtime.stages import Stage
+from trimaran.runtime.step.state import loss_term
 from trimaran.runtime.streams import Stamp, Streams
 
 LOSS = "loss"

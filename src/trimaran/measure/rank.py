@@ -14,31 +14,28 @@ from typing import Any
 
 import torch
 
-from trimaran.errors import ExecutionError
-from trimaran.graph.assemble import move_constants
+from trimaran.base.errors import ExecutionError
+from trimaran.base.job import Job
 from trimaran.graph.behaviour import Behaviour, weighed
-from trimaran.graph.capture import Capture, capture
+from trimaran.graph.capture.capture import Capture, capture
+from trimaran.graph.capture.flow import move_constants
 from trimaran.graph.datasets import first_samples, is_stream
 from trimaran.graph.optimizers import trained_parameters
-from trimaran.job import Job
-from trimaran.measure.clocks import open_clock
-from trimaran.measure.encoding import measure_encoding
+from trimaran.measure.calibration.devices import open_clock
+from trimaran.measure.calibration.interference import measure_interference
+from trimaran.measure.calibration.links import measure_curves, measure_encoding
 from trimaran.measure.findings import Findings, Timed
-from trimaran.measure.interference import measure_interference
-from trimaran.measure.links import measure_curves
-from trimaran.measure.loading import Loader, Repeated
+from trimaran.measure.input_pipeline import measure_samples
 from trimaran.measure.operations import OperationPasses
-from trimaran.measure.optimizer import Updates
 from trimaran.measure.rounds import BOX_S, Item, largest, measure_in_rounds, report
-from trimaran.measure.sampling import measure_samples
 from trimaran.measure.wanted import Wanted, WholeRun
-from trimaran.measure.whole import WholeModel, make_stage
-from trimaran.runtime.feed import make_dataset
+from trimaran.measure.whole_model import Loader, Repeated, Updates, WholeModel, make_stage
+from trimaran.runtime.data.datasets import make_dataset
+from trimaran.runtime.launch.world import World
+from trimaran.runtime.parts.part import Stage
 from trimaran.runtime.precision import place_model
 from trimaran.runtime.seeds import derive_seed, seed_generators
-from trimaran.runtime.stages import Stage
-from trimaran.runtime.updates import Updater
-from trimaran.runtime.world import World
+from trimaran.runtime.step.updates import Updater
 
 _LOG = logging.getLogger(__name__)
 # Where loading takes less of a step, no worker is worth starting, not even to see what it takes.
@@ -125,6 +122,7 @@ def _place(captured: Capture, job: Job, world: World, digest: str) -> Capture:
         raise ExecutionError(
             f'the job "{job.name}" has another graph in this process ({captured.graph.digest}) than where the plan is '
             f"made ({digest}): a model must be the same each time that Job.model makes it",
+            code="measure.other-graph",
             expected=digest,
             found=captured.graph.digest,
         )
@@ -165,12 +163,18 @@ def _measure_job(world: World, job: Job, captured: Capture, wanted: Wanted, find
         passes = OperationPasses(job, captured, stages["module", "eager"], open_clock(world), world.device)
         contents = {op.id: op.content for op in captured.graph.ops}
         items += [_pass_item(passes, contents, Repeated(batches(size)), size) for size in wanted.passes]
-    updates = None
+    updates: Updates | None = None
+
+    def run_updates(repeats: int) -> Mapping[Timed, list[float]]:
+        nonlocal updates
+        left = {run.batch for run in wanted.wholes} - {run.batch for run in findings.failed}
+        if updates is None and left:
+            updates = Updates(job, captured.model, whole("module", "eager", max(left)), open_clock(world))
+        return {} if updates is None else updates.run(repeats)
+
     if wanted.update:
-        size = max(run.batch for run in wanted.wholes)
-        updates = Updates(job, captured.model, whole("module", "eager", size), open_clock(world))
-        items.append(Item(label="updates", run=updates.run))
-    findings.rounds = measure_in_rounds(world, items, box_s=box_s)
+        items.append(Item(label="updates", run=run_updates))
+    findings.rounds = measure_in_rounds(world, items, box_s=box_s, failed=findings.failed)
     findings.state_bytes_per_byte = updates.state_bytes_per_byte() if updates is not None else None
 
 
@@ -186,7 +190,7 @@ def _pass_item(passes: OperationPasses, contents: Mapping[str, str], loader: Rep
         for _ in range(min(repeats, 2)):
             try:
                 seconds = passes.run(loader.load(), size)
-            except RuntimeError as error:
+            except Exception as error:  # noqa: BLE001 - whatever an operation of the user's raises
                 # An operation may refuse to start an autograd graph; FLOPs then tell operations apart.
                 _LOG.warning("operations cannot be run one by one: %s", error)
                 return {}
@@ -209,4 +213,4 @@ def _whole_item(world: World, whole_run: WholeRun, model: WholeModel) -> Item:
         return {Timed(whole_run, whole_run.batch, phase): seconds for phase, seconds in times.items()}
 
     label = f"{whole_run.form}, {whole_run.execution}, at batch {whole_run.batch}"
-    return Item(label=label, run=run, alone=alone)
+    return Item(label=label, run=run, alone=alone, whole=whole_run)

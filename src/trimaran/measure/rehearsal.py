@@ -12,20 +12,21 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-from trimaran.cluster import Cluster, Link
-from trimaran.costs import CostTable, price
-from trimaran.costs.compute import FORMS, own_form
-from trimaran.costs.tables import WholeCost, WholeKey
-from trimaran.costs.types import Cost
-from trimaran.errors import EnvironmentProblem
+from trimaran.base.errors import EnvironmentProblem
+from trimaran.base.job import Job
+from trimaran.base.timeline import COMPUTE, Timeline
 from trimaran.graph.types import Graph
-from trimaran.job import Job
+from trimaran.machine.types import Cluster, Link
 from trimaran.measure.cache import store
-from trimaran.program.types import Kind, Program, Strategy
-from trimaran.runtime.ranks import launch
-from trimaran.runtime.world import World
-from trimaran.simulator import simulate
-from trimaran.timeline import COMPUTE, Timeline
+from trimaran.pricing.compute import FORMS, own_form
+from trimaran.pricing.program import price
+from trimaran.pricing.tables import CostTable, WholeCost, WholeKey
+from trimaran.pricing.types import Cost
+from trimaran.program.strategy import Strategy
+from trimaran.program.types import Kind, Program
+from trimaran.runtime.launch.ranks import launch
+from trimaran.runtime.launch.world import World
+from trimaran.simulator.engine import simulate
 
 WARM_UP_STEPS = 8
 MEASURED_S = 2.5
@@ -190,7 +191,7 @@ def _keep(found: CostTable) -> None:
 def _run(
     world: World, make_job: Callable[[], Job], strategy: Strategy, program: Program, evaluation: Program
 ) -> Timeline:
-    from trimaran.graph.capture import capture
+    from trimaran.graph.capture.capture import capture
     from trimaran.runtime.executor import Executor
 
     job = make_job()

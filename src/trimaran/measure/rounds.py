@@ -15,9 +15,10 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from trimaran.measure.findings import Timed
-from trimaran.measure.samples import Rounds
-from trimaran.runtime.world import World
+from trimaran.graph.datasets import describe
+from trimaran.measure.findings import Rounds, Timed
+from trimaran.measure.wanted import WholeRun
+from trimaran.runtime.launch.world import World
 
 BOX_S = 6.0
 """Time for all rounds together [s]; two rounds are run in any case, one where that would take far longer."""
@@ -37,36 +38,46 @@ class Item:
         label: for people
         run: runs it so many times, and gives the durations [s]
         alone: rank 0 runs it, and the others wait
+        whole: what it runs, where it may fail: it raises before it waits for other ranks
     """
 
     label: str
     run: Callable[[int], Mapping[Timed, list[float]]]
     alone: bool = False
+    whole: WholeRun | None = None
 
 
-def measure_in_rounds(world: World, items: Sequence[Item], *, box_s: float = BOX_S) -> dict[Timed, Rounds]:
+def measure_in_rounds(
+    world: World, items: Sequence[Item], *, box_s: float = BOX_S, failed: dict[WholeRun, str] | None = None
+) -> dict[Timed, Rounds]:
     """Measure all items, round after round.
 
     Args:
         world: this rank; all ranks call this with items alike, in the same order
         items: what to measure
         box_s: time for all rounds together [s]
+        failed: gets what an item that may fail raised on this rank, "" where it raised on others only; it is left out
 
     Returns:
         The durations, one group a round [s].
     """
+    working: list[Item] = []
     repeats: list[int] = []
     needed_s = 0.0
     for number, item in enumerate(items):
         report(world, f"warming up: {item.label}", number, len(items))
-        seconds = _warm_up(world, item)
+        seconds, raised = _warm_up(world, item)
+        if raised is not None and failed is not None and item.whole is not None:
+            failed[item.whole] = raised
+            continue
+        working.append(item)
         repeats.append(_REPEATS if seconds < _SHORT_S else 1)
         needed_s += seconds * repeats[-1]
     rounds: dict[Timed, Rounds] = {}
-    count = max(2 if needed_s < box_s else 1, min(MOST_ROUNDS, int(box_s / max(needed_s, 1e-9)))) if items else 0
+    count = max(2 if needed_s < box_s else 1, min(MOST_ROUNDS, int(box_s / max(needed_s, 1e-9)))) if working else 0
     for number in range(count):
         report(world, "measuring operations", number, count)
-        for item, times in zip(items, repeats, strict=True):
+        for item, times in zip(working, repeats, strict=True):
             for timed, durations in _run(world, item, times).items():
                 rounds.setdefault(timed, []).append(durations)
     return rounds
@@ -78,27 +89,37 @@ def report(world: World, what: str, done: int = 0, total: int = 0) -> None:
         world.report({"measuring": what, "done": done, "total": total})
 
 
-def _warm_up(world: World, item: Item) -> float:
-    """Seconds that one run takes on the slowest rank, when it is warm; the same on every rank."""
+def _warm_up(world: World, item: Item) -> tuple[float, str | None]:
+    """Seconds that one run takes on the slowest rank, when it is warm, the same on every rank; and what it raised."""
     seconds = float("inf")
     for number in range(_MOST_WARM_UPS):
+        raised = ""
         start_s = time.perf_counter()
-        _run(world, item, 1)
-        before, seconds = seconds, largest(world, time.perf_counter() - start_s)
+        try:
+            _run(world, item, 1)
+            took_s = time.perf_counter() - start_s
+        except Exception as error:
+            if item.whole is None:
+                raise
+            took_s, raised = float("inf"), describe(error)
+        before, seconds = seconds, largest(world, took_s)
+        if seconds == float("inf"):
+            return seconds, raised
         # A compiled model is compiled again as its modes and sizes come, so the last run may still be a long one.
         settled = number >= _LEAST_WARM_UPS - 1 and seconds > before / 2
         if settled or seconds > BOX_S:
             break
-    return seconds
+    return seconds, None
 
 
 def _run(world: World, item: Item, repeats: int) -> Mapping[Timed, list[float]]:
     if world.size > 1:
         dist.barrier()
-    found = {} if item.alone and world.rank else item.run(repeats)
-    if item.alone and world.size > 1:
-        dist.barrier()
-    return found
+    try:
+        return {} if item.alone and world.rank else item.run(repeats)
+    finally:
+        if item.alone and world.size > 1:
+            dist.barrier()
 
 
 def largest(world: World, value: float) -> float:

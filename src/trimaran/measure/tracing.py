@@ -11,18 +11,18 @@ from dataclasses import replace
 from itertools import chain, islice, repeat
 from typing import TYPE_CHECKING
 
-from trimaran.costs.memory_costs import measured_costs
-from trimaran.costs.traced import HookCosts, TracedStep
-from trimaran.job import Job
-from trimaran.program import Strategy, lower, lower_evaluation
-from trimaran.runtime.ranks import Event, launch
-from trimaran.runtime.world import World
+from trimaran.base.job import Job
+from trimaran.pricing.offload_costs import HookCosts, TracedStep, measured_costs
+from trimaran.program.lowering.lower import lower, lower_evaluation
+from trimaran.program.strategy import Strategy
+from trimaran.runtime.launch.ranks import Event, launch
+from trimaran.runtime.launch.world import World
 
 if TYPE_CHECKING:
-    from trimaran.graph.capture import Capture
+    from trimaran.graph.capture.capture import Capture
     from trimaran.graph.trace.calls import Recording
+    from trimaran.runtime.data.batch_shares import Share
     from trimaran.runtime.executor import Executor
-    from trimaran.runtime.feed import Share
 
 Progress = Callable[[str, int, int], None]
 
@@ -57,8 +57,8 @@ def trace_on_rank(world: World, make_job: Callable[[], Job], sizes: Sequence[int
         make_job: makes the job
         sizes: of microbatches [samples]
     """
-    from trimaran.graph.capture import capture
-    from trimaran.measure.copies import copy_rates
+    from trimaran.graph.capture.capture import capture
+    from trimaran.measure.offload import copy_rates
 
     job = make_job()
     captured = capture(job)
@@ -80,7 +80,7 @@ def trace_on_rank(world: World, make_job: Callable[[], Job], sizes: Sequence[int
 def _trace(world: World, job: Job, captured: "Capture") -> "tuple[Recording, HookCosts]":
     """The third step of a job on one device, and what hooks add to those behind it."""
     from trimaran.graph.trace.record import Recorder
-    from trimaran.measure.hooks import measure_hooks
+    from trimaran.measure.offload import measure_hooks
     from trimaran.runtime.executor import Executor
 
     strategy, batch = Strategy(), job.global_batch_size

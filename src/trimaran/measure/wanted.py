@@ -3,12 +3,13 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from trimaran.costs.tables import CostTable, CurveKey, Form, OperationKey, WholeKey
-from trimaran.costs.transfers import HOST_COLLECTIVE, HOST_RECEIVE, HOST_SEND, QUEUED, SEND
-from trimaran.costs.wire import coding_keys, reduce_key
 from trimaran.graph.types import Graph
-from trimaran.program.compression import Compression
-from trimaran.program.types import Execution, Kind
+from trimaran.pricing.gradient_compression import coding_keys, reduce_key
+from trimaran.pricing.tables import CostTable, CurveKey, Form, OperationKey, WholeKey
+from trimaran.pricing.transfers import HOST_COLLECTIVE, HOST_RECEIVE, HOST_SEND, QUEUED, SEND
+from trimaran.program.gradients import Compression
+from trimaran.program.strategy import Execution
+from trimaran.program.types import Kind
 
 MOST_BATCHES = 6
 """Batch sizes that are measured; costs are so nearly fixed + per sample that the others are interpolated."""

@@ -5,12 +5,21 @@ The form of 2012, with its wider layers, normalization and groups, is in `alexne
 Source:
     Krizhevsky, "One weird trick for parallelizing convolutional neural networks", arXiv:1404.5997, 2014. Parameter
     names and sizes as in torchvision's `alexnet`: 61,100,840 parameters.
+
+AlexNet as published in 2012: two groups of maps, local response normalization, poolings that overlap.
+
+Its groups are halves of the maps that two devices shared; with one group it is the form of several frameworks' examples
+(`groups=1`, 62,378,344 parameters). The form for one device, of 2014, is in `alexnet.py`.
+
+Source:
+    Krizhevsky, Sutskever, Hinton, "ImageNet Classification with Deep Convolutional Neural Networks", NeurIPS 2012, and
+    Caffe's `bvlc_alexnet`, which has the norm behind the activation: 60,965,224 parameters for images of 227 × 227.
 """
 
 import torch
 from torch import nn
 
-from trimaran.networks.scaling import scaled
+from trimaran.networks.sizes import scaled
 
 
 class AlexNet(nn.Module):
@@ -74,6 +83,71 @@ class AlexNet(nn.Module):
 
         Args:
             images: [batch, channels, height, width]; at least 63 × 63, published for 224 × 224
+
+        Returns:
+            Scores [batch, classes].
+        """
+        scores: torch.Tensor = self.classifier(torch.flatten(self.avgpool(self.features(images)), 1))
+        return scores
+
+
+_WINDOW = 5  # maps that a norm looks at
+
+
+class AlexNet2012(nn.Module):
+    """Five convolutions and three dense layers.
+
+    Args:
+        classes: number of classes
+        channels: channels of the image
+        width: multiplies the feature maps and the dense layers; leaves them even
+        groups: of the second, fourth and fifth convolution
+        dropout: probability in front of the second and third dense layer
+
+    Example:
+        >>> AlexNet2012(classes=10, width=0.125)(torch.zeros(2, 3, 67, 67)).shape
+        torch.Size([2, 10])
+    """
+
+    def __init__(
+        self, classes: int = 1000, channels: int = 3, width: float = 1.0, *, groups: int = 2, dropout: float = 0.5
+    ) -> None:
+        super().__init__()
+        one, two, three, four, five = (2 * scaled(maps, width) for maps in (48, 128, 192, 192, 128))
+        dense = scaled(4096, width)
+        self.features = nn.Sequential(
+            nn.Conv2d(channels, one, 11, stride=4),
+            nn.ReLU(inplace=True),
+            nn.LocalResponseNorm(_WINDOW),
+            nn.MaxPool2d(3, 2),
+            nn.Conv2d(one, two, 5, padding=2, groups=groups),
+            nn.ReLU(inplace=True),
+            nn.LocalResponseNorm(_WINDOW),
+            nn.MaxPool2d(3, 2),
+            nn.Conv2d(two, three, 3, padding=1),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(three, four, 3, padding=1, groups=groups),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(four, five, 3, padding=1, groups=groups),
+            nn.ReLU(inplace=True),
+            nn.MaxPool2d(3, 2),
+        )
+        self.avgpool = nn.AdaptiveAvgPool2d((6, 6))
+        self.classifier = nn.Sequential(
+            nn.Linear(five * 6 * 6, dense),
+            nn.ReLU(inplace=True),
+            nn.Dropout(dropout),
+            nn.Linear(dense, dense),
+            nn.ReLU(inplace=True),
+            nn.Dropout(dropout),
+            nn.Linear(dense, classes),
+        )
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Class scores.
+
+        Args:
+            images: [batch, channels, height, width]; at least 67 × 67, published for 227 × 227
 
         Returns:
             Scores [batch, classes].

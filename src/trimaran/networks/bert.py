@@ -14,9 +14,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from trimaran.networks.attention import MultiHeadAttention
-from trimaran.networks.sizes import find_size
-from trimaran.networks.transformer_sizes import TransformerSize
+from trimaran.networks.sizes import TransformerSize, find_size
+from trimaran.networks.transformer import MultiHeadAttention
 
 BertHead = Literal["pretraining", "squad"]
 

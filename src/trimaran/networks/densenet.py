@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from trimaran.networks.scaling import scaled
+from trimaran.networks.sizes import scaled
 
 DENSENET_BLOCKS: dict[int, tuple[int, ...]] = {
     121: (6, 12, 24, 16),

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from trimaran.networks.scaling import scaled
+from trimaran.networks.sizes import scaled
 
 _MODULES: dict[str, tuple[int, int, int, int, int, int, int]] = {
     # in, 1×1, 3×3 reduced, 3×3, 5×5 reduced, 5×5, 1×1 behind the pooling

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from trimaran.networks.googlenet import Convolution
-from trimaran.networks.scaling import scaled
+from trimaran.networks.sizes import scaled
 
 Row = tuple[int, int] | tuple[int, int, int]
 """Kernel: height, width and, where it is not 1, the stride (then without padding)."""

@@ -12,7 +12,7 @@ from torch import nn
 
 from trimaran.networks.googlenet import Convolution
 from trimaran.networks.inception_v3 import Branches, Fork
-from trimaran.networks.scaling import scaled
+from trimaran.networks.sizes import scaled
 
 _1X1, _3X3, _1X7, _7X1, _1X3, _3X1 = (1, 1), (3, 3), (1, 7), (7, 1), (1, 3), (3, 1)
 _3X3_HALVES = (3, 3, 2)

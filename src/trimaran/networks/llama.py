@@ -11,8 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from trimaran.networks.sizes import find_size
-from trimaran.networks.transformer_sizes import TransformerSize
+from trimaran.networks.sizes import TransformerSize, find_size
 
 _EPSILON = 1e-5
 _BASE = 10_000.0  # of the wave lengths of the rotations; Llama 3 has a longer one, of no account for what a step costs

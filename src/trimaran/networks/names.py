@@ -6,15 +6,223 @@ script builds a form of its own, saying where the name comes from chooses that f
 
 A spelling is cut into words and numbers. Words that say nothing about the network are left out; what remains must be,
 as a whole, one of the spellings of `image_names.py`, or the name of a family of language with words that it may have.
+
+Forms of a network that known training scripts build, where they are not the customary one.
+
+A script is recognised by words of the repository or path that a figure comes from. These are facts of the scripts, each
+with the file that shows it.
 """
 
 import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 
-from trimaran.errors import InputError
-from trimaran.networks.image_names import image_network
-from trimaran.networks.script_forms import script_form
+from trimaran.base.errors import InputError
 from trimaran.networks.sizes import size_name
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Spellings of the networks that look at images, once they are cut into words (`names.py`)
+
+
+_DEPTHS = r"(?P<depth>18|26|34|50|101|152|200)"
+
+Found = re.Match[str]
+
+
+def _resnet(found: Found) -> str | None:
+    depth, form = found["depth"], (found["before"] or found["after"] or "").replace(" ", "")
+    if found["small"]:
+        return "resnet18-cifar" if depth == "18" else None
+    first = form in ("v1", "v1.0") and depth in ("50", "101", "152")
+    return f"resnet{depth}-v1" if first else f"resnet{depth}"
+
+
+_RESNEXTS = {
+    "50 32x4": "resnext50",
+    "101 32x4": "resnext101",
+    "101 32x8": "resnext101-32x8d",
+    "101 32x16": "resnext101-32x16d",
+    "101 64x4": "resnext101-64x4d",
+}
+_WITHOUT_SQUEEZE = frozenset({"resnext101-32x16d"})
+
+
+def _resnext(found: Found) -> str | None:
+    form = (found["form"] or "32 x 4").replace(" ", "").removesuffix("d")
+    known = _RESNEXTS.get(f"{found['depth']} {form}")
+    if known is None or not found["se"]:
+        return known
+    return None if known in _WITHOUT_SQUEEZE else f"se-{known}"
+
+
+def _is_first(found: Found) -> bool:
+    return bool(found["own"] or found["first"]) and found["depth"] not in ("18", "34")
+
+
+_VGG = {"a": "11", "b": "13", "d": "16", "e": "19", "": "16"}
+
+_IMAGES: tuple[tuple[str, Callable[[Found], str | None]], ...] = (
+    (r"lenet(?: ?5)?", lambda found: "lenet"),
+    (r"alexnet(?: v ?2| 2014)?", lambda found: "alexnet"),
+    (r"alexnet (?:v ?1|2012|original)|bvlc alexnet|caffenet", lambda found: "alexnet-2012"),
+    (r"alexnet ungrouped", lambda found: "alexnet-ungrouped"),
+    (r"overfeat(?: fast)?", lambda found: "overfeat"),
+    (
+        r"vgg ?(?P<layers>11|13|16|19|116|216|316|416)(?: [ade])?(?P<norm> bn| batch norm)?",
+        lambda found: f"vgg{found['layers']}" + ("-bn" if found["norm"] else ""),
+    ),
+    (r"(?:vgg|oxfordnet) ?(?P<letter>[abde]?)", lambda found: f"vgg{_VGG[found['letter']]}"),
+    (r"googlenet(?: v ?1| bn)?|inception v ?1", lambda found: "googlenet"),
+    (r"bvlc googlenet|googlenet 2014", lambda found: "googlenet-2014"),
+    (r"inception (?:v )?3", lambda found: "inception-v3"),
+    (r"inception (?:v )?3 aux(?:iliary)?(?: head| logits)?", lambda found: "inception-v3:auxiliary=yes"),
+    (r"inception (?:v )?4", lambda found: "inception-v4"),
+    (r"resnet", lambda found: "resnet50"),
+    (
+        rf"resnet(?: (?P<before>v [12]))? {_DEPTHS}(?: (?P<after>v (?:1 b|1\.0|1\.5|15|1|2)))?"
+        r"(?P<small> (?:for )?cifar(?: 100?)?)?",
+        _resnet,
+    ),
+    (r"wide resnet (?P<depth>50|101)(?: 2)?", lambda found: f"wide-resnet{found['depth']}"),
+    (r"(?:legacy )?(?P<se>se )?resnext (?P<depth>50|101)(?: (?P<form>\d+ x \d+(?: d)?))?", _resnext),
+    # What timm calls "legacy" are the authors' own, with the stride in the first convolution.
+    (
+        r"(?P<own>legacy )?se resnet (?P<depth>18|34|50|101|152)(?P<first> v 1)?",
+        lambda found: f"se-resnet{found['depth']}" + ("-v1" if _is_first(found) else ""),
+    ),
+    (r"densenet (?P<depth>121|161|169|201)", lambda found: f"densenet{found['depth']}"),
+    (
+        r"(?:vit|deit) (?P<size>t|ti|tiny|s|small|b|base|l|large)(?: patch)? (?P<patch>16|32)(?: (?P<image>384))?",
+        lambda found: f"vit-{found['size'][0]}-{found['patch']}" + (":image=384" if found["image"] else ""),
+    ),
+    (r"unet", lambda found: "unet"),
+    (r"lstm wikitext ?2", lambda found: "lstm-wikitext2"),
+)
+
+
+def image_network(spelled: str) -> str | None:
+    """The network of images that words mean.
+
+    Args:
+        spelled: words and numbers in lower case, with a blank between them
+
+    Returns:
+        A job reference; None for any other network.
+
+    Example:
+        >>> image_network("se resnext 50 32 x 4 d"), image_network("resnet 50 d")
+        ('se-resnext50', None)
+    """
+    for pattern, meant in _IMAGES:
+        found = re.fullmatch(pattern, spelled)
+        if found:
+            return meant(found)
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptForms:
+    """What one collection of scripts trains.
+
+    Attributes:
+        known_by: pattern of its repository or path, in lower case
+        forms: our name of what it trains, by the customary name
+        spelled: our name by a spelling that means a network only there
+        source: the files that show it
+    """
+
+    known_by: str
+    forms: Mapping[str, str]
+    spelled: Mapping[str, str]
+    source: str
+
+
+_TF_RESNETS = {f"resnet{depth}": f"resnet{depth}-v1" for depth in (50, 101, 152)}
+
+SCRIPTS: tuple[ScriptForms, ...] = (
+    ScriptForms(
+        known_by=r"tf_cnn_benchmarks|tensorflow-benchmark|tensorflow/benchmarks|tensorflow/docs|horovod/horovod",
+        forms={"alexnet": "alexnet-tf", "googlenet": "googlenet-2014", **_TF_RESNETS},
+        spelled={},
+        source="tensorflow/benchmarks, scripts/tf_cnn_benchmarks/models: alexnet_model, googlenet_model, resnet_model "
+        "(bottleneck_block_v1); Horovod's published figures are of these scripts",
+    ),
+    ScriptForms(
+        known_by=r"convnet-benchmarks",
+        forms={"googlenet": "googlenet-2014"},
+        spelled={},
+        source="soumith/convnet-benchmarks, torch7/imagenet_winners: alexnet of 2014, googlenet without batch norm",
+    ),
+    ScriptForms(
+        known_by=r"jcjohnson|\bcnn-benchmarks",
+        forms={"alexnet": "alexnet-2012", "googlenet": "googlenet-2014"},
+        spelled={},
+        source="jcjohnson/cnn-benchmarks, README: AlexNet and Inception-v1 are converted from Caffe's models",
+    ),
+    ScriptForms(
+        known_by=r"apache/(?:incubator-)?mxnet|dmlc/mxnet",
+        forms={"alexnet": "alexnet-ungrouped", "googlenet": "googlenet-2014"},
+        spelled={},
+        source="apache/mxnet, example/image-classification/symbols: alexnet.py, googlenet.py",
+    ),
+    ScriptForms(
+        known_by=r"caffe",
+        forms={"alexnet": "alexnet-2012", "googlenet": "googlenet-2014"},
+        spelled={},
+        source="BVLC/caffe, models: bvlc_alexnet, bvlc_googlenet",
+    ),
+    ScriptForms(
+        known_by=r"gavel",
+        forms={"resnet18": "resnet18-cifar"},
+        spelled={"lm": "lstm-wikitext2"},
+        source="stanford-futuredata/gavel, workloads/pytorch: image_classification/cifar10, language_modeling",
+    ),
+    ScriptForms(
+        known_by=r"mlperf|mlcommons",
+        forms={"bert": "bert:large", "transformer": "transformer:big"},
+        spelled={},
+        source="mlcommons/training: language_model (BERT-large), retired_benchmarks/transformer (big)",
+    ),
+    ScriptForms(
+        known_by=r"dlperf",
+        forms={"bert": "bert:base"},
+        spelled={},
+        source="Oneflow-Inc/DLPerf: BERT is the base one where its size is not said",
+    ),
+    ScriptForms(
+        known_by=r"deeplearningexamples",
+        forms={"bert": "bert:large", "bert:head=squad": "bert:large:head=squad", "transformer": "transformer:big"},
+        spelled={},
+        source="NVIDIA/DeepLearningExamples, LanguageModeling/BERT and Translation/Transformer: the large ones",
+    ),
+)
+
+
+def script_form(reference: str | None, spelled: str, source: str) -> str | None:
+    """The form of a network that the scripts of a source train.
+
+    Args:
+        reference: by its customary name; None where the spelling says nothing
+        spelled: the name, in lower case
+        source: where the figure comes from
+
+    Returns:
+        A job reference; the customary one where the source says nothing else.
+
+    Example:
+        >>> script_form("resnet50", "resnet50", "tensorflow/benchmarks"), script_form("resnet50", "resnet50", "")
+        ('resnet50-v1', 'resnet50')
+    """
+    where = source.lower()
+    for script in SCRIPTS:
+        if not re.search(script.known_by, where):
+            continue
+        if reference is None:
+            return script.spelled.get(spelled)
+        # A version of ResNet that is spelled out is meant.
+        return reference if "1.5" in spelled else script.forms.get(reference, reference)
+    return reference
 
 
 def _words_of(text: str) -> frozenset[str]:

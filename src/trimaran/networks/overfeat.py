@@ -11,7 +11,7 @@ Source:
 import torch
 from torch import nn
 
-from trimaran.networks.scaling import scaled
+from trimaran.networks.sizes import scaled
 
 
 class OverFeat(nn.Module):

@@ -16,7 +16,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from trimaran.networks.scaling import scaled
+from trimaran.networks.sizes import scaled
 
 RESNET_BLOCKS: dict[int, tuple[int, int, int, int]] = {
     18: (2, 2, 2, 2),

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from trimaran.networks.transformer_sizes import TransformerSize
+from trimaran.networks.sizes import TransformerSize
 
 CUTOFFS = (19_997, 39_997, 199_997)
 """Where the clusters of the words end that are rarer than the first; the last one ends with the vocabulary."""

@@ -11,7 +11,7 @@ Source:
 import torch
 from torch import nn
 
-from trimaran.networks.scaling import scaled
+from trimaran.networks.sizes import scaled
 
 VGG_GROUPS: dict[int, tuple[int, ...]] = {
     11: (1, 1, 2, 2, 2),

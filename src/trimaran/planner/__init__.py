@@ -2,12 +2,11 @@
 
 from trimaran.planner.candidates import Candidate, evaluate, score
 from trimaran.planner.choice import choose, shown, simplicity
-from trimaran.planner.cutting import cut
 from trimaran.planner.epoch import EpochData
-from trimaran.planner.found import Search
-from trimaran.planner.pin_options import parse_pins
-from trimaran.planner.pins import NO_PINS, Pins
+from trimaran.planner.pins import NO_PINS, Pins, parse_pins
+from trimaran.planner.pipeline_stages import cut
 from trimaran.planner.problem import Problem
+from trimaran.planner.result import Search
 from trimaran.planner.search import search
 from trimaran.planner.space import Rejection, enumerate_strategies
 

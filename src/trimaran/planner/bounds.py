@@ -17,19 +17,195 @@ and B of a microbatch, m what a message takes, U what follows the last reduction
 
 Nothing here is longer than in a simulation: interference and sharing only lengthen, and what else could be waited for
 is left out. Where a factor of interference is below 1, everything is taken to run at that factor.
+
+What one rank does in a step, by its parts, as lower bounds are made of it (`bounds`).
+
+A rank has one segment, and instructions of some of its microbatches; the first stands for those that are left out.
+
+Lower bounds from totals alone: nothing is cut, placed, lowered or priced, so hundreds of strategies take no time.
+
+With w the forward and backward of the network for a microbatch of n samples on one device, M microbatches, K rows of T
+shards each:
+
+    step >= load(n) + M · w(n) / (K · T)                                   the busiest rank has its share at least
+    step >= load(n) + w(n) / (1 - (1 - 1/M)^K)                             a chain of stages in GPipe's or 1F1B's order
+    step >= load(n) + the longest path through the operations of a microbatch
+    peak >= state of the network / (K · T, and the replicas where they share it)
+
+The second: stage k starts after a forward, and ends before a backward, of each stage before it, so the step takes
+P(k) + M t(k) at least, where P(k) sums the t before k. The cut that makes the largest of these smallest makes all of
+them equal. With backwards in two halves only the forwards are sure to come first: P(k) is then their share of it.
+
+The largest of R parts is what the fullest rank has at least. Forms of running a segment differ by a factor; the
+smallest counts. Interference below 1 is taken to hold all the time. The update counts by its bytes.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from trimaran.cluster import Cluster
-from trimaran.costs import CostTable, ProgramCosts, price
-from trimaran.graph import Graph
+from trimaran.graph.types import Graph
+from trimaran.machine.types import Cluster
 from trimaran.planner.candidates import Cases, at_end, lower_short
 from trimaran.planner.epoch import EpochData, Part, extra_parts
-from trimaran.planner.least_memory import smallest_peaks
-from trimaran.planner.stage_bounds import Stage, stage_of
-from trimaran.program import SENDS, Program, Strategy
+from trimaran.pricing.compute import FORMS, context_of, operation_costs, own_form
+from trimaran.pricing.curves import at_batch
+from trimaran.pricing.program import price
+from trimaran.pricing.tables import CostTable
+from trimaran.pricing.types import Cost, ProgramCosts, add, multiply
+from trimaran.program.strategy import Execution, Strategy
+from trimaran.program.types import SENDS, Instruction, Kind, Program
+
+_FORWARDS = (Kind.FORWARD, Kind.EVALUATE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """What one rank does, by its parts; durations as if nothing ran beside them.
+
+    Attributes:
+        begin_s: until its first input is loaded and its buffers are there [s]
+        forward_s: forward of one microbatch [s]
+        backward_s: backward of one microbatch [s]
+        last_backward_s: the backward that completes the gradients [s]
+        work_s: all forwards and backwards, and the loads between them [s]
+        backwards_s: all backwards [s]
+        received: for each segment that sends to it in the forward, what a message takes [s]
+        returned: for each segment that sends gradients to it, what a message takes [s]
+        buckets: for each bucket, the part of the last backward that is left at its mark [0..1], and what its all-reduce
+            takes of the time of all [s]: the whole, or only what flows where several are under way at once
+        loss_s: what the reduction of the losses takes of it [s]
+        loss_first: the buckets are reduced after it, or beside it over the same links
+        tail_s: clipping and update [s]
+    """
+
+    begin_s: float
+    forward_s: float
+    backward_s: float
+    last_backward_s: float
+    work_s: float
+    backwards_s: float
+    received: Mapping[int, float]
+    returned: Mapping[int, float]
+    buckets: Sequence[tuple[float, float]]
+    loss_s: float
+    loss_first: bool
+    tail_s: float
+
+
+def stage_of(
+    instructions: Sequence[Instruction], costs: ProgramCosts, microbatches: int, compute: float, flow: float
+) -> Stage:
+    """What one rank does, by its parts.
+
+    Args:
+        instructions: of the rank
+        costs: of them
+        microbatches: how many there are
+        compute: factor on compute [1]
+        flow: factor on what flows [1]
+    """
+
+    def busy(item: Instruction) -> float:
+        return costs.compute[item.id].seconds * compute
+
+    def moved(item: Instruction) -> float:
+        transfer = costs.transfers[item.id]
+        return transfer.latency_s + transfer.flow_s * flow
+
+    def summed(item: Instruction) -> float:
+        # Where several are under way at once, the latency of one may pass while another flows. What flows over the same
+        # links takes as long together as one after the other.
+        return moved(item) if costs.at_once == 1 else costs.transfers[item.id].flow_s * flow
+
+    forwards = [busy(item) for item in instructions if item.kind in _FORWARDS]
+    backwards = [busy(item) for item in instructions if item.kind == Kind.BACKWARD]
+    loads = [busy(item) for item in instructions if item.kind == Kind.LOAD]
+    left_out = microbatches - len(forwards)
+    all_backwards = sum(backwards) + (left_out * backwards[0] if backwards else 0.0)
+    work = sum(forwards) + left_out * forwards[0] + all_backwards
+    if costs.host_blocks and loads:
+        # The first may be loaded while the stage waits for its input.
+        work += (microbatches - 1) * min(loads)
+    reductions = [item for item in instructions if item.kind == Kind.ALL_REDUCE]
+    loss = [item for item in reductions if item.label in ("loss", "metric")]
+    buckets = [item for item in reductions if any("!" in name for name in item.after)]
+    return Stage(
+        begin_s=max(
+            min(loads, default=0.0),
+            sum(moved(item) for item in instructions if item.kind == Kind.BROADCAST),
+        ),
+        forward_s=min(forwards),
+        backward_s=min(backwards, default=0.0),
+        last_backward_s=backwards[-1] if backwards else 0.0,
+        work_s=work,
+        backwards_s=all_backwards,
+        received=_by_sender(instructions, Kind.RECEIVE_FORWARD, moved),
+        returned=_by_sender(instructions, Kind.RECEIVE_BACKWARD, moved),
+        buckets=[(1.0 - _fraction(item, costs), summed(item)) for item in buckets],
+        loss_s=sum(summed(item) for item in loss),
+        loss_first=bool(loss and buckets)
+        and loss[0].group == buckets[0].group
+        and reductions.index(loss[0]) < reductions.index(buckets[0]),
+        tail_s=sum(busy(item) for item in instructions if item.kind in (Kind.CLIP, Kind.UPDATE)),
+    )
+
+
+def _by_sender(
+    instructions: Sequence[Instruction], kind: Kind, moved: Callable[[Instruction], float]
+) -> dict[int, float]:
+    """What the messages of one microbatch take, by the segment that they come from [s]."""
+    return {
+        item.peer_segment: moved(item)
+        for item in instructions
+        if item.kind == kind and item.microbatch == 0 and item.peer_segment is not None
+    }
+
+
+def _fraction(item: Instruction, costs: ProgramCosts) -> float:
+    """The part of the backward after which a bucket is complete."""
+    token, _, mark = next(name for name in item.after if "!" in name).partition("!")
+    return costs.marks[f"r{item.rank}/{token}", mark]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What lives at least at once on each rank of a strategy, from two of its microbatches
+
+
+def smallest_peaks(program: Program, costs: ProgramCosts, strategy: Strategy) -> tuple[int, ...]:
+    """What lives at least at once on each rank [bytes].
+
+    A microbatch lives from its forward to its backward; how many do at once follows from the schedule.
+
+    Args:
+        program: a training step with some of the microbatches of the strategy
+        costs: of it
+        strategy: with all of them
+    """
+    peaks = []
+    for rank, instructions in enumerate(program.ranks):
+        first = [item for item in instructions if item.microbatch == 0]
+        born: dict[Kind, int] = {}
+        for item in first:
+            born[item.kind] = born.get(item.kind, 0) + costs.memory.get(item.id, (0, 0))[0]
+        passing = sum(costs.memory.get(item.id, (0, 0))[1] for item in first if item.kind == Kind.FORWARD)
+        received, forward = born.get(Kind.RECEIVE_FORWARD, 0), born.get(Kind.FORWARD, 0)
+        alive = received + forward - passing
+        backward = born.get(Kind.RECEIVE_BACKWARD, 0) + born.get(Kind.BACKWARD, 0)
+        most = _at_once(strategy, rank % strategy.pp)
+        peak = max((most - 1) * alive + received + forward, most * alive + backward)
+        peaks.append((costs.resident_bytes[rank] if costs.resident_bytes else 0) + peak)
+    return tuple(peaks)
+
+
+def _at_once(strategy: Strategy, stage: int) -> int:
+    """Microbatches that live at once on a stage."""
+    if strategy.pp == 1:
+        return 1
+    if strategy.schedule == "gpipe":
+        return strategy.microbatches
+    return min(strategy.pp - stage, strategy.microbatches)
+
 
 # Enough to tell the microbatch that completes the gradients from the others.
 PRICED_MICROBATCHES = 2
@@ -175,3 +351,197 @@ def _busiest_link(program: Program, costs: ProgramCosts, microbatches: int, flow
             for link in dict.fromkeys(transfer.links):
                 total[link] = total.get(link, 0.0) + times * transfer.flow_s * flow
     return max(total.values(), default=0.0)
+
+
+_ENDS = ("low", "seconds", "high")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Work:
+    """A microbatch on one device, at one end of the intervals [s]: its forward, its backward, the longest path."""
+
+    forward: float
+    backward: float
+    path: float
+
+    @property
+    def both(self) -> float:
+        return self.forward + self.backward
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Totals:
+    """All operations of a microbatch on one device: their sums, what forms of running them multiply, the longest path.
+
+    In however many pieces they run, these are the same.
+    """
+
+    forward: Cost
+    backward: Cost
+    forward_factors: tuple[Cost, ...]
+    backward_factors: tuple[Cost, ...]
+    path: float
+
+    def in_pieces(self, pieces: int) -> tuple[_Work, ...]:
+        """The work where it runs in so many segments, at each end of the intervals."""
+        # At the other ends the path is as uncertain as all of its operations, each by itself, make it.
+        return tuple(
+            _Work(
+                forward=min(_end(self.forward, factor, pieces, end) for factor in self.forward_factors),
+                backward=min(_end(self.backward, factor, pieces, end) for factor in self.backward_factors),
+                path=self.path if end != "low" else 0.0,
+            )
+            for end in _ENDS
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class QuickBounds:
+    """Lower bounds of the strategies of a job; what depends on the microbatch alone is found once.
+
+    Attributes:
+        graph: the job's
+        table: costs of its operations
+        batch: samples of one update, over all ranks
+        epoch: bound the time of one of these, not of a step
+        balanced: take stages for equal, which makes the bounds of chains those of the closed forms: for searches so
+            large that a bound which no cut whatever can undercut would leave too much
+    """
+
+    graph: Graph
+    table: CostTable
+    batch: int
+    epoch: EpochData | None = None
+    balanced: bool = False
+    _works: dict[tuple[int, Execution, str], _Totals] = field(default_factory=dict)
+
+    def of(self, strategy: Strategy) -> Bound:
+        """What a strategy takes at least.
+
+        Args:
+            strategy: with or without boundaries
+
+        Raises:
+            InputError: the table lacks an operation
+        """
+        low, median, high = (self._step(strategy, number) for number in range(len(_ENDS)))
+        cases: Cases = (min(low, median), median, max(median, high))
+        if self.epoch is not None:
+            count = self.epoch.full_steps(self.batch)
+            cases = (low * count, median * count, high * count)
+        return Bound(step_time_s=median, cases=cases, peak_bytes=(self._least_peak(strategy),))
+
+    def share(self, other: "QuickBounds") -> None:
+        """Know the works of microbatches that another one knows, of the same graph and costs."""
+        self._works = other._works
+
+    def _step(self, strategy: Strategy, number: int) -> float:
+        microbatch = self.batch // (strategy.dp * strategy.microbatches)
+        pieces = strategy.pp * strategy.chunks if not strategy.parts else len(self.graph.ops)
+        work = self._at(microbatch, strategy.execution, own_form(strategy), pieces)[number]
+        shares = strategy.tp if strategy.tp > 1 else strategy.dp if strategy.shards else 1
+        count, rows = strategy.microbatches, strategy.pp
+        spread = count * work.both / (rows * shares)
+        path = work.path / shares
+        chain = 0.0
+        if rows > 1 and not strategy.parts:
+            before = work.forward / work.both if strategy.schedule == "zero-bubble" and work.both else 1.0
+            if self.balanced:
+                units = (count + (rows - 1) * before / strategy.chunks) / rows
+            else:
+                units = _chain(count, rows, before) if strategy.chunks == 1 else 0.0
+            chain = units * work.both / shares
+        step = self.table.steps.get(self.graph.digest)
+        load_s = at_batch(step.load, microbatch).low if step and step.load else 0.0
+        least = min((min(1.0, entry.compute) for entry in self.table.interference.values()), default=1.0)
+        return least * max(spread, path, chain) + load_s
+
+    def _at(self, microbatch: int, execution: Execution, form: str, pieces: int) -> tuple[_Work, ...]:
+        key = (microbatch, execution, form)
+        if key not in self._works:
+            self._works[key] = self._totals(*key)
+        return self._works[key].in_pieces(pieces)
+
+    def _totals(self, microbatch: int, execution: Execution, form: str) -> _Totals:
+        graph, table = self.graph, self.table
+        costs = operation_costs(graph, table, batch=microbatch, execution=execution)
+        contexts = [
+            context_of(graph, table, costs, batch=microbatch, form=one, execution=execution)
+            for one in dict.fromkeys((*FORMS, form))
+        ]
+        factor_f = min(context.forward.seconds for context in contexts)
+        factor_b = min(context.backward.seconds for context in contexts)
+        medians = {
+            name: cost.forward.seconds * factor_f + cost.backward.seconds * factor_b for name, cost in costs.items()
+        }
+        return _Totals(
+            forward=add([cost.forward for cost in costs.values()]),
+            backward=add([cost.backward for cost in costs.values()]),
+            forward_factors=tuple(context.forward for context in contexts),
+            backward_factors=tuple(context.backward for context in contexts),
+            path=critical_path_s(graph, medians),
+        )
+
+    def _least_peak(self, strategy: Strategy) -> int:
+        step = self.table.steps.get(self.graph.digest)
+        kept = step.state_bytes_per_byte if step else 0.0
+        replicas = strategy.dp
+        classifier = bool(strategy.shards) and strategy.tp == 1
+        parameters = self.graph.parameters
+        trained = sum(parameter.nbytes for parameter in parameters if parameter.trainable)
+        frozen = sum(parameter.nbytes for parameter in parameters if not parameter.trainable)
+        weights = (trained + frozen) / (replicas if strategy.zero == 3 or classifier else 1)
+        gradients = trained / (replicas if strategy.zero >= 2 or classifier else 1)
+        owned = strategy.zero >= 1 or strategy.sync == "p2p" or classifier
+        state = trained * kept / (replicas if owned else 1)
+        return int((weights + gradients + state) / (strategy.pp * strategy.tp))
+
+
+def _end(whole: Cost, factor: Cost, pieces: int, end: str) -> float:
+    """One end of the interval of all operations together, priced in so many segments [s].
+
+    Errors of operations are independent: the sum of K segments is less certain than the sum of all operations, by at
+    most the root of K. So its high end is at least that of the whole, and its low end at least what that leaves.
+    """
+    if end == "low":
+        width = (whole.seconds - whole.low) * math.sqrt(pieces)
+        whole = replace(whole, low=max(0.0, whole.seconds - width))
+    return float(getattr(multiply(whole, factor), end)) if end != "seconds" else whole.seconds * factor.seconds
+
+
+def critical_path_s(graph: Graph, seconds: Mapping[str, float]) -> float:
+    """The longest path through the operations [s].
+
+    Args:
+        graph: the job's
+        seconds: of each operation, by id [s]
+    """
+    ends: dict[str, float] = {}
+    longest = 0.0
+    for op in graph.ops:
+        end = max((ends[name] for name in op.inputs if name in ends), default=0.0) + seconds[op.id]
+        ends.update({spec.name: end for spec in op.outputs})
+        longest = max(longest, end)
+    return longest
+
+
+def _chain(microbatches: int, stages: int, before: float) -> float:
+    """The least that a step of a chain takes, in units of one microbatch on one device.
+
+    The smallest T with P(k) + M t(k) <= T for every stage k, where P(k) is `before` times the sum of the t before k.
+
+    Args:
+        microbatches: M
+        stages: in the chain
+        before: part of a stage's work on a microbatch that must come before the next stage's, or after it
+
+    Example:
+        >>> _chain(1, 4, 1.0), _chain(2, 2, 1.0)  # one microbatch goes through all; t(0) = T/2, t(1) = T/4
+        (1.0, 1.3333333333333333)
+    """
+    left, total = 1.0, 0.0
+    for _ in range(stages):
+        own = left / microbatches
+        total += own
+        left -= before * own
+    return 1.0 / total

@@ -2,23 +2,110 @@
 
 The interval of a figure is that with every cost at the low end of its interval, and at the high end: costs measured on
 one machine err together.
+
+A whole network in less memory than autograd would take: what offloading and recomputing add to a strategy.
+
+The step of one microbatch was traced. A memory plan is made for the strategy's budget, and its step is simulated with
+and without the plan. What the plan adds lengthens the forward and the backward of the program alike; where in them it
+stalls is not looked at, so that what hides behind a backward (the gradient exchange) still does.
+
+The gradients of replicas lie in buckets, and those of several microbatches are added up: they stay from step to step,
+and the budget of a trace, whose gradients come and go, is smaller by that much.
 """
 
 import dataclasses
+from dataclasses import dataclass, replace
 
-from trimaran.cluster import Cluster
-from trimaran.costs import Cost, CostTable, ProgramCosts, price
-from trimaran.costs.folding import can_fold
-from trimaran.costs.types import Transfer
-from trimaran.graph import Graph
+from trimaran.base.errors import InputError
+from trimaran.base.timeline import Timeline
+from trimaran.graph.trace.types import Role
+from trimaran.graph.types import Graph, Phase
+from trimaran.machine.types import Cluster
+from trimaran.memory.search import plan_memory
+from trimaran.planner.critical_path import limiter
 from trimaran.planner.epoch import EpochData, extra_parts
-from trimaran.planner.limits import limiter
-from trimaran.planner.virtual import Squeeze, squeezed
-from trimaran.program import Program, Strategy, lower, lower_replica
+from trimaran.pricing.offload_costs import TracedStep
+from trimaran.pricing.program import can_fold, price
+from trimaran.pricing.tables import CostTable
+from trimaran.pricing.types import Cost, ProgramCosts, Transfer
+from trimaran.program.lowering.lower import lower, lower_replica
+from trimaran.program.memory import KEEP_ALL
 from trimaran.program.plan import Objective
-from trimaran.simulator import simulate
-from trimaran.simulator.waits import with_waits
-from trimaran.timeline import Timeline
+from trimaran.program.strategy import Strategy
+from trimaran.program.types import Kind, Program
+from trimaran.simulator.engine import simulate, with_waits
+from trimaran.simulator.memory import simulate_memory
+
+_COMPUTES = frozenset({Kind.FORWARD, Kind.BACKWARD})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Squeeze:
+    """What a memory budget does to a microbatch.
+
+    Attributes:
+        factor: time of its forward and backward, relative to that with everything kept
+        peak_bytes: most that lives at once [bytes]
+    """
+
+    factor: float
+    peak_bytes: int
+
+
+def squeeze(strategy: Strategy, traced: TracedStep) -> Squeeze:
+    """What it costs to hold a strategy's memory budget.
+
+    Args:
+        strategy: with a budget; one network on each rank
+        traced: the step of its microbatch
+
+    Raises:
+        InputError: the strategy has no budget
+        InfeasibleError: the budget is below what the step needs at its fullest operation
+    """
+    if strategy.memory_bytes is None:
+        raise InputError(f"the strategy {strategy.name} has no memory budget to hold: give Strategy.memory_bytes")
+    trace, costs = traced.trace, traced.costs
+    staying = _gradient_bytes(traced) if strategy.dp > 1 or strategy.microbatches > 1 else 0
+    outcome = plan_memory(trace, costs, budget_bytes=strategy.memory_bytes - staying)
+    kept_s = simulate_memory(trace, KEEP_ALL, costs).step_time_s
+    update_s = sum(float(costs.durations_s[op.moment]) for op in trace.ops if op.phase is Phase.UPDATE)
+    added_s = max(0.0, outcome.run.step_time_s - kept_s)
+    if outcome.plan.moved:
+        moved_bytes = outcome.run.to_host_bytes
+        added_s += traced.hooks.seconds(packs=len(trace.packs), moved_bytes=moved_bytes, ranks=strategy.devices)
+    return Squeeze(
+        factor=1.0 + added_s / (kept_s - update_s) if kept_s > update_s else 1.0,
+        peak_bytes=outcome.live.peak + staying,
+    )
+
+
+def squeezed(costs: ProgramCosts, program: Program, effect: Squeeze) -> ProgramCosts:
+    """The costs of a program under a memory budget.
+
+    Args:
+        costs: with everything kept
+        program: that they price
+        effect: of the budget on a microbatch
+
+    Returns:
+        Forwards and backwards take longer; the first forward of a microbatch takes what is left up to the peak, and its
+        backward gives it back.
+    """
+    compute: dict[str, Cost] = dict(costs.compute)
+    memory: dict[str, tuple[int, int]] = dict(costs.memory)
+    for rank, instructions in enumerate(program.ranks):
+        above = max(0, effect.peak_bytes - (costs.resident_bytes[rank] if rank < len(costs.resident_bytes) else 0))
+        for instruction in instructions:
+            if instruction.kind in _COMPUTES:
+                compute[instruction.id] = compute[instruction.id].scaled(effect.factor)
+                memory[instruction.id] = (above, 0) if instruction.kind is Kind.FORWARD else (0, above)
+    return replace(costs, compute=compute, memory=memory)
+
+
+def _gradient_bytes(traced: TracedStep) -> int:
+    return sum(storage.nbytes for storage in traced.trace.storages if storage.role is Role.GRADIENT)
+
 
 SHORT_BEYOND = 8
 """On more devices than these, one replica stands for all of them."""

@@ -3,11 +3,9 @@
 from collections.abc import Sequence
 
 from trimaran.planner.candidates import Candidate, Cases
-from trimaran.planner.compressing import unfaithfulness
-from trimaran.planner.shapes import SCHEDULES
-from trimaran.program import Strategy
-from trimaran.program.buckets import DEFAULT_BUCKET_BYTES
-from trimaran.program.feeding import IN_LINE
+from trimaran.planner.space import SCHEDULES, unfaithfulness
+from trimaran.program.gradients import DEFAULT_BUCKET_BYTES
+from trimaran.program.strategy import IN_LINE, Strategy
 
 # What the simulator leaves out is worth about this much of a step, also where every cost is known.
 MODEL_ERROR = 0.03

@@ -3,19 +3,22 @@
 The classes are those of the critical path (`critical.py`), so that their differences sum to the difference of the two
 steps. Costs measured on one machine err together: two plans are compared where all costs are low, at their median and
 high, and one is believed slower only if it is so in all three, by more than the model leaves out.
+
+What binds a step, in one sentence: the classes of its critical path in four groups, largest first.
+
+Shortening what is not on the critical path changes nothing, so the groups are what there is to win.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from trimaran.base.timeline import COMMUNICATION
+from trimaran.base.units import format_bytes, format_seconds
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.choice import may_be_as_fast, simplicity
-from trimaran.planner.critical import Leg, Part, critical_path, parts_of
-from trimaran.planner.limits import covered
+from trimaran.planner.critical_path import Leg, Part, binding_segments, covered, critical_path, parts_of
 from trimaran.planner.problem import Problem, costs_of
-from trimaran.timeline import COMMUNICATION
-from trimaran.units import format_bytes, format_seconds
 
 # A difference below this share of the step is not worth a word.
 _NEGLIGIBLE = 0.02
@@ -159,3 +162,47 @@ _WORDS = {
 def _list(texts: Iterable[str]) -> str:
     words = list(texts)
     return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else "".join(words)
+
+
+GROUPS: Mapping[str, Sequence[Part]] = {
+    "compute": (Part.FORWARD, Part.BACKWARD, Part.UPDATE),
+    "communication": (Part.EXCHANGE, Part.MESSAGES, Part.SLOWED),
+    "idle stages": (Part.BUBBLE, Part.WAIT),
+    "loading": (Part.LOAD,),
+}
+"""The classes of each group."""
+
+# A group below this share of the step is not named.
+_WORTH_NAMING = 0.02
+
+
+def groups(anatomy: Anatomy) -> dict[str, float]:
+    """Time of each group on the critical path [s]; they sum to the step."""
+    return {name: sum(anatomy.parts[part] for part in parts) for name, parts in GROUPS.items()}
+
+
+def binding(anatomy: Anatomy) -> str:
+    """What binds a step, in one sentence.
+
+    Args:
+        anatomy: of the plan
+    """
+    step_s = anatomy.candidate.step_time_s
+    spent = sorted(groups(anatomy).items(), key=lambda entry: -entry[1])
+    name, seconds = spent[0]
+    share = seconds / step_s if step_s else 0.0
+    others = [
+        f"{other} {100 * part_s / step_s:.0f} %" for other, part_s in spent[1:] if part_s > _WORTH_NAMING * step_s
+    ]
+    sentence = f"{_subject(name, anatomy)} binds: {format_seconds(seconds)}, {100 * share:.0f} % of the step"
+    return f"{sentence}; beside it {', '.join(others)}." if others else f"{sentence}."
+
+
+def _subject(group: str, anatomy: Anatomy) -> str:
+    strategy = anatomy.candidate.strategy
+    if group != "compute" or strategy.pp == 1:
+        return group
+    segments = binding_segments(anatomy.candidate.program, anatomy.legs)
+    rows = sorted({strategy.rows[segment] for segment in segments})
+    what = "row" if strategy.parts else "stage"
+    return f"compute of {what} {', '.join(map(str, rows))}"

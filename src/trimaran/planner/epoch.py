@@ -9,9 +9,11 @@ The runtime spreads a small batch as evenly as it can; here its largest shares a
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from trimaran.errors import InputError
-from trimaran.graph import Graph
-from trimaran.program import Program, Strategy, lower, lower_evaluation
+from trimaran.base.errors import InputError
+from trimaran.graph.types import Graph
+from trimaran.program.lowering.lower import lower, lower_evaluation
+from trimaran.program.strategy import Strategy
+from trimaran.program.types import Program
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +125,8 @@ def _known(samples: int | None, of: str) -> int:
     if samples is None:
         raise InputError(
             f"it is not known how many samples {of} has, as its stream has no length: give the stream __len__, or plan "
-            "for the step (--objective throughput)"
+            "for the step (--objective throughput)",
+            code="plan.epoch-length-unknown",
         )
     return samples
 

@@ -7,22 +7,237 @@
     what helps      the known remedies for what binds, tried on the simulator
 
 Nothing here is looked up or told from experience: each figure is a difference of two simulations by the same costs.
+
+What a person calls a strategy or a group of them, such as "pp", "dp2", "pp2-gpipe-m4", "fsdp", "one device".
+
+A name is a list of words. A strategy belongs to it if each word holds: "dp", "pp", "tp", "zero" (or "fsdp"),
+"placement", "sharded" (the kinds of `kinds.py`), "compress", "bf16", "fp16", "powersgd" with its rank "r2", "hybrid"
+(replicas of stages, places or sharded operations), "one" or "single" (one device), "eager"; any other word is one that
+names of strategies have: "dp2", "tp2", "zero3", "m4", "gpipe", "b1MiB". Where kinds are named, strategies that use
+others are not meant: "dp" are replicas of whole networks that exchange whole gradients, "pp" is one pipeline.
 """
 
+import dataclasses
+import difflib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, cast
 
-from trimaran.errors import InfeasibleError, InputError
+from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.planner.candidates import Candidate
-from trimaran.planner.changes import Change
 from trimaran.planner.contrast import Anatomy, Contrast, conclude, dissect, is_believed_slower, ratios
-from trimaran.planner.families import Family, imagine
-from trimaran.planner.found import Search
-from trimaran.planner.outcomes import Outcome, default_changes, outcome_of, rank_outcomes
+from trimaran.planner.pins import spreading
 from trimaran.planner.problem import Problem, assess, is_compiled_known, lack_of_memory
-from trimaran.planner.prospects import Prospect, prospects
-from trimaran.planner.space import Rejection
-from trimaran.program import Strategy
+from trimaran.planner.remedies import Outcome, Prospect, default_changes, outcome_of, prospects, rank_outcomes
+from trimaran.planner.result import Search
+from trimaran.planner.space import METHODS, Rejection, unplaced
+from trimaran.planner.what_if import Change
+from trimaran.program.gradients import DEFAULT_BUCKET_BYTES, Compression, Method
+from trimaran.program.strategy import Schedule, Strategy, Sync
+
+_EXAMPLES = (
+    *("one device", "dp", "dp2", "pp", "pp2", "tp", "tp2", "placement", "fsdp", "zero1", "sharded", "p2p", "hybrid"),
+    "hierarchical",
+    *("gpipe", "1f1b", "interleaved", "zero-bubble", "m4", "b1MiB", "bf16", "powersgd-r2", "eager", "compiled"),
+)
+
+_SINGLE = frozenset({"one", "single", "device"})
+_ORDERS: dict[str, Schedule] = {
+    "gpipe": "gpipe",
+    "1f1b": "1f1b",
+    "interleaved": "interleaved",
+    "zerobubble": "zero-bubble",
+}
+# Other ways to say a word, and two words that are one.
+_SAME = (("zero-bubble", "zerobubble"), ("zero bubble", "zerobubble"), ("fsdp2", "fsdp"), ("placed on", "placement"))
+_RANKED = re.compile(r"powersgd[-: ]?r?([1-9][0-9]{0,3})")
+_SYNONYMS = {"fsdp": "zero3", "placed": "placement", "ddp": "dp", "classifier": "sharded", "zb": "zerobubble"}
+_SYNONYMS |= dict.fromkeys(("compressed", "compression"), "compress")
+_KINDS = {"dp": "dp", "pp": "pp", "tp": "tp", "zero": "zero", "placement": "placement", "sharded": "sharded"}
+_METHODS: dict[str, Method] = {"bf16": "bf16", "fp16": "fp16", "powersgd": "powersgd"}
+_SYNCS: dict[str, Sync] = {"p2p": "p2p", "hierarchical": "hierarchical"}
+_GENERIC = frozenset({"hybrid", "eager", "compiled", "compress", *_SYNCS, *_ORDERS, *_KINDS, *_METHODS}) | _SINGLE
+_RANK = re.compile(r"r([1-9][0-9]{0,3})")
+_NUMBERED = re.compile(r"(dp|pp|tp|zero|m|x)([1-9][0-9]{0,3})")
+_SIZED = re.compile(r"b([1-9][0-9]{0,11})([kmg]i)?b")
+_UNITS = {None: 1, "ki": 2**10, "mi": 2**20, "gi": 2**30}
+# Numbers in names of strategies, by their attributes.
+_NUMBERS = {"dp": "dp", "pp": "pp", "tp": "tp", "zero": "zero", "m": "microbatches", "x": "chunks"}
+# Where a name does not say how many microbatches there are: as many as stages, times these.
+_RATIOS = (1, 2, 4)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """A name, read.
+
+    Attributes:
+        name: as it was written
+        words: of it, in lower case
+    """
+
+    name: str
+    words: tuple[str, ...]
+
+    def __contains__(self, strategy: Strategy) -> bool:
+        """Whether a strategy belongs to the family."""
+        if set(self.words) & _SINGLE:
+            return strategy.devices == 1 and all(_holds(word, strategy) for word in self.words_of_rest())
+        named = {kind for word in self.words if (kind := _kind_of(word))}
+        if named and "hybrid" not in self.words:
+            used = spreading(strategy) & frozenset(_KINDS)
+            # Replicas share their state; nobody would name them too.
+            if not used <= named | ({"dp"} if named & {"zero", "sharded"} else set()):
+                return False
+            if strategy.compression is not None and not any(_is_of_compression(word) for word in self.words):
+                return False
+        return all(_holds(word, strategy) for word in self.words)
+
+    def words_of_rest(self) -> tuple[str, ...]:
+        """The words that do not say how many devices there are."""
+        return tuple(word for word in self.words if word not in _SINGLE)
+
+
+def read_family(name: str) -> Family:
+    """Read a name.
+
+    Args:
+        name: in any case; words are separated by anything but letters and digits
+
+    Raises:
+        InputError: a word that nothing is called, with what comes near
+
+    Example:
+        >>> Strategy(pp=2, microbatches=4, boundaries=("a",)) in read_family("PP")
+        True
+        >>> read_family("pp2-gpipe-m4").words
+        ('pp2', 'gpipe', 'm4')
+    """
+    words = tuple(_split(name))
+    strange = [word for word in words if not _is_word(word)]
+    if strange or not words:
+        near = difflib.get_close_matches(" ".join(words), _EXAMPLES, n=2, cutoff=0.5)
+        hint = "did you mean " + " or ".join(f'"{one}"' for one in near) + "?"
+        known = f"names are made of {', '.join(_EXAMPLES)}, as in pp2-gpipe-m4"
+        raise InputError(
+            f'no strategy is called "{name}"; {hint if near else known}', code="strategy.unknown-name", strategy=name
+        )
+    return Family(name=name, words=words)
+
+
+def imagine(family: Family) -> Sequence[Strategy]:
+    """Strategies of a family that a search did not consider, as its words describe them.
+
+    Example:
+        >>> [strategy.name for strategy in imagine(read_family("pp4 1f1b m8"))]
+        ['pp4 1f1b m8']
+        >>> [strategy.name for strategy in imagine(read_family("dp"))]
+        ['dp2']
+        >>> [strategy.name for strategy in imagine(read_family("b512KiB"))]
+        ['dp2 b512KiB']
+        >>> [strategy.name for strategy in imagine(read_family("powersgd:2"))]
+        ['dp2 powersgd-r2']
+    """
+    figures = {match[1]: int(match[2]) for word in family.words if (match := _NUMBERED.fullmatch(word))}
+    kinds = {kind for word in family.words if (kind := _kind_of(word))}
+    sizes = [_size(match) for word in family.words if (match := _SIZED.fullmatch(word))]
+    orders = [_ORDERS[word] for word in family.words if word in _ORDERS]
+    both = "hybrid" in family.words
+    staged = bool(orders) or bool(kinds & {"pp", "placement"}) or (both and not kinds & {"tp"})
+    methods = compressions_of(family) or (None,)
+    syncs = [_SYNCS[word] for word in family.words if word in _SYNCS]
+    nodes = 2 if "hierarchical" in syncs else 1
+    # Only replicas have buckets, homes, nodes and shared state.
+    replicated = both or bool(kinds & {"dp", "zero", "sharded"}) or bool(syncs) or bool(sizes and not staged)
+    replicated = replicated or methods != (None,)
+    strategy = Strategy(
+        dp=figures.get("dp", 2 * nodes if replicated else 1),
+        pp=figures.get("pp", 2 if staged else 1),
+        tp=figures.get("tp", 2 if "tp" in kinds else 1),
+        schedule=orders[0] if orders else "gpipe",
+        chunks=figures.get("x", 2) if "interleaved" in orders else 1,
+        zero=cast(Literal[0, 1, 2, 3], min(3, figures.get("zero", 3 if "zero" in kinds else 0))),
+        sync=syncs[0] if syncs else "all-reduce",
+        nodes=nodes,
+        bucket_bytes=sizes[0] if sizes else DEFAULT_BUCKET_BYTES,
+        execution="compiled" if "compiled" in family.words else "eager",
+    )
+    if "placement" in kinds:
+        return (dataclasses.replace(unplaced(strategy), microbatches=figures.get("m", 1)),)
+    counts: Sequence[int] = (figures.get("m", 1),)
+    if strategy.pp > 1 and "m" not in figures:
+        counts = tuple(strategy.pp * ratio for ratio in _RATIOS)
+    return tuple(
+        dataclasses.replace(strategy, microbatches=count, compression=method) for count in counts for method in methods
+    )
+
+
+def compressions_of(family: Family) -> tuple[Compression, ...]:
+    """The compressions of gradients that the words of a family describe.
+
+    Example:
+        >>> [method.name for method in compressions_of(read_family("dp2 powersgd-r8"))]
+        ['powersgd-r8']
+    """
+    ranks = [int(match[1]) for word in family.words if (match := _RANK.fullmatch(word))]
+    named = [_METHODS[word] for word in family.words if word in _METHODS]
+    if "powersgd" in named or ranks:
+        tried = ranks or [method.rank for method in METHODS if method.method == "powersgd"]
+        return tuple(Compression(method="powersgd", rank=rank) for rank in tried)
+    if named:
+        return (Compression(method=named[0]),)
+    return METHODS if "compress" in family.words else ()
+
+
+def _is_of_compression(word: str) -> bool:
+    return word == "compress" or word in _METHODS or bool(_RANK.fullmatch(word))
+
+
+def _is_word(word: str) -> bool:
+    return word in _GENERIC or any(pattern.fullmatch(word) for pattern in (_NUMBERED, _SIZED, _RANK))
+
+
+def _split(name: str) -> list[str]:
+    text = name.lower()
+    for said, meant in _SAME:
+        text = text.replace(said, meant)
+    text = _RANKED.sub(r"powersgd r\1", text)
+    return [_SYNONYMS.get(word, word) for word in re.findall(r"[a-z0-9.]+", text)]
+
+
+def _kind_of(word: str) -> str:
+    """The kind of parallelism that a word names; empty where it names none."""
+    match = _NUMBERED.fullmatch(word)
+    return _KINDS.get(match[1] if match else word, "")
+
+
+def _holds(word: str, strategy: Strategy) -> bool:
+    if word == "hybrid":
+        return strategy.dp > 1 and strategy.pp * strategy.tp > 1
+    if word == "dp":
+        return strategy.dp > 1
+    if word == "compress":
+        return strategy.compression is not None
+    if word == "pp":
+        return strategy.pp > 1 and not strategy.parts
+    if word in _KINDS:
+        return word in spreading(strategy)
+    if word == "eager":
+        return strategy.execution == "eager"
+    if word in _ORDERS:
+        return strategy.pp > 1 and not strategy.parts and strategy.schedule == _ORDERS[word]
+    if match := _NUMBERED.fullmatch(word):
+        return int(getattr(strategy, _NUMBERS[match[1]])) == int(match[2])
+    if match := _SIZED.fullmatch(word):
+        return strategy.dp > 1 and strategy.bucket_bytes == _size(match)
+    return word in _split(strategy.name)
+
+
+def _size(match: re.Match[str]) -> int:
+    """The size that a word such as "b1mib" says [bytes]."""
+    return int(match[1]) * _UNITS[match[2]]
+
 
 # Causes of a rejection that stand against a strategy, however fast it is.
 _OBSTACLES = frozenset({"cut", "batch", "memory"})

@@ -2,16 +2,125 @@
 
 A strategy that goes against a pin is not searched. What a pin costs is found by searching without it (`prices.py`).
 Gradients that lose something on the wire need consent, given in general ("--allow compress") or to one method.
+
+The kinds of parallelism that a strategy uses, by the words that people pin, forbid and ask about.
+
+dp           replicas            pp           stages of a chain       tp           sharded operations
+placement    branches on ranks   zero         sharded state           sharded      a classifier over the replicas
+p2p          homes of gradients  interleaved, zero-bubble, gpipe, 1f1b    the order of a pipeline
+compiled     by torch.compile    memory       offloading and recomputing
+hierarchical gradients summed within nodes, and then across them
+compress     gradients that lose something on the wire; used by consent only
+cache        samples that the host keeps after their first read
 """
 
+import difflib
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
+from typing import get_args
 
-from trimaran.errors import InputError
-from trimaran.graph import Graph
-from trimaran.planner.kinds import ORDERS, PLAIN_ORDERS, kinds_of, spreading
-from trimaran.program import Strategy
-from trimaran.program.compression import Compression, parse_compression
-from trimaran.program.types import Schedule
+from trimaran.base.errors import InputError
+from trimaran.graph.types import Graph
+from trimaran.program.gradients import Compression, parse_compression
+from trimaran.program.strategy import Schedule, Strategy
+
+SPREADING: tuple[str, ...] = ("dp", "pp", "tp", "placement", "zero", "sharded", "p2p", "hierarchical")
+"""Kinds that spread a network or its state over devices."""
+
+ORDERS: tuple[str, ...] = ("gpipe", "1f1b", "interleaved", "zero-bubble")
+"""Kinds of order in a pipeline."""
+
+PLAIN_ORDERS: frozenset[str] = frozenset({"gpipe", "1f1b"})
+"""Orders with one segment a stage and whole backwards: what "a pipeline" means where nothing more is said."""
+
+KINDS: tuple[str, ...] = (*SPREADING, *ORDERS, "compiled", "memory", "compress", "cache")
+"""All of them."""
+
+OTHER_NAMES = {
+    "fsdp": "zero",
+    "fsdp2": "zero",
+    "ddp": "dp",
+    "tensor": "tp",
+    "pipeline": "pp",
+    "placed": "placement",
+    "interleaving": "interleaved",
+    "zb": "zero-bubble",
+    "offload": "memory",
+    "recompute": "memory",
+    "compression": "compress",
+    "cached": "cache",
+}
+"""What some people call them."""
+
+# These are ways to run replicas.
+_OF_REPLICAS = frozenset({"zero", "sharded", "p2p", "hierarchical"})
+
+
+def kinds_of(strategy: Strategy) -> frozenset[str]:
+    """The kinds of parallelism that a strategy uses.
+
+    Example:
+        >>> sorted(kinds_of(Strategy(dp=2, zero=3))), sorted(kinds_of(Strategy()))
+        (['dp', 'zero'], [])
+    """
+    staged = strategy.pp > 1 and not strategy.parts
+    held = {
+        "dp": strategy.dp > 1,
+        "pp": staged,
+        "tp": strategy.tp > 1,
+        "placement": bool(strategy.parts),
+        "zero": strategy.zero > 0,
+        "sharded": bool(strategy.shards) and strategy.tp == 1,
+        "p2p": strategy.sync == "p2p" and strategy.dp > 1,
+        "hierarchical": strategy.sync == "hierarchical",
+        "compiled": strategy.execution == "compiled",
+        "memory": strategy.memory_bytes is not None,
+        "compress": strategy.compression is not None,
+        "cache": strategy.feeding.cached,
+    } | {order: staged and strategy.schedule == order for order in ORDERS}
+    return frozenset(kind for kind, holds in held.items() if holds)
+
+
+def spreading(strategy: Strategy) -> frozenset[str]:
+    """The kinds by which a strategy is spread over devices; replicas count only where nothing else needs them.
+
+    Example:
+        >>> sorted(spreading(Strategy(dp=2, zero=3))), sorted(spreading(Strategy(dp=2)))
+        (['zero'], ['dp'])
+    """
+    held = kinds_of(strategy) & frozenset(SPREADING)
+    return held - {"dp"} if held & _OF_REPLICAS else held
+
+
+def read_kinds(names: Iterable[str], *, option: str) -> tuple[str, ...]:
+    """Kinds as they are written on the command line.
+
+    Args:
+        names: words, several of them separated by commas
+        option: that they were given to, for the message
+
+    Raises:
+        InputError: a word that no kind is called, with what comes near
+
+    Example:
+        >>> read_kinds(["pp,fsdp", "TP"], option="--forbid")
+        ('pp', 'tp', 'zero')
+    """
+    found = set()
+    for name in (part.strip().lower() for text in names for part in text.split(",")):
+        kind = OTHER_NAMES.get(name, name)
+        if kind not in KINDS:
+            near = difflib.get_close_matches(name, (*KINDS, *OTHER_NAMES), n=1)
+            hint = f'did you mean "{near[0]}"? ' if near else ""
+            raise InputError(
+                f'{option}: no kind of parallelism is called "{name}"; {hint}choose among {", ".join(KINDS)}',
+                code="plan.unknown-kind",
+                value=name,
+            )
+        found.add(kind)
+    return tuple(sorted(found))
+
 
 DEGREES: tuple[str, ...] = ("dp", "pp", "tp", "zero", "microbatches", "schedule", "nodes", "compression", "workers")
 """What of a strategy can be pinned by its value."""
@@ -211,6 +320,7 @@ class Pins:
                 raise InputError(
                     f'--keep {module}={row}: {graph.name} has no module or operation "{module}"; '
                     f"its modules begin with {', '.join(modules[:12])}",
+                    code="pin.no-such-module",
                     module=module,
                 )
             for name in members:
@@ -235,3 +345,120 @@ def is_within(path: str, module: str) -> bool:
         (True, False)
     """
     return path == module or path.startswith((f"{module}.", f"{module}@"))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Pins as they are written on the command line
+
+
+MOST_WORKERS = 256
+"""Of one rank, that a person may ask for."""
+
+
+def parse_pins(
+    *,
+    keep: Iterable[str] = (),
+    forbid: Iterable[str] = (),
+    allow: Iterable[str] = (),
+    dp: int | None = None,
+    pp: int | None = None,
+    tp: int | None = None,
+    zero: int | None = None,
+    microbatches: int | None = None,
+    schedule: str | None = None,
+    nodes: int | None = None,
+    compression: str | None = None,
+    powersgd_samples: float | None = None,
+    workers: int | None = None,
+) -> Pins:
+    """Pins as they are written on the command line.
+
+    Args:
+        keep: such as "layer4=1"
+        forbid: kinds of parallelism
+        allow: kinds of parallelism; "compress" is consent, and restricts nothing
+        dp: as in `Pins`
+        pp: as in `Pins`
+        tp: as in `Pins`
+        zero: as in `Pins`
+        microbatches: as in `Pins`
+        schedule: as in `Pins`
+        nodes: as in `Pins`
+        compression: "none", "bf16", "fp16" or "powersgd:RANK"
+        powersgd_samples: as in `Pins`
+        workers: as in `Pins`
+
+    Raises:
+        InputError: a word or a figure that means nothing, or two pins that contradict each other
+
+    Example:
+        >>> parse_pins(keep=["layer4=1"], forbid=["pp"], tp=2).names
+        ('--keep layer4=1', '--forbid pp', '--tp 2')
+        >>> parse_pins(allow=["compress"]).names, parse_pins(compression="PowerSGD:2").names
+        (('--allow compress',), ('--compression powersgd:2',))
+    """
+    if schedule is not None and schedule not in get_args(Schedule):
+        raise InputError(
+            f"--schedule must be one of {', '.join(get_args(Schedule))}, got {schedule!r}",
+            code="pin.unknown-schedule",
+            value=schedule,
+        )
+    if zero is not None and zero not in (0, 1, 2, 3):
+        raise InputError(f"--zero must be 0, 1, 2 or 3, got {zero}", code="pin.bad-zero-stage", value=zero)
+    if workers is not None and not 0 <= workers <= MOST_WORKERS:
+        raise InputError(f"--workers must be 0 to {MOST_WORKERS}, got {workers}", value=workers)
+    if powersgd_samples is not None and not 1.0 <= powersgd_samples < math.inf:
+        raise InputError(
+            f"--powersgd-samples must be 1 or more, times the samples without it, got {powersgd_samples}",
+            code="pin.bad-powersgd-samples",
+            value=powersgd_samples,
+        )
+    forbidden, allowed = read_kinds(forbid, option="--forbid"), read_kinds(allow, option="--allow")
+    both = sorted(set(forbidden) & set(allowed))
+    if both:
+        raise InputError(
+            f"{', '.join(both)}: both allowed and forbidden; leave out one of the two",
+            code="pin.allowed-and-forbidden",
+            kinds=tuple(both),
+        )
+    pins = Pins(
+        keep=tuple(sorted({_read_keep(text) for texts in keep for text in texts.split(",")})),
+        forbid=forbidden,
+        allow=tuple(kind for kind in allowed if kind != "compress"),
+        dp=dp,
+        pp=pp,
+        tp=tp,
+        zero=zero,
+        microbatches=microbatches,
+        schedule=schedule,  # type: ignore[arg-type]  # checked above
+        nodes=nodes,
+        compress="compress" in allowed,
+        compression=None if compression is None else _read_compression(compression),
+        powersgd_samples=powersgd_samples,
+        workers=workers,
+    )
+    may_be_powersgd = pins.consents and (pins.method is None or pins.method.method == "powersgd")
+    if powersgd_samples is not None and not may_be_powersgd:
+        raise InputError(
+            f"--powersgd-samples {powersgd_samples:g}: no plan may use PowerSGD; add --allow compress or "
+            "--compression powersgd:RANK, or leave it out",
+            code="pin.powersgd-unused",
+            value=powersgd_samples,
+        )
+    return pins
+
+
+def _read_compression(text: str) -> str:
+    method = parse_compression(text)
+    return "none" if method is None else method.option
+
+
+def _read_keep(text: str) -> tuple[str, int]:
+    module, equals, row = (part.strip() for part in text.partition("="))
+    if not module or not equals or not row.isdecimal():
+        raise InputError(
+            f'--keep "{text}": expected a module and the number of a row, such as "layer4=1"',
+            code="pin.bad-keep",
+            value=text,
+        )
+    return module, int(row)

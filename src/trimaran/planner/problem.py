@@ -3,29 +3,41 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from trimaran.cluster import Cluster
-from trimaran.costs import CostTable, ProgramCosts, price
-from trimaran.costs.compute import own_form
-from trimaran.costs.mesh import device_order
-from trimaran.costs.tables import Curve, CurveKey
-from trimaran.costs.traced import TracedStep
-from trimaran.errors import InputError
-from trimaran.graph import Graph
-from trimaran.planner.bounds import Bound, bound
-from trimaran.planner.candidates import Candidate, evaluate, score
-from trimaran.planner.compressing import samples_factor
-from trimaran.planner.cutting import cut, cut_within
+from trimaran.base.errors import InputError
+from trimaran.base.units import format_bytes
+from trimaran.graph.types import Graph
+from trimaran.machine.types import Cluster
+from trimaran.planner.bounds import Bound, QuickBounds, bound
+from trimaran.planner.candidates import Candidate, Squeeze, evaluate, score, squeeze, squeezed
 from trimaran.planner.epoch import EpochData
 from trimaran.planner.pins import NO_PINS, Pins
-from trimaran.planner.placed import Placed, place_for
-from trimaran.planner.quick import QuickBounds
-from trimaran.planner.room import Room
-from trimaran.planner.shapes import EVERY_NUMBER, is_unplaced
-from trimaran.planner.virtual import Squeeze, squeeze, squeezed
-from trimaran.program import Strategy
-from trimaran.program.types import Execution
-from trimaran.simulator.waits import with_waits
-from trimaran.units import format_bytes
+from trimaran.planner.pipeline_stages import cut, cut_within
+from trimaran.planner.placement.network import Placed, place_for
+from trimaran.planner.space import EVERY_NUMBER, is_unplaced, samples_factor
+from trimaran.pricing.compute import own_form
+from trimaran.pricing.machine_transfers import device_order
+from trimaran.pricing.offload_costs import TracedStep
+from trimaran.pricing.program import price
+from trimaran.pricing.tables import CostTable, Curve, CurveKey
+from trimaran.pricing.types import ProgramCosts
+from trimaran.program.strategy import Execution, Strategy
+from trimaran.simulator.engine import with_waits
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What there is to feed ranks with, beside their devices
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """What the host has, and for how long it is used.
+
+    Attributes:
+        memory_bytes: of the host, that this process may use [bytes]
+        epochs: passes over the training data
+    """
+
+    memory_bytes: int
+    epochs: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,6 +240,7 @@ def effect_of_memory(strategy: Strategy, problem: Problem) -> Squeeze | None:
         raise InputError(
             f"{strategy.name} has a memory budget, and no step with a microbatch of {size} was traced; "
             f"there are traces of {', '.join(map(str, sorted(problem.traces))) or 'none'}",
+            code="plan.microbatch-not-traced",
             microbatch=size,
         )
     return squeeze(strategy, traced)

@@ -26,23 +26,350 @@ A whole network that memory alone stands against is tried once more in the memor
 kept, offloaded and recomputed (`virtual.py`), where its step was traced.
 
 Left out so far: memory plans of pipeline stages; placements of several microbatches at once.
+
+More sizes of buckets for the replicas that wait for their gradients.
+
+A bucket that is small leaves early and pays a latency; one that is large pays few of them, and the last one leaves
+when the backward has ended. The space of a search has the default, two smaller sizes and the whole. Where a step waits
+for its gradients the best size may lie between: then all powers of two are simulated, for the best strategy of each
+compression. A strategy could gain what it waits at most, so it is left alone where that is less than its distance to
+the fastest.
+
+The order of buckets is that in which their gradients become complete: another one would let a complete bucket wait.
 """
 
+import dataclasses
+import heapq
+import itertools
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
-from trimaran.planner.baselines import baseline_of, baselines_of, unpinned_references
-from trimaran.planner.bucketing import refine_buckets
-from trimaran.planner.choice import choose, is_reference, pareto_front, simplicity
-from trimaran.planner.feeding import fed
-from trimaran.planner.found import Search
-from trimaran.planner.hunt import Hunt, fill_up, find_fastest, order_of
-from trimaran.planner.problem import Problem, way_of
-from trimaran.planner.rejecting import nothing_fits, too_slow
-from trimaran.planner.space import Rejection, enumerate_strategies
+from trimaran.base.errors import InfeasibleError
+from trimaran.base.units import format_count, format_seconds
+from trimaran.planner.candidates import Candidate
+from trimaran.planner.choice import (
+    MODEL_ERROR,
+    choose,
+    family,
+    fastest,
+    is_reference,
+    largest_peak,
+    may_be_as_fast,
+    pareto_front,
+    simplicity,
+)
+from trimaran.planner.input_pipeline import fed
+from trimaran.planner.pins import NO_PINS
+from trimaran.planner.problem import Problem, assess_cut, way_of
+from trimaran.planner.result import Search, baseline_of, baselines_of, unpinned_references
+from trimaran.planner.space import EVERY_NUMBER, Rejection, bucket_ladder, enumerate_strategies, unfaithfulness
 from trimaran.planner.trials import Prospect, Trials
-from trimaran.planner.virtualized import virtualized
-from trimaran.program import Strategy
+from trimaran.program.strategy import Strategy
+from trimaran.program.types import Kind
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A search under way: what is simulated next, until the fastest is known, and what of the rest may still matter
+
+
+# In a search on many devices, the best of a kind that takes longer than the fastest times this is not simulated.
+WORTH_SHOWING = 1.25
+
+# Of a replica: with many devices, a strategy that cannot be best is simulated for show only if it has no more steps.
+QUICK_STEPS = 2048
+
+
+@dataclasses.dataclass(slots=True)
+class Hunt:
+    """A search under way.
+
+    Attributes:
+        problem: what is searched
+        trials: bounds and simulations
+        until_s: when its time is over, by `time.monotonic` [s]
+        candidates: found so far
+        rejected: so far
+        lowest_s: the least bound of what was left when the fastest was known [s]
+    """
+
+    problem: Problem
+    trials: Trials
+    until_s: float
+    candidates: list[Candidate] = dataclasses.field(default_factory=list)
+    rejected: list[Rejection] = dataclasses.field(default_factory=list)
+    lowest_s: float = float("inf")
+    is_complete: bool = True
+
+    def refine(self, prospect: Prospect) -> Prospect | None:
+        """Bound one with its own stages; None where something stands against it."""
+        found = self.trials.refine(prospect, self.problem)
+        if isinstance(found, Rejection):
+            self.rejected.append(found)
+            return None
+        return found
+
+    def run(self, prospect: Prospect) -> None:
+        """Simulate one."""
+        found = self.trials.run(prospect, self.problem)
+        if isinstance(found, Rejection):
+            self.rejected.append(found)
+        else:
+            self.candidates.append(found)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its time is over."""
+        return time.monotonic() > self.until_s
+
+
+def order_of(prospect: Prospect) -> tuple[float, tuple[int, ...]]:
+    """Sort key: the lowest bound first, of equal ones the simplest."""
+    return prospect.bound.objective_s, simplicity(prospect.strategy)
+
+
+def find_fastest(prospects: Sequence[Prospect], hunt: Hunt) -> list[Prospect]:
+    """Refine and simulate the one with the lowest bound, until none is below the best time; returns what is left."""
+    numbers = itertools.count(len(prospects))
+    waiting = [(*order_of(prospect), number, prospect) for number, prospect in enumerate(prospects)]
+    heapq.heapify(waiting)
+    while waiting:
+        bound_s, *_, prospect = heapq.heappop(waiting)
+        if hunt.candidates:
+            best_s = fastest(hunt.candidates).objective_s
+            if bound_s > best_s or best_s <= bound_s * (1.0 + hunt.problem.gap) or hunt.is_over:
+                hunt.is_complete = bound_s > best_s or not hunt.is_over
+                hunt.lowest_s = min(bound_s, best_s)
+                return sorted([prospect, *(entry[-1] for entry in waiting)], key=order_of)
+        if prospect.is_refined:
+            hunt.run(prospect)
+            continue
+        refined = hunt.refine(prospect)
+        if refined is not None:
+            heapq.heappush(waiting, (*order_of(refined), next(numbers), refined))
+    return []
+
+
+def fill_up(left: Iterable[Prospect], hunt: Hunt) -> list[Prospect]:
+    """Simulate what the fastest does not rule out; returns the rest."""
+    best = fastest(hunt.candidates)
+    ruled_out = []
+    for outline in left:
+        needed = is_reference(outline.strategy, devices=hunt.problem.devices)
+        if not needed and (hunt.is_over or not _may_matter(outline, best, hunt)):
+            ruled_out.append(outline)
+            continue
+        prospect = hunt.refine(outline)
+        if prospect is None:
+            continue
+        if needed or _may_matter(prospect, best, hunt):
+            hunt.run(prospect)
+        else:
+            ruled_out.append(prospect)
+    return ruled_out
+
+
+def _may_matter(prospect: Prospect, best: Candidate, hunt: Hunt) -> bool:
+    candidates = hunt.candidates
+    if may_be_as_fast(prospect.bound.cases, best.cases):
+        return True
+    is_new = all(_kind(one.strategy) != _kind(prospect.strategy) for one in candidates)
+    if hunt.problem.devices > EVERY_NUMBER:
+        steps = prospect.strategy.pp * prospect.strategy.chunks * prospect.strategy.microbatches
+        return is_new and steps <= QUICK_STEPS and prospect.bound.objective_s <= WORTH_SHOWING * best.objective_s
+    return is_new or not any(_beats(one, prospect) for one in candidates)
+
+
+def _beats(candidate: Candidate, prospect: Prospect) -> bool:
+    """Whether a candidate needs less time, and no more memory and devices, than another one can possibly do with."""
+    lower = prospect.bound
+    lighter = largest_peak(candidate) <= max(lower.peak_bytes, default=0)
+    return candidate.worth_s < lower.step_time_s and lighter and candidate.strategy.devices <= prospect.strategy.devices
+
+
+def _kind(strategy: Strategy) -> tuple[bool | str, ...]:
+    return (*family(strategy), strategy.execution)
+
+
+MOST_REFINED = 3
+"""Strategies whose buckets are searched, each with another compression or none."""
+
+_COMPUTED = frozenset({Kind.BACKWARD, Kind.BACKWARD_WEIGHT})
+_FOLLOWS = frozenset({Kind.CLIP, Kind.UPDATE})
+
+
+def refine_buckets(hunt: Hunt, ruled_out: Iterable[Strategy] = ()) -> None:
+    """Simulate more sizes of buckets of the best replicas, where that may matter; what fits becomes a candidate.
+
+    Args:
+        hunt: whose fastest is known
+        ruled_out: what its bounds leave out
+    """
+    known = [*(one.strategy for one in hunt.candidates), *(one.strategy for one in hunt.rejected), *ruled_out]
+    tried = {replace(strategy, device_order=()) for strategy in known}
+    for start in _worth_refining(hunt.candidates):
+        for size in bucket_ladder(hunt.problem.graph, execution=start.strategy.execution):
+            strategy = replace(start.strategy, bucket_bytes=size)
+            if replace(strategy, device_order=()) in tried or hunt.is_over:
+                continue
+            found = hunt.trials.try_out(strategy, hunt.problem)
+            if not isinstance(found, Rejection):
+                hunt.candidates.append(found)
+
+
+def exposed_s(candidate: Candidate) -> float:
+    """How long the first rank stands still between its last backward and its update [s].
+
+    Args:
+        candidate: of replicas
+    """
+    kinds = {item.id: item.kind for item in candidate.program.ranks[0]}
+    backward_s, update_s = 0.0, float("inf")
+    for span in candidate.timeline.select(rank=0):
+        kind = kinds[span.instruction]
+        if kind in _COMPUTED:
+            backward_s = max(backward_s, span.end_s)
+        elif kind in _FOLLOWS:
+            update_s = min(update_s, span.start_s)
+    return max(0.0, update_s - backward_s) if update_s < float("inf") else 0.0
+
+
+def _worth_refining(candidates: list[Candidate]) -> list[Candidate]:
+    """The best replicas of each compression whose exposed exchange is more than the distance to the fastest."""
+    if not candidates:
+        return []
+    best_s = fastest(candidates).worth_s
+    best: dict[int, Candidate] = {}
+    for candidate in sorted(candidates, key=lambda one: one.objective_s):
+        if _has_buckets(candidate.strategy):
+            best.setdefault(unfaithfulness(candidate.strategy.compression), candidate)
+    worth = [
+        candidate
+        for candidate in best.values()
+        if exposed_s(candidate) * candidate.samples_factor
+        > max(MODEL_ERROR * candidate.worth_s, candidate.worth_s - best_s)
+    ]
+    return worth[:MOST_REFINED]
+
+
+def _has_buckets(strategy: Strategy) -> bool:
+    whole = strategy.pp == 1 and strategy.tp == 1 and not strategy.shards
+    return strategy.dp > 1 and whole and not strategy.zero and strategy.sync != "p2p"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Why a search left something out, in words: its bound, its turn that never came, or that nothing fits at all
+
+
+def too_slow(prospect: Prospect, chosen: Candidate) -> Rejection:
+    """The rejection of a strategy that was not simulated.
+
+    Args:
+        prospect: with its bound
+        chosen: what was chosen instead
+    """
+    what = "a step" if chosen.epoch_s is None else "an epoch"
+    if prospect.bound.objective_s < chosen.objective_s:
+        reason = (
+            f"takes at least {format_seconds(prospect.bound.objective_s)} {what}: the search was over before its turn"
+        )
+        return Rejection(strategy=prospect.strategy, cause="time", reason=reason)
+    reason = (
+        f"takes at least {format_seconds(prospect.bound.objective_s)} {what}, "
+        f"{chosen.strategy.name} takes {format_seconds(chosen.time_s)}"
+    )
+    return Rejection(strategy=prospect.strategy, cause="bound", reason=reason)
+
+
+def nothing_fits(problem: Problem, rejected: Sequence[Rejection]) -> InfeasibleError:
+    """The error where nothing fits, with what the nearest strategy needs.
+
+    Args:
+        problem: that was searched
+        rejected: all that was considered
+    """
+    conflict = problem.pins.conflict(problem.devices)
+    if conflict or not rejected:
+        pins = " ".join(problem.pins.names) or "what was asked"
+        why = conflict or "its network cannot be spread so, or there are too few devices"
+        return InfeasibleError(
+            f"{problem.graph.name} has no strategy on {format_count(problem.devices, 'device')} that keeps {pins}: "
+            f"{why}",
+            devices=problem.devices,
+        )
+    sized = [rejection for rejection in rejected if rejection.peak_bytes]
+    # Without any that was sized, what stands against the simplest one is what to look at.
+    nearest = min(
+        sized, key=lambda rejection: (max(rejection.peak_bytes), simplicity(rejection.strategy)), default=None
+    )
+    named = nearest or min(rejected, key=lambda rejection: simplicity(rejection.strategy))
+    return InfeasibleError(
+        f"no strategy fits {problem.graph.name} on {format_count(problem.devices, 'device')}. "
+        f"The nearest of {len(rejected)} is {named.strategy.name}: {named.reason}"
+        + _kept_whole(named)
+        + _undivided(problem, rejected, named),
+        code="plan.nothing-fits",
+        devices=problem.devices,
+    )
+
+
+def _kept_whole(named: Rejection) -> str:
+    """That nothing makes parts of a network fit, where memory is what stands against them."""
+    if named.cause != "memory" or named.strategy.pp * named.strategy.tp == 1:
+        return ""
+    return (
+        ". Parts of a network have no memory plan, so nothing is offloaded or recomputed there; a whole network on "
+        "each device (pp=1, tp=1) may have one"
+    )
+
+
+def _undivided(problem: Problem, rejected: Sequence[Rejection], named: Rejection) -> str:
+    """What the batch alone stands in the way of, where that is not what was named."""
+    undivided = [one for one in rejected if one.cause == "batch"]
+    if not undivided or named.cause == "batch":
+        return ""
+    first = min(undivided, key=lambda one: (one.strategy.devices < problem.devices, simplicity(one.strategy)))
+    return (
+        f". {len(undivided)} cannot divide the batch, such as {first.strategy.name}: {first.reason}; "
+        "with another batch they may fit"
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Whole networks that memory alone stands against, made to fit by offloading and recomputing (`virtual.py`)
+
+
+def may_be_virtualized(rejection: Rejection) -> bool:
+    """Whether only memory stands against a strategy that a memory budget can be put on.
+
+    Args:
+        rejection: of the strategy
+    """
+    strategy = rejection.strategy
+    whole = strategy.pp == 1 and strategy.tp == 1 and strategy.zero == 0 and not strategy.shards
+    plain = strategy.execution == "eager" and strategy.memory_bytes is None and strategy.sync == "all-reduce"
+    return whole and plain and rejection.cause == "memory"
+
+
+def virtualized(problem: Problem, rejected: list[Rejection]) -> list[Candidate]:
+    """What fits with a memory plan, of what does not fit without.
+
+    Args:
+        problem: with the traces of steps
+        rejected: what does not fit; what cannot be made to is added
+    """
+    found: list[Candidate] = []
+    if "memory" in problem.pins.forbid:
+        return []
+    for plain in [rejection.strategy for rejection in rejected if may_be_virtualized(rejection)]:
+        if problem.batch // (plain.dp * plain.microbatches) not in problem.traces:
+            continue
+        memory_bytes = min(device.memory_bytes for device in problem.cluster.devices[: plain.devices])
+        strategy = dataclasses.replace(plain, memory_bytes=memory_bytes)
+        try:
+            found.append(assess_cut(strategy, problem))
+        except InfeasibleError as error:
+            rejected.append(Rejection(strategy=strategy, cause="memory", reason=error.message))
+    return found
 
 
 def search(problem: Problem, trials: Trials | None = None) -> Search:
@@ -138,3 +465,56 @@ def _outlines(strategies: Iterable[Strategy], hunt: Hunt) -> list[Prospect]:
         else:
             found.append(seen)
     return sorted(found, key=order_of)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What each pin costs: the plan with all of them against the plan without that one
+
+
+ALL_PINS = "all pins"
+"""Name of the price of all of them together, where there are several."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinPrice:
+    """What a pin costs.
+
+    Attributes:
+        pin: as it is written on the command line
+        without: what would be chosen without it; None: nothing fits
+        price: how much longer the plan takes because of it, as a share of `without`; 0 without one
+        to_target: the price counts the samples to the target, of which one of the two plans needs more
+    """
+
+    pin: str
+    without: Candidate | None
+    price: float
+    to_target: bool = False
+
+
+def prices(problem: Problem, found: Search, trials: Trials) -> tuple[PinPrice, ...]:
+    """The price of each pin of a problem, and of all of them.
+
+    Args:
+        problem: with pins
+        found: the search with all of them
+        trials: what that search simulated
+    """
+    pins = problem.pins
+    answers = [_price(name, replace(problem, pins=pins.without(name)), found, trials) for name in pins.names]
+    if len(answers) > 1:
+        answers.append(_price(ALL_PINS, replace(problem, pins=NO_PINS), found, trials))
+    return tuple(answers)
+
+
+def _price(name: str, freer: Problem, found: Search, trials: Trials) -> PinPrice:
+    try:
+        without = search(freer, trials).chosen
+    except InfeasibleError:
+        return PinPrice(pin=name, without=None, price=0.0)
+    return PinPrice(
+        pin=name,
+        without=without,
+        price=found.chosen.objective_s / without.objective_s - 1.0,
+        to_target=found.chosen.samples_factor != without.samples_factor,
+    )

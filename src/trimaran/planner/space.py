@@ -4,23 +4,295 @@ Shapes are listed in `shapes.py`; here each gets what depends on the job's batch
 hold the whole network, and with consent a compression of what they exchange. What goes against a pin is left out, what
 the network or the batch does not bear is rejected with the reason. Stages are cut (`cutting.py`) and branches placed
 (`placed.py`) elsewhere: here a strategy has no boundaries yet.
+
+Degrees and what goes with them: every shape of a strategy on some devices, before stages are cut or branches placed.
+
+    degrees        replicas × rows × shards, on the given number of devices or fewer
+    microbatches   of a pipeline: some for each stage; of one stage: gradient accumulation, a smaller local batch
+    order          of a pipeline: GPipe, 1F1B, interleaved over several segments a stage, zero-bubble
+    placement      branches on rows, in place of stages
+    state          sharded over the replicas: the optimizer's, gradients too, parameters too; a classifier alone
+    exchange       gradients summed everywhere, or at homes
+
+What the network does not offer (operations to shard, units to gather, branches) makes no shape.
+
+Which compressions of gradients a search tries.
+
+Every method loses something, so none is tried without consent, and lossless plans that are as fast within the
+uncertainty are taken before any of them (`choice.simplicity`). Two methods of 16 bits cost the same: "bf16" is tried,
+because no gradient is too large for it, and "fp16" by its name only.
+
+A step is not all that a method changes: a target may take more samples. With 16 bits nothing of that is to be seen.
+PowerSGD may need more, and a search makes its step times that factor small
+(`docs/decisions/0011-a-lossy-step-counts-as-often-as-training-needs-it.md`). Below rank 4 the samples grow by more than
+the step can shrink, so lower ranks are tried by their names only.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from trimaran.graph import Graph
-from trimaran.planner.compressing import may_be_compressed, offered
-from trimaran.planner.offers import offers_of
+from trimaran.graph.sharding.fsdp_units import sharding_units
+from trimaran.graph.types import Graph
 from trimaran.planner.pins import NO_PINS, Pins
-from trimaran.planner.shapes import SCHEDULES, shapes
-from trimaran.program import Strategy
-from trimaran.program.buckets import DEFAULT_BUCKET_BYTES, FIRST_BUCKET_BYTES, gradient_buckets
-from trimaran.program.exactness import objection
-from trimaran.program.nodes import even_nodes
-from trimaran.program.types import Execution
-from trimaran.program.updating import scaling_obstacle
+from trimaran.program.exactness import objection, scaling_obstacle
+from trimaran.program.gradients import DEFAULT_BUCKET_BYTES, FIRST_BUCKET_BYTES, Compression, gradient_buckets
+from trimaran.program.layout import even_nodes
+from trimaran.program.lowering.tensor_parallel import find_classifier_shards, find_shards
+from trimaran.program.strategy import Execution, Part, Schedule, Shard, Strategy
+
+__all__ = ["SCHEDULES", "Cause", "Rejection", "bucket_sizes", "enumerate_strategies"]
+
+
+SCHEDULES: tuple[Schedule, ...] = ("gpipe", "1f1b", "interleaved", "zero-bubble")
+# A pipeline with K stages idles for (K - 1) / (M + K - 1) of the time: beyond M = 4 K little is left to gain.
+MICROBATCHES_PER_STAGE = (1, 2, 4)
+# With one stage, microbatches cost time and save memory: each keeps its activations alone.
+MICROBATCHES_OF_A_REPLICA = (1, 2, 4)
+# Segments of a stage with the interleaved order: each halving of the bubble doubles the messages.
+CHUNKS = (2,)
+# A placement splits the branches of one pass: it is tried on few devices, where the branches of networks end.
+MOST_PLACED = 4
+# Up to so many devices every number of them is tried; of more, those that divide it.
+EVERY_NUMBER = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offers:
+    """What a network offers beside its chain of operations.
+
+    Attributes:
+        tensor: for each degree, how operations are sharded over that many ranks; a degree that is missing is not
+            to be had
+        classifier: for each number of replicas, how a classifier is sharded over them
+        units: modules that are gathered and freed as one; empty: the network as a whole
+        branches: the network has operations that can run side by side
+        stages: most segments that it can be cut into
+    """
+
+    tensor: dict[int, tuple[Shard, ...]]
+    classifier: dict[int, tuple[Shard, ...]]
+    units: tuple[str, ...]
+    branches: bool
+    stages: int
+
+
+def shapes(devices: int, offers: Offers, *, execution: Execution = "eager", pins: Pins = NO_PINS) -> Iterator[Strategy]:
+    """Every shape on up to that many devices, fewest devices first.
+
+    Args:
+        devices: most ranks that may take part
+        offers: what the network offers
+        execution: how segments run
+        pins: what is decided; gives degrees and microbatches that would not be tried otherwise
+
+    Yields:
+        Strategies without boundaries; a placement has parts with no operations in them.
+    """
+    for used in numbers_of_devices(devices, pins):
+        for pp, tp in _splits(used):
+            base = Strategy(dp=used // (pp * tp), pp=pp, tp=tp, execution=execution, shards=offers.tensor.get(tp, ()))
+            if tp > 1 and (tp not in offers.tensor or execution == "compiled"):
+                continue
+            # Only whole networks and stages are compiled.
+            tried = _replicas(base, offers, pins) if pp == 1 else _pipelines(base, pins)
+            yield from (one for one in tried if execution == "eager" or _is_compilable(one))
+            if 1 < pp <= MOST_PLACED and tp == 1 and offers.branches and execution == "eager":
+                yield unplaced(base)
+
+
+def numbers_of_devices(devices: int, pins: Pins = NO_PINS) -> Sequence[int]:
+    """How many devices are tried.
+
+    Example:
+        >>> numbers_of_devices(3), numbers_of_devices(12)
+        ([1, 2, 3], [1, 2, 3, 4, 6, 12])
+    """
+    if devices <= EVERY_NUMBER:
+        return list(range(1, devices + 1))
+    pinned = (pins.dp or 1) * (pins.pp or 1) * (pins.tp or 1)
+    return [number for number in range(1, devices + 1) if devices % number == 0 or number == pinned]
+
+
+def unplaced(strategy: Strategy) -> Strategy:
+    """A placement on the rows of a strategy whose operations have no places yet."""
+    return replace(strategy, parts=tuple(Part(ops=(), row=row) for row in range(strategy.pp)), schedule="gpipe")
+
+
+def is_unplaced(strategy: Strategy) -> bool:
+    """Whether a placement has no operations yet."""
+    return bool(strategy.parts) and not any(part.ops for part in strategy.parts)
+
+
+def _splits(used: int) -> Iterator[tuple[int, int]]:
+    """Rows and shards whose product divides a number of devices; no sharding first."""
+    for tp in range(1, used + 1):
+        for pp in range(1, used // tp + 1):
+            if used % (pp * tp) == 0:
+                yield pp, tp
+
+
+def _is_compilable(strategy: Strategy) -> bool:
+    plain = strategy.zero == 0 and not strategy.shards and strategy.sync == "all-reduce"
+    return plain and strategy.schedule in ("gpipe", "1f1b")
+
+
+def _replicas(base: Strategy, offers: Offers, pins: Pins) -> Iterator[Strategy]:
+    counts = MICROBATCHES_OF_A_REPLICA if pins.microbatches is None else (pins.microbatches,)
+    for microbatches in counts:
+        yield replace(base, microbatches=microbatches)
+    if base.dp == 1:
+        return
+    stages: tuple[Literal[1, 2, 3], ...] = (1, 2, 3)
+    for zero in stages:
+        units = offers.units if zero > 1 else ()
+        for microbatches in counts[:2]:
+            yield replace(base, microbatches=microbatches, zero=zero, units=units)
+    if base.tp == 1:
+        if base.dp <= EVERY_NUMBER:
+            # Of many replicas each home would hand its weights to all others in turn.
+            yield replace(base, microbatches=counts[0], sync="p2p")
+        if base.dp in offers.classifier:
+            yield replace(base, microbatches=counts[0], shards=offers.classifier[base.dp])
+
+
+def _pipelines(base: Strategy, pins: Pins) -> Iterator[Strategy]:
+    counts = [base.pp * ratio for ratio in MICROBATCHES_PER_STAGE]
+    if pins.microbatches is not None:
+        counts = [pins.microbatches]
+    for microbatches in counts:
+        for schedule in SCHEDULES:
+            chunks = CHUNKS if schedule == "interleaved" else (1,)
+            for each in chunks:
+                yield replace(base, schedule=schedule, microbatches=microbatches, chunks=each)
+        if base.dp > 1:
+            yield replace(base, schedule="1f1b", microbatches=microbatches, zero=1)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a network offers to a plan: operations to shard, units to gather, branches to place
+
+
+def offers_of(graph: Graph, *, devices: int, pins: Pins = NO_PINS) -> Offers:
+    """What a network offers on up to that many devices.
+
+    Args:
+        graph: the job's
+        devices: most ranks that may take part
+        pins: what is not used is not looked for
+    """
+    tensor: dict[int, tuple[Shard, ...]] = {}
+    classifier: dict[int, tuple[Shard, ...]] = {}
+    for ranks in range(2, devices + 1):
+        if "tp" not in pins.forbid and (shards := find_shards(graph, ranks, layers=pins.tp is not None)):
+            tensor[ranks] = shards
+        if "sharded" not in pins.forbid and (shards := find_classifier_shards(graph, ranks)):
+            classifier[ranks] = shards
+    return Offers(
+        tensor=tensor,
+        classifier=classifier,
+        units=sharding_units(graph),
+        branches="placement" not in pins.forbid and has_branches(graph),
+        stages=len(graph.cuts) + 1,
+    )
+
+
+def has_branches(graph: Graph) -> bool:
+    """Whether two operations can run side by side.
+
+    Example:
+        >>> from trimaran.graph import Op, TensorSpec, Affine
+        >>> def op(name, *inputs):
+        ...     spec = TensorSpec(name=name, shape=("B",), dtype="float32", nbytes=Affine(0, 4))
+        ...     return Op(id=name, target="Linear", inputs=inputs, outputs=(spec,))
+        >>> chain = Graph(name="chain", inputs=(), ops=(op("a", "x"), op("b", "a")), buffers={}, storages={})
+        >>> fork = Graph(name="fork", inputs=(), ops=(op("a", "x"), op("b", "x")), buffers={}, storages={})
+        >>> has_branches(chain), has_branches(fork)
+        (False, True)
+    """
+    makers = {spec.name: op.id for op in graph.ops for spec in op.outputs}
+    before: dict[str, set[str]] = {}
+    for number, op in enumerate(graph.ops):
+        reached: set[str] = set()
+        for name in op.inputs:
+            if name in makers:
+                reached |= before[makers[name]] | {makers[name]}
+        before[op.id] = reached
+        # Each operation of a chain follows all that are listed before it.
+        if len(reached) < number:
+            return True
+    return False
+
+
+METHODS: tuple[Compression, ...] = (Compression(method="bf16"), Compression(method="powersgd", rank=4))
+"""What is tried with consent, the most faithful first."""
+
+ASSUMED_FACTORS: Mapping[int, float] = {4: 1.5, 2: 2.9, 1: 3.9}
+"""Samples to a target with PowerSGD of a rank, over those with whole gradients.
+
+Source: benchmarks/wire_accuracy, medians of the slower of its two jobs. A higher rank is taken for rank 4.
+"""
+
+
+def samples_factor(compression: Compression | None, pins: Pins) -> float:
+    """How many times the samples training needs until its target, against whole gradients.
+
+    Args:
+        compression: how gradients are sent
+        pins: perhaps with the user's own figure
+
+    Example:
+        >>> rank_8 = Compression(method="powersgd", rank=8)
+        >>> samples_factor(rank_8, Pins()), samples_factor(rank_8, Pins(powersgd_samples=1.1))
+        (1.5, 1.1)
+    """
+    if compression is None or compression.method != "powersgd":
+        return 1.0
+    if pins.powersgd_samples is not None:
+        return pins.powersgd_samples
+    return next(factor for rank, factor in ASSUMED_FACTORS.items() if compression.rank >= rank)
+
+
+def offered(pins: Pins) -> tuple[Compression, ...]:
+    """The methods that a search may use.
+
+    Args:
+        pins: with consent or without
+
+    Example:
+        >>> offered(Pins()), [method.name for method in offered(Pins(compression="powersgd:8"))]
+        ((), ['powersgd-r8'])
+    """
+    if pins.compression is not None:
+        return () if pins.method is None else (pins.method,)
+    return METHODS if pins.compress and "compress" not in pins.forbid else ()
+
+
+def may_be_compressed(strategy: Strategy) -> bool:
+    """Whether a strategy sends whole gradients that a method could make smaller.
+
+    Example:
+        >>> may_be_compressed(Strategy(dp=2)), may_be_compressed(Strategy(dp=2, zero=1))
+        (True, False)
+    """
+    summed = strategy.dp > 1 and strategy.sync == "all-reduce" and not strategy.zero
+    return summed and strategy.tp == 1 and not strategy.shards and strategy.compression is None
+
+
+def unfaithfulness(compression: Compression | None) -> int:
+    """How little of a gradient a method keeps: 0 for all of it, more for less.
+
+    Example:
+        >>> ranks = (Compression(method="powersgd", rank=rank) for rank in (4, 1))
+        >>> [unfaithfulness(one) for one in (None, *METHODS[:1], *ranks)]
+        [0, 1, 9998, 10001]
+    """
+    if compression is None:
+        return 0
+    return {"bf16": 1, "fp16": 2}.get(compression.method, _LEAST_FAITHFUL - compression.rank)
+
+
+_LEAST_FAITHFUL = 10_002
 
 # Smaller buckets leave earlier, and pay the latency more often. The small one is for networks of a few 100 KiB.
 SMALLER_BUCKETS_BYTES = (2**20, 2**17)
@@ -171,6 +443,3 @@ def _variants(strategy: Strategy, sizes: Sequence[int], pins: Pins, hosts: Seque
         if nodes > 1 and even and strategy.execution == "eager":
             for size in sizes:
                 yield replace(strategy, bucket_bytes=size, sync="hierarchical", nodes=nodes)
-
-
-__all__ = ["SCHEDULES", "Cause", "Rejection", "bucket_sizes", "enumerate_strategies"]

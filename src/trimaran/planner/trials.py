@@ -7,8 +7,8 @@ run        branches placed, the program simulated
 
 from dataclasses import dataclass, field, replace
 
-from trimaran.errors import InfeasibleError, InputError
-from trimaran.planner.bounds import Bound
+from trimaran.base.errors import InfeasibleError, InputError
+from trimaran.planner.bounds import Bound, QuickBounds
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.problem import (
     Problem,
@@ -21,10 +21,9 @@ from trimaran.planner.problem import (
     place_on,
     quick_bounds,
 )
-from trimaran.planner.quick import QuickBounds
-from trimaran.planner.shapes import is_unplaced
-from trimaran.planner.space import Cause, Rejection
-from trimaran.program import Strategy, check_strategy
+from trimaran.planner.space import Cause, Rejection, is_unplaced
+from trimaran.program.rules.fit import check_strategy
+from trimaran.program.strategy import Strategy
 
 _Kept = tuple[tuple[str, int], ...]
 

@@ -1,13 +1,9 @@
 """Strategies, instructions and programs: what was decided, and what each rank does."""
 
-from trimaran.program.against import check_against_graph
-from trimaran.program.buckets import Bucket, gradient_buckets
-from trimaran.program.cut import tied_parameters
-from trimaran.program.files import decode_program, encode_program
-from trimaran.program.fit import check_strategy
-from trimaran.program.homes import homes_by_size
-from trimaran.program.lower import lower, lower_evaluation, lower_order, lower_replica
-from trimaran.program.pipelining import format_order, parse_order
+from trimaran.program.gradients import Bucket, gradient_buckets, homes_by_size
+from trimaran.program.json_files import decode_program, encode_program
+from trimaran.program.lowering.lower import lower, lower_evaluation, lower_order, lower_replica
+from trimaran.program.lowering.partition import segment_ops, tied_parameters
 from trimaran.program.plan import (
     CandidateRow,
     Plan,
@@ -19,10 +15,12 @@ from trimaran.program.plan import (
     read_plan,
     write_plan,
 )
-from trimaran.program.rules import check_program
-from trimaran.program.segments import segment_ops
-from trimaran.program.text import format_program, parse_program
-from trimaran.program.types import COLLECTIVES, RECEIVES, SENDS, Instruction, Kind, Mark, Part, Program, Shard, Strategy
+from trimaran.program.rules.against_graph import check_against_graph
+from trimaran.program.rules.check import check_program
+from trimaran.program.rules.fit import check_strategy
+from trimaran.program.strategy import Part, Shard, Strategy
+from trimaran.program.text import format_order, format_program, parse_order, parse_program
+from trimaran.program.types import COLLECTIVES, RECEIVES, SENDS, Instruction, Kind, Mark, Program
 
 __all__ = [
     "COLLECTIVES",

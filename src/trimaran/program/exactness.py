@@ -3,15 +3,112 @@
 One place: `objection` is asked by the planner for each strategy, by whoever runs a plan, and for the table of
 `trimaran check`. What batch norm and random draws do differently in parts of a batch is the same in one process that
 sees the same parts; it is no objection.
+
+Under which strategies an optimizer updates as it would in a plain loop.
+
+    whole      one device, replicas that sum everywhere      the optimizer of every rank holds all parameters
+    subsets    zero=1, sync="p2p", pipelines, placements     that of a rank holds some: right where it is separable
+    parts      zero=2 and 3, tensor parallelism              it holds parts of tensors: right where it is elementwise
+
+What is not elementwise may still be right under zero=2 and 3, on tensors that know that they are parts; the runtime
+tries that where it has the ranks.
 """
 
 from collections.abc import Iterator
 from dataclasses import replace
 
-from trimaran.errors import InputError
-from trimaran.graph.behaviour import Behaviour
+from trimaran.base.errors import InputError
+from trimaran.graph.behaviour import Behaviour, OptimizerTraits
 from trimaran.program.strategy import Part, Shard, Strategy
-from trimaran.program.updating import update_obstacle
+
+
+def update_obstacle(strategy: Strategy, traits: OptimizerTraits, *, precision: str = "fp32") -> str:
+    """Why an update under a strategy would not be that of a plain loop; empty: it would.
+
+    Args:
+        strategy: how a job runs
+        traits: of its optimizer
+        precision: of the job
+
+    Example:
+        >>> update_obstacle(Strategy(dp=2, zero=1), OptimizerTraits(class_name="SGD"))
+        ''
+        >>> traits = OptimizerTraits(class_name="Norm", separable=False, elementwise=False, reason="it takes one norm")
+        >>> update_obstacle(Strategy(dp=2), traits)
+        ''
+        >>> update_obstacle(Strategy(dp=2, zero=1), traits)
+        'each rank updates some parameters, and Norm cannot be split over parameters: it takes one norm; use replicas \
+that update everything (dp with sync="all-reduce", zero=0)'
+    """
+    name = traits.class_name
+    if traits.needs_closure:
+        return (
+            f"the step of {name} computes the loss again (a closure, or two halves of a step), and here each "
+            "microbatch runs forward and backward once: use an optimizer whose step() needs no closure"
+        )
+    if precision == "fp16" and (found := scaling_obstacle(strategy)):
+        return found
+    if strategy.devices == 1:
+        return ""
+    if traits.draws:
+        return f"the step of {name} draws random numbers, and every rank would draw its own: use one device"
+    if traits.foreign:
+        return (
+            f"{name} holds what is no parameter of the model ({', '.join(traits.foreign[:3])}), whose gradients no "
+            "other rank would hear of: put them into the model, or use one device"
+        )
+    parts = bool(strategy.shards) or strategy.tp > 1 or strategy.zero > 1
+    subsets = strategy.pp > 1 or (strategy.dp > 1 and (strategy.zero == 1 or strategy.sync == "p2p"))
+    if not (parts or subsets):
+        return ""
+    if traits.extra:
+        return (
+            f"{name} holds parameters that it was not given ({', '.join(traits.extra[:3])}), and a rank updates some "
+            f"only: let Job.optimizer use those of its argument, which has named_parameters() too, or use {_WHOLE}"
+        )
+    if traits.hooked:
+        return f"hooks on the step of {name} would see the parameters of one rank only: use {_WHOLE}"
+    if not traits.separable and (subsets or strategy.zero < 2):
+        return (
+            f"each rank updates some parameters, and {name} cannot be split over parameters: {traits.reason}; use "
+            f"{_WHOLE}"
+        )
+    if not traits.elementwise and (strategy.shards or strategy.tp > 1):
+        return (
+            f"ranks that share tensors update parts of them, and {name} needs whole parameters: {traits.reason}; use "
+            "one that treats every element by itself, or tp=1 without shards"
+        )
+    return ""
+
+
+_WHOLE = 'replicas that update everything (dp with sync="all-reduce", zero=0)'
+
+
+def scaling_obstacle(strategy: Strategy) -> str:
+    """Why gradients cannot be scaled for fp16 under a strategy as in a plain loop; empty: they can.
+
+    Args:
+        strategy: how a job runs
+
+    Example:
+        >>> scaling_obstacle(Strategy(dp=2, zero=1)), "zero=3" in scaling_obstacle(Strategy(dp=2, zero=3))
+        ('', True)
+    """
+    divided = {
+        "pipelines and placements": strategy.pp > 1 or strategy.segments > 1,
+        "ranks that share tensors": strategy.tp > 1 or bool(strategy.shards),
+        f"zero={strategy.zero}": strategy.zero > 1,
+        'sync="p2p"': strategy.sync == "p2p" and strategy.dp > 1,
+        "compressed gradients": strategy.compression is not None,
+    }
+    found = [name for name, holds in divided.items() if holds]
+    if not found:
+        return ""
+    return (
+        f"in fp16 gradients are scaled for one device, for replicas and for zero=1, not for {' and '.join(found)}: "
+        'use these, or precision="bf16", which needs no scaling'
+    )
+
 
 KINDS: dict[str, Strategy] = {
     "one device": Strategy(),
@@ -57,7 +154,7 @@ def objection(behaviour: Behaviour | None, strategy: Strategy) -> str | None:
         )
     # These are no differences that one could accept: there is no way of doing it, or ranks would wait for each other.
     obstacle = update_obstacle(strategy, behaviour.optimizer, precision=behaviour.precision)
-    obstacle = obstacle or _too_small(behaviour, strategy) or _gathering_obstacle(behaviour, strategy)
+    obstacle = obstacle or _failing_part(behaviour, strategy) or _gathering_obstacle(behaviour, strategy)
     if obstacle or behaviour.accepted:
         return obstacle or None
     return difference(behaviour, strategy)
@@ -87,10 +184,13 @@ def check_exact(behaviour: Behaviour | None, strategy: Strategy) -> None:
     if behaviour is None or found is None:
         return
     if objection(replace(behaviour, accepted=True), strategy) is not None:
-        raise InputError(f"{strategy.name} cannot train this job: {found}", strategy=strategy.name)
+        raise InputError(
+            f"{strategy.name} cannot train this job: {found}", code="strategy.cannot-train", strategy=strategy.name
+        )
     raise InputError(
         f"{strategy.name} would train something else than this job: {found}. To train it all the same: "
         "--accept-inexact, or init(…, accept_inexact=True)",
+        code="strategy.not-exact",
         strategy=strategy.name,
     )
 
@@ -151,19 +251,32 @@ def _objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
         yield _why(seen, "in microbatches", seen.microbatches)
 
 
-def _too_small(seen: Behaviour, strategy: Strategy) -> str:
-    """Why the forward would fail on a part of a batch; empty: it would not."""
-    for batch in seen.batches:
-        # A batch of fewer samples than replicas is left out.
-        share = batch // strategy.dp
-        part = share // max(1, min(strategy.microbatches, share))
-        if 0 < part < seen.least:
-            which = "a global batch" if batch == seen.batches[0] else "the last batch of an epoch"
-            return (
-                f"batch norm in training needs {seen.least} samples, and {which} of {batch} leaves parts of {part}: "
-                "use another global batch, fewer parts, or Job.drop_last where it is the last"
-            )
+def _failing_part(seen: Behaviour, strategy: Strategy) -> str:
+    """Why the job would fail on a part of a batch; empty: it would not."""
+    for size, how in seen.failing:
+        for batch in seen.batches:
+            if size in _parts(batch, strategy):
+                which = "a global batch" if batch == seen.batches[0] else "the last batch of an epoch"
+                parts = "" if size == batch else f"parts of {size} of "
+                return (
+                    f"the job fails on {parts}{which} of {batch}: {how}; use another global batch, other parts, or "
+                    "Job.drop_last where it is the last"
+                )
     return ""
+
+
+def _parts(batch: int, strategy: Strategy) -> set[int]:
+    """Sizes of the microbatches of a batch, as `runtime.shares` cuts it; none where replicas are more than samples.
+
+    Example:
+        >>> _parts(10, Strategy(dp=2, microbatches=4)), _parts(1, Strategy(dp=2))
+        ({1, 2}, set())
+    """
+    used = min(strategy.microbatches, batch // strategy.dp)
+    if not used:
+        return set()
+    shares = {batch // strategy.dp, -(-batch // strategy.dp)}
+    return {part for share in shares for part in (share // used, -(-share // used))}
 
 
 def _why(seen: Behaviour, what: str, difference: float | None) -> str:

@@ -1,133 +1,342 @@
-"""Whether gradients are reduced and applied: rules 10 to 12, and 14."""
+"""Gradient buckets: which parameters are reduced together, and at which point of the backward they are ready.
 
-from collections.abc import Sequence
+The rule is that of `torch.nn.parallel.DistributedDataParallel` after it has rebuilt its buckets in order of arrival:
+fill a bucket until it has reached its limit, one dtype a bucket, with a smaller limit for the first. Our own executor
+uses the same buckets, so that data-parallel and hybrid plans are told apart by what differs in them.
 
-from trimaran.program.awaits import named_by
-from trimaran.program.grid import Spot, fault
-from trimaran.program.index import Index
-from trimaran.program.nodes import in_levels, is_last_level
-from trimaran.program.orders import BACKWARDS
-from trimaran.program.steps import Steps
-from trimaran.program.types import COLLECTIVES, Instruction, Kind
+How gradients are made smaller before they go over the wire. Every method here loses something.
 
-REDUCTIONS = frozenset({Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.REDUCE})
+"bf16" and "fp16" round each number to 16 bits. "powersgd" sends two thin matrices whose product is close to the
+gradient's matrix. What is lost is added to the gradient of the next step (error feedback).
 
+Source:
+    T. Vogels, S. P. Karimireddy, M. Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed
+    Optimization", NeurIPS 2019.
 
-def check_marks(index: Index) -> None:
-    """What a mark announces happens: one instruction waits for each mark; rule 10.
+Homes of tensors: where each is summed and updated when replicas exchange by copies to one place and back.
 
-    A mark at which its own instruction waits may start nothing.
+The largest tensors are dealt out first, each to the place with the least so far. What is left out: that some places are
+nearer than others, and that small tensors cost a call each.
+"""
 
-    Args:
-        index: the program
+import math
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeVar, cast, get_args
 
-    Raises:
-        InputError: a mark that nothing waits for, or several things
-    """
-    waiting: dict[tuple[int, str], list[Spot]] = {}
-    for spot, instruction in index:
-        for name in instruction.after:
-            if "!" in name:
-                waiting.setdefault((spot.rank, name), []).append(spot)
-    for spot, instruction in index:
-        for mark in instruction.marks:
-            found = waiting.get((spot.rank, f"{instruction.token}!{mark.name}"), [])
-            if len(found) != 1 and (found or not mark.waits_for):
-                what = f"{len(found)} instructions wait for the mark {instruction.id}!{mark.name}"
-                advice = "Let exactly one instruction name it in `after`, such as the reduction of its bucket."
-                raise fault(index.program, 10, what, [spot, *found], advice)
+from trimaran.base.errors import InputError
+from trimaran.graph.types import Graph, Op, Parameter
+
+Method = Literal["bf16", "fp16", "powersgd"]
+
+SMALLEST_BYTES = 4
+"""Size of the smallest numbers that a method makes smaller [bytes]."""
+
+_TEXT = re.compile(r"(bf16|fp16)|powersgd(?:-r|:)?([1-9][0-9]{0,3})?")
 
 
-def check_groups(index: Index, steps: Steps) -> None:
-    """A collective of a segment is over exactly the ranks that hold the same of it, or that share it; rule 11.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compression:
+    """A lossy form of gradients on the wire.
 
-    Args:
-        index: the program
-        steps: its steps of compute
-
-    Raises:
-        InputError: a collective of a segment over other ranks
-    """
-    tp = index.program.tp
-    for spot, instruction in index:
-        if instruction.kind in COLLECTIVES and instruction.segment is not None:
-            holders = sorted(steps[instruction.segment])
-            replicas = tuple(rank for rank in holders if rank % tp == spot.rank % tp)
-            shards = tuple(rank for rank in holders if rank // tp == spot.rank // tp)
-            if instruction.group not in (replicas, shards) and not in_levels(index, spot, replicas):
-                held = f"segment {instruction.segment} is on {tuple(holders)}"
-                if tp > 1:
-                    held += f", in the same shard on {replicas}, in the same row on {shards}"
-                what = f"{instruction.id} is over {instruction.group}; {held}"
-                raise fault(index.program, 11, what, [spot], "Reduce over all replicas of the segment.")
-
-
-def check_updates(index: Index) -> None:
-    """Every rank that trains updates once, after all its gradients and all its reductions; rule 12.
-
-    Args:
-        index: the program
+    Attributes:
+        method: which
+        rank: of the matrices of "powersgd"; 0 with the others
 
     Raises:
-        InputError: no update or two, or one that does not wait for something
+        InputError: an unknown method, or a rank that it does not have
     """
-    for rank, instructions in enumerate(index.program.ranks):
-        backwards, reductions, updates = (
-            [Spot(rank, position) for position, instruction in enumerate(instructions) if instruction.kind in kinds]
-            for kinds in (BACKWARDS, REDUCTIONS, {Kind.UPDATE})
+
+    method: Method
+    rank: int = 0
+
+    def __post_init__(self) -> None:
+        if self.method not in get_args(Method):
+            raise InputError(f"Compression.method must be one of {', '.join(get_args(Method))}, got {self.method!r}")
+        low, high = (1, 9999) if self.method == "powersgd" else (0, 0)
+        if not isinstance(self.rank, int) or not low <= self.rank <= high:
+            raise InputError(
+                f"{self.method} takes a rank of {low} to {high}, got {self.rank!r}", method=self.method, rank=self.rank
+            )
+
+    @property
+    def name(self) -> str:
+        """Short form for names of strategies.
+
+        Example:
+            >>> Compression(method="bf16").name, Compression(method="powersgd", rank=2).name
+            ('bf16', 'powersgd-r2')
+        """
+        return f"{self.method}-r{self.rank}" if self.rank else self.method
+
+    @property
+    def option(self) -> str:
+        """As it is written on the command line.
+
+        Example:
+            >>> Compression(method="bf16").option, Compression(method="powersgd", rank=2).option
+            ('bf16', 'powersgd:2')
+        """
+        return f"{self.method}:{self.rank}" if self.rank else self.method
+
+    def wire_numbers(self, shape: Sequence[int]) -> int:
+        """Numbers that stand for one parameter's gradient on the wire.
+
+        PowerSGD takes a gradient as a matrix of its first dimension by all others, and sends r numbers a row and r a
+        column; a vector, and a matrix that this would not make smaller, go as they are.
+
+        Args:
+            shape: of the parameter
+
+        Example:
+            >>> Compression(method="powersgd", rank=2).wire_numbers((64, 32, 3, 3))  # 2 (64 + 288)
+            704
+            >>> Compression(method="powersgd", rank=2).wire_numbers((64,))
+            64
+        """
+        numbers = math.prod(shape)
+        if self.method != "powersgd" or not self.factors(shape):
+            return numbers
+        rows = shape[0]
+        return min(self.rank, rows, numbers // rows) * (rows + numbers // rows)
+
+    def second_numbers(self, shape: Sequence[int]) -> int:
+        """Those of `wire_numbers` that go in a second sum: r a column.
+
+        Args:
+            shape: of the parameter
+
+        Example:
+            >>> Compression(method="powersgd", rank=2).second_numbers((64, 32, 3, 3))  # 2 · 288
+            576
+        """
+        if not self.factors(shape):
+            return 0
+        rows, columns = shape[0], math.prod(shape) // shape[0]
+        return min(self.rank, rows, columns) * columns
+
+    def factors(self, shape: Sequence[int]) -> bool:
+        """Whether the gradient of a parameter goes as two thin matrices.
+
+        Args:
+            shape: of the parameter
+        """
+        numbers = math.prod(shape)
+        if self.method != "powersgd" or len(shape) < 2 or not numbers:
+            return False
+        rows, columns = shape[0], numbers // shape[0]
+        return min(self.rank, rows, columns) * (rows + columns) < numbers
+
+    def wire_bytes(self, shapes: Sequence[Sequence[int]], *, itemsize: int = 4) -> int:
+        """Size of a bucket on the wire [bytes]; gradients of 16 bits go as they are, by any method.
+
+        Args:
+            shapes: of its parameters
+            itemsize: of a number of the gradients [bytes]
+
+        Example:
+            >>> Compression(method="bf16").wire_bytes([(64, 32), (64,)])
+            4224
+            >>> Compression(method="powersgd", rank=2).wire_bytes([(64, 32), (64,)], itemsize=2)
+            4224
+        """
+        if itemsize < SMALLEST_BYTES:
+            return itemsize * sum(math.prod(shape) for shape in shapes)
+        size = itemsize if self.method == "powersgd" else 2
+        return size * sum(self.wire_numbers(shape) for shape in shapes)
+
+
+def parse_compression(text: str) -> Compression | None:
+    """A compression as it is written on the command line.
+
+    Args:
+        text: "none", "bf16", "fp16", or "powersgd" with a rank, as in "powersgd:2" (4 where none is given)
+
+    Raises:
+        InputError: a text that means nothing
+
+    Example:
+        >>> parse_compression("powersgd:2"), parse_compression("none")
+        (Compression(method='powersgd', rank=2), None)
+    """
+    lowered = text.strip().lower()
+    if lowered in ("none", ""):
+        return None
+    found = _TEXT.fullmatch(lowered)
+    if found is None:
+        raise InputError(
+            f'compression must be none, bf16, fp16 or powersgd:RANK, got "{text}"',
+            code="compression.unknown",
+            value=text,
         )
-        gathers = [Spot(rank, position) for position, one in enumerate(instructions) if is_last_level(one)]
-        if len(updates) != (1 if backwards else 0):
-            what = f"rank {rank} has {len(backwards)} backwards and {len(updates)} updates"
-            advice = "A rank that trains updates its parameters once a step, any other never."
-            raise fault(index.program, 12, what, updates or backwards[-1:], advice)
-        for update in updates:
-            awaited = _with_earlier(instructions, named_by(index, update) | _awaited_inside(index, rank))
-            for spot in [*backwards, *reductions, *gathers]:
-                early = spot.position > update.position
-                if early or (index.at(spot).kind not in BACKWARDS and spot.position not in awaited):
-                    what = f"{index.at(update).id} does not wait for {index.at(spot).id}"
-                    advice = "List the update last, and let its `after` lead to every reduction of the rank."
-                    raise fault(index.program, 12, what, [update, spot], advice)
+    if found[1]:
+        return Compression(method=cast("Method", found[1]))
+    return Compression(method="powersgd", rank=int(found[2] or 4))
 
 
-def check_homes(index: Index) -> None:
-    """What is reduced to one rank comes back from it, updated; rule 14.
+DEFAULT_BUCKET_BYTES = 25 * 2**20
+"""Limit of DDP's buckets where the user gave none [bytes]; `bucket_cap_mb` in torch's documentation."""
+
+FIRST_BUCKET_BYTES = 2**20
+"""Limit of the first bucket in that case [bytes]; `torch.distributed._DEFAULT_FIRST_BUCKET_BYTES`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bucket:
+    """Gradients that are reduced together.
+
+    Attributes:
+        label: "b0", "b1", ... in order of readiness
+        parameters: names of its parameters, in order of readiness
+        nbytes: size of their gradients [bytes]
+        op: id of the operation whose backward completes it
+        dtype: torch's name of the dtype of all of them, without "torch."
+        wire_bytes: size of what stands for them on the wire [bytes]
+    """
+
+    label: str
+    parameters: tuple[str, ...]
+    nbytes: int
+    op: str
+    dtype: str
+    wire_bytes: int
+
+
+def gradient_buckets(
+    graph: Graph,
+    ops: Sequence[Op],
+    bucket_bytes: int,
+    *,
+    without: Collection[str] = (),
+    sizes: Mapping[str, int] | None = None,
+    compression: Compression | None = None,
+) -> tuple[Bucket, ...]:
+    """Buckets of the gradients of some operations, in order of readiness in their backward.
+
+    The backward runs the operations in reverse. A parameter that several of them use is ready after the earliest in
+    forward order, because its gradient is a sum over all of them. Frozen parameters have no gradient.
 
     Args:
-        index: the program
+        graph: the graph
+        ops: operations of a segment, in forward order
+        bucket_bytes: a bucket is closed when it has reached this size [bytes]
+        without: names of parameters to leave out, because another segment of the same rank completes them
+        sizes: bytes that a rank holds of parameters of which it may hold a share; None: all are whole
+        compression: of gradients on the wire; it decides on `wire_bytes` alone: a bucket is filled by what it holds
 
-    Raises:
-        InputError: a reduce without a broadcast of its label from its root, or one that does not wait for the update
+    Returns:
+        The buckets; none where nothing is trained.
+
+    Source:
+        torch 2.13: `_compute_bucket_assignment_by_size` closes a bucket when its size reaches the limit;
+        `_BucketCapacityConfig` limits the first one to 1 MiB where the user gave no `bucket_cap_mb`.
     """
-    for spot, instruction in index:
-        if instruction.kind is not Kind.REDUCE:
-            continue
-        back = index.find(spot.rank, instruction.token.replace(Kind.REDUCE, Kind.BROADCAST, 1))
-        if back is None or index.at(back).home != instruction.home or index.at(back).nbytes != instruction.nbytes:
-            what = f"{instruction.id} ends at rank {instruction.home}, and nothing of its size comes back from there"
-            advice = "Broadcast what the root has updated, under the same label."
-            raise fault(index.program, 14, what, [spot] if back is None else [spot, back], advice)
-        if not any(index.program.ranks[spot.rank][at].kind is Kind.UPDATE for at in named_by(index, back)):
-            what = f"{index.at(back).id} does not wait for the update of its rank"
-            raise fault(index.program, 14, what, [back], "Let its `after` lead to the update.")
-
-
-def _awaited_inside(index: Index, rank: int) -> set[int]:
-    """Positions of what steps of a rank stand still for; the update runs after them on the same stream."""
-    marks = (mark for instruction in index.program.ranks[rank] for mark in instruction.marks)
-    return {index.positions[rank][mark.waits_for] for mark in marks if mark.waits_for}
-
-
-def _with_earlier(instructions: Sequence[Instruction], awaited: set[int]) -> set[int]:
-    """Also what is inside earlier steps: the library that does it there waits for each before the next of its group."""
-    last: dict[tuple[int, ...], int] = {}
-    for position in awaited:
-        item = instructions[position]
-        if item.microbatch is not None:
-            last[item.group] = max(position, last.get(item.group, position))
-    return awaited | {
-        position
-        for position, item in enumerate(instructions)
-        if item.microbatch is not None and item.kind in COLLECTIVES and position <= last.get(item.group, -1)
+    wanted = {
+        parameter.name: replace(parameter, nbytes=(sizes or {}).get(parameter.name, parameter.nbytes))
+        for parameter in graph.parameters
+        if parameter.trainable
     }
+    ready = [(wanted[name], op) for name, op in _arrivals(ops) if name in wanted and name not in without]
+    filled: list[list[int]] = []
+    opened: dict[str, list[int]] = {}
+    held: dict[str, int] = {}
+    limits: dict[str, int] = {}
+    for position, (parameter, _) in enumerate(ready):
+        dtype = parameter.dtype
+        opened.setdefault(dtype, []).append(position)
+        held[dtype] = held.get(dtype, 0) + parameter.nbytes
+        if held[dtype] >= limits.get(dtype, first_bucket_bytes(bucket_bytes)):
+            filled.append(opened.pop(dtype))
+            held[dtype], limits[dtype] = 0, bucket_bytes
+    # A bucket is complete with its last member, whenever another dtype's was closed.
+    members = sorted([*filled, *opened.values()], key=lambda positions: positions[-1])
+    found = []
+    for number, positions in enumerate(members):
+        held_here = [ready[position][0] for position in positions]
+        found.append(
+            Bucket(
+                label=f"b{number}",
+                parameters=tuple(parameter.name for parameter in held_here),
+                nbytes=sum(parameter.nbytes for parameter in held_here),
+                op=ready[positions[-1]][1],
+                dtype=held_here[0].dtype,
+                wire_bytes=_wire_bytes(held_here, compression),
+            )
+        )
+    return tuple(found)
+
+
+def _wire_bytes(parameters: Sequence[Parameter], compression: Compression | None) -> int:
+    """What a bucket is on the wire [bytes]; no method makes it larger."""
+    whole = sum(parameter.nbytes for parameter in parameters)
+    if compression is None:
+        return whole
+    numbers = sum(math.prod(parameter.shape) for parameter in parameters)
+    itemsize = whole // numbers if numbers else 0
+    return min(whole, compression.wire_bytes([parameter.shape for parameter in parameters], itemsize=itemsize))
+
+
+def first_bucket_bytes(bucket_bytes: int) -> int:
+    """Limit of the first bucket [bytes].
+
+    DDP makes the first bucket small only where the user left the limit at its default.
+
+    Example:
+        >>> first_bucket_bytes(25 * 2**20), first_bucket_bytes(4096)
+        (1048576, 4096)
+    """
+    return FIRST_BUCKET_BYTES if bucket_bytes == DEFAULT_BUCKET_BYTES else bucket_bytes
+
+
+def _arrivals(ops: Sequence[Op]) -> Iterable[tuple[str, str]]:
+    """Each parameter that the operations use, with the operation that completes its gradient, in that order."""
+    earliest: dict[str, int] = {}
+    for position, op in enumerate(ops):
+        for name in op.parameters:
+            earliest.setdefault(name, position)
+    for position in reversed(range(len(ops))):
+        op = ops[position]
+        for name in reversed(dict.fromkeys(op.parameters)):
+            if earliest[name] == position:
+                yield name, op.id
+
+
+Home = TypeVar("Home")
+
+
+def homes_by_size(nbytes: Sequence[float], homes: Sequence[Home]) -> tuple[Home, ...]:
+    """A home for each tensor: by size, each goes to the home with the least so far, the first of those that tie.
+
+    Args:
+        nbytes: of each tensor [bytes]
+        homes: to choose from, different ones
+
+    Source:
+        apache/mxnet src/kvstore/comm.h, CommDevice::InitMergeBuffer.
+
+    Example:
+        >>> homes_by_size([1, 8, 4, 3], ["gpu0", "gpu1"])
+        ('gpu1', 'gpu0', 'gpu1', 'gpu1')
+    """
+    loads = [0.0] * len(homes)
+    chosen = [0] * len(nbytes)
+    for place in sorted(range(len(nbytes)), key=lambda place: -nbytes[place]):
+        home = loads.index(min(loads))
+        chosen[place] = home
+        loads[home] += nbytes[place]
+    return tuple(homes[home] for home in chosen)
+
+
+def bucket_homes(buckets: Sequence[Bucket], ranks: Sequence[int]) -> Mapping[str, int]:
+    """The home of each bucket of gradients, by its label.
+
+    Args:
+        buckets: of one segment
+        ranks: the replicas of the segment
+
+    Returns:
+        A rank for each label.
+    """
+    homes = homes_by_size([bucket.nbytes for bucket in buckets], ranks)
+    return {bucket.label: home for bucket, home in zip(buckets, homes, strict=True)}

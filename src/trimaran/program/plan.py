@@ -9,30 +9,18 @@ import contextlib
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from trimaran.errors import CorruptDataError, InputError
-from trimaran.program.feeding import check_planned
-from trimaran.program.files import check_version, decode_object, digest, from_plain, read_text, to_plain
-from trimaran.program.plan_types import (
-    CandidateRow,
-    Objective,
-    Plan,
-    PlannedRates,
-    PlannedTraining,
-    Prediction,
-    Premises,
-    Verdict,
-)
-from trimaran.program.rules import check_program
+from trimaran.base.errors import CorruptDataError, InputError
+from trimaran.base.units import format_bytes
+from trimaran.machine.types import Link
+from trimaran.program.json_files import check_version, decode_object, digest, from_plain, read_text, to_plain
+from trimaran.program.rules.check import check_program
+from trimaran.program.strategy import Strategy, check_planned
 from trimaran.program.text import format_program, parse_program
 from trimaran.program.types import Program
-from trimaran.units import format_bytes
-
-PLAN_VERSION = 1
-
-DIVISION_KIND = "division"
-"""The `kind` of files of degrees for a transformer over a machine of the catalog: they have no program."""
 
 __all__ = [
     "DIVISION_KIND",
@@ -52,6 +40,155 @@ __all__ = [
     "read_plan",
     "write_plan",
 ]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a plan file holds, as values
+
+
+Verdict = Literal["chosen", "baseline", "runner-up", "rejected"]
+
+Objective = Literal["throughput", "epoch", "time", "cost"]
+"""What is made best: samples a second of the steady state, the time of an epoch with its evaluation, the time to a
+target, or what that time costs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """What the simulator says of a program.
+
+    Attributes:
+        step_time_s: time of a step [s]
+        interval_s: its 90 % interval [s]
+        peak_bytes: for each rank, the most that lives at once [bytes]
+        epoch_s: time of an epoch with its evaluation, where that was made best [s]
+        epoch_interval_s: its 90 % interval [s]
+    """
+
+    step_time_s: float
+    interval_s: tuple[float, float]
+    peak_bytes: tuple[int, ...] = ()
+    epoch_s: float | None = None
+    epoch_interval_s: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CandidateRow:
+    """A row of the table that the plan was chosen from.
+
+    Attributes:
+        strategy: what was considered
+        verdict: what became of it
+        prediction: what it would cost; None where it was rejected before
+        limiter: what limits it, such as "compute of rank 1"
+        reason: why it was rejected
+        pareto: no other candidate beats it in both the time of a step and the largest peak of memory
+    """
+
+    strategy: Strategy
+    verdict: Verdict
+    prediction: Prediction | None = None
+    limiter: str = ""
+    reason: str = ""
+    pareto: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Premises:
+    """What a plan was made for.
+
+    Attributes:
+        graph_digest: `Graph.digest` of the job
+        global_batch_size: samples of one update, over all ranks
+        devices: name of the device of each rank there was, also of those that the strategy leaves idle
+        memory_bytes: memory that the job may use on each of them [bytes]
+        costs_digest: digest of the costs by which it was scored
+        link: what the links between local ranks were held to; null: nothing
+    """
+
+    graph_digest: str
+    global_batch_size: int
+    devices: tuple[str, ...]
+    memory_bytes: tuple[int, ...]
+    costs_digest: str = ""
+    link: Link | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedRates:
+    """How the learning rate follows the batch, as the curve was measured.
+
+    Attributes:
+        rule: "linear", "sqrt" or "constant", or "file.py:function" of the user
+        base_batch: global batch at which the job's own rates hold [samples]
+        warmup_epochs: over how many epochs the rate rises to that of the rule
+        schedule: "job": its own, followed by samples; "hold": the same without its decay
+        samples_per_epoch: of the training data; None: not known
+    """
+
+    rule: str
+    base_batch: int
+    warmup_epochs: float = 0.0
+    schedule: Literal["hold", "job"] = "hold"
+    samples_per_epoch: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedTraining:
+    """What a training to a target takes by a plan, and by which curve.
+
+    Attributes:
+        curve: name or file
+        task: what the curve was measured on
+        target: value of the metric that is reached; None where the curve does not say
+        updates: until the target
+        epochs: the same in epochs; None where nobody says how many samples an epoch has
+        epochs_interval: 90 %; None where it is not known, or open
+        time_s: to the target, evaluation not counted [s]
+        time_interval_s: 90 % [s]; None where it is open
+        rates: how the learning rate follows the batch; None where the curve does not say
+    """
+
+    curve: str
+    task: str
+    target: float | None
+    updates: float
+    epochs: float | None
+    epochs_interval: tuple[float, float] | None
+    time_s: float
+    time_interval_s: tuple[float, float] | None
+    rates: PlannedRates | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What was decided.
+
+    Attributes:
+        job: reference of the job, as `file.py:factory`, or its name
+        strategy: what was chosen
+        premises: what it was made for
+        prediction: what it should cost
+        objective: what was made best
+        candidates: what it was chosen from: itself, the baselines, runners-up and what was rejected
+        program: text form of a training step, line by line
+        training: to a target, where the plan was made with a curve
+    """
+
+    job: str
+    strategy: Strategy
+    premises: Premises
+    prediction: Prediction
+    objective: Objective = "throughput"
+    candidates: tuple[CandidateRow, ...] = ()
+    program: tuple[str, ...]
+    training: PlannedTraining | None = None
+
+
+PLAN_VERSION = 1
+
+DIVISION_KIND = "division"
+"""The `kind` of files of degrees for a transformer over a machine of the catalog: they have no program."""
 
 
 def program_lines(program: Program) -> tuple[str, ...]:
@@ -75,6 +212,7 @@ def plan_program(plan: Plan, *, source: str = "plan") -> Program:
         raise InputError(
             f"{source}: its strategy {plan.strategy.name} takes {plan.strategy.devices} ranks, and its program has "
             f"{len(program.ranks)}",
+            code="plan-file.rank-mismatch",
             source=source,
         )
     return program
@@ -106,7 +244,9 @@ def write_plan(path: Path, plan: Plan) -> None:
             os.fsync(file.fileno())
         unfinished.replace(path)
     except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror}", path=str(path)) from error
+        raise InputError(
+            f"{path} cannot be written: {error.strerror}", code="plan-file.unwritable", path=str(path)
+        ) from error
     finally:
         with contextlib.suppress(OSError):
             unfinished.unlink()
@@ -133,6 +273,7 @@ def read_plan(path: Path) -> Plan:
             f"{source} holds degrees for {plain.get('job')} on {plain.get('cluster')}, and no program that could "
             "be run or simulated here: export it (`trimaran export`), have its job explained "
             f"(`trimaran explain {plain.get('job')} --cluster {plain.get('cluster')}`), or plan for what is here",
+            code="plan-file.degrees-only",
             source=source,
         )
     check_version(plain, PLAN_VERSION, source=source)
@@ -141,6 +282,7 @@ def read_plan(path: Path) -> Plan:
         raise CorruptDataError(
             f"{source} was edited or damaged after it was written: it says that its digest is {written}, and it is "
             f'{digest(plain)}. Plan again; or, to use it as a plan of your own, remove the line "digest"',
+            code="plan-file.digest-mismatch",
             source=source,
         )
     plan = from_plain(plain, Plan, source=source)
@@ -184,6 +326,7 @@ def check_plan(
             f"the plan for {plan.job!r} was made for something else. What changed:\n"
             + "\n".join(f"  {change}" for change in changed)
             + "\nPlan again for what there is now.",
+            code="plan.outdated",
             changed=tuple(changed),
         )
 

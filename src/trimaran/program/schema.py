@@ -12,20 +12,12 @@ from typing import Any
 
 import msgspec
 
-from trimaran.cluster.types import Link
-from trimaran.program.compression import Compression
-from trimaran.program.feeding import Feeding
-from trimaran.program.files import PROGRAM_VERSION
-from trimaran.program.plan import (
-    PLAN_VERSION,
-    CandidateRow,
-    Plan,
-    PlannedRates,
-    PlannedTraining,
-    Prediction,
-    Premises,
-)
-from trimaran.program.types import Instruction, Mark, Part, Program, Shard, Strategy
+from trimaran.machine.types import Link
+from trimaran.program.gradients import Compression
+from trimaran.program.json_files import PROGRAM_VERSION
+from trimaran.program.plan import PLAN_VERSION, CandidateRow, Plan, PlannedRates, PlannedTraining, Prediction, Premises
+from trimaran.program.strategy import Feeding, Part, Shard, Strategy
+from trimaran.program.types import Instruction, Mark, Program
 
 _TYPES = (
     *(CandidateRow, Compression, Feeding, Instruction, Link, Mark, Part, Plan, PlannedRates, PlannedTraining),

@@ -23,17 +23,215 @@ When a transfer is under way: see `transfers`. When a rank waits:
 Where a step begins and ends: on a rank it runs from the start of the rank's first span in it to the start of the
 rank's first span in the next one. The first step of a timeline begins on every rank when the first rank begins it, and
 the last one ends on every rank when the last rank ends it: a rank that starts late or is done early idles.
+
+When bytes were under way, from spans that begin when somebody posted and end when somebody looked.
+
+A simulated transfer starts when its last member is ready, and its spans are exact. A measured span starts when its own
+rank posted it: a receive that was posted early spans the time during which the sender still computed. And it ends when
+its rank learned of the end, which for a send or receive of gloo is when it waited for it. So a measured transfer is
+taken to be under way
+
+    from  the latest start among the spans of its members in the same step (clocks are aligned across ranks), but not
+          before the one ahead of it on the same channel has ended, or all but one of two of those ahead of it in the
+          same group, where two are under way at once;
+    to    for a collective, the end of each member's own span;
+          for a message, on both ranks, the end of the receive if that is known, else that of the send if that is known,
+          else the earlier of the two, and the duration counts as not known.
+
+An end that coincides with the end of a wait for it is known if the rank stood still for at least half of the time that
+the transfer was under way: otherwise it may have ended long before somebody looked. Every other end is known.
+
+    sender    B0 ████████│post ═════                       under way: ├──┤ from the later post
+    receiver  post ──────────────────── F0 ███ │wait ▒ │    to the send's end: the receiver looked too late to know
+
+On a simulated timeline all this changes nothing.
 """
 
 from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from heapq import heappop, heappush
+from statistics import fmean
+from typing import NamedTuple
 
-from trimaran.errors import InputError
+from trimaran.base.errors import InputError
+from trimaran.base.timeline import COMMUNICATION, COPY, WAIT, Timeline
+from trimaran.program.rules.deadlock import Meeting, match_collectives, match_messages
 from trimaran.program.types import Kind, Program
-from trimaran.report.intervals import Interval, intersect, length, subtract, unite
-from trimaran.report.transfers import under_way
-from trimaran.timeline import COMMUNICATION, COPY, WAIT, Timeline
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Sets of time as sorted, disjoint intervals `(start [s], end [s])`
+
+
+Interval = tuple[float, float]
+
+
+def unite(intervals: Iterable[Interval]) -> list[Interval]:
+    """The time that lies in any of them; they may overlap and come in any order.
+
+    Example:
+        >>> unite([(3.0, 4.0), (0.0, 2.0), (1.0, 2.5), (5.0, 5.0)])
+        [(0.0, 2.5), (3.0, 4.0)]
+    """
+    united: list[Interval] = []
+    for start, end in sorted(intervals):
+        if end <= start:
+            continue
+        if united and start <= united[-1][1]:
+            united[-1] = (united[-1][0], max(united[-1][1], end))
+        else:
+            united.append((start, end))
+    return united
+
+
+def intersect(first: Sequence[Interval], second: Sequence[Interval]) -> list[Interval]:
+    """The time that lies in both; each is sorted and disjoint.
+
+    Example:
+        >>> intersect([(0.0, 2.0), (3.0, 5.0)], [(1.0, 4.0)])
+        [(1.0, 2.0), (3.0, 4.0)]
+    """
+    common: list[Interval] = []
+    i = j = 0
+    while i < len(first) and j < len(second):
+        start, end = max(first[i][0], second[j][0]), min(first[i][1], second[j][1])
+        if start < end:
+            common.append((start, end))
+        if first[i][1] < second[j][1]:
+            i += 1
+        else:
+            j += 1
+    return common
+
+
+def subtract(first: Sequence[Interval], second: Sequence[Interval]) -> list[Interval]:
+    """The time that lies in the first and not in the second; each is sorted and disjoint.
+
+    Example:
+        >>> subtract([(0.0, 5.0)], [(1.0, 2.0), (4.0, 6.0)])
+        [(0.0, 1.0), (2.0, 4.0)]
+    """
+    rest: list[Interval] = []
+    j = 0
+    for start, end in first:
+        while j < len(second) and second[j][1] <= start:
+            j += 1
+        at, k = start, j
+        while k < len(second) and second[k][0] < end:
+            if at < second[k][0]:
+                rest.append((at, second[k][0]))
+            at = max(at, second[k][1])
+            k += 1
+        if at < end:
+            rest.append((at, end))
+    return rest
+
+
+def length(intervals: Iterable[Interval]) -> float:
+    """Length of disjoint intervals [s].
+
+    Example:
+        >>> length([(0.0, 2.0), (3.0, 4.0)])
+        3.0
+    """
+    return sum(end - start for start, end in intervals)
+
+
+class UnderWay(NamedTuple):
+    """When something happened.
+
+    Attributes:
+        start_s: start [s]
+        end_s: end [s]
+        known: the end was observed; False: it happened at `end_s` or before
+    """
+
+    start_s: float
+    end_s: float
+    known: bool
+
+
+def under_way(program: Program, timeline: Timeline, *, at_once: int = 1) -> list[UnderWay]:
+    """When the bytes of each transfer were under way; other spans as they are.
+
+    Args:
+        program: what ran
+        timeline: what happened
+        at_once: collectives of one group that are under way at once (`ProgramCosts.at_once`)
+
+    Returns:
+        One entry for each span of the timeline, in its order.
+    """
+    columns = timeline.columns
+    result = [UnderWay(start_s, end_s, True) for start_s, end_s in zip(columns.start_s, columns.end_s, strict=True)]
+    rows: dict[tuple[int, str], int] = {}
+    waits: dict[tuple[int, str], Interval] = {}
+    for row, key in enumerate(zip(columns.step, columns.instruction, strict=True)):
+        if columns.stream[row] == WAIT:
+            # The last wait for it; one before that is the time that posting it took.
+            waits[key] = (columns.start_s[row], columns.end_s[row])
+        else:
+            rows[key] = row
+    messages = match_messages(program)
+    for number, queue in enumerate((*messages, *match_collectives(program))):
+        names = [_names(program, meeting) for meeting in queue]
+        is_channel = number < len(messages)
+        for step in timeline.steps:
+            meetings = [[(step, name) for name in meeting] for meeting in names]
+            _settle(meetings, is_channel, 1 if is_channel else at_once, rows, waits, result)
+    return result
+
+
+def _names(program: Program, meeting: Meeting) -> list[str]:
+    return [program.ranks[spot.rank][spot.position].id for spot in meeting]
+
+
+def _settle(
+    queue: Sequence[Sequence[tuple[int, str]]],
+    is_channel: bool,
+    workers: int,
+    rows: Mapping[tuple[int, str], int],
+    waits: Mapping[tuple[int, str], Interval],
+    result: list[UnderWay],
+) -> None:
+    """Settle the transfers of one channel or group in one step, in their order."""
+    # When each worker is free again; the one that is first takes the next transfer.
+    free_s = [float("-inf")] * workers
+    for members in queue:
+        found = {key: result[rows[key]] for key in members if key in rows}
+        if not found:
+            continue
+        start_s = max(heappop(free_s), *(span.start_s for span in found.values()))
+        settled = {key: _cut(start_s, span, waits.get(key)) for key, span in found.items()}
+        if is_channel:
+            joint = _message_end(start_s, list(settled.values()))
+            settled = dict.fromkeys(settled, joint)
+        for key, span in settled.items():
+            result[rows[key]] = span
+        heappush(free_s, min(span.end_s for span in settled.values()))
+
+
+def _cut(start_s: float, span: UnderWay, wait: Interval | None) -> UnderWay:
+    """One span from the time on at which everyone had posted."""
+    start_s = min(start_s, span.end_s)
+    if wait is None or span.end_s < wait[1]:
+        return UnderWay(start_s, span.end_s, True)
+    stood_still_s = span.end_s - max(wait[0], start_s)
+    return UnderWay(start_s, span.end_s, stood_still_s >= 0.5 * (span.end_s - start_s))
+
+
+def _message_end(start_s: float, ends: Sequence[UnderWay]) -> UnderWay:
+    """What both ends of a message have in common, from its send and its receive, in this order."""
+    receive = ends[-1]
+    if receive.known:
+        return receive
+    # A send that ended before the receive was posted was buffered: its end says nothing about the arrival.
+    sends = [send for send in ends[:-1] if start_s < send.end_s < receive.end_s]
+    if not sends:
+        return receive
+    return UnderWay(start_s, sends[0].end_s, sends[0].known)
+
 
 PARTS = ("forward", "backward", "update", "load", "exposed", "idle", "unattributed")
 
@@ -117,6 +315,7 @@ def break_down(program: Program, timeline: Timeline, source: Source, *, at_once:
             raise InputError(
                 f"the timeline has a span of {name}, step {step}, which the program does not have: "
                 f"compare a timeline with the program that made it",
+                code="report.unknown-instruction",
                 instruction=name,
                 step=step,
             )
@@ -184,3 +383,94 @@ def _divide(
         idle_s=waiting_s - exposed_s,
         unattributed_s=step_s - length(busy) - waiting_s,
     )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What share of a step each device computes, waits for communication, or has nothing to do
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Utilization:
+    """How one device spends its step; `busy_s + wait_s + bubble_s = step_s`.
+
+    Attributes:
+        rank: the rank
+        step_s: length of the step, from the first start to the last end over all ranks [s]
+        busy_s: forward, backward, update and loading [s]
+        wait_s: communication or copies are under way and nothing else happens [s]
+        bubble_s: nothing of this device happens between the first start and the last end [s]
+    """
+
+    rank: int
+    step_s: float
+    busy_s: float
+    wait_s: float
+    bubble_s: float
+
+    @property
+    def busy(self) -> float:
+        """Share of the step [0..1]."""
+        return self._share(self.busy_s)
+
+    @property
+    def wait(self) -> float:
+        """Share of the step [0..1]."""
+        return self._share(self.wait_s)
+
+    @property
+    def bubble(self) -> float:
+        """Share of the step [0..1].
+
+        In a pipeline of K equal stages and M microbatches it is (K - 1) / (M + K - 1) for GPipe and 1F1B, when
+        communication takes no time.
+
+        Source:
+            Huang et al., GPipe, NeurIPS 2019, section 2.3, for the GPipe schedule.
+        """
+        return self._share(self.bubble_s)
+
+    def _share(self, seconds: float) -> float:
+        return seconds / self.step_s if self.step_s > 0.0 else 0.0
+
+
+def utilization(program: Program, timeline: Timeline, *, warmup: int = 0) -> tuple[Utilization, ...]:
+    """Busy, waiting and empty time of each device; the mean over the steps where there are several.
+
+    Every gap counts: in a measurement, what is unattributed is part of the bubble.
+
+    Args:
+        program: what ran
+        timeline: a prediction or a measurement
+        warmup: steps at the beginning to leave out
+
+    Returns:
+        One entry a rank that does something, ascending.
+
+    Raises:
+        InputError: a span of an instruction that the program does not have
+
+    Example:
+        >>> from trimaran.program.types import Instruction, Kind
+        >>> from trimaran.base.timeline import Span
+        >>> forwards = [Instruction(kind=Kind.FORWARD, rank=rank, segment=rank, microbatch=0) for rank in (0, 1)]
+        >>> spans = [
+        ...     Span(rank=rank, stream="compute", start_s=1.0 * rank, end_s=1.0 + rank, instruction=forwards[rank].id)
+        ...     for rank in (0, 1)
+        ... ]
+        >>> program = Program(ranks=tuple((forward,) for forward in forwards), segments=2, microbatches=1)
+        >>> [device.bubble for device in utilization(program, Timeline(spans))]
+        [0.5, 0.5]
+    """
+    left_out = set(timeline.steps[:warmup])
+    of_rank: dict[int, list[Breakdown]] = defaultdict(list)
+    for part in break_down(program, timeline, Source.PREDICTED):
+        if part.step not in left_out:
+            of_rank[part.rank].append(part)
+    return tuple(_mean(rank, parts) for rank, parts in sorted(of_rank.items()))
+
+
+def _mean(rank: int, parts: list[Breakdown]) -> Utilization:
+    step_s = fmean(part.step_s for part in parts)
+    busy_s = fmean(part.forward_s + part.backward_s + part.update_s + part.load_s for part in parts)
+    wait_s = fmean(part.exposed_s for part in parts)
+    return Utilization(rank=rank, step_s=step_s, busy_s=busy_s, wait_s=wait_s, bubble_s=step_s - busy_s - wait_s)

@@ -6,8 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trimaran.costs.convergence.noise_scale import NoiseScale, Observation, as_scaled, estimate_noise_scale
-from trimaran.costs.convergence.resampling import LEAST_STEPS
+from trimaran.pricing.convergence.noise_scale import (
+    LEAST_STEPS,
+    NoiseScale,
+    Observation,
+    as_scaled,
+    estimate_noise_scale,
+)
 
 _LINES = 8
 _DOUBLES = 3.0

@@ -8,10 +8,10 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from trimaran.program.files import to_plain
-from trimaran.report.framing import frame_table
+from trimaran.base.units import format_bytes, format_seconds
+from trimaran.program.json_files import to_plain
 from trimaran.report.remedies import Remedy, remedies_document, remedy_table
-from trimaran.units import format_bytes, format_seconds
+from trimaran.report.tables import frame_table
 
 WIDTH = 80
 

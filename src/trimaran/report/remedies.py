@@ -12,9 +12,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from trimaran.errors import InputError
-from trimaran.program.files import to_plain
-from trimaran.report.framing import frame_table
+from trimaran.base.errors import InputError
+from trimaran.program.json_files import to_plain
+from trimaran.report.tables import frame_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +47,7 @@ class Remedy:
         if not low <= self.predicted_gain <= high < 1:
             raise InputError(
                 f'remedy "{self.name}": expected low ≤ gain ≤ high < 1, got {low} ≤ {self.predicted_gain} ≤ {high}',
+                code="remedy.bad-range",
                 remedy=self.name,
             )
 

@@ -7,13 +7,36 @@ where NO_COLOR is set.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from trimaran.report.compare import Comparison, Figure, RankComparison
-from trimaran.report.framing import frame_table
-from trimaran.report.utilization import Utilization
-from trimaran.units import format_bytes, format_seconds
+from trimaran.base.units import format_bytes, format_seconds
+from trimaran.report.breakdown import Utilization
+from trimaran.report.comparison import Comparison, Figure, RankComparison
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The tables that pages for people are made of: a title, one line under the head, no frame
+
+
+def frame_table(title: str = "", caption: str = "") -> Table:
+    """An empty table.
+
+    Args:
+        title: above it; brackets in it are no markup; "": none
+        caption: below it, likewise
+    """
+    return Table(
+        box=box.SIMPLE_HEAD,
+        title=Text(title, style="bold") if title else None,
+        title_justify="left",
+        caption=Text(caption) if caption else None,
+        caption_justify="left",
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+
 
 _PARTS = (
     ("FP", "forward"),

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import msgspec
 
-from trimaran.errors import CorruptDataError, InputError
-from trimaran.report.files import write_whole
-from trimaran.timeline import Columns, Timeline
+from trimaran.base.errors import CorruptDataError, InputError
+from trimaran.base.timeline import Columns, Timeline
+from trimaran.report.run_report import write_whole
 
 TIMELINE_VERSION = 1
 
@@ -95,20 +95,27 @@ def decode_timeline(content: bytes, *, source: str = "timeline") -> Timeline:
     try:
         file = msgspec.json.decode(content, type=_File)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise CorruptDataError(f"{source} is no whole timeline file: {error}", source=source) from error
+        raise CorruptDataError(
+            f"{source} is no whole timeline file: {error}", code="timeline.malformed", source=source
+        ) from error
     if file.schema_version != TIMELINE_VERSION:
         raise InputError(
             f"{source}: schema_version is {file.schema_version}, this version of Trimaran reads {TIMELINE_VERSION}",
+            code="timeline.schema-version",
             source=source,
             schema_version=file.schema_version,
         )
     body = bytes(file.timeline)
     if hashlib.sha256(body).hexdigest() != file.digest:
-        raise CorruptDataError(f"{source} was damaged or edited after it was written", source=source)
+        raise CorruptDataError(
+            f"{source} was damaged or edited after it was written", code="timeline.digest-mismatch", source=source
+        )
     try:
         return _timeline(msgspec.json.decode(body, type=_Body))
     except (msgspec.DecodeError, IndexError, ValueError) as error:
-        raise CorruptDataError(f"{source} holds no timeline: {error}", source=source) from error
+        raise CorruptDataError(
+            f"{source} holds no timeline: {error}", code="timeline.bad-content", source=source
+        ) from error
 
 
 def write_timeline(path: Path, timeline: Timeline) -> None:
@@ -140,7 +147,9 @@ def read_timeline(path: Path) -> Timeline:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}", source=str(path)) from error
+        raise InputError(
+            f"{path} cannot be read: {error.strerror}", code="timeline.unreadable", source=str(path)
+        ) from error
     return decode_timeline(content, source=str(path))
 
 

@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
 
-from trimaran.errors import CorruptDataError, ExecutionError, InputError
+from trimaran.base.errors import CorruptDataError, ExecutionError, InputError
 from trimaran.runtime.whole_state import WholeState
 
 
@@ -56,7 +56,9 @@ def write_weights(weights: Mapping[str, torch.Tensor], path: str | Path) -> None
         part.replace(target)
     except (OSError, SafetensorError) as error:
         raise ExecutionError(
-            f"cannot write the weights to {target}: {getattr(error, 'strerror', None) or error}", path=str(target)
+            f"cannot write the weights to {target}: {getattr(error, 'strerror', None) or error}",
+            code="weights.unwritable",
+            path=str(target),
         ) from error
     finally:
         with contextlib.suppress(OSError):
@@ -84,7 +86,7 @@ def read_weights(
     """
     source = Path(path)
     if not source.is_file():
-        raise InputError(f"no file of weights {source}", path=str(source))
+        raise InputError(f"no file of weights {source}", code="weights.missing-file", path=str(source))
     wanted = model.state_dict()
     try:
         with safe_open(source, framework="pt") as file:
@@ -93,7 +95,9 @@ def read_weights(
             weights = {name: file.get_tensor(name) for name in wanted}
     except SafetensorError as error:
         raise CorruptDataError(
-            f"{source} is damaged, or no safetensors file: {error}. Take another copy of it", path=str(source)
+            f"{source} is damaged, or no safetensors file: {error}. Take another copy of it",
+            code="weights.damaged",
+            path=str(source),
         ) from error
     whole = {name: shapes.get(name, tensor.shape) for name, tensor in wanted.items()}
     wrong = [
@@ -103,7 +107,10 @@ def read_weights(
     ]
     if wrong:
         raise InputError(
-            f"{source} has tensors of other shapes: {_listed(wrong)}", path=str(source), tensors=tuple(wrong)
+            f"{source} has tensors of other shapes: {_listed(wrong)}",
+            code="weights.other-shapes",
+            path=str(source),
+            tensors=tuple(wrong),
         )
     with torch.no_grad():
         if put is not None:
@@ -120,6 +127,7 @@ def _check_names(found: set[str], wanted: set[str], path: Path) -> None:
         parts += [f"it has {_listed(unexpected)}, which the model has not"] if unexpected else []
         raise InputError(
             f"{path} is not of this model: {'; '.join(parts)}",
+            code="weights.other-model",
             path=str(path),
             missing=tuple(missing),
             unexpected=tuple(unexpected),

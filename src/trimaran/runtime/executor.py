@@ -10,7 +10,7 @@
 Every method but `fetch` is called on every rank, in the same order: they communicate.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -21,28 +21,30 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from trimaran.costs.convergence.noise_scale import Observation
-from trimaran.errors import InputError, TrimaranError
-from trimaran.graph.capture import Capture
+from trimaran.base.errors import InputError, TrimaranError
+from trimaran.base.job import Job
+from trimaran.base.timeline import HOST, Timeline
+from trimaran.graph.capture.capture import Capture, unused_parameters
+from trimaran.graph.datasets import is_stream, stream_length
 from trimaran.graph.optimizers import optimizer_traits
-from trimaran.graph.sample import make_model
-from trimaran.graph.training_mode import begin_training
-from trimaran.graph.unused import unused_parameters
-from trimaran.graph.use import ParameterUse, parameter_use
-from trimaran.job import Job
-from trimaran.program.feeding import Feeding
+from trimaran.graph.types import ParameterUse, parameter_use
+from trimaran.graph.user_model import begin_training, make_model
+from trimaran.pricing.convergence.noise_scale import Observation
 from trimaran.program.layout import strategy_layout
-from trimaran.program.types import Kind, Program, Strategy
-from trimaran.runtime.assembly import assemble
-from trimaran.runtime.channels import Channels, in_contact
+from trimaran.program.strategy import Feeding, Strategy
+from trimaran.program.types import Kind, Program
 from trimaran.runtime.checkpoint import model_weights, read_weights, write_weights
-from trimaran.runtime.evaluations import evaluation_states
-from trimaran.runtime.feed import Agreement, Feed, Share, open_feed
-from trimaran.runtime.gradient_noise import check_observable
-from trimaran.runtime.precision import place_model
-from trimaran.runtime.scaling import LossScaler
-from trimaran.runtime.seeds import derive_seed, seed_generators
-from trimaran.runtime.setup import (
+from trimaran.runtime.communication.channels import Channels, in_contact
+from trimaran.runtime.data.batch_shares import Share, Shares, cut_batch, microbatch_sizes
+from trimaran.runtime.data.datasets import dataset_length
+from trimaran.runtime.data.orders import ALONE, Agreement
+from trimaran.runtime.data.pipeline import Feed, open_feed
+from trimaran.runtime.data.prefetch import Place
+from trimaran.runtime.data.streaming import StreamReader
+from trimaran.runtime.interpreter import assemble
+from trimaran.runtime.launch.world import World
+from trimaran.runtime.parts.part import evaluating
+from trimaran.runtime.parts.setup import (
     bucket_instructions,
     check_capture,
     check_update,
@@ -53,12 +55,154 @@ from trimaran.runtime.setup import (
     make_updater,
     share_weights,
 )
-from trimaran.runtime.stages import evaluating
-from trimaran.runtime.step_states import step_state
+from trimaran.runtime.precision import LossScaler, place_batch, place_model
+from trimaran.runtime.seeds import derive_seed, seed_generators
+from trimaran.runtime.step.gradient_noise import check_observable
+from trimaran.runtime.step.state import State
 from trimaran.runtime.whole_state import EVERYTHING, StateGatherer, WholeState
 from trimaran.runtime.whole_state import Kind as StateKind
-from trimaran.runtime.world import World
-from trimaran.timeline import HOST, Timeline
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The batches of an evaluation: a whole data set in its order, in global batches that are cut as those of training
+
+
+def evaluation_states(
+    job: Job,
+    strategy: Strategy,
+    dataset: Any,
+    *,
+    replica: int,
+    reads: bool,
+    device: str,
+    agreement: Agreement = ALONE,
+) -> Iterator[State]:
+    """The state of each batch of an evaluation, before it is run; every rank goes through them at the same time.
+
+    Args:
+        job: says how large a global batch is
+        strategy: says into how many shares and microbatches it is cut
+        dataset: map-style, or a stream, which each rank that reads goes through
+        replica: of this rank
+        reads: this rank reads data
+        device: of this rank
+        agreement: with the other ranks
+
+    Raises:
+        InputError: the last batch has fewer samples than replicas that share layers; or a stream is empty, fails, or is
+            not the same on every rank
+    """
+    size = job.global_batch_size
+    seed = derive_seed(job.seed, "evaluation")
+    load = partial(
+        _load,
+        job,
+        strategy,
+        replica=replica,
+        seed=seed,
+        place=partial(place_batch, precision=job.precision, device=device),
+    )
+    if not is_stream(dataset):
+        samples = dataset_length(dataset)
+        _check_last(strategy, samples % size)
+        yield from load(torch.arange(samples), range(-(-samples // size)), dataset if reads else None)
+        return
+    stream_length(dataset)
+    stream = StreamReader(
+        dataset if reads else None, batch=size, seed=seed, agreement=agreement, name="Job.evaluation_dataset"
+    )
+    stream.begin(0)
+    while samples := stream.read():
+        _check_last(strategy, samples % size)
+        positions = torch.arange(stream.total - samples, stream.total)
+        yield from load(positions, range(1), stream.samples if reads else None)
+    if not stream.total:
+        raise InputError("the evaluation data are a stream that gave no sample: its __iter__ must begin anew each time")
+
+
+def _load(
+    job: Job,
+    strategy: Strategy,
+    order: torch.Tensor,
+    numbers: range,
+    dataset: Any,
+    *,
+    replica: int,
+    seed: int,
+    place: Place,
+) -> Iterator[State]:
+    shares = Shares(
+        order,
+        batch=job.global_batch_size,
+        replicas=strategy.dp,
+        microbatches=strategy.microbatches,
+        replica=replica,
+    )
+    for share in shares.load(numbers, dataset, job, seed=seed, place=place):
+        yield State(number=-1, samples=share.samples, sizes=share.sizes, source=share.microbatch)
+
+
+def _check_last(strategy: Strategy, left: int) -> None:
+    if strategy.shards and strategy.tp == 1 and 0 < left < strategy.dp:
+        raise InputError(
+            f"the last batch of the evaluation has {left} samples, and {strategy.dp} replicas that share "
+            "layers need one each: leave them out of the data set, or take another global batch size",
+            samples=left,
+            replicas=strategy.dp,
+        )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The state of a training step before it is run: where its microbatches come from, and how many samples they have
+
+
+def step_state(
+    job: Job,
+    strategy: Strategy,
+    batch: Any,
+    *,
+    number: int,
+    samples: int | None,
+    replica: int,
+    reads: bool,
+    device: str,
+) -> State:
+    """The state of a training step, before it is run.
+
+    Args:
+        job: says how large a global batch is
+        strategy: says into how many shares and microbatches it is cut
+        batch: a `Share`, or this rank's share of the global batch as a batch
+        number: of the step
+        samples: of the global batch, where `batch` is no `Share`; None: `Job.global_batch_size`
+        replica: of this rank
+        reads: this rank reads data
+        device: of this rank
+
+    Raises:
+        InputError: fewer samples than replicas, or a batch that is no such share
+    """
+    if isinstance(batch, Share):
+        return State(number=number, samples=batch.samples, sizes=batch.sizes, source=batch.microbatch)
+    # Whoever says how many samples the global batch has knows that this is a share of it.
+    known = samples is not None
+    samples = samples or job.global_batch_size
+    if samples < strategy.dp:
+        raise InputError(
+            f"a global batch of {samples} samples is too small for {strategy.dp} replicas: leave it out",
+            samples=samples,
+        )
+    sizes = microbatch_sizes(samples, replicas=strategy.dp, microbatches=strategy.microbatches)[replica]
+    source = _cut(job, batch, sizes, known=known, device=device) if reads else _nothing
+    return State(number=number, samples=samples, sizes=sizes, source=source)
+
+
+def _cut(job: Job, batch: Any, sizes: tuple[int, ...], *, known: bool, device: str) -> Callable[[int], Any]:
+    cut = cut_batch(batch, sizes, known=known)
+    return lambda number: place_batch(cut[number], precision=job.precision, device=device)
+
+
+def _nothing(number: int) -> None:
+    """The microbatches of a rank that reads no data."""
 
 
 class Executor:
@@ -374,7 +518,9 @@ class Executor:
             InputError: they were not asked for
         """
         if self._noise is None:
-            raise InputError("nobody noted the norms of gradients: make it with gradient_noise=1")
+            raise InputError(
+                "nobody noted the norms of gradients: make it with gradient_noise=1", code="gradient-noise.not-recorded"
+            )
         with in_contact(self._world.rank, "adding up the norms of gradients"):
             return self._noise.observations()
 

@@ -4,31 +4,148 @@ The instructions of a rank are issued in the order of its list. Each kind has on
 flow. Compute runs when it is issued; communication is started when it is issued, and waited for by the first
 instruction whose `after` names it. An instruction of a microbatch that is empty, in a small last batch, is left out;
 all ranks leave out the same. Where the gradients of a segment go is said in `passages`.
+
+Where the backward of a passage through a segment starts, and where its gradients go.
+
+A segment works on leaves of its own, cut off from the history of what it reads; the gradient of a leaf goes where the
+tensor came from. So a segment of this rank and one of another rank are served alike, and gradients are those of one
+graph.
+
+When a message that was sent has certainly been received, so that its buffer can go.
+
+A transport need not tell when a send has ended (gloo's does not), and to ask is to wait. But what comes back from a
+peer says how far the peer was: everything that it had posted before.
+
+    this rank    SEND a ───────────────┐           RECV b ─▶ a has been received: waiting for it takes no time
+    peer                        RECV a ▼  ...  SEND b
+
+So every receive releases the sends to the same peer whose own receives stand before that peer's send in its list.
+Without this, a 1F1B pipeline would keep the gradients of all its microbatches until the end of the step.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
 
 import torch
+import torch.distributed as dist
 
-from trimaran.errors import InputError
+from trimaran.base.errors import InputError
+from trimaran.base.job import Job
+from trimaran.base.timeline import COMPUTE, HOST
 from trimaran.graph.batches import split_batch
+from trimaran.graph.behaviour import typical_weight
+from trimaran.graph.capture.capture import Capture
 from trimaran.graph.types import TensorSpec
-from trimaran.job import Job
-from trimaran.program.types import COLLECTIVES, Instruction, Kind
-from trimaran.runtime.deferral import Deferred
-from trimaran.runtime.exchanges import Exchanges, microbatch_of, segment_of
-from trimaran.runtime.loss_sums import as_number
-from trimaran.runtime.losses import loss_term
-from trimaran.runtime.passages import backward_roots, return_gradients
-from trimaran.runtime.precision import autocast
+from trimaran.program.layout import is_chained, strategy_layout
+from trimaran.program.lowering.partition import carried, segment_ops
+from trimaran.program.strategy import Strategy
+from trimaran.program.types import COLLECTIVES, RECEIVES, SENDS, Instruction, Kind, Program
+from trimaran.runtime.communication.channels import Channels, InFlight
+from trimaran.runtime.communication.compression import Wire, open_codec
+from trimaran.runtime.communication.hierarchical import Levels
+from trimaran.runtime.communication.point_to_point import Exchanges, microbatch_of, segment_of
+from trimaran.runtime.communication.reduce import Reductions
+from trimaran.runtime.launch.world import World
+from trimaran.runtime.parts.part import Divided, Part, Stage
+from trimaran.runtime.precision import LossScaler, autocast
 from trimaran.runtime.record import Recorder
-from trimaran.runtime.reductions import Reductions
-from trimaran.runtime.scaling import LossScaler
-from trimaran.runtime.stages import Divided, Stage
-from trimaran.runtime.state import Passage, State
-from trimaran.runtime.uses import Uses, find_uses
-from trimaran.timeline import COMPUTE, HOST
+from trimaran.runtime.step.dgrad_wgrad import Deferred
+from trimaran.runtime.step.gradient_noise import GradientNoise, SecondMoment
+from trimaran.runtime.step.state import Passage, State, as_number, loss_term
+from trimaran.runtime.step.updates import Updater
+from trimaran.runtime.streams import open_streams
+
+# ---------------------------------------------------------------------------------------------------------------------
+# When things of a step are needed for the last time on a rank, so that they are kept no longer
+
+
+_READERS = (Kind.FORWARD, Kind.EVALUATE)
+_COMPLETING = (Kind.BACKWARD, Kind.BACKWARD_WEIGHT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uses:
+    """What the list of a rank says about last uses.
+
+    Attributes:
+        batches: tokens of the forwards that read a microbatch last
+        values: for the token of each forward or send, the names of the tensors that it uses last
+        completing: for each segment, the microbatches of its backwards (or of their second halves), in order
+        split: segments whose backward is divided into I and W
+    """
+
+    batches: Collection[str]
+    values: Mapping[str, Sequence[str]]
+    completing: Mapping[int, Sequence[int]]
+    split: Collection[int]
+
+
+def find_uses(
+    instructions: Sequence[Instruction],
+    reads: Mapping[int, Sequence[str]],
+    sends: Callable[[Instruction], Sequence[str]],
+) -> Uses:
+    """Go through the list of a rank.
+
+    Args:
+        instructions: of the rank
+        reads: for each segment of the rank, names of the tensors of other segments that it reads
+        sends: names of the tensors that a message carries
+    """
+    batches: dict[int | None, str] = {}
+    last: dict[tuple[int | None, str], str] = {}
+    completing: dict[int, list[int]] = {}
+    split = set()
+    for instruction in instructions:
+        microbatch, segment = instruction.microbatch, instruction.segment
+        names: Sequence[str] = ()
+        if instruction.kind in _READERS:
+            batches[microbatch] = instruction.token
+            names = reads.get(segment, ()) if segment is not None else ()
+        elif instruction.kind is Kind.SEND_FORWARD:
+            names = sends(instruction)
+        elif instruction.kind in _COMPLETING and segment is not None and microbatch is not None:
+            completing.setdefault(segment, []).append(microbatch)
+        if instruction.kind is Kind.BACKWARD_INPUT:
+            split.add(segment)
+        for name in names:
+            last[microbatch, name] = instruction.token
+    values: dict[str, list[str]] = {}
+    for (_, name), token in last.items():
+        values.setdefault(token, []).append(name)
+    return Uses(
+        batches=frozenset(batches.values()),
+        values=values,
+        completing=completing,
+        split=frozenset(segment for segment in split if segment is not None),
+    )
+
+
+def backward_roots(
+    passage: Passage, microbatch: int, state: State
+) -> tuple[list[torch.Tensor], list[torch.Tensor | None]]:
+    """Where a backward starts: the loss, and what was made for others, with the gradients that came back for it."""
+    roots: list[torch.Tensor] = []
+    gradients: list[torch.Tensor | None] = []
+    if passage.root is not None and passage.root.requires_grad:
+        roots.append(passage.root)
+        gradients.append(None)
+    for name, made in passage.made.items():
+        gradient = state.take_gradient(microbatch, name)
+        if gradient is not None and made.requires_grad:
+            roots.append(made)
+            gradients.append(gradient.to(made.dtype))
+    return roots, gradients
+
+
+def return_gradients(passage: Passage, microbatch: int, state: State) -> None:
+    """Put the gradients of what a segment has read where their tensors came from."""
+    for name, leaf in passage.read.items():
+        if leaf.grad is not None:
+            state.add_gradient(microbatch, name, leaf.grad)
+            leaf.grad = None
 
 
 class Interpreter:
@@ -262,3 +379,194 @@ _METHODS: dict[Kind, Callable[[Interpreter, Instruction, State], None]] = {
     Kind.CLIP: Interpreter._clip,
     Kind.UPDATE: Interpreter._update,
 }
+
+_OTHER_END = {
+    Kind.SEND_FORWARD: Kind.RECEIVE_FORWARD,
+    Kind.SEND_BACKWARD: Kind.RECEIVE_BACKWARD,
+    Kind.RECEIVE_FORWARD: Kind.SEND_FORWARD,
+    Kind.RECEIVE_BACKWARD: Kind.SEND_BACKWARD,
+}
+
+_End = tuple[Kind, int | None, int | None, int | None]
+
+
+def released_sends(program: Program, rank: int) -> Mapping[str, tuple[str, ...]]:
+    """The sends of a rank that each of its receives shows to have been received.
+
+    Args:
+        program: of a step
+        rank: whose
+
+    Returns:
+        For the token of each receive, the tokens of sends; each send is there once, at the first receive that shows it.
+    """
+    own = {instruction.token: instruction for instruction in program.ranks[rank]}
+    peers = {instruction.peer for instruction in own.values() if instruction.peer is not None}
+    positions = {peer: _positions(program.ranks[peer]) for peer in peers}
+    released: dict[str, tuple[str, ...]] = {}
+    sent: dict[int, list[Instruction]] = {peer: [] for peer in peers}
+    for instruction in own.values():
+        # A receive is waited for where it is needed, which may be long after it was posted.
+        for receive in (own[token] for token in instruction.after if token in own):
+            if receive.kind not in RECEIVES or receive.peer is None or receive.token in released:
+                continue
+            theirs, waiting = positions[receive.peer], sent[receive.peer]
+            reached = theirs[_other_end(receive)]
+            shown = [send for send in waiting if theirs[_other_end(send)] < reached]
+            sent[receive.peer] = [send for send in waiting if send not in shown]
+            released[receive.token] = tuple(send.token for send in shown)
+        if instruction.kind in SENDS and instruction.peer is not None:
+            sent[instruction.peer].append(instruction)
+    return {token: sends for token, sends in released.items() if sends}
+
+
+def _positions(instructions: tuple[Instruction, ...]) -> dict[_End, int]:
+    return {
+        (instruction.kind, instruction.segment, instruction.peer_segment, instruction.microbatch): position
+        for position, instruction in enumerate(instructions)
+    }
+
+
+def _other_end(instruction: Instruction) -> _End:
+    return _OTHER_END[instruction.kind], instruction.peer_segment, instruction.segment, instruction.microbatch
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What runs the instructions of a rank, put together around its part of the job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machinery:
+    """What works together in a step.
+
+    Attributes:
+        recorder: writes down what happens
+        reductions: collectives, and the update
+        interpreter: runs instructions
+        gradient_noise: notes the norms of gradients; None: nobody does
+    """
+
+    recorder: Recorder
+    reductions: Reductions
+    interpreter: Interpreter
+    gradient_noise: GradientNoise | None
+
+
+def assemble(
+    job: Job,
+    strategy: Strategy,
+    program: Program,
+    capture: Capture | None,
+    part: Part,
+    *,
+    updater: Updater,
+    scaler: LossScaler | None,
+    world: World,
+    channels: Channels,
+    record: bool,
+    gradient_noise: int,
+) -> Machinery:
+    """Put together what runs the instructions of this rank.
+
+    Args:
+        job: has the loss, the metric and the optimizer
+        strategy: says which segments there are
+        program: of a training step
+        capture: of the job, where the network is divided
+        part: what this rank has
+        updater: of what this rank trains
+        scaler: scales losses; None: they are propagated as they are
+        world: this process's
+        channels: communicate
+        record: write down what happens
+        gradient_noise: note the norms of gradients in one step of so many; 0: in none
+    """
+    streams = open_streams(world.device)
+    recorder = Recorder(world.rank, streams, channels.control, enabled=record)
+    in_flight = InFlight(world.rank, streams, recorder)
+    if part.record is not None:
+        part.record(recorder)
+    wire = None
+    if strategy.compression is not None and strategy.dp > 1:
+        codec = open_codec(strategy.compression, replicas=strategy.dp, seed=job.seed)
+        wire = Wire(codec, replicas=strategy.dp, channels=channels, in_flight=in_flight, recorder=recorder)
+    reductions = Reductions(
+        world,
+        channels=channels,
+        in_flight=in_flight,
+        recorder=recorder,
+        updater=updater,
+        scaler=scaler,
+        tied=part.tied,
+        buffers={number: tuple(stage.module.buffers()) for number, stage in part.stages.items()},
+        homed=part.buckets,
+        wire=wire,
+        levels=_open_levels(strategy, program, world=world, channels=channels, in_flight=in_flight, recorder=recorder),
+        used=part.used,
+        never=part.never,
+        typical=None if job.loss_weight is None else typical_weight(job),
+    )
+    noise = None
+    if gradient_noise:
+        second_moment = reductions.second_moment
+        noise = _open_noise(strategy, part, world, channels, every=gradient_noise, second_moment=second_moment)
+        reductions.gradient_noise = noise
+    parts = () if capture is None else segment_ops(capture.graph, strategy)
+    exchanged = {} if capture is None else capture.graph.exchanged(parts)
+    routes = {} if capture is None else carried(capture.graph, parts, strategy.rows)
+    interpreter = Interpreter(
+        job,
+        world.device,
+        stages=part.stages,
+        reads={
+            number: [spec for (_, reader), specs in exchanged.items() if reader == number for spec in specs]
+            for number in part.stages
+        },
+        exchanges=Exchanges(
+            world.device,
+            channels=channels,
+            in_flight=in_flight,
+            recorder=recorder,
+            routes={pair: specs for pair, (specs, _) in routes.items()},
+            released=released_sends(program, world.rank),
+        ),
+        reductions=reductions,
+        scaler=scaler,
+        recorder=recorder,
+    )
+    return Machinery(recorder=recorder, reductions=reductions, interpreter=interpreter, gradient_noise=noise)
+
+
+def _open_levels(
+    strategy: Strategy, program: Program, *, world: World, channels: Channels, in_flight: InFlight, recorder: Recorder
+) -> Levels | None:
+    """What sums within nodes and then across them, where the strategy does."""
+    if strategy.sync != "hierarchical":
+        return None
+    groups = [instruction.group for instruction in program.ranks[world.rank] if is_chained(instruction)]
+    if not groups:
+        return None
+    chain = channels.chain()
+    return Levels(groups[0], channels=channels, chain=chain, in_flight=in_flight, recorder=recorder)
+
+
+def _open_noise(
+    strategy: Strategy,
+    part: Part,
+    world: World,
+    channels: Channels,
+    *,
+    every: int,
+    second_moment: SecondMoment,
+) -> GradientNoise:
+    """What notes the norms of this rank's gradients in one step of so many."""
+    replica, _, _ = strategy_layout(strategy).place_of(world.rank)
+    # Replicas that sum on every rank have the same sums; with homes, each has those of its own.
+    counts = replica == 0 or strategy.sync == "p2p"
+    return GradientNoise(
+        [one for stage in part.stages.values() for one in stage.module.parameters()],
+        part.counted if counts else (),
+        add_up=None if channels.control is None else partial(dist.all_reduce, group=channels.control),
+        every=every,
+        second_moment=second_moment,
+    )

@@ -17,13 +17,13 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from trimaran.errors import InputError
+from trimaran.base.errors import InputError
+from trimaran.base.job import Job, Precision
 from trimaran.graph.batches import call_model, compute_loss
 from trimaran.graph.datasets import is_stream
-from trimaran.graph.sample import make_model
-from trimaran.job import Job, Precision
-from trimaran.runtime.feed import Feed
-from trimaran.runtime.feed.data import make_dataset
+from trimaran.graph.user_model import make_model
+from trimaran.runtime.data.datasets import make_dataset
+from trimaran.runtime.data.pipeline import Feed
 from trimaran.runtime.precision import autocast, place_batch, place_model
 from trimaran.runtime.seeds import Places, find_moved, host_states, mark_host, restore_host
 from trimaran.runtime.whole_state import WholeState

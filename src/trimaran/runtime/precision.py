@@ -1,14 +1,23 @@
-"""Precision and device of a model and of what it reads."""
+"""Precision and device of a model and of what it reads.
 
+Scaled losses, for gradients that fit into fp16.
+
+A loss is multiplied by a scale before its backward and the summed gradients are divided by it, before their norm is
+taken. A step whose gradients are then not all finite on some rank is left out on every rank. When the scale grows and
+shrinks, `torch.amp.GradScaler` decides: it is told what all ranks have agreed on, as the gradient of one number.
+"""
+
+import math
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import nn
 
+from trimaran.base.job import Precision
 from trimaran.graph.batches import cast_batch, move_batch
-from trimaran.graph.untouched import AUTOCAST
-from trimaran.job import Precision
+from trimaran.graph.user_model import AUTOCAST
 
 
 def place_model(model: nn.Module, *, precision: Precision, device: str) -> nn.Module:
@@ -38,3 +47,72 @@ def autocast(precision: Precision, device: str) -> AbstractContextManager[Any]:
     """The context of a forward and its loss: autocast to 16 bits for "bf16" and "fp16", else nothing."""
     lower = AUTOCAST.get(precision)
     return nullcontext() if lower is None else torch.autocast(torch.device(device).type, dtype=lower)
+
+
+class LossScaler:
+    """The scale of one rank, which is the same on all.
+
+    Args:
+        device: of the rank
+        first_rank: the first rank on which something is true; all ranks are asked
+
+    Attributes:
+        scaler: of torch; its `state_dict` is what a checkpoint needs
+        skipped: steps that were left out so far
+    """
+
+    def __init__(self, device: str, first_rank: Callable[[bool], int | None]) -> None:
+        self.scaler = torch.amp.GradScaler(torch.device(device).type)
+        self.skipped = 0
+        self._first_rank = first_rank
+        self._number = nn.Parameter(torch.zeros((), device=device))
+        self._optimizer = torch.optim.SGD([self._number], lr=0.0)
+        self._finite: list[torch.Tensor] = []
+
+    def scale(self, loss: torch.Tensor) -> torch.Tensor:
+        """A loss from which a backward starts.
+
+        Args:
+            loss: of a microbatch, scalar
+        """
+        scaled: torch.Tensor = self.scaler.scale(loss)
+        return scaled
+
+    def unscale(self, gradients: Sequence[torch.Tensor]) -> None:
+        """Divide the summed gradients of a step, in place.
+
+        Args:
+            gradients: of this rank
+        """
+        if gradients:
+            torch._foreach_mul_(list(gradients), 1.0 / self.scaler.get_scale())
+        self._finite = [gradient.isfinite().all() for gradient in gradients]
+
+    def agree(self) -> bool:
+        """Whether the step is taken: the gradients are finite on every rank; every rank calls it, once a step.
+
+        Raises:
+            ExecutionError: another rank is gone
+        """
+        finite = not self._finite or bool(torch.stack(self._finite).all())
+        self._finite = []
+        taken = self._first_rank(not finite) is None
+        # What the scaler multiplies the gradient by is finite, so that it finds what all have agreed on.
+        self._number.grad = torch.full_like(self._number, 0.0 if taken else math.inf)
+        self.scaler.unscale_(self._optimizer)
+        self.scaler.step(self._optimizer)
+        self.scaler.update()
+        self.skipped += not taken
+        return taken
+
+    def state_dict(self) -> dict[str, Any]:
+        """The scale and how long it has stood, as `torch.amp.GradScaler` keeps them."""
+        return dict(self.scaler.state_dict())
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state.
+
+        Args:
+            state: from `state_dict`, or of a `torch.amp.GradScaler`
+        """
+        self.scaler.load_state_dict(state)

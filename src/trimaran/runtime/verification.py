@@ -34,14 +34,14 @@ from typing import Any, NamedTuple
 
 import torch
 
-from trimaran.errors import ExecutionError, InputError
-from trimaran.job import Job
+from trimaran.base.errors import ExecutionError, InputError
+from trimaran.base.job import Job
 from trimaran.program.layout import strategy_layout
-from trimaran.program.types import Strategy
+from trimaran.program.strategy import Strategy
 from trimaran.runtime.executor import Executor
+from trimaran.runtime.launch.world import World
 from trimaran.runtime.plain_training import Gradients, PlainTraining, RandomState
 from trimaran.runtime.whole_state import Differing, WholeState
-from trimaran.runtime.world import World
 
 # The norm of the rounding of a sum grows with the root of its terms: this is enough for thousands of them.
 _ROUNDING = 64

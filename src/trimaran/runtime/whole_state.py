@@ -18,10 +18,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from trimaran.errors import ExecutionError, InputError
-from trimaran.runtime.part import Part, Sharing
-from trimaran.runtime.updates import Updater
-from trimaran.runtime.world import World
+from trimaran.base.errors import ExecutionError, InputError
+from trimaran.runtime.launch.world import World
+from trimaran.runtime.parts.part import Part, Sharing
+from trimaran.runtime.step.updates import Updater
 
 Kind = Literal["parameter", "buffer", "gradient", "optimizer"]
 EVERYTHING: tuple[Kind, ...] = ("parameter", "buffer", "gradient", "optimizer")

@@ -24,10 +24,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
 
-from trimaran.runtime.failures import to_failure
-from trimaran.runtime.places import Place
-from trimaran.runtime.ranks import Request
-from trimaran.runtime.world import World, choose_device, leave_world, open_world
+from trimaran.runtime.launch.failures import to_failure
+from trimaran.runtime.launch.ranks import Request
+from trimaran.runtime.launch.world import Place, World, choose_device, leave_world, open_world
 
 
 class _Parent:
@@ -136,7 +135,7 @@ def _send_failure(parent: _Parent, rank: int, error: Exception) -> None:
         parent.send("failure", failure)
     except (pickle.PicklingError, AttributeError, TypeError):
         # A figure of the error cannot be sent; its message can.
-        plain = None if failure.error is None else type(failure.error)(failure.error.message)
+        plain = None if failure.error is None else type(failure.error)(failure.error.message, code=failure.error.code)
         parent.send("failure", replace(failure, error=plain))
 
 

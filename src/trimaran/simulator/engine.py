@@ -7,18 +7,231 @@ version of its event grows and a new event is pushed; an event of an older versi
 
     transfer   start ──latency──▶ FLOWS ──work at the rate of `Resources`──▶ REACHES (its end)
     compute    start ──work──▶ REACHES (a mark) ──work──▶ REACHES (its end)
+
+How fast things run beside each other: compute lanes and links as fluid resources.
+
+Every running task has work left and a rate, the seconds of work that it does a second.
+
+- Compute on a lane runs at rate 1, or `1 / interference.compute` while bytes of a transfer or a copy of its rank flow.
+- A transfer or a copy whose bytes flow runs at rate `1 / k`, where k is the largest number of flows on one of its
+  links, itself included; while compute runs on any of its ranks it is slower by `interference.communication` on top.
+
+Compute is what occupies the compute lane of a rank: the stream "compute", and with `host_blocks` the stream "host" too.
+Latencies and what runs on other streams neither slow anything down nor are slowed down.
+
+Changes of the same instant are collected and rates follow from what runs at its end: compute that starts as other
+compute ends leaves the flows beside it alone.
+
+Waiting for data that are made beside the training: where they come once in a period that is longer than the step.
+
+    rank 0   IN0 ▒▒▒▒▒▒▒▒▒▒ F0 ████ B0 ████████ U ██    with its data there, a step takes less than the period
+             └ period - step ┘
+
+Steps repeat. Whoever makes the data does so all the time, during messages and other ranks' compute too, so what a step
+waits is the period less the whole step. It waits for its first microbatch: later ones were made meanwhile.
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
 from heapq import heappop, heappush
 
-from trimaran.costs.types import ProgramCosts
-from trimaran.program.types import Program
-from trimaran.simulator.columns import Tasks
-from trimaran.simulator.deadlock import deadlock
-from trimaran.simulator.memory_curves import live_bytes
-from trimaran.simulator.resources import Resources
-from trimaran.simulator.tasks import build_tasks
-from trimaran.timeline import Columns, Timeline
+from trimaran.base.errors import InputError
+from trimaran.base.timeline import Columns, Timeline
+from trimaran.pricing.types import Cost, Interference, ProgramCosts
+from trimaran.program.types import Kind, Program
+from trimaran.simulator.tasks import Tasks, build_tasks
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Who waits for whom when a simulation stands still
+
+
+def deadlock(tasks: Tasks) -> InputError:
+    """The error for tasks that wait for each other.
+
+    Args:
+        tasks: after a run that stood still; `waits` is not zero for those that could not start
+
+    Returns:
+        An error that names one circle of tasks, each with the one that it waits for.
+    """
+    prerequisite: dict[int, int] = {}
+    for task, followers in enumerate(tasks.followers):
+        if not tasks.waits[task]:
+            continue
+        waiting = followers + [follower for _, marked in tasks.marks.get(task, ()) for follower in marked]
+        for follower in waiting:
+            prerequisite.setdefault(follower, task)
+    for task, number in tasks.queue.items():
+        # All workers of a line are held by transfers that cannot start, or the next one would have been taken.
+        if tasks.waits[task] and task not in tasks.queued[number]:
+            for waiting_task in tasks.queued[number]:
+                prerequisite.setdefault(waiting_task, task)
+    # Every task that could not start waits for another one that could not, so the walk ends in a circle.
+    walk = [next(task for task, waits in enumerate(tasks.waits) if waits)]
+    while prerequisite[walk[-1]] not in walk:
+        walk.append(prerequisite[walk[-1]])
+    circle = walk[walk.index(prerequisite[walk[-1]]) :]
+    names = [tasks.name(task) for task in circle]
+    return InputError(
+        "the program deadlocks: "
+        + ", ".join(f"{name} waits for {other}" for name, other in zip(names, [*names[1:], names[0]], strict=True))
+        + "; list sends, receives and collectives in an order that lets one of these go first",
+        code="program.deadlock",
+        circle=tuple(names),
+    )
+
+
+class Resources:
+    """What runs on which lane and flows on which link.
+
+    Args:
+        ranks: number of ranks
+        links: number of links
+        interference: slowdowns of compute and communication side by side
+
+    Attributes:
+        interferes: whether compute and communication slow each other down at all
+        changed: running tasks whose rate may have changed since the engine last asked
+
+    Raises:
+        InputError: a factor that is not positive
+    """
+
+    def __init__(self, *, ranks: int, links: int, interference: Interference) -> None:
+        if not (interference.compute > 0.0 and interference.communication > 0.0):
+            raise InputError(
+                f"factors of interference must be positive, got {interference}", code="simulator.bad-interference"
+            )
+        self.interferes = interference.compute != 1.0 or interference.communication != 1.0
+        self._compute = interference.compute
+        self._communication = interference.communication
+        self._computing: list[int | None] = [None] * ranks
+        self._flowing: list[set[int]] = [set() for _ in range(ranks)]
+        self._on_link: list[set[int]] = [set() for _ in range(links)]
+        self._flows: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+        self._on_rank: dict[int, int] = {}
+        self.changed: set[int] = set()
+
+    def start_compute(self, task: int, rank: int) -> None:
+        """Occupy the lane of a rank."""
+        self._computing[rank] = task
+        self._on_rank[task] = rank
+        self.changed.add(task)
+        if self._communication != 1.0:
+            self.changed |= self._flowing[rank]
+
+    def end_compute(self, task: int) -> None:
+        """Leave the lane."""
+        rank = self._on_rank.pop(task)
+        self._computing[rank] = None
+        self.changed.discard(task)
+        if self._communication != 1.0:
+            self.changed |= self._flowing[rank]
+
+    def start_flow(self, task: int, flow: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+        """Let bytes flow between ranks over links."""
+        self._flows[task] = flow
+        for link in flow[1]:
+            self._on_link[link].add(task)
+        for rank in flow[0]:
+            self._flowing[rank].add(task)
+        self.changed.add(task)
+        self._touch(flow)
+
+    def end_flow(self, task: int) -> None:
+        """Bytes have arrived."""
+        flow = self._flows.pop(task)
+        for link in flow[1]:
+            self._on_link[link].remove(task)
+        for rank in flow[0]:
+            self._flowing[rank].remove(task)
+        self.changed.discard(task)
+        self._touch(flow)
+
+    def _touch(self, flow: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+        for link in flow[1]:
+            self.changed |= self._on_link[link]
+        if self._compute != 1.0:
+            for rank in flow[0]:
+                task = self._computing[rank]
+                if task is not None:
+                    self.changed.add(task)
+
+    def rate(self, task: int) -> float:
+        """Seconds of work that a running task does a second, beside what runs now."""
+        flow = self._flows.get(task)
+        if flow is None:
+            return 1.0 / self._compute if self._flowing[self._on_rank[task]] else 1.0
+        slowdown = 1.0
+        for link in flow[1]:
+            slowdown = max(slowdown, float(len(self._on_link[link])))
+        if self._communication != 1.0 and any(self._computing[rank] is not None for rank in flow[0]):
+            slowdown *= self._communication
+        return 1.0 / slowdown
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Live bytes of each rank over time
+
+
+def live_bytes(
+    program: Program,
+    costs: ProgramCosts,
+    *,
+    identifiers: Sequence[str],
+    starts_s: Sequence[float],
+    ends_s: Sequence[float],
+) -> tuple[tuple[tuple[float, int], ...], ...]:
+    """Follow what lives on each rank.
+
+    What lives from the start of an instruction on is counted at its start, what dies at its end is dropped at its end.
+    At one instant, what ends frees first, then what starts allocates, in the order of the list; an instruction that
+    takes no time allocates and frees in its turn.
+
+    Args:
+        program: what each rank does
+        costs: its resident bytes, and the bytes that live and die with its instructions
+        identifiers: id of each instruction, rank after rank
+        starts_s: start of each instruction, rank after rank [s]
+        ends_s: end of each instruction, rank after rank [s]
+
+    Returns:
+        For each rank, `(time [s], live bytes)`: the resident bytes at time 0, then every change.
+
+    Raises:
+        InputError: more dies than lives
+    """
+    memory = costs.memory
+    first = 0
+    curves = []
+    for rank, instructions in enumerate(program.ranks):
+        events = []
+        for position in range(first, first + len(instructions)):
+            identifier = identifiers[position]
+            if identifier in memory:
+                born, died = memory[identifier]
+                start_s, end_s = starts_s[position], ends_s[position]
+                if born:
+                    events.append((start_s, 1, position, 0, born, identifier))
+                if died:
+                    events.append((end_s, int(end_s == start_s), position, 1, -died, identifier))
+        first += len(instructions)
+        live = costs.resident_bytes[rank] if rank < len(costs.resident_bytes) else 0
+        curve = [(0.0, live)]
+        for time_s, _, _, _, change, identifier in sorted(events):
+            live += change
+            if live < 0:
+                raise InputError(
+                    f"{identifier} frees {-change} bytes at {time_s} s and leaves {live} on rank {rank}: "
+                    f"ProgramCosts.memory must not let more die than lives",
+                    code="simulator.frees-too-much",
+                    instruction=identifier,
+                    rank=rank,
+                )
+            curve.append((time_s, live))
+        curves.append(tuple(curve))
+    return tuple(curves)
+
 
 REACHES = 0
 FLOWS = 1
@@ -40,7 +253,7 @@ def simulate(program: Program, costs: ProgramCosts) -> Timeline:
         InputError: an instruction without a cost, or a program that deadlocks, with who waits for whom
 
     Example:
-        >>> from trimaran.costs.types import Cost
+        >>> from trimaran.pricing.types import Cost
         >>> from trimaran.program.types import Instruction, Kind
         >>> forward = Instruction(kind=Kind.FORWARD, rank=0, segment=0, microbatch=0)
         >>> backward = Instruction(kind=Kind.BACKWARD, rank=0, segment=0, microbatch=0)
@@ -219,3 +432,39 @@ class Engine:
             due_s = now_s + (left - self._goal[task]) / rate
             heappush(self._heap, (due_s, REACHES, task, self._version[task]))
         self._resources.changed.clear()
+
+
+def with_waits(program: Program, costs: ProgramCosts) -> ProgramCosts:
+    """The costs of a program with what its first loads wait.
+
+    Args:
+        program: one step
+        costs: perhaps with a period
+
+    Returns:
+        Costs without a period: the first load of each rank is longer by the wait. The same costs where there is none.
+
+    Example:
+        >>> from trimaran.program.types import Instruction
+        >>> load = Instruction(kind=Kind.LOAD, rank=0, microbatch=0, stream="host")
+        >>> program = Program(ranks=((load,),), segments=1, microbatches=1)
+        >>> one, three = (Cost(seconds, seconds, seconds, "example") for seconds in (1.0, 3.0))
+        >>> with_waits(program, ProgramCosts(compute={load.id: one}, period=three)).compute[load.id].seconds
+        3.0
+    """
+    period = costs.period
+    if period is None:
+        return costs
+    costs = replace(costs, period=None)
+    alone_s = simulate(program, costs).makespan_s
+    wait_s = period.seconds - alone_s
+    if wait_s <= 0.0:
+        return costs
+    low_s, high_s = max(0.0, period.low - alone_s), max(wait_s, period.high - alone_s)
+    compute = dict(costs.compute)
+    for instructions in program.ranks:
+        first = next((item for item in instructions if item.kind == Kind.LOAD), None)
+        if first is not None:
+            known = compute[first.id]
+            compute[first.id] = Cost(known.seconds + wait_s, known.low + low_s, known.high + high_s, known.source)
+    return replace(costs, compute=compute)

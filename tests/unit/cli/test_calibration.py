@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from tests.unit.measure.calibrations import calibration
 
-from trimaran.cli.calibration import calibration_document, print_calibration
+from trimaran.cli.views.calibration import calibration_document, print_calibration
 
 
 def _printed(output: Path | None = None) -> list[str]:

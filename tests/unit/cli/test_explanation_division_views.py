@@ -5,17 +5,15 @@ import json
 
 import pytest
 from rich.console import Console
+from tests import builders
 
-from trimaran.cli.explanation_division_document import division_explanation_document
-from trimaran.cli.explanation_division_views import print_division_explanation
+from trimaran.cli.views.closed_form_explanation import division_explanation_document, print_division_explanation
 from trimaran.planner.pins import Pins
-from trimaran.session.cluster_planning.request import ClusterRequest
-from trimaran.session.explaining_divisions import ExplainedDivision
-from trimaran.session.explaining_there import explain_there
+from trimaran.planning.explanation import ExplainedDivision, explain_there
 
 
 def explained(pins: Pins, *why_not: str) -> ExplainedDivision:
-    request = ClusterRequest(cluster="dgx-h100:2", batch=64, pins=pins)
+    request = builders.cluster_request(cluster="dgx-h100:2", batch=64, pins=pins)
     found = explain_there("llama2:7b", request, why_not=why_not)
     assert isinstance(found, ExplainedDivision)
     return found
@@ -23,7 +21,7 @@ def explained(pins: Pins, *why_not: str) -> ExplainedDivision:
 
 def test_a_division_is_explained_in_80_columns() -> None:
     text = io.StringIO()
-    print_division_explanation(Console(file=text, width=80), explained(Pins(), "fsdp", "tp8-pp2-zero1", "ddp"))
+    print_division_explanation(Console(file=text, width=80), explained(builders.pins(), "fsdp", "tp8-pp2-zero1", "ddp"))
     shown = text.getvalue()
     assert max(len(line) for line in shown.splitlines()) <= 80
     assert "…" not in shown
@@ -33,7 +31,7 @@ def test_a_division_is_explained_in_80_columns() -> None:
 
 
 def test_the_document_has_the_same_figures_and_says_what_pins_cost() -> None:
-    found = explained(Pins(pp=8, forbid=("tp",)), "fsdp")
+    found = explained(builders.pins(pp=8, forbid=("tp",)), "fsdp")
     document = json.loads(json.dumps(division_explanation_document(found)))
     plan = document["plan"]
     assert plan["degrees"]["pp"] == 8

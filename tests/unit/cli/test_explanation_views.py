@@ -1,23 +1,21 @@
-"""An explanation on a terminal of 80 columns; the figures are those of `tests/unit/planner/problems.py`."""
+"""An explanation on a terminal of 80 columns; the figures are those of `tests/builders.py`."""
 
 import dataclasses
 import io
 
 from rich.console import Console, RenderableType
-from tests.unit.planner.problems import problem
+from tests import builders
+from tests.builders import problem
 
-from trimaran.cli.explanation_views import _rejected, contrast_table, outcome_table, parts_table, rival_table
-from trimaran.cli.views import print_notes, print_prices
-from trimaran.planner.changes import parse_change
+from trimaran.base.units import format_seconds
+from trimaran.cli.views.explanation import _rejected, contrast_table, outcome_table, parts_table, rival_table
+from trimaran.cli.views.plans import print_notes, print_prices
 from trimaran.planner.epoch import EpochData
-from trimaran.planner.explain import Explanation, explain
-from trimaran.planner.families import read_family
-from trimaran.planner.prices import PinPrice
+from trimaran.planner.explain import Explanation, explain, read_family
 from trimaran.planner.problem import assess
-from trimaran.planner.search import search
+from trimaran.planner.search import PinPrice, search
 from trimaran.planner.space import Rejection
-from trimaran.program import Strategy
-from trimaran.units import format_seconds
+from trimaran.planner.what_if import parse_change
 
 
 def explanation() -> Explanation:
@@ -68,7 +66,7 @@ def test_changes_are_shown_with_what_would_then_be_chosen() -> None:
 
 def test_a_faster_rival_of_a_given_plan_is_shown_as_such() -> None:
     given = problem()
-    plan = assess(Strategy(pp=2, microbatches=2), given)
+    plan = assess(builders.strategy(pp=2, microbatches=2), given)
     lines = shown(rival_table(explain(given, search(given), chosen=plan, changes=[]).rivals, plan))
     assert " ".join(row(lines, "dp2")[-3:]) == "faster: plan again"
 
@@ -92,7 +90,9 @@ def test_epochs_are_compared_where_they_are_made_best() -> None:
 
 def test_a_reason_of_one_is_not_that_of_all() -> None:
     rejections = [
-        Rejection(strategy=Strategy(dp=2, microbatches=count), cause="memory", reason=f"rank 0 needs {count} B")
+        Rejection(
+            strategy=builders.strategy(dp=2, microbatches=count), cause="memory", reason=f"rank 0 needs {count} B"
+        )
         for count in (1, 2)
     ]
     assert _rejected("memory", rejections) == "rejected 2, such as dp2: rank 0 needs 1 B"

@@ -1,30 +1,28 @@
-"""What commands say in JSON and in words, of plans by the costs of `tests/unit/planner/problems.py`."""
+"""What commands say in JSON and in words, of plans by the costs of `tests/builders.py`."""
 
 import dataclasses
 import io
 
 import pytest
 from rich.console import Console
-from tests.unit.planner.problems import problem
+from tests import builders
+from tests.builders import problem
 
-from trimaran.cli.explanation_document import explanation_document
-from trimaran.cli.explanation_views import print_explanation
-from trimaran.cli.views import simulation_document
-from trimaran.cluster import Link
-from trimaran.job import Job
-from trimaran.planner.changes import parse_change
+from trimaran.base.job import Job
+from trimaran.cli.views.explanation import explanation_document, print_explanation
+from trimaran.cli.views.plans import simulation_document
+from trimaran.jobs.resolve import JobSource
 from trimaran.planner.epoch import EpochData
-from trimaran.planner.explain import explain
-from trimaran.planner.families import read_family
+from trimaran.planner.explain import explain, read_family
 from trimaran.planner.problem import Problem
 from trimaran.planner.search import search
-from trimaran.program import Plan, Premises, program_lines
-from trimaran.session.explaining import Explained
-from trimaran.session.jobs import JobSource
-from trimaran.session.planning import Planned
-from trimaran.session.rows import predict
+from trimaran.planner.what_if import parse_change
+from trimaran.planning.explanation import Explained
+from trimaran.planning.plan_files import predict
+from trimaran.planning.results import Planned
+from trimaran.program import program_lines
 
-GIGABIT = Link(bytes_per_s=125e6, latency_s=0.0, source="asked: 1Gb/s")
+GIGABIT = builders.link(bytes_per_s=125e6, source="asked: 1Gb/s")
 
 
 def epochs() -> Problem:
@@ -45,14 +43,14 @@ def planned(given: Problem) -> Planned:
         global_batch_size=given.batch,
         name="a [red] job",
     )
-    premises = Premises(graph_digest="", global_batch_size=given.batch, devices=("core",), memory_bytes=(1,))
-    return Planned(
+    premises = builders.premises(graph_digest="", global_batch_size=given.batch, devices=("core",), memory_bytes=(1,))
+    return builders.planned(
         source=JobSource(reference="file.py:make"),
         job=job,
         graph=given.graph,
         cluster=given.cluster,
         table=given.table,
-        plan=Plan(
+        plan=builders.plan(
             job="file.py:make",
             strategy=chosen.strategy,
             premises=premises,

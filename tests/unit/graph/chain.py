@@ -12,10 +12,10 @@ from tests import zoo
 from torch import Tensor, nn
 from torch.utils.data import default_collate
 
+from trimaran.base.job import Job
 from trimaran.graph.batches import call_model, compute_loss, count_samples, name_tensors
-from trimaran.graph.capture import Capture, capture
-from trimaran.graph.segments import Segment, build_segment
-from trimaran.job import Job
+from trimaran.graph.capture.capture import Capture, capture
+from trimaran.graph.capture.segments import Segment, build_segment
 
 NETWORKS = ("cnn", "unet", "lstm", "gpt")
 

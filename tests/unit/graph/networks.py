@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
-from trimaran.job import Job
+from trimaran.base.job import Job
 
 SAMPLES = 8
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 import torch
+from tests.raising import raises
 from tests.unit.graph.chain import NETWORKS, captured, gradients, make_batch, train_whole
 from tests.unit.graph.networks import Layers, NestedOutput, OwnLoss, ReadsDict, RecurrentLoop, TwoInputs, make_job
 from torch import nn
 from torch.nn import functional
 
-from trimaran.errors import InputError
 from trimaran.graph.batches import call_model, compute_loss, name_tensors
-from trimaran.graph.capture import capture
+from trimaran.graph.capture.capture import capture
 
 
 @pytest.mark.parametrize("samples", [2, 7])
@@ -200,28 +200,34 @@ def test_two_views_of_each_sample_make_the_model_one_operation() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "code", "figures"),
     [
-        ({"dataset": lambda: [(torch.zeros(6), torch.zeros(4))] * 2}, "the training data has 2 samples"),
-        ({"dataset": lambda: iter([])}, "an iterator, which is used up"),
-        ({"dataset": lambda: 1 / 0}, "Job.dataset failed: ZeroDivisionError"),
-        ({"collate": lambda samples: samples[9]}, "Job.collate could not make a batch of samples 0, 1, 2: IndexError"),
-        ({"model": lambda: 1 / 0}, "Job.model failed: ZeroDivisionError"),
-        ({"model": lambda: "model"}, "it made a str"),
-        ({"model": lambda: nn.Linear(5, 4)}, "the model failed on a batch of 2 samples: RuntimeError"),
-        ({"loss": lambda output, target: (output - target) ** 2}, "a loss is a floating scalar tensor"),
-        ({"loss": lambda output, target: output.nothing}, "the loss failed on a batch of 2 samples: AttributeError"),
+        ({"dataset": lambda: [(torch.zeros(6), torch.zeros(4))] * 2}, "dataset.too-few-samples", {"samples": 2}),
+        ({"dataset": lambda: iter([])}, "dataset.is-iterator", {}),
+        ({"dataset": lambda: 1 / 0}, "user.raised", {"match": "Job.dataset.*ZeroDivisionError"}),
+        (
+            {"collate": lambda samples: samples[9]},
+            "dataset.collate-fails",
+            {"match": r"Job.collate.*\b0\b.*\b1\b.*\b2\b.*IndexError"},
+        ),
+        ({"model": lambda: 1 / 0}, "user.raised", {"match": "Job.model.*ZeroDivisionError"}),
+        ({"model": lambda: "model"}, "model.not-a-module", {}),
+        ({"model": lambda: nn.Linear(5, 4)}, "job.fails-on-batch", {"match": r"\b2\b.*RuntimeError"}),
+        ({"loss": lambda output, target: (output - target) ** 2}, "loss.not-a-scalar", {}),
+        ({"loss": lambda output, target: output.nothing}, "job.fails-on-batch", {"match": r"\b2\b.*AttributeError"}),
     ],
 )
-def test_bad_jobs_are_refused_with_the_reason(changes: dict[str, Any], message: str) -> None:
+def test_bad_jobs_are_refused_with_the_reason(changes: dict[str, Any], code: str, figures: dict[str, Any]) -> None:
     model = changes.pop("model", Layers)
-    with pytest.raises(InputError, match=message):
+    with raises(code, **figures):
         capture(make_job(model, **changes))
 
 
 def test_digest_is_the_same_in_another_process() -> None:
     """Another hash seed: nothing may depend on the order of a set or on an address."""
-    code = "from tests.zoo import cnn; from trimaran.graph.capture import capture; print(capture(cnn()).graph.digest)"
+    code = """from tests.zoo import cnn
+from trimaran.graph.capture.capture import capture
+print(capture(cnn()).graph.digest)"""
     result = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,

@@ -4,8 +4,8 @@ import pytest
 from tests.unit.graph.chain import NETWORKS, captured
 from tests.unit.graph.networks import InPlace, SharedNorm, make_job
 
-from trimaran.graph.aliases import choose_cuts
-from trimaran.graph.capture import capture
+from trimaran.graph.capture.capture import capture
+from trimaran.graph.capture.operations import choose_cuts
 
 
 def test_no_cut_between_norm_and_relu_in_place() -> None:

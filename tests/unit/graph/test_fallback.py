@@ -2,13 +2,13 @@
 
 import pytest
 import torch
+from tests.raising import raises
 from tests.unit.graph.networks import BranchesOnData, Layers, OwnOutput, make_job
 from torch import nn
 from torch.nn import functional
 
-from trimaran.errors import InputError
-from trimaran.graph.capture import capture
-from trimaran.graph.segments import build_segment
+from trimaran.graph.capture.capture import capture
+from trimaran.graph.capture.segments import build_segment
 
 
 def test_branch_on_data_falls_back_with_a_note() -> None:
@@ -63,7 +63,7 @@ def test_a_sparse_gradient_is_refused_with_what_to_do() -> None:
             found: torch.Tensor = self.rows((x.abs() * 4).long().clamp(max=8)).mean(dim=1)
             return found
 
-    with pytest.raises(InputError, match=r"layout sparse_coo and shape \(9, 4\).*sparse=False"):
+    with raises("capture.sparse-tensor", match="9, 4.*sparse=False", layout="sparse_coo"):
         capture(make_job(Rows))
 
 
@@ -101,5 +101,5 @@ def test_loss_that_needs_data_is_run_on_data() -> None:
 
 
 def test_no_segments_without_a_flow() -> None:
-    with pytest.raises(InputError, match="cannot be cut: the model is one operation"):
+    with raises("segment.cannot-split"):
         build_segment(capture(make_job(BranchesOnData)), (), 0)

@@ -8,8 +8,8 @@ from tests.unit.graph.chain import build_chain, evaluate_chain, make_batch, trai
 from tests.unit.graph.networks import LeakyLeaf, make_job
 from torch import nn
 
-from trimaran.graph.capture import Capture, capture
-from trimaran.job import Job
+from trimaran.base.job import Job
+from trimaran.graph.capture.capture import Capture, capture
 
 
 def nested() -> nn.Module:

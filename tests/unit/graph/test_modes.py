@@ -1,14 +1,13 @@
 """One graph for train and eval mode."""
 
-import pytest
 import torch
+from tests.raising import raises
 from tests.unit.graph.chain import assert_equal_to_model, build_chain, evaluate_chain, make_batch
 from tests.unit.graph.networks import AuxiliaryHead, FrozenNorm, FunctionalDropout, make_job
 from torch import nn
 
-from trimaran.errors import InputError
-from trimaran.graph.capture import capture
-from trimaran.graph.segments import build_segment
+from trimaran.graph.capture.capture import capture
+from trimaran.graph.capture.segments import build_segment
 
 
 def test_functional_dropout_follows_the_mode() -> None:
@@ -74,5 +73,5 @@ def test_other_operations_in_training_forbid_cuts() -> None:
     assert "auxiliary" in [op.id for op in found.graph.ops]
     (note,) = found.graph.notes
     assert note.startswith("no pipeline: the forward does other things in training than in evaluation (auxiliary")
-    with pytest.raises(InputError, match="boundaries"):
+    with raises("segment.bad-boundaries"):
         build_segment(found, ("relu",), 0)

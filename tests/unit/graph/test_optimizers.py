@@ -6,15 +6,14 @@ from typing import Any
 
 import pytest
 import torch
-from tests import zoo
+from tests import builders, zoo
+from tests.raising import raises
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
 
-from trimaran.errors import InputError
+from trimaran.base.job import Job
 from trimaran.graph.optimizers import Trained, make_schedule, optimizer_traits, trained_parameters
-from trimaran.job import Job
-from trimaran.program.types import Strategy
-from trimaran.program.updating import update_obstacle
+from trimaran.program.exactness import update_obstacle
 
 
 class Normed(torch.optim.Optimizer):
@@ -135,16 +134,16 @@ def test_every_parameter_is_given_once_with_its_first_name() -> None:
 
 
 def test_what_a_job_makes_instead_of_an_optimizer_or_a_schedule_is_named() -> None:
-    with pytest.raises(InputError, match="made a list of 1"):
+    with raises("optimizer.not-an-optimizer", match=r"\b1\b", type="list"):
         optimizer_traits(gpt(lambda parameters: [torch.optim.SGD(parameters, lr=0.1)]), MODEL)
-    with pytest.raises(InputError, match="KeyError: 'nothing'"):
+    with raises("optimizer.cannot-make", match="KeyError.*'nothing'"):
         optimizer_traits(gpt(lambda parameters: dict(parameters.named_parameters())["nothing"]), MODEL)
     optimizer = torch.optim.SGD(Trained(MODEL.named_parameters()), lr=0.1)
 
     class Odd:
         def step(self, epoch: int) -> None: ...
 
-    with pytest.raises(InputError, match=r"Odd of Job.lr_schedule has a step\(epoch\)"):
+    with raises("schedule.step-takes-epoch", match="Job.lr_schedule"):
         make_schedule(gpt(torch.optim.SGD, lr_schedule=lambda optimizer: Odd()), optimizer)
 
 
@@ -157,7 +156,7 @@ def test_a_schedule_that_follows_a_metric_is_told_from_one_that_follows_updates(
 def test_strategies_are_refused_by_what_was_found() -> None:
     across = optimizer_traits(gpt(lambda parameters: OneNorm(parameters, lr=0.1)), MODEL)
     whole = optimizer_traits(gpt(Normed), MODEL)
-    assert not update_obstacle(Strategy(dp=2), across)
-    assert "cannot be split" in update_obstacle(Strategy(pp=2), across)
-    assert not update_obstacle(Strategy(pp=2), whole)
-    assert "needs whole parameters" in update_obstacle(Strategy(tp=2), whole)
+    assert not update_obstacle(builders.strategy(dp=2), across)
+    assert "cannot be split" in update_obstacle(builders.strategy(pp=2), across)
+    assert not update_obstacle(builders.strategy(pp=2), whole)
+    assert "needs whole parameters" in update_obstacle(builders.strategy(tp=2), whole)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trimaran.graph.outputs import take_apart
+from trimaran.graph.capture.export import take_apart
 
 A, B = torch.zeros(2), torch.ones(3)
 

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.raising import raises
 
-from trimaran.errors import InputError
 from trimaran.graph.profiled import read_profiled
 
 ONE = {"id": "a", "forward_ms": 1.0, "backward_ms": 2.0}
@@ -20,12 +20,12 @@ def written(folder: Path, **content: object) -> Path:
 
 @pytest.mark.parametrize("key", ["edge", "Edges", "egdes"])
 def test_a_typo_of_edges_is_named(key: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=f'2 nodes and no key "edges": rename "{key}"'):
+    with raises("profiled-graph.no-edges", match=rf'\b2\b.*"{key}"', key="edges"):
         read_profiled(written(tmp_path, nodes=TWO, **{key: [["a", "b"]]}))
 
 
 def test_a_graph_that_says_nothing_of_edges_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match='2 nodes and no key "edges": add pairs of ids'):
+    with raises("profiled-graph.no-edges", match=r"\b2\b", key="edges"):
         read_profiled(written(tmp_path, source={}, nodes=TWO))
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from trimaran.graph.recurrent import layers_at_a_glance
+from trimaran.graph.capture.export import layers_at_a_glance
 
 LAYERS = {
     "lstm": nn.LSTM(5, 7, batch_first=True),

@@ -9,11 +9,10 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
-from trimaran.graph.capture import capture
-from trimaran.graph.regions import Region
-from trimaran.graph.sharding.spread import NotSharedError, Spread, reshaped
-from trimaran.graph.types import Graph
-from trimaran.job import Job
+from trimaran.base.job import Job
+from trimaran.graph.capture.capture import capture
+from trimaran.graph.sharding.calls import NotSharedError, Spread, reshaped
+from trimaran.graph.types import Graph, Region
 
 WIDTH = 12
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from trimaran.graph.sharding.fsdp_units import is_inside, sharding_units, unit_ops, unit_parameters
 from trimaran.graph.types import Graph, Op, Parameter
-from trimaran.graph.units import is_inside, sharding_units, unit_ops, unit_parameters
 
 Layer = tuple[str, str, tuple[int, ...]]
 """Id of an operation, its parameter, the parameter's shape."""

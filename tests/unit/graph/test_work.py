@@ -9,7 +9,7 @@ from tests.unit.graph.networks import make_job
 from torch import nn
 
 from trimaran.graph.batches import call_model, compute_loss
-from trimaran.graph.capture import capture
+from trimaran.graph.capture.capture import capture
 from trimaran.graph.types import Affine, Op
 
 

@@ -3,14 +3,13 @@
 import dataclasses
 from pathlib import Path
 
-from tests.unit.costs.tables import HERE, curve, network, table_for
+from tests import builders
+from tests.builders import HERE, curve, network, table_for
 
-from trimaran.costs.noise import noise_between
-from trimaran.costs.tables import CostTable, CurveKey, Fingerprint
-from trimaran.costs.types import Interference
-from trimaran.measure.calibration import Calibration, link_figures
-from trimaran.measure.calibration_files import encode_calibration
-from trimaran.measure.devices import Timed, device_figures
+from trimaran.measure.calibration.devices import Timed, device_figures
+from trimaran.measure.calibration.results import Calibration, encode_calibration, link_figures
+from trimaran.pricing.noise import noise_between
+from trimaran.pricing.tables import Fingerprint
 
 CALLS = {
     Timed("product", 100): [[1e-3], [2e-3], [4e-3]],
@@ -21,10 +20,10 @@ CALLS = {
 
 
 def calibration(here: Fingerprint = HERE) -> Calibration:
-    held = CostTable(
+    held = builders.cost_table(
         fingerprint=dataclasses.replace(here, link="1 Gb/s"),
-        curves={CurveKey("AR", 2): curve(1e-3, 1.25e8)},
-        interference={"AR": Interference(compute=1.1, communication=1.2, source="measured: by hand")},
+        curves={builders.curve_key("AR", 2): curve(1e-3, 1.25e8)},
+        interference={"AR": builders.interference(compute=1.1, communication=1.2, source="measured: by hand")},
     )
     tables = (dataclasses.replace(table_for(network(), whole_s=0.5), fingerprint=here), held)
     return Calibration(

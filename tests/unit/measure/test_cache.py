@@ -4,17 +4,18 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.unit.costs.tables import HERE, exact, network, table_for
+from tests import builders
+from tests.builders import HERE, exact, network, table_for
+from tests.raising import raises
 
-from trimaran.costs.tables import CostTable, OperationKey
-from trimaran.costs.types import OpCost
-from trimaran.errors import EnvironmentProblem
+from trimaran.base.errors import EnvironmentProblem
 from trimaran.measure.cache import cache_directory, cache_path, load_cached, store
+from trimaran.pricing.tables import CostTable
 
 
 def _one(content: str, seconds: float) -> CostTable:
-    operation = OpCost(forward=exact(seconds), backward=exact(seconds))
-    return CostTable(fingerprint=HERE, operations={OperationKey(content, "eager"): {8: operation}})
+    operation = builders.op_cost(forward=exact(seconds), backward=exact(seconds))
+    return builders.cost_table(operations={builders.operation_key(content): {8: operation}})
 
 
 def test_what_was_stored_is_there_again() -> None:
@@ -24,7 +25,7 @@ def test_what_was_stored_is_there_again() -> None:
 
 
 def test_nothing_is_known_at_first() -> None:
-    assert load_cached(HERE) == CostTable(fingerprint=HERE)
+    assert load_cached(HERE) == builders.cost_table()
 
 
 def test_storing_adds_to_what_is_there_and_the_later_figure_counts() -> None:
@@ -41,7 +42,7 @@ def test_each_fingerprint_has_a_file_of_its_own() -> None:
     there = dataclasses.replace(HERE, ranks=4)
     store(_one("conv", 1.0))
     assert cache_path(HERE) != cache_path(there)
-    assert load_cached(there) == CostTable(fingerprint=there)
+    assert load_cached(there) == builders.cost_table(fingerprint=there)
 
 
 def test_two_runs_at_once_lose_nothing() -> None:
@@ -60,7 +61,7 @@ def test_a_damaged_file_is_set_aside_and_nothing_is_known(damage: bytes, caplog:
     path = cache_path(HERE)
     path.write_bytes(damage)
     with caplog.at_level(logging.WARNING):
-        assert load_cached(HERE) == CostTable(fingerprint=HERE)
+        assert load_cached(HERE) == builders.cost_table()
     assert path.with_suffix(".damaged").read_bytes() == damage
     assert not path.exists()
     assert "set aside" in caplog.text
@@ -77,7 +78,7 @@ def test_a_file_of_another_version_is_set_aside() -> None:
     store(_one("conv", 1.0))
     path = cache_path(HERE)
     path.write_bytes(path.read_bytes().replace(b'"schema_version": 2', b'"schema_version": 99'))
-    assert load_cached(HERE) == CostTable(fingerprint=HERE)
+    assert load_cached(HERE) == builders.cost_table()
     assert path.with_suffix(".damaged").exists()
 
 
@@ -91,7 +92,7 @@ def test_a_directory_that_cannot_be_written_is_told(monkeypatch: pytest.MonkeyPa
     """A file is in the place of the directory, which not even root can write into."""
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("TRIMARAN_CACHE", str(tmp_path / "file"))
-    with pytest.raises(EnvironmentProblem, match="set TRIMARAN_CACHE to a directory"):
+    with raises("cache.unwritable", EnvironmentProblem, match="TRIMARAN_CACHE"):
         store(_one("conv", 1.0))
 
 

@@ -4,15 +4,18 @@ import dataclasses
 import json
 import logging
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
-from tests.unit.costs.tables import HERE
+from tests.builders import HERE
+from tests.raising import raises
 from tests.unit.measure.calibrations import CALLS, calibration, write
 
-from trimaran.errors import CorruptDataError, EnvironmentProblem, InputError
-from trimaran.measure.calibration import check_machine
-from trimaran.measure.calibration_files import (
+from trimaran.base.errors import CorruptDataError, EnvironmentProblem
+from trimaran.measure.calibration.devices import VECTOR_BYTES, device_figures
+from trimaran.measure.calibration.results import (
+    check_machine,
     decode_calibration,
     encode_calibration,
     keep_calibration,
@@ -20,8 +23,7 @@ from trimaran.measure.calibration_files import (
     kept_path,
     read_calibration,
 )
-from trimaran.measure.devices import VECTOR_BYTES, device_figures
-from trimaran.measure.schema import calibration_schema, format_schemas, main
+from trimaran.measure.calibration.schema import calibration_schema, format_schemas, main
 
 SCHEMAS = Path(__file__).parents[3] / "docs" / "schemas"
 
@@ -38,7 +40,7 @@ def test_every_truncation_is_refused() -> None:
     """Cut anywhere but in the last line break; not every byte, to be quick."""
     data = encode_calibration(calibration())
     for length in range(0, len(data) - 2, 499):
-        with pytest.raises(CorruptDataError, match="calibrate again"):
+        with raises("calibration.not-json", CorruptDataError):
             decode_calibration(data[:length], source="machine.json")
 
 
@@ -48,7 +50,7 @@ def test_an_edited_file_is_refused(figure: bytes) -> None:
     data = encode_calibration(calibration())
     for place in (data.index(figure), data.rindex(figure)):
         edited = data[:place] + data[place:].replace(figure, figure.replace(b"1", b"2").replace(b"a", b"b"), 1)
-        with pytest.raises(CorruptDataError, match=r"machine\.json.*(edited or damaged|digest)"):
+        with raises("calibration.digest-mismatch", CorruptDataError, source="machine.json"):
             decode_calibration(edited, source="machine.json")
 
 
@@ -60,27 +62,27 @@ def test_other_white_space_is_no_damage() -> None:
 
 @pytest.mark.parametrize("other", ["[]", "{}", '{"schema_version": 1, "digest": "", "job": "digits"}'])
 def test_json_that_is_something_else_is_told(other: str) -> None:
-    with pytest.raises(InputError, match=r"plan\.json is not a calibration"):
+    with raises("calibration.malformed", source="plan.json"):
         decode_calibration(other.encode(), source="plan.json")
 
 
 def test_a_file_of_another_version_is_refused_with_both_versions() -> None:
     file = json.loads(encode_calibration(calibration())) | {"schema_version": 99}
-    with pytest.raises(InputError, match="schema version 99, this Trimaran reads 1"):
+    with raises("calibration.schema-version", found=99, expected=1):
         decode_calibration(json.dumps(file).encode())
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"nothing\.json cannot be read"):
+    with raises("calibration.unreadable", match=r"nothing\.json"):
         read_calibration(tmp_path / "nothing.json")
 
 
 def test_the_calibration_of_another_machine_is_refused_with_what_differs() -> None:
     here = dataclasses.replace(HERE, cores=64, torch="2.14.0")
-    with pytest.raises(InputError) as told:
+    with raises("calibration.other-machine", match=r"2\.13\.0.*2\.14\.0.*\b2\b.*\b64\b", source="machine.json") as told:
         check_machine(calibration(), here, source="machine.json")
-    assert "machine.json is the calibration of another machine" in told.value.message
-    assert "torch: '2.13.0' there, '2.14.0' here; cores: 2 there, 64 here" in told.value.message
+    differ: Any = told.value.figures["differ"]
+    assert [text.partition(":")[0] for text in differ] == ["torch", "cores"]
 
 
 def test_ranks_and_links_do_not_make_another_machine() -> None:
@@ -111,7 +113,7 @@ class TestTheOneThatIsKept:
         """A file is in the place of the directory, which not even root can write into."""
         (tmp_path / "file").write_text("")
         monkeypatch.setenv("TRIMARAN_CACHE", str(tmp_path / "file"))
-        with pytest.raises(EnvironmentProblem, match="set TRIMARAN_CACHE to a directory"):
+        with raises("calibration.unwritable", EnvironmentProblem, match="TRIMARAN_CACHE"):
             keep_calibration(calibration())
         assert not kept_path(HERE).parent.exists()
 
@@ -137,7 +139,7 @@ def test_a_link_is_shown_by_its_smallest_and_its_largest_transfer() -> None:
 
 @pytest.mark.parametrize("name", format_schemas())
 def test_the_committed_schema_is_up_to_date(name: str) -> None:
-    """`python -m trimaran.measure.schema docs/schemas` writes it."""
+    """`python -m trimaran.measure.calibration.schema docs/schemas` writes it."""
     assert (SCHEMAS / name).read_text(encoding="utf-8") == format_schemas()[name]
 
 

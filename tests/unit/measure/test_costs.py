@@ -2,11 +2,10 @@ import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-from tests.unit.costs.tables import network, table_for
+from tests.builders import network, table_for
+from tests.raising import raises
 
-from trimaran.errors import InputError
-from trimaran.job import Job
+from trimaran.base.job import Job
 from trimaran.measure.costs import fingerprint_here, job_digest, measure_costs, select
 
 
@@ -48,7 +47,7 @@ def test_a_table_is_narrowed_to_what_concerns_a_job() -> None:
 
 def test_measuring_needs_batches_and_ranks() -> None:
     for ranks, batches in ((2, []), (2, [0, 4]), (0, [4])):
-        with pytest.raises(InputError, match="batch sizes and ranks of at least 1"):
+        with raises("measure.bad-sizes", match=r"\b1\b"):
             measure_costs(Source("digits").make, network(), ranks=ranks, batches=batches)
 
 

@@ -1,14 +1,11 @@
 import dataclasses
 
 import pytest
-from tests.unit.costs.tables import HERE, exact, network
+from tests import builders
+from tests.builders import HERE, exact, network
 
-from trimaran.costs.tables import CurveKey, OperationKey, StepCosts, TensorFit, WholeKey
-from trimaran.costs.types import Interference
 from trimaran.graph.types import Affine
-from trimaran.measure.findings import Findings, Timed, assemble
-from trimaran.measure.fits import ListKey
-from trimaran.measure.samples import Rounds
+from trimaran.measure.findings import Findings, ListKey, Rounds, Timed, assemble
 from trimaran.measure.wanted import WholeRun
 
 GRAPH = network(2)
@@ -39,10 +36,10 @@ def test_the_ranks_are_measured_together() -> None:
     table = assemble(
         [Findings(rounds=_rounds(1.0)), Findings(rounds=_rounds(3.0))], None, GRAPH, job="job", fingerprint=HERE
     )
-    cost = table.operations[OperationKey("content of op0", "eager")][8]
+    cost = table.operations[builders.operation_key("content of op0")][8]
     assert (cost.forward.seconds, cost.forward.low, cost.forward.high) == (2.0, 1.0, 3.0)
     assert cost.backward.seconds == 4.0
-    assert table.wholes[WholeKey(GRAPH.digest, "graph", "eager")][8].evaluation.seconds == 4.0
+    assert table.wholes[builders.whole_key(GRAPH.digest, "graph")][8].evaluation.seconds == 4.0
     assert cost.forward.source == "measured: 2 ranks busy"
 
 
@@ -55,7 +52,7 @@ def test_a_replica_waits_for_the_slowest() -> None:
         return Findings(rounds={Timed(run, 8, phase): [[seconds]] for phase, seconds in times.items()})
 
     table = assemble([findings(3.0, 6.0), findings(4.0, 2.0)], None, GRAPH, job="job", fingerprint=HERE)
-    whole = table.wholes[WholeKey(GRAPH.digest, "replicated", "eager")][8]
+    whole = table.wholes[builders.whole_key(GRAPH.digest, "replicated")][8]
     assert (whole.forward.seconds, whole.backward.seconds) == (3.5, 5.5)
 
 
@@ -64,7 +61,7 @@ def test_an_operation_that_no_pass_met_costs_nothing_and_says_so() -> None:
     for phase in ("forward", "backward"):
         del rounds[Timed("content of op1", 8, phase)]
     table = assemble([Findings(rounds=rounds)], None, GRAPH, job="job", fingerprint=HERE)
-    cost = table.operations[OperationKey("content of op1", "eager")][8].forward
+    cost = table.operations[builders.operation_key("content of op1")][8].forward
     assert (cost.seconds, cost.source) == (0.0, "assumed: not run by itself")
 
 
@@ -89,15 +86,15 @@ def test_update_clipping_and_loading_are_kept_under_the_job() -> None:
 
 
 def test_new_loads_join_a_step_that_is_known() -> None:
-    fit = TensorFit(fixed_s=1.0, per_tensor_s=0.0, per_byte_s=0.0, low=1.0, high=1.0, source="measured")
-    known = StepCosts(update=fit, clip=fit, load={4: exact(0.5)}, state_bytes_per_byte=2.0)
+    fit = builders.tensor_fit(fixed_s=1.0, source="measured")
+    known = builders.step_costs(update=fit, clip=fit, load={4: exact(0.5)}, state_bytes_per_byte=2.0)
     step = assemble([Findings(rounds=_step(1.0))], known, GRAPH, job="job", fingerprint=HERE).steps["job"]
     assert (sorted(step.load), step.update, step.state_bytes_per_byte) == ([4, 8], fit, 2.0)
 
 
 def test_links_alone_make_a_table_without_a_job() -> None:
-    key = CurveKey("AR", 2)
-    found = Findings(curves={key: ((16, exact(1.0)),)}, interference={"AR": Interference(compute=1.5)})
+    key = builders.curve_key("AR", 2)
+    found = Findings(curves={key: ((16, exact(1.0)),)}, interference={"AR": builders.interference(compute=1.5)})
     table = assemble([found, found], None, GRAPH, job="job", fingerprint=HERE)
     assert (list(table.curves), table.steps, table.wholes) == ([key], {}, {})
     assert table.interference["AR"].compute == 1.5

@@ -1,10 +1,11 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.raising import raises
 
-from trimaran.costs.types import Cost
-from trimaran.errors import ExecutionError
-from trimaran.measure.fits import ListKey, fit_rounds, fit_tensors
+from trimaran.base.errors import ExecutionError
+from trimaran.measure.findings import ListKey, fit_rounds, fit_tensors
+from trimaran.pricing.types import Cost
 
 LISTS = (ListKey(10, 4000), ListKey(5, 1500), ListKey(5, 100), ListKey(3, 3700))
 
@@ -53,5 +54,5 @@ def test_where_nothing_is_trained_nothing_is_fitted() -> None:
 
 
 def test_durations_of_zero_are_refused() -> None:
-    with pytest.raises(ExecutionError, match="took no time"):
+    with raises("measure.no-time", ExecutionError):
         fit_tensors({ListKey(1, 1): Cost(0.0, 0.0, 0.0, "measured")})

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from trimaran.graph.trace.record import Recorder
-from trimaran.measure.hooks import measure_hooks
+from trimaran.measure.offload import measure_hooks
 
 pytestmark = pytest.mark.alone
 

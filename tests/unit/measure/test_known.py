@@ -4,19 +4,18 @@ import dataclasses
 from dataclasses import dataclass
 
 import pytest
-from tests.unit.costs.tables import curve, network, table_for
+from tests import builders
+from tests.builders import curve, network, table_for
 
-from trimaran.cluster import Link
-from trimaran.costs.tables import CostTable
-from trimaran.costs.types import Interference
-from trimaran.job import Job
+from trimaran.base.job import Job
 from trimaran.measure.cache import store
 from trimaran.measure.costs import fingerprint_here, job_digest, measure_costs
 from trimaran.measure.wanted import wanted_curves
+from trimaran.pricing.tables import CostTable
 
-LINK = Link(bytes_per_s=125e6, latency_s=0.0, source="asked: 1 Gb/s")
+LINK = builders.link(bytes_per_s=125e6, source="asked: 1 Gb/s")
 GRAPH = network()
-BOTH = dict.fromkeys(("AR", "SEND"), Interference(compute=1.5, communication=2.0, source="measured: by hand"))
+BOTH = dict.fromkeys(("AR", "SEND"), builders.interference(compute=1.5, communication=2.0, source="measured: by hand"))
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ def machine(whole_s: float) -> CostTable:
 
 def held() -> CostTable:
     """The same transfers, slower."""
-    return CostTable(
+    return builders.cost_table(
         fingerprint=fingerprint_here(2, LINK),
         curves=dict.fromkeys(machine(0.5).curves, curve(1e-3, 1.25e8)),
         interference=BOTH,

@@ -5,8 +5,8 @@ import torch
 from tests import zoo
 from torch.utils.data import TensorDataset
 
-from trimaran.measure import loading
-from trimaran.measure.loading import Loader, Repeated
+from trimaran.measure import whole_model as loading
+from trimaran.measure.whole_model import Loader, Repeated
 
 
 def test_a_small_data_set_is_gone_through_again_and_again() -> None:

@@ -7,13 +7,12 @@ import torch
 from tests import zoo
 from torch import nn
 
-from trimaran.graph.capture import Capture, capture
-from trimaran.job import Job
-from trimaran.measure.clocks import ThreadStreams
-from trimaran.measure.loading import Loader
+from trimaran.base.job import Job
+from trimaran.graph.capture.capture import Capture, capture
+from trimaran.measure.calibration.devices import ThreadStreams
 from trimaran.measure.operations import OperationPasses
-from trimaran.measure.whole import WholeModel, make_stage
-from trimaran.runtime.world import World
+from trimaran.measure.whole_model import Loader, WholeModel, make_stage
+from trimaran.runtime.launch.world import World
 
 BATCH = 4
 

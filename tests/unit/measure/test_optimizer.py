@@ -7,16 +7,13 @@ import torch
 from tests import zoo
 from torch import nn
 
-from trimaran.graph.capture import Capture
+from trimaran.base.job import Job
+from trimaran.graph.capture.capture import Capture
 from trimaran.graph.types import Graph
-from trimaran.job import Job
-from trimaran.measure.clocks import ThreadStreams
-from trimaran.measure.findings import Timed
-from trimaran.measure.fits import ListKey
-from trimaran.measure.loading import Loader
-from trimaran.measure.optimizer import Updates, choose_lists
-from trimaran.measure.whole import WholeModel, make_stage
-from trimaran.runtime.world import World
+from trimaran.measure.calibration.devices import ThreadStreams
+from trimaran.measure.findings import ListKey, Timed
+from trimaran.measure.whole_model import Loader, Updates, WholeModel, choose_lists, make_stage
+from trimaran.runtime.launch.world import World
 
 
 def _updates(job: Job) -> tuple[Updates, nn.Module]:

@@ -3,22 +3,21 @@
 import dataclasses
 
 import pytest
-from tests.unit.planner.problems import problem
+from tests import builders
+from tests.builders import problem
 
-from trimaran.costs.tables import WholeCost, WholeKey
-from trimaran.costs.types import Cost
+from trimaran.base.timeline import Span, Timeline
 from trimaran.measure.rehearsal import WARM_UP_STEPS, Rehearsed, fit_form, is_known, summarize_steps
 from trimaran.planner.problem import assess
-from trimaran.program import Strategy
-from trimaran.timeline import Span, Timeline
+from trimaran.pricing.types import Cost
 
-STRATEGY = Strategy(pp=2, schedule="zero-bubble", microbatches=2)
+STRATEGY = builders.strategy(pp=2, schedule="zero-bubble", microbatches=2)
 
 
 def test_the_faster_half_of_the_steps_counts() -> None:
     """Steps of 1 + 2 s, every other one disturbed to 3 + 6 s."""
     given = problem()
-    program = assess(Strategy(), given).program
+    program = assess(builders.strategy(), given).program
     spans = []
     for step in range(WARM_UP_STEPS + 10):
         factor = 3.0 if step % 2 else 1.0
@@ -37,7 +36,9 @@ def test_simulated_compute_is_then_as_long_as_the_measured(tmp_path: object, mon
     given = problem()
     whole = Cost(0.1, 0.1, 0.1, "measured: by hand")
     wholes = {
-        WholeKey(given.graph.digest, "graph", "eager"): {4: WholeCost(forward=whole, backward=whole, evaluation=whole)}
+        builders.whole_key(given.graph.digest, "graph"): {
+            4: builders.whole_cost(forward=whole, backward=whole, evaluation=whole)
+        }
     }
     table = dataclasses.replace(given.table, wholes=wholes)
     given = dataclasses.replace(given, table=table)
@@ -53,5 +54,5 @@ def test_simulated_compute_is_then_as_long_as_the_measured(tmp_path: object, mon
 
 def test_plain_forms_need_no_run() -> None:
     given = problem()
-    assert is_known(Strategy(dp=2), given.graph, given.table, microbatch=4)
-    assert not is_known(Strategy(dp=2, zero=3), given.graph, given.table, microbatch=4)
+    assert is_known(builders.strategy(dp=2), given.graph, given.table, microbatch=4)
+    assert not is_known(builders.strategy(dp=2, zero=3), given.graph, given.table, microbatch=4)

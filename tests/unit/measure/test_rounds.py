@@ -1,10 +1,13 @@
 from collections.abc import Mapping
 
-from trimaran.measure.clocks import ThreadStreams, open_clock
+import pytest
+
+from trimaran.measure.calibration.devices import ThreadStreams, open_clock
 from trimaran.measure.findings import Timed
 from trimaran.measure.rounds import MOST_ROUNDS, Item, measure_in_rounds
+from trimaran.measure.wanted import WholeRun
+from trimaran.runtime.launch.world import World
 from trimaran.runtime.streams import HostStreams
-from trimaran.runtime.world import World
 
 WHAT = Timed("conv", 8, "forward")
 
@@ -51,6 +54,19 @@ def test_the_parent_hears_of_the_progress() -> None:
     measure_in_rounds(World(report=heard.append), [Item(label="conv", run=Counted().run)])
     assert heard[0] == {"measuring": "warming up: conv", "done": 0, "total": 1}
     assert heard[-1] == {"measuring": "measuring operations", "done": MOST_ROUNDS - 1, "total": MOST_ROUNDS}
+
+
+def test_a_run_that_fails_is_left_out_and_told() -> None:
+    def fail(repeats: int) -> Mapping[Timed, list[float]]:
+        raise ValueError("two samples")
+
+    run, failed, other = WholeRun(form="module", execution="eager", batch=1), dict[WholeRun, str](), Counted()
+    items = [Item(label="one", run=fail, whole=run), Item(label="conv", run=other.run)]
+    assert list(measure_in_rounds(World(), items, failed=failed)) == [WHAT]
+    assert list(failed) == [run]
+    assert failed[run].startswith("ValueError: two samples")
+    with pytest.raises(ValueError, match="two samples"):
+        measure_in_rounds(World(), [Item(label="an operation", run=fail)], failed=failed)
 
 
 def test_what_is_measured_alone_is_measured_where_there_is_one_rank() -> None:

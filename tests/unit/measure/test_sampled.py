@@ -2,8 +2,8 @@
 
 import pytest
 
-from trimaran.costs.sample_costs import SampleCosts
-from trimaran.measure.sampled import Sampled, fit_line, sample_costs
+from trimaran.measure.findings import Sampled, fit_line, sample_costs
+from trimaran.pricing.tables import SampleCosts
 
 
 def _found(**more: object) -> Sampled:

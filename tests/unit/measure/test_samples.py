@@ -1,7 +1,8 @@
 import pytest
+from tests.raising import raises
 
-from trimaran.errors import ExecutionError
-from trimaran.measure.samples import pool, summarize
+from trimaran.base.errors import ExecutionError
+from trimaran.measure.findings import pool, summarize
 
 
 def test_the_cost_is_the_median_of_all_samples_and_the_interval_that_of_the_rounds() -> None:
@@ -32,7 +33,7 @@ def test_what_waits_counts_by_its_mean_without_the_longest_samples() -> None:
 
 def test_empty_rounds_are_passed_over_and_no_sample_at_all_is_an_error() -> None:
     assert summarize([[], [1.0]], how="").seconds == 1.0
-    with pytest.raises(ExecutionError, match=r"nothing was measured \(conv\)"):
+    with raises("measure.no-samples", ExecutionError):
         summarize([[], []], how="conv")
 
 

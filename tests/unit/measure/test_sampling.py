@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 from tests import zoo
+from tests.raising import raises
 from torch.utils.data import Dataset, TensorDataset
 
-from trimaran.errors import InputError
-from trimaran.job import Job
-from trimaran.measure.sampled import sample_costs
-from trimaran.measure.sampling import measure_samples
+from trimaran.base.job import Job
+from trimaran.measure.findings import sample_costs
+from trimaran.measure.input_pipeline import measure_samples
 
 READ_S, WORK_S = 4e-3, 3e-3
 
@@ -100,7 +100,7 @@ def test_a_data_set_that_raises_is_reported_with_the_sample() -> None:
                 raise ValueError("no such file")
             return super().__getitem__(index)
 
-    with pytest.raises(InputError, match="no such file"):
+    with raises("feed.bad-samples"):
         measure_samples(_job(), Broken(), rank=0, ranks=1, workers=False)
 
 
@@ -117,5 +117,5 @@ def test_a_sample_that_is_looked_at_and_raises_is_reported_too(number: int) -> N
                 raise ValueError("no such file")
             return super().__getitem__(index)
 
-    with pytest.raises(InputError, match=rf"sample {number}.*no such file"):
+    with raises("feed.bad-samples", match="no such file", samples=(number,)):
         measure_samples(_job(), Headless(), rank=0, ranks=1, workers=False)

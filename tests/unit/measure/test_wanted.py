@@ -1,14 +1,14 @@
 import dataclasses
 
-from tests.unit.costs.tables import about, curve, exact, network, table_for
-from tests.unit.costs.test_fed_step import SAMPLES
+from tests import builders
+from tests.builders import about, curve, exact, network, table_for
+from tests.unit.pricing.test_fed_step import SAMPLES
 
-from trimaran.costs.tables import CostTable, CurveKey, WholeCost, WholeKey
-from trimaran.costs.types import Interference
-from trimaran.costs.wire import coding_keys
 from trimaran.graph.types import Graph
 from trimaran.measure.wanted import Wanted, WholeRun, choose_batches, find_missing, forms, wanted_curves
-from trimaran.program.compression import Compression
+from trimaran.pricing.gradient_compression import coding_keys
+from trimaran.pricing.tables import CostTable
+from trimaran.program.gradients import Compression
 
 GRAPH = network(4)
 
@@ -16,16 +16,16 @@ GRAPH = network(4)
 def _known(graph: Graph) -> CostTable:
     """Everything that 2 ranks need at batches of 4 and 8."""
     table = table_for(graph)
-    whole = WholeCost(forward=exact(1.0), backward=exact(2.0), evaluation=exact(0.5))
+    whole = builders.whole_cost(forward=exact(1.0), backward=exact(2.0), evaluation=exact(0.5))
     step = table.steps[graph.digest]
     return dataclasses.replace(
         table,
         wholes={
-            WholeKey(graph.digest, form, "eager"): {4: whole, 8: whole} for form in ("module", "replicated", "graph")
+            builders.whole_key(graph.digest, form): {4: whole, 8: whole} for form in ("module", "replicated", "graph")
         },
         steps={"job": step},
         curves={**table.curves, **dict.fromkeys(wanted_curves(2)[3:], curve(1e-5, 1e10))},
-        interference={"AR": Interference(), "SEND": Interference()},
+        interference={"AR": builders.interference(), "SEND": builders.interference()},
     )
 
 
@@ -63,7 +63,7 @@ def test_links_that_are_missing_are_measured_alone() -> None:
     table = dataclasses.replace(_known(GRAPH), curves={})
     wanted = _missing(table, 4, 8)
     kinds = ("SEND", "AR", "BC", "SEND host", "RECV host", "AR host")
-    assert wanted == Wanted(curves=tuple(CurveKey(kind, 2) for kind in kinds))
+    assert wanted == Wanted(curves=tuple(builders.curve_key(kind, 2) for kind in kinds))
 
 
 def test_compressions_that_plans_may_use_are_measured_once() -> None:
@@ -76,7 +76,7 @@ def test_compressions_that_plans_may_use_are_measured_once() -> None:
         )
 
     wanted = missing(_known(GRAPH))
-    assert wanted == Wanted(encodings=methods, curves=(CurveKey("AR bf16", 2),))
+    assert wanted == Wanted(encodings=methods, curves=(builders.curve_key("AR bf16", 2),))
     keys = [*wanted.curves, *(key for method in methods for key in coding_keys(method))]
     known = _known(GRAPH)
     full = dataclasses.replace(known, curves={**known.curves, **dict.fromkeys(keys, curve(1e-5, 1e10))})
@@ -85,7 +85,7 @@ def test_compressions_that_plans_may_use_are_measured_once() -> None:
 
 
 def test_one_rank_needs_no_links_and_one_form() -> None:
-    wanted = _missing(CostTable(fingerprint=table_for(GRAPH).fingerprint), 8, ranks=1)
+    wanted = _missing(builders.cost_table(fingerprint=table_for(GRAPH).fingerprint), 8, ranks=1)
     assert (wanted.curves, wanted.interference) == ((), ())
     assert wanted.wholes == (WholeRun(form="module", execution="eager", batch=8),)
 

@@ -2,10 +2,8 @@
 
 import pytest
 
-from trimaran.networks.names import canonical_network
-from trimaran.networks.script_forms import SCRIPTS
-from trimaran.session.network_references import parse_network, sizes_of
-from trimaran.session.network_summaries import NETWORK_SUMMARIES
+from trimaran.jobs.published_networks import NETWORK_SUMMARIES, parse_network, sizes_of
+from trimaran.networks.names import SCRIPTS, canonical_network
 
 UNSAID = frozenset({"gpt", "opt", "mpt", "lstm", "gnmt"})
 """Names of jobs that say too little of a published network."""

@@ -10,10 +10,9 @@ import torch
 from torch import nn
 
 from trimaran.networks.bert import BertForPretraining, BertForQuestions
-from trimaran.networks.gpt2 import Gpt2
+from trimaran.networks.gpt import Gpt2, Mpt
 from trimaran.networks.llama import Llama
-from trimaran.networks.mpt import Mpt
-from trimaran.networks.transformer_sizes import TransformerSize
+from trimaran.networks.sizes import TransformerSize
 
 transformers = pytest.importorskip("transformers")
 

@@ -3,8 +3,8 @@
 import torch
 
 from trimaran.networks.gnmt import Gnmt
+from trimaran.networks.sizes import TransformerSize
 from trimaran.networks.transformer import Transformer
-from trimaran.networks.transformer_sizes import TransformerSize
 from trimaran.networks.transformer_xl import TransformerXl, _shifted
 
 SIZE = TransformerSize(width=32, layers=2, heads=4, dense=64, vocabulary=50, positions=8)

@@ -6,17 +6,15 @@ Sixteen layers of 64 KiB each; layer i takes (i + 1) ms a sample forward, twice 
 import dataclasses
 
 import pytest
+from tests import builders
+from tests.builders import exact, network, table_for
 from tests.graphs import parameter
-from tests.unit.costs.tables import exact, network, table_for
-from tests.unit.planner.problems import cluster
 
-from trimaran.costs.tables import CurveKey
 from trimaran.graph.types import Graph
 from trimaran.planner import Problem, search
-from trimaran.planner.bucketing import exposed_s
 from trimaran.planner.candidates import Candidate, evaluate
+from trimaran.planner.search import exposed_s
 from trimaran.planner.space import bucket_ladder, bucket_sizes
-from trimaran.program import Strategy
 
 KIB = 2**10
 LAYERS = 16
@@ -35,13 +33,17 @@ GRAPH = _graph()
 def _problem(*, latency_s: float, bytes_per_s: float) -> Problem:
     sizes = (16, *(64 * KIB << power for power in range(5)))
     reduce = tuple((size, exact(latency_s + size / bytes_per_s)) for size in sizes)
-    curves = {CurveKey("AR", 2): reduce, CurveKey("SEND", 2): ((1, exact(10.0)),), CurveKey("BC", 2): reduce}
+    curves = {
+        builders.curve_key("AR", 2): reduce,
+        builders.curve_key("SEND", 2): ((1, exact(10.0)),),
+        builders.curve_key("BC", 2): reduce,
+    }
     table = dataclasses.replace(table_for(GRAPH), curves=curves, interference={})
-    return Problem(graph=GRAPH, table=table, cluster=cluster(), batch=8, devices=2)
+    return builders.problem(graph=GRAPH, table=table)
 
 
 def _at(given: Problem, size: int) -> Candidate:
-    strategy = Strategy(dp=2, bucket_bytes=size)
+    strategy = builders.strategy(dp=2, bucket_bytes=size)
     return evaluate(strategy, given.graph, given.table, given.cluster, batch=given.batch)
 
 
@@ -58,7 +60,11 @@ def test_a_size_between_those_of_the_space_is_found_where_a_step_waits_for_gradi
     """
     given = _problem(latency_s=0.1, bytes_per_s=LAYERS * 64.0 * KIB)
     found = search(given)
-    plain = [one for one in found.candidates if one.strategy == Strategy(dp=2, bucket_bytes=one.strategy.bucket_bytes)]
+    plain = [
+        one
+        for one in found.candidates
+        if one.strategy == builders.strategy(dp=2, bucket_bytes=one.strategy.bucket_bytes)
+    ]
     best = min(plain, key=lambda one: one.step_time_s)
     assert best.strategy.bucket_bytes == 256 * KIB
     assert best.strategy.bucket_bytes not in bucket_sizes(GRAPH)

@@ -1,21 +1,18 @@
 """What a change would give, worked by hand; the figures are those of `problems.py`, in milliseconds."""
 
 import dataclasses
+from typing import Any
 
 import pytest
-from tests.unit.costs.tables import exact
-from tests.unit.planner.problems import GRADIENT_BYTES, UPDATE_MS, flat, problem, proportional
+from tests import builders
+from tests.builders import GRADIENT_BYTES, UPDATE_MS, exact, flat, problem, proportional
+from tests.raising import raises
 
-from trimaran.cluster import Link
-from trimaran.costs.curves import at_size
-from trimaran.costs.tables import CurveKey
-from trimaran.errors import InputError
-from trimaran.planner.altered import changed
-from trimaran.planner.changes import parse_change
-from trimaran.planner.outcomes import Outcome, default_changes, outcome_of
-from trimaran.planner.pins import Pins
 from trimaran.planner.problem import Problem, assess
+from trimaran.planner.remedies import Outcome, default_changes, outcome_of
 from trimaran.planner.search import search
+from trimaran.planner.what_if import changed, parse_change
+from trimaran.pricing.curves import at_size
 from trimaran.program import Strategy
 
 # Load, forward, backward, exchange, update of two replicas.
@@ -27,7 +24,7 @@ WITHOUT_LOSS = 1e-3
 
 
 def outcome(text: str, given: Problem, strategy: Strategy | None = None) -> Outcome:
-    chosen = assess(Strategy(dp=2) if strategy is None else strategy, given)
+    chosen = assess(builders.strategy(dp=2) if strategy is None else strategy, given)
     return outcome_of(parse_change(text), chosen, given)
 
 
@@ -52,30 +49,30 @@ def test_a_change_saves_what_it_takes_away(text: str, saved_ms: float) -> None:
 
 def test_without_latency_messages_of_any_size_cost_nothing() -> None:
     """A pipeline of 90.248 ms sends one message each way that nothing hides, 2 ms however small."""
-    found = outcome("latency=0", problem(), Strategy(pp=2, microbatches=2))
+    found = outcome("latency=0", problem(), builders.strategy(pp=2, microbatches=2))
     assert found.gain == pytest.approx(4.0 / 90.248, rel=1e-4)
 
 
 def test_a_faster_link_does_not_shorten_latency() -> None:
-    assert outcome("link=x2", problem(), Strategy(pp=2, microbatches=2)).gain == 0.0
+    assert outcome("link=x2", problem(), builders.strategy(pp=2, microbatches=2)).gain == 0.0
 
 
 def test_a_faster_link_makes_another_plan_win() -> None:
     """An exchange of 100 ms loses to one device (98.5 ms); at a tenth of it, replicas take 60 ms."""
     given = problem(all_reduce=proportional(100e-3), message=flat(1.0))
     chosen = search(given).chosen
-    assert chosen.strategy == Strategy()
+    assert chosen.strategy == builders.strategy()
     found = outcome_of(parse_change("link=x10"), chosen, given)
     assert found.gain == 0.0
     assert found.switches
     assert found.best is not None
-    assert found.best.strategy == Strategy(dp=2)
+    assert found.best.strategy == builders.strategy(dp=2)
     assert found.best_gain == pytest.approx(1 - found.best.step_time_s / chosen.step_time_s)
 
 
 def test_a_plan_that_no_longer_fits_is_replaced() -> None:
     """Two replicas need 368 bytes, stages 288; sharded state is forbidden here."""
-    given = dataclasses.replace(problem(), pins=Pins(forbid=("zero", "p2p")))
+    given = dataclasses.replace(problem(), pins=builders.pins(forbid=("zero", "p2p")))
     found = outcome("memory=300B", given)
     assert found.kept is None
     assert found.obstacle == "rank 0 needs 368 B, its device has 300 B"
@@ -107,14 +104,14 @@ def test_a_machine_with_more_devices_has_as_many_cores_more() -> None:
 def test_the_wire_comes_on_top_of_what_a_transfer_takes_without() -> None:
     """96 bytes take 10 ms here, and 10 ms more at 9,600 bytes a second."""
     held = changed(problem(all_reduce=proportional(10e-3)), parse_change("link=76.8kb/s"))
-    assert at_size(held.table.curves[CurveKey("AR", 2)], GRADIENT_BYTES).seconds == pytest.approx(20e-3)
+    assert at_size(held.table.curves[builders.curve_key("AR", 2)], GRADIENT_BYTES).seconds == pytest.approx(20e-3)
 
 
 def test_a_link_that_is_held_is_released_as_far_as_it_is_held() -> None:
     """Held to 1 kB/s, 1,001 bytes flow for 1 s, at 10 kB/s for 0.1 s. If half of it is there bare: 0.5 s + 0.05 s."""
-    key = CurveKey("AR", 2)
+    key = builders.curve_key("AR", 2)
     given = problem(all_reduce=((1, exact(1e-3)), (1001, exact(1.001))))
-    held = dataclasses.replace(given.cluster, link=Link(bytes_per_s=1e3, latency_s=0.0, source="asked"))
+    held = dataclasses.replace(given.cluster, link=builders.link(bytes_per_s=1e3, source="asked"))
     given = dataclasses.replace(given, cluster=held)
     change = parse_change("link=80kb/s")
     assert at_size(changed(given, change).table.curves[key], 1001).seconds == pytest.approx(0.101)
@@ -138,34 +135,36 @@ def test_a_change_is_written_as_it_is_read(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "code", "figures"),
     [
-        ("lnk=x2", 'did you mean "link"'),
-        ("link", 'such as "link=10Gb/s"'),
-        ("link=fast", "no link is called"),
-        ("link=0", "means nothing"),
-        ("compute=x0", "means nothing"),
-        ("compute=2", "expected a factor for compute"),
-        ("load=xx", "is not a number"),
-        ("load=x-1", "means nothing"),
-        ("load=xnan", "means nothing"),
-        ("link=x1e7", "from 1e-06 to 1e"),
-        ("wire=x1e-300", "from 1e-06 to 1e"),
-        ("memory=1e400GiB", "without end"),
-        ("link=1e400Gb/s", "without end"),
-        ("memory=12", "expected a size"),
-        ("devices=0", "means nothing"),
-        ("devices=x2", "expected a number of devices"),
-        ("devices=many", "from 1 to 64"),
-        ("devices=1000", "from 1 to 64"),
+        ("lnk=x2", "what-if.unknown-name", {"match": '"link"'}),
+        ("link", "what-if.no-value", {"match": '"link=10Gb/s"', "what_if": "link"}),
+        ("link=fast", "what-if.unknown-link", {}),
+        ("link=0", "what-if.zero", {"match": "means nothing"}),
+        ("compute=x0", "what-if.zero", {"match": "means nothing"}),
+        ("compute=2", "what-if.factor-expected", {}),
+        ("load=xx", "what-if.not-a-number", {}),
+        ("load=x-1", "what-if.zero", {"match": "means nothing"}),
+        ("load=xnan", "what-if.zero", {"match": "means nothing"}),
+        ("link=x1e7", "what-if.factor-out-of-range", {"match": "1e-06.*1e"}),
+        ("wire=x1e-300", "what-if.factor-out-of-range", {"match": "1e-06.*1e"}),
+        ("memory=1e400GiB", "size.infinite", {}),
+        ("link=1e400Gb/s", "rate.infinite", {}),
+        ("memory=12", "quantity.malformed", {}),
+        ("devices=0", "what-if.zero", {"match": "means nothing"}),
+        ("devices=x2", "what-if.count-expected", {}),
+        ("devices=many", "what-if.bad-device-count", {"match": r"\b1\b.*\b64\b"}),
+        ("devices=1000", "what-if.bad-device-count", {"match": r"\b1\b.*\b64\b"}),
     ],
 )
-def test_what_means_nothing_is_refused(text: str, message: str) -> None:
-    with pytest.raises(InputError, match=message):
+def test_what_means_nothing_is_refused(text: str, code: str, figures: dict[str, Any]) -> None:
+    with raises(code, **figures):
         parse_change(text)
 
 
 def test_exact_sizes_keep_their_cost_when_the_wire_halves() -> None:
     """What 96 bytes took, 192 bytes would take."""
-    curve = changed(problem(all_reduce=((96, exact(1.0)),)), parse_change("wire=x0.5")).table.curves[CurveKey("AR", 2)]
+    curve = changed(problem(all_reduce=((96, exact(1.0)),)), parse_change("wire=x0.5")).table.curves[
+        builders.curve_key("AR", 2)
+    ]
     assert curve == ((192, exact(1.0)),)

@@ -1,14 +1,15 @@
 """A strategy must be believed faster, not only be measured so, before it displaces a simpler one."""
 
 import pytest
+from tests import builders
 
+from trimaran.base.timeline import Timeline
 from trimaran.planner import Candidate, choose, shown
 from trimaran.planner.choice import is_reference, pareto_front
 from trimaran.program import Program, Strategy
-from trimaran.timeline import Timeline
 
-PIPELINE = Strategy(pp=2, boundaries=("a",), microbatches=4)
-REPLICAS = Strategy(dp=2)
+PIPELINE = builders.strategy(pp=2, boundaries=("a",), microbatches=4)
+REPLICAS = builders.strategy(dp=2)
 
 
 def candidate(
@@ -53,9 +54,9 @@ def test_a_pipeline_displaces_replicas_only_if_faster_in_every_case(
 @pytest.mark.parametrize(
     "other",
     [
-        Strategy(dp=2, bucket_bytes=2**20),
-        Strategy(dp=2, microbatches=2),
-        Strategy(dp=2, execution="compiled"),
+        builders.strategy(dp=2, bucket_bytes=2**20),
+        builders.strategy(dp=2, microbatches=2),
+        builders.strategy(dp=2, execution="compiled"),
     ],
 )
 def test_what_is_added_to_plain_replicas_must_pay(other: Strategy) -> None:
@@ -77,7 +78,7 @@ def test_the_front_has_what_nothing_beats_in_time_memory_and_devices() -> None:
     On one device 5 s with 9 B is on it: nothing else needs one only.
     """
     figures = [(3.0, 5, 2), (2.0, 9, 2), (1.0, 9, 2), (4.0, 5, 2), (5.0, 9, 1)]
-    candidates = [certain(Strategy(dp=dp), seconds, peak) for seconds, peak, dp in figures]
+    candidates = [certain(builders.strategy(dp=dp), seconds, peak) for seconds, peak, dp in figures]
     assert [one.step_time_s for one in pareto_front(candidates)] == [1.0, 3.0, 5.0]
 
 
@@ -87,13 +88,13 @@ def test_of_equals_the_simplest_is_on_the_front() -> None:
 
 def test_what_people_do_without_a_plan() -> None:
     strategies = [
-        Strategy(),
-        Strategy(dp=4),
-        Strategy(dp=4, microbatches=2),
-        Strategy(dp=2),
-        Strategy(microbatches=2),
-        Strategy(dp=4, bucket_bytes=2**20),
-        Strategy(dp=4, microbatches=4),
+        builders.strategy(),
+        builders.strategy(dp=4),
+        builders.strategy(dp=4, microbatches=2),
+        builders.strategy(dp=2),
+        builders.strategy(microbatches=2),
+        builders.strategy(dp=4, bucket_bytes=2**20),
+        builders.strategy(dp=4, microbatches=4),
         PIPELINE,
     ]
     assert [is_reference(strategy, devices=4) for strategy in strategies] == [True] * 3 + [False] * 5
@@ -103,7 +104,9 @@ class TestShown:
     """40 candidates: replicas with 1 to 20 microbatches, then pipelines with 21 to 40."""
 
     CANDIDATES = tuple(
-        certain(Strategy(dp=2 if count <= 20 else 1, pp=1 if count <= 20 else 2, microbatches=count), float(count))
+        certain(
+            builders.strategy(dp=2 if count <= 20 else 1, pp=1 if count <= 20 else 2, microbatches=count), float(count)
+        )
         for count in range(1, 41)
     )
 

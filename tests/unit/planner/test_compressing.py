@@ -7,37 +7,34 @@ Two layers of a matrix of 32 by 32 and a bias of 32, two devices, batch 8: repli
 import dataclasses
 
 import pytest
+from tests import builders
+from tests.builders import exact, network, table_for
 from tests.graphs import parameter
-from tests.unit.costs.tables import exact, network, table_for
-from tests.unit.planner.problems import cluster
+from tests.raising import raises
 
-from trimaran.costs.tables import Curve, CurveKey
-from trimaran.costs.wire import coding_keys
-from trimaran.errors import InputError
+from trimaran.base.units import format_seconds
 from trimaran.graph.types import Graph
 from trimaran.planner import Pins, Problem, parse_pins, search
 from trimaran.planner.bounds import bound
 from trimaran.planner.candidates import evaluate
 from trimaran.planner.choice import is_plain, is_reference, simplicity
-from trimaran.planner.compressing import METHODS, offered, samples_factor
 from trimaran.planner.contrast import conclude, dissect
-from trimaran.planner.families import imagine, read_family
-from trimaran.planner.kinds import kinds_of
-from trimaran.planner.pins import CONSENT, NO_CONSENT
-from trimaran.planner.prices import prices
-from trimaran.planner.prospects import prospects
-from trimaran.planner.space import enumerate_strategies
+from trimaran.planner.explain import imagine, read_family
+from trimaran.planner.pins import CONSENT, NO_CONSENT, kinds_of
+from trimaran.planner.remedies import prospects
+from trimaran.planner.result import said_of_compression
+from trimaran.planner.search import prices
+from trimaran.planner.space import METHODS, enumerate_strategies, offered, samples_factor
 from trimaran.planner.trials import Trials
-from trimaran.planner.worth import said_of_compression
-from trimaran.program import Strategy
-from trimaran.program.compression import Compression
-from trimaran.units import format_seconds
+from trimaran.pricing.gradient_compression import coding_keys
+from trimaran.pricing.tables import Curve
+from trimaran.program.gradients import Compression
 
 BF16 = Compression(method="bf16")
 RANK_4 = Compression(method="powersgd", rank=4)
-CONSENTING = Pins(compress=True)
-REPLICAS = Strategy(dp=2)
-ROUNDED = Strategy(dp=2, compression=BF16)
+CONSENTING = builders.pins(compress=True)
+REPLICAS = builders.strategy(dp=2)
+ROUNDED = builders.strategy(dp=2, compression=BF16)
 
 
 def _graph(length: int = 2) -> Graph:
@@ -58,21 +55,30 @@ def _problem(
 ) -> Problem:
     """Seconds a byte of an all-reduce, of encoding and of decoding, whatever the method."""
     graph = _graph(length)
-    curves = {CurveKey("AR", 2): _curve(wire), CurveKey("SEND", 2): _curve(1.0), CurveKey("BC", 2): _curve(wire)}
+    curves = {
+        builders.curve_key("AR", 2): _curve(wire),
+        builders.curve_key("SEND", 2): _curve(1.0),
+        builders.curve_key("BC", 2): _curve(wire),
+    }
     for method in (*METHODS, Compression(method="powersgd", rank=8)):
         for key, seconds in zip(coding_keys(method), (encode, decode), strict=True):
             curves[key] = _curve(seconds)
     table = dataclasses.replace(table_for(graph), curves=curves, interference={})
-    return Problem(graph=graph, table=table, cluster=cluster(), batch=8, devices=2, pins=pins)
+    return builders.problem(graph=graph, table=table, pins=pins)
 
 
 def test_without_consent_nothing_is_compressed() -> None:
-    for pins in (Pins(), Pins(allow=("dp",)), Pins(compression="none"), Pins(compress=True, forbid=("compress",))):
+    for pins in (
+        builders.pins(),
+        builders.pins(allow=("dp",)),
+        builders.pins(compression="none"),
+        builders.pins(compress=True, forbid=("compress",)),
+    ):
         kept, _ = enumerate_strategies(_graph(), devices=2, batch=8, pins=pins)
         assert kept
         assert all(strategy.compression is None for strategy in kept)
-    assert Pins().objection(ROUNDED) == NO_CONSENT
-    assert Pins(compression="none").objection(ROUNDED) == "--compression none"
+    assert builders.pins().objection(ROUNDED) == NO_CONSENT
+    assert builders.pins(compression="none").objection(ROUNDED) == "--compression none"
 
 
 def test_consent_restricts_nothing_else() -> None:
@@ -102,12 +108,12 @@ def test_consent_is_given_and_taken_back_by_its_name() -> None:
 @pytest.mark.parametrize(
     ("pins", "devices", "words"),
     [
-        (Pins(compression="bf16"), 1, "two replicas or more"),
-        (Pins(compression="bf16", forbid=("compress",)), 2, "goes against --forbid compress"),
-        (Pins(compression="bf16", zero=1), 2, "goes against --zero 1"),
-        (Pins(compression="bf16", tp=2), 4, "goes against --tp 2"),
-        (Pins(compression="bf16"), 2, ""),
-        (Pins(compression="none", zero=1), 2, ""),
+        (builders.pins(compression="bf16"), 1, "two replicas or more"),
+        (builders.pins(compression="bf16", forbid=("compress",)), 2, "goes against --forbid compress"),
+        (builders.pins(compression="bf16", zero=1), 2, "goes against --zero 1"),
+        (builders.pins(compression="bf16", tp=2), 4, "goes against --tp 2"),
+        (builders.pins(compression="bf16"), 2, ""),
+        (builders.pins(compression="none", zero=1), 2, ""),
     ],
 )
 def test_pins_that_contradict_a_method_are_named(pins: Pins, devices: int, words: str) -> None:
@@ -116,15 +122,15 @@ def test_pins_that_contradict_a_method_are_named(pins: Pins, devices: int, words
 
 
 def test_words_that_mean_no_method_are_refused() -> None:
-    with pytest.raises(InputError, match="none, bf16, fp16 or powersgd:RANK"):
+    with raises("compression.unknown", match="bf16.*fp16.*powersgd:RANK"):
         parse_pins(compression="zip")
-    with pytest.raises(InputError, match="compress: both allowed and forbidden"):
+    with raises("pin.allowed-and-forbidden"):
         parse_pins(allow=["compress"], forbid=["compress"])
 
 
 def test_where_the_wire_is_slow_a_compression_is_chosen_and_what_it_gains_is_said() -> None:
     """8,448 bytes take 84 ms, half of them 42; PowerSGD of rank 4 sends 2,304 bytes in 23 ms."""
-    given = _problem(pins=Pins(compress=True, powersgd_samples=1.0))
+    given = _problem(pins=builders.pins(compress=True, powersgd_samples=1.0))
     found = search(given)
     chosen = found.chosen.strategy.compression
     assert chosen == RANK_4
@@ -149,12 +155,15 @@ def test_a_step_counts_as_often_as_its_method_needs_it() -> None:
         )
     even = 100.5 / 81.3
     for factor, method in ((0.9 * even, RANK_4), (1.1 * even, BF16)):
-        pins = Pins(compress=True, powersgd_samples=factor)
+        pins = builders.pins(compress=True, powersgd_samples=factor)
         assert search(_problem(pins=pins)).chosen.strategy.compression == method
 
 
 def test_a_factor_that_is_assumed_is_said_to_be_and_how_to_replace_it() -> None:
-    assumed, own = Pins(compression="powersgd:4"), Pins(compression="powersgd:4", powersgd_samples=1.25)
+    assumed, own = (
+        builders.pins(compression="powersgd:4"),
+        builders.pins(compression="powersgd:4", powersgd_samples=1.25),
+    )
     found = {pins: said_of_compression(search(_problem(pins=pins)), pins) for pins in (assumed, own)}
     factor = f"with {samples_factor(RANK_4, assumed):g} times the samples"
     assert factor in found[assumed]
@@ -190,7 +199,7 @@ def test_a_shorter_step_that_is_later_at_the_target_is_contrasted_with_its_sampl
 
 
 def test_a_remedy_that_needs_more_samples_says_so_beside_its_figures() -> None:
-    given = _problem(pins=Pins(pp=1, tp=1, zero=0))
+    given = _problem(pins=builders.pins(pp=1, tp=1, zero=0))
     chosen = dissect(evaluate(REPLICAS, given.graph, given.table, given.cluster, batch=8), given)
     bases = {one.name: one.basis for one in prospects(chosen, given)}
     assert bases["PowerSGD of rank 4"].endswith(", and training needs 1.5 times the samples.")
@@ -198,20 +207,20 @@ def test_a_remedy_that_needs_more_samples_says_so_beside_its_figures() -> None:
 
 
 def test_a_lower_rank_is_not_assumed_to_need_fewer_samples() -> None:
-    factors = [samples_factor(Compression(method="powersgd", rank=rank), Pins()) for rank in (1, 2, 3, 4, 8)]
+    factors = [samples_factor(Compression(method="powersgd", rank=rank), builders.pins()) for rank in (1, 2, 3, 4, 8)]
     assert factors == sorted(factors, reverse=True)
-    assert min(factors) >= samples_factor(BF16, Pins()) == samples_factor(None, Pins()) == 1.0
+    assert min(factors) >= samples_factor(BF16, builders.pins()) == samples_factor(None, builders.pins()) == 1.0
 
 
 @pytest.mark.parametrize("factor", [0.99, 0.0, -1.0, float("inf"), float("nan")])
 def test_a_factor_that_is_none_is_refused(factor: float) -> None:
-    with pytest.raises(InputError, match="--powersgd-samples must be 1 or more"):
+    with raises("pin.bad-powersgd-samples", match=r"--powersgd-samples.*\b1\b"):
         parse_pins(powersgd_samples=factor)
 
 
 def test_of_methods_that_are_as_fast_the_most_faithful_is_chosen() -> None:
     """Of 58.3 ms of other work: 5.1 ms for whole gradients, 2.5 in 16 bits, 1.4 with PowerSGD of rank 4."""
-    given = _problem(wire=6e-7, pins=Pins(compress=True, forbid=("zero",)))
+    given = _problem(wire=6e-7, pins=builders.pins(compress=True, forbid=("zero",)))
     chosen = search(given).chosen
     assert chosen.strategy.compression == BF16
     assert search(_problem(wire=1e-8)).chosen.strategy.compression is None
@@ -228,7 +237,7 @@ def test_what_takes_longer_to_encode_than_it_saves_is_not_worth_it_and_the_figur
     said = said_of_compression(found, given.pins)
     assert said.startswith("compressing gradients is not worth it: dp2 ")
     assert " ms a step, dp2 " in said
-    assert said_of_compression(found, Pins()) == ""
+    assert said_of_compression(found, builders.pins()) == ""
 
 
 @pytest.mark.parametrize(("part", "is_unsure"), [(0.99, True), (0.9, False)])
@@ -260,7 +269,7 @@ def test_the_best_of_all_methods_is_chosen_as_by_trying_each() -> None:
 @pytest.mark.parametrize("size", [1, 4096, 2**20])
 def test_no_step_is_below_its_bound(method: Compression, size: int) -> None:
     given = _problem(wire=1e-5, encode=1e-6, decode=2e-6, length=4)
-    strategy = Strategy(dp=2, bucket_bytes=size, compression=method)
+    strategy = builders.strategy(dp=2, bucket_bytes=size, compression=method)
     lower = bound(strategy, given.graph, given.table, given.cluster, batch=8)
     found = evaluate(strategy, given.graph, given.table, given.cluster, batch=8)
     for least, cases in zip(lower.cases, found.cases, strict=True):
@@ -270,7 +279,7 @@ def test_no_step_is_below_its_bound(method: Compression, size: int) -> None:
 
 def test_lossless_comes_before_lossy_and_the_faithful_before_the_less_faithful() -> None:
     ranks = [dataclasses.replace(ROUNDED, compression=Compression(method="powersgd", rank=rank)) for rank in (4, 1)]
-    pipeline = Strategy(pp=2, boundaries=("op0",), microbatches=2)
+    pipeline = builders.strategy(pp=2, boundaries=("op0",), microbatches=2)
     fp16 = dataclasses.replace(ROUNDED, compression=Compression(method="fp16"))
     found = sorted([*ranks, fp16, pipeline, ROUNDED, REPLICAS], key=simplicity)
     assert found == [REPLICAS, pipeline, ROUNDED, fp16, *ranks]
@@ -310,4 +319,4 @@ def test_what_was_never_searched_is_imagined_from_its_name() -> None:
 
 def test_fp16_is_offered_by_its_name_alone() -> None:
     assert all(method.method != "fp16" for method in offered(CONSENTING))
-    assert offered(Pins(compression="fp16")) == (Compression(method="fp16"),)
+    assert offered(builders.pins(compression="fp16")) == (Compression(method="fp16"),)

@@ -3,16 +3,15 @@
 import dataclasses
 
 import pytest
-from tests.unit.planner.problems import UPDATE_MS, of_gradients, problem
+from tests import builders
+from tests.builders import UPDATE_MS, of_gradients, problem
 
-from trimaran.costs.types import Interference
-from trimaran.planner.binding import binding
-from trimaran.planner.contrast import Anatomy, dissect
-from trimaran.planner.critical import Part
+from trimaran.planner.contrast import Anatomy, binding, dissect
+from trimaran.planner.critical_path import Part
 from trimaran.planner.problem import assess
 from trimaran.program import Strategy
 
-PIPELINE = Strategy(pp=2, microbatches=2)
+PIPELINE = builders.strategy(pp=2, microbatches=2)
 
 
 def anatomy(strategy: Strategy) -> Anatomy:
@@ -26,14 +25,14 @@ def milliseconds(parts: Anatomy) -> dict[Part, float]:
 
 def test_one_device_is_its_serial_sum() -> None:
     """8 samples: forward 8 · (1 + 2 + 1), backward twice that, 1 ms of loading."""
-    assert milliseconds(anatomy(Strategy())) == pytest.approx(
+    assert milliseconds(anatomy(builders.strategy())) == pytest.approx(
         {Part.LOAD: 1.0, Part.FORWARD: 32.0, Part.BACKWARD: 64.0, Part.UPDATE: UPDATE_MS}
     )
 
 
 def test_an_exchange_after_the_backward_is_exposed() -> None:
     """4 samples a device; the only bucket is complete at the end of the backward, and takes 10 ms."""
-    assert milliseconds(anatomy(Strategy(dp=2))) == pytest.approx(
+    assert milliseconds(anatomy(builders.strategy(dp=2))) == pytest.approx(
         {Part.LOAD: 0.5, Part.FORWARD: 16.0, Part.BACKWARD: 32.0, Part.EXCHANGE: 10.0, Part.UPDATE: UPDATE_MS}
     )
 
@@ -65,9 +64,9 @@ def test_what_transfers_take_from_compute_is_a_class_of_its_own() -> None:
     With a bucket for each parameter, the two of layer 1 run beside the backward, and those of layer 0 are exposed.
     """
     given = problem(all_reduce=of_gradients(2e-3))
-    beside = {"AR": Interference(compute=1.5, communication=1.0, source="by hand")}
+    beside = {"AR": builders.interference(compute=1.5, communication=1.0, source="by hand")}
     given = dataclasses.replace(given, table=dataclasses.replace(given.table, interference=beside))
-    parts = milliseconds(dissect(assess(Strategy(dp=2, bucket_bytes=1), given), given))
+    parts = milliseconds(dissect(assess(builders.strategy(dp=2, bucket_bytes=1), given), given))
     assert parts[Part.BACKWARD] == pytest.approx(32.0)
     assert parts[Part.SLOWED] == pytest.approx(2 * 2.0 / 3)
     assert parts[Part.EXCHANGE] == pytest.approx(2 * 2.0)

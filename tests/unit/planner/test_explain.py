@@ -3,16 +3,15 @@
 import dataclasses
 
 import pytest
-from tests.unit.planner.problems import UPDATE_MS, flat, problem, proportional
+from tests import builders
+from tests.builders import UPDATE_MS, flat, problem, proportional
 
-from trimaran.costs.tables import StepCosts
-from trimaran.planner.changes import parse_change
-from trimaran.planner.critical import Part
-from trimaran.planner.explain import Explanation, explain
-from trimaran.planner.families import read_family
-from trimaran.planner.pins import Pins
+from trimaran.planner.critical_path import Part
+from trimaran.planner.explain import Explanation, explain, read_family
 from trimaran.planner.problem import Problem, assess
 from trimaran.planner.search import search
+from trimaran.planner.what_if import parse_change
+from trimaran.pricing.tables import StepCosts
 from trimaran.program import Strategy
 
 STEP_MS = 0.5 + 16.0 + 32.0 + 10.0 + UPDATE_MS
@@ -69,7 +68,7 @@ def test_a_rival_within_the_uncertainty_is_not_called_slower() -> None:
     """An exchange of 48 ms: replicas take 98.0 ms, one device 98.5, which is within 3 %; it is simpler, so chosen."""
     given = problem(all_reduce=proportional(48e-3), message=flat(1.0))
     found = explained(given, "dp")
-    assert found.chosen.candidate.strategy == Strategy()
+    assert found.chosen.candidate.strategy == builders.strategy()
     rivals = {rival.candidate.strategy.name: rival for rival in found.rivals}
     assert not rivals["dp2"].is_certain
     assert rivals["dp2"].slower == pytest.approx((STEP_MS + 38.0) / (97.0 + UPDATE_MS) - 1, rel=1e-4)
@@ -77,18 +76,18 @@ def test_a_rival_within_the_uncertainty_is_not_called_slower() -> None:
 
 
 def test_a_given_plan_is_explained_against_the_search() -> None:
-    given = dataclasses.replace(problem(), pins=Pins(forbid=("zero", "p2p")))
-    plan = assess(Strategy(pp=2, microbatches=2), given)
+    given = dataclasses.replace(problem(), pins=builders.pins(forbid=("zero", "p2p")))
+    plan = assess(builders.strategy(pp=2, microbatches=2), given)
     found = explain(given, search(given), chosen=plan, changes=[])
     assert found.chosen.candidate is plan
-    assert found.rivals[0].candidate.strategy == Strategy(dp=2)
+    assert found.rivals[0].candidate.strategy == builders.strategy(dp=2)
     assert found.rivals[0].slower < 0
 
 
 def test_a_rival_that_is_certainly_faster_than_a_given_plan_is_said_to_be() -> None:
     """60.0 against 90.2 ms; the other way around in `test_why_not_a_pipeline_is_told_by_the_classes_of_its_step`."""
     given = problem()
-    plan = assess(Strategy(pp=2, microbatches=2), given)
+    plan = assess(builders.strategy(pp=2, microbatches=2), given)
     found = explain(given, search(given), chosen=plan, why_not=[read_family("dp2")], changes=[])
     assert found.rivals[0].is_certain
     assert found.contrasts[0].conclusion == (
@@ -99,7 +98,7 @@ def test_a_rival_that_is_certainly_faster_than_a_given_plan_is_said_to_be() -> N
 def test_what_is_not_simpler_is_not_called_so() -> None:
     """Replicas take 98.0 ms, one device 98.5; beside given replicas, one device is simpler, and the other way not."""
     given = problem(all_reduce=proportional(50e-3), message=flat(1.0))
-    replicas = assess(Strategy(dp=2), given)
+    replicas = assess(builders.strategy(dp=2), given)
     found = explain(given, search(given), chosen=replicas, why_not=[read_family("one device")], changes=[])
     rival = found.contrasts[0]
     assert rival.other is not None
@@ -121,7 +120,7 @@ def test_remedies_of_an_exchange_are_simulated() -> None:
 
 def test_remedies_of_a_bubble_are_simulated() -> None:
     """Twice the batch in 4 microbatches: fill, drain, messages, update once for both."""
-    found = remedies(problem(), Strategy(pp=2, microbatches=2))
+    found = remedies(problem(), builders.strategy(pp=2, microbatches=2))
     step = 90.248
     twice = step + 2 * (12.0 + 24.0 + 0.5)
     assert found["a batch of twice the microbatches"] == pytest.approx(1 - twice / (2 * step), abs=1e-3)

@@ -1,17 +1,20 @@
 """What a person calls a strategy."""
 
-import pytest
+from typing import Any
 
-from trimaran.errors import InputError
-from trimaran.planner.families import imagine, read_family
+import pytest
+from tests import builders
+from tests.raising import raises
+
+from trimaran.planner.explain import imagine, read_family
 from trimaran.program import Strategy
 
-ONE = Strategy()
-REPLICAS = Strategy(dp=2, microbatches=2)
-BUCKETS = Strategy(dp=2, bucket_bytes=2**20)
-PIPELINE = Strategy(pp=2, schedule="1f1b", microbatches=4)
-HYBRID = Strategy(dp=2, pp=2, microbatches=2)
-COMPILED = Strategy(dp=2, execution="compiled")
+ONE = builders.strategy()
+REPLICAS = builders.strategy(dp=2, microbatches=2)
+BUCKETS = builders.strategy(dp=2, bucket_bytes=2**20)
+PIPELINE = builders.strategy(pp=2, schedule="1f1b", microbatches=4)
+HYBRID = builders.strategy(dp=2, pp=2, microbatches=2)
+COMPILED = builders.strategy(dp=2, execution="compiled")
 ALL = (ONE, REPLICAS, BUCKETS, PIPELINE, HYBRID, COMPILED)
 
 
@@ -44,17 +47,17 @@ def test_a_name_means_those_that_all_its_words_hold_for(name: str, members: list
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("name", "figures"),
     [
-        ("ppp", 'did you mean .*"pp'),
-        ("compile", 'did you mean "compiled"'),
-        ("gpip", 'did you mean "gpipe"'),
-        ("tensor", "names are made of one device, dp"),
-        ("", "names are made of"),
+        ("ppp", {"match": '"pp'}),
+        ("compile", {"match": '"compiled"'}),
+        ("gpip", {"match": '"gpipe"'}),
+        ("tensor", {}),
+        ("", {}),
     ],
 )
-def test_a_name_of_nothing_is_refused_with_what_comes_near(name: str, message: str) -> None:
-    with pytest.raises(InputError, match=message):
+def test_a_name_of_nothing_is_refused_with_what_comes_near(name: str, figures: dict[str, Any]) -> None:
+    with raises("strategy.unknown-name", **figures):
         read_family(name)
 
 
@@ -64,12 +67,12 @@ def test_what_no_search_considered_is_made_from_its_words() -> None:
         "pp4 1f1b m8",
         "pp4 1f1b m16",
     ]
-    assert imagine(read_family("hybrid-m4")) == (Strategy(dp=2, pp=2, microbatches=4),)
-    assert imagine(read_family("compiled dp3")) == (Strategy(dp=3, execution="compiled"),)
+    assert imagine(read_family("hybrid-m4")) == (builders.strategy(dp=2, pp=2, microbatches=4),)
+    assert imagine(read_family("compiled dp3")) == (builders.strategy(dp=3, execution="compiled"),)
 
 
 @pytest.mark.parametrize(("word", "nbytes"), [("b512KiB", 2**19), ("b3GiB", 3 * 2**30), ("b7B", 7)])
 def test_buckets_of_any_size_can_be_asked_for(word: str, nbytes: int) -> None:
     (strategy,) = imagine(read_family(f"dp2 {word}"))
-    assert strategy == Strategy(dp=2, bucket_bytes=nbytes)
+    assert strategy == builders.strategy(dp=2, bucket_bytes=nbytes)
     assert strategy in read_family(f"dp2 {word}")

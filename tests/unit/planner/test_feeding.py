@@ -6,22 +6,20 @@ Loading in line takes what its samples say. There are cores enough for workers, 
 import dataclasses
 
 import pytest
-from tests.unit.costs.tables import exact
-from tests.unit.costs.test_fed_step import SAMPLES
-from tests.unit.planner.problems import problem
+from tests import builders
+from tests.builders import exact, problem
+from tests.unit.pricing.test_fed_step import SAMPLES
 
-from trimaran.costs import fed_step
-from trimaran.costs.sample_costs import SampleCosts
 from trimaran.planner import Pins, Search, search
-from trimaran.planner.feeding import MOST_FED
-from trimaran.planner.feeding_room import WORKER_BYTES
-from trimaran.planner.problem import Problem
-from trimaran.planner.room import Room
-from trimaran.program.feeding import IN_LINE, Feeding
-from trimaran.session.feeding import feeding_notes
+from trimaran.planner.input_pipeline import MOST_FED, WORKER_BYTES
+from trimaran.planner.problem import Problem, Room
+from trimaran.planning.input_pipeline import feeding_notes
+from trimaran.pricing import input_pipeline as fed_step
+from trimaran.pricing.tables import SampleCosts
+from trimaran.program.strategy import IN_LINE, Feeding
 
 GIB = 2**30
-ONE_DEVICE = Pins(dp=1, pp=1, microbatches=1)
+ONE_DEVICE = builders.pins(dp=1, pp=1, microbatches=1)
 
 
 def _problem(
@@ -42,7 +40,7 @@ def _problem(
             table, steps={digest: step}, fingerprint=dataclasses.replace(table.fingerprint, cores=cores)
         ),
         room=Room(memory_bytes=memory_bytes, epochs=epochs),
-        pins=pins or Pins(),
+        pins=pins or builders.pins(),
     )
 
 
@@ -106,7 +104,7 @@ def test_work_that_fills_the_cores_already_stays_in_line() -> None:
     One device with a worker beside it computes and decodes at the same time, as two ranks in line do; no more than two
     cores' work is done.
     """
-    found = search(_problem(_reading(0.0, prepare_ms=6.0), cores=2, pins=Pins(dp=2)))
+    found = search(_problem(_reading(0.0, prepare_ms=6.0), cores=2, pins=builders.pins(dp=2)))
     assert _feeding(found) == IN_LINE
     assert any("is not worth it" in reason for reason in found.feeding)
 
@@ -130,7 +128,7 @@ def test_no_room_for_workers_is_said() -> None:
 
 def test_pinned_workers_are_taken_as_they_are() -> None:
     for workers in (0, 1, 7):
-        found = search(_problem(_reading(50.0), pins=Pins(workers=workers)))
+        found = search(_problem(_reading(50.0), pins=builders.pins(workers=workers)))
         assert _feeding(found).workers == workers
         assert {one.strategy.feeding.workers for one in found.candidates} == {workers}
 
@@ -149,10 +147,10 @@ def test_samples_are_kept_where_that_pays_over_the_epochs() -> None:
 @pytest.mark.parametrize(
     ("change", "pins", "reason"),
     [
-        ({"repeats": False}, Pins(), "not the same each time"),
-        ({"stored_bytes": 0}, Pins(), "differ in shape"),
-        ({"samples": 10**9}, Pins(), "and the ranks leave"),
-        ({}, Pins(forbid=("cache",)), "--forbid cache"),
+        ({"repeats": False}, builders.pins(), "not the same each time"),
+        ({"stored_bytes": 0}, builders.pins(), "differ in shape"),
+        ({"samples": 10**9}, builders.pins(), "and the ranks leave"),
+        ({}, builders.pins(forbid=("cache",)), "--forbid cache"),
     ],
 )
 def test_what_cannot_be_kept_says_why(change: dict[str, object], pins: Pins, reason: str) -> None:
@@ -177,7 +175,14 @@ def test_the_same_problem_gives_the_same_feeding() -> None:
 
 
 @pytest.mark.parametrize(
-    "pins", [Pins(dp=1, pp=1), Pins(pp=2), Pins(forbid=("dp",)), Pins(microbatches=4), Pins(zero=3, workers=2)]
+    "pins",
+    [
+        builders.pins(dp=1, pp=1),
+        builders.pins(pp=2),
+        builders.pins(forbid=("dp",)),
+        builders.pins(microbatches=4),
+        builders.pins(zero=3, workers=2),
+    ],
 )
 def test_what_goes_against_a_pin_is_not_fed(pins: Pins) -> None:
     """Plain replicas are the baseline, and with workers faster than what the pins leave."""

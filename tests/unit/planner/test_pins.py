@@ -1,35 +1,36 @@
 """Decisions of a person: read, respected, priced."""
 
 import dataclasses
+from typing import Any
 
 import pytest
+from tests import builders
+from tests.builders import network, problem, proportional, table_for
 from tests.graphs import chain
-from tests.unit.costs.tables import network, table_for
-from tests.unit.planner.problems import problem, proportional
+from tests.raising import raises
 
-from trimaran.errors import InputError
 from trimaran.planner import NO_PINS, Pins, parse_pins, search
-from trimaran.planner.cutting import cut
-from trimaran.planner.kinds import kinds_of, read_kinds, spreading
-from trimaran.planner.prices import ALL_PINS, prices
+from trimaran.planner.pins import kinds_of, read_kinds, spreading
+from trimaran.planner.pipeline_stages import cut
+from trimaran.planner.search import ALL_PINS, prices
 from trimaran.planner.trials import Trials
 from trimaran.program import Part, Shard, Strategy
 
-PLACED = Strategy(pp=2, parts=(Part(ops=("op0",), row=0), Part(ops=("op1", "loss"), row=1)))
-STAGES = Strategy(pp=2, boundaries=("op0",), microbatches=2, schedule="1f1b")
+PLACED = builders.strategy(pp=2, parts=(Part(ops=("op0",), row=0), Part(ops=("op1", "loss"), row=1)))
+STAGES = builders.strategy(pp=2, boundaries=("op0",), microbatches=2, schedule="1f1b")
 
 
 @pytest.mark.parametrize(
     ("strategy", "kinds"),
     [
-        (Strategy(), set()),
-        (Strategy(dp=2, zero=3), {"dp", "zero"}),
-        (Strategy(dp=2, sync="p2p"), {"dp", "p2p"}),
-        (Strategy(dp=4, sync="hierarchical", nodes=2), {"dp", "hierarchical"}),
+        (builders.strategy(), set()),
+        (builders.strategy(dp=2, zero=3), {"dp", "zero"}),
+        (builders.strategy(dp=2, sync="p2p"), {"dp", "p2p"}),
+        (builders.strategy(dp=4, sync="hierarchical", nodes=2), {"dp", "hierarchical"}),
         (STAGES, {"pp", "1f1b"}),
         (PLACED, {"placement"}),
-        (Strategy(tp=2, shards=(Shard(op="fc", style="column"),)), {"tp"}),
-        (Strategy(dp=2, shards=(Shard(op="fc", style="column"),)), {"dp", "sharded"}),
+        (builders.strategy(tp=2, shards=(Shard(op="fc", style="column"),)), {"tp"}),
+        (builders.strategy(dp=2, shards=(Shard(op="fc", style="column"),)), {"dp", "sharded"}),
     ],
 )
 def test_kinds_of_strategies(strategy: Strategy, kinds: set[str]) -> None:
@@ -37,31 +38,31 @@ def test_kinds_of_strategies(strategy: Strategy, kinds: set[str]) -> None:
 
 
 def test_replicas_that_share_their_state_are_not_plain_replicas() -> None:
-    assert spreading(Strategy(dp=2, zero=1)) == {"zero"}
-    assert Pins(allow=("zero",)).objection(Strategy(dp=2)) == "--allow zero"
-    assert Pins(allow=("zero",)).objection(Strategy(dp=2, zero=1)) == ""
+    assert spreading(builders.strategy(dp=2, zero=1)) == {"zero"}
+    assert builders.pins(allow=("zero",)).objection(builders.strategy(dp=2)) == "--allow zero"
+    assert builders.pins(allow=("zero",)).objection(builders.strategy(dp=2, zero=1)) == ""
 
 
 def test_a_word_that_means_nothing_is_refused_with_what_comes_near() -> None:
-    with pytest.raises(InputError, match=r'no kind of parallelism is called "pq"; .*choose among dp, pp, tp'):
+    with raises("plan.unknown-kind", value="pq"):
         read_kinds(["pq"], option="--forbid")
-    with pytest.raises(InputError, match='did you mean "placement"'):
+    with raises("plan.unknown-kind", match='"placement"'):
         read_kinds(["placment"], option="--allow")
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "code", "figures"),
     [
-        ({"keep": ["layer4"]}, 'such as "layer4=1"'),
-        ({"schedule": "fifo"}, "gpipe, 1f1b, interleaved, zero-bubble"),
-        ({"zero": 4}, "0, 1, 2 or 3"),
-        ({"allow": ["pp"], "forbid": ["pp"]}, "both allowed and forbidden"),
-        ({"powersgd_samples": 2.0}, "no plan may use PowerSGD; add --allow compress"),
-        ({"powersgd_samples": 2.0, "compression": "bf16"}, "no plan may use PowerSGD"),
+        ({"keep": ["layer4"]}, "pin.bad-keep", {"match": '"layer4=1"', "value": "layer4"}),
+        ({"schedule": "fifo"}, "pin.unknown-schedule", {"match": "1f1b"}),
+        ({"zero": 4}, "pin.bad-zero-stage", {"match": r"\b0\b.*\b1\b.*\b2\b.*\b3\b"}),
+        ({"allow": ["pp"], "forbid": ["pp"]}, "pin.allowed-and-forbidden", {}),
+        ({"powersgd_samples": 2.0}, "pin.powersgd-unused", {"match": "PowerSGD.*--allow"}),
+        ({"powersgd_samples": 2.0, "compression": "bf16"}, "pin.powersgd-unused", {"match": "PowerSGD"}),
     ],
 )
-def test_pins_that_mean_nothing_are_refused(options: dict[str, object], message: str) -> None:
-    with pytest.raises(InputError, match=message):
+def test_pins_that_mean_nothing_are_refused(options: dict[str, object], code: str, figures: dict[str, Any]) -> None:
+    with raises(code, **figures):
         parse_pins(**options)  # type: ignore[arg-type]
 
 
@@ -72,13 +73,13 @@ def test_a_pin_is_taken_out_by_its_name() -> None:
 
 
 def test_what_is_kept_on_a_row_is_found_by_module_or_operation() -> None:
-    pins = Pins(keep=(("op1", 1),))
+    pins = builders.pins(keep=(("op1", 1),))
     assert pins.rows(chain(3)) == {"op1": 1}
 
 
 def test_a_module_that_is_not_there_is_refused() -> None:
-    with pytest.raises(InputError, match='has no module or operation "layer4"'):
-        Pins(keep=(("layer4", 1),)).rows(chain(3))
+    with raises("pin.no-such-module", module="layer4"):
+        builders.pins(keep=(("layer4", 1),)).rows(chain(3))
 
 
 def test_stages_keep_what_is_kept() -> None:
@@ -86,12 +87,12 @@ def test_stages_keep_what_is_kept() -> None:
     graph = network(4)
     free = cut(STAGES, graph, table_for(graph), batch=16)
     assert free.boundaries == ("op2",)
-    kept = Pins(keep=(("op2", 1),)).rows(graph)
+    kept = builders.pins(keep=(("op2", 1),)).rows(graph)
     assert cut(STAGES, graph, table_for(graph), batch=16, kept=kept).boundaries == ("op1",)
 
 
 def test_what_goes_against_a_pin_is_not_chosen_and_shown_as_a_baseline_only() -> None:
-    found = search(dataclasses.replace(problem(), pins=Pins(allow=("pp",))))
+    found = search(dataclasses.replace(problem(), pins=builders.pins(allow=("pp",))))
     assert all(not candidate.strategy.dp > 1 for candidate in found.candidates)
     assert "dp2" in {candidate.strategy.name for candidate in found.references}
     assert {one.role for one in found.baselines if one.candidate} >= {"one device", "data parallelism"}
@@ -99,11 +100,11 @@ def test_what_goes_against_a_pin_is_not_chosen_and_shown_as_a_baseline_only() ->
 
 def test_the_price_of_a_pin_is_the_plan_with_it_over_the_plan_without() -> None:
     """Replicas with an exchange of 10 ms take 60.0 ms, one device 98.5 ms: forbidding them costs 64 %."""
-    only = Pins(forbid=("dp", "pp", "tp"))
+    only = builders.pins(forbid=("dp", "pp", "tp"))
     given = dataclasses.replace(problem(all_reduce=proportional(10e-3)), pins=only)
     trials = Trials(given)
     found = search(given, trials)
-    assert found.chosen.strategy == Strategy()
+    assert found.chosen.strategy == builders.strategy()
     paid = {one.pin: one for one in prices(given, found, trials)}
     assert paid["--forbid tp"].price == 0.0
     free = paid[ALL_PINS]
@@ -126,29 +127,31 @@ def test_when_the_time_is_over_the_best_so_far_is_taken_and_said() -> None:
     assert {one.cause for one in found.rejected} >= {"time"} or found.gap > 0.0
 
 
-INTERLEAVED = Strategy(pp=2, chunks=2, boundaries=("op0", "op1", "op2"), microbatches=2, schedule="interleaved")
+INTERLEAVED = builders.strategy(
+    pp=2, chunks=2, boundaries=("op0", "op1", "op2"), microbatches=2, schedule="interleaved"
+)
 
 
 def test_a_pipeline_that_is_allowed_is_a_plain_one_unless_its_order_is_named() -> None:
-    assert Pins(allow=("pp",)).objection(STAGES) == ""
-    assert Pins(allow=("pp",)).objection(INTERLEAVED) == "--allow pp"
-    assert Pins(allow=("pp", "interleaved")).objection(INTERLEAVED) == ""
-    assert Pins(allow=("interleaved",)).objection(INTERLEAVED) == ""
-    assert Pins(allow=("interleaved",)).objection(STAGES) == "--allow interleaved"
+    assert builders.pins(allow=("pp",)).objection(STAGES) == ""
+    assert builders.pins(allow=("pp",)).objection(INTERLEAVED) == "--allow pp"
+    assert builders.pins(allow=("pp", "interleaved")).objection(INTERLEAVED) == ""
+    assert builders.pins(allow=("interleaved",)).objection(INTERLEAVED) == ""
+    assert builders.pins(allow=("interleaved",)).objection(STAGES) == "--allow interleaved"
 
 
 @pytest.mark.parametrize(
     ("pins", "devices", "words"),
     [
-        (Pins(dp=2, pp=2), 2, "take 4 devices, and there are 2"),
-        (Pins(tp=2), 1, "takes 2 devices, and there is 1"),
-        (Pins(zero=3), 1, "two replicas or more"),
-        (Pins(zero=1, pp=2), 2, "two replicas or more"),
-        (Pins(schedule="1f1b", dp=2), 2, "two stages or more"),
-        (Pins(tp=2, forbid=("tp",)), 2, "goes against --forbid tp"),
-        (Pins(schedule="gpipe", forbid=("pp",)), 2, "goes against --forbid pp"),
-        (Pins(pp=2, zero=1), 4, ""),
-        (Pins(pp=2, forbid=("pp",)), 2, ""),  # a placement may take two rows
+        (builders.pins(dp=2, pp=2), 2, "take 4 devices, and there are 2"),
+        (builders.pins(tp=2), 1, "takes 2 devices, and there is 1"),
+        (builders.pins(zero=3), 1, "two replicas or more"),
+        (builders.pins(zero=1, pp=2), 2, "two replicas or more"),
+        (builders.pins(schedule="1f1b", dp=2), 2, "two stages or more"),
+        (builders.pins(tp=2, forbid=("tp",)), 2, "goes against --forbid tp"),
+        (builders.pins(schedule="gpipe", forbid=("pp",)), 2, "goes against --forbid pp"),
+        (builders.pins(pp=2, zero=1), 4, ""),
+        (builders.pins(pp=2, forbid=("pp",)), 2, ""),  # a placement may take two rows
     ],
 )
 def test_pins_that_contradict_each_other_are_named(pins: Pins, devices: int, words: str) -> None:

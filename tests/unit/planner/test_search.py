@@ -1,29 +1,23 @@
-"""What a search keeps, what it leaves out and why; costs by hand from `tests/unit/costs/tables.py`."""
+"""What a search keeps, what it leaves out and why; costs by hand from `tests/builders.py`."""
 
 import dataclasses
 import itertools
 
 import pytest
-from tests.unit.costs.tables import curve, network, table_for
+from tests import builders
+from tests.builders import curve, network, table_for
+from tests.raising import raises
 
-from trimaran.cluster import Cluster, Device
-from trimaran.costs import CostTable
-from trimaran.errors import InfeasibleError
-from trimaran.planner import EpochData, Problem, Search, search
-from trimaran.planner.pins import Pins
-from trimaran.program import Strategy
+from trimaran.base.errors import InfeasibleError
+from trimaran.planner import EpochData, Search, search
+from trimaran.pricing import CostTable
 
 GRAPH = network(4)
 TABLE = table_for(GRAPH)
 
 
-def cluster(memory_bytes: int = 2**30) -> Cluster:
-    device = Device(name="a core", kind="cpu", memory_bytes=memory_bytes)
-    return Cluster(name="test", devices=(device,) * 2, hosts=(0, 0))
-
-
 def found(table: CostTable = TABLE, *, memory_bytes: int = 2**30, epoch: EpochData | None = None) -> Search:
-    return search(Problem(graph=GRAPH, table=table, cluster=cluster(memory_bytes), batch=16, devices=2, epoch=epoch))
+    return search(builders.problem(graph=GRAPH, table=table, memory_bytes=memory_bytes, batch=16, epoch=epoch))
 
 
 def with_links(latency_s: float) -> CostTable:
@@ -35,7 +29,7 @@ def with_links(latency_s: float) -> CostTable:
 def test_replicas_halve_a_step_of_compute() -> None:
     """One device: 16 · 33 ms + load and update, 0.53 s; two replicas do 8 samples each."""
     result = found()
-    assert result.chosen.strategy == Strategy(dp=2)
+    assert result.chosen.strategy == builders.strategy(dp=2)
     assert result.chosen is result.baseline
     times = {candidate.strategy.name: candidate.step_time_s for candidate in result.candidates}
     assert times["one device"] / times["dp2"] == pytest.approx(2.0, rel=0.02)
@@ -43,7 +37,7 @@ def test_replicas_halve_a_step_of_compute() -> None:
 
 def test_links_that_cost_more_than_they_save_leave_one_device() -> None:
     """An all-reduce of 2 s against a step of 0.53 s."""
-    assert found(with_links(2.0)).chosen.strategy == Strategy()
+    assert found(with_links(2.0)).chosen.strategy == builders.strategy()
 
 
 def test_what_people_do_without_a_plan_is_always_simulated() -> None:
@@ -51,7 +45,7 @@ def test_what_people_do_without_a_plan_is_always_simulated() -> None:
     result = found(with_links(100.0))
     names = {candidate.strategy.name for candidate in result.references}
     assert names == {"one device", "dp2", "dp2 m2", "dp2 zero3"}
-    assert result.baseline.strategy == Strategy(dp=2)
+    assert result.baseline.strategy == builders.strategy(dp=2)
 
 
 def test_what_a_bound_rules_out_is_rejected_with_both_figures() -> None:
@@ -86,13 +80,13 @@ def test_what_does_not_fit_is_rejected_with_both_sizes() -> None:
 
 
 def test_where_nothing_fits_the_nearest_is_named() -> None:
-    with pytest.raises(InfeasibleError, match=r"nearest of \d+ is dp2 zero3: rank . needs at least \d+ B, its"):
+    with raises("plan.nothing-fits", InfeasibleError, match="dp2 zero3"):
         found(memory_bytes=100)
 
 
 def test_where_no_stages_fit_it_is_said_that_they_have_no_memory_plan() -> None:
-    problem = Problem(graph=GRAPH, table=TABLE, cluster=cluster(100), batch=16, devices=2, pins=Pins(pp=2))
-    with pytest.raises(InfeasibleError, match=r"is pp2 .*: rank . needs at least .* Parts of a network have no memory"):
+    problem = builders.problem(graph=GRAPH, table=TABLE, memory_bytes=100, batch=16, pins=builders.pins(pp=2))
+    with raises("plan.nothing-fits", InfeasibleError, match="pp2"):
         search(problem)
     with pytest.raises(InfeasibleError) as whole:
         found(memory_bytes=100)
@@ -101,10 +95,8 @@ def test_where_no_stages_fit_it_is_said_that_they_have_no_memory_plan() -> None:
 
 def test_where_nothing_fits_and_the_batch_has_no_halves_both_are_said() -> None:
     """Seven samples do not divide among two replicas, and one device has too little memory."""
-    with pytest.raises(InfeasibleError) as caught:
-        search(Problem(graph=GRAPH, table=TABLE, cluster=cluster(600), batch=7, devices=2))
-    assert "is one device: rank 0 needs at least" in str(caught.value)
-    assert "cannot divide the batch, such as dp2: a global batch of 7 does not divide into 2" in str(caught.value)
+    with raises("plan.nothing-fits", InfeasibleError, match="one device: rank 0.*dp2.*batch of 7", devices=2):
+        search(builders.problem(graph=GRAPH, table=TABLE, memory_bytes=600, batch=7))
 
 
 def test_an_evaluation_counts_where_an_epoch_is_made_best() -> None:
@@ -122,8 +114,8 @@ def test_the_objective_changes_the_choice() -> None:
     and gradients leave exposed of 0.2 s; an evaluation 0.089 s, and 0.1 s for the metric.
     """
     table = with_links(0.1)
-    assert found(table).chosen.strategy == Strategy(dp=2)
-    assert found(table, epoch=EpochData(samples=16, evaluation_samples=1600)).chosen.strategy == Strategy()
+    assert found(table).chosen.strategy == builders.strategy(dp=2)
+    assert found(table, epoch=EpochData(samples=16, evaluation_samples=1600)).chosen.strategy == builders.strategy()
 
 
 def test_equal_arguments_give_equal_searches() -> None:

@@ -3,14 +3,13 @@
 import dataclasses
 
 import pytest
+from tests import builders
 from tests.graphs import chain, parameter
 
 from trimaran.graph import Graph
 from trimaran.planner.choice import simplicity
-from trimaran.planner.pins import Pins
 from trimaran.planner.space import bucket_sizes, enumerate_strategies
-from trimaran.program import Strategy
-from trimaran.program.buckets import DEFAULT_BUCKET_BYTES
+from trimaran.program.gradients import DEFAULT_BUCKET_BYTES
 
 MIB = 2**20
 
@@ -91,18 +90,18 @@ def test_replicas_are_tried_with_each_size_of_buckets() -> None:
 
 
 def test_simpler_means_fewer_mechanisms_before_fewer_devices() -> None:
-    pipeline = Strategy(pp=2, boundaries=("a",), microbatches=2)
-    hybrid = Strategy(dp=2, pp=2, boundaries=("a",), microbatches=2)
-    assert sorted([hybrid, pipeline, Strategy(dp=4), Strategy()], key=simplicity) == [
-        Strategy(),
-        Strategy(dp=4),
+    pipeline = builders.strategy(pp=2, boundaries=("a",), microbatches=2)
+    hybrid = builders.strategy(dp=2, pp=2, boundaries=("a",), microbatches=2)
+    assert sorted([hybrid, pipeline, builders.strategy(dp=4), builders.strategy()], key=simplicity) == [
+        builders.strategy(),
+        builders.strategy(dp=4),
         pipeline,
         hybrid,
     ]
 
 
 def test_simpler_means_eager_then_default_buckets_then_fewer_microbatches() -> None:
-    plain = Strategy(dp=2)
+    plain = builders.strategy(dp=2)
     in_order = [
         plain,
         dataclasses.replace(plain, microbatches=2),
@@ -127,7 +126,11 @@ def test_replicas_on_several_hosts_may_sum_in_levels() -> None:
 
 def test_levels_can_be_forbidden_and_pinned() -> None:
     hosts = (0, 0, 1, 1)
-    kept, _ = enumerate_strategies(chain(3), devices=4, batch=64, hosts=hosts, pins=Pins(forbid=("hierarchical",)))
+    kept, _ = enumerate_strategies(
+        chain(3), devices=4, batch=64, hosts=hosts, pins=builders.pins(forbid=("hierarchical",))
+    )
     assert not any(strategy.sync == "hierarchical" for strategy in kept)
-    kept, _ = enumerate_strategies(chain(3), devices=4, batch=64, hosts=hosts, pins=Pins(allow=("hierarchical",), dp=4))
+    kept, _ = enumerate_strategies(
+        chain(3), devices=4, batch=64, hosts=hosts, pins=builders.pins(allow=("hierarchical",), dp=4)
+    )
     assert {strategy.sync for strategy in kept} == {"hierarchical"}

@@ -3,11 +3,12 @@
 import itertools
 
 import pytest
-from tests.unit.costs.tables import network, table_for
+from tests import builders
+from tests.builders import network, table_for
+from tests.raising import raises
 
-from trimaran.errors import InfeasibleError
-from trimaran.planner.cutting import cut, cut_within, order_of
-from trimaran.planner.stage_memory import StageMemory, in_flight
+from trimaran.base.errors import InfeasibleError
+from trimaran.planner.pipeline_stages import StageMemory, cut, cut_within, in_flight, order_of
 from trimaran.program import Strategy
 
 GRAPH = network(6)
@@ -25,13 +26,13 @@ def memory(strategy: Strategy, limit: float) -> StageMemory:
 
 
 def test_early_stages_of_1f1b_have_more_in_flight() -> None:
-    assert in_flight(order_of(Strategy(pp=4, schedule="1f1b", microbatches=8))) == (4, 3, 2, 1)
-    assert in_flight(order_of(Strategy(pp=2, schedule="gpipe", microbatches=8))) == (8, 8)
+    assert in_flight(order_of(builders.strategy(pp=4, schedule="1f1b", microbatches=8))) == (4, 3, 2, 1)
+    assert in_flight(order_of(builders.strategy(pp=2, schedule="gpipe", microbatches=8))) == (8, 8)
 
 
 def test_a_stage_holds_its_state_and_what_is_in_flight() -> None:
     """Layer 0 of 48 bytes: 3 · 48 of state; 2 samples keep and send 8 bytes each of 2 in flight: 144 + 16 + 16 + 16."""
-    held = memory(Strategy(pp=2, schedule="1f1b", microbatches=8), 1e9)
+    held = memory(builders.strategy(pp=2, schedule="1f1b", microbatches=8), 1e9)
     assert held.need(0, 0, 1) - held.need(1, 0, 1) == pytest.approx(held._known[0, 1][1])
     assert held._known[0, 1][0] == 3 * 48
 
@@ -39,7 +40,7 @@ def test_a_stage_holds_its_state_and_what_is_in_flight() -> None:
 @pytest.mark.parametrize("limit", [900, 1000, 1100, 1300, 2000])
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 def test_the_cut_is_the_best_of_all_that_fit(limit: float, schedule: str) -> None:
-    strategy = Strategy(pp=3, schedule=schedule, microbatches=4)  # type: ignore[arg-type]
+    strategy = builders.strategy(pp=3, schedule=schedule, microbatches=4)  # type: ignore[arg-type]
     held = memory(strategy, limit)
     ms = [1, 2, 3, 4, 5, 6, 1]
 
@@ -52,7 +53,7 @@ def test_the_cut_is_the_best_of_all_that_fit(limit: float, schedule: str) -> Non
 
     fitting = [places for places in itertools.combinations(range(1, 6), 2) if fits(places)]
     if not fitting:
-        with pytest.raises(InfeasibleError, match="gives each what its device can hold"):
+        with raises("plan.no-cut-fits", InfeasibleError, stages=3):
             cut_within(strategy, GRAPH, TABLE, batch=16, memory_bytes=limit)
         return
     found = cut_within(strategy, GRAPH, TABLE, batch=16, memory_bytes=limit)
@@ -62,10 +63,10 @@ def test_the_cut_is_the_best_of_all_that_fit(limit: float, schedule: str) -> Non
 
 
 def test_with_memory_enough_the_cut_is_that_of_time() -> None:
-    strategy = Strategy(pp=3, schedule="1f1b", microbatches=4)
+    strategy = builders.strategy(pp=3, schedule="1f1b", microbatches=4)
     assert cut_within(strategy, GRAPH, TABLE, batch=16, memory_bytes=1e9) == cut(strategy, GRAPH, TABLE, batch=16)
 
 
 def test_several_segments_a_stage_are_cut_too() -> None:
-    strategy = Strategy(pp=2, chunks=2, schedule="interleaved", microbatches=4)
+    strategy = builders.strategy(pp=2, chunks=2, schedule="interleaved", microbatches=4)
     assert len(cut(strategy, GRAPH, TABLE, batch=16).boundaries) == 3

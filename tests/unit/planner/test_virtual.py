@@ -3,20 +3,20 @@
 import dataclasses
 
 import pytest
+from tests import builders
 from tests.memory_chains import KIB, Unit, chain_trace
-from tests.unit.planner.test_search import GRAPH, TABLE, cluster
+from tests.raising import raises
+from tests.unit.planner.test_search import GRAPH, TABLE
 
-from trimaran.costs.memory_costs import measured_costs
-from trimaran.costs.traced import HookCosts, TracedStep
-from trimaran.errors import InfeasibleError, InputError
-from trimaran.planner import Problem, Search, search
-from trimaran.planner.altered import changed
-from trimaran.planner.changes import parse_change
-from trimaran.planner.memory import floor
-from trimaran.planner.virtual import squeeze
-from trimaran.program import Kind, Strategy
+from trimaran.base.errors import InfeasibleError
+from trimaran.memory import floor
+from trimaran.planner import Search, search
+from trimaran.planner.candidates import squeeze
+from trimaran.planner.what_if import changed, parse_change
+from trimaran.pricing.offload_costs import HookCosts, TracedStep, measured_costs
+from trimaran.program import Kind
 from trimaran.program.memory import KEEP_ALL
-from trimaran.simulator.memory import live_bytes
+from trimaran.simulator.storage_lifetimes import live_bytes
 
 MIB = KIB * KIB
 
@@ -35,7 +35,7 @@ def peak(step: TracedStep) -> int:
 
 def test_a_budget_above_the_peak_adds_nothing() -> None:
     step = traced()
-    effect = squeeze(Strategy(memory_bytes=peak(step)), step)
+    effect = squeeze(builders.strategy(memory_bytes=peak(step)), step)
     assert effect.factor == 1.0
     assert effect.peak_bytes == peak(step)
 
@@ -43,7 +43,7 @@ def test_a_budget_above_the_peak_adds_nothing() -> None:
 def test_copies_that_hide_cost_nothing_and_hold_the_budget() -> None:
     step = traced()
     budget = peak(step) - 2 * MIB
-    effect = squeeze(Strategy(memory_bytes=budget), step)
+    effect = squeeze(builders.strategy(memory_bytes=budget), step)
     assert effect.factor == pytest.approx(1.0, abs=0.01)
     assert effect.peak_bytes <= budget
 
@@ -51,7 +51,7 @@ def test_copies_that_hide_cost_nothing_and_hold_the_budget() -> None:
 def test_copies_that_do_not_hide_make_the_step_longer() -> None:
     """1 MiB at 1 MiB/s takes 1 s each way, a step takes 0.16 s."""
     step = traced(bytes_per_s=MIB, repeatable=False)
-    assert squeeze(Strategy(memory_bytes=peak(step) - 2 * MIB), step).factor > 2.0
+    assert squeeze(builders.strategy(memory_bytes=peak(step) - 2 * MIB), step).factor > 2.0
 
 
 def test_hooks_lengthen_a_step_that_moves_something() -> None:
@@ -59,9 +59,9 @@ def test_hooks_lengthen_a_step_that_moves_something() -> None:
     plain = traced(repeatable=False)
     step = dataclasses.replace(plain, hooks=HookCosts(tick_s=1e-3, copying_s_per_byte=1e-3 / MIB, cores=2))
     budget = peak(step) - 2 * MIB
-    free, alone = (squeeze(Strategy(memory_bytes=budget), one) for one in (plain, step))
+    free, alone = (squeeze(builders.strategy(memory_bytes=budget), one) for one in (plain, step))
     assert alone.factor == pytest.approx(free.factor + 1e-3 * len(step.trace.packs) / 0.16, abs=1e-4)
-    both = squeeze(Strategy(dp=2, memory_bytes=budget), step)
+    both = squeeze(builders.strategy(dp=2, memory_bytes=budget), step)
     assert both.factor - alone.factor == pytest.approx(2 * 1e-3 / 0.16, abs=1e-4)
 
 
@@ -71,10 +71,10 @@ def test_devices_that_are_added_bring_a_core_each() -> None:
 
     free = traced(repeatable=False)
     busy = dataclasses.replace(free, hooks=HookCosts(copying_s_per_byte=1.0, cores=2))
-    strategy = Strategy(dp=2, memory_bytes=peak(free) - 2 * MIB)
+    strategy = builders.strategy(dp=2, memory_bytes=peak(free) - 2 * MIB)
 
     def factor(step: TracedStep, devices: int) -> float:
-        given = Problem(graph=GRAPH, table=TABLE, cluster=cluster(), batch=16, devices=2, traces={8: step})
+        given = builders.problem(graph=GRAPH, table=TABLE, batch=16, traces={8: step})
         effect = effect_of_memory(strategy, changed(given, parse_change(f"devices={devices}")))
         assert effect is not None
         return effect.factor
@@ -85,7 +85,7 @@ def test_devices_that_are_added_bring_a_core_each() -> None:
 
 def test_a_budget_above_the_peak_needs_no_hooks() -> None:
     step = dataclasses.replace(traced(), hooks=HookCosts(tick_s=1.0))
-    assert squeeze(Strategy(memory_bytes=peak(step)), step).factor == 1.0
+    assert squeeze(builders.strategy(memory_bytes=peak(step)), step).factor == 1.0
 
 
 def test_gradients_that_stay_leave_less_for_the_rest() -> None:
@@ -93,20 +93,20 @@ def test_gradients_that_stay_leave_less_for_the_rest() -> None:
     trace = chain_trace([unit] * 8)
     step = TracedStep(trace=trace, costs=measured_costs(trace, to_host_bytes_per_s=1e12, to_device_bytes_per_s=1e12))
     least = floor(trace).nbytes
-    assert squeeze(Strategy(memory_bytes=least), step).peak_bytes == least
-    with pytest.raises(InfeasibleError, match="floor"):
-        squeeze(Strategy(dp=2, memory_bytes=least), step)
+    assert squeeze(builders.strategy(memory_bytes=least), step).peak_bytes == least
+    with raises("memory-plan.below-floor", InfeasibleError):
+        squeeze(builders.strategy(dp=2, memory_bytes=least), step)
 
 
 def searched(memory_bytes: int, traces: dict[int, TracedStep]) -> Search:
-    problem = Problem(graph=GRAPH, table=TABLE, cluster=cluster(memory_bytes), batch=16, devices=2, traces=traces)
+    problem = builders.problem(graph=GRAPH, table=TABLE, memory_bytes=memory_bytes, batch=16, traces=traces)
     return search(problem)
 
 
 def test_a_network_that_does_not_fit_is_tried_under_a_memory_plan() -> None:
     """The network of the search's other tests needs 1 KiB; the trace beside it can do with less than its input."""
-    plain = search(Problem(graph=GRAPH, table=TABLE, cluster=cluster(), batch=16, devices=2))
-    needs = max(next(one for one in plain.candidates if one.strategy == Strategy()).peak_bytes)
+    plain = search(builders.problem(graph=GRAPH, table=TABLE, batch=16))
+    needs = max(next(one for one in plain.candidates if one.strategy == builders.strategy()).peak_bytes)
     trace = chain_trace([Unit(nbytes=64, forward_s=0.01, backward_s=0.01)] * 12, batch_bytes=64)
     costs = measured_costs(trace, to_host_bytes_per_s=1e12, to_device_bytes_per_s=1e12)
     step = TracedStep(trace=trace, costs=costs)
@@ -114,31 +114,31 @@ def test_a_network_that_does_not_fit_is_tried_under_a_memory_plan() -> None:
     assert floor(trace).nbytes <= budget
     result = searched(budget, {16: step})
     virtual = {one.strategy: one for one in result.candidates if one.strategy.memory_bytes is not None}
-    assert list(virtual) == [Strategy(memory_bytes=budget)]
-    assert max(virtual[Strategy(memory_bytes=budget)].peak_bytes) <= budget
+    assert list(virtual) == [builders.strategy(memory_bytes=budget)]
+    assert max(virtual[builders.strategy(memory_bytes=budget)].peak_bytes) <= budget
 
 
 def test_without_traces_nothing_is_virtualized() -> None:
-    plain = search(Problem(graph=GRAPH, table=TABLE, cluster=cluster(), batch=16, devices=2))
-    needs = max(next(one for one in plain.candidates if one.strategy == Strategy()).peak_bytes)
+    plain = search(builders.problem(graph=GRAPH, table=TABLE, batch=16))
+    needs = max(next(one for one in plain.candidates if one.strategy == builders.strategy()).peak_bytes)
     assert all(one.strategy.memory_bytes is None for one in searched(needs - 1, {}).candidates)
 
 
 def test_a_budget_without_a_trace_is_refused() -> None:
     from trimaran.planner.problem import assess
 
-    problem = Problem(graph=GRAPH, table=TABLE, cluster=cluster(), batch=16, devices=2)
-    with pytest.raises(InputError, match="no step with a microbatch of 16 was traced"):
-        assess(Strategy(memory_bytes=MIB), problem)
+    problem = builders.problem(graph=GRAPH, table=TABLE, batch=16)
+    with raises("plan.microbatch-not-traced", microbatch=16):
+        assess(builders.strategy(memory_bytes=MIB), problem)
 
 
 def test_forwards_and_backwards_take_longer_by_the_factor() -> None:
     from trimaran.planner.problem import assess, costs_of
 
     step = traced(bytes_per_s=MIB, repeatable=False)
-    problem = Problem(graph=GRAPH, table=TABLE, cluster=cluster(), batch=16, devices=2, traces={16: step})
-    plain = assess(Strategy(), problem)
-    strategy = Strategy(memory_bytes=peak(step) - 2 * MIB)
+    problem = builders.problem(graph=GRAPH, table=TABLE, batch=16, traces={16: step})
+    plain = assess(builders.strategy(), problem)
+    strategy = builders.strategy(memory_bytes=peak(step) - 2 * MIB)
     held = dataclasses.replace(plain, strategy=strategy)
     factor = squeeze(strategy, step).factor
     for instruction in plain.program:

@@ -3,7 +3,7 @@ import dataclasses
 from tests.graphs import BIAS_BYTES, WEIGHT_BYTES, chain, parameter
 
 from trimaran.graph.types import Graph, Op
-from trimaran.program.buckets import DEFAULT_BUCKET_BYTES, Bucket, gradient_buckets
+from trimaran.program.gradients import DEFAULT_BUCKET_BYTES, Bucket, gradient_buckets
 
 MIB = 2**20
 

@@ -2,10 +2,11 @@
 
 import dataclasses
 
+from tests import builders
 from tests.graphs import dag
 
 from trimaran.graph.types import Affine, Graph
-from trimaran.program import Part, Strategy, check_program, lower
+from trimaran.program import Part, check_program, lower
 
 # op0 and op1 are on row 0, in this order; op2, which reads op1, and then op3, which reads op0 and op2, on row 1.
 READS = [[], [], [1], [0, 2]]
@@ -15,7 +16,7 @@ PARTS = (
     Part(ops=("op2",), row=1),
     Part(ops=("op3", "loss"), row=1),
 )
-STRATEGY = Strategy(pp=2, parts=PARTS)
+STRATEGY = builders.strategy(pp=2, parts=PARTS)
 
 
 def working(seconds: dict[str, float], nbytes: dict[str, int]) -> Graph:

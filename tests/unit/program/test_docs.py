@@ -7,14 +7,16 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from tests import builders
 from tests.graphs import chain, dag, paired
 from tests.unit.program.test_rules import edit, on_rank
 
-from trimaran.errors import InputError
+from trimaran.base.errors import InputError
 from trimaran.program import check_program, decode_program, lower, parse_program
+from trimaran.program.lowering.tensor_parallel import find_shards
 from trimaran.program.schema import program_schema
-from trimaran.program.shards import find_shards
-from trimaran.program.types import Kind, Part, Program, Strategy
+from trimaran.program.strategy import Part
+from trimaran.program.types import Kind, Program
 
 PAGE = (Path(__file__).parents[3] / "docs" / "program.md").read_text(encoding="utf-8")
 
@@ -28,16 +30,16 @@ def written_programs() -> list[Program]:
 
 
 def test_the_annotated_programs_are_what_lower_makes() -> None:
-    clipped = Strategy(pp=2, boundaries=("op0",), microbatches=2)
+    clipped = builders.strategy(pp=2, boundaries=("op0",), microbatches=2)
     pairs = paired(2)
     parts = tuple(
         Part(ops=ops, row=row) for ops, row in ((("op0",), 0), (("op1",), 1), (("op2",), 1), (("op3", "loss"), 0))
     )
     assert written_programs() == [
         lower(chain(2), clipped, batch=8, clip=True),
-        lower(chain(4, buffers=True), Strategy(dp=2, bucket_bytes=100), batch=8),
-        lower(pairs, Strategy(tp=2, shards=find_shards(pairs, 2)), batch=4),
-        lower(dag([[], [0], [0], [1, 2]]), Strategy(pp=2, parts=parts), batch=4),
+        lower(chain(4, buffers=True), builders.strategy(dp=2, bucket_bytes=100), batch=8),
+        lower(pairs, builders.strategy(tp=2, shards=find_shards(pairs, 2)), batch=4),
+        lower(dag([[], [0], [0], [1, 2]]), builders.strategy(pp=2, parts=parts), batch=4),
     ]
 
 
@@ -67,7 +69,7 @@ def test_the_python_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 def test_the_drawn_fault_is_the_one_that_is_drawn() -> None:
     (drawn,) = (text for text in blocks("text") if text.startswith("illegal"))
-    program = lower(chain(2), Strategy(pp=2, boundaries=("op0",)), batch=2)
+    program = lower(chain(2), builders.strategy(pp=2, boundaries=("op0",)), batch=2)
     with pytest.raises(InputError) as caught:
         check_program(on_rank(program, 1, edit("1F0", after=("IN0",))))
     assert str(caught.value) == drawn.rstrip("\n")

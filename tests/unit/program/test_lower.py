@@ -1,12 +1,15 @@
 import dataclasses
+from typing import Any
 
 import pytest
+from tests import builders
 from tests.graphs import BIAS_BYTES, BUFFER_BYTES, TENSOR_BYTES, WEIGHT_BYTES, boundaries, chain
+from tests.raising import raises
 
-from trimaran.errors import InputError
 from trimaran.graph.types import Graph
 from trimaran.program import check_program, lower, lower_evaluation, lower_order, parse_order, tied_parameters
-from trimaran.program.types import Instruction, Mark, Program, Strategy
+from trimaran.program.strategy import Strategy
+from trimaran.program.types import Instruction, Mark, Program
 
 
 def tokens(program: Program, rank: int) -> list[str]:
@@ -18,18 +21,18 @@ def find(program: Program, rank: int, token: str) -> Instruction:
 
 
 def two_stages(graph: Graph, *, microbatches: int = 2, batch: int = 8, **changes: object) -> Program:
-    strategy = Strategy(pp=2, boundaries=("op0",), microbatches=microbatches, **changes)  # type: ignore[arg-type]
+    strategy = builders.strategy(pp=2, boundaries=("op0",), microbatches=microbatches, **changes)  # type: ignore[arg-type]
     return lower(graph, strategy, batch=batch)
 
 
 def test_one_device_loads_computes_and_updates() -> None:
-    program = lower(chain(2, buffers=True), Strategy(microbatches=2), batch=4)
+    program = lower(chain(2, buffers=True), builders.strategy(microbatches=2), batch=4)
     assert tokens(program, 0) == ["IN0", "0F0", "0B0", "IN1", "0F1", "0B1", "U"]
 
 
 def test_replicas_broadcast_buffers_and_reduce_losses_and_buckets() -> None:
     """A limit of 50 bytes: op1's bias and weight (8 + 40) and op0's bias (8) fill b0, op0's weight is b1."""
-    program = lower(chain(2, buffers=True), Strategy(dp=2, bucket_bytes=50), batch=4)
+    program = lower(chain(2, buffers=True), builders.strategy(dp=2, bucket_bytes=50), batch=4)
     for rank in range(2):
         assert tokens(program, rank) == [
             "0BC#buffers", "IN0", "0F0", "AR#loss", "0B0", "0AR#b0", "0AR#b1", "U",
@@ -41,7 +44,7 @@ def test_replicas_broadcast_buffers_and_reduce_losses_and_buckets() -> None:
 
 def test_buckets_go_to_their_homes_and_weights_come_back() -> None:
     """Buckets of 56, 40 bytes, as above: the first rank is home to b0, the second to b1."""
-    program = lower(chain(2), Strategy(dp=2, bucket_bytes=50, sync="p2p"), batch=4)
+    program = lower(chain(2), builders.strategy(dp=2, bucket_bytes=50, sync="p2p"), batch=4)
     check_program(program)
     for rank in range(2):
         assert tokens(program, rank) == [
@@ -54,37 +57,43 @@ def test_buckets_go_to_their_homes_and_weights_come_back() -> None:
 
 def test_a_bucket_byte_of_one_gives_every_parameter_a_home() -> None:
     """Weights of 40 bytes first, then biases of 8, each to the rank with the least so far."""
-    program = lower(chain(2), Strategy(dp=2, bucket_bytes=1, sync="p2p"), batch=4)
+    program = lower(chain(2), builders.strategy(dp=2, bucket_bytes=1, sync="p2p"), batch=4)
     reduces = [item for item in program.ranks[0] if item.kind == "RD"]
     assert sorted((item.nbytes, item.home) for item in reduces) == [(8, 0), (8, 1), (40, 0), (40, 1)]
 
 
 def test_with_homes_the_norm_is_added_up_over_them() -> None:
-    program = lower(chain(2), Strategy(dp=2, bucket_bytes=50, sync="p2p"), batch=4, clip=True)
+    program = lower(chain(2), builders.strategy(dp=2, bucket_bytes=50, sync="p2p"), batch=4, clip=True)
     assert find(program, 0, "AR#norm").group == (0, 1)
     assert find(program, 0, "CLIP").after == ("AR#norm",)
 
 
 def test_one_replica_needs_no_homes() -> None:
-    assert tokens(lower(chain(2), Strategy(sync="p2p"), batch=4, clip=True), 0) == ["IN0", "0F0", "0B0", "CLIP", "U"]
+    assert tokens(lower(chain(2), builders.strategy(sync="p2p"), batch=4, clip=True), 0) == [
+        "IN0",
+        "0F0",
+        "0B0",
+        "CLIP",
+        "U",
+    ]
 
 
 def test_homes_for_a_pipeline_are_refused() -> None:
-    with pytest.raises(InputError, match="for whole networks"):
+    with raises("strategy.sync-with-stages"):
         two_stages(chain(2), sync="p2p")
-    with pytest.raises(InputError, match='must be "all-reduce" or "p2p" or "hierarchical", got "star"'):
-        lower(chain(2), Strategy(dp=2, sync="star"), batch=4)  # type: ignore[arg-type]
+    with raises("strategy.unknown-sync", match='"all-reduce".*"p2p".*"hierarchical"', sync="star"):
+        lower(chain(2), builders.strategy(dp=2, sync="star"), batch=4)  # type: ignore[arg-type]
 
 
 def test_a_bucket_is_reduced_at_a_mark_of_the_last_backward() -> None:
-    program = lower(chain(2), Strategy(dp=2, microbatches=2), batch=4)
+    program = lower(chain(2), builders.strategy(dp=2, microbatches=2), batch=4)
     assert find(program, 0, "0B0").marks == ()
     assert find(program, 0, "0B1").marks == (Mark(name="b0", op="op0"),)
     assert find(program, 0, "0AR#b0").after == ("0B1!b0",)
 
 
 def test_the_first_forward_waits_for_the_buffers_of_replica_0() -> None:
-    program = lower(chain(2, buffers=True), Strategy(dp=2, microbatches=2), batch=4)
+    program = lower(chain(2, buffers=True), builders.strategy(dp=2, microbatches=2), batch=4)
     assert find(program, 1, "0F0").after == ("IN0", "0BC#buffers")
     assert find(program, 1, "0F1").after == ("IN1",)
 
@@ -115,7 +124,7 @@ def test_messages_have_the_bytes_of_a_microbatch() -> None:
 
 
 def test_a_long_skip_goes_straight_to_each_segment_that_reads_it() -> None:
-    program = lower(chain(3, skips=[(0, 2)]), Strategy(pp=3, boundaries=boundaries(3)), batch=4)
+    program = lower(chain(3, skips=[(0, 2)]), builders.strategy(pp=3, boundaries=boundaries(3)), batch=4)
     assert [token for token in tokens(program, 0) if "SEND_F" in token] == ["0SEND_F0>1", "0SEND_F0>2"]
     assert find(program, 0, "0SEND_F0>2").peer == 2
     assert find(program, 2, "2F0").after == ("2RECV_F0<0", "2RECV_F0<1", "IN0")
@@ -133,19 +142,19 @@ def test_tensors_without_a_gradient_send_none_back() -> None:
 
 def test_only_ranks_that_read_the_batch_load_it() -> None:
     """x has 2 bytes a sample and feeds stage 0, y has 1 and feeds the loss, the stage between reads neither."""
-    program = lower(chain(3), Strategy(pp=3, boundaries=boundaries(3)), batch=4)
+    program = lower(chain(3), builders.strategy(pp=3, boundaries=boundaries(3)), batch=4)
     assert [[i.nbytes for i in instructions if i.token == "IN0"] for instructions in program.ranks] == [[8], [], [4]]
 
 
 def test_ranks_are_laid_out_replica_by_replica() -> None:
-    program = lower(chain(2), Strategy(dp=2, pp=2, boundaries=("op0",)), batch=4)
+    program = lower(chain(2), builders.strategy(dp=2, pp=2, boundaries=("op0",)), batch=4)
     assert [find(program, rank, f"{rank % 2}F0").segment for rank in range(4)] == [0, 1, 0, 1]
     assert find(program, 2, "0AR#b0").group == (0, 2)
     assert find(program, 3, "1SEND_B0>0").peer == 2
 
 
 def test_the_loss_is_reduced_over_all_ranks_and_overlaps_the_backward() -> None:
-    program = lower(chain(2), Strategy(dp=2, pp=2, boundaries=("op0",), microbatches=4), batch=8)
+    program = lower(chain(2), builders.strategy(dp=2, pp=2, boundaries=("op0",), microbatches=4), batch=8)
     for rank in range(4):
         assert find(program, rank, "AR#loss").group == (0, 1, 2, 3)
         listed = tokens(program, rank)
@@ -156,14 +165,14 @@ def test_the_loss_is_reduced_over_all_ranks_and_overlaps_the_backward() -> None:
 
 def test_a_tied_weight_is_summed_over_its_stages_after_its_replicas() -> None:
     graph = chain(3, tied=[(0, 2)])
-    program = lower(graph, Strategy(dp=2, pp=3, boundaries=boundaries(3)), batch=4)
+    program = lower(graph, builders.strategy(dp=2, pp=3, boundaries=boundaries(3)), batch=4)
     tie = find(program, 5, "AR#tie0")
     assert (tie.group, tie.after, tie.nbytes) == ((3, 5), ("2AR#b0",), WEIGHT_BYTES)
     assert "AR#tie0" not in tokens(program, 4)
 
 
 def test_a_tied_weight_without_replicas_is_summed_after_the_backwards() -> None:
-    program = lower(chain(3, tied=[(0, 2)]), Strategy(pp=3, boundaries=boundaries(3)), batch=4)
+    program = lower(chain(3, tied=[(0, 2)]), builders.strategy(pp=3, boundaries=boundaries(3)), batch=4)
     assert find(program, 0, "AR#tie0").after == ("0B0",)
 
 
@@ -173,30 +182,30 @@ def test_the_number_of_a_tie_is_its_place_among_the_tied_parameters() -> None:
 
 
 def test_a_weight_shared_inside_a_segment_needs_no_sum() -> None:
-    program = lower(chain(3, tied=[(0, 1)]), Strategy(pp=2, boundaries=("op1",)), batch=4)
+    program = lower(chain(3, tied=[(0, 1)]), builders.strategy(pp=2, boundaries=("op1",)), batch=4)
     assert not [token for token in tokens(program, 0) if "tie" in token]
 
 
 def test_clipping_in_a_pipeline_needs_the_norm_over_the_stages_of_a_replica() -> None:
-    program = lower(chain(2), Strategy(dp=2, pp=2, boundaries=("op0",)), batch=4, clip=True)
+    program = lower(chain(2), builders.strategy(dp=2, pp=2, boundaries=("op0",)), batch=4, clip=True)
     assert tokens(program, 2)[-4:] == ["0AR#b0", "AR#norm", "CLIP", "U"]
     assert find(program, 2, "AR#norm").group == (2, 3)
     assert find(program, 2, "U").after == ("CLIP", "AR#loss")
 
 
 def test_clipping_on_one_stage_needs_no_other_rank() -> None:
-    program = lower(chain(2), Strategy(dp=2), batch=4, clip=True)
+    program = lower(chain(2), builders.strategy(dp=2), batch=4, clip=True)
     assert tokens(program, 0)[-2:] == ["CLIP", "U"]
     assert find(program, 0, "CLIP").after == ("0B0", "0AR#b0")
 
 
 def test_the_update_waits_for_everything() -> None:
-    program = lower(chain(2), Strategy(dp=2, bucket_bytes=50), batch=4)
+    program = lower(chain(2), builders.strategy(dp=2, bucket_bytes=50), batch=4)
     assert find(program, 0, "U").after == ("0B0", "0AR#b0", "0AR#b1", "AR#loss")
 
 
 def test_an_evaluation_has_forwards_and_a_metric() -> None:
-    program = lower_evaluation(chain(2, buffers=True), Strategy(dp=2, pp=2, boundaries=("op0",)), batch=4)
+    program = lower_evaluation(chain(2, buffers=True), builders.strategy(dp=2, pp=2, boundaries=("op0",)), batch=4)
     assert tokens(program, 0) == ["IN0", "0EV0", "0SEND_F0>1", "AR#metric"]
     assert tokens(program, 1) == ["1RECV_F0<0", "IN0", "1EV0", "AR#metric"]
     check_program(program)
@@ -237,34 +246,39 @@ def test_a_weight_shared_by_two_segments_of_a_rank_is_reduced_once_after_the_lat
 
 
 @pytest.mark.parametrize(
-    ("strategy", "message"),
+    ("strategy", "code", "figures"),
     [
-        (Strategy(dp=0), "Strategy.dp must be at least 1"),
-        (Strategy(pp=2), "need 1 boundaries between them, got 0"),
-        (Strategy(pp=2, boundaries=("loss",)), "cannot be cut after 'loss'; it can be cut after op0, op1"),
-        (Strategy(pp=3, boundaries=("op1", "op0")), "in order they are op0, op1"),
-        (Strategy(pp=3, boundaries=("op0", "op0")), "must be different"),
+        (builders.strategy(dp=0), "strategy.degree-too-small", {"match": r"Strategy.dp.*\b1\b"}),
+        (builders.strategy(pp=2), "strategy.wrong-boundary-count", {"match": r"\b1\b.*\b0\b"}),
+        (
+            builders.strategy(pp=2, boundaries=("loss",)),
+            "strategy.cannot-split-after",
+            {"match": "op0", "boundary": "loss"},
+        ),
+        (builders.strategy(pp=3, boundaries=("op1", "op0")), "strategy.boundaries-out-of-order", {"match": "op0"}),
+        (
+            builders.strategy(pp=3, boundaries=("op0", "op0")),
+            "strategy.boundaries-out-of-order",
+            {"match": "must be different"},
+        ),
     ],
 )
-def test_a_strategy_that_does_not_fit_is_refused(strategy: Strategy, message: str) -> None:
-    with pytest.raises(InputError, match=message):
+def test_a_strategy_that_does_not_fit_is_refused(strategy: Strategy, code: str, figures: dict[str, Any]) -> None:
+    with raises(code, **figures):
         lower(chain(3), strategy, batch=8)
 
 
 def test_a_batch_that_does_not_divide_is_refused_with_numbers_that_would_do() -> None:
     """30 samples over 2 replicas of 4 microbatches: 24 and 32 divide by 8; a share of 15 divides by 1, 3, 5 and 15."""
-    with pytest.raises(InputError) as caught:
-        lower(chain(2), Strategy(dp=2, microbatches=4), batch=30)
-    assert "multiple of 8, such as 24 or 32" in str(caught.value)
-    assert "can be 1, 3, 5, 15" in str(caught.value)
-    assert caught.value.figures["multiple_of"] == 8
+    with raises("strategy.batch-not-divisible", match="24 or 32.*1, 3, 5, 15", batch=30, multiple_of=8):
+        lower(chain(2), builders.strategy(dp=2, microbatches=4), batch=30)
 
 
 def test_a_batch_smaller_than_its_parts_is_refused() -> None:
-    with pytest.raises(InputError, match="multiple of 8, such as 8"):
-        lower(chain(2), Strategy(dp=2, microbatches=4), batch=4)
+    with raises("strategy.batch-not-divisible", multiple_of=8):
+        lower(chain(2), builders.strategy(dp=2, microbatches=4), batch=4)
 
 
 def test_an_order_with_other_segments_than_the_boundaries_make_is_refused() -> None:
-    with pytest.raises(InputError, match="has 2 segments and needs 1 boundaries, got 0"):
+    with raises("order.wrong-boundary-count", match=r"\b1\b.*\b0\b", segments=2):
         lower_order(chain(2), parse_order("0F0,0B0\n1F0,1B0\n"), batch=2)

@@ -3,11 +3,11 @@
 import dataclasses
 
 import pytest
+from tests.raising import raises
 
-from trimaran.errors import InputError
+from trimaran.base.errors import InputError
 from trimaran.program import check_program, decode_program, encode_program, format_program, parse_program
-from trimaran.program.inner import Inner, Point, inner_marks
-from trimaran.program.types import Instruction, Kind, Mark, Program
+from trimaran.program.types import Inner, Instruction, Kind, Mark, Point, Program, inner_marks
 
 F0 = Mark(name="f0", op="fc1", waits_for="0AR0#f0")
 F1 = Mark(name="f1", op="fc2", waits_for="0AR0#f1")
@@ -70,10 +70,8 @@ def test_a_step_that_stands_still_before_it_starts_what_it_waits_for_never_ends(
     """It waits for f1 at its first mark, and starts f1 at its second."""
     first = dataclasses.replace(F0, waits_for="0AR0#f1")
     second = dataclasses.replace(F1, waits_for="")
-    with pytest.raises(InputError, match="waits for itself") as caught:
+    with raises("program.illegal", match="r0/0F0.*r0/0AR0#f1.*a mark", rule=13):
         check_program(both(forward(0, first, second), summed(0), summed(0, "f1")))
-    assert caught.value.figures["rule"] == 13
-    assert "r0/0F0 waits for r0/0AR0#f1, at a mark of it" in str(caught.value)
 
 
 def test_members_that_stand_still_for_different_collectives_never_end() -> None:
@@ -86,25 +84,24 @@ def test_members_that_stand_still_for_different_collectives_never_end() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "rule", "message"),
+    ("wrong", "rule", "words"),
     [
-        (both(forward(0, dataclasses.replace(F0, waits_for="0AR0#f9")), summed(0)), 3, "has no such instruction"),
+        (both(forward(0, dataclasses.replace(F0, waits_for="0AR0#f9")), summed(0)), 3, "no such instruction"),
         (both(forward(0, dataclasses.replace(F0, waits_for="0F0")), summed(0)), 3, "its own instruction"),
-        (both(forward(0, F0), summed(0, after=())), 3, "no mark of it starts"),
-        (both(forward(0, F0, dataclasses.replace(F1, waits_for="")), summed(0)), 10, "0 instructions wait"),
-        (both(forward(0, F0), summed(0), summed(0, "f1", after=("0F0!f0",))), 10, "2 instructions wait"),
+        (both(forward(0, F0), summed(0, after=())), 3, "no mark"),
+        (both(forward(0, F0, dataclasses.replace(F1, waits_for="")), summed(0)), 10, r"\b0 instructions"),
+        (both(forward(0, F0), summed(0), summed(0, "f1", after=("0F0!f0",))), 10, r"\b2 instructions"),
     ],
 )
-def test_a_mark_that_waits_for_what_cannot_come_is_refused(wrong: Program, rule: int, message: str) -> None:
-    with pytest.raises(InputError, match=message) as caught:
+def test_a_mark_that_waits_for_what_cannot_come_is_refused(wrong: Program, rule: int, words: str) -> None:
+    with raises("program.illegal", match=words, rule=rule):
         check_program(wrong)
-    assert caught.value.figures["rule"] == rule
 
 
 def test_only_steps_of_compute_have_marks() -> None:
     marked = dataclasses.replace(update(0), marks=(Mark(name="f0", op="fc1"),))
     alone = Program(ranks=((forward(0), backward(0), marked),), segments=1, microbatches=1)
-    with pytest.raises(InputError, match="only a step of compute has marks"):
+    with raises("program.illegal", rule=2):
         check_program(alone)
 
 
@@ -119,7 +116,7 @@ def test_a_sum_over_other_ranks_than_those_that_share_a_row_is_refused() -> None
         )
         for rank in range(4)
     )
-    with pytest.raises(InputError, match="in the same row on") as caught:
+    with raises("program.illegal", rule=11) as caught:
         check_program(program(*ranks))
     assert caught.value.figures["rule"] == 11
 

@@ -4,21 +4,24 @@ With a limit of 50 bytes op1's bias and weight (8 + 40) and op0's bias (8) fill 
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+from tests import builders
 from tests.graphs import chain
+from tests.raising import raises
 from tests.unit.program.test_rules import broken_rule, drop, edit, on_rank
 
-from trimaran.errors import InputError
 from trimaran.graph.types import Graph
 from trimaran.program import check_program, format_program, lower, lower_order, parse_order, parse_program
-from trimaran.program.against import check_against_graph
-from trimaran.program.files import from_plain, to_plain
-from trimaran.program.lower import lower_replica
-from trimaran.program.nodes import is_chained, is_last_level, shard_bytes
-from trimaran.program.types import Instruction, Program, Strategy
+from trimaran.program.json_files import from_plain, to_plain
+from trimaran.program.layout import is_chained, is_last_level, shard_bytes
+from trimaran.program.lowering.lower import lower_replica
+from trimaran.program.rules.against_graph import check_against_graph
+from trimaran.program.strategy import Strategy
+from trimaran.program.types import Instruction, Program
 
-LEVELS = Strategy(dp=4, sync="hierarchical", nodes=2, bucket_bytes=50)
+LEVELS = builders.strategy(dp=4, sync="hierarchical", nodes=2, bucket_bytes=50)
 
 
 def levels() -> Program:
@@ -48,7 +51,7 @@ def test_a_bucket_is_scattered_within_its_node_summed_across_and_gathered() -> N
 
 def test_shards_that_do_not_divide_are_rounded_up() -> None:
     """56 and 40 bytes over three ranks: 18.7 and 13.3."""
-    program = lower(chain(2), Strategy(dp=6, sync="hierarchical", nodes=2, bucket_bytes=50), batch=12)
+    program = lower(chain(2), builders.strategy(dp=6, sync="hierarchical", nodes=2, bucket_bytes=50), batch=12)
     check_program(program)
     assert [on(program, 4)[token].nbytes for token in ("0AR#b0", "0AR#b1")] == [19, 14]
     assert [on(program, 4)[token].group for token in ("0RS#b0", "0AR#b0")] == [(3, 4, 5), (1, 4)]
@@ -57,7 +60,7 @@ def test_shards_that_do_not_divide_are_rounded_up() -> None:
 
 def test_only_levels_are_chained() -> None:
     """A weight that two stages share is summed after its bucket too, and by the rank's own thread."""
-    tied = lower(chain(3, tied=[(0, 2)]), Strategy(dp=2, pp=2, boundaries=("op0",)), batch=8)
+    tied = lower(chain(3, tied=[(0, 2)]), builders.strategy(dp=2, pp=2, boundaries=("op0",)), batch=8)
     assert not any(is_chained(item) or is_last_level(item) for item in tied)
     program = levels()
     assert {item.token for item in program if is_chained(item)} == {"0AR#b0", "0AR#b1"}
@@ -83,30 +86,36 @@ def test_the_lists_of_the_first_node_stand_for_all() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "code", "figures"),
     [
-        ({"nodes": 1}, "two nodes or more"),
-        ({"nodes": 3}, "as many replicas on each"),
-        ({"nodes": 4}, "two or more; 4 are on 4"),
-        ({"zero": 1}, "share nothing"),
-        ({"sync": "all-reduce"}, 'Strategy.nodes=2 is for sync "hierarchical"'),
-        ({"nodes": 0}, "Strategy.nodes must be at least 1"),
+        ({"nodes": 1}, "strategy.uneven-nodes", {}),
+        ({"nodes": 3}, "strategy.uneven-nodes", {}),
+        ({"nodes": 4}, "strategy.uneven-nodes", {"nodes": 4, "dp": 4}),
+        ({"zero": 1}, "strategy.uneven-nodes", {"match": "share nothing"}),
+        (
+            {"sync": "all-reduce"},
+            "strategy.nodes-without-hierarchy",
+            {"match": 'Strategy.nodes=2.*"hierarchical"', "nodes": 2},
+        ),
+        ({"nodes": 0}, "strategy.degree-too-small", {"match": r"Strategy.nodes.*\b1\b"}),
     ],
 )
-def test_strategies_that_have_no_levels_are_refused(changes: dict[str, object], message: str) -> None:
+def test_strategies_that_have_no_levels_are_refused(
+    changes: dict[str, object], code: str, figures: dict[str, Any]
+) -> None:
     fields = {"dp": 4, "sync": "hierarchical", "nodes": 2} | changes
-    with pytest.raises(InputError, match=message):
-        lower(chain(2), Strategy(**fields), batch=8)  # type: ignore[arg-type]
+    with raises(code, **figures):
+        lower(chain(2), builders.strategy(**fields), batch=8)  # type: ignore[arg-type]
 
 
 def test_levels_of_a_pipeline_are_refused() -> None:
-    strategy = Strategy(dp=4, pp=2, boundaries=("op0",), sync="hierarchical", nodes=2)
-    with pytest.raises(InputError, match="whole networks"):
+    strategy = builders.strategy(dp=4, pp=2, boundaries=("op0",), sync="hierarchical", nodes=2)
+    with raises("strategy.uneven-nodes"):
         lower(chain(2), strategy, batch=8)
 
 
 def test_an_order_says_no_nodes() -> None:
-    with pytest.raises(InputError, match="needs to know the nodes"):
+    with raises("order.sync-needs-nodes"):
         lower_order(chain(1), parse_order("0F0,0B0\n"), batch=4, dp=4, sync="hierarchical")
 
 
@@ -145,7 +154,7 @@ def test_rule_12_an_update_that_does_not_wait_for_the_gather() -> None:
 
 def test_rule_15_a_plain_sum_under_the_name_of_levels() -> None:
     graph: Graph = chain(2)
-    plain = lower(graph, Strategy(dp=4, bucket_bytes=50), batch=8)
-    with pytest.raises(InputError, match="it lacks r0/0RS#b0"):
+    plain = lower(graph, builders.strategy(dp=4, bucket_bytes=50), batch=8)
+    with raises("program.illegal", match="r0/0RS#b0", rule=15):
         check_against_graph(plain, graph, LEVELS, batch=8)
     check_against_graph(levels(), graph, LEVELS, batch=8)

@@ -8,13 +8,19 @@ from typing import Any
 
 import pytest
 from tests.graphs import boundaries, chain
+from tests.raising import raises
 from torch import nn
 from torch.distributed.pipelining import schedules
 
-from trimaran.errors import InputError
 from trimaran.program import check_program, format_order, lower_order, parse_order
-from trimaran.program.orders import Order
-from trimaran.program.schedules import evaluation, gpipe, interleaved, one_forward_one_backward, zero_bubble
+from trimaran.program.lowering.schedules import (
+    Order,
+    evaluation,
+    gpipe,
+    interleaved,
+    one_forward_one_backward,
+    zero_bubble,
+)
 
 
 def torch_rows(schedule: type, *, ranks: int, microbatches: int, segments_per_rank: int = 1) -> list[list[Any]]:
@@ -123,21 +129,20 @@ def test_the_halves_of_an_overlapped_step_are_taken_one_after_the_other() -> Non
 
 @pytest.mark.parametrize("cell", ["0SEND_F0", "0X0", "F0", "0F", "forward", "0UNSHARD"])
 def test_a_cell_that_is_no_step_is_refused_with_its_place(cell: str) -> None:
-    with pytest.raises(InputError) as caught:
+    with raises("torch-pipelining.bad-cell", match=r"order\.csv", row=1, column=1):
         parse_order(f"0F0,0B0\n1F0,{cell}\n", source="order.csv")
-    assert "order.csv, row 1, column 1: expected a step" in str(caught.value)
 
 
 def test_an_incomplete_order_is_refused() -> None:
-    with pytest.raises(InputError, match="lacks 0B1"):
+    with raises("order.missing-step", step="0B1"):
         parse_order("0F0,0F1,0B0\n")
 
 
 def test_an_empty_file_is_refused() -> None:
-    with pytest.raises(InputError, match="at least one step"):
+    with raises("order.empty-row"):
         parse_order("\n")
 
 
 def test_an_evaluation_has_no_form_in_torch() -> None:
-    with pytest.raises(InputError, match="torch's form has no evaluation such as 0EV0"):
+    with raises("torch-pipelining.no-evaluation", match="torch's.*0EV0"):
         format_order(evaluation(1, 1))

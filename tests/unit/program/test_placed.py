@@ -2,15 +2,18 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
+from tests import builders
 from tests.graphs import TENSOR_BYTES, dag
+from tests.raising import raises
 
-from trimaran.errors import InputError
 from trimaran.program import check_program, check_strategy, lower, lower_evaluation, segment_ops
-from trimaran.program.cut import carried
-from trimaran.program.parts import stretches
-from trimaran.program.types import Instruction, Kind, Part, Program, Strategy
+from trimaran.program.lowering.partition import carried
+from trimaran.program.rules.fit import stretches
+from trimaran.program.strategy import Part, Strategy
+from trimaran.program.types import Instruction, Kind, Program
 
 # A stem, two branches, a head; the first branch is read twice on the other row.
 #
@@ -25,7 +28,7 @@ def parts(rows: Sequence[int], graph: int = 6) -> tuple[Part, ...]:
     return (*made[:-1], dataclasses.replace(made[-1], ops=(f"op{graph - 1}", "loss")))
 
 
-TWO = Strategy(pp=2, parts=parts([0, 0, 1, 0, 1, 1]))
+TWO = builders.strategy(pp=2, parts=parts([0, 0, 1, 0, 1, 1]))
 
 
 def find(program: Program, rank: int, token: str) -> Instruction:
@@ -100,7 +103,7 @@ def test_what_is_carried_names_the_first_reader_and_all_readers() -> None:
 
 
 def test_parts_that_share_a_weight_across_rows_sum_its_gradients() -> None:
-    program = lower(dag([[], [0], [1]], tied=[(0, 2)]), Strategy(pp=2, parts=parts([0, 1, 1], 3)), batch=2)
+    program = lower(dag([[], [0], [1]], tied=[(0, 2)]), builders.strategy(pp=2, parts=parts([0, 1, 1], 3)), batch=2)
     assert find(program, 0, "AR#tie0").group == (0, 1)
 
 
@@ -117,35 +120,47 @@ def test_operations_between_two_cuts_are_one_stretch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("strategy", "message"),
+    ("strategy", "code", "figures"),
     [
-        (Strategy(pp=2, parts=parts([0, 0, 1, 0, 1, 1])[:-1]), "loses op5, loss"),
-        (Strategy(pp=2, parts=(*TWO.parts, Part(ops=("op2",), row=0))), '"op2" is in part 2 and in part 6'),
-        (Strategy(pp=3, parts=TWO.parts), "row 2 of the placement has no part"),
-        (Strategy(pp=2, parts=parts([0, 0, 1, 0, 2, 1])), "a part is on row 2"),
-        (Strategy(pp=2, parts=(*TWO.parts, Part(ops=(), row=0))), "part 6 of the placement has no operations"),
-        (Strategy(pp=2, parts=(Part(ops=("op9",), row=0),)), "'op9', which chain does not have"),
-        (dataclasses.replace(TWO, boundaries=("op1",)), "no boundaries"),
-        (dataclasses.replace(TWO, backward_order=(0, 1)), "each of the 6 parts once"),
-        (dataclasses.replace(TWO, backward_order=(0, 1, 2, 3, 4, 5)), "runs part 0 before part 1"),
+        (builders.strategy(pp=2, parts=parts([0, 0, 1, 0, 1, 1])[:-1]), "parts.operation-missing", {"match": "op5"}),
         (
-            Strategy(pp=2, parts=(TWO.parts[1], TWO.parts[0], *TWO.parts[2:])),
-            'part 0 reads "t0", which part 1 makes after it',
+            builders.strategy(pp=2, parts=(*TWO.parts, Part(ops=("op2",), row=0))),
+            "parts.operation-twice",
+            {"match": r"\b2\b.*\b6\b", "op": "op2"},
+        ),
+        (builders.strategy(pp=3, parts=TWO.parts), "parts.empty-row", {"match": r"\b2\b"}),
+        (builders.strategy(pp=2, parts=parts([0, 0, 1, 0, 2, 1])), "parts.empty-row", {"pp": 2}),
+        (builders.strategy(pp=2, parts=(*TWO.parts, Part(ops=(), row=0))), "parts.empty", {"part": 6}),
+        (builders.strategy(pp=2, parts=(Part(ops=("op9",), row=0),)), "parts.unknown-operation", {"op": "op9"}),
+        (dataclasses.replace(TWO, boundaries=("op1",)), "parts.with-boundaries", {}),
+        (dataclasses.replace(TWO, backward_order=(0, 1)), "parts.bad-backward-order", {"match": r"\b6\b"}),
+        (
+            dataclasses.replace(TWO, backward_order=(0, 1, 2, 3, 4, 5)),
+            "parts.gradient-not-ready",
+            {"match": r"\b0\b.*\b1\b"},
         ),
         (
-            Strategy(pp=2, parts=(Part(ops=("op1", "op0"), row=0), *TWO.parts[2:])),
-            "not in the order of the graph",
+            builders.strategy(pp=2, parts=(TWO.parts[1], TWO.parts[0], *TWO.parts[2:])),
+            "parts.reads-later-part",
+            {"match": r'\b0\b.*"t0".*\b1\b'},
+        ),
+        (
+            builders.strategy(pp=2, parts=(Part(ops=("op1", "op0"), row=0), *TWO.parts[2:])),
+            "parts.not-in-graph-order",
+            {},
         ),
     ],
 )
-def test_parts_that_do_not_cover_the_graph_or_cannot_run_are_refused(strategy: Strategy, message: str) -> None:
-    with pytest.raises(InputError, match=message):
+def test_parts_that_do_not_cover_the_graph_or_cannot_run_are_refused(
+    strategy: Strategy, code: str, figures: dict[str, Any]
+) -> None:
+    with raises(code, **figures):
         check_strategy(GRAPH, strategy, batch=4)
 
 
 def test_operations_that_must_stay_together_are_not_separated() -> None:
     graph = dataclasses.replace(GRAPH, cuts=tuple(cut for cut in GRAPH.cuts if cut != "op1"))
-    with pytest.raises(InputError, match='"op1" and "op2" must be in one part'):
+    with raises("parts.in-place-split", match='"op1".*"op2"'):
         check_strategy(graph, TWO, batch=4)
 
 
@@ -153,5 +168,5 @@ def test_two_parts_that_need_each_other_are_refused() -> None:
     """0 and 2 in one part, 1 between them in another: neither can run first."""
     graph = dag([[], [0], [1], [2]])
     crossed = (Part(ops=("op0", "op2"), row=0), Part(ops=("op1",), row=1), Part(ops=("op3", "loss"), row=1))
-    with pytest.raises(InputError, match="divide parts that need each other"):
-        check_strategy(graph, Strategy(pp=2, parts=crossed), batch=2)
+    with raises("parts.reads-later-part"):
+        check_strategy(graph, builders.strategy(pp=2, parts=crossed), batch=2)

@@ -3,16 +3,18 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from tests import builders
 from tests.graphs import chain
 from tests.unit.program.test_plan import PLAN
 
 from trimaran.program import encode_program, lower
 from trimaran.program.plan import format_plan
 from trimaran.program.schema import format_schemas, main, plan_schema, program_schema
-from trimaran.program.types import Strategy
 
 SCHEMAS = Path(__file__).parents[3] / "docs" / "schemas"
-PROGRAM = json.loads(encode_program(lower(chain(3, buffers=True), Strategy(dp=2, pp=2, boundaries=("op0",)), batch=4)))
+PROGRAM = json.loads(
+    encode_program(lower(chain(3, buffers=True), builders.strategy(dp=2, pp=2, boundaries=("op0",)), batch=4))
+)
 
 
 @pytest.mark.parametrize("name", format_schemas())

@@ -8,23 +8,31 @@ import dataclasses
 
 import pytest
 import torch
+from tests import builders
+from tests.raising import raises
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
-from trimaran.costs.sharded import Shares
-from trimaran.errors import InputError
-from trimaran.graph.capture import capture
+from trimaran.base.job import Job
+from trimaran.graph.capture.capture import capture
 from trimaran.graph.types import Graph
-from trimaran.job import Job
 from trimaran.networks.alexnet import AlexNet
-from trimaran.networks.gpt2 import Gpt2
-from trimaran.planner import Pins
-from trimaran.planner.offers import offers_of
-from trimaran.program.lower import lower
-from trimaran.program.sharded import gradient_sums, own_parameters, sharded_bytes
-from trimaran.program.shards import check_shards, find_classifier_shards, find_shards, why_not
-from trimaran.program.types import Kind, Strategy
+from trimaran.networks.gpt import Gpt2
+from trimaran.planner.space import offers_of
+from trimaran.pricing.memory import Shares
+from trimaran.program.lowering.lower import lower
+from trimaran.program.lowering.tensor_parallel import (
+    check_shards,
+    find_classifier_shards,
+    find_shards,
+    gradient_sums,
+    own_parameters,
+    sharded_bytes,
+    why_not,
+)
+from trimaran.program.strategy import Strategy
+from trimaran.program.types import Kind
 
 STATE = 4 * 8 * 16 * 4
 LOGITS = 4 * 8 * 32 * 4
@@ -61,7 +69,7 @@ def exchanged(graph: Graph, strategy: Strategy) -> list[tuple[str, str, int]]:
 
 
 def test_every_region_ends_in_a_sum_and_starts_with_one_in_the_backward(gpt: Graph) -> None:
-    assert exchanged(gpt, Strategy(tp=2, shards=find_shards(gpt, 2))) == [
+    assert exchanged(gpt, builders.strategy(tp=2, shards=find_shards(gpt, 2))) == [
         ("f0", "AR", STATE),
         ("f1", "AR", STATE),
         ("f2", "AR", STATE),
@@ -73,7 +81,7 @@ def test_every_region_ends_in_a_sum_and_starts_with_one_in_the_backward(gpt: Gra
 
 
 def test_split_sequences_are_gathered_and_scattered_in_place_of_summed(gpt: Graph) -> None:
-    strategy = Strategy(tp=2, shards=find_shards(gpt, 2, sequence=True))
+    strategy = builders.strategy(tp=2, shards=find_shards(gpt, 2, sequence=True))
     forward = [("RS", STATE), *[("AG", STATE), ("RS", STATE)] * 2, ("AG", STATE), ("AG", LOGITS)]
     backward = [("RS", STATE), *[("AG", STATE), ("RS", STATE)] * 2]
     found = exchanged(gpt, strategy)
@@ -89,7 +97,7 @@ def test_split_sequences_are_gathered_and_scattered_in_place_of_summed(gpt: Grap
 
 
 def test_a_rank_holds_its_share_and_does_its_share(gpt: Graph) -> None:
-    strategy = Strategy(tp=4, shards=find_shards(gpt, 4))
+    strategy = builders.strategy(tp=4, shards=find_shards(gpt, 4))
     held = sharded_bytes(gpt, strategy)
     assert held["h.0.mlp.0.weight"] == 64 * 16 * 4 // 4
     assert held["wte.weight"] == 32 * 16 * 4 // 4
@@ -101,7 +109,7 @@ def test_a_rank_holds_its_share_and_does_its_share(gpt: Graph) -> None:
 
 
 def test_replicas_share_a_classifier_by_exchanging_samples(alexnet: Graph) -> None:
-    strategy = Strategy(dp=2, shards=find_classifier_shards(alexnet, 2))
+    strategy = builders.strategy(dp=2, shards=find_classifier_shards(alexnet, 2))
     assert [(shard.op, shard.style) for shard in strategy.shards] == [
         ("classifier.1", "column"),
         ("classifier.4", "row"),
@@ -123,7 +131,7 @@ def test_replicas_share_a_classifier_by_exchanging_samples(alexnet: Graph) -> No
 
 
 def test_marks_stand_still_for_each_sum(gpt: Graph) -> None:
-    program = lower(gpt, Strategy(tp=2, shards=find_shards(gpt, 2)), batch=4)
+    program = lower(gpt, builders.strategy(tp=2, shards=find_shards(gpt, 2)), batch=4)
     (forward,) = (i for i in program.ranks[1] if i.kind is Kind.FORWARD)
     assert [(mark.op, mark.waits_for) for mark in forward.marks][:2] == [
         ("wte", "0AR0#f0"),
@@ -145,9 +153,9 @@ def test_layers_by_themselves_end_in_gathers_and_are_for_those_who_ask(channels:
     assert find_shards(channels, 2) == ()
     assert not offers_of(channels, devices=2).tensor
     shards = find_shards(channels, 2, layers=True)
-    assert offers_of(channels, devices=2, pins=Pins(tp=2)).tensor == {2: shards}
+    assert offers_of(channels, devices=2, pins=builders.pins(tp=2)).tensor == {2: shards}
     assert [(shard.op, shard.style) for shard in shards] == [("0", "column"), ("3", "column")]
-    strategy = Strategy(tp=2, shards=shards)
+    strategy = builders.strategy(tp=2, shards=shards)
     assert exchanged(channels, strategy) == [("f0", "AG", 2048), ("f1", "AG", 96), ("g0", "AR", 2048)]
     assert sharded_bytes(channels, strategy) == {"0.weight": 432, "0.bias": 16, "3.weight": 1536, "3.bias": 12}
     # Of 5 outputs over 4 ranks the last would have none.
@@ -156,24 +164,24 @@ def test_layers_by_themselves_end_in_gathers_and_are_for_those_who_ask(channels:
 
 def test_wrong_shards_are_refused(gpt: Graph) -> None:
     shards = find_shards(gpt, 2)
-    for wrong, message in (
-        (Strategy(tp=2), "needs shards"),
-        (Strategy(tp=2, shards=shards[1:]), "shares its weight with another operation|sharded together"),
-        (Strategy(tp=2, shards=tuple(s for s in shards if s.op != "h.0.mlp.2")), "sharded together with"),
-        (Strategy(tp=3, shards=shards), "do not divide"),
-        (Strategy(tp=2, shards=shards, execution="compiled"), "eagerly"),
-        (Strategy(dp=2, shards=shards), "replicas cannot share"),
-        (Strategy(pp=2, tp=2, shards=shards, boundaries=("h.0.mlp.1",)), "different segments"),
+    for wrong, code in (
+        (builders.strategy(tp=2), "shards.missing"),
+        (builders.strategy(tp=2, shards=shards[1:]), "shards.tied-weight"),
+        (builders.strategy(tp=2, shards=tuple(s for s in shards if s.op != "h.0.mlp.2")), "shards.incomplete-group"),
+        (builders.strategy(tp=3, shards=shards), "shards.not-divisible"),
+        (builders.strategy(tp=2, shards=shards, execution="compiled"), "shards.compiled"),
+        (builders.strategy(dp=2, shards=shards), "shards.not-for-replicas"),
+        (builders.strategy(pp=2, tp=2, shards=shards, boundaries=("h.0.mlp.1",)), "shards.split-across-segments"),
     ):
-        with pytest.raises(InputError, match=message):
+        with raises(code):
             check_shards(gpt, wrong)
 
 
 def test_a_missing_operation_of_a_stream_is_refused(gpt: Graph) -> None:
     shards = find_shards(gpt, 2, sequence=True)
     without = tuple(shard for shard in shards if shard.op != "h.0.ln_1")
-    with pytest.raises(InputError, match=r"h\.0\.ln_1 is missing"):
-        check_shards(gpt, Strategy(tp=2, shards=without))
+    with raises("shards.partial-sequence", match=r"h\.0\.ln_1"):
+        check_shards(gpt, builders.strategy(tp=2, shards=without))
 
 
 def test_a_number_that_divides_nothing_has_a_reason(gpt: Graph, alexnet: Graph) -> None:

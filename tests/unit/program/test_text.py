@@ -1,10 +1,11 @@
 import pytest
+from tests import builders
 from tests.graphs import chain
+from tests.raising import raises
 
-from trimaran.errors import InputError
 from trimaran.program import format_program, lower, parse_program
 from trimaran.program.text import format_instruction
-from trimaran.program.types import Instruction, Kind, Mark, Program, Strategy
+from trimaran.program.types import Instruction, Kind, Mark, Program
 
 HEAD = "program segments=1 microbatches=1 ranks=1\nrank 0\n"
 
@@ -22,14 +23,14 @@ def test_a_line_has_the_token_the_stream_and_what_is_not_at_its_default() -> Non
 
 def test_the_text_reads_back() -> None:
     program = lower(
-        chain(3, buffers=True, tied=[(0, 2)]), Strategy(dp=2, pp=2, boundaries=("op0",)), batch=4, clip=True
+        chain(3, buffers=True, tied=[(0, 2)]), builders.strategy(dp=2, pp=2, boundaries=("op0",)), batch=4, clip=True
     )
     assert parse_program(format_program(program)) == program
 
 
 def test_one_changed_instruction_changes_one_line() -> None:
     """The second program has another size of bucket, which is also longer by three digits."""
-    first = lower(chain(2), Strategy(dp=2), batch=4)
+    first = lower(chain(2), builders.strategy(dp=2), batch=4)
     lines = format_program(first).split("\n")
     changed = parse_program(format_program(first).replace("nbytes=96", "nbytes=96000", 1))
     different = [pair for pair in zip(lines, format_program(changed).split("\n"), strict=True) if pair[0] != pair[1]]
@@ -77,8 +78,6 @@ def test_comments_and_empty_lines_are_skipped() -> None:
     ],
 )
 def test_an_error_has_the_line_and_what_was_expected(text: str, line: int, expected: str) -> None:
-    with pytest.raises(InputError) as caught:
+    with raises("program-text.unexpected", match=rf"^p\.txt, line {line}\b", source="p.txt", line=line) as caught:
         parse_program(text, source="p.txt")
-    assert caught.value.figures["line"] == line
-    assert expected in str(caught.value)
-    assert str(caught.value).startswith(f"p.txt, line {line}: expected ")
+    assert expected in str(caught.value.figures["expected"])

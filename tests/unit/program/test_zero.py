@@ -6,15 +6,17 @@ Shapes are (rows, 4) of fp32, 16 bytes a row; two replicas.
 from dataclasses import replace
 
 import pytest
+from tests import builders
 
 from trimaran.graph.types import Affine, Graph, Op, Parameter, TensorSpec
-from trimaran.program.lower import lower, lower_evaluation
-from trimaran.program.types import Kind, Strategy
-from trimaran.program.zero import after_update, zero_collectives
+from trimaran.program.lowering.lower import lower, lower_evaluation
+from trimaran.program.lowering.zero import after_update, zero_collectives
+from trimaran.program.strategy import Strategy
+from trimaran.program.types import Kind
 
 LAYERS = {"embed": 6, "blocks.0.up": 2, "blocks.0.down": 3, "blocks.1.up": 2, "blocks.1.down": 3, "head": 5}
 UNITS = ("blocks.0", "blocks.1")
-ZERO2 = Strategy(dp=2, zero=2, units=UNITS)
+ZERO2 = builders.strategy(dp=2, zero=2, units=UNITS)
 ZERO3 = replace(ZERO2, zero=3)
 
 
@@ -98,14 +100,14 @@ def test_what_is_frozen_is_gathered_and_not_scattered() -> None:
     ]
 
 
-@pytest.mark.parametrize("strategy", [Strategy(dp=2), Strategy(dp=2, zero=1), replace(ZERO3, dp=1)])
+@pytest.mark.parametrize("strategy", [builders.strategy(dp=2), builders.strategy(dp=2, zero=1), replace(ZERO3, dp=1)])
 def test_nothing_is_gathered_where_parameters_are_whole(strategy: Strategy) -> None:
     assert all(_drawn(strategy, kind) == [] for kind in (Kind.FORWARD, Kind.BACKWARD))
 
 
 def test_updated_parameters_are_dealt_out_by_size() -> None:
     """96, 80, 48, 48, 32, 32 bytes: 96 + 48 + 32 and 80 + 48 + 32."""
-    handed = after_update(GRAPH, GRAPH.ops, Strategy(dp=2, zero=1), ())
+    handed = after_update(GRAPH, GRAPH.ops, builders.strategy(dp=2, zero=1), ())
     assert [(item.label, item.root, item.nbytes) for item in handed] == [("w0", 0, 176), ("w1", 1, 160)]
     assert handed[0].parameters == ("embed.weight", "blocks.1.up.weight", "blocks.1.down.weight")
 
@@ -122,7 +124,7 @@ def test_the_program_of_a_step_with_everything_sharded() -> None:
 
 
 def test_the_program_of_a_step_with_the_update_shared_out() -> None:
-    program = lower(GRAPH, Strategy(dp=2, zero=1), batch=8)
+    program = lower(GRAPH, builders.strategy(dp=2, zero=1), batch=8)
     after = [item for item in program.ranks[1] if item.kind == Kind.BROADCAST]
     assert [(item.token, item.home, item.nbytes, item.after) for item in after] == [
         ("0BC#w0", 0, 176, ("U",)),

@@ -11,41 +11,37 @@ s5  100 B                                                            |----------
 """
 
 import numpy as np
+from tests import builders
 
-from trimaran.costs.memory_costs import MemoryCosts
-from trimaran.graph.trace.types import Role, StepTrace, Tick, TraceOp, TraceStorage, View
+from trimaran.graph.trace.types import Role, Tick, TraceOp, TraceStorage
 from trimaran.graph.types import Phase
+from trimaran.pricing.offload_costs import MemoryCosts
 from trimaran.program.memory import Decision, MemoryPlan, MemoryStep
 from trimaran.program.types import Kind
 
-_VIEW = View(shape=(1,), stride=(1,), offset=0, dtype="float32")
+_VIEW = builders.view(shape=(1,))
 
 
 def _op(moment: int, name: str, phase: Phase, reads: tuple[int, ...], writes: tuple[int, ...]) -> TraceOp:
-    return TraceOp(
+    return builders.trace_op(
         moment=moment,
         name=f"aten.{name}.default",
         phase=phase,
         module=name.removesuffix("_back"),
         reads=tuple((number, 0) for number in reads),
         writes=tuple((number, 0) for number in writes),
-        flops=0.0,
         nbytes=1000,
-        dtype="float32",
-        repeatable=True,
     )
 
 
 def _tick(moment: int, kind: str, index: int, storage: int, end: int) -> Tick:
-    return Tick(
+    return builders.tick(
         moment=moment,
         kind="pack" if kind == "pack" else "unpack",
         index=index,
         pack=storage,
         storage=storage,
-        version=0,
         view=_VIEW,
-        node="",
         end=end,
     )
 
@@ -61,7 +57,7 @@ def _storage(
     module: str = "",
 ) -> TraceStorage:
     birth, outside_end, keep_end = life
-    return TraceStorage(
+    return builders.trace_storage(
         number=number,
         nbytes=nbytes,
         role=role,
@@ -76,7 +72,7 @@ def _storage(
     )
 
 
-TRACE = StepTrace(
+TRACE = builders.step_trace(
     events=(
         _op(0, "a", Phase.FORWARD, (4,), (0,)),
         _tick(1, "pack", 0, 0, 9),
@@ -98,7 +94,6 @@ TRACE = StepTrace(
         _storage(5, 100, Role.GRADIENT, (8, 10, 10)),
     ),
     names={4: "a.weight"},
-    device="meta",
 )
 
 COSTS = MemoryCosts(

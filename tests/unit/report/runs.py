@@ -13,8 +13,8 @@ The forward message flows from 3, when the send is posted, to 4. The backward me
 receiver, which stands still for it, has it.
 """
 
+from trimaran.base.timeline import COMMUNICATION, COMPUTE, HOST, WAIT, Span, Timeline
 from trimaran.program.types import Instruction, Kind, Program
-from trimaran.timeline import COMMUNICATION, COMPUTE, HOST, WAIT, Span, Timeline
 
 STEP_S = 10.0
 

@@ -3,12 +3,12 @@
 from dataclasses import asdict
 
 import pytest
+from tests.raising import raises
 from tests.unit.report.runs import FORWARDS, LOAD, PROGRAM, measured, measured_step, predicted, span
 
-from trimaran.errors import InputError
+from trimaran.base.timeline import COPY, WAIT, Timeline
 from trimaran.program.types import Instruction, Kind, Program
 from trimaran.report.breakdown import PARTS, Source, break_down
-from trimaran.timeline import COPY, WAIT, Timeline
 
 
 def parts(program: Program, timeline: Timeline, source: Source, *, rank: int, step: int = 0) -> dict[str, float]:
@@ -125,7 +125,7 @@ def test_compute_inside_a_wait_is_compute() -> None:
 
 
 def test_a_span_of_another_program_is_refused() -> None:
-    with pytest.raises(InputError, match=r"a span of r0/0F0, step 0, which the program does not have"):
+    with raises("report.unknown-instruction", instruction="r0/0F0", step=0):
         break_down(
             Program(ranks=((),), segments=1, microbatches=1), Timeline([span(FORWARDS[0], 0, 1)]), Source.MEASURED
         )

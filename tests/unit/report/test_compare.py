@@ -1,15 +1,15 @@
 """A prediction beside a measurement, on the hand-made run of `runs`."""
 
 import pytest
+from tests.raising import raises
 from tests.unit.report.runs import FORWARDS, PROGRAM, RECV_F, SEND_B, STEP_S, measured, measured_step, predicted, span
 from tests.unit.simulator.building import all_reduce, costs, program, transfer
 
-from trimaran.errors import InputError
+from trimaran.base.timeline import WAIT, Timeline
 from trimaran.program.types import Kind, Program
 from trimaran.report.breakdown import PARTS
-from trimaran.report.compare import Figure, compare
+from trimaran.report.comparison import Figure, compare
 from trimaran.simulator import simulate
-from trimaran.timeline import WAIT, Timeline
 
 
 def test_the_error_is_predicted_over_measured_less_one() -> None:
@@ -111,7 +111,7 @@ def test_a_transfer_whose_end_nobody_saw_has_no_measured_duration() -> None:
 
 
 def test_too_few_steps_are_refused() -> None:
-    with pytest.raises(InputError, match="1 steps were measured and 1 of them are warm-up"):
+    with raises("report.only-warmup", steps=1, warmup=1):
         compare(PROGRAM, predicted(), measured(1))
 
 
@@ -122,16 +122,16 @@ def test_an_instruction_that_was_not_recorded_has_no_measured_duration() -> None
 
 def test_an_instruction_that_was_not_predicted_is_named() -> None:
     timeline = Timeline(item for item in predicted() if item.instruction != FORWARDS[0].id)
-    with pytest.raises(InputError, match="r0/0F0 has no span in the predicted timeline"):
+    with raises("report.span-missing", instruction="r0/0F0"):
         compare(PROGRAM, timeline, measured())
 
 
 def test_a_rank_that_was_not_measured_is_named() -> None:
-    with pytest.raises(InputError, match="rank 1 is in the prediction and not in the measurement"):
+    with raises("report.rank-missing", rank=1):
         compare(PROGRAM, predicted(), measured().select(rank=0))
 
 
 def test_a_timeline_of_another_program_is_refused() -> None:
     other = Program(ranks=(PROGRAM.ranks[0][:2], ()), segments=2, microbatches=1)
-    with pytest.raises(InputError, match="which the program does not have"):
+    with raises("report.unknown-instruction"):
         compare(other, predicted(), measured())

@@ -6,9 +6,9 @@ import math
 
 from rich.console import Console
 
-from trimaran.costs.convergence import CurveTable, Point, fit_curve
-from trimaran.costs.convergence.recipes import Recipe
-from trimaran.report.converging import (
+from trimaran.jobs.learning_rate import Recipe
+from trimaran.pricing.convergence import CurveTable, Point, fit_curve
+from trimaran.report.convergence_runs import (
     ConvergedBatch,
     ConvergedRun,
     Convergence,

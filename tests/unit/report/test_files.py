@@ -4,19 +4,19 @@ import json
 from pathlib import Path
 
 import pytest
+from tests import builders
+from tests.raising import raises
 from tests.unit.report.runs import PROGRAM, measured, predicted
 
-from trimaran.errors import CorruptDataError, EnvironmentProblem, InputError
-from trimaran.program.plan import Prediction
-from trimaran.program.types import Strategy
-from trimaran.report.compare import compare
-from trimaran.report.files import RunReport, check_writable, read_report, report_document, write_report
-from trimaran.report.scaling.svg import check_drawing
+from trimaran.base.errors import CorruptDataError, EnvironmentProblem
+from trimaran.report.comparison import compare
+from trimaran.report.run_report import RunReport, check_writable, read_report, report_document, write_report
+from trimaran.report.svg import check_drawing
 
 REPORT = RunReport(
     job="digits",
-    strategy=Strategy(pp=2, boundaries=("conv2",), schedule="1f1b", microbatches=4),
-    prediction=Prediction(step_time_s=9.0, interval_s=(8.5, 9.5), peak_bytes=(150, 260)),
+    strategy=builders.strategy(pp=2, boundaries=("conv2",), schedule="1f1b", microbatches=4),
+    prediction=builders.prediction(step_time_s=9.0, interval_s=(8.5, 9.5), peak_bytes=(150, 260)),
     comparison=compare(PROGRAM, predicted(), measured(6)),
     samples_per_s=6.4,
     final={"accuracy": 0.98, "loss": 0.05},
@@ -74,7 +74,7 @@ def test_every_kind_is_kept() -> None:
 
 
 def test_a_run_without_a_record_has_no_measured_figures() -> None:
-    document = report_document(RunReport(job="digits", strategy=Strategy(), prediction=REPORT.prediction))
+    document = report_document(RunReport(job="digits", strategy=builders.strategy(), prediction=REPORT.prediction))
     assert document["measured"]["step_time_s"] is None
     assert document["error"] is None
     assert "by_rank" not in document
@@ -93,14 +93,14 @@ def test_a_truncated_report_is_corrupt(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     write_report(path, REPORT)
     path.write_text(path.read_text()[:-20])
-    with pytest.raises(CorruptDataError, match="may have been truncated"):
+    with raises("file.not-json", CorruptDataError):
         read_report(path)
 
 
 def test_another_schema_version_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     path.write_text('{"schema_version": 99}')
-    with pytest.raises(InputError, match="schema_version is 99"):
+    with raises("file.schema-version", match="schema_version", schema_version=99):
         read_report(path)
 
 
@@ -117,11 +117,11 @@ def test_a_file_is_found_to_be_writable_and_nothing_is_changed(tmp_path: Path) -
 @pytest.mark.parametrize("name", ["absent/a.svg", ".", "folder.svg"])
 def test_a_file_that_could_not_be_written_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "folder.svg").mkdir()
-    with pytest.raises(EnvironmentProblem, match=r"cannot be written: (No such file|Is a directory)"):
+    with raises("report.unwritable", EnvironmentProblem):
         check_writable(tmp_path / name)
 
 
 @pytest.mark.parametrize("name", ["a.png", "a", ".svg", ""])
 def test_a_drawing_is_not_written_under_the_name_of_another_format(name: str) -> None:
-    with pytest.raises(InputError, match="drawings are written as SVG"):
+    with raises("drawing.not-svg"):
         check_drawing(Path(name))

@@ -1,14 +1,15 @@
-"""Where the compute of a hand-made job goes; the figures are those of `tests/unit/costs/tables.py`."""
+"""Where the compute of a hand-made job goes; the figures are those of `tests/builders.py`."""
 
 import dataclasses
 
 import pytest
-from tests.unit.costs.tables import exact, network, table_for
+from tests import builders
+from tests.builders import exact, network, table_for
 
-from trimaran.costs.tables import CostTable, OperationKey
-from trimaran.costs.types import Cost, OpCost
 from trimaran.graph.types import Affine, Graph
-from trimaran.report.hotspots import Grouping, Overhead, Spot, find_overhead, find_spots
+from trimaran.pricing.tables import CostTable
+from trimaran.pricing.types import Cost, OpCost
+from trimaran.report.profile import Grouping, Overhead, Spot, find_overhead, find_spots
 
 
 def spots(graph: Graph, table: CostTable, by: Grouping = "operation", *, batch: int = 8) -> dict[str, Spot]:
@@ -67,8 +68,8 @@ def test_a_group_is_as_well_known_as_its_worst_member() -> None:
     graph = network(2)
     table = table_for(graph)
     guessed = Cost(1e-3, 1e-3, 1e-3, "assumed: not run by itself")
-    key = OperationKey("content of op1", "eager")
-    operations = {**table.operations, key: {8: OpCost(forward=guessed, backward=guessed)}}
+    key = builders.operation_key("content of op1")
+    operations = {**table.operations, key: {8: builders.op_cost(forward=guessed, backward=guessed)}}
     found = spots(graph, dataclasses.replace(table, operations=operations), "kind")
     assert found["Linear"].forward.source == "assumed: not run by itself"
     assert found["loss"].forward.source == "measured: by hand"
@@ -79,10 +80,10 @@ def calls(graph: Graph, table: CostTable, fixed: dict[str, float], per_sample: d
 
     def cost(name: str, batch: int) -> OpCost:
         seconds = (fixed[name] + per_sample[name] * batch) * 1e-3
-        return OpCost(forward=exact(seconds / 3), backward=exact(seconds * 2 / 3))
+        return builders.op_cost(forward=exact(seconds / 3), backward=exact(seconds * 2 / 3))
 
     operations = {
-        OperationKey(op.content, "eager"): {batch: cost(op.id, batch) for batch in (4, 8)} for op in graph.ops
+        builders.operation_key(op.content): {batch: cost(op.id, batch) for batch in (4, 8)} for op in graph.ops
     }
     return dataclasses.replace(table, operations=operations)
 

@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
-from trimaran.cli.lines import print_lines
-from trimaran.report.machine_plans import machine_plan_lines
+from trimaran.cli.views.plans import print_lines
+from trimaran.report.plans import machine_plan_lines
 
 LONG = "tp4 x cp2 x pp2 (8 chunks) x dp64, zero2, 8 microbatches of 4"
 

@@ -1,5 +1,4 @@
-from trimaran.report.memory.chart import chart_legend, memory_chart
-from trimaran.report.memory.estimate import LiveCurve
+from trimaran.report.memory import LiveCurve, chart_legend, memory_chart
 
 
 def _curve(kept: tuple[int, ...], plan: tuple[int, ...], phases: tuple[str, ...] | None = None) -> LiveCurve:

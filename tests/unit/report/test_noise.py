@@ -4,9 +4,8 @@ import dataclasses
 
 from tests.unit.report.test_files import REPORT
 
-from trimaran.costs.noise import noise_between
-from trimaran.report.files import report_document
-from trimaran.report.noise import noise_line
+from trimaran.pricing.noise import noise_between
+from trimaran.report.run_report import noise_line, report_document
 
 NOISE = noise_between([0.099, 0.100, 0.101], ranks=2, date="2026-11-20", source="by hand")
 

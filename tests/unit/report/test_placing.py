@@ -1,6 +1,6 @@
 """A placement in words."""
 
-from trimaran.report.placing import PlacingReport, placing_lines
+from trimaran.report.placement import PlacingReport, placing_lines
 
 
 def report(devices: int) -> PlacingReport:

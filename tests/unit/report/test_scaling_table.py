@@ -5,10 +5,9 @@ import io
 import pytest
 from rich.console import Console
 
-from trimaran.costs import Cost
-from trimaran.costs.scaled import ScaledStep
-from trimaran.report.scaling.study import ScalingRow, ScalingStudy
-from trimaran.report.scaling.table import legend_lines, study_tables
+from trimaran.pricing import Cost
+from trimaran.pricing.exchange.step import ScaledStep
+from trimaran.report.scaling import ScalingRow, ScalingStudy, legend_lines, study_tables
 
 
 def row(seconds: float, *, devices: int = 1024, peak_gib: float = 79.9, fits: bool = True) -> ScalingRow:

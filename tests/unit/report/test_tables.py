@@ -7,9 +7,9 @@ from rich.console import Console, RenderableType
 from tests.unit.report.runs import PROGRAM, measured, predicted
 
 from trimaran.program.types import Kind
-from trimaran.report.compare import Comparison, Figure, KindComparison, RankComparison, compare
+from trimaran.report.breakdown import utilization
+from trimaran.report.comparison import Comparison, Figure, KindComparison, RankComparison, compare
 from trimaran.report.tables import CandidateLine, candidate_table, kind_table, rank_table, utilization_table
-from trimaran.report.utilization import utilization
 
 
 def lines(table: RenderableType, width: int = 80) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.unit.report.runs import PROGRAM, RECV_F, SEND_F, measured, predicted
 
-from trimaran.report.compare import compare
+from trimaran.report.comparison import compare
 from trimaran.report.trace import trace_document, write_trace
 
 Event = dict[str, Any]

@@ -4,9 +4,9 @@ import pytest
 from tests.unit.report.runs import FORWARDS, PROGRAM, RECV_B, RECV_F, SEND_B, SEND_F, measured, predicted, span
 from tests.unit.simulator.building import all_reduce, program, receive, send
 
+from trimaran.base.timeline import WAIT, Span, Timeline
 from trimaran.program.types import Instruction, Program
-from trimaran.report.transfers import UnderWay, under_way
-from trimaran.timeline import WAIT, Span, Timeline
+from trimaran.report.breakdown import UnderWay, under_way
 
 FORWARD_ONLY = Program(ranks=((SEND_F,), (RECV_F,)), segments=2, microbatches=1)
 

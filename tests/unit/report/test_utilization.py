@@ -5,10 +5,10 @@ from tests.graphs import boundaries, chain
 from tests.unit.report.runs import PROGRAM, measured, predicted
 from tests.unit.simulator.building import transfer
 
-from trimaran.costs.types import Cost, ProgramCosts, Transfer
+from trimaran.pricing.types import Cost, ProgramCosts, Transfer
 from trimaran.program import lower_order, parse_order
 from trimaran.program.types import Kind
-from trimaran.report.utilization import utilization
+from trimaran.report.breakdown import utilization
 from trimaran.simulator import simulate
 
 

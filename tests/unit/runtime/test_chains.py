@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from trimaran.runtime.chains import HostChain, open_chain
+from trimaran.runtime.communication.channels import HostChain, open_chain
 
 LONG_S = 20.0
 

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tests import zoo
+from tests.raising import raises
 from torch import nn
 
-from trimaran.errors import CorruptDataError, ExecutionError, InputError
+from trimaran.base.errors import CorruptDataError, ExecutionError
 from trimaran.runtime.checkpoint import read_weights, write_weights
 
 
@@ -40,7 +40,7 @@ def test_missing_and_unexpected_names_are_listed_and_nothing_is_loaded(tmp_path:
     save_file({"weight": torch.zeros(1, 1), "surplus": torch.zeros(1)}, path)
     model = nn.Linear(1, 1)
     before = model.weight.item()
-    with pytest.raises(InputError, match="it lacks bias; it has surplus") as caught:
+    with raises("weights.other-model") as caught:
         read_weights(model, path)
     assert (caught.value.figures["missing"], caught.value.figures["unexpected"]) == (("bias",), ("surplus",))
     assert model.weight.item() == before
@@ -48,7 +48,7 @@ def test_missing_and_unexpected_names_are_listed_and_nothing_is_loaded(tmp_path:
 
 def test_other_shapes_are_listed(tmp_path: Path) -> None:
     save(nn.Linear(3, 1), tmp_path / "model.safetensors")
-    with pytest.raises(InputError, match=r"weight \(1, 3\) in the file, \(1, 2\) in the model"):
+    with raises("weights.other-shapes", match="1, 3.*1, 2"):
         read_weights(nn.Linear(2, 1), tmp_path / "model.safetensors")
 
 
@@ -56,20 +56,20 @@ def test_a_damaged_file_is_told_from_a_wrong_one(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     save(nn.Linear(50, 50), path)
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(CorruptDataError, match="damaged"):
+    with raises("weights.damaged", CorruptDataError):
         read_weights(nn.Linear(50, 50), path)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no file of weights"):
+    with raises("weights.missing-file"):
         read_weights(nn.Linear(1, 1), tmp_path / "model.safetensors")
 
 
 def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "folder").write_text("in the way")
-    with pytest.raises(ExecutionError, match="cannot write"):
+    with raises("weights.unwritable", ExecutionError):
         save(nn.Linear(1, 1), tmp_path / "folder" / "model.safetensors")
     (tmp_path / "target").mkdir()
-    with pytest.raises(ExecutionError, match="cannot write"):
+    with raises("weights.unwritable", ExecutionError):
         save(nn.Linear(1, 1), tmp_path / "target")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "target"]

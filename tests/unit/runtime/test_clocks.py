@@ -1,6 +1,6 @@
 """Clocks of several machines."""
 
-from trimaran.runtime.clocks import Offset, compare_clocks, to_clock_of_rank_0
+from trimaran.runtime.record import Offset, compare_clocks, to_clock_of_rank_0
 
 
 def test_an_offset_that_stays_is_subtracted() -> None:

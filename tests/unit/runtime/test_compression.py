@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trimaran.program.compression import parse_compression
-from trimaran.runtime.compression import Codec, open_codec
+from trimaran.program.gradients import parse_compression
+from trimaran.runtime.communication.compression import Codec, open_codec
 
 ROUNDING = ("bf16", "fp16")
 METHODS = (*ROUNDING, "powersgd:1", "powersgd:2")

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from trimaran.runtime.deferral import Deferred
+from trimaran.runtime.step.dgrad_wgrad import Deferred
 
 
 class Layers(nn.Module):

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from trimaran.errors import ExecutionError, InputError
-from trimaran.runtime.failures import LINES_OF_LOG, Failure, find_cause, is_peer_failure, to_error
+from trimaran.base.errors import ExecutionError, InputError
+from trimaran.runtime.launch.failures import LINES_OF_LOG, Failure, find_cause, is_peer_failure, to_error
 
 
 def test_the_cause_is_the_first_that_is_not_because_of_a_peer() -> None:
@@ -28,7 +28,8 @@ def test_the_end_of_the_log_is_in_the_message(tmp_path: Path) -> None:
     log.write_text("\n".join(f"line {number}" for number in range(100)))
     error = to_error(Failure(rank=3, exit_code=-11), log, kept=True)
     assert isinstance(error, ExecutionError)
-    assert "rank 3 was killed by SIGSEGV" in str(error)
+    assert error.code == "rank.died"
+    assert "SIGSEGV" in str(error)
     assert f"line {99 - LINES_OF_LOG + 1}" in str(error)
     assert f"line {99 - LINES_OF_LOG}\n" not in str(error)
     assert error.figures["rank"] == 3

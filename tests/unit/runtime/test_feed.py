@@ -2,19 +2,18 @@
 
 import json
 import random
-import re
 from itertools import chain, islice
 from typing import Any
 
 import numpy
 import pytest
 import torch
+from tests.raising import raises
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from trimaran.errors import InputError
-from trimaran.job import Job
-from trimaran.runtime.feed import Feed, sample_order
+from trimaran.base.job import Job
+from trimaran.runtime.data import Feed, sample_order
 
 
 def job(samples: int, batch: int, **fields: Any) -> Job:
@@ -102,7 +101,7 @@ def test_a_rank_that_reads_nothing_gets_shares_without_data() -> None:
 
 
 def test_a_data_set_smaller_than_a_batch_is_refused() -> None:
-    with pytest.raises(InputError, match="3 samples, fewer than one global batch of 4"):
+    with raises("feed.fewer-than-one-batch", samples=3, batch=4):
         feed(job(3, 4))
 
 
@@ -129,26 +128,26 @@ class Wrapper(Unmeasured):
 
 
 @pytest.mark.parametrize(
-    ("dataset", "said"),
+    ("dataset", "code", "figures"),
     [
-        (Wrapper, "Wrapper has no length: give it __len__"),
-        (Unsure, r"Unsure.__len__ of the data set failed: OSError: no such index file \(.*test_feed.py:\d+\)"),
-        (Fractional, "Fractional.__len__ of the data set failed: TypeError: 'float' object"),
-        (lambda: iter([]), "list_iterator is an iterator, which is used up by one epoch"),
-        (lambda: DataLoader([1, 2]), "Job.dataset made a DataLoader, which gives batches"),  # type: ignore[arg-type]
-        (Unmeasured, "Unmeasured has no length: give it __len__"),
-        (lambda: 7, "int has no index"),
-        (list, "the data set is empty"),
-        (lambda: 1 // 0, "Job.dataset failed: ZeroDivisionError"),
+        (Wrapper, "dataset.no-length", {"match": "__len__", "type": "Wrapper"}),
+        (Unsure, "dataset.length-fails", {"match": "Unsure.__len__", "type": "Unsure"}),
+        (Fractional, "dataset.length-fails", {"match": "Fractional.__len__.*TypeError.*'float'", "type": "Fractional"}),
+        (lambda: iter([]), "dataset.is-iterator", {"type": "list_iterator"}),
+        (lambda: DataLoader([1, 2]), "dataset.is-data-loader", {"match": "Job.dataset", "type": "DataLoader"}),  # type: ignore[arg-type]
+        (Unmeasured, "dataset.no-length", {"match": "__len__", "type": "Unmeasured"}),
+        (lambda: 7, "dataset.no-index", {"type": "int"}),
+        (list, "feed.empty-data-set", {}),
+        (lambda: 1 // 0, "user.raised", {"match": "Job.dataset.*ZeroDivisionError"}),
     ],
 )
-def test_data_that_are_not_map_style_are_refused(dataset: Any, said: str) -> None:
-    with pytest.raises(InputError, match=said):
+def test_data_that_are_not_map_style_are_refused(dataset: Any, code: str, figures: dict[str, Any]) -> None:
+    with raises(code, **figures):
         feed(job(3, 4, dataset=dataset))
 
 
 def test_a_global_batch_smaller_than_the_replicas_is_refused() -> None:
-    with pytest.raises(InputError, match="a global batch of 3 samples leaves some of 4 replicas without any"):
+    with raises("feed.batch-too-small", batch=3, replicas=4):
         feed(job(12, 3), replicas=4)
 
 
@@ -184,20 +183,22 @@ def test_a_state_is_plain_figures() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "code", "figures"),
     [
-        ({"samples": 13}, "saved with samples 13, this job has samples 12"),
-        ({"global_batch_size": 6}, "saved with global batch 6, this job has global batch 4"),
-        ({"seed": 4}, "saved with seed 4, this job has seed 3"),
-        ({"index": 4}, "at batch 4 of an epoch that has 3"),
-        ({"index": -1}, '"index" of the state of a feed must be an integer of at least 0, got -1'),
-        ({"epoch": "1"}, "\"epoch\" of the state of a feed must be an integer of at least 0, got '1'"),
-        ({"version": 2}, "this is no state of a feed"),
+        ({"samples": 13}, "feed-state.other-job", {"saved": "samples 13", "now": "samples 12"}),
+        ({"global_batch_size": 6}, "feed-state.other-job", {"saved": "global batch 6", "now": "global batch 4"}),
+        ({"seed": 4}, "feed-state.other-job", {"saved": "seed 4", "now": "seed 3"}),
+        ({"index": 4}, "feed-state.beyond-epoch", {"index": 4, "batches": 3}),
+        ({"index": -1}, "feed-state.bad-value", {"match": '"index"', "value": -1}),
+        ({"epoch": "1"}, "feed-state.bad-value", {"match": '"epoch"', "value": "1"}),
+        ({"version": 2}, "feed-state.malformed", {}),
     ],
 )
-def test_a_state_that_contradicts_the_job_is_refused(change: dict[str, Any], said: str) -> None:
+def test_a_state_that_contradicts_the_job_is_refused(
+    change: dict[str, Any], code: str, figures: dict[str, Any]
+) -> None:
     own = feed(job(12, 4))
-    with pytest.raises(InputError, match=re.escape(said)):
+    with raises(code, **figures):
         own.load_state_dict(own.state_dict() | change)
     assert (own.epoch, own.index) == (0, 0)
 

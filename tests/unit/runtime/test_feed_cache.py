@@ -15,10 +15,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import Dataset, default_collate
 
-from trimaran.runtime.feed.cache import SampleCache, cache_bytes, make_memory
-from trimaran.runtime.feed.layouts import Uncachable, layout_of
-from trimaran.runtime.feed.reading import Reading, Request
-from trimaran.runtime.feed.sharing import look_at, offer_cache, share_cache
+from trimaran.runtime.data.cache import (
+    SampleCache,
+    Uncachable,
+    cache_bytes,
+    layout_of,
+    look_at,
+    make_memory,
+    offer_cache,
+    share_cache,
+)
+from trimaran.runtime.data.reading import Reading, Request
 
 
 class Pair(NamedTuple):

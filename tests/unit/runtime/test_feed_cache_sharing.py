@@ -10,18 +10,17 @@ from typing import Any
 
 import pytest
 import torch
+from tests import builders
+from tests.raising import raises
 from tests.unit.runtime.test_feed_cache import Counted, row
 
-from trimaran.errors import InputError
-from trimaran.job import Job
-from trimaran.program.feeding import Feeding
-from trimaran.program.strategy import Strategy
-from trimaran.runtime.feed import open_feed, sharing
-from trimaran.runtime.feed.cache import SampleCache, cache_bytes, make_memory
-from trimaran.runtime.feed.layouts import layout_of
-from trimaran.runtime.feed.sharing import offer_cache
-from trimaran.runtime.world import World
-from trimaran.units import format_bytes
+from trimaran.base.job import Job
+from trimaran.base.units import format_bytes
+from trimaran.program.strategy import Feeding
+from trimaran.runtime.data import cache as sharing
+from trimaran.runtime.data import open_feed
+from trimaran.runtime.data.cache import SampleCache, cache_bytes, layout_of, make_memory, offer_cache
+from trimaran.runtime.launch.world import World
 
 
 def holding(path: str, number: int, ready: Any, done: Any) -> None:
@@ -81,10 +80,10 @@ def test_a_feed_that_is_refused_leaves_no_memory_open() -> None:
         return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
     before = opened()
-    with pytest.raises(InputError, match="leaves some of 3 replicas without any"):
+    with raises("feed.batch-too-small", replicas=3):
         open_feed(
             job,
-            Strategy(dp=3),
+            builders.strategy(dp=3),
             Feeding(cached=True),
             World(),
             replica=0,

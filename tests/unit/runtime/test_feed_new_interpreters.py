@@ -13,7 +13,7 @@ COUNTED = """
 import multiprocessing, os, signal, sys
 import torch
 from tests.unit.runtime.test_feed_workers import feed
-from trimaran.program.feeding import Feeding
+from trimaran.program.strategy import Feeding
 
 class Counted:
     def __init__(self):

@@ -8,13 +8,14 @@ from typing import Any
 import numpy
 import pytest
 import torch
+from tests.raising import raises
 from tests.unit.runtime.test_feed import feed, job, targets
 from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler
 
-from trimaran.errors import InputError
-from trimaran.program.feeding import Feeding
+from trimaran.base.errors import InputError
+from trimaran.planning.preparation import epoch_data
+from trimaran.program.strategy import Feeding
 from trimaran.runtime.seeds import mark_host
-from trimaran.session.preparing import epoch_data
 
 
 def broken(data: Any, epoch: int) -> Iterator[int]:
@@ -23,27 +24,30 @@ def broken(data: Any, epoch: int) -> Iterator[int]:
 
 
 @pytest.mark.parametrize(
-    ("sampler", "said"),
+    ("sampler", "code", "values"),
     [
-        (lambda data, epoch: [0, 12], "gave the index 12 at position 1, and the data set has 12 samples: give 0 to 11"),
-        (lambda data, epoch: torch.tensor([3, -1]), "gave the index -1 at position 1"),
-        (lambda data, epoch: [0, 1.0], r"gave '1.0' \(a float\) at position 1"),
-        (lambda data, epoch: [True], r"gave 'True' \(a bool\) at position 0"),
-        (lambda data, epoch: BatchSampler(SequentialSampler(data), 2, False), r"a list\) at position 0.* it groups"),
-        (lambda data, epoch: numpy.zeros(3), r"an array of shape \(3,\) and type float64"),
-        (lambda data, epoch: torch.zeros(2, 2).long(), r"an array of shape \(2, 2\)"),
-        (lambda data, epoch: [], "gave no index"),
-        (lambda data, epoch: itertools.cycle([1]), "more than 1000000 indices for 12 samples"),
-        (lambda data, epoch: 7, "made a int, which cannot be gone through"),
-        (broken, r"failed after 2 indices: OSError: no such list \(.*test_feed_orders.py:\d+\)"),
-        (lambda data, epoch: data.nothing, "failed: AttributeError"),
-        (lambda data, epoch: range(3), "3 samples, fewer than one global batch of 4"),
+        (lambda data, epoch: [0, 12], "sampler.index-out-of-range", r"\b12\b.*\b1\b.*\b12\b.*\b11\b"),
+        (lambda data, epoch: torch.tensor([3, -1]), "sampler.index-out-of-range", r"-1\b.*\b1\b"),
+        (lambda data, epoch: [0, 1.0], "sampler.not-an-integer", r"'1.0'.*float.*\b1\b"),
+        (lambda data, epoch: [True], "sampler.not-an-integer", r"'True'.*bool.*\b0\b"),
+        (lambda data, epoch: BatchSampler(SequentialSampler(data), 2, False), "sampler.not-an-integer", r"list.*\b0\b"),
+        (lambda data, epoch: numpy.zeros(3), "sampler.bad-array", r"\(3,\).*float64"),
+        (lambda data, epoch: torch.zeros(2, 2).long(), "sampler.bad-array", r"\(2, 2\)"),
+        (lambda data, epoch: [], "sampler.empty", "index"),
+        (lambda data, epoch: itertools.cycle([1]), "sampler.endless", r"\b1000000\b.*\b12\b"),
+        (lambda data, epoch: 7, "sampler.not-iterable", "int"),
+        (broken, "sampler.fails-midway", r"\b2\b.*OSError: no such list \(.*test_feed_orders.py:\d+\)"),
+        (lambda data, epoch: data.nothing, "sampler.fails", "AttributeError"),
+        (lambda data, epoch: range(3), "feed.fewer-than-one-batch", r"\b3\b.*\b4\b"),
     ],
 )
-def test_a_sampler_that_will_not_do_is_refused(sampler: Any, said: str) -> None:
-    for refuse in (feed, epoch_data):
-        with pytest.raises(InputError, match=said):
-            refuse(job(12, 4, sampler=sampler))
+def test_a_sampler_that_will_not_do_is_refused(sampler: Any, code: str, values: str) -> None:
+    """The ranks of a feed tell each other the message only."""
+    with pytest.raises(InputError, match=values) as caught:
+        feed(job(12, 4, sampler=sampler))
+    assert caught.value.code in (code, "sampler.fails-on-rank")
+    with raises(code, match=values):
+        epoch_data(job(12, 4, sampler=sampler))
 
 
 def test_a_sampler_decides_order_and_length_of_each_epoch() -> None:
@@ -75,9 +79,9 @@ def test_a_state_goes_on_only_in_its_own_order() -> None:
     assert targets(same) == [[4, 5, 6, 7], [8, 9, 10, 11]]
     other = feed(job(12, 4, sampler=sampler(1)))
     other.load_state_dict(state)
-    with pytest.raises(InputError, match="another order than when the state was saved"):
+    with raises("sampler.other-order"):
         targets(other)
-    with pytest.raises(InputError, match="saved with a sampler, this job has no sampler"):
+    with raises("feed-state.other-job", saved="a sampler", now="no sampler"):
         feed(job(12, 4)).load_state_dict(state)
 
 
@@ -115,7 +119,7 @@ def test_a_stream_is_cut_as_it_comes() -> None:
     assert few.notes == ("the last 2 samples of the stream are left out: they are fewer than the 3 replicas",)
     data = epoch_data(stream(Numbers()))
     assert (data.samples, data.numbered) == (None, False)
-    with pytest.raises(InputError, match="not known how many samples an epoch has"):
+    with raises("plan.epoch-length-unknown"):
         data.steps(batch=4)
 
 
@@ -134,11 +138,11 @@ def test_a_stream_that_gives_other_samples_now_is_not_gone_on_in() -> None:
     next(shares), next(shares)
     again = feed(stream(Numbers(3)))
     again.load_state_dict(own.state_dict())
-    with pytest.raises(InputError, match="gives other samples for batch 1 of epoch 0 than when the state was saved"):
+    with raises("feed-state.other-samples", match=r"\b1\b.*\b0\b"):
         targets(again)
     short = feed(stream(iter_of(3)))
     short.load_state_dict(own.state_dict())
-    with pytest.raises(InputError, match="ends after 3"):
+    with raises("feed-state.stream-too-short", samples=3):
         targets(short)
 
 
@@ -151,7 +155,7 @@ def iter_of(samples: int) -> Any:
 
 
 def test_workers_cannot_read_a_stream() -> None:
-    with pytest.raises(InputError, match="2 workers a rank cannot read a stream"):
+    with raises("feed.workers-on-stream", workers=2):
         feed(stream(Numbers()), feeding=Feeding(workers=2))
-    with pytest.raises(InputError, match="gave no sample in epoch 0"):
+    with raises("feed.empty-epoch", epoch=0, samples=0):
         targets(feed(stream(iter_of(0))))

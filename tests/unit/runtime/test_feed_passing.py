@@ -18,9 +18,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trimaran.runtime.feed.descriptors import receive_descriptor, send_descriptor
-from trimaran.runtime.feed.packing import LEAST_BYTES, Packed
-from trimaran.runtime.feed.passing import NoBlock, Receiver, Sender
+from trimaran.runtime.data.worker_transport import (
+    LEAST_BYTES,
+    NoBlock,
+    Packed,
+    Receiver,
+    Sender,
+    receive_descriptor,
+    send_descriptor,
+)
 
 
 class Line:

@@ -10,9 +10,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset, TensorDataset
 
-from trimaran.runtime.feed.drawing import Drawing
-from trimaran.runtime.feed.reading import Reading, Request
-from trimaran.runtime.feed.stopwatch import now, since
+from trimaran.runtime.data.reading import Drawing, Reading, Request, now, since
 from trimaran.runtime.seeds import ALL_GENERATORS, find_moved, mark_host, seed_host, turn_back
 
 GENERATORS = {
@@ -94,7 +92,7 @@ def test_only_generators_that_are_drawn_from_are_seeded(monkeypatch: pytest.Monk
     """The first call finds them out; when another one is drawn from, all are, and the call is made again."""
     seeded: list[list[int]] = []
     monkeypatch.setattr(
-        "trimaran.runtime.feed.drawing.seed_host",
+        "trimaran.runtime.data.reading.seed_host",
         lambda seed, which=ALL_GENERATORS: (seeded.append(sorted(which)), seed_host(seed, which)),
     )
     drawing = Drawing()
@@ -217,6 +215,6 @@ def test_both_parts_of_a_span_add_up_to_the_clock() -> None:
 
 
 def test_rows_of_tensors_are_not_looked_at_for_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trimaran.runtime.feed.drawing.mark_host", None)
+    monkeypatch.setattr("trimaran.runtime.data.reading.mark_host", None)
     reading = Reading(TensorDataset(torch.arange(6)), None)
     assert reading[request(3, 1)].batch[0].tolist() == [3, 1]

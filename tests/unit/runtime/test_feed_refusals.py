@@ -14,15 +14,16 @@ from typing import Any
 
 import pytest
 import torch
+from tests.raising import raises
 from tests.unit.runtime.test_feed_passing import no_more_files
 from tests.unit.runtime.test_feed_workers import SAMPLES, Rows, drain, feed
 from torch import nn
 
-from trimaran.errors import EnvironmentProblem, InputError
-from trimaran.job import Job
-from trimaran.program.feeding import Feeding
-from trimaran.runtime.feed import Feed
-from trimaran.runtime.feed.sharing import share_cache
+from trimaran.base.errors import EnvironmentProblem
+from trimaran.base.job import Job
+from trimaran.program.strategy import Feeding
+from trimaran.runtime.data import Feed
+from trimaran.runtime.data.cache import share_cache
 
 
 @pytest.fixture
@@ -43,8 +44,7 @@ def with_lock(samples: list[Any]) -> Any:
 @pytest.mark.parametrize("copies", [0, 1])
 def test_a_batch_that_cannot_be_pickled_is_named_at_once(copies: int, feeds: list[Feed]) -> None:
     feeds.append(feed(Rows(), Feeding(workers=2, copies_ahead=copies), collate=with_lock, rank=3))
-    said = r"a worker of rank 3: the batch of samples .*\b4\b.* its part \"target.lock\" is a lock .* Job.collate"
-    with pytest.raises(InputError, match=said):
+    with raises("feed.bad-samples", match=r'\b4\b.*"target.lock"', rank=3):
         drain(feeds[0])
 
 
@@ -58,9 +58,7 @@ class Foreign:
 def test_a_batch_that_does_not_come_back_is_named(feeds: list[Feed]) -> None:
     feeds.append(feed(Rows(), Feeding(workers=1), collate=lambda samples: (samples, Foreign()), rank=3))
     for _ in range(2):
-        with pytest.raises(
-            InputError, match=r"rank 3 could not take the batch of samples .* FileNotFoundError.*no/such/file"
-        ):
+        with raises("feed.cannot-take-over", match="FileNotFoundError", rank=3):
             drain(feeds[0])
 
 
@@ -73,8 +71,7 @@ def use_up_files(samples: list[Any]) -> Any:
 
 def test_a_worker_that_may_open_no_more_files_says_so(feeds: list[Feed]) -> None:
     feeds.append(feed(Rows(), Feeding(workers=1), collate=use_up_files, rank=3))
-    said = r"gives a worker of rank 3 no memory for the batch of samples .*Too many open files.*ulimit -n"
-    with pytest.raises(EnvironmentProblem, match=said):
+    with raises("feed.no-memory", EnvironmentProblem, match="worker.*Too many open files", rank=3):
         drain(feeds[0])
 
 
@@ -83,8 +80,7 @@ def test_a_rank_that_may_open_no_more_files_says_so(feeds: list[Feed]) -> None:
     feeds.append(feed(Rows(), Feeding(workers=1), rank=3))
     shares = feeds[0].shares()
     kept = next(shares).microbatch(0)
-    said = r"gives rank 3 no memory for the batch of samples .*Too many open files.*ulimit -n"
-    with no_more_files(0), pytest.raises(EnvironmentProblem, match=said):
+    with no_more_files(0), raises("feed.no-memory", EnvironmentProblem, match="Too many open files", rank=3):
         next(shares).microbatch(0)
     assert len(kept[0]) == 3
 
@@ -106,8 +102,7 @@ def use_up_ways(samples: list[Any]) -> Any:
 
 def test_too_many_open_files_on_their_way_are_told(feeds: list[Feed]) -> None:
     feeds.append(feed(Rows(), Feeding(workers=1), collate=use_up_ways, rank=3))
-    said = r"gives rank 3 no memory for the batch of samples .*Too many open files.*ulimit -n"
-    with pytest.raises(EnvironmentProblem, match=said):
+    with raises("feed.no-memory", EnvironmentProblem, match="Too many open files", rank=3):
         drain(feeds[0])
 
 
@@ -116,7 +111,7 @@ def test_a_data_set_that_never_closes_its_files_is_told_so(feeds: list[Feed]) ->
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), "4.png")
 
     feeds.append(feed(Rows(open_one_too_many), Feeding(workers=1)))
-    with pytest.raises(InputError, match=r"4.png.* files open: let the data set close those that it opens.*ulimit -n"):
+    with raises("feed.bad-samples", match="4.png"):
         drain(feeds[0])
 
 
@@ -141,7 +136,7 @@ def test_a_system_that_has_no_place_for_the_data_set_is_told(
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, hard))
     try:
-        with pytest.raises(EnvironmentProblem, match=rf"starts no process for worker 0 of this rank: .*{said}"):
+        with raises("feed.no-process", EnvironmentProblem, match=said, worker=0):
             drain(feeds[0])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -162,7 +157,7 @@ def test_a_system_that_starts_no_process_is_told(
     before = set(multiprocessing.active_children())
     feeds.append(feed(Rows(), Feeding(workers=2)))
     monkeypatch.setattr(os, "fork", refuse)
-    with pytest.raises(EnvironmentProblem, match=r"starts no process for worker 1 of this rank: .* Take fewer workers"):
+    with raises("feed.no-process", EnvironmentProblem, worker=1):
         drain(feeds[0])
     assert set(multiprocessing.active_children()) == before
 
@@ -232,5 +227,5 @@ def test_what_cannot_be_loaded_ahead_is_told_when_it_is_asked_for(feeds: list[Fe
     first, second = islice(feeds[0].shares(), 2)
     for share, number in ((first, 0), (first, 1), (second, 0)):
         assert len(share.microbatch(number)[0]) == 3
-    with pytest.raises(InputError, match="no such file"):
+    with raises("feed.bad-samples"):
         second.microbatch(1)

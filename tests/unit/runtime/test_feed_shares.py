@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from tests.raising import raises
 from tests.unit.runtime.test_feed import feed, job, targets
 from torch.utils.data import Dataset
 
-from trimaran.errors import InputError
-from trimaran.program.feeding import Feeding
-from trimaran.runtime.feed import Feed, Loading, sample_order
+from trimaran.program.strategy import Feeding
+from trimaran.runtime.data import Feed, Loading, sample_order
 
 
 def test_shares_may_be_left_out_and_taken_later() -> None:
@@ -43,7 +43,7 @@ def test_a_microbatch_that_could_not_be_read_may_be_asked_for_again() -> None:
     """And is not the one after it."""
     own = feed(job(12, 4, dataset=FailsOnce), microbatches=2)
     first, second, _ = own.shares()
-    with pytest.raises(InputError, match="OSError: not now"):
+    with raises("feed.bad-samples"):
         first.microbatch(0)
     order = sample_order(12, seed=3, epoch=0).tolist()
     assert first.whole()[1].tolist() == order[:4]
@@ -55,10 +55,10 @@ def test_a_microbatch_can_be_had_once_and_not_where_it_is_empty() -> None:
     first, last = own.shares()
     first.microbatch(1)
     first.microbatch(0)
-    with pytest.raises(InputError, match="microbatch 1 of this share has been taken"):
+    with raises("share.microbatch-taken", number=1):
         first.microbatch(1)
     assert last.sizes == (1, 0)
-    with pytest.raises(InputError, match="microbatch 1 of this share is empty"):
+    with raises("share.microbatch-empty", number=1):
         last.microbatch(1)
     assert len(last.whole()[1]) == 1
 
@@ -68,7 +68,7 @@ def test_what_a_microbatch_took_is_told() -> None:
     seen: list[Loading] = []
     own.observe = seen.append
     (share,) = own.shares()
-    with pytest.raises(InputError, match="microbatch 0 has not been loaded"):
+    with raises("share.not-loaded", number=0):
         share.loading(0)
     for number in range(3):
         share.microbatch(number)
@@ -118,11 +118,12 @@ def test_a_whole_share_is_one_batch_where_its_microbatches_are_padded_apart(work
     assert inputs.shape == (4, max(order[:4]) + 1)
     assert others["targets"].tolist() == order[:4]
     assert others["names"] == [str(number) for number in order[:4]]
-    for again in (first.whole, lambda: first.microbatch(1)):
-        with pytest.raises(InputError, match="a share is had once"):
-            again()
+    with raises("share.taken"):
+        first.whole()
+    with raises("share.microbatch-taken", number=1):
+        first.microbatch(1)
     for number, part in enumerate((order[4:6], order[6:])):
         assert second.microbatch(number)[0].shape == (2, max(part) + 1)
-    with pytest.raises(InputError, match="a share is had once"):
+    with raises("share.taken"):
         second.whole()
     own.close()

@@ -14,14 +14,15 @@ from typing import Any
 
 import pytest
 import torch
+from tests.raising import raises
 from torch import nn
 from torch.utils.data import Dataset, get_worker_info
 
-from trimaran.errors import ExecutionError, InputError
-from trimaran.job import Job
-from trimaran.program.feeding import Feeding
-from trimaran.runtime.feed import Feed, Loading, Share
-from trimaran.runtime.feed.sharing import share_cache
+from trimaran.base.errors import ExecutionError
+from trimaran.base.job import Job
+from trimaran.program.strategy import Feeding
+from trimaran.runtime.data import Feed, Loading, Share
+from trimaran.runtime.data.cache import share_cache
 
 SAMPLES = 22
 
@@ -112,7 +113,7 @@ def test_workers_end_with_their_feed() -> None:
 SCRIPT = """
 import multiprocessing, os, signal, sys, threading
 from tests.unit.runtime.test_feed_workers import Rows, feed
-from trimaran.program.feeding import Feeding
+from trimaran.program.strategy import Feeding
 
 signal.signal(signal.SIGTERM, lambda *_: None)
 share = next(feed(Rows(), Feeding(workers=2)).shares())
@@ -206,9 +207,7 @@ def drain(own: Feed) -> None:
 @pytest.mark.parametrize("copies", [0, 1])
 def test_a_sample_that_a_worker_cannot_read_is_named(copies: int, feeds: list[Feed]) -> None:
     feeds.append(feed(Rows(fail), Feeding(workers=2, copies_ahead=copies), rank=3))
-    with pytest.raises(
-        InputError, match=r"a worker of rank 3: sample 4 .* ValueError: a sample that is none"
-    ) as caught:
+    with raises("feed.bad-samples", match=r"\b4\b.*ValueError", rank=3) as caught:
         drain(feeds[0])
     assert caught.value.figures == {"rank": 3, "samples": (4,)}
     assert "Traceback" not in caught.value.message
@@ -223,26 +222,24 @@ def test_batches_after_one_that_cannot_be_read_come_all_the_same(copies: int, fe
         expected = plain.whole()[0]
         if 4.0 in expected[:, 0]:
             failed += 1
-            with pytest.raises(InputError, match="sample 4"):
+            with raises("feed.bad-samples", match=r"\b4\b"):
                 other.whole()
         else:
             assert torch.equal(other.whole()[0], expected)
     assert failed == 2
 
 
-@pytest.mark.parametrize(
-    ("also", "said"), [(die, r"was killed by SIGKILL \(by hand, or by the system"), (leave, "ended with exit code 3")]
-)
+@pytest.mark.parametrize(("also", "said", "exit_code"), [(die, "SIGKILL", -signal.SIGKILL), (leave, r"\b3\b", 3)])
 @pytest.mark.parametrize("copies", [0, 1])
-def test_a_worker_that_dies_is_told(also: Any, said: str, copies: int, feeds: list[Feed]) -> None:
+def test_a_worker_that_dies_is_told(also: Any, said: str, exit_code: int, copies: int, feeds: list[Feed]) -> None:
     feeds.append(feed(Rows(also), Feeding(workers=2, copies_ahead=copies), rank=3))
-    with pytest.raises(ExecutionError, match=rf"a worker of rank 3 .* {said}.* the batch of samples .*\b4\b"):
+    with raises("feed.worker-died", ExecutionError, match=rf"{said}.*\b4\b", rank=3, exit_code=exit_code):
         drain(feeds[0])
 
 
 def test_a_worker_that_hangs_is_told(feeds: list[Feed]) -> None:
     feeds.append(feed(Rows(hang), Feeding(workers=1), timeout_s=0.5))
-    with pytest.raises(ExecutionError, match=r"have not given the batch of samples .*\b4\b.* within 0.5 s"):
+    with raises("feed.worker-hangs", ExecutionError, match=r"\b4\b", rank=0, timeout_s=0.5):
         drain(feeds[0])
 
 
@@ -267,5 +264,5 @@ def test_a_data_set_that_cannot_be_sent_is_told(monkeypatch: pytest.MonkeyPatch,
     """A lambda cannot be pickled, and workers that are spawned need it."""
     monkeypatch.setattr(multiprocessing, "get_start_method", lambda allow_none=False: "spawn")
     feeds.append(feed(Rows(lambda index: None), Feeding(workers=1)))
-    with pytest.raises(InputError, match='the data set cannot be sent to workers, which start by "spawn" here'):
+    with raises("feed.cannot-send-data-set", method="spawn"):
         drain(feeds[0])

@@ -2,7 +2,7 @@
 
 import torch
 
-from trimaran.runtime.flat import pack, unpack
+from trimaran.runtime.communication.channels import pack, unpack
 
 
 def test_tensors_of_one_dtype_travel_together_and_come_back() -> None:

@@ -5,20 +5,20 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import torch
-from tests import zoo
+from tests import builders, zoo
+from tests.raising import raises
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from trimaran.costs.convergence.noise_scale import Observation, estimate_noise_scale
-from trimaran.errors import InputError
-from trimaran.graph.capture import capture
-from trimaran.job import Job
-from trimaran.program.lower import lower, lower_evaluation
-from trimaran.program.types import Shard, Strategy
+from trimaran.base.job import Job
+from trimaran.features.training.session import Session
+from trimaran.graph.capture.capture import capture
+from trimaran.pricing.convergence.noise_scale import Observation, estimate_noise_scale
+from trimaran.program.lowering.lower import lower, lower_evaluation
+from trimaran.program.strategy import Shard, Strategy
 from trimaran.runtime.executor import Executor
-from trimaran.runtime.gradient_noise import GradientNoise, check_observable
-from trimaran.runtime.world import World
-from trimaran.session.session import Session
+from trimaran.runtime.launch.world import World
+from trimaran.runtime.step.gradient_noise import GradientNoise, check_observable
 
 SAMPLES = 4096
 DIMS = 12
@@ -89,7 +89,7 @@ def test_known_signal_and_noise_are_found_however_the_batch_is_split() -> None:
     """
     x = samples().tensors[0].double()
     truth = float(x.var(dim=0).sum() / x.mean(dim=0).square().sum())
-    found = [estimate_noise_scale(train(quadratic(), Strategy(microbatches=count))) for count in (2, 4, 16)]
+    found = [estimate_noise_scale(train(quadratic(), builders.strategy(microbatches=count))) for count in (2, 4, 16)]
     for one in found:
         low, high = one.interval
         assert low - (one.b_simple - low) <= truth <= high + (high - one.b_simple)
@@ -99,7 +99,7 @@ def test_known_signal_and_noise_are_found_however_the_batch_is_split() -> None:
 
 def test_data_without_scatter_have_no_noise() -> None:
     job = dataclasses.replace(quadratic(), dataset=lambda: TensorDataset(torch.ones(256, DIMS), torch.zeros(256)))
-    found = estimate_noise_scale(train(job, Strategy(microbatches=4)))
+    found = estimate_noise_scale(train(job, builders.strategy(microbatches=4)))
     assert found.b_simple == pytest.approx(0.0, abs=1e-9)
     assert found.signal == pytest.approx(DIMS)
 
@@ -109,16 +109,20 @@ def test_a_step_of_one_piece_is_left_out() -> None:
     job = dataclasses.replace(
         quadratic(), dataset=lambda: TensorDataset(*(part[:16] for part in samples().tensors)), global_batch_size=5
     )
-    assert [(one.step, one.samples) for one in train(job, Strategy(microbatches=2))] == [(0, 5), (1, 5), (2, 5)]
+    assert [(one.step, one.samples) for one in train(job, builders.strategy(microbatches=2))] == [
+        (0, 5),
+        (1, 5),
+        (2, 5),
+    ]
 
 
 def test_one_step_of_so_many_is_observed() -> None:
-    assert [one.step for one in train(quadratic(), Strategy(microbatches=2), steps=9, every=4)] == [0, 4, 8]
+    assert [one.step for one in train(quadratic(), builders.strategy(microbatches=2), steps=9, every=4)] == [0, 4, 8]
 
 
 def test_clipping_comes_after() -> None:
-    free = train(quadratic(), Strategy(microbatches=2), steps=2)
-    assert train(dataclasses.replace(quadratic(), clip_norm=1e-3), Strategy(microbatches=2), steps=2) == free
+    free = train(quadratic(), builders.strategy(microbatches=2), steps=2)
+    assert train(dataclasses.replace(quadratic(), clip_norm=1e-3), builders.strategy(microbatches=2), steps=2) == free
 
 
 def test_sparse_gradients_are_added_up_by_row() -> None:
@@ -175,7 +179,7 @@ def test_no_hook_stays() -> None:
 
 def test_a_session_tells_it_at_any_time() -> None:
     job = quadratic()
-    made, strategy = capture(job), Strategy(microbatches=2)
+    made, strategy = capture(job), builders.strategy(microbatches=2)
     program = lower(made.graph, strategy, batch=64)
     with Session(job, strategy, program, made, World(), owns_world=False, gradient_noise=1) as session:
         for number, batch in enumerate(session.batches()):
@@ -185,7 +189,7 @@ def test_a_session_tells_it_at_any_time() -> None:
         assert session.gradient_noise().steps == 6
     with (
         Session(job, strategy, program, capture(job), World(), owns_world=False) as session,
-        pytest.raises(InputError, match="nobody noted"),
+        raises("gradient-noise.not-recorded"),
     ):
         session.gradient_noise()
 
@@ -193,25 +197,25 @@ def test_a_session_tells_it_at_any_time() -> None:
 @pytest.mark.parametrize(
     ("job", "strategy", "reason"),
     [
-        (zoo.lstm, Strategy(dp=2, zero=3), "zero=3"),
-        (zoo.lstm, Strategy(dp=2, zero=2), "zero=2"),
-        (zoo.gpt, Strategy(tp=2, shards=(Shard(op="head", style="column"),)), "share tensors"),
-        (zoo.lstm, Strategy(pp=2, schedule="zero-bubble", microbatches=4), "zero-bubble"),
-        (zoo.lstm, Strategy(), "one piece"),
-        (zoo.gpt, Strategy(pp=2, schedule="1f1b", microbatches=4), "share a weight"),
+        (zoo.lstm, builders.strategy(dp=2, zero=3), "zero=3"),
+        (zoo.lstm, builders.strategy(dp=2, zero=2), "zero=2"),
+        (zoo.gpt, builders.strategy(tp=2, shards=(Shard(op="head", style="column"),)), "share tensors"),
+        (zoo.lstm, builders.strategy(pp=2, schedule="zero-bubble", microbatches=4), "zero-bubble"),
+        (zoo.lstm, builders.strategy(), "one piece"),
+        (zoo.gpt, builders.strategy(pp=2, schedule="1f1b", microbatches=4), "share a weight"),
     ],
 )
 def test_where_it_cannot_be_seen_the_reason_is_said(job: Callable[[], Job], strategy: Strategy, reason: str) -> None:
     graph = capture(job()).graph
     if strategy.pp > 1:
         strategy = dataclasses.replace(strategy, boundaries=_halves(graph.cuts))
-    with pytest.raises(InputError, match=reason):
+    with raises("gradient-noise.strategy-unsupported", match=reason):
         check_observable(strategy, graph)
 
 
 def test_a_pipeline_without_shared_weights_can_be_observed() -> None:
     graph = capture(zoo.lstm()).graph
-    check_observable(Strategy(pp=2, schedule="1f1b", microbatches=4, boundaries=_halves(graph.cuts)), graph)
+    check_observable(builders.strategy(pp=2, schedule="1f1b", microbatches=4, boundaries=_halves(graph.cuts)), graph)
 
 
 def _halves(cuts: Sequence[str]) -> tuple[str, ...]:
@@ -219,6 +223,6 @@ def _halves(cuts: Sequence[str]) -> tuple[str, ...]:
 
 
 def _state(step: int):  # type: ignore[no-untyped-def]  # of one microbatch, with nothing that is not read
-    from trimaran.runtime.state import State
+    from trimaran.runtime.step.state import State
 
     return State(number=step, samples=1, sizes=(1,), source=lambda number: None)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from trimaran.runtime.letterbox import Receiver, Ring, Sender
+from trimaran.runtime.communication.shared_memory import Receiver, Ring, Sender
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason=f"no shared memory files on {sys.platform}")
 

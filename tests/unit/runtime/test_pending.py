@@ -4,10 +4,10 @@ from functools import partial
 
 import torch
 
-from trimaran.runtime.pending import InFlight, Pending
+from trimaran.base.timeline import COMMUNICATION, WAIT
+from trimaran.runtime.communication.channels import InFlight, Pending
 from trimaran.runtime.record import Recorder
 from trimaran.runtime.streams import HostStreams
-from trimaran.timeline import COMMUNICATION, WAIT
 
 
 def ended() -> torch.futures.Future[None]:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from trimaran.runtime.ranks import Request
-from trimaran.runtime.world import World
+from trimaran.runtime.launch.ranks import Request
+from trimaran.runtime.launch.world import World
 
 
 @pytest.mark.timeout(60)

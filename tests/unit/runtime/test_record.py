@@ -1,8 +1,8 @@
 """The record of a run."""
 
+from trimaran.base.timeline import Span
 from trimaran.runtime.record import STEPS_KEPT, Recorder
 from trimaran.runtime.streams import HostStreams
-from trimaran.timeline import Span
 
 
 def recorder(*, enabled: bool = True) -> Recorder:

@@ -4,12 +4,13 @@ from collections.abc import Sequence
 
 import pytest
 import torch
+from tests.raising import raises
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from trimaran.errors import ExecutionError
-from trimaran.runtime.reducer import BucketReducer
-from trimaran.runtime.used import Used
+from trimaran.base.errors import ExecutionError
+from trimaran.runtime.parts.part import Used
+from trimaran.runtime.parts.replica import BucketReducer
 
 
 class Double:
@@ -92,5 +93,5 @@ def test_a_gradient_after_its_bucket_has_gone_is_an_error() -> None:
     x = torch.ones(1, 2, requires_grad=True)
     output = checkpoint(layer, checkpoint(layer, x, use_reentrant=True), use_reentrant=True)
     reducer.arm()
-    with pytest.raises(ExecutionError, match="use_reentrant=False"):
+    with raises("reducer.gradient-twice", ExecutionError, match="use_reentrant=False"):
         output.sum().backward()

@@ -2,14 +2,16 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests import builders
 from tests.graphs import boundaries, chain
 
-from trimaran.program.lower import lower
-from trimaran.program.types import SENDS, Instruction, Kind, Program, Strategy
-from trimaran.runtime.releases import released_sends
+from trimaran.program.lowering.lower import lower
+from trimaran.program.strategy import Strategy
+from trimaran.program.types import SENDS, Instruction, Kind, Program
+from trimaran.runtime.interpreter import released_sends
 
 STRATEGIES = st.builds(
-    lambda pp, schedule, microbatches: Strategy(
+    lambda pp, schedule, microbatches: builders.strategy(
         pp=pp, schedule=schedule, microbatches=microbatches, boundaries=boundaries(pp)
     ),
     pp=st.integers(2, 4),
@@ -25,7 +27,7 @@ def program_of(strategy: Strategy) -> Program:
 
 def test_the_gradient_of_a_microbatch_shows_that_its_activations_arrived() -> None:
     """Stage 0 of two sends three activations, and gets their gradients back in order."""
-    program = program_of(Strategy(pp=2, schedule="gpipe", microbatches=3, boundaries=boundaries(2)))
+    program = program_of(builders.strategy(pp=2, schedule="gpipe", microbatches=3, boundaries=boundaries(2)))
     released = released_sends(program, 0)
     assert released["0RECV_B0<1"] == ("0SEND_F0>1", "0SEND_F1>1", "0SEND_F2>1")
     assert sum(map(len, released.values())) == 3
@@ -33,7 +35,7 @@ def test_the_gradient_of_a_microbatch_shows_that_its_activations_arrived() -> No
 
 def test_1f1b_keeps_no_more_gradients_in_flight_than_there_are_stages() -> None:
     """The last of two stages, 8 microbatches: gradients that were sent and not yet known to have arrived."""
-    program = program_of(Strategy(pp=2, schedule="1f1b", microbatches=8, boundaries=boundaries(2)))
+    program = program_of(builders.strategy(pp=2, schedule="1f1b", microbatches=8, boundaries=boundaries(2)))
     released = released_sends(program, 1)
     in_flight: set[str] = set()
     most = 0

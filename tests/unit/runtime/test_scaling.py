@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from trimaran.runtime.scaling import LossScaler
+from trimaran.runtime.precision import LossScaler
 
 
 def test_the_scale_is_that_of_torch_and_gradients_are_divided_by_it() -> None:

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 import torch
+from tests.raising import raises
 
-from trimaran.errors import InputError
-from trimaran.graph.sharding.drawing import Draw
-from trimaran.runtime.tensor.draws import WholeDraws, check_attention_draws
-from trimaran.runtime.tensor.sums import take_share
+from trimaran.graph.sharding.random_numbers import Draw
+from trimaran.runtime.tensor.collectives import take_share
+from trimaran.runtime.tensor.random_numbers import WholeDraws, check_attention_draws
 
 
 def test_shares_of_fused_sections_have_a_part_of_each() -> None:
@@ -22,7 +22,7 @@ def test_shares_of_fused_sections_have_a_part_of_each() -> None:
 def test_dropout_of_attention_in_fused_kernels_is_refused_with_the_way_out() -> None:
     check_attention_draws(torch.device("cpu"), "fp32", "attention")
     check_attention_draws(torch.device("cuda"), "fp64", "attention")
-    with pytest.raises(InputError, match=r"attention is drawn inside of a fused kernel on cuda.*--forbid tp"):
+    with raises("shards.dropout-in-kernel", match="--forbid", op="attention"):
         check_attention_draws(torch.device("cuda"), "bf16", "attention")
 
 

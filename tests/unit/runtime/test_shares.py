@@ -1,12 +1,11 @@
 """Who gets which samples."""
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.raising import raises
 
-from trimaran.errors import InputError
-from trimaran.runtime.shares import cut_batch, microbatch_sizes, split_evenly
+from trimaran.runtime.data.batch_shares import cut_batch, microbatch_sizes, split_evenly
 
 
 @given(st.integers(0, 200), st.integers(1, 20))
@@ -40,7 +39,7 @@ def test_a_batch_is_cut_along_its_first_dims() -> None:
 
 
 def test_a_share_of_another_size_is_refused_with_both_numbers() -> None:
-    with pytest.raises(InputError, match="must have 4 samples, the batch has 5") as caught:
+    with raises("share.wrong-size", samples=5, expected=4) as caught:
         cut_batch((torch.zeros(5, 1), torch.zeros(5)), (2, 2))
     assert caught.value.figures == {"samples": 5, "expected": 4}
 
@@ -51,9 +50,9 @@ NAMED = {"values": torch.zeros(7, 2), "edges": torch.zeros(2, 9), "names": ["a",
 def test_a_batch_in_which_samples_cannot_be_seen_is_used_whole_or_refused() -> None:
     """Strings would stay whole where tensors are cut."""
     assert cut_batch(NAMED, (3, 0), known=True) == [NAMED, None]
-    with pytest.raises(InputError, match=r"cannot be cut into 2 microbatches.*session\.feed\.shares"):
+    with raises("share.cannot-split", match=r"session\.feed\.shares", microbatches=2):
         cut_batch(NAMED, (2, 1), known=True)
-    with pytest.raises(InputError, match=r"must have 3 samples, and it cannot be seen .*values: 7, edges: 2"):
+    with raises("share.size-unknown", match=r"\b7\b.*\b2\b", expected=3):
         cut_batch(NAMED, (3, 0))
-    with pytest.raises(InputError, match="cannot be cut into 2"):
+    with raises("share.cannot-split", microbatches=2):
         cut_batch((torch.zeros(3, 2), ["a", "b", "c"]), (2, 1))

@@ -1,11 +1,13 @@
 """Modules that run on a part of the batch at a time: what they compute, and what is never there."""
 
+from typing import Any
+
 import pytest
 import torch
+from tests.raising import raises
 from torch import nn
 
-from trimaran.errors import InputError
-from trimaran.runtime.split import Split, splitting
+from trimaran.memory_hooks.microbatching import Split, splitting
 
 
 class _Net(nn.Module):
@@ -69,17 +71,19 @@ def test_the_model_is_as_it_was_afterwards() -> None:
 
 
 @pytest.mark.parametrize(
-    ("parent", "first", "last", "parts", "says"),
+    ("parent", "first", "last", "parts", "code", "figures"),
     [
-        ("nowhere", 0, 1, 2, "no module 'nowhere'"),
-        ("", 0, 1, 2, "only children of a plain nn.Sequential"),
-        ("features", 0, 6, 2, "children 0 to 5"),
-        ("features", 0, 4, 1, "at least 2"),
+        ("nowhere", 0, 1, 2, "split.no-such-module", {"module": "nowhere"}),
+        ("", 0, 1, 2, "split.not-sequential", {"match": "nn.Sequential"}),
+        ("features", 0, 6, 2, "split.bad-range", {"match": r"\b0\b.*\b5\b"}),
+        ("features", 0, 4, 1, "split.bad-range", {"match": r"\b2\b"}),
     ],
 )
-def test_a_place_that_cannot_be_split_is_refused(parent: str, first: int, last: int, parts: int, says: str) -> None:
+def test_a_place_that_cannot_be_split_is_refused(
+    parent: str, first: int, last: int, parts: int, code: str, figures: dict[str, Any]
+) -> None:
     with (
-        pytest.raises(InputError, match=says),
+        raises(code, **figures),
         splitting(_Net(), [Split(parent=parent, first=first, last=last, parts=parts)]),
     ):
         pass
@@ -90,7 +94,7 @@ def test_what_mixes_samples_or_draws_is_refused(module: nn.Module) -> None:
     model = _Net()
     model.features[1] = module
     with (
-        pytest.raises(InputError, match=type(module).__name__),
+        raises("split.depends-on-batch", match=type(module).__name__, module="features.1"),
         splitting(model, [Split(parent="features", first=0, last=4, parts=2)]),
     ):
         pass

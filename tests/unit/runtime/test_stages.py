@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from trimaran.runtime.stages import evaluating
+from trimaran.runtime.parts.part import evaluating
 
 
 def test_a_part_that_was_kept_in_evaluation_mode_stays_in_it() -> None:

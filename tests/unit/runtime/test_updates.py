@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 import torch
+from tests.raising import raises
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from trimaran.errors import InputError
+from trimaran.base.job import Job
 from trimaran.graph.optimizers import Trained
-from trimaran.job import Job
-from trimaran.runtime.updates import Updater
+from trimaran.runtime.step.updates import Updater
 
 
 def job(**fields: Any) -> Job:
@@ -94,5 +94,5 @@ def test_a_rank_that_is_home_to_nothing_updates_nothing() -> None:
 
 
 def test_an_optimizer_that_needs_a_closure_is_refused_with_the_pattern_that_works() -> None:
-    with pytest.raises(InputError, match=r"LBFGS has step\(closure\).*AdamW"):
+    with raises("optimizer.needs-closure", match="AdamW", optimizer="LBFGS"):
         Updater(dataclasses.replace(job(), optimizer=torch.optim.LBFGS), named([parameter(1.0)]), [])

@@ -1,14 +1,13 @@
 """What is told to `ip` and `tc` for ranks on several nodes, and what is refused."""
 
 import pytest
+from tests import builders
+from tests.raising import raises
 
-from trimaran.cluster import Link
-from trimaran.errors import InputError
-from trimaran.runtime.link_commands import switch
-from trimaran.runtime.uplinks import Uplink, up_end, wired_nodes
+from trimaran.runtime.launch.rate_limited_links import Uplink, switch, up_end, wired_nodes
 
-GIGABIT = Link(bytes_per_s=125e6, latency_s=0.0, source="example")
-SLOW = Link(bytes_per_s=25e6, latency_s=0.0, source="example")
+GIGABIT = builders.link(bytes_per_s=125e6)
+SLOW = builders.link(bytes_per_s=25e6)
 
 
 def test_an_uplink_is_a_port_of_its_switch_held_to_its_own_rate() -> None:
@@ -27,7 +26,7 @@ def test_ports_of_either_rate_have_packets_of_one_size() -> None:
 @pytest.mark.parametrize("nodes", [1, 3])
 def test_ranks_that_cannot_be_dealt_are_refused(nodes: int) -> None:
     with (
-        pytest.raises(InputError, match=f"4 ranks cannot be dealt to {nodes} nodes"),
+        raises("uplink.uneven-ranks", ranks=4, nodes=nodes),
         wired_nodes(GIGABIT, Uplink(nodes=nodes, link=SLOW), ranks=4),
     ):
         pass

@@ -1,7 +1,7 @@
 """When a rank needs things for the last time."""
 
 from trimaran.program.types import Instruction, Kind
-from trimaran.runtime.uses import find_uses
+from trimaran.runtime.interpreter import find_uses
 
 
 def step(kind: Kind, segment: int, microbatch: int) -> Instruction:

@@ -3,18 +3,20 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests import builders
+from tests.raising import raises
 
-from trimaran.cluster import Link
-from trimaran.errors import EnvironmentProblem, InputError
-from trimaran.runtime import wires
-from trimaran.runtime.link_commands import rank_end, switch, throttle
-from trimaran.runtime.wires import Seat, wired
+from trimaran.base.errors import EnvironmentProblem
+from trimaran.machine import Link
+from trimaran.runtime.launch import rate_limited_links as wires
+from trimaran.runtime.launch.rate_limited_links import Seat, rank_end, switch, throttle, wired
 
 
 def link(bytes_per_s: float, latency_s: float = 0.0) -> Link:
-    return Link(bytes_per_s=bytes_per_s, latency_s=latency_s, source="example")
+    return builders.link(bytes_per_s=bytes_per_s, latency_s=latency_s)
 
 
 GIGABIT = link(125e6)
@@ -66,15 +68,15 @@ def test_without_a_link_or_alone_ranks_stay_where_their_parent_is(held: Link | N
 
 
 @pytest.mark.parametrize(
-    ("held", "ranks", "message"),
+    ("held", "ranks", "code", "figures"),
     [
-        (link(0.0), 2, "a positive, finite rate"),
-        (link(1e6, -1e-3), 2, "no negative latency"),
-        (GIGABIT, 251, "up to 250 local ranks, got 251"),
+        (link(0.0), 2, "link-limit.bad-rate", {}),
+        (link(1e6, -1e-3), 2, "link-limit.bad-rate", {"match": "no negative latency"}),
+        (GIGABIT, 251, "link-limit.too-many-ranks", {"match": r"\b250\b", "ranks": 251}),
     ],
 )
-def test_what_cannot_be_is_refused(held: Link, ranks: int, message: str) -> None:
-    with pytest.raises(InputError, match=message), wired(held, ranks=ranks):
+def test_what_cannot_be_is_refused(held: Link, ranks: int, code: str, figures: dict[str, Any]) -> None:
+    with raises(code, **figures), wired(held, ranks=ranks):
         pass
 
 
@@ -84,8 +86,7 @@ def test_a_missing_tool_is_told(missing: str, tmp_path: Path, monkeypatch: pytes
         (tmp_path / name).touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(wires, "_SBIN", "")
-    told = f"`{missing}`, which is not here: install iproute2"
-    with pytest.raises(EnvironmentProblem, match=told) as caught, wired(GIGABIT, ranks=2):
+    with raises("link-limit.missing-tool", EnvironmentProblem, tool=missing) as caught, wired(GIGABIT, ranks=2):
         pass
     assert caught.value.exit_code == 4
 
@@ -96,9 +97,9 @@ def test_a_user_who_may_not_make_namespaces_is_told(tmp_path: Path) -> None:
         (tmp_path / name).touch(mode=0o755)
     code = """
 import os, sys
-from trimaran.cluster import Link
-from trimaran.errors import EnvironmentProblem
-from trimaran.runtime.wires import wired
+from trimaran.machine import Link
+from trimaran.base.errors import EnvironmentProblem
+from trimaran.runtime.launch.rate_limited_links import wired
 if os.geteuid() == 0:
     os.seteuid(65534)
 try:

@@ -1,10 +1,12 @@
 """What an environment says of this process."""
 
-import pytest
+from typing import Any
 
-from trimaran.errors import EnvironmentProblem
-from trimaran.runtime.places import read_place
-from trimaran.runtime.world import World, choose_device, join_world
+import pytest
+from tests.raising import raises
+
+from trimaran.base.errors import EnvironmentProblem
+from trimaran.runtime.launch.world import World, choose_device, join_world, read_place
 
 TORCHRUN = {
     "RANK": "5",
@@ -53,23 +55,23 @@ def test_a_world_of_one_needs_no_process_group() -> None:
 
 def test_a_rank_without_a_meeting_point_is_told_what_lacks() -> None:
     variables = {"RANK": "0", "WORLD_SIZE": "2"}
-    with pytest.raises(EnvironmentProblem, match="MASTER_ADDR or MASTER_PORT is not set"):
+    with raises("world.no-master", EnvironmentProblem, match="MASTER_ADDR.*MASTER_PORT"):
         join_world(device="cpu", environment=variables)
 
 
 @pytest.mark.parametrize(
-    ("variables", "message"),
+    ("variables", "code", "figures"),
     [
-        ({"RANK": "2", "WORLD_SIZE": "2"}, "rank 2 of 2"),
-        ({"RANK": "x", "WORLD_SIZE": "2"}, "RANK must be a whole number"),
+        ({"RANK": "2", "WORLD_SIZE": "2"}, "world.impossible-rank", {"rank": 2, "size": 2}),
+        ({"RANK": "x", "WORLD_SIZE": "2"}, "world.bad-variable", {"match": "RANK"}),
     ],
 )
-def test_variables_that_cannot_be_are_refused(variables: dict[str, str], message: str) -> None:
-    with pytest.raises(EnvironmentProblem, match=message):
+def test_variables_that_cannot_be_are_refused(variables: dict[str, str], code: str, figures: dict[str, Any]) -> None:
+    with raises(code, EnvironmentProblem, **figures):
         read_place(variables)
 
 
 def test_more_ranks_than_gpus_run_on_the_cpu_unless_gpus_were_asked_for() -> None:
     assert choose_device("auto", local_rank=0, local_size=1000) == "cpu"
-    with pytest.raises(EnvironmentProblem, match="1000 ranks on this machine need 1000 GPUs"):
+    with raises("world.too-few-gpus", EnvironmentProblem, ranks=1000):
         choose_device("cuda", local_rank=0, local_size=1000)

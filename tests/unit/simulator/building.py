@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from trimaran.costs.types import Cost, ProgramCosts, Transfer
+from trimaran.base.timeline import COMMUNICATION, HOST, Span, Timeline
+from trimaran.pricing.types import Cost, ProgramCosts, Transfer
 from trimaran.program.types import Instruction, Kind, Program
-from trimaran.timeline import COMMUNICATION, HOST, Span, Timeline
 
 
 def load(rank: int, microbatch: int = 0) -> Instruction:

@@ -3,27 +3,25 @@
 from dataclasses import replace
 
 import pytest
+from tests import builders
+from tests.raising import raises
 
-from trimaran.cluster.find import find_machine
-from trimaran.costs.exchange import ExchangeOptions
-from trimaran.costs.feeding import Feed
-from trimaran.costs.operations.types import StepEstimate
-from trimaran.costs.scaled import ScaledStep, Sync
-from trimaran.costs.software import Software
-from trimaran.costs.types import Cost
-from trimaran.errors import InputError
+from trimaran.graph.kernels.workload import Work, WorkKind, Workload
 from trimaran.graph.types import Phase
-from trimaran.graph.workload import WeightGradient, Work, WorkKind, Workload
-from trimaran.simulator.exchange import scale_step
-from trimaran.simulator.exchange_run import ready_gradients
+from trimaran.machine.find import find_machine
+from trimaran.pricing.exchange.costs import ExchangeOptions
+from trimaran.pricing.exchange.step import ScaledStep, Sync
+from trimaran.pricing.input_pipeline import Feed
+from trimaran.pricing.kernels.estimate import StepEstimate
+from trimaran.pricing.kernels.software import Software
+from trimaran.pricing.types import Cost
+from trimaran.simulator.data_parallel import ready_gradients, scale_step
 
 MXNET = Software(framework="mxnet", year=2018.5)
 
 
 def work(phase: Phase, module: str) -> Work:
-    return Work(
-        kind=WorkKind.PRODUCT, phase=phase, module=module, name="mm", dtype="float32", flops=1.0, nbytes=1, dims=(1,)
-    )
+    return builders.work(kind=WorkKind.PRODUCT, phase=phase, module=module, name="mm", flops=1.0, nbytes=1, dims=(1,))
 
 
 def workload(*sizes: int) -> Workload:
@@ -33,21 +31,14 @@ def workload(*sizes: int) -> Workload:
     gradients = []
     for name, nbytes in reversed(list(zip(names, sizes, strict=True))):
         gradients.append(
-            WeightGradient(name=f"{name}.weight", module=name, elements=nbytes // 4, nbytes=nbytes, work=len(works))
+            builders.weight_gradient(
+                name=f"{name}.weight", module=name, elements=nbytes // 4, nbytes=nbytes, work=len(works)
+            )
         )
         works.append(work(Phase.BACKWARD, name))
     works.append(work(Phase.UPDATE, ""))
-    return Workload(
-        name="layers",
-        batch=32,
-        precision="float32",
-        optimizer="SGD",
-        works=tuple(works),
-        gradients=tuple(gradients),
-        parameter_bytes=sum(sizes),
-        buffer_bytes=0,
-        optimizer_bytes=0,
-        input_bytes=1,
+    return builders.workload(
+        name="layers", works=tuple(works), gradients=tuple(gradients), parameter_bytes=sum(sizes), input_bytes=1
     )
 
 
@@ -148,13 +139,13 @@ def test_more_links_are_never_slower() -> None:
 
 
 def test_more_devices_than_there_are_is_refused() -> None:
-    with pytest.raises(InputError, match="have 8 devices"):
+    with raises("exchange.wrong-device-count", match=r"\b8\b"):
         scaled(SMALL, 16)
 
 
 def test_copies_between_devices_stay_in_a_node() -> None:
     machine = find_machine("dgx1-v100:2")
-    with pytest.raises(InputError, match="within one node"):
+    with raises("exchange.copies-across-nodes"):
         scale_step(SMALL, estimate(SMALL), machine, devices=16, nodes=2, sync="p2p")
 
 

@@ -2,12 +2,11 @@
 
 import pytest
 
-from trimaran.cluster.find import find_machine
-from trimaran.costs.exchange_recipes import STAR
-from trimaran.program.homes import homes_by_size
-from trimaran.simulator.exchange_calls import Ready
-from trimaran.simulator.exchange_star import Path, Star, exchange_star
-from trimaran.simulator.exchange_stars import star_of
+from trimaran.machine.find import find_machine
+from trimaran.pricing.exchange.frameworks import STAR
+from trimaran.program.gradients import homes_by_size
+from trimaran.simulator.exchange_clock import Ready
+from trimaran.simulator.parameter_server import Path, Star, exchange_star, star_of
 
 
 def star(homes: tuple[str, ...], *, links: dict[tuple[str, str], str]) -> Star:

@@ -4,16 +4,16 @@ import dataclasses
 import itertools
 
 import pytest
+from tests import builders
+from tests.builders import network, table_for
 from tests.graphs import boundaries, paired
-from tests.unit.costs.tables import network, table_for
 
-from trimaran.cluster.types import Cluster, Device, Link
-from trimaran.costs.folding import can_fold
-from trimaran.costs.pricing import price
 from trimaran.graph.types import Graph
+from trimaran.machine.types import Cluster
+from trimaran.pricing.program import can_fold, price
 from trimaran.program import lower, lower_replica
-from trimaran.program.shards import find_shards
-from trimaran.program.types import Strategy
+from trimaran.program.lowering.tensor_parallel import find_shards
+from trimaran.program.strategy import Strategy
 from trimaran.simulator import simulate
 
 CHAIN = network(6)
@@ -22,12 +22,10 @@ PAIRS = dataclasses.replace(paired(3), storages={})
 
 def direct(devices: int) -> Cluster:
     """Every two devices have a link of their own."""
-    device = Device(name="a core", kind="cuda", memory_bytes=2**30)
-    link = Link(bytes_per_s=1e6, latency_s=1e-4, source="example")
-    return Cluster(
-        name="test",
-        devices=(device,) * devices,
-        hosts=(0,) * devices,
+    link = builders.link(bytes_per_s=1e6, latency_s=1e-4)
+    return builders.cluster(
+        devices,
+        kind="cuda",
         links=dict.fromkeys(itertools.combinations(range(devices), 2), link),
     )
 
@@ -35,13 +33,16 @@ def direct(devices: int) -> Cluster:
 @pytest.mark.parametrize(
     ("graph", "strategy"),
     [
-        (CHAIN, Strategy(dp=6, bucket_bytes=50)),
-        (CHAIN, Strategy(dp=3, pp=3, boundaries=boundaries(3), schedule="1f1b", microbatches=4, bucket_bytes=1)),
-        (CHAIN, Strategy(dp=2, pp=2, boundaries=("op2",), schedule="zero-bubble", microbatches=3)),
-        (CHAIN, Strategy(dp=4, zero=3, microbatches=2)),
-        (CHAIN, Strategy(dp=4, zero=1)),
-        (CHAIN, Strategy(dp=6, sync="hierarchical", nodes=2, bucket_bytes=50)),
-        (PAIRS, Strategy(dp=3, tp=2, pp=1, shards=find_shards(PAIRS, 2), microbatches=2)),
+        (CHAIN, builders.strategy(dp=6, bucket_bytes=50)),
+        (
+            CHAIN,
+            builders.strategy(dp=3, pp=3, boundaries=boundaries(3), schedule="1f1b", microbatches=4, bucket_bytes=1),
+        ),
+        (CHAIN, builders.strategy(dp=2, pp=2, boundaries=("op2",), schedule="zero-bubble", microbatches=3)),
+        (CHAIN, builders.strategy(dp=4, zero=3, microbatches=2)),
+        (CHAIN, builders.strategy(dp=4, zero=1)),
+        (CHAIN, builders.strategy(dp=6, sync="hierarchical", nodes=2, bucket_bytes=50)),
+        (PAIRS, builders.strategy(dp=3, tp=2, pp=1, shards=find_shards(PAIRS, 2), microbatches=2)),
     ],
 )
 def test_one_replica_takes_as_long_as_all(graph: Graph, strategy: Strategy) -> None:
@@ -62,7 +63,7 @@ def test_one_replica_takes_as_long_as_all(graph: Graph, strategy: Strategy) -> N
 
 
 def test_replicas_that_share_a_link_for_their_own_messages_are_not_folded() -> None:
-    strategy = Strategy(dp=2, pp=2, boundaries=("op2",))
+    strategy = builders.strategy(dp=2, pp=2, boundaries=("op2",))
     program = lower_replica(CHAIN, strategy, batch=8)
     shared = dataclasses.replace(direct(4), links={})
     assert can_fold(program, strategy, table_for(CHAIN), direct(4))
@@ -70,13 +71,13 @@ def test_replicas_that_share_a_link_for_their_own_messages_are_not_folded() -> N
 
 
 def test_replicas_whose_own_links_differ_are_not_folded() -> None:
-    strategy = Strategy(dp=2, pp=2, boundaries=("op2",))
+    strategy = builders.strategy(dp=2, pp=2, boundaries=("op2",))
     cluster = direct(4)
-    slower = Link(bytes_per_s=1e5, latency_s=1e-4, source="example")
+    slower = builders.link(bytes_per_s=1e5, latency_s=1e-4)
     uneven = dataclasses.replace(cluster, links={**cluster.links, (2, 3): slower})
     assert not can_fold(lower_replica(CHAIN, strategy, batch=8), strategy, table_for(CHAIN), uneven)
 
 
 def test_homes_make_replicas_differ() -> None:
-    strategy = Strategy(dp=4, sync="p2p")
+    strategy = builders.strategy(dp=4, sync="p2p")
     assert not can_fold(lower_replica(CHAIN, strategy, batch=8), strategy, table_for(CHAIN), direct(4))

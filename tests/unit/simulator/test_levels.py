@@ -3,18 +3,19 @@
 import dataclasses
 
 import pytest
+from tests import builders
 from tests.graphs import chain
 
-from trimaran.cluster.find import find_machine
-from trimaran.cluster.layout import machine_cluster
-from trimaran.costs.machine_transfers import machine_transfer
-from trimaran.costs.types import Cost, ProgramCosts, Transfer
+from trimaran.base.timeline import Timeline
+from trimaran.machine.find import find_machine
+from trimaran.machine.rank_order import machine_cluster
+from trimaran.pricing.machine_transfers import machine_transfer
+from trimaran.pricing.types import Cost, ProgramCosts, Transfer
 from trimaran.program import lower
-from trimaran.program.types import Instruction, Kind, Program, Strategy
+from trimaran.program.types import Instruction, Kind, Program
 from trimaran.simulator import simulate
-from trimaran.timeline import Timeline
 
-LEVELS = Strategy(dp=4, sync="hierarchical", nodes=2)
+LEVELS = builders.strategy(dp=4, sync="hierarchical", nodes=2)
 FLOWS_S = {Kind.REDUCE_SCATTER: 1.0, Kind.ALL_GATHER: 1.0}
 COMPUTE_S = {Kind.FORWARD: 1.0, Kind.BACKWARD: 4.0}
 

@@ -1,12 +1,11 @@
 """Live bytes over time."""
 
-import pytest
+from tests.raising import raises
 from tests.unit.simulator.building import backward, costs, forward, program, transfer
 
-from trimaran.errors import InputError
+from trimaran.base.timeline import COPY
 from trimaran.program.types import Instruction, Kind
 from trimaran.simulator import simulate
-from trimaran.timeline import COPY
 
 
 def test_bytes_live_from_the_start_of_one_to_the_end_of_another() -> None:
@@ -44,7 +43,7 @@ def test_memory_is_empty_where_costs_have_none() -> None:
 
 def test_freeing_more_than_lives_is_refused() -> None:
     work = forward(0)
-    with pytest.raises(InputError, match=r"r0/0F0 frees 11 bytes at 1.0 s and leaves -1 on rank 0"):
+    with raises("simulator.frees-too-much", match=r"\b11\b.*1.0.*-1\b", instruction="r0/0F0", rank=0):
         simulate(program((work,)), costs({work: 1.0}, memory={work.id: (10, 11)}))
 
 

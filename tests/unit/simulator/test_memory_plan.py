@@ -8,15 +8,18 @@ they read, a loss that takes no time, and the backward of b (3 to 7 s) and of a 
     number   0: input   1: output of a   2: output of b   3: gradient of it   4, 5: gradients of 1 and 0
 """
 
-import pytest
-from tests.unit.planner.memory.traces import chain
+from typing import Any
 
-from trimaran.costs.memory_costs import MemoryCosts, measured_costs
-from trimaran.errors import InputError
+import pytest
+from tests.raising import raises
+from tests.unit.memory.traces import chain
+
+from trimaran.base.timeline import COMPUTE
+from trimaran.pricing.offload_costs import MemoryCosts, measured_costs
 from trimaran.program.memory import KEEP_ALL, Decision, MemoryPlan, MemoryStep, Recipe
 from trimaran.program.types import Kind
-from trimaran.simulator.memory import live_bytes, simulate_memory
-from trimaran.timeline import COMPUTE
+from trimaran.simulator.memory import simulate_memory
+from trimaran.simulator.storage_lifetimes import live_bytes
 
 TRACE = chain((100, 200, 300), (1.0, 2.0))
 COSTS = measured_costs(TRACE, to_host_bytes_per_s=100.0, to_device_bytes_per_s=50.0)
@@ -146,38 +149,54 @@ def test_a_source_stays_until_the_last_recompute_that_reads_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"),
+    ("wrong", "code", "figures"),
     [
-        (plan(((3, Kind.OFFLOAD), (5, Kind.PREFETCH))), "storage 1 is to offload, but has no DEL"),
-        (plan(((3, Kind.OFFLOAD), (3, Kind.PREFETCH), (5, Kind.RELEASE))), "PRE of storage 1 .* comes before its DEL"),
-        (plan(((1, Kind.OFFLOAD), (3, Kind.RELEASE), (5, Kind.PREFETCH))), "OFF of storage 1 at moment 1 is before"),
+        (plan(((3, Kind.OFFLOAD), (5, Kind.PREFETCH))), "memory-step.missing", {"storage": 1}),
+        (plan(((3, Kind.OFFLOAD), (3, Kind.PREFETCH), (5, Kind.RELEASE))), "memory-step.wrong-order", {"storage": 1}),
+        (
+            plan(((1, Kind.OFFLOAD), (3, Kind.RELEASE), (5, Kind.PREFETCH))),
+            "memory-step.before-last-write",
+            {"storage": 1},
+        ),
         (
             plan(((3, Kind.OFFLOAD), (3, Kind.RELEASE), (7, Kind.PREFETCH))),
-            "moment 5, between its DEL at 3",
+            "memory-step.absent-when-needed",
+            {"match": r"\b3\b", "moment": 5},
         ),
-        (plan(OFFLOADED), "step 4:DEL1: moment 4 is no tick"),
-        (plan(((3, Kind.OFFLOAD), (1, Kind.RELEASE), (5, Kind.PREFETCH))), "it comes after a step at moment 3"),
-        (plan((*REMADE, (7, Kind.RECOMPUTE)), Decision.RECOMPUTE), "has such a step already"),
+        (plan(OFFLOADED), "memory-step.no-tick", {"match": r"\b4\b", "step": "4:DEL1"}),
+        (
+            plan(((3, Kind.OFFLOAD), (1, Kind.RELEASE), (5, Kind.PREFETCH))),
+            "memory-step.not-in-order",
+            {"match": r"\b3\b"},
+        ),
+        (plan((*REMADE, (7, Kind.RECOMPUTE)), Decision.RECOMPUTE), "memory-step.twice", {}),
         (
             plan(((3, Kind.OFFLOAD), *REMADE), Decision.RECOMPUTE),
-            "3:OFF1: the decision for storage 1 is recompute",
+            "memory-step.not-decided",
+            {"match": r"\b1\b", "step": "3:OFF1"},
         ),
-        (plan(REMADE, Decision.KEEP), "step 3:DEL1: the decision for storage 1 is keep"),
-        (plan(REMADE, Decision.RECOMPUTE, Recipe(storage=2, ops=(2,), sources=(1,), duration_s=1.0)), "has no recipe"),
+        (plan(REMADE, Decision.KEEP), "memory-step.not-decided", {"match": r"\b1\b", "step": "3:DEL1"}),
+        (
+            plan(REMADE, Decision.RECOMPUTE, Recipe(storage=2, ops=(2,), sources=(1,), duration_s=1.0)),
+            "memory-step.no-recipe",
+            {},
+        ),
         (
             plan(REMADE, Decision.RECOMPUTE, Recipe(storage=1, ops=(6,), sources=(0,), duration_s=1.0)),
-            r"its recipe has operations at \(6,\); they must lie before the step",
+            "memory-step.recipe-too-late",
+            {"match": "6,"},
         ),
         (
             plan(REMADE, Decision.RECOMPUTE, Recipe(storage=1, ops=(0,), sources=(3,), duration_s=1.0)),
-            "reads storage 3, which nothing holds",
+            "memory-step.source-not-held",
+            {"match": r"\b3\b"},
         ),
     ],
 )
-def test_a_plan_that_cannot_be_done_is_refused(wrong: MemoryPlan, message: str) -> None:
-    with pytest.raises(InputError, match=message):
+def test_a_plan_that_cannot_be_done_is_refused(wrong: MemoryPlan, code: str, figures: dict[str, Any]) -> None:
+    with raises(code, **figures):
         live_bytes(TRACE, wrong)
-    with pytest.raises(InputError, match=message):
+    with raises(code, **figures):
         simulate_memory(TRACE, wrong, COSTS)
 
 
@@ -200,7 +219,7 @@ def test_a_recompute_whose_source_is_away_is_refused() -> None:
         recipes={1: RECIPE},
         reasons={},
     )
-    with pytest.raises(InputError, match="step 5:RE1: its recipe reads storage 0, which is away from moment 1 to 7"):
+    with raises("memory-step.source-away", match=r"\b0\b.*\b1\b.*\b7\b", step="5:RE1"):
         live_bytes(TRACE, away)
 
 
@@ -214,10 +233,10 @@ def test_a_storage_that_cannot_be_moved_is_refused() -> None:
         recipes={},
         reasons={},
     )
-    with pytest.raises(InputError, match=r"storage 3 \(activation, 300 bytes\) cannot be moved"):
+    with raises("memory-step.must-stay", match="activation, 300 bytes", storage=3):
         live_bytes(TRACE, wrong)
 
 
 def test_costs_of_another_trace_are_refused() -> None:
-    with pytest.raises(InputError, match="the costs have 13 durations, the trace 9 moments"):
+    with raises("memory-simulation.other-trace", match=r"\b13\b.*\b9\b"):
         simulate_memory(TRACE, KEEP_ALL, measured_costs(LONG, to_host_bytes_per_s=1.0, to_device_bytes_per_s=1.0))

@@ -1,6 +1,8 @@
 """How fast things run: shared links, and compute and communication side by side."""
 
 import pytest
+from tests import builders
+from tests.raising import raises
 from tests.unit.simulator.building import (
     all_reduce,
     backward,
@@ -14,11 +16,9 @@ from tests.unit.simulator.building import (
     transfer,
 )
 
-from trimaran.costs.types import Interference
-from trimaran.errors import InputError
+from trimaran.base.timeline import COPY
 from trimaran.program.types import Instruction, Kind
 from trimaran.simulator import simulate
-from trimaran.timeline import COPY
 
 
 def test_two_transfers_halve_a_link() -> None:
@@ -144,7 +144,7 @@ def test_compute_slows_while_bytes_flow() -> None:
     work, out = forward(0), send(0, 1, 9)
     timeline = simulate(
         program((out, work), (receive(1, 0, 9),)),
-        costs({work: 3.0, out: transfer(2.0)}, interference=Interference(compute=1.5)),
+        costs({work: 3.0, out: transfer(2.0)}, interference=builders.interference(compute=1.5)),
     )
     assert span_of(timeline, out) == (0.0, 2.0)
     assert span_of(timeline, work) == (0.0, pytest.approx(11 / 3, rel=1e-12))
@@ -155,7 +155,7 @@ def test_compute_does_not_slow_during_latency() -> None:
     work, out = forward(0), send(0, 1, 9)
     timeline = simulate(
         program((out, work), (receive(1, 0, 9),)),
-        costs({work: 3.0, out: transfer(2.0, latency_s=2.0)}, interference=Interference(compute=2.0)),
+        costs({work: 3.0, out: transfer(2.0, latency_s=2.0)}, interference=builders.interference(compute=2.0)),
     )
     assert span_of(timeline, work) == (0.0, 4.0)
 
@@ -166,7 +166,8 @@ def test_two_transfers_slow_compute_as_much_as_one() -> None:
     timeline = simulate(
         program((*out, work), (receive(1, 0, 9),), (receive(2, 0, 9),)),
         costs(
-            {work: 2.0, out[0]: transfer(4.0, "a"), out[1]: transfer(4.0, "b")}, interference=Interference(compute=2.0)
+            {work: 2.0, out[0]: transfer(4.0, "a"), out[1]: transfer(4.0, "b")},
+            interference=builders.interference(compute=2.0),
         ),
     )
     assert span_of(timeline, work) == (0.0, 4.0)
@@ -178,7 +179,7 @@ def test_a_transfer_slows_while_any_of_its_ranks_computes() -> None:
     work = forward(1)
     timeline = simulate(
         program((sums[0],), (sums[1], work), (sums[2],)),
-        costs({sums[0]: transfer(2.0), work: 3.0}, interference=Interference(communication=2.0)),
+        costs({sums[0]: transfer(2.0), work: 3.0}, interference=builders.interference(communication=2.0)),
     )
     assert [span_of(timeline, member) for member in sums] == [(0.0, 3.5)] * 3
 
@@ -188,7 +189,7 @@ def test_compute_on_both_ends_slows_a_message_once() -> None:
     work, out = [forward(0), forward(1)], send(0, 1, 9)
     timeline = simulate(
         program((out, work[0]), (receive(1, 0, 9), work[1])),
-        costs({work[0]: 4.0, work[1]: 4.0, out: transfer(1.0)}, interference=Interference(communication=2.0)),
+        costs({work[0]: 4.0, work[1]: 4.0, out: transfer(1.0)}, interference=builders.interference(communication=2.0)),
     )
     assert span_of(timeline, out) == (0.0, 2.0)
 
@@ -200,7 +201,7 @@ def test_sharing_and_interference_multiply() -> None:
         program((*out, work), (receive(1, 0, 9),), (receive(2, 0, 9),)),
         costs(
             {work: 9.0, out[0]: transfer(1.0, "wire"), out[1]: transfer(1.0, "wire")},
-            interference=Interference(communication=2.0),
+            interference=builders.interference(communication=2.0),
         ),
     )
     assert [span_of(timeline, message) for message in out] == [(0.0, 4.0), (0.0, 4.0)]
@@ -218,7 +219,7 @@ def test_a_mark_is_a_fraction_of_the_work_and_not_of_the_time() -> None:
         costs(
             {work: 2.0, out: transfer(1.0), sums[0]: transfer(0.0)},
             marks={("r0/0B0", "b0"): 0.5},
-            interference=Interference(compute=2.0),
+            interference=builders.interference(compute=2.0),
         ),
     )
     assert span_of(timeline, sums[0])[0] == pytest.approx(1.5, rel=1e-12)
@@ -230,7 +231,7 @@ def test_back_to_back_compute_is_one_load_on_a_transfer() -> None:
     work, out = [forward(0, number) for number in range(4)], send(0, 1, 9)
     timeline = simulate(
         program((out, *work), (receive(1, 0, 9),)),
-        costs(dict.fromkeys(work, 1.0) | {out: transfer(2.0)}, interference=Interference(communication=2.0)),
+        costs(dict.fromkeys(work, 1.0) | {out: transfer(2.0)}, interference=builders.interference(communication=2.0)),
     )
     assert span_of(timeline, out) == (0.0, 4.0)
 
@@ -248,7 +249,7 @@ def test_a_copy_flows_beside_compute_and_copies_go_one_at_a_time() -> None:
         program((first, *copies, second)),
         costs(
             {first: 1.0, second: 3.0, copies[0]: transfer(1.0, "pcie"), copies[1]: transfer(1.0, "pcie")},
-            interference=Interference(compute=2.0),
+            interference=builders.interference(compute=2.0),
         ),
     )
     assert [span_of(timeline, copy) for copy in copies] == [(1.0, 2.0), (2.0, 3.0)]
@@ -256,8 +257,8 @@ def test_a_copy_flows_beside_compute_and_copies_go_one_at_a_time() -> None:
 
 
 def test_a_factor_of_interference_is_positive() -> None:
-    with pytest.raises(InputError, match="must be positive"):
-        simulate(program((forward(0),)), costs({forward(0): 1.0}, interference=Interference(compute=0.0)))
+    with raises("simulator.bad-interference"):
+        simulate(program((forward(0),)), costs({forward(0): 1.0}, interference=builders.interference(compute=0.0)))
 
 
 @pytest.mark.parametrize(("host_blocks", "end_s"), [(True, 4.0), (False, 2.0)])
@@ -268,6 +269,8 @@ def test_loading_counts_as_compute_only_on_a_blocked_host(host_blocks: bool, end
     data, out = load(0), send(0, 1, 9)
     timeline = simulate(
         program((out, data), (receive(1, 0, 9),)),
-        costs({data: 2.0, out: transfer(4.0)}, interference=Interference(compute=2.0), host_blocks=host_blocks),
+        costs(
+            {data: 2.0, out: transfer(4.0)}, interference=builders.interference(compute=2.0), host_blocks=host_blocks
+        ),
     )
     assert span_of(timeline, data) == (0.0, end_s)

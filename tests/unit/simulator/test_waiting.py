@@ -2,11 +2,10 @@
 
 from typing import Any
 
-import pytest
+from tests import builders
+from tests.raising import raises
 from tests.unit.simulator.building import all_reduce, costs, forward, program, span_of, transfer
 
-from trimaran.costs.types import Interference
-from trimaran.errors import InputError
 from trimaran.program.types import Mark
 from trimaran.simulator import simulate
 
@@ -73,7 +72,7 @@ def test_a_rank_does_not_slow_down_what_flows_while_it_stands_still() -> None:
     entries = {works[0]: 4.0, works[1]: 4.0, sums[0]: transfer(1.0)}
     timeline = simulate(
         program(*zip(works, sums, strict=True)),
-        costs(entries, marks=places(f0=0.5), interference=Interference(compute=2.0, communication=2.0)),
+        costs(entries, marks=places(f0=0.5), interference=builders.interference(compute=2.0, communication=2.0)),
     )
     assert span_of(timeline, works[0]) == (0.0, 5.0)
 
@@ -107,5 +106,5 @@ def test_a_waiting_mark_without_a_place_is_refused() -> None:
     works = [step(rank, ("f0", "AR#f0")) for rank in GROUP]
     sums = [summed(rank, "f0") for rank in GROUP]
     entries = {works[0]: 4.0, works[1]: 4.0, sums[0]: transfer(1.0)}
-    with pytest.raises(InputError, match="r0/0F0!f0, whose place"):
+    with raises("simulator.mark-without-place", mark="r0/0F0!f0"):
         simulate(program(*zip(works, sums, strict=True)), costs(entries))

@@ -2,11 +2,11 @@
 
 import pytest
 
-from trimaran.costs.types import Cost, ProgramCosts
+from trimaran.base.timeline import HOST
+from trimaran.pricing.types import Cost, ProgramCosts
 from trimaran.program import Instruction, Kind, Program
 from trimaran.simulator import simulate
-from trimaran.simulator.waits import with_waits
-from trimaran.timeline import HOST
+from trimaran.simulator.engine import with_waits
 
 
 def _exact(seconds: float) -> Cost:

@@ -1,18 +1,97 @@
 """One operation of a flow, as the rules of sharing see it: name, arguments, shapes.
 
 A leaf module whose inside is a single operation is seen as that operation.
+
+How a tensor lies on the ranks that share it, and what views do with that.
+
+A share is always an equal and contiguous part of one dimension, or of each of several sections of it. So a view keeps
+a share a share only where the split dimension stays the slowest one of what it is taken apart into or joined from.
 """
 
 import ast
-from typing import Any
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import fx, nn
 from torch._ops import OpOverload
 
-from trimaran.graph.hooks import has_user_hooks
-from trimaran.graph.sharding.spread import NotSharedError
-from trimaran.graph.walk import Walk, tensors_in
+from trimaran.graph.capture.operations import Walk, tensors_in
+from trimaran.graph.user_model import has_user_hooks
+
+
+class NotSharedError(Exception):
+    """An operation cannot work on shares; the message is the reason, in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A tensor of which every rank has a share.
+
+    Attributes:
+        dim: the dimension that is split
+        sections: sizes of its parts that are split each by itself; together the size of the dimension
+    """
+
+    dim: int
+    sections: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Size of the whole dimension."""
+        return sum(self.sections)
+
+    @property
+    def units(self) -> int:
+        """The number of ranks must divide it."""
+        return math.gcd(*self.sections)
+
+    def moved(self, dim: int) -> "Spread":
+        """The same on another dimension."""
+        return Spread(dim, self.sections)
+
+
+def reshaped(spread: Spread, before: Sequence[int], after: Sequence[int]) -> Spread:
+    """How a tensor is spread after a view.
+
+    Args:
+        spread: before the view
+        before: shape before it
+        after: shape after it
+
+    Raises:
+        NotSharedError: shares before are not shares after
+
+    Example:
+        >>> reshaped(Spread(2, (96,)), (4, 8, 96), (4, 8, 12, 8))
+        Spread(dim=2, sections=(12,))
+        >>> reshaped(Spread(2, (32, 32, 32)), (4, 8, 96), (4, 8, 3, 4, 8))
+        Spread(dim=3, sections=(4,))
+        >>> reshaped(Spread(2, (4,)), (4, 8, 4, 8), (4, 8, 32))
+        Spread(dim=2, sections=(32,))
+    """
+    outside = math.prod(before[: spread.dim])
+    found = [place for place in range(len(after)) if math.prod(after[:place]) == outside]
+    # Of several, those before the last have size 1.
+    if not found:
+        raise NotSharedError("a view joins the split dimension to the one before it")
+    place = found[-1]
+    size, new = before[spread.dim], after[place]
+    if new == size:
+        return spread.moved(place)
+    if new > size and new % size == 0:
+        return Spread(place, tuple(part * (new // size) for part in spread.sections))
+    if new < size and size % new == 0:
+        if len(spread.sections) == 1:
+            return Spread(place, (new,))
+        each = spread.sections[0]
+        follows = after[place + 1] if place + 1 < len(after) else 0
+        if spread.sections == (each,) * new and follows and each % follows == 0:
+            return Spread(place + 1, (follows,))
+    raise NotSharedError("a view takes the split dimension apart in another way than its shares")
+
 
 _ENDLESS = 2**62  # torch's end of a slice that has none is beyond
 
@@ -135,3 +214,75 @@ def is_endless(end: Any) -> bool:
 def _plain_name(name: str) -> str:
     """The name of an operation, for the one that writes in place too."""
     return name[:-1] if name.endswith("_") and not name.endswith("__") else name
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What the rules of sharing ask of a region that grows, and of the operation before them
+
+
+Result = Spread | tuple[Spread | None, ...]
+
+
+class Growing(Protocol):
+    """What a rule asks of the region that grows."""
+
+    def spread(self, node: fx.Node) -> Spread | None:
+        """How a tensor is split; None: it is whole."""
+
+    def join(self, node: fx.Node, source: fx.Node, right: int, sections: tuple[int, ...]) -> None:
+        """Want an input split in a dimension counted from the right (-1 is the last), where it has more than one."""
+
+    def resize(self, node: fx.Node, name: str, place: int | None = None) -> None:
+        """Divide a size among the arguments by the number of ranks."""
+
+
+Rule = Callable[[Growing, fx.Node], Result]
+
+
+def leader(growing: Growing, node: fx.Node) -> tuple[fx.Node, Spread]:
+    """The first input that is split, and how."""
+    for source in node.all_input_nodes:
+        found = growing.spread(source) if is_tensor(source) else None
+        if found is not None:
+            return source, found
+    raise NotSharedError(f"{node.name} reads no share")
+
+
+def lead(growing: Growing, node: fx.Node) -> tuple[fx.Node, Spread, dict[str, Any]]:
+    """The only tensor that is read, how it is split, and the arguments."""
+    source, spread = leader(growing, node)
+    return source, spread, arguments_of(node)
+
+
+def dim_of(dim: int, source: fx.Node) -> int:
+    """A dimension counted from the front."""
+    return dim % max(1, len(shape_of(source)))
+
+
+def dims(node: fx.Node) -> int:
+    """Number of dimensions of a tensor."""
+    return len(shape_of(node))
+
+
+def resize_listed(growing: Growing, node: fx.Node, name: str, size: object, place: int) -> None:
+    """A size that is written down; one that torch finds (-1) is right as it is."""
+    if isinstance(size, fx.Node):
+        raise NotSharedError(f"{node.name} computes the size of the split dimension")
+    if size != -1:
+        growing.resize(node, name, place)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The operations that treat every element by itself, by torch's names without variants
+
+
+_NAMES = """
+    abs add addcdiv addcmul alias alpha_dropout and __and__ __or__ bitwise_and bitwise_or bitwise_not bitwise_xor celu
+    ceil clamp clamp_max clamp_min clone contiguous cos detach div dropout elu empty_like eq erf exp expm1 fill float
+    floor floor_divide ge gelu gt hardsigmoid hardswish hardtanh isinf isnan le leaky_relu lerp lift_fresh_copy log
+    log1p log_sigmoid logical_and logical_not logical_or logical_xor lt masked_fill maximum minimum mish mul
+    nan_to_num ne neg ones_like pow reciprocal relu relu6 remainder round rsqrt rsub selu sigmoid sign silu sin
+    softplus sqrt square sub tan tanh threshold to _to_copy true_divide type_as where zero zeros_like
+"""
+
+ELEMENTWISE = frozenset(_NAMES.split())

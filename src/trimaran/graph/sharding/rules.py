@@ -10,11 +10,23 @@ from typing import Any
 from torch import fx
 
 from trimaran.graph.sharding import views
-from trimaran.graph.sharding.asking import Growing, Result, Rule, dim_of, dims, lead, leader
-from trimaran.graph.sharding.calls import arguments_of, is_endless, is_tensor, shape_of
-from trimaran.graph.sharding.drawing import BY_CHANNEL, LIKE
-from trimaran.graph.sharding.elementwise import ELEMENTWISE
-from trimaran.graph.sharding.spread import NotSharedError, Spread
+from trimaran.graph.sharding.calls import (
+    ELEMENTWISE,
+    Growing,
+    NotSharedError,
+    Result,
+    Rule,
+    Spread,
+    arguments_of,
+    dim_of,
+    dims,
+    is_endless,
+    is_tensor,
+    lead,
+    leader,
+    shape_of,
+)
+from trimaran.graph.sharding.random_numbers import BY_CHANNEL, LIKE
 
 
 def _elementwise(growing: Growing, node: fx.Node) -> Result:

@@ -2,9 +2,17 @@
 
 from torch import fx
 
-from trimaran.graph.sharding.asking import Growing, Result, dim_of, lead, leader, resize_listed
-from trimaran.graph.sharding.calls import shape_of
-from trimaran.graph.sharding.spread import NotSharedError, reshaped
+from trimaran.graph.sharding.calls import (
+    Growing,
+    NotSharedError,
+    Result,
+    dim_of,
+    lead,
+    leader,
+    reshaped,
+    resize_listed,
+    shape_of,
+)
 
 
 def resized(growing: Growing, node: fx.Node) -> Result:

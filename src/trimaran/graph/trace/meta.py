@@ -5,27 +5,390 @@ kernel than a device does, the device's is asked for: attention (`attention`), d
 (`autocast`). What still differs: recurrent layers run step by step, so that a real kernel keeps its intermediate states
 in one storage of its own; the fused forms of optimizers may need scratch memory that is not seen; convolutions have no
 workspace.
+
+Lets functions of torch be replaced while a model runs, also those that functions of torch call.
+
+A function mode is told of `multi_head_attention_forward`, and is then switched off while that runs. To be told of what
+runs inside as well, functions of `torch.nn.functional` run from a copy that does not ask whether they are overridden.
+
+Autocast on meta tensors: torch's own looks at the device of a tensor, and has none for these.
+
+    lower precision   products and convolutions: arguments are cast to it
+    float32           functions that lose too much otherwise, such as losses, norms and exponentials
+    widest            functions of several tensors, which must agree
+    as they are       everything else
+
+Casts of parameters are kept until the forward ends, so that a weight used twice is cast once.
+
+Source:
+    torch's documentation of autocast: its lists of operations on CUDA.
+
+Attention on meta tensors, in the form that it takes on a device.
+
+Without a device torch falls back on the plain form, which keeps the scores of every pair of tokens. A GPU runs a fused
+kernel, which keeps one number for each row of them:
+
+    flash      half precision, no mask
+    efficient  any precision, any mask; also where flash was asked for and does not go
+    cpu        the fused kernel of the CPU, to compare with a run there
+    math       the plain form
+
+Dropout on meta tensors, as a GPU has it: one kernel, which keeps a mask of one byte an element.
+
+Without a device torch falls back on the plain form, which keeps noise in the precision of the input. In place there is
+only the plain form, on a GPU as well.
+
+Recurrent layers on meta tensors as a library of a GPU runs them: a call a layer, not operations for every step.
+
+    forward            x [steps, batch, input], hx, cx, weights   ->  output, hy, cy, reserve
+    backward_input     grad [steps, batch, state], hx, cx, weights, reserve  ->  gradients of x, hx, cx
+    backward_weight    x, hx, output, weights, reserve            ->  gradients of the weights
+
+The reserve is what the library keeps for the backward: gates and the new cell of every step. Between layers dropout
+runs as one operation. Packed sequences, whose lengths are values, run step by step as torch runs them without a device.
+
+Source:
+    cuDNN's API for recurrent networks: one call for the gradients of data, one for those of weights.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import functools
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional
 from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 
-from trimaran.errors import InputError, TrimaranError
+from trimaran.base.errors import InputError, TrimaranError
 from trimaran.graph.optimizers import Trained, trained_parameters, without_hooks
-from trimaran.graph.trace.attention import AttentionForm, attend
-from trimaran.graph.trace.autocast import Autocast
-from trimaran.graph.trace.calls import replaced
-from trimaran.graph.trace.dropout import drop_out
-from trimaran.graph.trace.overrides import Overrides, Replacement
+from trimaran.graph.trace.calls import replaced, tensors_in
 from trimaran.graph.trace.record import Recorder
-from trimaran.graph.trace.recurrent import CELLS, run_layers
-from trimaran.graph.trace.types import StepTrace
+from trimaran.graph.trace.types import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, GATES, NAMESPACE, StepTrace
+
+Replacement = Callable[[Callable[..., Any], tuple[Any, ...], Mapping[str, Any]], Any]
+"""Takes a function with its arguments, and gives the result."""
+
+_QUESTIONS = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+
+
+class Overrides(TorchFunctionMode):
+    """Calls replacements in the place of functions.
+
+    Args:
+        replace: gives the replacement of a function by its name; None where there is none
+    """
+
+    def __init__(self, replace: Callable[[str], Replacement | None]) -> None:
+        super().__init__()
+        self._replace = replace
+
+    def __torch_function__(
+        self, func: Any, _: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Run a function, or what replaces it."""
+        kwargs = kwargs or {}
+        replacement = self._replace(getattr(func, "__name__", ""))
+        if replacement is not None:
+            return replacement(func, args, kwargs)
+        if isinstance(func, types.FunctionType) and func.__globals__ is vars(functional):
+            with self:
+                return _without_questions(func)(*args, **kwargs)
+        return func(*args, **kwargs)
+
+
+@functools.cache
+def _without_questions(func: types.FunctionType) -> types.FunctionType:
+    namespace = {**func.__globals__, **dict.fromkeys(_QUESTIONS, _never)}
+    copy = types.FunctionType(func.__code__, namespace, func.__name__, func.__defaults__, func.__closure__)
+    copy.__kwdefaults__ = func.__kwdefaults__
+    return copy
+
+
+def _never(*_: torch.Tensor) -> bool:
+    return False
+
+
+_LOWER = """
+addbmm addmm addmv addr baddbmm bmm chain_matmul conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d
+conv_transpose3d einsum gru gru_cell linalg_multi_dot linalg_vecdot linear lstm lstm_cell matmul mm mv multi_dot prelu
+rnn_relu rnn_relu_cell rnn_tanh rnn_tanh_cell scaled_dot_product_attention __matmul__ __rmatmul__
+"""
+_FLOAT32 = """
+acos asin binary_cross_entropy_with_logits cdist cosh cosine_embedding_loss cosine_similarity cross_entropy cumprod
+cumsum dist erfinv exp expm1 frobenius_norm group_norm hinge_embedding_loss huber_loss kl_div l1_loss layer_norm
+linalg_matrix_norm linalg_vector_norm log log10 log1p log2 log_softmax logsumexp margin_ranking_loss mse_loss
+multi_margin_loss multilabel_margin_loss nll_loss norm nuclear_norm pdist poisson_nll_loss pow prod reciprocal renorm
+rms_norm rsqrt sinh smooth_l1_loss soft_margin_loss softmax softmin softplus sum tan triplet_margin_loss
+upsample_bicubic2d upsample_bilinear2d upsample_linear1d upsample_nearest1d upsample_nearest2d upsample_nearest3d
+upsample_trilinear3d _upsample_bicubic2d_aa _upsample_bilinear2d_aa _upsample_nearest_exact1d _upsample_nearest_exact2d
+_upsample_nearest_exact3d __pow__ __rpow__
+"""
+_WIDEST = """
+addcdiv addcmul atan2 bilinear cat cross dot grid_sample index_put scatter_add stack tensordot vdot
+"""
+
+LOWER = frozenset(_LOWER.split())
+FLOAT32 = frozenset(_FLOAT32.split())
+WIDEST = frozenset(_WIDEST.split())
+
+
+class Autocast:
+    """The rules of autocast for one forward.
+
+    Args:
+        dtype: the lower precision
+    """
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self._dtype = dtype
+        self._casts: dict[torch.Tensor, torch.Tensor] = {}
+
+    def end_forward(self) -> None:
+        """Let go of the casts of parameters."""
+        self._casts.clear()
+
+    def replacement(self, name: str) -> Replacement | None:
+        """What runs in the place of a function; None where it runs as it is."""
+        if name in LOWER:
+            return self._lower
+        if name in FLOAT32:
+            return _in_float32
+        return _in_widest if name in WIDEST else None
+
+    def cast(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor in the lower precision."""
+        if not tensor.is_floating_point() or tensor.dtype in (self._dtype, torch.float64):
+            return tensor
+        if not (tensor.is_leaf and tensor.requires_grad):
+            return tensor.to(self._dtype)
+        if tensor not in self._casts:
+            self._casts[tensor] = tensor.to(self._dtype)
+        return self._casts[tensor]
+
+    def _lower(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        return func(*replaced(args, torch.Tensor, self.cast), **replaced(dict(kwargs), torch.Tensor, self.cast))
+
+
+def _in_float32(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    return _as(torch.float32, func, args, kwargs)
+
+
+def _in_widest(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    dtypes = [tensor.dtype for tensor in tensors_in((args, dict(kwargs))) if tensor.is_floating_point()]
+    return _as(max(dtypes, key=lambda dtype: dtype.itemsize), func, args, kwargs) if dtypes else func(*args, **kwargs)
+
+
+def _as(dtype: torch.dtype, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def cast(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(dtype) if tensor.is_floating_point() and tensor.itemsize < dtype.itemsize else tensor
+
+    return func(*replaced(args, torch.Tensor, cast), **replaced(dict(kwargs), torch.Tensor, cast))
+
+
+AttentionForm = Literal["flash", "efficient", "cpu", "math"]
+
+_HALVES = (torch.float16, torch.bfloat16)
+_LARGEST_HEAD = 256
+"""Elements of a head that the flash kernels of a GPU take at most."""
+
+
+def attend(form: AttentionForm, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """`scaled_dot_product_attention` in a given form.
+
+    Args:
+        form: which
+        func: torch's own function
+        args: its arguments by place
+        kwargs: its arguments by name
+    """
+    return _attend(form, func, *args, **kwargs)
+
+
+def _attend(
+    form: AttentionForm,
+    func: Callable[..., Any],
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    if form == "math" or query.dim() != 4:
+        return func(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+    flash = form == "flash" and attn_mask is None and query.dtype in _HALVES and query.shape[-1] <= _LARGEST_HEAD
+    if enable_gqa and not flash:  # flash reads fewer heads of keys and values as they are
+        groups = query.shape[1] // key.shape[1]
+        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    if form == "cpu":
+        return _on_cpu(func, query, key, value, attn_mask, dropout_p, is_causal, scale)
+    if flash:
+        return torch.ops.aten._scaled_dot_product_flash_attention(
+            query, key, value, dropout_p, is_causal, False, scale=scale
+        )[0]
+    bias = None if attn_mask is None else _bias(attn_mask, query, key)
+    return torch.ops.aten._scaled_dot_product_efficient_attention(
+        query, key, value, bias, query.requires_grad, dropout_p, is_causal, scale=scale
+    )[0]
+
+
+def _on_cpu(
+    func: Callable[..., Any],
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+) -> Any:
+    """The CPU has no fused dropout; masks that are trained, such as relative positions, take the plain form there."""
+    if dropout_p > 0 or (mask is not None and mask.requires_grad):
+        return func(query, key, value, mask, dropout_p, is_causal, scale=scale)
+    if mask is not None and mask.dtype == torch.bool:
+        mask = _as_numbers(mask, query.dtype)
+    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        query, key, value, 0.0, is_causal, attn_mask=mask, scale=scale
+    )[0]
+
+
+def _bias(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    if mask.dtype == torch.bool:
+        mask = _as_numbers(mask, query.dtype)
+    return mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+
+
+def _as_numbers(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return torch.zeros_like(mask, dtype=dtype).masked_fill_(mask.logical_not(), float("-inf"))
+
+
+def drop_out(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """`dropout` as a GPU runs it.
+
+    Args:
+        func: torch's own function, that of modules or the one below it
+        args: its arguments by place
+        kwargs: its arguments by name
+    """
+    given = dict(zip(("input", "p", "train", "inplace"), args, strict=False), **kwargs)
+    value, share = given["input"], given.get("p", 0.5)
+    trains = given.get("train", given.get("training", True))
+    if given.get("inplace") or not trains or not 0 < share < 1 or not value.numel():
+        return func(*args, **kwargs)
+    return torch.native_dropout(value, share, True)[0]
+
+
+CELLS: Mapping[str, str] = {"lstm": "lstm", "gru": "gru", "rnn_tanh": "rnn", "rnn_relu": "rnn"}
+"""Functions of torch that run whole layers, and the cell of each."""
+
+_RETAINED = {"lstm": 6, "gru": 5, "rnn": 1}
+"""Numbers kept for the backward by step, sample and unit: gates, the state before the output, and its activation."""
+
+_LIBRARY = torch.library.Library(NAMESPACE, "DEF")
+
+
+def run_layers(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """`torch.lstm` and its like, layer by layer.
+
+    Args:
+        func: torch's own function
+        args: its arguments by place
+        kwargs: its arguments by name
+    """
+    name = func.__name__
+    states = (args[1] if len(args) > 1 else None) if name == "lstm" else [args[1]] if len(args) > 1 else None
+    if kwargs or len(args) != 9 or not isinstance(states, tuple | list) or not isinstance(args[2], tuple | list):
+        return func(*args, **kwargs)  # packed
+    x, _, weights, _, layers, dropout, trains, bidirectional, batch_first = args
+    x = x.transpose(0, 1) if batch_first else x
+    directions = 1 + bool(bidirectional)
+    each = len(weights) // (layers * directions) * directions
+    last: list[list[Tensor]] = []
+    for layer in range(layers):
+        if layer and dropout and trains:
+            x = drop_out(torch.dropout, (x, dropout, True), {})
+        own = [state[layer * directions : (layer + 1) * directions] for state in states]
+        cx = own[1] if name == "lstm" else None
+        out: tuple[Tensor, ...] = _Layer.apply(  # type: ignore[no-untyped-call]
+            CELLS[name], x, own[0], cx, *weights[layer * each : (layer + 1) * each]
+        )
+        x = out[0]
+        last.append(list(out[1:3] if name == "lstm" else out[1:2]))
+    ends = [torch.cat(parts) if layers > 1 else parts[0] for parts in zip(*last, strict=True)]
+    return (x.transpose(0, 1) if batch_first else x, *ends)
+
+
+class _Layer(torch.autograd.Function):
+    """One layer, of one or both directions."""
+
+    @staticmethod
+    def forward(ctx: Any, cell: str, x: Tensor, hx: Tensor, cx: Tensor | None, *weights: Tensor) -> tuple[Tensor, ...]:
+        output, hy, cy, reserve = _call(cell, FORWARD)(x, hx, cx, list(weights))
+        ctx.cell, ctx.has_cx = cell, cx is not None
+        ctx.save_for_backward(x, hx, *([cx] if cx is not None else []), output, reserve, *weights)
+        ctx.set_materialize_grads(False)
+        return output, hy, cy
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:
+        x, hx, *rest = ctx.saved_tensors
+        cx = rest.pop(0) if ctx.has_cx else None
+        output, reserve, *weights = rest
+        grad = grads[0] if grads[0] is not None else torch.zeros_like(output)
+        # It runs also where nobody wants the gradient of the input: those of the weights need what it leaves.
+        given = _call(ctx.cell, BACKWARD_INPUT)(grad, hx, cx, weights, reserve)
+        wanted = ctx.needs_input_grad[1:4]
+        of_x = [part if needed else None for part, needed in zip(given, wanted, strict=True)]
+        of_weights: Sequence[Tensor | None] = [None] * len(weights)
+        if any(ctx.needs_input_grad[4:]):
+            of_weights = _call(ctx.cell, BACKWARD_WEIGHT)(x, hx, output, weights, reserve)
+        return None, *of_x, *of_weights
+
+
+def _call(cell: str, part: str) -> Any:
+    return getattr(getattr(torch.ops, NAMESPACE), f"{cell}_{part}")
+
+
+def _define(cell: str) -> None:
+    """Operations that give shapes, and nothing else."""
+    states = "Tensor hx, Tensor? cx, Tensor[] weights"
+    _LIBRARY.define(f"{cell}_{FORWARD}(Tensor x, {states}) -> (Tensor, Tensor, Tensor, Tensor)")
+    _LIBRARY.define(f"{cell}_{BACKWARD_INPUT}(Tensor grad, {states}, Tensor reserve) -> (Tensor, Tensor, Tensor)")
+    _LIBRARY.define(
+        f"{cell}_{BACKWARD_WEIGHT}(Tensor x, Tensor hx, Tensor output, Tensor[] weights, Tensor reserve) -> Tensor[]"
+    )
+
+    def forward(x: Tensor, hx: Tensor, cx: Tensor | None, weights: list[Tensor]) -> tuple[Tensor, ...]:
+        steps, batch, _ = x.shape
+        directions, _, state = hx.shape
+        hidden = weights[0].shape[0] // GATES[cell]
+        reserve = x.new_empty(_RETAINED[cell] * steps * batch * directions * hidden)
+        ends = torch.empty_like(hx), torch.empty_like(hx if cx is None else cx)
+        return x.new_empty(steps, batch, directions * state), *ends, reserve
+
+    def backward_input(
+        grad: Tensor, hx: Tensor, cx: Tensor | None, weights: list[Tensor], reserve: Tensor
+    ) -> tuple[Tensor, ...]:
+        steps, batch, _ = grad.shape
+        of_cell = torch.empty_like(hx if cx is None else cx)
+        return grad.new_empty(steps, batch, weights[0].shape[1]), torch.empty_like(hx), of_cell
+
+    def backward_weight(x: Tensor, hx: Tensor, output: Tensor, weights: list[Tensor], reserve: Tensor) -> list[Tensor]:
+        return [torch.empty_like(weight) for weight in weights]
+
+    for part, meaning in ((FORWARD, forward), (BACKWARD_INPUT, backward_input), (BACKWARD_WEIGHT, backward_weight)):
+        _LIBRARY.impl(f"{cell}_{part}", meaning, "Meta")
+
+
+for _cell in GATES:
+    _define(_cell)
 
 Loss = Callable[[nn.Module, Any], torch.Tensor]
 """Runs the forward of a model on a batch, and gives the scalar that is minimised."""
@@ -151,6 +514,7 @@ def _telling() -> Iterator[None]:
             f"this step cannot be traced without data: {_first_line(error)}. A model whose course depends on the "
             "values of its tensors needs a real step: record one with `Recorder`, or run it under "
             "`trimaran.virtual_memory`",
+            code="trace.needs-data",
             error=type(error).__name__,
         ) from error
 

@@ -15,25 +15,256 @@ compiled blocks, and steps on several threads.
 
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.utils._python_dispatch import _get_current_dispatch_mode
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils._python_dispatch import _get_current_dispatch_mode, is_traceable_wrapper_subclass
 
-from trimaran.errors import ExecutionError
-from trimaran.graph.trace.calls import Recording
-from trimaran.graph.trace.census import Census
-from trimaran.graph.trace.finish import finished
-from trimaran.graph.trace.liveness import WEIGHTS
-from trimaran.graph.trace.modules import ModulePaths
+from trimaran.base.errors import ExecutionError
+from trimaran.graph.trace.calls import Recording, tensors_in
+from trimaran.graph.trace.live_bytes import WEIGHTS
 from trimaran.graph.trace.operations import Operations
-from trimaran.graph.trace.saved import HostStore, SavedTensors, Store
-from trimaran.graph.trace.tape import Tape
-from trimaran.graph.trace.types import Role
+from trimaran.graph.trace.saved_tensors import HostStore, SavedTensors, Store
+from trimaran.graph.trace.storages import PERSISTENT, Record, covered_bytes, has_storage
+from trimaran.graph.trace.tape import ModulePaths, OpDraft, Tape, TickDraft
+from trimaran.graph.trace.types import Role, StepTrace, Tick, TraceOp, TraceStorage, View
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What each storage is to the step: parameters and buffers of modules, gradients, the state of optimizers
+
+
+class Census:
+    """Tells the storages of a tape what they are.
+
+    Args:
+        tape: of the step
+    """
+
+    def __init__(self, tape: Tape) -> None:
+        self._tape = tape
+        self._parameters: list[weakref.ref[torch.Tensor]] = []
+        self._handles: list[Any] = []
+
+    def install(self) -> None:
+        """Follow optimizers: their steps are the update."""
+        self._handles = [
+            register_optimizer_step_pre_hook(self._begin_update),
+            register_optimizer_step_post_hook(self._end_update),
+        ]
+
+    def remove(self) -> None:
+        """Follow them no more."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def meet_module(self, root: nn.Module, prefix: str) -> None:
+        """Learn the parameters and buffers of a module."""
+        prefix = f"{prefix}." if prefix else ""
+        for name, parameter in root.named_parameters(remove_duplicate=False):
+            self._meet_parameter(parameter, prefix + name)
+        for name, buffer in root.named_buffers(remove_duplicate=False):
+            self._declare(buffer, Role.BUFFER, prefix + name)
+
+    def meet_optimizer(self, optimizer: Optimizer) -> None:
+        """Learn the parameters and the state of an optimizer."""
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                self._meet_parameter(parameter, "")
+        self._meet_state(optimizer)
+
+    def find_gradients(self) -> None:
+        """Learn the gradients that parameters have now."""
+        for reference in self._parameters:
+            parameter = reference()
+            if parameter is not None:
+                self._meet_gradient(parameter)
+
+    def _begin_update(self, optimizer: Optimizer, _: Any, __: Any) -> None:
+        self._tape.updating = True
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                self._meet_gradient(parameter)
+        self._meet_state(optimizer)
+
+    def _end_update(self, optimizer: Optimizer, _: Any, __: Any) -> None:
+        self._tape.updating = False
+        self._meet_state(optimizer)
+
+    def _meet_parameter(self, parameter: torch.Tensor, name: str) -> None:
+        self._parameters.append(weakref.ref(parameter))
+        self._declare(parameter, Role.PARAMETER, name)
+        if parameter.grad is not None:
+            self._declare(parameter.grad, Role.GRADIENT)
+
+    def _meet_gradient(self, parameter: torch.Tensor) -> None:
+        """Learn the gradient that the step has made for a parameter."""
+        if parameter.grad is None:
+            return
+        self._declare(parameter.grad, Role.GRADIENT)
+        find = self._tape.book.find
+        for plain, gradient in zip(_plain(parameter), _plain(parameter.grad), strict=False):
+            owner, made = find(plain.untyped_storage()), find(gradient.untyped_storage())
+            if owner is not None and made is not None:
+                self._tape.gradients[owner] = made
+
+    def _meet_state(self, optimizer: Optimizer) -> None:
+        for state in optimizer.state.values():
+            for tensor in tensors_in(state):
+                self._declare(tensor, Role.OPTIMIZER)
+
+    def _declare(self, tensor: torch.Tensor, role: Role, name: str = "") -> None:
+        """Say what a tensor's storage is. What a module says of its parameters and buffers goes first."""
+        book = self._tape.book
+        for plain in _plain(tensor):
+            storage = plain.untyped_storage()
+            self._tape.see(storage.device)
+            number = book.find(storage)
+            if number is None:
+                number = book.add(storage, role, -1)
+            elif role in (Role.PARAMETER, Role.BUFFER) or book.records[number].role not in PERSISTENT:
+                book.records[number].role = role
+            if name:
+                book.names.setdefault(number, name)
+
+
+def _plain(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The tensors with storages inside a tensor: itself, or those that a subclass wraps."""
+    wrapper: Any = tensor
+    if is_traceable_wrapper_subclass(wrapper):
+        names, _ = wrapper.__tensor_flatten__()
+        for part in (getattr(wrapper, name) for name in names):
+            if isinstance(part, torch.Tensor):
+                yield from _plain(part)
+    elif has_storage(tensor):
+        yield tensor
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# From the tape of a step to its trace: plain data, every life closed
+
+
+def finished(tape: Tape) -> Recording:
+    """The recording of a tape that has stopped."""
+    length = len(tape.events)
+    for record in tape.book.records:
+        _settle(record)
+    ticks: list[list[tuple[int, TickDraft]]] = [[] for _ in tape.book.records]
+    for moment, event in enumerate(tape.events):
+        if isinstance(event, TickDraft):
+            ticks[event.storage].append((moment, event))
+    storages = tuple(
+        _storage(number, record, ticks[number], length, on_device=_is_on_device(tape, record))
+        for number, record in enumerate(tape.book.records)
+    )
+    events = tuple(
+        _op(moment, event, _duration_s(tape, event)) if isinstance(event, OpDraft) else _tick(moment, event, length)
+        for moment, event in enumerate(tape.events)
+    )
+    calls = {
+        moment: event.call
+        for moment, event in enumerate(tape.events)
+        if isinstance(event, OpDraft) and event.call is not None
+    }
+    externals = {
+        number: record.reference
+        for number, record in enumerate(tape.book.records)
+        if record.role in (Role.PARAMETER, Role.BUFFER) and record.reference() is not None
+    }
+    trace = StepTrace(
+        events=events,
+        storages=storages,
+        names=dict(tape.book.names),
+        device=tape.device,
+        gradients=dict(tape.gradients),
+    )
+    return Recording(trace=trace, calls=calls, externals=externals)
+
+
+def _settle(record: Record) -> None:
+    """What no operation made, and what stays, was there before the step: a bucket of gradients, met as it is filled."""
+    if record.unseen and record.end is None and record.role is Role.ACTIVATION:
+        record.role, record.birth = Role.GRADIENT, -1
+
+
+def _storage(
+    number: int, record: Record, ticks: list[tuple[int, TickDraft]], length: int, *, on_device: bool
+) -> TraceStorage:
+    """The storage of a record. What is on another device takes no memory of this one, and no plan can move it."""
+    outside_end = length if record.end is None else min(record.end, length)
+    ends = [length if tick.end is None else min(tick.end, length) for _, tick in ticks]
+    packs = [(moment, tick) for moment, tick in ticks if tick.kind == "pack"]
+    views: list[View] = [tick.view for _, tick in packs]
+    single = len(record.packed_at) == 1 and not record.changed
+    return TraceStorage(
+        number=number,
+        nbytes=record.nbytes if on_device else 0,
+        role=record.role,
+        birth=record.birth,
+        outside_end=outside_end,
+        keep_end=max(outside_end, *ends) if ends else outside_end,
+        copy_bytes=covered_bytes(views) if on_device else 0,
+        packs=tuple(moment for moment, _ in packs),
+        unpacks=tuple(moment for moment, tick in ticks if tick.kind == "unpack"),
+        version=next(iter(record.packed_at)) if single else None,
+        module=record.module,
+    )
+
+
+def _is_on_device(tape: Tape, record: Record) -> bool:
+    return not record.elsewhere and tape.place in (None, record.device)
+
+
+def _duration_s(tape: Tape, draft: OpDraft) -> float | None:
+    """How long an operation took; none of the device's time where all that it touches is on the host [s]."""
+    if tape.device == "meta":
+        return None
+    numbers = {number for number, _ in (*draft.reads, *draft.writes)}
+    if tape.device != "cpu" and numbers and all(tape.book.records[n].device.type == "cpu" for n in numbers):
+        return 0.0
+    if draft.interval is None:
+        return draft.duration_s
+    start, end = draft.interval
+    end.synchronize()
+    return float(start.elapsed_time(end)) / 1000.0  # milliseconds
+
+
+def _op(moment: int, draft: OpDraft, duration_s: float | None) -> TraceOp:
+    return TraceOp(
+        moment=moment,
+        name=draft.name,
+        phase=draft.phase,
+        module=draft.module,
+        reads=draft.reads,
+        writes=draft.writes,
+        flops=draft.flops,
+        nbytes=draft.nbytes,
+        dtype=draft.dtype,
+        repeatable=draft.call is not None,
+        duration_s=duration_s,
+        scratch_bytes=draft.scratch_bytes,
+        operands=tuple((number, tuple(shape)) for number, shape in draft.operands),
+        results=tuple(None if shape is None else tuple(shape) for shape in draft.results),
+    )
+
+
+def _tick(moment: int, draft: TickDraft, length: int) -> Tick:
+    return Tick(
+        moment=moment,
+        kind=draft.kind,
+        index=draft.index,
+        pack=draft.pack,
+        storage=draft.storage,
+        version=draft.version,
+        view=draft.view,
+        node=draft.node,
+        end=length if draft.end is None else min(draft.end, length),
+    )
 
 
 class Recorder:
@@ -79,7 +310,10 @@ class Recorder:
             ExecutionError: nothing was recorded yet
         """
         if self._recording is None:
-            raise ExecutionError("nothing is recorded yet: run a step inside the block, and ask after it has ended")
+            raise ExecutionError(
+                "nothing is recorded yet: run a step inside the block, and ask after it has ended",
+                code="recorder.nothing-recorded",
+            )
         return self._recording
 
     @property
@@ -188,7 +422,7 @@ class Recorder:
     def _uninstall(self) -> Tape:
         tape = self._tape
         if tape is None:
-            raise ExecutionError("this recorder does not record: start it first")
+            raise ExecutionError("this recorder does not record: start it first", code="recorder.not-started")
         self._check_place()
         self._operations.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         if self._own_hooks:
@@ -210,5 +444,6 @@ class Recorder:
             raise ExecutionError(
                 f"a recording cannot stop inside {type(top).__name__}, which was entered after the recording began: "
                 "stop it where that has ended",
+                code="recorder.mode-inside",
                 mode=type(top).__name__,
             )

@@ -11,8 +11,7 @@ Importing this room does not import torch.
 
 from trimaran.measure.observe.analysis import Findings, RankFindings, analyse
 from trimaran.measure.observe.injection import load_watch, watched_environment
-from trimaran.measure.observe.parts import Parts
-from trimaran.measure.observe.records import ProcessRecord, parse_record, read_records
+from trimaran.measure.observe.records import Parts, ProcessRecord, parse_record, read_records
 
 __all__ = [
     "Findings",

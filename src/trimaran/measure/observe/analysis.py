@@ -3,21 +3,134 @@
 Ranks are laid beside each other step by step. What is blocked in an exchange has two causes, and they have different
 remedies: the shortest block of a step, over the ranks, is the exchange itself, because the last rank to come waits for
 nobody; what another rank is blocked longer, it waits for the slower ones. No common clock is needed for that.
+
+The ranks of a job among processes that were watched, and their steps that count.
+
+Left out are the first steps, steps with an evaluation in them, and steps ten times as long as the median. Where half of
+the steps have a forward without gradients, it belongs to them (a teacher, a target network).
 """
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from statistics import median
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trimaran.errors import TrimaranError
-from trimaran.measure.observe.growth import fixed_share
-from trimaran.measure.observe.parts import Parts, mean_parts
-from trimaran.measure.observe.records import ProcessRecord
-from trimaran.measure.observe.times import Array, StepTimes, find_job, steady_steps
+from trimaran.base.errors import TrimaranError
+from trimaran.measure.observe.records import Parts, ProcessRecord, fixed_share, mean_parts
+
+Array = NDArray[np.float64]
+
+_WARMUP_STEPS = 5
+_WARMUP_SHARE = 0.1
+_LONG = 10.0
+
+
+class StepTimes:
+    """Columns of the steps that count, of one rank.
+
+    Args:
+        record: of its process
+        common: numbers of these steps
+
+    Attributes:
+        ns: columns by name [ns]
+        cpu: processor time of the process [ns]
+        step: all of it [ns]
+        work: without what it is blocked by others [ns]
+    """
+
+    def __init__(self, record: ProcessRecord, common: NDArray[np.int64]) -> None:
+        chosen = np.isin(record.column("step"), common)
+        rows = record.rows[chosen]
+        self.ns: dict[str, Array] = {
+            name.removesuffix("_ns"): rows[:, number].astype(np.float64) for name, number in record.columns.items()
+        }
+        cpu = np.diff(record.column("cpu_ns"), prepend=record.column("cpu_ns")[:1])
+        self.cpu = cpu[chosen].astype(np.float64)
+        kinds = ("load", "start", "copy", "forward", "loss", "backward", "exposed", "update", "sync", "collective")
+        self.step = sum((self.ns[kind] for kind in (*kinds, "other", "own", "evaluation")), np.zeros(len(rows)))
+        self.work = self.step - self.ns["exposed"] - self.ns["collective"]
+
+    def parts(self, exchange: Array, collective: Array) -> list[Parts]:
+        """Parts of each step [s].
+
+        Args:
+            exchange: the part of the exposed exchange that is nobody's waiting, of each step [ns]
+            collective: likewise of collectives of the script [ns]
+        """
+        ns = self.ns
+        columns = {
+            "load": ns["load"] + ns["copy"],
+            "start": ns["start"],
+            "forward": ns["forward"] + ns["loss"] + ns["evaluation"],
+            "backward": ns["backward"],
+            "exchange": exchange,
+            "wait": ns["exposed"] - exchange,
+            "wait_in_collective": ns["collective"] - collective,
+            "update": ns["update"],
+            "sync": ns["sync"],
+            "collective": collective,
+            "other": ns["other"] + ns["own"],
+        }
+        rows = zip(*(column * 1e-9 for column in columns.values()), strict=True)
+        return [Parts(**dict(zip(columns, map(float, row), strict=True))) for row in rows]
+
+
+def find_job(records: Sequence[ProcessRecord]) -> tuple[list[ProcessRecord], int]:
+    """The group of ranks that took most steps, and how many other processes took some.
+
+    Args:
+        records: of all processes, some with steps
+    """
+    stepped = [record for record in records if record.steps]
+    longest = max(stepped, key=lambda record: record.steps)
+    job: dict[int, ProcessRecord] = {}
+    for record in stepped:
+        best = job.get(record.rank)
+        if record.world == longest.world and (best is None or record.steps > best.steps):
+            job[record.rank] = record
+    return [job[rank] for rank in sorted(job)], len(stepped) - len(job)
+
+
+def steady_steps(job: Sequence[ProcessRecord]) -> tuple[NDArray[np.int64], dict[str, int]]:
+    """Numbers of the steps that count on all ranks, and how many do not, by the reason.
+
+    Args:
+        job: records of its ranks
+    """
+    kept = set.intersection(*(set(record.column("step").tolist()) for record in job))
+    first = max(_WARMUP_STEPS, min(50, int(_WARMUP_SHARE * min(record.steps for record in job))))
+    evaluated: set[int] = set()
+    for record in job:
+        evaluated |= set(record.column("step")[_evaluated(record)].tolist())
+    steady = np.array(sorted(step for step in kept - evaluated if step >= first), dtype=np.int64)
+    left_out = {"at the start": min(first, len(kept)), "with an evaluation": len(evaluated & kept)}
+    apart = max(len(record.rows) for record in job) - len(kept)
+    if apart:
+        left_out["not in the records of all ranks"] = apart
+    if not len(steady):
+        return steady, left_out
+    long = np.zeros(len(steady), dtype=bool)
+    for record in job:
+        step = StepTimes(record, steady).step
+        long |= step > _LONG * np.median(step)
+    return steady[~long], left_out | {"far longer than the others": int(long.sum())}
+
+
+def _evaluated(record: ProcessRecord) -> NDArray[np.bool_]:
+    """Which rows have an evaluation in them, or no forward that trains."""
+    without_gradients = record.column("evaluation_ns") > 0
+    if 2 * without_gradients.sum() >= len(without_gradients):
+        without_gradients[:] = False
+    forwards = record.column("forwards")
+    # None at all: the forwards of this script cannot be counted.
+    return without_gradients | (forwards == 0) if forwards.any() else without_gradients
+
 
 LEAST_STEPS = 10
 
@@ -198,13 +311,16 @@ def _chance(work: Array, samples: Array) -> float:
 
 def _too_few(records: Sequence[ProcessRecord], steps: int, left_out: Mapping[str, int]) -> TrimaranError:
     if not records:
+        code = "observe.no-process"
         reason = (
             "no process imported torch in a Python that reads PYTHONPATH (the options -I, -E and -S keep it out), or "
             "all were ended by a signal before their first record, which comes after 20 steps and half a second"
         )
     elif not any(record.steps for record in records):
+        code = "observe.no-optimizer-step"
         reason = "torch was imported, but no optimizer of torch.optim took a step"
     else:
+        code = "observe.too-few-steps"
         most = max(record.steps for record in records)
         reason = f"{most} steps were taken, {steps} of them steady; at least {LEAST_STEPS} are needed"
         # More of the same would be left out as well.
@@ -213,4 +329,50 @@ def _too_few(records: Sequence[ProcessRecord], steps: int, left_out: Mapping[str
             reason += "; left out: " + ", ".join(f"{count} {name}" for name, count in others.items())
         else:
             reason += ": run it longer"
-    return TrimaranError(f"nothing was seen: {reason}", steps=steps)
+    return TrimaranError(f"nothing was seen: {reason}", code=code, steps=steps)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What it costs a script to take a batch from a loader's worker that has it ready
+
+
+_BATCHES = 40
+_APART_S = 3e-3
+
+
+def measure_handover(nbytes: int) -> float | None:
+    """Time that a ready batch takes to arrive from a worker [s]; None where no worker can be had.
+
+    Args:
+        nbytes: of the batch [bytes]
+    """
+    try:
+        return _measured(nbytes)
+    except (OSError, RuntimeError, ValueError):
+        # No shared memory, no fork: the report is worth more than this figure.
+        return None
+
+
+def _measured(nbytes: int) -> float:
+    import torch
+    from torch.utils.data import DataLoader, IterableDataset
+
+    class Ready(IterableDataset[torch.Tensor]):
+        def __iter__(self) -> Iterator[torch.Tensor]:
+            return (torch.ones(max(1, nbytes // 4)) for _ in range(_BATCHES))
+
+    durations = []
+    iterator = iter(DataLoader(Ready(), batch_size=None, num_workers=1, multiprocessing_context="fork"))
+    for _ in range(_BATCHES):
+        # Busy meanwhile, as a script is, so that the worker is ahead.
+        until = time.perf_counter() + _APART_S
+        while time.perf_counter() < until:
+            pass
+        start = time.perf_counter()
+        float(next(iterator).sum())
+        durations.append(time.perf_counter() - start)
+    whole = median(durations[5:])
+    batch = torch.ones(max(1, nbytes // 4))
+    start = time.perf_counter()
+    float(batch.sum())
+    return max(0.0, whole - (time.perf_counter() - start))

@@ -1,15 +1,17 @@
 """What each observed process wrote."""
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trimaran.errors import CorruptDataError
+from trimaran.base.errors import CorruptDataError
+from trimaran.pricing.noise import student_95
 
 RECORD_VERSION = 1
 
@@ -54,7 +56,11 @@ def parse_record(plain: Mapping[str, Any], *, source: str) -> ProcessRecord:
     try:
         version = plain["schema_version"]
         if version != RECORD_VERSION:
-            raise CorruptDataError(f"{source}: a record of version {version}, expected {RECORD_VERSION}", source=source)
+            raise CorruptDataError(
+                f"{source}: a record of version {version}, expected {RECORD_VERSION}",
+                code="observe.record-version",
+                source=source,
+            )
         columns = {name: number for number, name in enumerate(plain["columns"])}
         rows = np.asarray(plain["rows"], dtype=np.int64).reshape(-1, len(columns))
         return ProcessRecord(
@@ -87,3 +93,172 @@ def read_records(folder: Path) -> Sequence[ProcessRecord]:
             raise CorruptDataError(f"{path}: not JSON: {error}", path=str(path)) from error
         records.append(parse_record(plain, source=str(path)))
     return sorted(records, key=lambda record: (record.rank, -record.steps))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A step by what it was spent on: parts that do not overlap and sum to it
+
+
+_Step = TypeVar("_Step")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """Time of a step [s], or of the mean of many.
+
+    Attributes:
+        load: waiting for the next batch, moving it to the device
+        start: making the iterator of a loader, its workers included
+        forward: forward and loss
+        backward: as far as it computes
+        exchange: DDP's exchange of gradients, as far as nothing hides it and all ranks are there
+        wait: in DDP's exchange, waiting for slower ranks
+        wait_in_collective: in collectives outside of DDP, waiting for slower ranks
+        update: the optimizer, zeroing, clipping
+        sync: reading values
+        collective: blocked in collectives outside of DDP, once all ranks are there
+        other: the rest
+    """
+
+    load: float
+    start: float
+    forward: float
+    backward: float
+    exchange: float
+    wait: float
+    wait_in_collective: float
+    update: float
+    sync: float
+    collective: float
+    other: float
+
+    @property
+    def step_s(self) -> float:
+        """The whole step [s]."""
+        return float(sum(astuple(self)))
+
+
+def mean_parts(parts: Sequence[Parts]) -> Parts:
+    """The mean, part by part; they still sum to the mean step."""
+    names = [field.name for field in fields(Parts)]
+    return Parts(**{name: sum(getattr(one, name) for one in parts) / len(parts) for name in names})
+
+
+def figure_interval(
+    figure: Callable[[_Step], float], mean: _Step, blocks: Sequence[_Step]
+) -> tuple[float, float, float]:
+    """A figure of the mean step with its 90 % interval from the spread between blocks of consecutive steps.
+
+    A machine that others use too is slow for seconds at a time, so that neighbouring blocks are alike and their spread
+    says too little. So the spread between pairs of blocks is taken where it says more, and the figures of both halves
+    of the run are in the interval.
+
+    Args:
+        figure: of a step, or of what else sums up steps
+        mean: of all steps
+        blocks: means of blocks of consecutive steps
+
+    Returns:
+        The figure, and the ends of its interval.
+    """
+    value = figure(mean)
+    return value, *interval(value, [figure(block) for block in blocks])
+
+
+def interval(value: float, each: Sequence[float]) -> tuple[float, float]:
+    """The 90 % interval of a mean of blocks that follow each other, wide enough for a drift between them.
+
+    Args:
+        value: of the whole
+        each: of the blocks, in order
+
+    Example:
+        >>> [round(end, 2) for end in interval(2.0, [1, 1, 1, 1, 1, 3, 3, 3, 3, 3])]
+        [1.0, 3.0]
+        >>> [round(end, 2) for end in interval(2.0, [1, 3, 1, 3, 1, 3, 1, 3, 1, 3])]
+        [1.39, 2.61]
+    """
+    if len(each) < 2:
+        return value, value
+    pairs = [sum(each[first : first + 2]) / 2 for first in range(0, len(each) - 1, 2)]
+    half = max(_half_width(each), _half_width(pairs) if len(pairs) > 2 else 0.0)
+    middle = len(each) // 2
+    halves = [sum(part) / len(part) for part in (each[:middle], each[len(each) - middle :])]
+    return min(value - half, *halves), max(value + half, *halves)
+
+
+def _half_width(each: Sequence[float]) -> float:
+    centre = sum(each) / len(each)
+    deviation = (sum((one - centre) ** 2 for one in each) / (len(each) - 1)) ** 0.5
+    return float(student_95(len(each) - 1) * deviation / len(each) ** 0.5)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# How forward and backward grow with the batch, from the copies that were timed after the script
+
+
+_BLOCKS = 5
+
+
+def growth(records: Sequence[ProcessRecord], factor: int) -> float | None:
+    """Time per sample with a larger batch over that with the batch in use; None where no copy was timed with it.
+
+    Args:
+        records: of the ranks, of which the mean is taken
+        factor: of the batch
+    """
+    ratios = []
+    for record in records:
+        again = record.again or {}
+        if factor in again.get("factors", []):
+            one, many = (median(again["durations_s"][again["factors"].index(size)]) for size in (1, factor))
+            ratios.append(many / one / factor)
+    return sum(ratios) / len(ratios) if ratios else None
+
+
+def growth_interval(records: Sequence[ProcessRecord], factor: int) -> tuple[float, float]:
+    """90 % interval of the growth, from the spread between blocks of rounds; (1, 1) where no copy was timed.
+
+    Args:
+        records: of the ranks, of which the mean is taken
+        factor: of the batch
+    """
+    ends = []
+    for record in records:
+        again = record.again or {}
+        if factor in again.get("factors", []):
+            one, many = (again["durations_s"][again["factors"].index(size)] for size in (1, factor))
+            ends.append(ratio_interval(many, one))
+    if not ends:
+        return 1.0, 1.0
+    return sum(low for low, _ in ends) / len(ends) / factor, sum(high for _, high in ends) / len(ends) / factor
+
+
+def ratio_interval(above: Sequence[float], below: Sequence[float]) -> tuple[float, float]:
+    """90 % interval of a ratio of medians of durations that were taken in turns.
+
+    Args:
+        above: durations of the numerator, a round each
+        below: durations of the denominator, in the same rounds
+
+    Example:
+        >>> ratio_interval([2.0] * 10, [1.0] * 10)
+        (2.0, 2.0)
+    """
+    rounds = min(len(above), len(below))
+    blocks = min(_BLOCKS, rounds)
+    edges = [rounds * number // blocks for number in range(blocks + 1)] if blocks else []
+    parts = [slice(edges[number], edges[number + 1]) for number in range(blocks)]
+    return interval(median(above) / median(below), [median(above[part]) / median(below[part]) for part in parts])
+
+
+def fixed_share(records: Sequence[ProcessRecord]) -> float | None:
+    """Share of forward and backward that does not depend on the batch; None where no copy was timed.
+
+    From the batch in use and twice the batch, continued in a straight line to no batch at all.
+
+    Args:
+        records: of the ranks
+    """
+    ratio = growth(records, 2)
+    return None if ratio is None else max(0.0, min(1.0, 2 - 2 * ratio))

@@ -5,13 +5,21 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from trimaran.errors import ExecutionError
-from trimaran.measure.stalls.exchanges import Exchanges
+from trimaran.base.errors import ExecutionError
+from trimaran.base.timeline import COMMUNICATION, COMPUTE, Span
 from trimaran.measure.stalls.rank import RankRun
-from trimaran.measure.stalls.splits import Split, calm, mean_split
-from trimaran.measure.stalls.steps import WAYS, TimedStep, Way, spans_by_step, split_steps
+from trimaran.measure.stalls.steps import (
+    WAYS,
+    Exchanges,
+    Split,
+    TimedStep,
+    Way,
+    calm,
+    mean_split,
+    spans_by_step,
+    split_steps,
+)
 from trimaran.program.types import Kind, Program
-from trimaran.timeline import COMMUNICATION, COMPUTE, Span
 
 _BACKWARDS = (Kind.BACKWARD, Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT)
 
@@ -98,7 +106,7 @@ def analyse_stalls(program: Program, runs: Sequence[RankRun], *, host_blocks: bo
         if own[0]:
             ways[way] = _of_way(own, splits, [run.reads for run in runs])
     if not ways:
-        raise ExecutionError("no step was recorded: take more steps")
+        raise ExecutionError("no step was recorded: take more steps", code="stalls.no-steps")
     counted = {step.number for step in runs[0].steps}
     spans = {number: of for number, of in spans_by_step(timelines).items() if number in counted}
     exchanges = Exchanges(program)

@@ -1,38 +1,303 @@
 """One rank's part in a stall analysis: steps of the three ways, in turns, and what advice needs to know beside them.
 
 Runs inside the ranks; imports torch.
+
+Which steps are taken in which order: blocks of the three ways, which take turns.
+
+    round 0    cold 1..8    cached 1..8    synthetic
+    round 1    synthetic    cold 9..16     cached 9..16
+    ...
+
+What changes over seconds so falls on all ways alike. A cold block reads batches that nothing has read before, as far as
+the epoch has them; the cached block after it reads the same. The first batch of an epoch has been read for the
+synthetic steps, so that an epoch of one batch has no cold block. Each block begins with steps that do not count: ranks
+meet there, workers start, and what was ready before is used up.
+
+What a data set is like, seen from a second one of its kind, before the training reads a sample.
+
+The samples of a rank are read once in advance, to learn which files hold them: only then can the host be asked to
+forget these before they are read in earnest.
+
+What adding up over all ranks takes while nothing else goes on.
+
+Runs inside the ranks; imports torch.
 """
 
 import itertools
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
-from trimaran.costs.tables import Curve, CurveKey
-from trimaran.errors import InputError
-from trimaran.job import Job
-from trimaran.measure.encoding import measure_encoding
-from trimaran.measure.sampled import Sampled
-from trimaran.measure.sampling import measure_samples
-from trimaran.measure.stalls.blocks import Block, plan_rounds
-from trimaran.measure.stalls.exchange_time import ExchangeTime, agree_on_longest, measure_exchange
-from trimaran.measure.stalls.kept import KeptShare
-from trimaran.measure.stalls.loading import sum_loadings
-from trimaran.measure.stalls.page_cache import Forgotten
-from trimaran.measure.stalls.probe import Probe
-from trimaran.measure.stalls.steps import TimedStep
-from trimaran.program.compression import Compression
-from trimaran.program.feeding import Feeding
-from trimaran.program.types import Strategy
+from trimaran.base.errors import InputError
+from trimaran.base.job import Job
+from trimaran.base.timeline import Timeline
+from trimaran.graph.datasets import reading_fault
+from trimaran.measure.calibration.links import measure_encoding
+from trimaran.measure.findings import Sampled
+from trimaran.measure.input_pipeline import measure_samples
+from trimaran.measure.stalls.page_cache import Forgotten, OpenedFiles, forget, held_files
+from trimaran.measure.stalls.steps import TimedStep, Way, sum_loadings
+from trimaran.pricing.tables import Curve, CurveKey
+from trimaran.program.gradients import Compression
+from trimaran.program.layout import strategy_layout
+from trimaran.program.strategy import Feeding, Strategy
+from trimaran.runtime.data.batch_shares import Share, microbatch_sizes
+from trimaran.runtime.data.datasets import make_dataset
+from trimaran.runtime.data.orders import draw_order
+from trimaran.runtime.data.pipeline import Feed
+from trimaran.runtime.data.prefetch import Loading
 from trimaran.runtime.executor import Executor
-from trimaran.runtime.feed import Feed, Loading, Share
+from trimaran.runtime.launch.world import World
 from trimaran.runtime.record import STEPS_KEPT
-from trimaran.runtime.world import World
-from trimaran.timeline import Timeline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Consecutive steps of one way.
+
+    Attributes:
+        way: how they get their batches
+        round: number of the round
+        first: number of the global batch of the first step; synthetic steps have batch 0
+        lead: steps at its start that do not count
+        steps: those that count
+    """
+
+    way: Way
+    round: int
+    first: int = 0
+    lead: int = 0
+    steps: int
+
+    @property
+    def batches(self) -> int:
+        """Steps that are taken."""
+        return self.lead + self.steps
+
+
+Round = tuple[Block, ...]
+
+
+def plan_rounds(*, steps: int, batches: int, rounds: int, lead: int = 1, multiple: int = 1) -> tuple[Round, ...]:
+    """The blocks of a measurement.
+
+    Args:
+        steps: of each way that count, at least
+        batches: full global batches of an epoch, at least one; the first is that of the synthetic steps
+        rounds: at most
+        lead: steps at the start of a block that do not count
+        multiple: a block has a multiple of so many steps that count, as batches of so many workers come together
+
+    Returns:
+        The rounds, without a cold block where the epoch has no further batches.
+
+    Example:
+        >>> (blocks,) = plan_rounds(steps=2, batches=9, rounds=1)
+        >>> [(block.way, block.first, block.lead, block.steps) for block in blocks]
+        [('cold', 1, 1, 2), ('cached', 1, 1, 2), ('synthetic', 0, 1, 2)]
+    """
+    rounds = max(1, min(rounds, -(-steps // multiple)))
+    each = -(-steps // (rounds * multiple)) * multiple
+    first = 1
+    found: list[Round] = []
+    for number in range(rounds):
+        span = min(lead + each, batches - first)
+        if span == lead + each or (span and not found):
+            # In a short epoch half of it counts: what many workers load first must not be nearly all that is read.
+            before = lead if span == lead + each else min(lead, span // 2)
+            cold = Block(way="cold", round=number, first=first, lead=before, steps=span - before)
+            reading = [cold, *_again(cold, each)]
+            first += span
+        else:
+            # The first round is read first, and begins with what others read again.
+            again = found[0][0] if found else Block(way="cached", round=number, steps=1)
+            reading = _again(replace(again, round=number), each)
+        synthetic = Block(way="synthetic", round=number, lead=min(lead, 1), steps=each)
+        found.append((*reading, synthetic) if number % 2 == 0 else (synthetic, *reading))
+    return tuple(found)
+
+
+def _again(cold: Block, steps: int) -> list[Block]:
+    """Blocks that read the batches of a cold one again, as often as it takes."""
+    blocks: list[Block] = []
+    while steps > 0:
+        blocks.append(replace(cold, way="cached", steps=min(cold.steps, steps)))
+        steps -= cold.steps
+    return blocks
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A share of a batch that is kept, so that steps can be taken without loading
+
+
+class KeptShare(Share):
+    """A share whose microbatches stay: it can be taken again and again.
+
+    Args:
+        share: whose microbatches have not been taken yet
+    """
+
+    def __init__(self, share: Share) -> None:
+        self.samples, self.sizes = share.samples, share.sizes
+        self._batches = {number: share.microbatch(number) for number, size in enumerate(share.sizes) if size}
+
+    def microbatch(self, number: int) -> Any:
+        """One microbatch; see `Share.microbatch`."""
+        return self._batches.get(number)
+
+    def loading(self, number: int) -> Loading:
+        """Nothing: it is there."""
+        return Loading(samples=self.sizes[number])
+
+
+class Probe:
+    """A data set of the job's, for looking at.
+
+    Args:
+        job: makes the data set
+        strategy: says which samples are this rank's
+        rank: this one
+        samples: of the data set
+
+    Attributes:
+        dataset: that it looks at
+        read_s: to read the rank's samples of a step [s]
+
+    Raises:
+        InputError: the data set raised
+    """
+
+    def __init__(self, job: Job, strategy: Strategy, rank: int, samples: int) -> None:
+        self._job, self._strategy = job, strategy
+        self._replica = strategy_layout(strategy).place_of(rank)[0]
+        self._files = OpenedFiles()
+        before = held_files()
+        self.dataset = make_dataset(job)
+        self._order = draw_order(job, self.dataset, samples, 0)
+        # What was read and closed meanwhile is not read again.
+        self._reads: set[Path] = held_files() - before
+        self.read_s = self._look()
+
+    @property
+    def reads_files(self) -> bool:
+        """Whether reading samples opens files, or goes to files that the data set holds open."""
+        return bool(self._reads)
+
+    def forget(self, numbers: range) -> Forgotten:
+        """Make the host forget what this rank reads for some global batches of the first epoch.
+
+        Args:
+            numbers: of the batches
+        """
+        if not self._reads:
+            return Forgotten()
+        with self._files.watching() as opened:
+            for number in numbers:
+                for indices in self._indices(number):
+                    self._read(indices)
+        self._reads |= opened
+        return forget(self._reads)
+
+    def _look(self) -> float:
+        """Read the first batch; how long that takes [s]."""
+        with self._files.watching() as opened:
+            started = time.perf_counter()
+            for indices in self._indices(0):
+                self._read(indices)
+            read_s = time.perf_counter() - started
+        self._reads |= opened
+        return read_s
+
+    def _indices(self, number: int) -> Iterator[list[int]]:
+        """Samples of this rank's microbatches of a global batch."""
+        batch, strategy = self._job.global_batch_size, self._strategy
+        sizes = microbatch_sizes(batch, replicas=strategy.dp, microbatches=strategy.microbatches)
+        start = number * batch + sum(sum(share) for share in sizes[: self._replica])
+        for size in sizes[self._replica]:
+            if size:
+                yield self._order[start : start + size].tolist()
+            start += size
+
+    def _read(self, indices: Sequence[int]) -> list[Any]:
+        fetch = getattr(self.dataset, "__getitems__", None)
+        try:
+            return list(fetch(list(indices))) if fetch is not None else [self.dataset[index] for index in indices]
+        except Exception as error:
+            fault = reading_fault(error, indices)
+            raise InputError(fault.text, samples=fault.samples) from error
+
+
+_SMALL_BYTES = 1024
+_MEDIUM_BYTES = 64 << 10
+_LARGE_BYTES = 4 << 20
+_LARGE_S = 0.2
+_TRIES = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExchangeTime:
+    """What adding up over all ranks takes here while nothing else goes on: a time, and a time a byte.
+
+    Attributes:
+        latency_s: of a small one [s]
+        bytes_per_s: of the tensor, beyond that [bytes/s]
+    """
+
+    latency_s: float
+    bytes_per_s: float
+
+    def seconds(self, nbytes: float) -> float:
+        """Time of an exchange [s].
+
+        Example:
+            >>> ExchangeTime(latency_s=0.5, bytes_per_s=100.0).seconds(50)
+            1.0
+        """
+        return self.latency_s + nbytes / self.bytes_per_s
+
+
+def agree_on_longest(world: World, seconds: float) -> float:
+    """The longest of a time that each rank gives [s]; every rank takes part."""
+    longest = torch.tensor([seconds], dtype=torch.float64, device=world.device)
+    if world.size > 1:
+        dist.all_reduce(longest, op=dist.ReduceOp.MAX)
+    return float(longest)
+
+
+def measure_exchange(world: World, nbytes: int, dtype: torch.dtype = torch.float32) -> ExchangeTime:
+    """What adding up over all ranks takes while they do nothing else; every rank takes part.
+
+    Args:
+        world: this rank
+        nbytes: a size that is of interest [bytes]
+        dtype: of what is added up
+    """
+    small_s = _time_exchange(world, _SMALL_BYTES, dtype)
+    medium_s = agree_on_longest(world, _time_exchange(world, _MEDIUM_BYTES, dtype))
+    # On a slow link no more than takes a moment.
+    large = max(_MEDIUM_BYTES, min(nbytes, _LARGE_BYTES, int(_MEDIUM_BYTES * _LARGE_S / medium_s)) // 4 * 4)
+    large_s = _time_exchange(world, large, dtype)
+    return ExchangeTime(latency_s=small_s, bytes_per_s=(large - _SMALL_BYTES) / max(large_s - small_s, 1e-9))
+
+
+def _time_exchange(world: World, nbytes: int, dtype: torch.dtype) -> float:
+    tensor = torch.zeros(nbytes // dtype.itemsize, dtype=dtype, device=world.device)
+    durations = []
+    for _ in range(_TRIES + 1):
+        started = time.perf_counter()
+        dist.all_reduce(tensor)
+        if world.device != "cpu":
+            torch.cuda.synchronize()
+        durations.append(time.perf_counter() - started)
+    # The first one waits for whoever comes last; what other programs do only lengthens the others.
+    return min(durations[1:])
+
 
 WAY_S = 3.0
 """Time that the steps of one way take, where nobody says how many [s]."""

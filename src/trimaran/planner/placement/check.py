@@ -18,8 +18,8 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from trimaran.errors import SolverError
-from trimaran.planner.placement.types import PlacementNode, PlacementProblem, Run, Transfer
+from trimaran.base.errors import SolverError
+from trimaran.planner.placement.problem import PlacementNode, PlacementProblem, Run, Transfer
 
 _SLACK = 1e-9
 """Share of the step by which times may differ: the rounding of floats, summed up."""
@@ -87,17 +87,22 @@ class _Audit:
         for run in self.schedule:
             node = self.nodes.get(run.node)
             if node is None or run.phase not in ("F", "B") or not 0 <= run.device < self.problem.devices:
-                raise _broken(f"{run.phase} of {run.node!r} on device {run.device} is not of this problem")
+                raise _broken(
+                    f"{run.phase} of {run.node!r} on device {run.device} is not of this problem",
+                    code="placement.foreign-run",
+                )
             if (run.node, run.phase) in self.runs:
-                raise _broken(f"{run.phase} of {run.node} is there twice")
+                raise _broken(f"{run.phase} of {run.node} is there twice", code="placement.run-twice")
             self.runs[run.node, run.phase] = run
             self._lasts(f"{run.phase} of {run.node}", run, node.forward_s if run.phase == "F" else node.backward_s)
         for name in self.nodes:
             for phase in ("F", "B"):
                 if (name, phase) not in self.runs:
-                    raise _broken(f"{phase} of {name} is missing")
+                    raise _broken(f"{phase} of {name} is missing", code="placement.run-missing", node=name)
             if self.runs[name, "F"].device != self.runs[name, "B"].device:
-                raise _broken(f"the backward of {name} is not on the device of its forward")
+                raise _broken(
+                    f"the backward of {name} is not on the device of its forward", code="placement.backward-elsewhere"
+                )
 
     def devices_do_one_thing(self) -> None:
         """Rule 2."""
@@ -110,14 +115,16 @@ class _Audit:
             wire = self.problem.wires.get((transfer.source, transfer.target))
             node = self.nodes.get(transfer.node)
             if wire is None or node is None or transfer.phase not in ("F", "B"):
-                raise _broken(f"{_what(transfer)}: there is no such wire or node")
+                raise _broken(f"{_what(transfer)}: there is no such wire or node", code="placement.no-such-wire")
             if tuple(transfer.links) != tuple(wire.links):
-                raise _broken(f"{_what(transfer)} holds {transfer.links}, its wire is {wire.links}")
+                raise _broken(
+                    f"{_what(transfer)} holds {transfer.links}, its wire is {wire.links}", code="placement.wrong-links"
+                )
             nbytes = node.nbytes if transfer.phase == "F" else node.backward_nbytes
             self._lasts(_what(transfer), transfer, wire.latency_s + nbytes / wire.bytes_per_s)
             key = (transfer.node, transfer.phase, transfer.source, transfer.target)
             if key in self.arrivals:
-                raise _broken(f"{_what(transfer)} is there twice")
+                raise _broken(f"{_what(transfer)} is there twice", code="placement.transfer-twice")
             self.arrivals[key] = transfer
         wanted = set()
         for name, readers in self.readers.items():
@@ -128,7 +135,10 @@ class _Audit:
                     wanted |= {(name, "F", home, there), (name, "B", there, home)}
         if wanted != set(self.arrivals):
             odd = min(wanted ^ set(self.arrivals))
-            raise _broken(f"the transfer {odd} is {'missing' if odd in wanted else 'read by nothing'}")
+            raise _broken(
+                f"the transfer {odd} is {'missing' if odd in wanted else 'read by nothing'}",
+                code="placement.wrong-transfers",
+            )
 
     def links_carry_one_thing(self) -> None:
         """Rule 4."""
@@ -174,16 +184,27 @@ class _Audit:
         peaks = tuple(_peak(live, self.slack_s) for live in lives)
         for device, (peak, memory) in enumerate(zip(peaks, self.problem.memory_bytes, strict=True)):
             if peak > memory * (1 + _SLACK):
-                raise _broken(f"device {device} holds {peak:.0f} bytes at once, it has {memory:.0f}")
+                raise _broken(
+                    f"device {device} holds {peak:.0f} bytes at once, it has {memory:.0f}",
+                    code="placement.too-much-memory",
+                )
         return peaks
 
     def _lasts(self, what: str, item: Run | Transfer, seconds: float) -> None:
         if item.start_s < -self.slack_s or abs(item.end_s - item.start_s - seconds) > self.slack_s:
-            raise _broken(f"{what} goes from {item.start_s} s to {item.end_s} s, it takes {seconds} s")
+            raise _broken(
+                f"{what} goes from {item.start_s} s to {item.end_s} s, it takes {seconds} s",
+                code="placement.wrong-duration",
+            )
 
     def _before(self, what: str, item: Run | Transfer, first: Run | Transfer) -> None:
         if item.start_s < first.end_s - self.slack_s:
-            raise _broken(f"{what} starts at {item.start_s} s, before {_what(first)} has ended at {first.end_s} s")
+            raise _broken(
+                f"{what} starts at {item.start_s} s, before {_what(first)} has ended at {first.end_s} s",
+                code="placement.too-early",
+                item=what,
+                first=_what(first),
+            )
 
     def _one_at_a_time(self, where: str, items: Iterable[Run | Transfer]) -> None:
         ordered = sorted(items, key=lambda item: (item.start_s, item.end_s))
@@ -191,7 +212,9 @@ class _Audit:
             if second.start_s < first.end_s - self.slack_s:
                 raise _broken(
                     f"{where} has two things to do at {second.start_s} s: {_what(first)} until {first.end_s} s, "
-                    f"and {_what(second)}"
+                    f"and {_what(second)}",
+                    code="placement.two-at-once",
+                    where=where,
                 )
 
 
@@ -214,5 +237,5 @@ def _peak(lives: Iterable[tuple[float, float, float]], slack_s: float) -> float:
     return peak
 
 
-def _broken(message: str) -> SolverError:
-    return SolverError(f"the placement breaks its own rules: {message}; please report it")
+def _broken(message: str, *, code: str, **figures: str) -> SolverError:
+    return SolverError(f"the placement breaks its own rules: {message}; please report it", code=code, **figures)

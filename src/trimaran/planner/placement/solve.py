@@ -1,23 +1,160 @@
 """The placement of a whole problem: lists, stages, annealing, constraint programs, and the reference scorer."""
 
+import math
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from trimaran.errors import InfeasibleError
+from trimaran.base.errors import InfeasibleError, InputError, SolverError
+from trimaran.base.units import format_bytes, format_count
 from trimaran.planner.placement import exact
-from trimaran.planner.placement.asked import check_problem
-from trimaran.planner.placement.bounds import least_s
-from trimaran.planner.placement.flat import Flat, flatten
-from trimaran.planner.placement.lay import Layout
-from trimaran.planner.placement.reasons import reasons
-from trimaran.planner.placement.room import fits
+from trimaran.planner.placement.bounds import least_s, reasons
+from trimaran.planner.placement.check import check
+from trimaran.planner.placement.problem import Flat, Placement, PlacementProblem, Run, Transfer, flatten
+from trimaran.planner.placement.schedule import Layout, by_start, fits
 from trimaran.planner.placement.search import Limits, better, lists, squeezed
-from trimaran.planner.placement.staged import by_stages
-from trimaran.planner.placement.stages import stages
-from trimaran.planner.placement.types import Placement, PlacementProblem
-from trimaran.planner.placement.written import written
-from trimaran.units import format_bytes, format_count
+from trimaran.planner.placement.stages import by_stages, stages
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Whether a placement problem is one
+
+
+def check_problem(problem: PlacementProblem) -> None:
+    """Refuse what no placement could answer.
+
+    Raises:
+        InputError: no nodes or devices, two nodes of one name, a time or size that is negative or no number, an edge
+            that goes backwards, a wire between devices that are not there, a pin on one
+    """
+    names = [node.name for node in problem.nodes]
+    if not names or not problem.memory_bytes:
+        raise InputError(
+            f"a placement needs nodes and devices, got {len(names)} and {problem.devices}", code="placement.empty"
+        )
+    twice = next((name for name, other in zip(sorted(names), sorted(names)[1:], strict=False) if name == other), None)
+    if twice is not None:
+        raise InputError(f'two nodes of the placement are named "{twice}"', code="placement.node-twice", node=twice)
+    for node in problem.nodes:
+        for field in ("forward_s", "backward_s", "nbytes", "backward_nbytes", "saved_bytes", "state_bytes"):
+            value = getattr(node, field)
+            if not math.isfinite(value) or value < 0:
+                raise InputError(
+                    f'"{node.name}".{field}: expected a number that is not negative, got {value}',
+                    code="placement.negative-number",
+                )
+    for producer, consumer in problem.edges:
+        if not 0 <= producer < consumer < len(names):
+            raise InputError(
+                f"edge ({producer}, {consumer}) must go from an earlier to a later one of {len(names)} nodes",
+                code="placement.bad-edge",
+                edge=(producer, consumer),
+            )
+    _check_machine(problem)
+
+
+def _check_machine(problem: PlacementProblem) -> None:
+    for device, memory in enumerate(problem.memory_bytes):
+        if math.isnan(memory) or memory < 0:
+            raise InputError(f"memory of device {device}: expected bytes, got {memory}", device=device)
+    for (source, target), wire in problem.wires.items():
+        inside = 0 <= source < problem.devices and 0 <= target < problem.devices
+        rated = wire.bytes_per_s > 0 and math.isfinite(wire.latency_s) and wire.latency_s >= 0
+        if source == target or not inside or not rated:
+            raise InputError(
+                f"wire ({source}, {target}): expected two of {problem.devices} devices, a rate above 0 and a latency, "
+                f"got {wire.bytes_per_s} bytes/s and {wire.latency_s} s",
+                code="placement.bad-wire",
+                wire=(source, target),
+            )
+        if (target, source) not in problem.wires:
+            raise InputError(
+                f"there is a wire from {source} to {target}, and none back for the gradients",
+                code="placement.one-way-wire",
+            )
+    known = {node.name for node in problem.nodes}
+    for name, device in problem.pinned.items():
+        if name not in known or not 0 <= device < problem.devices:
+            raise InputError(
+                f'"{name}" is pinned on device {device}: there is no such node, or no such device',
+                code="placement.bad-pin",
+                node=name,
+            )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The answer with names, after the reference scorer has gone through it
+
+
+_ROUNDING = 2e-6
+"""Share by which a bound may be above an answer: solvers count in whole ticks."""
+
+
+def written(
+    problem: PlacementProblem,
+    flat: Flat,
+    layout: Layout,
+    *,
+    bound_s: float,
+    heft_s: float | None,
+    method: str,
+    notes: tuple[str, ...] = (),
+) -> Placement:
+    """The answer to a problem.
+
+    Args:
+        problem: what was asked
+        flat: its numbers
+        layout: the schedule
+        bound_s: no schedule is shorter [s]
+        heft_s: makespan of the list schedule by earliest finish time [s]
+        method: what found it
+        notes: what the reader should know
+
+    Raises:
+        SolverError: the schedule breaks a rule, or the bound is none
+    """
+    n, devices, names = flat.n, flat.devices, [node.name for node in problem.nodes]
+    runs, transfers = [], []
+    for item in by_start(flat, layout.start, layout.end):
+        start_s, end_s = layout.start[item], layout.end[item]
+        if item < 2 * n:
+            name, home = names[item % n], layout.on[item % n]
+            runs.append(Run(node=name, phase="F" if item < n else "B", device=home, start_s=start_s, end_s=end_s))
+            continue
+        forward = item < 2 * n + n * devices
+        node, device = divmod((item - 2 * n) % (n * devices), devices)
+        source, target = (layout.on[node], device) if forward else (device, layout.on[node])
+        transfers.append(
+            Transfer(
+                node=names[node],
+                phase="F" if forward else "B",
+                source=source,
+                target=target,
+                start_s=start_s,
+                end_s=end_s,
+                links=problem.wires[source, target].links,
+            )
+        )
+    score = check(problem, runs, transfers)
+    if bound_s > score.makespan_s * (1 + _ROUNDING) + _ROUNDING * problem.serial_s:
+        raise SolverError(
+            f"a placement of {score.makespan_s} s is below what was taken for a bound, {bound_s} s; please report it",
+            makespan_s=score.makespan_s,
+            bound_s=bound_s,
+        )
+    return Placement(
+        device_of={name: layout.on[node] for node, name in enumerate(names)},
+        schedule=tuple(runs),
+        transfers=tuple(transfers),
+        makespan_s=score.makespan_s,
+        serial_s=problem.serial_s,
+        bound_s=min(bound_s, score.makespan_s),
+        peak_bytes=score.peak_bytes,
+        heft_s=heft_s,
+        method=method,
+        notes=notes,
+    )
+
 
 _EXACT = 64
 """Nodes times pairs of devices up to which a problem is solved as a whole, to the end."""
@@ -127,6 +264,7 @@ def _nothing_fits(flat: Flat, *, proved: bool) -> InfeasibleError:
         f"{what} {format_count(flat.devices, 'device')} with {format_bytes(have)} together: operations keep "
         f"{format_bytes(need)}, and "
         "copies of what crosses come on top; take more devices, more memory, or a smaller batch",
+        code="placement.nothing-fits",
         needed_bytes=need,
         memory_bytes=have,
     )

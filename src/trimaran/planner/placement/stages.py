@@ -1,4 +1,10 @@
-"""Where a network narrows to one operation, its placement falls apart into independent stages.
+"""A problem solved stage by stage: annealing in this thread, constraint programs behind it.
+
+Where all devices and wires are alike, a stage does not care on which device it begins: each is solved with its entry on
+device 0, with a free exit, and put on the devices that follow from the stage before. Otherwise stages are solved in
+order, each from the device on which the one before ended, and what is proved of one is no bound of the whole.
+
+Where a network narrows to one operation, its placement falls apart into independent stages.
 
 A node that comes before or after every other one, and that no edge passes by (the join at the end of an Inception
 module), is a waist: when its forward ends, every forward before it has ended and no other has begun; its backward is
@@ -13,9 +19,16 @@ the same way. This leaves out memory, which stages share: where it may bind, the
 """
 
 import itertools
-from dataclasses import dataclass
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 
-from trimaran.planner.placement.flat import Flat
+from trimaran.planner.placement import exact
+from trimaran.planner.placement.bounds import least_s
+from trimaran.planner.placement.list_scheduling import Filling
+from trimaran.planner.placement.problem import Flat
+from trimaran.planner.placement.schedule import Layout, lay
+from trimaran.planner.placement.search import SMALL, Limits, annealed, better, lists
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,3 +189,374 @@ def flat_of(flat: Flat, stage: Stage, pins: dict[int, int]) -> Flat:
     if stage.exit:
         part.backward[-1] = 0.0
     return part
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The schedules of stages as one schedule, and side nodes put back into it
+
+
+def swapped(flat: Flat, layout: Layout, one: int, other: int) -> Layout:
+    """The same schedule with two devices exchanged, on a machine where all are alike."""
+    if one == other:
+        return layout
+    new = {one: other, other: one}
+    n, devices = flat.n, flat.devices
+
+    def moved(item: int) -> int:
+        if item < 2 * n:
+            return item
+        device = (item - 2 * n) % devices
+        return item - device + new.get(device, device)
+
+    return lay(flat, [new.get(device, device) for device in layout.on], [moved(item) for item in layout.order])
+
+
+def joined(flat: Flat, parts: Sequence[tuple[Stage, Flat, Layout]]) -> Layout:
+    """Stages one after another: forwards in order, backwards in reverse.
+
+    Args:
+        flat: the whole problem
+        parts: each stage with its problem and its schedule, whose entry is where the stage before has its exit
+    """
+    on = [0] * flat.n
+    order: list[int] = []
+    backwards: list[list[int]] = []
+    if parts[0][0].entry:
+        order.append(parts[0][0].first)
+    for stage, part, layout in parts:
+        for node in range(part.n):
+            on[stage.first + node] = layout.on[node]
+        items = [_global(flat, part, stage, item) for item in layout.order]
+        turn, entry = flat.n + stage.last, stage.first
+        at = items.index(turn) if stage.exit else len(items)
+        order += [item for item in items[:at] if not (stage.entry and item == entry)]
+        backwards.append([item for item in items[at:] if item != turn])
+    if parts[-1][0].exit:
+        order.append(flat.n + parts[-1][0].last)
+    for items in reversed(backwards):
+        order += items
+    return lay(flat, on, order)
+
+
+def _global(flat: Flat, part: Flat, stage: Stage, item: int) -> int:
+    """An item of a stage by its number in the whole problem."""
+    devices = flat.devices
+    if item < part.n:
+        return stage.first + item
+    if item < 2 * part.n:
+        return flat.n + stage.first + item - part.n
+    kind, rest = divmod(item - 2 * part.n, part.n * devices)
+    return 2 * flat.n + kind * flat.n * devices + stage.first * devices + rest
+
+
+def put_back(flat: Flat, layout: Layout, kept: Sequence[int], part: Flat, dropped: Sequence[int]) -> Layout:
+    """The whole problem's schedule from one that leaves out some nodes.
+
+    Each connected group of them goes to the device on which the step ends first; a forward right after its inputs, a
+    backward right after the gradients that it needs, both in gaps where there are any.
+    """
+    n = flat.n
+    on = [-1] * n
+    for index, node in enumerate(kept):
+        on[node] = layout.on[index]
+    tasks = [kept[item] if item < part.n else n + kept[item - part.n] for item in layout.order if item < 2 * part.n]
+    for group in _groups(flat, dropped):
+        tasks = _inserted(flat, tasks, group)
+        pinned = next((flat.pins[node] for node in group if node in flat.pins), None)
+        ends = []
+        for device in range(flat.devices) if pinned is None else (pinned,):
+            for node in group:
+                on[node] = device
+            ends.append((_filled(flat, on, tasks).makespan_s, device))
+        for node in group:
+            on[node] = min(ends)[1]
+    return _filled(flat, on, tasks)
+
+
+def _groups(flat: Flat, nodes: Sequence[int]) -> list[list[int]]:
+    """Nodes that are joined by edges, together."""
+    left = set(nodes)
+    groups = []
+    for node in nodes:
+        if node not in left:
+            continue
+        left.discard(node)
+        group, waiting = [], [node]
+        while waiting:
+            found = waiting.pop()
+            group.append(found)
+            near = [other for other in (*flat.reads[found], *flat.read_by[found]) if other in left]
+            left.difference_update(near)
+            waiting.extend(near)
+        groups.append(sorted(group))
+    return groups
+
+
+def _inserted(flat: Flat, tasks: Sequence[int], group: Sequence[int]) -> list[int]:
+    """The sequence with the forwards and backwards of a group as early as they can be listed."""
+    n = flat.n
+    found = list(tasks)
+    for node in group:
+        at = max((found.index(producer) for producer in flat.reads[node] if producer in found), default=-1)
+        found.insert(at + 1, node)
+    for node in reversed(group):
+        needs = [node, *(n + reader for reader in flat.read_by[node])]
+        at = max(found.index(task) for task in needs if task in found)
+        found.insert(at + 1, n + node)
+    return found
+
+
+def _filled(flat: Flat, on: Sequence[int], tasks: Sequence[int]) -> Layout:
+    """The schedule of a sequence in which what is not placed yet is passed over."""
+    filling = Filling(flat, [max(device, 0) for device in on])
+    for task in _ordered(flat, tasks):
+        filling.put(task, filling.on[task % flat.n])
+    return filling.done()
+
+
+def _ordered(flat: Flat, tasks: Sequence[int]) -> list[int]:
+    """All tasks in the given order, each moved behind what it needs; missing ones where they first can be."""
+    n = flat.n
+    place = {task: index for index, task in enumerate(tasks)}
+    done: set[int] = set()
+    order: list[int] = []
+
+    def needs(task: int) -> list[int]:
+        if task < n:
+            return flat.reads[task]
+        return [task - n, *(n + reader for reader in flat.read_by[task - n])]
+
+    def visit(task: int) -> None:
+        stack = [task]
+        while stack:
+            top = stack[-1]
+            missing = [other for other in needs(top) if other not in done]
+            if missing:
+                stack.extend(sorted(missing, key=lambda other: place.get(other, 2 * n), reverse=True))
+                continue
+            stack.pop()
+            if top not in done:
+                done.add(top)
+                order.append(top)
+
+    for task in (*tasks, *range(2 * n)):
+        if task not in done:
+            visit(task)
+    return order
+
+
+_FEW = 20
+"""Nodes up to which nothing is left out to find waists."""
+
+_APART = 0.75
+"""Share of the nodes that the largest stage may keep for side branches to be left out: else nothing falls apart, and
+leaving out again what is on the side of the rest would go on nearly for ever."""
+
+_LARGE = 1000
+"""Nodes times pairs of devices beyond which a constraint program takes longer to set up than it is worth."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Work:
+    """One stage under way.
+
+    Attributes:
+        stage: which nodes
+        part: its problem
+        layout: the best schedule so far
+        bound_s: no schedule of it is shorter [s]
+        proof: the constraint program that looks at it
+    """
+
+    stage: Stage
+    part: Flat
+    layout: Layout
+    bound_s: float
+    proof: Future[exact.Proof] | None = field(default=None)
+
+    @property
+    def gap_s(self) -> float:
+        """What there may be to win [s]."""
+        return self.layout.makespan_s - self.bound_s
+
+
+def alike(flat: Flat) -> bool:
+    """Whether devices can be exchanged for each other."""
+    ways = list(flat.wires.values())
+    pairs = flat.devices * (flat.devices - 1)
+    names = [link for wire in ways for link in wire.links]
+    return (
+        (not flat.pins or flat.pins == {0: 0})
+        and len(ways) == pairs
+        and len({(wire.bytes_per_s, wire.latency_s, len(wire.links)) for wire in ways}) == 1
+        and len(names) == len(set(names))
+    )
+
+
+def by_stages(
+    flat: Flat,
+    cut: Sequence[Stage],
+    limits: Limits,
+    gap: float,
+    pool: ThreadPoolExecutor,
+    *,
+    first: Layout | None = None,
+) -> tuple[Layout, float]:
+    """The stages of a problem one after another, and a bound of the whole [s].
+
+    Args:
+        flat: the problem
+        cut: its stages
+        limits: what may be spent
+        gap: stop a stage once it is within this share of its bound
+        pool: runs the constraint programs
+        first: a schedule of the whole problem, if there is one; a stage that is all of it starts there
+    """
+    if not alike(flat):
+        return _in_order(flat, cut, limits, gap, pool, first)
+    works = []
+    for stage in cut:
+        part = flat_of(flat, stage, {stage.first: 0} if stage.entry else {})
+        works.append(_Work(stage=stage, part=part, layout=_listed(part, limits, first), bound_s=least_s(part)))
+    shares = _shares([work.part for work in works])
+    for work, share in sorted(zip(works, shares, strict=True), key=lambda pair: -pair[1]):
+        _begin(work, limits, share, gap, pool)
+    for work in works:
+        _finish(work)
+    _again(works, limits, gap, pool)
+    device = 0
+    chain = []
+    for work in works:
+        layout = swapped(work.part, work.layout, 0, device)
+        chain.append((work.stage, work.part, layout))
+        device = layout.on[-1]
+    ends = (flat.forward[0] if cut[0].entry else 0.0) + (flat.backward[-1] if cut[-1].exit else 0.0)
+    return joined(flat, chain), ends + sum(work.bound_s for work in works)
+
+
+def _listed(part: Flat, limits: Limits, first: Layout | None) -> Layout:
+    """A schedule to start a stage from: the best of its lists; of a stage that is the whole problem, the one given."""
+    if first is None or len(first.on) > part.n:
+        return min(lists(part, limits), key=lambda one: one.makespan_s)
+    moved = swapped(part, first, first.on[0], part.pins.get(0, first.on[0]))
+    return lay(part, moved.on, moved.order)
+
+
+def _shares(parts: Sequence[Flat]) -> list[float]:
+    """The share of the work that each stage gets: what is large is harder than in proportion; an edge is not hard."""
+    weights = [float(part.n) ** 1.3 if part.n > 2 else 0.0 for part in parts]
+    total = sum(weights) or 1.0
+    return [weight / total for weight in weights]
+
+
+def _begin(work: _Work, limits: Limits, share: float, gap: float, pool: ThreadPoolExecutor) -> None:
+    """Anneal a stage, and set a constraint program on it."""
+    part = work.part
+    if work.gap_s <= 1e-9 * work.bound_s or limits.over():
+        return
+    own = replace(limits, steps=0.6 * limits.steps * share, work=0.6 * limits.work * share)
+    core = _core_of(part)
+    if core is not None:
+        half = replace(own, steps=0.7 * own.steps, work=0.8 * own.work)
+        found, least = by_stages(core.part, core.cut, half, gap, pool)
+        work.bound_s = max(work.bound_s, least)
+        work.layout = better(work.layout, put_back(part, found, core.kept, core.part, core.dropped))
+        own = replace(own, steps=0.3 * own.steps, work=0.2 * own.work)
+    work.layout = annealed(part, work.layout, own, cold=core is not None)
+    if part.n * part.devices**2 > _LARGE:
+        return
+    wall_s = max(0.1, min(limits.left_s, 4.0 * share * limits.left_s))
+    work.proof = pool.submit(
+        exact.solve,
+        part,
+        work.layout,
+        wall_s=wall_s,
+        work=own.work,
+        seed=limits.seed,
+        gap=gap,
+        deadline=limits.deadline,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Core:
+    """A stage without side branches that kept it from falling apart.
+
+    Attributes:
+        part: the problem that is left
+        kept: the number in the stage of each of its nodes
+        cut: its stages
+        dropped: numbers of the nodes that are left out
+    """
+
+    part: Flat
+    kept: list[int]
+    cut: list[Stage]
+    dropped: list[int]
+
+
+def _core_of(stage: Flat) -> _Core | None:
+    """A stage without its side branches; None where it has none, or most of it would still be one stage."""
+    dropped = side_nodes(stage) if stage.n > _FEW else []
+    if not dropped:
+        return None
+    part, kept = without(stage, dropped)
+    cut = stages(part)
+    if max(inner.last - inner.first for inner in cut) > _APART * stage.n:
+        return None
+    return _Core(part=part, kept=kept, cut=cut, dropped=dropped)
+
+
+def _finish(work: _Work) -> None:
+    """Take over what the constraint program found."""
+    if work.proof is not None:
+        proof = work.proof.result()
+        work.bound_s = max(work.bound_s, proof.bound_s)
+        work.layout = better(work.layout, proof.layout)
+        work.proof = None
+
+
+def _again(works: Sequence[_Work], limits: Limits, gap: float, pool: ThreadPoolExecutor) -> None:
+    """A second round for the stages in which most may be left to win."""
+    rest = sum(work.gap_s for work in works)
+    if rest <= gap * sum(work.bound_s for work in works):
+        return
+    for work in sorted(works, key=lambda work: -work.gap_s):
+        share = work.gap_s / rest
+        if share < 0.02 or limits.left_s < 1.0:
+            continue
+        own = replace(limits, steps=0.4 * limits.steps * share, seed=limits.seed + 1)
+        work.layout = annealed(work.part, work.layout, own, cold=work.part.n > SMALL)
+        if work.part.n * work.part.devices**2 > _LARGE:
+            continue
+        wall_s = max(0.1, min(limits.left_s, 4.0 * share * limits.left_s))
+        work.proof = pool.submit(
+            exact.solve,
+            work.part,
+            work.layout,
+            wall_s=wall_s,
+            work=0.4 * limits.work * share,
+            seed=limits.seed + 1,
+            gap=gap,
+            deadline=limits.deadline,
+        )
+    for work in works:
+        _finish(work)
+
+
+def _in_order(
+    flat: Flat, cut: Sequence[Stage], limits: Limits, gap: float, pool: ThreadPoolExecutor, first: Layout | None
+) -> tuple[Layout, float]:
+    """Stages on devices that differ."""
+    chain: list[tuple[Stage, Flat, Layout]] = []
+    bound = (flat.forward[0] if cut[0].entry else 0.0) + (flat.backward[-1] if cut[-1].exit else 0.0)
+    shares = _shares([flat_of(flat, stage, {}) for stage in cut])
+    for stage, share in zip(cut, shares, strict=True):
+        pins = {stage.first: chain[-1][2].on[-1]} if chain else {}
+        part = flat_of(flat, stage, pins)
+        bound += least_s(part)
+        work = _Work(stage=stage, part=part, layout=_listed(part, limits, first), bound_s=least_s(part))
+        _begin(work, limits, share, gap, pool)
+        _finish(work)
+        chain.append((stage, part, work.layout))
+    return joined(flat, chain), bound

@@ -9,24 +9,77 @@ from typing import Any
 
 from torch import fx, nn
 
-from trimaran.errors import TrimaranError
-from trimaran.graph.assemble import assemble
-from trimaran.graph.flow import RESERVED
-from trimaran.graph.regions import GATHERED, Region
-from trimaran.graph.sharding.atomic import attention_of
+from trimaran.base.errors import TrimaranError
+from trimaran.graph.capture.flow import RESERVED, assemble
 from trimaran.graph.sharding.calls import dims_in_memory, place_of
-from trimaran.graph.sharding.convolutions import Convolution, convolution_of
-from trimaran.graph.sharding.drawing import Draw
-from trimaran.graph.sharding.growing import Growth, Taken
-from trimaran.graph.sharding.linears import Linear, linear_of, lookup_of
-from trimaran.graph.sharding.seeding import grow
-from trimaran.graph.sharding.streaming import Streaming, start_streaming
-from trimaran.graph.untouched import device_of
-from trimaran.runtime.tensor.attention import Attention, EncoderLayer
-from trimaran.runtime.tensor.copies import copy_flow, divide_size
-from trimaran.runtime.tensor.draws import Drawing, WholeDraws, check_attention_draws
-from trimaran.runtime.tensor.edges import Edges, SampleEdges, SequenceEdges, WholeEdges
-from trimaran.runtime.tensor.layers import Channels, Column, Enter, GatherWhole, Head, Lookup, Row, TakeShare
+from trimaran.graph.sharding.growth import Growth, Sized, Taken, grow
+from trimaran.graph.sharding.layers import Convolution, Linear, attention_of, convolution_of, linear_of, lookup_of
+from trimaran.graph.sharding.random_numbers import Draw
+from trimaran.graph.sharding.sequence_parallel import Streaming, start_streaming
+from trimaran.graph.types import GATHERED, Region
+from trimaran.graph.user_model import device_of
+from trimaran.runtime.tensor.collectives import Edges, SampleEdges, SequenceEdges, WholeEdges
+from trimaran.runtime.tensor.layers import (
+    Attention,
+    Channels,
+    Column,
+    EncoderLayer,
+    Enter,
+    GatherWhole,
+    Head,
+    Lookup,
+    Row,
+    TakeShare,
+)
+from trimaran.runtime.tensor.random_numbers import Drawing, WholeDraws, check_attention_draws
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A copy of a flow's graph, to be rewritten
+
+
+def copy_flow(flow: fx.GraphModule) -> tuple[fx.Graph, dict[fx.Node, fx.Node]]:
+    """The graph of a flow again, with all that is kept on its nodes.
+
+    Args:
+        flow: left as it is
+
+    Returns:
+        The copy, and for each node of the flow its copy.
+    """
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    graph.graph_copy(flow.graph, copies)
+    for old in flow.graph.nodes:
+        if old.op == "output":
+            copies[old] = graph.output(fx.map_arg(old.args[0], copies.__getitem__))
+            copies[old].meta = dict(old.meta)
+    for new in graph.nodes:
+        if "rewrites" in new.meta:
+            written = new.meta["rewrites"]
+            new.meta["rewrites"] = type(written)(copies[node] for node in written)
+    return graph, copies
+
+
+def divide_size(node: fx.Node, sized: Sized, ranks: int) -> None:
+    """Divide a size among the arguments of a call by the number of ranks, wherever the call has it.
+
+    Args:
+        node: the copy of the call
+        sized: which size
+        ranks: that share it
+    """
+    schema = sized.node.target._schema  # type: ignore[union-attr]
+    position = [argument.name for argument in schema.arguments].index(sized.name)
+    given = position < len(node.args)
+    value: Any = node.args[position] if given else node.kwargs[sized.name]
+    if sized.place is None:
+        value = value // ranks
+    else:
+        value = [size // ranks if place == sized.place else size for place, size in enumerate(value)]
+    if given:
+        node.update_arg(position, value)
+    else:
+        node.update_kwarg(sized.name, value)
 
 
 def rewrite(

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from trimaran.base.timeline import COMMUNICATION, WAIT
 from trimaran.program.types import Kind
-from trimaran.runtime.flat import all_gather, reduce_scatter
+from trimaran.runtime.communication.channels import all_gather, reduce_scatter
 from trimaran.runtime.record import Recorder
 from trimaran.runtime.streams import Stamp
-from trimaran.timeline import COMMUNICATION, WAIT
 
 
 class Notes:

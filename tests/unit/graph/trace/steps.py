@@ -12,7 +12,7 @@ from torch.nn import functional
 from trimaran.networks.alexnet import AlexNet
 from trimaran.networks.densenet import DenseNet
 from trimaran.networks.googlenet import GoogLeNet
-from trimaran.networks.gpt2 import Gpt2
+from trimaran.networks.gpt import Gpt2
 from trimaran.networks.inception_v3 import InceptionV3
 from trimaran.networks.lstm_language import LstmLanguageModel
 from trimaran.networks.resnet import ResNet

@@ -4,12 +4,13 @@ from typing import Any
 
 import pytest
 import torch
+from tests.raising import raises
 from torch import nn
 from torch.nn import functional
 from torch.optim import SGD, Adam
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from trimaran.errors import ExecutionError
+from trimaran.base.errors import ExecutionError
 from trimaran.graph.trace.calls import Recording
 from trimaran.graph.trace.record import Recorder
 from trimaran.graph.trace.types import Role, StepTrace, TraceOp, TraceStorage
@@ -151,7 +152,7 @@ def test_a_recording_cannot_stop_under_a_mode_that_came_later() -> None:
 
     recorder = Recorder()
     recorder.start()
-    with Later(), pytest.raises(ExecutionError, match="Later"):
+    with Later(), raises("recorder.mode-inside", ExecutionError, mode="Later"):
         recorder.stop()
     recorder.stop()
 
@@ -194,9 +195,9 @@ def test_a_block_that_fails_leaves_no_mode_and_no_hooks() -> None:
 
 
 def test_recorders_say_when_there_is_nothing() -> None:
-    with pytest.raises(ExecutionError, match="nothing is recorded"):
+    with raises("recorder.nothing-recorded", ExecutionError):
         _ = Recorder().recording
-    with pytest.raises(ExecutionError, match="start it first"):
+    with raises("recorder.not-started", ExecutionError):
         Recorder().stop()
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from trimaran.graph.trace.work import flops_of
+from trimaran.graph.flops import flops_of
 
 KERNELS = ("flash_attention_for_cpu", "flash_attention", "efficient_attention", "cudnn_attention")
 

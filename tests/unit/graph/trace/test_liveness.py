@@ -8,38 +8,28 @@ z = sin y                   [2 ............ 4)                         1000 byte
 """
 
 import numpy as np
+from tests import builders
 
-from trimaran.graph.trace.liveness import live_dropped, live_kept, mean, peak, without_weights, writers
-from trimaran.graph.trace.types import Role, StepTrace, Tick, TraceOp, TraceStorage, View
+from trimaran.graph.trace.live_bytes import live_dropped, live_kept, mean, peak, without_weights, writers
+from trimaran.graph.trace.types import Role, Tick, TraceOp, TraceStorage
 from trimaran.graph.types import Phase
 
-VIEW = View(shape=(25,), stride=(1,), offset=0, dtype="float32")
+VIEW = builders.view(shape=(25,))
 
 
 def op(moment: int, name: str, reads: tuple[tuple[int, int], ...], writes: tuple[tuple[int, int], ...]) -> TraceOp:
-    return TraceOp(
-        moment=moment,
-        name=name,
-        phase=Phase.FORWARD if moment < 4 else Phase.BACKWARD,
-        module="",
-        reads=reads,
-        writes=writes,
-        flops=0.0,
-        nbytes=0,
-        dtype="float32",
-        repeatable=True,
+    return builders.trace_op(
+        moment=moment, name=name, phase=Phase.FORWARD if moment < 4 else Phase.BACKWARD, reads=reads, writes=writes
     )
 
 
 def tick(moment: int, kind: str, end: int) -> Tick:
-    return Tick(
-        moment=moment, kind=kind, index=0, pack=0, storage=1, version=0, view=VIEW, node="ExpBackward0", end=end
-    )  # type: ignore[arg-type]
+    return builders.tick(moment=moment, kind=kind, index=0, pack=0, storage=1, view=VIEW, node="ExpBackward0", end=end)  # type: ignore[arg-type]
 
 
 def storage(number: int, nbytes: int, role: Role, life: tuple[int, int, int], packed: bool = False) -> TraceStorage:
     birth, outside_end, keep_end = life
-    return TraceStorage(
+    return builders.trace_storage(
         number=number,
         nbytes=nbytes,
         role=role,
@@ -50,11 +40,10 @@ def storage(number: int, nbytes: int, role: Role, life: tuple[int, int, int], pa
         packs=(1,) if packed else (),
         unpacks=(4,) if packed else (),
         version=0 if packed else None,
-        module="",
     )
 
 
-TRACE = StepTrace(
+TRACE = builders.step_trace(
     events=(
         op(0, "exp", ((0, 0),), ((1, 0),)),
         tick(1, "pack", 6),
@@ -69,7 +58,6 @@ TRACE = StepTrace(
         storage(2, 1000, Role.ACTIVATION, (2, 4, 4)),
     ),
     names={0: "x"},
-    device="meta",
 )
 
 

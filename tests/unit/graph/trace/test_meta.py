@@ -2,13 +2,13 @@
 
 import pytest
 import torch
+from tests.raising import raises
 from tests.unit.graph.trace.steps import NETWORKS, Step, loss_of
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import Adam
 
-from trimaran.errors import InputError
-from trimaran.graph.trace.liveness import live_dropped, live_kept, without_weights
+from trimaran.graph.trace.live_bytes import live_dropped, live_kept, without_weights
 from trimaran.graph.trace.meta import trace_on_meta
 from trimaran.graph.trace.record import Recorder
 from trimaran.graph.trace.types import Role, StepTrace
@@ -136,7 +136,7 @@ def test_a_model_that_decides_by_values_is_refused_with_a_way_out() -> None:
         def forward(self, value: Tensor) -> Tensor:
             return self.dense(value) if value.sum().item() > 0 else value
 
-    with pytest.raises(InputError, match="real step"):
+    with raises("trace.needs-data"):
         trace_on_meta(Deciding, lambda: torch.ones(2, 4), lambda model, batch: model(batch).sum())
 
 

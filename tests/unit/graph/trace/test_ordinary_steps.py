@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
-from trimaran.graph.trace.liveness import live_kept
+from trimaran.graph.trace.live_bytes import live_kept
 from trimaran.graph.trace.record import Recorder
 from trimaran.graph.trace.types import StepTrace
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from tests.unit.graph.trace.steps import NETWORKS, Step
 
-from trimaran.graph.trace.liveness import live_dropped, live_kept
+from trimaran.graph.trace.live_bytes import live_dropped, live_kept
 from trimaran.graph.trace.record import Recorder
 
 

@@ -1,7 +1,10 @@
+from typing import Any
+
 import pytest
+from tests.raising import raises
 from tests.unit.measure.observe.observed import make_record
 
-from trimaran.errors import CorruptDataError, TrimaranError
+from trimaran.base.errors import CorruptDataError, TrimaranError
 from trimaran.measure.observe import analyse, parse_record
 
 STEP = {"load": 1, "forward": 2, "loss": 1, "backward": 4, "update": 1, "other": 1}
@@ -71,26 +74,28 @@ def test_processes_of_another_job_are_counted_and_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("records", "part"),
+    ("records", "code", "figures"),
     [
-        ([], "no process imported torch"),
-        ([make_record([])], "no optimizer of torch.optim took a step"),
-        ([make_record([STEP] * 6)], "6 steps were taken, 1 of them steady.*: run it longer"),
+        ([], "observe.no-process", {}),
+        ([make_record([])], "observe.no-optimizer-step", {"match": "torch.optim"}),
+        ([make_record([STEP] * 6)], "observe.too-few-steps", {"match": r"\b6\b", "steps": 1}),
         (
             [make_record([STEP | {"forwards": number % 9 == 0} for number in range(60)])],
-            "60 steps were taken, 6 of them steady.*; left out: 53 with an evaluation$",
+            "observe.too-few-steps",
+            {"match": r"\b60\b.*\b53\b", "steps": 6},
         ),
         (
             [make_record([STEP] * 60), make_record([STEP] * 12, rank=1)],
-            "60 steps were taken, 7 of them steady.*; left out: 48 not in the records of all ranks$",
+            "observe.too-few-steps",
+            {"match": r"\b60\b.*\b48\b", "steps": 7},
         ),
     ],
 )
-def test_nothing_seen_says_why(records: list[object], part: str) -> None:
-    with pytest.raises(TrimaranError, match=part):
+def test_nothing_seen_says_why(records: list[object], code: str, figures: dict[str, Any]) -> None:
+    with raises(code, TrimaranError, **figures):
         analyse(records)  # type: ignore[arg-type]
 
 
 def test_a_record_of_another_version_is_refused() -> None:
-    with pytest.raises(CorruptDataError, match="version 9"):
+    with raises("observe.record-version", CorruptDataError, match=r"\b9\b"):
         parse_record({"schema_version": 9}, source="x.json")

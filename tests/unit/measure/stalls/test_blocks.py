@@ -5,7 +5,7 @@ from itertools import chain
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimaran.measure.stalls.blocks import Block, plan_rounds
+from trimaran.measure.stalls.rank import Block, plan_rounds
 
 
 def numbers(block: Block) -> list[int]:

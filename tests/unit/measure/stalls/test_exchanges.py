@@ -2,9 +2,9 @@
 
 import pytest
 
-from trimaran.measure.stalls.exchanges import Exchanges, Waited
+from trimaran.base.timeline import COMMUNICATION, COMPUTE, WAIT, Span
+from trimaran.measure.stalls.steps import Exchanges, Waited
 from trimaran.program.types import Instruction, Kind, Program
-from trimaran.timeline import COMMUNICATION, COMPUTE, WAIT, Span
 
 
 def program() -> Program:

@@ -1,15 +1,16 @@
 """From what ranks brought home to mean steps, by hand."""
 
 import pytest
+from tests.raising import raises
 from tests.unit.measure.stalls.test_exchanges import program, span, waits
 
-from trimaran.errors import ExecutionError
+from trimaran.base.errors import ExecutionError
+from trimaran.base.timeline import COMMUNICATION, COMPUTE, Span, Timeline
 from trimaran.measure.stalls.findings import analyse_stalls
 from trimaran.measure.stalls.page_cache import Forgotten
 from trimaran.measure.stalls.rank import RankRun
 from trimaran.measure.stalls.steps import TimedStep
-from trimaran.runtime.feed.types import Loading
-from trimaran.timeline import COMMUNICATION, COMPUTE, Span, Timeline
+from trimaran.runtime.data.prefetch import Loading
 
 WAYS = ("cold", "cached", "synthetic")
 
@@ -93,5 +94,5 @@ def test_buckets_of_all_ranks_are_seen_when_they_are_complete() -> None:
 
 
 def test_without_a_record_there_is_nothing_to_say() -> None:
-    with pytest.raises(ExecutionError, match="no step was recorded"):
+    with raises("stalls.no-steps", ExecutionError):
         analyse_stalls(program(), [run(steps(0, asked_s=0.0), Timeline([])), run(steps(1, asked_s=0.0))])

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.measure.stalls.test_exchanges import program, span, waits
 
+from trimaran.base.timeline import COMPUTE, HOST, Timeline
 from trimaran.measure.stalls import CLASSES, Split, TimedStep, calm, mean_split, split_steps
-from trimaran.measure.stalls.loading import divide_loading, sum_loadings
+from trimaran.measure.stalls.steps import divide_loading, sum_loadings
 from trimaran.program.types import Kind
-from trimaran.runtime.feed.types import Loading
-from trimaran.timeline import COMPUTE, HOST, Timeline
+from trimaran.runtime.data.prefetch import Loading
 
 
 def split(**classes: float) -> Split:

@@ -9,10 +9,12 @@ device 1               F c 2-4   B c 4-6
 """
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from tests.raising import raises
 
-from trimaran.errors import SolverError
+from trimaran.base.errors import SolverError
 from trimaran.planner.placement import PlacementNode, PlacementProblem, Run, Transfer, Wire
 from trimaran.planner.placement.check import check
 
@@ -64,33 +66,35 @@ def test_a_legal_schedule_has_its_makespan_and_peaks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("runs", "moves", "told"),
+    ("runs", "moves", "code", "figures"),
     [
-        (RUNS[:-1], MOVES, "B of a is missing"),
-        ((*RUNS, RUNS[0]), MOVES, "there twice"),
-        (changed(0, node="z"), MOVES, "not of this problem"),
-        (changed(4, device=0, start_s=9, end_s=11), MOVES, "not on the device of its forward"),
-        (changed(1, end_s=3.5), MOVES, "it takes 3"),
-        (changed(3, start_s=3.5, end_s=6.5), MOVES, "two things to do"),
-        (changed(2, start_s=1.5, end_s=3.5), MOVES, "before transfer F of a"),
-        (changed(5, start_s=6.5, end_s=8.5), MOVES, "two things to do|before transfer B of a"),
-        (changed(0, start_s=-1, end_s=0), MOVES, "goes from -1"),
-        (RUNS, MOVES[:1], "is missing"),
-        (RUNS, (*MOVES, replace(MOVES[0], node="b")), "it takes 0|read by nothing"),
-        (RUNS, (*MOVES, MOVES[0]), "there twice"),
-        (RUNS, moved(0, start_s=0.5, end_s=1.5), "before F of a"),
-        (RUNS, moved(1, start_s=5, end_s=6), "before B of c"),
-        (RUNS, moved(0, end_s=1.5), "it takes 1"),
-        (RUNS, moved(0, links=("elsewhere",)), "its wire is"),
+        (RUNS[:-1], MOVES, "placement.run-missing", {"node": "a"}),
+        ((*RUNS, RUNS[0]), MOVES, "placement.run-twice", {}),
+        (changed(0, node="z"), MOVES, "placement.foreign-run", {}),
+        (changed(4, device=0, start_s=9, end_s=11), MOVES, "placement.backward-elsewhere", {}),
+        (changed(1, end_s=3.5), MOVES, "placement.wrong-duration", {"match": r"\b3\b"}),
+        (changed(3, start_s=3.5, end_s=6.5), MOVES, "placement.two-at-once", {"where": "device 0"}),
+        (changed(2, start_s=1.5, end_s=3.5), MOVES, "placement.too-early", {"first": "transfer F of a from 0 to 1"}),
+        (changed(5, start_s=6.5, end_s=8.5), MOVES, "placement.two-at-once", {"where": "device 0"}),
+        (changed(0, start_s=-1, end_s=0), MOVES, "placement.wrong-duration", {"match": r"-1\b"}),
+        (RUNS, MOVES[:1], "placement.wrong-transfers", {}),
+        (RUNS, (*MOVES, replace(MOVES[0], node="b")), "placement.wrong-duration", {"match": r"\b0\b"}),
+        (RUNS, (*MOVES, MOVES[0]), "placement.transfer-twice", {}),
+        (RUNS, moved(0, start_s=0.5, end_s=1.5), "placement.too-early", {"first": "F of a"}),
+        (RUNS, moved(1, start_s=5, end_s=6), "placement.too-early", {"first": "B of c"}),
+        (RUNS, moved(0, end_s=1.5), "placement.wrong-duration", {"match": r"\b1\b"}),
+        (RUNS, moved(0, links=("elsewhere",)), "placement.wrong-links", {}),
     ],
 )
-def test_a_broken_rule_is_told(runs: tuple[Run, ...], moves: tuple[Transfer, ...], told: str) -> None:
-    with pytest.raises(SolverError, match=told):
+def test_a_broken_rule_is_told(
+    runs: tuple[Run, ...], moves: tuple[Transfer, ...], code: str, figures: dict[str, Any]
+) -> None:
+    with raises(code, SolverError, **figures):
         check(PROBLEM, runs, moves)
 
 
 def test_too_little_memory_is_told() -> None:
-    with pytest.raises(SolverError, match="device 1 holds 61 bytes at once, it has 60"):
+    with raises("placement.too-much-memory", SolverError, match=r"\b1\b.*\b61\b.*\b60\b"):
         check(replace(PROBLEM, memory_bytes=(200.0, 60.0)), RUNS, MOVES)
 
 
@@ -128,5 +132,5 @@ def test_two_wires_that_share_a_link_may_not_use_it_at_once() -> None:
         return tuple(runs), tuple(moves)
 
     assert check(problem, *schedule(1, 3)).makespan_s == 6
-    with pytest.raises(SolverError, match="link out0 has two things to do"):
+    with raises("placement.two-at-once", SolverError, where="link out0"):
         check(problem, *schedule(1, 2))

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trimaran.planner.placement import PlacementNode, PlacementProblem, Wire, place
-from trimaran.planner.placement.flat import flatten
-from trimaran.planner.placement.model import TICKS, Model
+from trimaran.planner.placement.exact import TICKS, Model
+from trimaran.planner.placement.problem import flatten
 
 
 def fork(bytes_per_s: float, devices: int = 2) -> PlacementProblem:

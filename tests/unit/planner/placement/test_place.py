@@ -3,14 +3,16 @@
 import random
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from tests.raising import raises
 
-from trimaran.errors import InfeasibleError, InputError
+from trimaran.base.errors import InfeasibleError
 from trimaran.planner.placement import Placement, PlacementNode, PlacementProblem, Wire, place
-from trimaran.planner.placement.flat import Flat, flatten
-from trimaran.planner.placement.heft import list_schedule
-from trimaran.planner.placement.lay import Layout
+from trimaran.planner.placement.list_scheduling import list_schedule
+from trimaran.planner.placement.problem import Flat, flatten
+from trimaran.planner.placement.schedule import Layout
 from trimaran.planner.placement.stages import side_nodes, stages, waists
 
 
@@ -119,7 +121,7 @@ def test_a_large_network_is_divided_by_memory() -> None:
 
 def test_what_cannot_fit_is_told() -> None:
     nodes = [node("a", 1, 1, state_bytes=10), node("b", 1, 1, state_bytes=10)]
-    with pytest.raises(InfeasibleError, match="no placement fits 2 devices"):
+    with raises("placement.nothing-fits", InfeasibleError, match=r"\b2\b"):
         place(alike(nodes, [(0, 1)], memory=9), time_limit_s=5)
 
 
@@ -145,22 +147,22 @@ def test_other_numbers_of_devices(devices: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "code", "figures"),
     [
-        ({"nodes": ()}, "needs nodes"),
-        ({"edges": ((1, 0),)}, "from an earlier to a later"),
-        ({"edges": ((0, 9),)}, "from an earlier to a later"),
-        ({"pinned": {"start": 7}}, "no such device"),
-        ({"wires": {(0, 1): Wire(bytes_per_s=1.0)}}, "none back"),
-        ({"wires": {(0, 5): Wire(bytes_per_s=1.0)}}, "expected two of 2 devices"),
-        ({"nodes": (node("a", -1, 0),)}, "not negative"),
-        ({"nodes": (node("a", float("nan"), 0),)}, "not negative"),
-        ({"nodes": (node("a", 1, 0), node("a", 1, 0))}, 'named "a"'),
+        ({"nodes": ()}, "placement.empty", {}),
+        ({"edges": ((1, 0),)}, "placement.bad-edge", {}),
+        ({"edges": ((0, 9),)}, "placement.bad-edge", {}),
+        ({"pinned": {"start": 7}}, "placement.bad-pin", {}),
+        ({"wires": {(0, 1): Wire(bytes_per_s=1.0)}}, "placement.one-way-wire", {}),
+        ({"wires": {(0, 5): Wire(bytes_per_s=1.0)}}, "placement.bad-wire", {"match": r"\b2\b"}),
+        ({"nodes": (node("a", -1, 0),)}, "placement.negative-number", {"match": "not negative"}),
+        ({"nodes": (node("a", float("nan"), 0),)}, "placement.negative-number", {"match": "not negative"}),
+        ({"nodes": (node("a", 1, 0), node("a", 1, 0))}, "placement.node-twice", {"node": "a"}),
     ],
 )
-def test_a_wrong_problem_is_told(change: dict[str, object], told: str) -> None:
+def test_a_wrong_problem_is_told(change: dict[str, object], code: str, figures: dict[str, Any]) -> None:
     problem = fork(1)
-    with pytest.raises(InputError, match=told):
+    with raises(code, **figures):
         place(replace(problem, **({"edges": ()} | change)), time_limit_s=1)
 
 

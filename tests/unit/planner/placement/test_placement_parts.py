@@ -5,11 +5,11 @@ input -> a -+-> b1 -> b2 -+-> join -> loss
 """
 
 import pytest
+from tests import builders
 
 from trimaran.graph import Affine, Graph, Op, Parameter, TensorSpec
 from trimaran.planner.placement import PlacementProblem, Wire, parts_of, place, placement_problem
-from trimaran.program import Strategy
-from trimaran.program.parts import check_parts
+from trimaran.program.rules.fit import check_parts
 
 READS = {
     "a": ["input"],
@@ -83,7 +83,7 @@ def test_branches_become_parts_on_two_rows() -> None:
     answer = place(problem_of(graph), time_limit_s=5)
     assert answer.makespan_s == pytest.approx(4.2, rel=1e-5)
     parts, backward_order = parts_of(answer, graph)
-    check_parts(graph, Strategy(pp=2, parts=parts, backward_order=backward_order))
+    check_parts(graph, builders.strategy(pp=2, parts=parts, backward_order=backward_order))
     assert {part.row for part in parts} == {0, 1}
     assert ("b1", "b2") in [part.ops for part in parts] or ("b1", "b2") in [part.ops[:2] for part in parts]
     assert "loss" in parts[-1].ops
@@ -95,7 +95,7 @@ def test_what_cannot_be_cut_stays_in_one_part() -> None:
     problem = problem_of(graph)
     assert [node.name for node in problem.nodes] == ["a", "b1", "c1", "join", "loss"]
     parts, backward_order = parts_of(place(problem, time_limit_s=5), graph)
-    check_parts(graph, Strategy(pp=2, parts=parts, backward_order=backward_order))
+    check_parts(graph, builders.strategy(pp=2, parts=parts, backward_order=backward_order))
 
 
 def test_pins_of_operations_hold_for_their_stretch() -> None:

@@ -8,10 +8,18 @@ from xml.etree import ElementTree
 import pytest
 from rich.console import Console
 
-from trimaran.cli.crossover_views import print_crossover
-from trimaran.report.crossover.document import crossover_document
-from trimaran.report.crossover.plot import plot
-from trimaran.report.crossover.study import Crossing, Crossover, Row, Sensitivity, UsedCurve, Way, Worker
+from trimaran.report.crossover import (
+    Crossing,
+    Crossover,
+    Row,
+    Sensitivity,
+    UsedCurve,
+    Way,
+    Worker,
+    crossover_document,
+    plot,
+    print_crossover,
+)
 
 WORKER = Worker(
     width=2,

@@ -1,0 +1,115 @@
+"""What a person wants trained.
+
+A `Job` holds callables and costs nothing until it runs: the model, the optimizer and the data are made on each rank
+that needs them. It is the only type with live torch objects in it.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from trimaran.base.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+    from torch.optim.lr_scheduler import LRScheduler
+    from torch.utils.data import Dataset
+
+Precision = Literal["fp32", "bf16", "fp16", "fp64"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A training job.
+
+    A batch, as `collate` makes it from a list of samples, is one of
+    `(input, target)`, used as `loss(model(input), target)` (`input` may be a tuple, used as `model(*input)`);
+    a dict, used as `loss(model(batch), batch)`; where its keys are arguments of the model's forward, as
+    `loss(model(**batch), batch)`; with `loss=None` as `model(**batch).loss`, as Hugging Face models have it.
+    What a batch holds beside tensors (strings, None, objects) goes to the model and the loss as it is.
+
+    Attributes:
+        model: makes the model; called after the seed is set, so that every rank makes the same one
+        loss: a scalar that is a mean over the samples of a batch, or `(sum, weight)` where it is another mean; None for
+            a model that returns an object with `.loss`
+        optimizer: makes the optimizer from its argument, which iterates over parameters as `model.parameters()` does
+            and has `named_parameters()` as a model has, with the names of the model under every plan. It is called
+            several times: on each rank with what that rank updates, and with small stand-ins while a plan is made and
+            before training; hooks that it registers on the optimizer fire in training only
+        dataset: makes the training data: map-style, or an `IterableDataset`
+        global_batch_size: samples of one update, over all ranks
+        evaluation_dataset: makes the data of `evaluate`; None: there is no evaluation
+        metric: `(output, target)` (or `(output, batch)`) to the mean over the samples, higher is better
+        collate: list of samples to batch; None: torch's default
+        lr_schedule: makes the schedule from the optimizer; stepped once an update. One whose step needs a metric
+            (`ReduceLROnPlateau`) is stepped once an epoch, with the metric of the evaluation, or the mean loss of the
+            epoch where there is none
+        epochs: passes over the training data
+        target: stop when the metric reaches this
+        precision: "fp32"; "bf16", which is autocast over fp32 weights; "fp16", autocast with a gradient scaler, for
+            one device, replicas and zero=1; or "fp64"
+        clip_norm: largest global norm of the gradients; None: no clipping
+        seed: of initial weights, of the order of samples, and of dropout
+        drop_last: leave out the last, smaller batch of an epoch
+        name: for people and for run directories
+        curve: how much training each batch needs to the target: a file of `trimaran converge` or `trimaran curve`, or
+            a name of the catalog; None: not known
+        sampler: the order of an epoch: from the data set and the number of the epoch, from 0, to indices, as
+            `torch.utils.data.Sampler` iterates them; None: a random permutation under the seed
+        on_step: called on every rank after each training step with the `Session`, the number of the step from 0, and
+            `{"loss": float}`; never while a plan is made; what it may change is in docs/runtime.md
+        on_epoch: called on every rank after each epoch with the `Session`, the number of the epoch from 0, and
+            `{"loss": float}`, with "metric" where there is an evaluation
+        loss_weight: from a batch, what its loss is a mean over, where that is not its samples: for a loss over tokens
+            `lambda batch: (batch["labels"] != -100).sum()`; None: found out, from a few batches of the training data
+
+    Raises:
+        InputError: a figure out of range
+    """
+
+    model: "Callable[[], nn.Module]"
+    loss: Callable[..., Any] | None
+    optimizer: "Callable[[Any], Optimizer]"
+    dataset: "Callable[[], Dataset[Any]]"
+    global_batch_size: int
+    evaluation_dataset: "Callable[[], Dataset[Any]] | None" = None
+    metric: Callable[[Any, Any], float] | None = None
+    collate: Callable[[list[Any]], Any] | None = None
+    lr_schedule: "Callable[[Optimizer], LRScheduler] | None" = None
+    epochs: int = 1
+    target: float | None = None
+    precision: Precision = "fp32"
+    clip_norm: float | None = None
+    seed: int = 0
+    drop_last: bool = False
+    name: str = field(default="job")
+    curve: str | None = None
+    sampler: "Callable[[Any, int], Iterable[int]] | None" = None
+    on_step: "Callable[[Any, int, dict[str, float]], None] | None" = None
+    on_epoch: "Callable[[Any, int, dict[str, float]], None] | None" = None
+    loss_weight: Callable[[Any], Any] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("sampler", "on_step", "on_epoch", "loss_weight"):
+            if getattr(self, name) is not None and not callable(getattr(self, name)):
+                raise InputError(f"Job.{name} must be a callable, got {getattr(self, name)!r}")
+        for name in ("model", "optimizer", "dataset"):
+            if not callable(getattr(self, name)):
+                raise InputError(
+                    f"Job.{name} must be a callable that makes it, got {getattr(self, name)!r}: "
+                    f"wrap it, as in Job({name}=lambda: ...)"
+                )
+        for name, smallest in (("global_batch_size", 1), ("epochs", 0)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < smallest:
+                raise InputError(f"Job.{name} must be an integer of at least {smallest}, got {value!r}", value=value)
+        if self.curve is not None and (not isinstance(self.curve, str) or not self.curve.strip()):
+            raise InputError(
+                f"Job.curve must be a file of a curve or a name of the catalog, got {self.curve!r}",
+                code="job.bad-curve",
+            )
+        if self.precision not in ("fp32", "bf16", "fp16", "fp64"):
+            raise InputError(f'Job.precision must be "fp32", "bf16", "fp16" or "fp64", got {self.precision!r}')
+        if self.clip_norm is not None and not self.clip_norm > 0:
+            raise InputError(f"Job.clip_norm must be positive, got {self.clip_norm!r}", value=self.clip_norm)

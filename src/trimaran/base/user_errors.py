@@ -1,0 +1,116 @@
+"""What of an exception is the user's: the lines of their own code that led to it.
+
+A job calls a person's code from deep inside ours and torch's. What that person needs of a traceback is where in their
+own files it was; the rest is shown where `TRIMARAN_DEBUG` is set.
+"""
+
+import os
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from trimaran.base.errors import InputError, TrimaranError
+
+DEBUG = "TRIMARAN_DEBUG"
+
+_PACKAGES = tuple(f"{Path(__file__).parents[2] / name}{os.sep}" for name in ("trimaran", "trimaran_studies"))
+_STANDARD = tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib"))
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+_FRAMES = 3
+_LONGEST = 300
+
+
+def debugging() -> bool:
+    """Whether the environment asks for whole tracebacks."""
+    return os.environ.get(DEBUG, "") not in ("", "0")
+
+
+def summary(error: BaseException) -> str:
+    """Type and text of an exception, on one line.
+
+    Example:
+        >>> summary(ValueError("too  long"))
+        'ValueError: too long'
+    """
+    text = " ".join(str(error).split())
+    short = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    return f"{type(error).__name__}{f': {short}' if short else ''}"
+
+
+def told(error: BaseException) -> str:
+    """Type and text of an exception, and below them the innermost lines of the user's code that led to it."""
+    return "\n".join([summary(error), *user_lines(error)])
+
+
+def user_lines(error: BaseException) -> list[str]:
+    """The innermost lines of the user's code, indented, each place with its code; empty where there are none."""
+    lines = []
+    for frame in _user_frames(error)[-_FRAMES:]:
+        lines.append(f"    {_shown(frame.filename)}:{frame.lineno}, in {frame.name}")
+        if frame.line:
+            lines.append(f"        {frame.line}")
+    return lines
+
+
+def place_of(error: BaseException) -> str:
+    """The innermost line of the user's code, as "file.py:12"; empty where there is none."""
+    frames = _user_frames(error)
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+
+
+def innermost_lines(error: BaseException) -> list[str]:
+    """The innermost lines of whosever code, for an exception that has none of the user's."""
+    frames = traceback.extract_tb(error.__traceback__)[-_FRAMES:]
+    return [f"    {_shown(frame.filename)}:{frame.lineno}, in {frame.name}: {frame.line}" for frame in frames]
+
+
+def raised_by_user(error: BaseException) -> bool:
+    """Whether the line that raised is the user's own, and not one of a library that it called."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and _is_users(frames[-1].filename)
+
+
+@contextmanager
+def users(what: str) -> Iterator[None]:
+    """Around a call of the user's code that says what is to be trained: what it raises is wrong input, with its lines.
+
+    Args:
+        what: is called, for the message, as "Job.model"
+
+    Raises:
+        InputError: it raised
+    """
+    try:
+        yield
+    except TrimaranError:
+        raise
+    except Exception as error:
+        raise InputError(f"{what} failed: {told(error)}", code="user.raised") from error
+
+
+def _user_frames(error: BaseException) -> list[traceback.FrameSummary]:
+    """Of the exception, or where it has none, of what it was raised from."""
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        frames = [frame for frame in traceback.extract_tb(cause.__traceback__) if _is_users(frame.filename)]
+        if frames:
+            return frames
+        cause = cause.__cause__ or cause.__context__
+    return []
+
+
+def _is_users(filename: str) -> bool:
+    # What is installed may lie below the folder of the standard library, and both below the user's own.
+    if filename.startswith((*_PACKAGES, "<", *_STANDARD)):
+        return False
+    return not _INSTALLED.intersection(Path(filename).parts)
+
+
+def _shown(filename: str) -> str:
+    """As it is seen from the folder in which the command was given."""
+    path = Path(filename)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else filename

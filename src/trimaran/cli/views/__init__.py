@@ -1,0 +1,1 @@
+"""What commands print of plans, explanations and calibrations."""

@@ -1,0 +1,106 @@
+"""How a calibration looks: for people as tables, for programs as a JSON document."""
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from trimaran.base.units import format_count, format_rate, format_seconds
+from trimaran.measure.calibration.results import Calibration, DeviceFigures, Estimate, LinkFigures
+from trimaran.program.json_files import to_plain
+from trimaran.report.run_report import noise_line
+from trimaran.report.tables import frame_table
+
+
+def print_calibration(out: Console, calibration: Calibration, *, output: Path | None) -> None:
+    """Print what was measured, and where it is.
+
+    Args:
+        out: where to
+        calibration: what was measured
+        output: the file that it was written to; None: it is only kept
+    """
+    for device in calibration.devices:
+        out.print(_device_table(device))
+        out.print()
+    if calibration.links:
+        out.print(_link_table(calibration))
+        out.print()
+    for noise in calibration.noise:
+        line = noise_line(noise)
+        out.print(line[0].upper() + line[1:])
+    if output is None:
+        out.print("Kept for this machine. In a file: trimaran calibrate -o machine.json")
+    else:
+        out.print(f"Next: trimaran plan JOB --calibration {output}", soft_wrap=True)
+
+
+def calibration_document(calibration: Calibration) -> dict[str, Any]:
+    """What was measured, without the cost tables, which are in the file.
+
+    Args:
+        calibration: what was measured
+    """
+    return {
+        "fingerprint": to_plain(calibration.fingerprint),
+        "date": calibration.date,
+        "devices": to_plain(calibration.devices),
+        "links": to_plain(calibration.links),
+        "noise": to_plain(calibration.noise),
+    }
+
+
+def _device_table(device: DeviceFigures) -> Table:
+    devices = format_count(device.count, "device")
+    title = f"{devices}, {device.name}, each while all are busy"
+    table = frame_table(title, device.operator_s.source)
+    table.add_column("what")
+    table.add_column("figure", justify="right", no_wrap=True)
+    table.add_column("90 % interval", justify="right", no_wrap=True)
+    for product in device.products:
+        what = f"matrix product, {product.width} × {product.width}, float32"
+        table.add_row(what, *_interval(product.flops_per_s, _flops))
+    table.add_row("memory, copy", *_interval(device.copy_bytes_per_s, format_rate))
+    table.add_row("memory, y += a x", *_interval(device.axpy_bytes_per_s, format_rate))
+    table.add_row("host, one small operator", *_interval(device.operator_s, format_seconds))
+    return table
+
+
+def _link_table(calibration: Calibration) -> Table:
+    table = frame_table(
+        "Transfers between ranks of this machine",
+        "largest: its rate and the interval of that   beside compute: how much slower\n"
+        f"the transfer is, and how much slower compute; {calibration.links[0].small_s.source}",
+    )
+    for title in ("link", "kind", "ranks"):
+        table.add_column(title, no_wrap=True)
+    for title in ("smallest", "largest", "90 % interval", "beside compute"):
+        table.add_column(title, justify="right")
+    for link in calibration.links:
+        rate, ends = _interval(link.bytes_per_s, format_rate)
+        table.add_row(
+            link.held_to or "free", link.kind, str(link.ranks), format_seconds(link.small_s.value), rate, ends,
+            _slowdown(link),
+        )  # fmt: skip
+    return table
+
+
+def _slowdown(link: LinkFigures) -> str:
+    if link.interference is None:
+        return "–"
+    return f"{link.interference.communication:.2f}×, {link.interference.compute:.2f}×"
+
+
+def _interval(estimate: Estimate, form: Any) -> tuple[str, str]:
+    return form(estimate.value), f"{form(estimate.low)} – {form(estimate.high)}"
+
+
+def _flops(flops_per_s: float) -> str:
+    """A rate of arithmetic for people.
+
+    Example:
+        >>> _flops(95.4e9)
+        '95.4 GFLOP/s'
+    """
+    return format_rate(flops_per_s).replace("B/s", "FLOP/s")

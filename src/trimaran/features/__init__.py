@@ -1,0 +1,1 @@
+"""One module or folder for each question that a user asks; features do not import each other."""

@@ -1,0 +1,147 @@
+"""Calibrate this machine: measure what all its plans rest on, and keep it.
+
+    devices, links         measured anew                     ──▶ cache of costs   ┐
+    jobs that are named    what `plan` measures for them     ──▶ cache of costs   ├──▶ calibration ──▶ kept here, a file
+    noise                  fresh runs that are alike                              ┘
+
+A plan takes the figures of a calibration that it is given before those of the cache. Of the one that is kept here,
+later commands take the noise; its costs they find in the cache.
+"""
+
+import logging
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trimaran.base.errors import EnvironmentProblem, InputError
+from trimaran.jobs.resolve import JobSource
+from trimaran.machine import Link
+from trimaran.measure.calibration.calibrate import REPEATS, STEPS, measure_noise
+from trimaran.measure.calibration.results import Calibration, encode_calibration, keep_calibration, link_figures
+from trimaran.planning.requests import PlanRequest
+from trimaran.pricing.tables import CostTable, merge
+from trimaran.report.run_report import write_whole
+
+if TYPE_CHECKING:
+    from trimaran.planning.results import Progress
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationRequest:
+    """What is to be calibrated.
+
+    Attributes:
+        jobs: jobs whose costs are measured too
+        devices: how many; None: all of this machine
+        links: what the links between local ranks are also held to, one after the other
+        repeats: fresh runs that show the noise, at least two
+        steps: of each of these runs that count
+        output: file that gets the calibration; None: it is only kept here
+    """
+
+    jobs: tuple[JobSource, ...] = ()
+    devices: int | None = None
+    links: tuple[Link, ...] = ()
+    repeats: int = REPEATS
+    steps: int = STEPS
+    output: Path | None = None
+
+
+def calibrate(request: CalibrationRequest, *, progress: "Progress") -> Calibration:
+    """Measure this machine, keep what was found, and write it where that was asked for.
+
+    Args:
+        request: what to measure
+        progress: told what is being done
+
+    Raises:
+        InputError: a job is wrong, there are fewer devices than that, or too few runs
+        EnvironmentProblem: the file or the cache cannot be written, or links cannot be held to a rate here
+        ExecutionError: a rank failed
+    """
+    from trimaran.measure.calibration.calibrate import measure_links, measure_machine
+    from trimaran.planning.preparation import local_cluster
+
+    _check(request)
+    ranks = local_cluster(PlanRequest(devices=request.devices)).size
+    if request.links and ranks < 2:
+        raise InputError("one device has no link to another: leave --link out, or calibrate two devices", ranks=ranks)
+    devices, machine = measure_machine(ranks=ranks, progress=progress)
+    tables = [machine, *(measure_links(link, ranks=ranks, progress=progress) for link in request.links)]
+    _store(tables, strict=request.output is None)
+    # Before the noise, which takes longest: a job that is wrong is found out early.
+    tables[0] = merge([*_job_tables(request.jobs, ranks, progress), machine])
+    noise = measure_noise(
+        ranks=ranks, repeats=request.repeats, steps=request.steps, date=_now()[:10], progress=progress
+    )
+    calibration = Calibration(
+        fingerprint=machine.fingerprint,
+        date=_now(),
+        devices=(devices,),
+        links=link_figures(tables),
+        noise=noise,
+        tables=tuple(tables),
+    )
+    _keep(calibration, request.output)
+    return calibration
+
+
+def _check(request: CalibrationRequest) -> None:
+    """Find out before the measuring what would fail after it."""
+    if request.repeats < 2:
+        raise InputError(
+            f"repeat-run noise shows between runs, at least 2 are needed: --repeats {request.repeats}",
+            repeats=request.repeats,
+        )
+    for source in request.jobs:
+        source.make()
+    output = request.output
+    if output is not None and (not os.access(output.parent, os.W_OK) or not output.parent.is_dir() or output.is_dir()):
+        raise EnvironmentProblem(
+            f"{output} cannot be written: give the name of a file in a folder that is there and may be written to",
+            path=str(output),
+        )
+
+
+def _job_tables(jobs: Iterable[JobSource], ranks: int, progress: "Progress") -> Iterator[CostTable]:
+    """What plans for the jobs rest on; what the cache knows of them is not measured again."""
+    from trimaran.measure.costs import job_digest
+    from trimaran.planning.plan import plan_job
+
+    for source in jobs:
+        planned = plan_job(source, PlanRequest(devices=ranks), progress=progress)
+        table, graph = planned.table, planned.graph
+        # A table of one job has its update and load under the digest of the graph; measuring looks for that of the job.
+        yield replace(table, steps={job_digest(source.make, graph): table.steps[graph.digest]})
+
+
+def _store(tables: Iterable[CostTable], *, strict: bool) -> None:
+    from trimaran.measure.cache import store
+
+    try:
+        for table in tables:
+            store(table)
+    except EnvironmentProblem as error:
+        if strict:
+            raise
+        _LOG.warning("%s", error.message)
+
+
+def _keep(calibration: Calibration, output: Path | None) -> None:
+    if output is None:
+        keep_calibration(calibration)
+        return
+    write_whole(output, encode_calibration(calibration))
+    try:
+        keep_calibration(calibration)
+    except EnvironmentProblem as error:
+        _LOG.warning("%s", error.message)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

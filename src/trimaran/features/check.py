@@ -1,0 +1,325 @@
+"""What a job does, and which kinds of plans train it exactly: `trimaran check`, before anything is planned.
+
+The same evidence and the same verdicts as those by which a plan is made.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from trimaran.base.job import Job
+from trimaran.graph import Graph
+from trimaran.graph.behaviour import Behaviour
+from trimaran.jobs.resolve import JobSource
+from trimaran.planning.preparation import gathering_confirmed
+from trimaran.program.exactness import KINDS, objection
+from trimaran.program.json_files import to_plain
+
+_NAMED = 3
+
+GRAPH_KINDS = {"pipeline", "tensor parallel", "placement"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """One thing that was looked at.
+
+    Attributes:
+        what: was looked at
+        found: what was seen, in words
+        unusual: most jobs do not do this
+    """
+
+    what: str
+    found: str
+    unusual: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindVerdict:
+    """Whether a kind of plan trains the job exactly.
+
+    Attributes:
+        kind: of plan
+        exact: it does, as far as was seen
+        known: it was looked at
+        reason: why not, or why it is not known; empty where it is exact
+    """
+
+    kind: str
+    exact: bool
+    known: bool = True
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """What was seen of a job.
+
+    Attributes:
+        job: its name
+        seen: what was looked at
+        kinds: verdicts by kind of plan
+        behaviour: the evidence
+    """
+
+    job: str
+    seen: tuple[Seen, ...]
+    kinds: tuple[KindVerdict, ...]
+    behaviour: Behaviour
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """For programs."""
+        evidence = to_plain(self.behaviour)
+        evidence.get("optimizer", {}).pop("options", None)
+        return {
+            "job": self.job,
+            "seen": [to_plain(one) for one in self.seen],
+            "kinds": [to_plain(one) for one in self.kinds],
+            "evidence": evidence,
+        }
+
+
+def check_job(source: JobSource) -> Checked:
+    """Look at a job.
+
+    Args:
+        source: where the job comes from
+
+    Raises:
+        InputError: the model, the data, the loss or the optimizer of the job cannot be used
+    """
+    from trimaran.graph.capture.capture import capture_and_look
+
+    job = source.make()
+    graph = gathering_confirmed(source, capture_and_look(job).graph, ranks=2)
+    behaviour = graph.behaviour or Behaviour()
+    kinds = tuple(_verdict(kind, graph, behaviour) for kind in KINDS)
+    told = "\n".join(one.reason for one in kinds)
+    return Checked(
+        job=source.reference,
+        seen=tuple(one for one in _seen(job, graph, behaviour) if one.what != "graph" or one.found not in told),
+        kinds=kinds,
+        behaviour=behaviour,
+    )
+
+
+def _verdict(kind: str, graph: Graph, behaviour: Behaviour) -> KindVerdict:
+    strategy = KINDS[kind]
+    found = objection(behaviour, strategy)
+    if found is None and kind in GRAPH_KINDS:
+        found = _restricted(kind, graph)
+    if found is not None:
+        return KindVerdict(kind=kind, exact=False, reason=found)
+    divided = strategy.dp > 1 or strategy.microbatches > 1
+    if divided and behaviour.reduction == "unknown":
+        why = behaviour.not_looked or "the loss was no finite number on any batch that was looked at"
+        return KindVerdict(
+            kind=kind,
+            exact=False,
+            known=False,
+            reason=f"{why}; `trimaran train --verify` compares the first steps with one process",
+        )
+    return KindVerdict(kind=kind, exact=True)
+
+
+def _restricted(kind: str, graph: Graph) -> str | None:
+    """Why a network cannot be divided in this way; None: it can, as far as its graph tells."""
+    if kind == "tensor parallel":
+        if graph.regions:
+            return None
+        why = _plainly(next(iter(graph.whole.values()), "") or next(iter(graph.notes), ""))
+        return f"no operations whose tensors ranks can share{f': {why}' if why else ''}"
+    if graph.cuts:
+        return None
+    return f"the network cannot be cut: {_plainly(next(iter(graph.notes), 'it is one operation'))}"
+
+
+_TRACED = "torch.export could not trace it: "
+
+_PLAIN = (
+    ("data-dependent expression", "its forward branches on values of tensors, and a graph has one branch"),
+    ("Constraints violated", "torch.export traces it for one batch size only: something in it is made for that size"),
+    ("generator of Python or NumPy", "its forward draws from Python's or NumPy's generator: draw with torch"),
+    (
+        "its results differ from the model's",
+        "its graph gives other results: a forward that writes to its input, or to state beside buffers, has none",
+    ),
+    ("fake tensor in the exported program", "gradients are computed in its forward"),
+)  # fmt: skip
+"""What torch says, and what is meant."""
+
+
+def _plainly(note: str) -> str:
+    """A note of a graph, short."""
+    _, found, why = note.partition(_TRACED)
+    why = why if found else note.removeprefix("no pipeline: ")
+    return next((text for key, text in _PLAIN if key in why), why)
+
+
+def _seen(job: Job, graph: Graph, of: Behaviour) -> "list[Seen]":
+    rows = [_mode(of), _loss(job, of), _batches(of), _samples(job, of), _gradients(of), _draws(of), _branches(of)]
+    rows += [_buffers(of), _parameters(of), _optimizer(of)]
+    if of.loss_parameters:
+        held = set(of.optimizer.extra)
+        not_held = [name for name in of.loss_parameters if f"{name} of the loss" not in held]
+        found = f"has parameters that the model has not: {_some(of.loss_parameters)}"
+        found += "; the optimizer does not hold them, so they are not trained" if not_held else ""
+        rows.append(Seen(what="loss", found=f"{found}; to train them under any plan, put them into the model",
+                         unusual=True))  # fmt: skip
+    if of.changed_inputs:
+        rows.append(Seen(what="inputs", found=f"written to by the forward: {_some(of.changed_inputs)}", unusual=True))
+    if of.hooked:
+        rows.append(Seen(what="hooks", found=f"of yours on {_some(of.hooked)}", unusual=True))
+    if of.inner_backward:
+        rows.append(
+            Seen(what="double backward", found="gradients are computed inside the forward or the loss", unusual=True)
+        )
+    if of.compiled:
+        rows.append(Seen(what="compiled", found="the factory returns a compiled model", unusual=True))
+    rows += [Seen(what="graph", found=_plainly(note), unusual=True) for note in graph.notes]
+    if of.part_failed:
+        rows.append(Seen(what="small batches", found=f"fails on {of.part_failed}", unusual=True))
+    elif of.not_looked:
+        rows.append(Seen(what="not looked at", found=of.not_looked, unusual=True))
+    return rows
+
+
+def _mode(of: Behaviour) -> Seen:
+    found = ["training"]
+    if of.returned_in_evaluation:
+        found = ["Job.model returns the model in evaluation mode; it is trained in training mode"]
+    if of.kept_in_evaluation:
+        found.append(f"stays in evaluation mode: {_some(of.kept_in_evaluation)}")
+    if of.own_train:
+        found.append(f"own train(): {_some(of.own_train)}")
+    return Seen(what="training mode", found="; ".join(found), unusual=len(found) > 1 or of.returned_in_evaluation)
+
+
+def _loss(job: Job, of: Behaviour) -> Seen:
+    parts = "" if of.replicas is None or not of.replicates else f" (parts add up, to {of.tolerance:.0g})"
+    texts = {
+        "mean": f"mean over the samples{parts}",
+        "weight": f"mean over {'' if of.weight is None else of.weight.text}{parts}",
+        "sum": f"sum over the samples{parts}",
+        "pair": f"(sum, weight){parts}",
+        "given": f"mean over what Job.loss_weight says{parts}",
+        "batch": "no mean that was tried: the gradients of parts do not add up",
+        "gathers": "looks across samples, and gathers them from all ranks",
+        "unknown": "not known",
+    }
+    text = texts[of.reduction]
+    if of.reduction == "batch" and of.padded:
+        text = "changes with the padding of a batch: the gradients of parts do not add up"
+    if of.reduction == "batch" and of.replicas is not None:
+        text += f", they differ by {_percent(of.replicas)} of the largest"
+    return Seen(what="loss", found=text, unusual=of.reduction != "mean")
+
+
+def _batches(of: Behaviour) -> Seen:
+    found = []
+    if of.sizes:
+        found.append(f"sizes differ from batch to batch: {_some(of.sizes)}")
+    if not of.sliceable:
+        found.append(
+            "cannot be sliced, as they hold more than tensors"
+            if of.others
+            else "cannot be sliced: tensors' first dims do not all count the samples"
+        )
+    if of.others:
+        found.append(f"hold {_some(of.others)}")
+    return Seen(what="batches", found="; ".join(found) or "tensors of one size", unusual=bool(found))
+
+
+def _samples(job: Job, of: Behaviour) -> Seen:
+    found = []
+    if of.stream:
+        found.append("a stream: each process reads it")
+    if job.sampler is not None:
+        found.append("in the order of Job.sampler")
+    if of.data_draws:
+        found.append("the data set draws: a sample differs when it is read again")
+    if of.collate_draws:
+        found.append("Job.collate draws: a batch differs when it is made again")
+    return Seen(what="samples", found="; ".join(found) or "fixed, in random order", unusual=bool(found))
+
+
+def _gradients(of: Behaviour) -> Seen:
+    found = []
+    if of.unused:
+        found.append(f"never: {_some(of.unused)}")
+    if of.varying:
+        found.append(f"in some batches only: {_some(of.varying)}")
+    if of.not_looked:
+        return Seen(what="gradients", found="not known")
+    return Seen(what="gradients", found="; ".join(found) or "of every parameter", unusual=bool(found))
+
+
+def _draws(of: Behaviour) -> Seen:
+    found = []
+    if of.draws:
+        found.append("the forward or the loss draws with torch, beside dropout")
+    if of.host_draws:
+        found.append("the forward or the loss draws from Python's or NumPy's generator")
+    return Seen(what="random draws", found="; ".join(found) or "none beside dropout", unusual=bool(found))
+
+
+def _branches(of: Behaviour) -> Seen:
+    found = []
+    if "seed" in of.path:
+        found.append("other operations under another seed")
+    if "data" in of.path:
+        found.append("other operations with other data")
+    return Seen(what="branches", found="; ".join(found) or "none seen", unusual=bool(found))
+
+
+def _buffers(of: Behaviour) -> Seen:
+    found = []
+    if of.batch_norms:
+        found.append(f"batch norm: {_some(of.batch_norms)}")
+    changed = (*of.buffers, *of.written)
+    if changed:
+        found.append(f"changed by each forward: {_some(changed)}")
+    return Seen(what="buffers", found="; ".join(found) or "none that change", unusual=bool(changed))
+
+
+def _parameters(of: Behaviour) -> Seen:
+    found = []
+    if of.tied:
+        found.append(f"tied: {_some(of.tied)}")
+    found += [f"{dtype}: {name}" for dtype, name in of.dtypes]
+    return Seen(what="parameters", found="; ".join(found) or "of one dtype, none tied", unusual=bool(found))
+
+
+def _optimizer(of: Behaviour) -> Seen:
+    traits = of.optimizer
+    found = [traits.class_name or "nothing is trained"]
+    if traits.needs_closure:
+        found.append("its step needs a closure")
+    if traits.missing:
+        found.append(f"does not hold {_some(traits.missing)}: not trained")
+    if traits.extra or traits.foreign:
+        found.append(f"holds others than it was given: {_some(traits.extra)}")
+    if traits.needs_closure or traits.extra:
+        pass
+    elif not traits.separable:
+        found.append(f"looks across parameters: {traits.reason}")
+    elif not traits.elementwise:
+        found.append(f"needs whole parameters: {traits.reason}")
+    if traits.draws:
+        found.append("draws random numbers")
+    if traits.hooked:
+        found.append("hooks on its step")
+    if traits.needs_metric:
+        found.append("the schedule follows a metric")
+    return Seen(what="optimizer", found="; ".join(found), unusual=len(found) > 1)
+
+
+def _percent(share: float) -> str:
+    """A share of a gradient."""
+    return "more than all" if not share <= 10.0 else f"{share:.1%}" if share < 0.1 else f"{share:.0%}"
+
+
+def _some(names: tuple[str, ...]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more

@@ -1,0 +1,1 @@
+"""How much training a job needs at each batch, measured on this machine."""

@@ -1,0 +1,366 @@
+"""`trimaran crossover JOB`: from how many devices on a hybrid reaches the target before data parallelism alone."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trimaran.base.units import format_seconds
+from trimaran.features.crossover.candidates import (
+    LINKS,
+    Demand,
+    Option,
+    compare,
+    first_ahead,
+    fixed_options,
+    free_options,
+)
+from trimaran.features.crossover.request import CrossoverRequest, check_request, counts_of, machine_for
+from trimaran.features.crossover.steps import ALONE, Replicas, Workers, check_size
+from trimaran.jobs.resolve import resolve
+from trimaran.planning.requests import ClusterRequest
+from trimaran.planning.results import Progress, ignore_progress
+from trimaran.pricing.convergence.hybrid_speedup import needed_free_speedup
+from trimaran.report.crossover import Basis, Crossing, Crossover, Row, Sensitivity, UsedCurve, Worker
+
+if TYPE_CHECKING:
+    from trimaran.pricing.convergence.curve import Curve
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Why a hybrid is ahead or not, in words
+
+
+def lack_of_memory(width: int, data: Sequence[Option], hybrid: Sequence[Option]) -> str:
+    """Why there is nothing to compare; empty where there is.
+
+    Args:
+        width: devices of a worker
+        data: ways of data parallelism that fit
+        hybrid: ways with workers of several devices that fit
+    """
+    if data and hybrid:
+        return ""
+    if hybrid:
+        return (
+            f"no device holds a step at any local batch, and a worker of {width} does: there is nothing to compare with"
+        )
+    return f"neither a device nor a worker of {width} holds a step at any local batch"
+
+
+def reason_of(
+    rows: Sequence[Row],
+    worker: Worker,
+    basis: Basis,
+    demand: Demand,
+    *,
+    devices: int | None,
+    needed: float | None,
+    idle: bool = False,
+) -> str:
+    """Why the crossover is where it is.
+
+    Args:
+        rows: by devices
+        worker: at the local batch of paper mode
+        basis: how it is reckoned
+        demand: what batches need
+        devices: at which the hybrid is first ahead; None: at none, or no curve
+        needed: speedup that the worker needs at the same global batch, where exchanges cost nothing
+        idle: at every local batch one device of a worker works alone
+    """
+    if idle:
+        return (
+            f"never: no division of a step over {worker.width} devices is faster than one device, so the devices of a "
+            "worker are better used as replicas"
+        )
+    if demand.curve is None:
+        return _needs(rows, worker, basis, needed)
+    row = next((row for row in rows if row.devices == devices), rows[-1])
+    begin = _from(rows, devices)
+    return begin + (_paper(row, worker) if basis == "paper" else _ours(row, rows) + _short_of(worker, needed))
+
+
+def _from(rows: Sequence[Row], devices: int | None) -> str:
+    """From where the hybrid is ahead, and where it is no longer."""
+    if devices is None:
+        return "never: "
+    lost = [row.devices for row in rows if row.devices > devices and row.speedup <= 1.0]
+    if lost:
+        return f"at {devices} devices, and not at {', '.join(map(str, lost))}: "
+    return f"from {devices} devices on: "
+
+
+def _short_of(worker: Worker, needed: float | None) -> str:
+    if needed is None:
+        return ""
+    return (
+        f". At local batch {worker.batch} a worker of {worker.width} would have to be {needed:.2f} times as fast as "
+        f"one device, by T(b) / T(b / {worker.width}), and is {worker.speedup:.2f} times ({worker.strategy})"
+    )
+
+
+def _needs(rows: Sequence[Row], worker: Worker, basis: Basis, needed: float | None) -> str:
+    last = rows[-1]
+    if basis == "paper":
+        return (
+            f"needs a curve: ahead where {worker.width} times the batch takes more than "
+            f"{last.needed_epoch_ratio:.2f} times the epochs ({worker.width} / {worker.speedup:.2f})"
+        )
+    if last.equal_batch_limit is None:
+        return (
+            f"never, whatever the curve: up to {last.devices} devices data parallelism with the same global batch has "
+            f"the shorter step at every batch that was tried{_short_of(worker, needed)}"
+        )
+    if last.needed_epoch_ratio <= 1.0 and last.equal_batch_limit <= last.data.global_batch:
+        return (
+            f"ahead unless smaller batches need far fewer epochs: on {last.devices} devices at a global batch of "
+            f"{last.equal_batch_limit:,} it does more samples a second than data parallelism at "
+            f"{last.data.global_batch:,}, its best" + _short_of(worker, needed)
+        )
+    return (
+        f"needs a curve: on {last.devices} devices the largest global batch at which the hybrid's step is the shorter "
+        f"one is {last.equal_batch_limit:,}. It is ahead where the batch at which data parallelism does the most "
+        f"samples a second, {last.data.global_batch:,}, takes over {last.needed_epoch_ratio:.1f} times the epochs "
+        f"of that one{_short_of(worker, needed)}"
+    )
+
+
+def _paper(row: Row, worker: Worker) -> str:
+    ratio = row.data.need / row.hybrid.need
+    return (
+        f"on {row.devices} devices {row.data.global_batch:,} samples need {ratio:.2f} times the epochs of "
+        f"{row.hybrid.global_batch:,}; a worker must be more than {worker.width / ratio:.2f} times as fast as one "
+        f"device, and is {worker.speedup:.2f} times ({worker.strategy})"
+    )
+
+
+def _ours(row: Row, rows: Sequence[Row]) -> str:
+    data, hybrid = row.data, row.hybrid
+    fewer = f", on {data.devices} of them," if data.devices < row.devices else ""
+    told = (
+        f"on {row.devices} devices data parallelism at local batch {data.local_batch} (global {data.global_batch:,})"
+        f"{fewer} takes {format_seconds(data.step_s)} a step, the best hybrid {format_seconds(hybrid.step_s)} at "
+        f"global {hybrid.global_batch:,}"
+    )
+    if data.global_batch != hybrid.global_batch:
+        told += f", which needs {hybrid.need / data.need:.2f} times the samples"
+    nearest = max(rows, key=lambda one: one.speedup)
+    if nearest.speedup > 1.0:
+        return told
+    told += f"; it comes nearest on {nearest.devices} devices, {nearest.speedup:.2f} times as soon"
+    if row.equal_batch_limit is None:
+        return f"{told}. With the same global batch, data parallelism has the shorter step at every batch"
+    return f"{told}. The largest global batch at which its step is the shorter one is {row.equal_batch_limit:,}"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# One width of workers against data parallelism: rows, the crossover, what it would be otherwise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What all widths share.
+
+    Attributes:
+        asked: numbers of devices
+        base: local batch of paper mode
+        replicas: steps of one device, and exchanges
+        workers: of several devices
+        demand: what batches need
+    """
+
+    asked: tuple[int, ...]
+    base: int
+    replicas: Replicas
+    workers: Workers
+    demand: Demand
+
+
+def cross(case: Case, width: int, basis: Basis) -> Crossing:
+    """A width on a basis.
+
+    Args:
+        case: what all widths share
+        width: devices of a worker
+        basis: how it is reckoned
+    """
+    counts = counts_of(case.asked, width)
+    data, hybrid = (_options(case, counts, each, basis) for each in (1, width))
+    idle = basis == "ours"
+    found = compare(counts, data, hybrid, case.demand, idle=idle)
+    worker = case.workers.at(width, case.base)
+    needed = _needed_speedup(case, width)
+    is_known = case.demand.curve is not None
+    return Crossing(
+        width=width,
+        basis=basis,
+        worker=worker,
+        needed_speedup=needed,
+        devices=found.devices if is_known else None,
+        interval=found.interval if is_known else (None, None),
+        never=found.never,
+        rows=found.rows,
+        sensitivities=_sensitivities(case, counts, data, hybrid, worker, idle=idle) if is_known else (),
+        reason=lack_of_memory(width, data, hybrid)
+        or reason_of(
+            found.rows,
+            worker,
+            basis,
+            case.demand,
+            devices=found.devices if is_known else None,
+            needed=needed,
+            idle=all(one.worker is not None and one.worker.strategy == ALONE for one in hybrid),
+        ),
+    )
+
+
+def _needed_speedup(case: Case, width: int) -> float | None:
+    share = case.base // width
+    if share < 1:
+        return None
+    return needed_free_speedup(case.replicas.alone_s(case.base), case.replicas.alone_s(share))
+
+
+def _options(case: Case, counts: Sequence[int], width: int, basis: Basis) -> tuple[Option, ...]:
+    if basis == "paper":
+        return fixed_options(counts, width, base=case.base, replicas=case.replicas, workers=case.workers)
+    return free_options(
+        counts,
+        width,
+        base=case.base,
+        replicas=case.replicas,
+        workers=case.workers,
+        links=LINKS if case.demand.curve is not None else (1.0,),
+    )
+
+
+def _sensitivities(
+    case: Case,
+    counts: Sequence[int],
+    data: Sequence[Option],
+    hybrid: Sequence[Option],
+    worker: Worker,
+    *,
+    idle: bool,
+) -> tuple[Sensitivity, ...]:
+    """The crossover with one thing otherwise."""
+    demand = case.demand
+    batches = sorted({one.global_batch for one in (*data, *hybrid)})
+    usual = {batch: demand.at(batch).amount for batch in batches}
+    flatter, steeper = demand.steeper(batches, -1.0), demand.steeper(batches, 1.0)
+    found: list[Sensitivity] = []
+
+    def note(change: str, cost: Callable[[Option], float]) -> None:
+        found.append(Sensitivity(change=change, devices=first_ahead(counts, data, hybrid, cost, idle=idle)))
+
+    low, high = (end / worker.speedup for end in worker.interval)
+    for factor, end in ((low, worker.interval[0]), (high, worker.interval[1])):
+        note(f"workers of {worker.width} {end:.2f} times as fast", _with_workers(usual, factor))
+    for change, needs in (("curve as flat as its interval allows", flatter), ("curve as steep", steeper)):
+        note(change, _with_workers(needs, 1.0))
+    for change, links in (("links half as fast", 0.5), ("links twice as fast", 2.0)):
+        note(change, _on_links(usual, links))
+    return tuple(found)
+
+
+def _with_workers(needs: Mapping[int, float], factor: float) -> Callable[[Option], float]:
+    """Time to the target by what batches need, with workers of several devices so many times as fast."""
+
+    def cost(one: Option) -> float:
+        changed_s = 0.0
+        if one.worker is not None:
+            speedup = max(1.0, one.speedup * factor)
+            changed_s = one.alone_s / speedup - one.alone_s / one.speedup
+        return (one.step_s() + changed_s) * needs[one.global_batch] / one.global_batch
+
+    return cost
+
+
+def _on_links(needs: Mapping[int, float], links: float) -> Callable[[Option], float]:
+    return lambda one: one.step_s(links) * needs[one.global_batch] / one.global_batch
+
+
+BASES: tuple[Basis, ...] = ("paper", "ours")
+
+
+def find_crossover(reference: str, request: CrossoverRequest, *, progress: Progress = ignore_progress) -> Crossover:
+    """Each width of workers against data parallelism, on the study's basis and on ours.
+
+    Args:
+        reference: of the job
+        request: what is asked
+        progress: told what is being done
+
+    Raises:
+        InputError: an unknown job, machine or curve, a curve of another task, or too few devices
+    """
+    check_request(request)
+    cluster, machine = machine_for(request.cluster, max(request.devices))
+    job = resolve(reference)
+    name = request.curve or getattr(job, "curve", None)
+    curve = None if name is None else _curve(name, reference)
+    base = request.local_batch or job.global_batch_size
+    asked = ClusterRequest(
+        cluster=cluster, precision=request.precision, software=request.software, options=request.options
+    )
+    check_size(reference, asked, max(request.widths))
+    workers = Workers(reference, asked, base)
+    case = Case(
+        asked=tuple(sorted(set(request.devices))),
+        base=base,
+        replicas=Replicas(reference, request, machine),
+        workers=workers,
+        demand=Demand(None if curve is None else curve[0]),
+    )
+    crossings = []
+    for place, width in enumerate(request.widths):
+        progress(f"workers of {width} devices", place, len(request.widths))
+        crossings += [cross(case, width, basis) for basis in BASES]
+    used = None if curve is None or name is None else _used(name, case, *curve)
+    return Crossover(
+        job=reference,
+        cluster=cluster,
+        device=machine.node.device.title,
+        precision=request.precision,
+        software=f"{request.software.framework} of {request.software.year:.0f}",
+        local_batch=base,
+        counts=case.asked,
+        curve=used,
+        crossings=tuple(crossings),
+        notes=_notes(request, cluster, case, used),
+    )
+
+
+def _curve(name: str, reference: str) -> "tuple[Curve, tuple[str, ...]]":
+    from trimaran.pricing.convergence.curve import check_task
+    from trimaran.pricing.convergence.files import find_curve
+
+    curve = find_curve(name)
+    return curve, check_task(curve, reference)
+
+
+def _used(name: str, case: Case, curve: "Curve", warnings: tuple[str, ...]) -> UsedCurve:
+    table = curve.table
+    beyond = curve.need(case.base * max(case.asked)).warnings
+    return UsedCurve(
+        name=name,
+        task=table.task,
+        source=table.source,
+        unit=table.unit,
+        range=curve.range,
+        projection=table.projection,
+        warnings=tuple(dict.fromkeys((*warnings, *beyond))),
+    )
+
+
+def _notes(request: CrossoverRequest, cluster: str, case: Case, used: UsedCurve | None) -> tuple[str, ...]:
+    found = []
+    if cluster != request.cluster:
+        found.append(f'"{request.cluster}" has fewer devices than were asked for: {cluster} is taken')
+    if used is None:
+        found.append("no curve: what would have to hold is said, and when it holds is not (--curve NAME|FILE)")
+    elif used.projection:
+        found.append("the curve is a study's projection, not a measurement")
+    if not case.replicas.fits(case.base):
+        found.append(f"no device holds a step of {case.base} samples: paper mode reckons as if one did")
+    return (*found, *case.workers.notes.values())

@@ -1,0 +1,349 @@
+"""A worker of several devices: the best model parallelism for it, and how much faster than one device it is.
+
+The planner searches stages, placements and sharded operations once for each width, at one batch. What it found is
+simulated again at other batches and on other links, so a search is not repeated for each of them.
+
+The speedup's interval: compute and links err apart, so the lower end is that on links `_LINKS_UNSURE` times as slow
+against compute, the upper end on links as much faster, and both are widened by `_UNSURE` for what is in no estimate.
+
+Steps of data-parallel replicas, of one device each or of several, at any local batch.
+
+    step = what a worker takes alone + what the exchange adds: exposed communication, calls, waits for the slowest
+
+The exchange of workers of M devices: each device sums its part of the gradients with its peers, and the M groups share
+the links of a node, so it takes as long as that of all gradients over all M·N devices. Their backward is shorter by
+SU^M, so less of it is hidden; waits for the slowest are in proportion to compute, and each device copies its part of
+the gradients alone, so these are shorter by SU^M too.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from trimaran.base.errors import InfeasibleError, InputError
+from trimaran.features.crossover.request import CrossoverRequest
+from trimaran.graph.kernels.workload import Workload
+from trimaran.machine.types import Machine
+from trimaran.planner.candidates import Candidate
+from trimaran.planner.pins import Pins
+from trimaran.planner.problem import Problem, assess_cut, lack_of_memory, reassess
+from trimaran.planner.what_if import Change, changed
+from trimaran.planning.closed_form import shape_of
+from trimaran.planning.estimated import longest_chain_s, one_device
+from trimaran.planning.estimated_problem import machine_problem
+from trimaran.planning.plan import plan_on_machine
+from trimaran.planning.replica_memory import rank_memory
+from trimaran.planning.requests import ClusterRequest
+from trimaran.planning.results import MachinePlan
+from trimaran.planning.workloads import workload
+from trimaran.pricing.compute import context_of, operation_costs
+from trimaran.pricing.exchange.costs import ExchangeOptions
+from trimaran.pricing.exchange.step import ScaledStep
+from trimaran.pricing.kernels.estimate import StepEstimate, estimate_step
+from trimaran.report.crossover import Worker
+from trimaran.simulator.data_parallel import scale_step
+
+ALONE = "one device"
+"""A worker whose other devices have nothing to do."""
+
+_LINKS_UNSURE = 1.3
+_UNSURE = 0.08
+"""Half-width of the interval of a speedup, as a share: the three of the study (docs/planning.md) lie within it."""
+
+_STAGES = Pins(dp=1, allow=("pp", "tp", "gpipe", "1f1b", "interleaved", "zero-bubble"))
+_PLACED = Pins(dp=1, allow=("placement",))
+_KINDS: Mapping[str, Callable[[Candidate], bool]] = {
+    "placement": lambda one: bool(one.strategy.parts),
+    "stages": lambda one: one.strategy.pp > 1 and not one.strategy.parts,
+    "tensor": lambda one: one.strategy.tp > 1,
+    "few microbatches": lambda one: one.strategy.pp > 1 and one.strategy.microbatches <= 2,
+}
+_KEPT = 2
+_GAP = 0.02
+
+
+@dataclass(slots=True)
+class Workers:
+    """Workers of one job on one machine, each searched once.
+
+    Attributes:
+        reference: of the job
+        request: what is asked of the planner; its devices and batch are set here
+        base_batch: at which plans are searched [samples]
+    """
+
+    reference: str
+    request: ClusterRequest
+    base_batch: int
+    notes: dict[int, str] = field(default_factory=dict)
+    _plans: dict[int, tuple[Candidate, ...]] = field(default_factory=dict)
+    _found: dict[tuple[int, int], Worker] = field(default_factory=dict)
+
+    def at(self, width: int, batch: int) -> Worker:
+        """The best worker of a width for a batch.
+
+        Args:
+            width: devices
+            batch: samples
+        """
+        key = width, batch
+        if key not in self._found:
+            self._found[key] = self._worker(width, batch)
+        return self._found[key]
+
+    def speedups(self, width: int) -> Mapping[str, float]:
+        """The best speedup of each kind of division at the base batch, by the names of `_KINDS`."""
+        problem = machine_problem(self.reference, self._asked(width, self.base_batch, _STAGES))
+        alone_s = one_device(problem).step_time_s
+        found: dict[str, float] = {}
+        for one in self._searched(width):
+            for kind, holds in _KINDS.items():
+                if holds(one):
+                    found[kind] = max(found.get(kind, 0.0), alone_s / one.step_time_s)
+        return found
+
+    def _worker(self, width: int, batch: int) -> Worker:
+        problem = machine_problem(self.reference, self._asked(width, batch, _STAGES))
+        alone_s = one_device(problem).step_time_s
+        tried = [found for one in self._searched(width) if (found := _again(one, problem)) is not None]
+        best = min(tried, key=lambda found: found.step_time_s, default=None)
+        if best is None or best.step_time_s >= alone_s:
+            return _idle(width, batch)
+        speedup = alone_s / best.step_time_s
+        base = None if batch == self.base_batch else self.at(width, self.base_batch)
+        if base is not None and base.strategy != ALONE:
+            return _like(base, batch, best.strategy.name, speedup)
+        return _unsure(problem, best, alone_s)
+
+    def _searched(self, width: int) -> tuple[Candidate, ...]:
+        """The best of each kind at the base batch; none where nothing fits."""
+        if width not in self._plans:
+            self._plans[width] = self._search(width)
+        return self._plans[width]
+
+    def _search(self, width: int) -> tuple[Candidate, ...]:
+        """Stages and sharded operations; then a placement, whose solver takes long, where its bound is below them."""
+        found = self._candidates(width, _STAGES)
+        least_s = min((one.step_time_s for one in found), default=float("inf"))
+        problem = machine_problem(self.reference, self._asked(width, self.base_batch, _PLACED))
+        if _chain_s(problem) < least_s:
+            found += self._candidates(width, _PLACED)
+        return _best_of_kinds(found)
+
+    def _candidates(self, width: int, pins: Pins) -> list[Candidate]:
+        try:
+            plan = plan_on_machine(self.reference, self._asked(width, self.base_batch, pins))
+        except InfeasibleError as error:
+            self.notes[width] = f"no division over {width} devices: {error.message}"
+            return []
+        if not isinstance(plan, MachinePlan):  # `check_size` has refused what is planned otherwise
+            return []
+        return [one for one in plan.search.candidates if one.strategy.devices > 1]
+
+    def _asked(self, width: int, batch: int, pins: Pins) -> ClusterRequest:
+        return dataclasses.replace(self.request, devices=width, batch=batch, pins=pins, gap=_GAP)
+
+
+def _unsure(problem: Problem, best: Candidate, alone_s: float) -> Worker:
+    """A worker with its interval, and on other links."""
+
+    def on_links(factor: float) -> float:
+        other = changed(problem, Change(what="link", factor=factor))
+        return max(1.0, alone_s / reassess(best, other).step_time_s)
+
+    speedup = alone_s / best.step_time_s
+    return Worker(
+        width=problem.devices,
+        batch=problem.batch,
+        strategy=best.strategy.name,
+        speedup=speedup,
+        interval=(
+            max(1.0, min(speedup, on_links(1 / _LINKS_UNSURE)) * (1 - _UNSURE)),
+            max(speedup, on_links(_LINKS_UNSURE)) * (1 + _UNSURE),
+        ),
+        slow_links=on_links(0.5),
+        fast_links=on_links(2.0),
+    )
+
+
+def _like(base: Worker, batch: int, strategy: str, speedup: float) -> Worker:
+    """A worker at another batch, as unsure and as sensitive to links as at the base batch, in proportion."""
+    factor = speedup / base.speedup
+    return Worker(
+        width=base.width,
+        batch=batch,
+        strategy=strategy,
+        speedup=speedup,
+        interval=(max(1.0, base.interval[0] * factor), max(speedup, base.interval[1] * factor)),
+        slow_links=max(1.0, base.slow_links * factor),
+        fast_links=max(1.0, base.fast_links * factor),
+    )
+
+
+def check_size(reference: str, request: ClusterRequest, width: int) -> None:
+    """Refuse a decoder that is planned by closed forms.
+
+    Args:
+        reference: of the job
+        request: names the machine
+        width: devices of a worker
+
+    Raises:
+        InputError: it is so large
+    """
+    if shape_of(reference, dataclasses.replace(request, devices=width)) is not None:
+        raise InputError(
+            f'"{reference}" is planned by closed forms, not operation by operation, so its crossover is not known: ask '
+            "for a smaller size of it",
+            reference=reference,
+        )
+
+
+def _chain_s(problem: Problem) -> float:
+    """The longest chain of operations, which any placement takes at least [s]."""
+    costs = operation_costs(problem.graph, problem.table, batch=problem.batch, execution=problem.executions[0])
+    context = context_of(
+        problem.graph, problem.table, costs, batch=problem.batch, form="graph", execution=problem.executions[0]
+    )
+    forward = {name: cost.forward.seconds * context.forward.seconds for name, cost in costs.items()}
+    backward = {name: cost.backward.seconds * context.backward.seconds for name, cost in costs.items()}
+    return longest_chain_s(problem.graph, forward) + longest_chain_s(problem.graph, backward)
+
+
+def _best_of_kinds(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
+    """The fastest few, and the fastest of each kind, such as those that small batches can have too."""
+    rising = sorted(candidates, key=lambda one: one.step_time_s)
+    kept = list(rising[:_KEPT])
+    for holds in _KINDS.values():
+        kept += [one for one in rising if holds(one)][:1]
+    return tuple({one.strategy.name: one for one in kept}.values())
+
+
+def _again(candidate: Candidate, problem: Problem) -> Candidate | None:
+    """The same strategy at another batch; None where it has no program there, or does not fit."""
+    if problem.batch % candidate.strategy.microbatches:
+        return None
+    try:
+        found = assess_cut(candidate.strategy, problem)
+    except (InfeasibleError, InputError):
+        return None
+    return None if lack_of_memory(found.peak_bytes, problem) else found
+
+
+def _idle(width: int, batch: int) -> Worker:
+    return Worker(
+        width=width, batch=batch, strategy=ALONE, speedup=1.0, interval=(1.0, 1.0), slow_links=1.0, fast_links=1.0
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Exchanged:
+    """What an exchange adds to a step.
+
+    Attributes:
+        exposed_s: communication that nothing hides [s]
+        hidden_s: communication that the backward hides [s]
+        backward_s: the backward of one device, which may hide it [s]
+        other_s: calls, copies into buffers, waits [s]
+    """
+
+    exposed_s: float
+    hidden_s: float
+    backward_s: float
+    other_s: float
+
+    def beside(self, speedup: float) -> float:
+        """What it adds where the backward is so many times as fast [s].
+
+        Example:
+            >>> Exchanged(exposed_s=1.0, hidden_s=3.0, backward_s=4.0, other_s=0.5).beside(2.0)
+            2.25
+        """
+        exposed_s = max(self.exposed_s, self.exposed_s + self.hidden_s - self.backward_s / speedup)
+        return exposed_s + self.other_s / speedup
+
+
+@dataclass(slots=True)
+class Replicas:
+    """Steps of one job on one machine, each estimated once.
+
+    Attributes:
+        reference: of the job
+        request: says precision and software
+        machine: with enough nodes
+    """
+
+    reference: str
+    request: CrossoverRequest
+    machine: Machine
+    _known: dict[int, tuple[Workload, StepEstimate]] = field(default_factory=dict)
+    _steps: dict[tuple[int, int, float], ScaledStep] = field(default_factory=dict)
+    _fits: dict[int, bool] = field(default_factory=dict)
+
+    def is_even(self, devices: int) -> bool:
+        """Whether so many devices are equally many on each node that they take."""
+        return devices % math.ceil(devices / self.machine.node.devices) == 0
+
+    def alone_s(self, batch: int) -> float:
+        """A step of one device [s]."""
+        return self._scaled(batch, 1, 1.0).step.seconds
+
+    def exchange(self, batch: int, devices: int, links: float = 1.0) -> Exchanged:
+        """What an exchange over so many devices adds.
+
+        Args:
+            batch: samples of a device, or of a worker of several
+            devices: in all
+            links: how many times as fast they are
+        """
+        if devices == 1:
+            return Exchanged(0.0, 0.0, 1.0, 0.0)
+        step, alone = self._scaled(batch, devices, links), self._scaled(batch, 1, 1.0)
+        added_s = step.step.seconds - alone.step.seconds
+        exposed_s = step.exposed_communication_s
+        return Exchanged(
+            exposed_s=exposed_s,
+            hidden_s=step.communication_s - exposed_s,
+            backward_s=alone.backward_s,
+            other_s=max(0.0, added_s - exposed_s),
+        )
+
+    def fits(self, batch: int) -> bool:
+        """Whether a device holds a step of so many samples."""
+        if batch not in self._fits:
+            work, _ = self._at(batch)
+            step = self._scaled(batch, min(2, self.machine.devices), 1.0)
+            memory = rank_memory(
+                self.reference,
+                work,
+                step,
+                device=self.machine.node.device,
+                software=self.request.software,
+                options=self.request.options or None,
+            )
+            self._fits[batch] = memory.fits
+        return self._fits[batch]
+
+    def _scaled(self, batch: int, devices: int, links: float) -> ScaledStep:
+        key = batch, devices, links
+        if key not in self._steps:
+            work, estimate = self._at(batch)
+            self._steps[key] = scale_step(
+                work,
+                estimate,
+                self.machine,
+                devices=devices,
+                nodes=-(-devices // self.machine.node.devices),
+                software=self.request.software,
+                # Bytes on links twice as fast take as long as half of them.
+                options=ExchangeOptions(explain=False, wire_share=1.0 / links),
+            )
+        return self._steps[key]
+
+    def _at(self, batch: int) -> tuple[Workload, StepEstimate]:
+        if batch not in self._known:
+            options = self.request.options or None
+            work = workload(self.reference, batch=batch, precision=self.request.precision, options=options)
+            self._known[batch] = work, estimate_step(work, self.machine.node.device, self.request.software)
+        return self._known[batch]

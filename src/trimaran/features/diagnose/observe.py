@@ -1,0 +1,276 @@
+"""Run a script that knows nothing of Trimaran, watch it, and say what limits it.
+
+with trimaran.observe(model) as watch:     in a script
+    ...
+print(watch.report())
+
+trimaran observe -- python train.py        around a script
+"""
+
+import contextlib
+import functools
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from trimaran.base.errors import InputError
+from trimaran.features.diagnose.script_remedies import UNCLEAR, advise, doubt, name_limiter
+from trimaran.measure.observe import (
+    Findings,
+    ProcessRecord,
+    analyse,
+    load_watch,
+    parse_record,
+    read_records,
+    watched_environment,
+)
+from trimaran.measure.observe.analysis import measure_handover
+from trimaran.measure.observe.records import figure_interval, fixed_share
+from trimaran.report.observation import Observation, ObservedRank
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_NAMES = {
+    "load": "load (waiting for data)",
+    "start": "starting loader workers",
+    "forward": "FP  forward, loss",
+    "backward": "BP  backward",
+    "exchange": "exchange, exposed",
+    "wait": "waiting for slower ranks",
+    "wait_in_collective": "the same, in collectives",
+    "update": "WU  update",
+    "sync": "reading values (.item())",
+    "collective": "collectives of the script",
+    "other": "other: Python between",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """A command that was run and watched.
+
+    Attributes:
+        exit_code: of the command; negative: the number of the signal that ended it
+        records: of its processes
+    """
+
+    exit_code: int
+    records: Sequence[ProcessRecord]
+
+
+def observe_command(command: Sequence[str], *, again: bool = True, output_to: int | None = None) -> Observed:
+    """Run a command, watch every Python process of it that imports torch, and wait for its end.
+
+    Args:
+        command: program and arguments
+        again: time a copy of the model again, once the script is over
+        output_to: file descriptor for what the command writes to standard output; None: where ours goes
+
+    Raises:
+        InputError: there is no such command, or it is no program
+    """
+    program = shutil.which(command[0])
+    if program is None:
+        raise InputError(f"no such command: {command[0]}", command=command[0])
+    with tempfile.TemporaryDirectory(prefix="trimaran-observe-", ignore_cleanup_errors=True) as folder:
+        environment = watched_environment(os.environ, Path(folder), again=again)
+        try:
+            process = subprocess.Popen([program, *command[1:]], env=environment, stdout=output_to)
+        except OSError as error:
+            raise InputError(f"{program} cannot be run: {error.strerror}", command=program) from error
+        with _forwarded(process):
+            exit_code = process.wait()
+        return Observed(exit_code=exit_code, records=read_records(Path(folder)))
+
+
+def describe_exit(exit_code: int) -> str | None:
+    """How a command ended, where it failed; None where it did not.
+
+    Args:
+        exit_code: negative: the number of a signal
+    """
+    if exit_code == 0:
+        return None
+    if exit_code > 0:
+        return f"the command ended with exit code {exit_code}"
+    names = {number.value: number.name for number in signal.Signals}
+    return f"the command was ended by {names.get(-exit_code, f'signal {-exit_code}')}"
+
+
+@contextlib.contextmanager
+def _forwarded(process: "subprocess.Popen[bytes]") -> Iterator[None]:
+    """Hand a request to end on to the command. Ctrl-C reaches it by itself: it is in our group."""
+
+    def hand_on(number: int, _frame: object) -> None:
+        process.send_signal(number)
+
+    before: dict[int, Any] = {signal.SIGTERM: signal.signal(signal.SIGTERM, hand_on)}
+    before[signal.SIGINT] = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def conclude(records: Sequence[ProcessRecord]) -> Observation:
+    """What the records say.
+
+    Args:
+        records: of the processes of one script
+
+    Raises:
+        TrimaranError: nothing was seen that could be judged
+    """
+    findings = analyse(records)
+    handover = functools.cache(measure_handover)
+    remedies = advise(findings, handover=handover)
+    doubted = doubt(findings, remedies, handover=handover)
+    facts = findings.facts
+    model = facts["model"] or {}
+    _, low, high = figure_interval(lambda parts: parts.step_s, findings.mean, findings.blocks)
+    return Observation(
+        model=model.get("name", "unknown model"),
+        device=model.get("device", "cpu"),
+        step_s=findings.mean.step_s,
+        step_interval_s=(low, high),
+        steps=findings.steps,
+        backwards=findings.counts["backwards"],
+        left_out=findings.left_out,
+        parts_s=_named(asdict(findings.mean)),
+        ranks=[
+            ObservedRank(
+                rank=rank.rank,
+                samples=rank.samples,
+                peak_bytes=_peak(rank.record),
+                parts_s=_named(asdict(rank.parts)),
+            )
+            for rank in findings.ranks
+        ],
+        memory_bytes={
+            "parameters": model.get("parameter_nbytes", 0),
+            "gradients": model.get("gradient_nbytes", 0),
+            "optimizer state": (facts["optimizer"] or {}).get("state_nbytes", 0),
+        },
+        launch_bound=_launch_bound(findings),
+        limiter=name_limiter(remedies) if doubted is None else UNCLEAR,
+        doubt=doubted,
+        remedies=remedies,
+        unseen=list(_unseen(findings)),
+    )
+
+
+def _named(parts: dict[str, float]) -> dict[str, float]:
+    return {_NAMES[name]: seconds for name, seconds in parts.items()}
+
+
+def _peak(record: ProcessRecord) -> int:
+    memory = record.facts["memory"]
+    peak: int = memory["device_peak_nbytes"] or memory["peak_nbytes"]
+    return peak
+
+
+def _launch_bound(findings: Findings) -> float | None:
+    if (findings.facts["model"] or {}).get("device") == "cuda":
+        return findings.counts["dry"]
+    return fixed_share([rank.record for rank in findings.ranks])
+
+
+def _unseen(findings: Findings) -> Iterator[str]:
+    facts = findings.facts
+    model = facts["model"]
+    if facts["loader"] is None:
+        yield "No DataLoader was used: time that the script spends on its own data is under “other”."
+    elif facts["loader"]["workers"]:
+        yield "What the loader's workers do was not looked at, only how long the script waits for them."
+    if model is None:
+        yield "No module was called with gradients on: forward is under “other”."
+    elif model["fsdp"]:
+        yield "FSDP: its exchanges overlap with the work and are not told apart from it."
+    elif findings.first.record.world > 1 and model["ddp"] is None:
+        yield "Several ranks without DistributedDataParallel: only collectives that Python calls were timed."
+    if model is not None and model["device"] == "cuda":
+        yield "On a GPU the time is the host's, which issues work and goes on: kernels are not looked at."
+        if findings.first.record.world > 1:
+            yield "NCCL does not block the host either: of an exchange only what the host waits for is seen."
+    if len(findings.ranks) < findings.first.record.world:
+        yield f"{len(findings.ranks)} of {findings.first.record.world} ranks left a record: waiting is judged by those."
+    if facts["compiled"]:
+        yield "Compiled regions are timed as a whole; their kernels are not looked at."
+    if facts["other_optimizers"]:
+        yield "Several optimizers: a step ends with that of the first one seen, until another takes 50 alone."
+    again = findings.first.record.again
+    if again is None:
+        yield "The model was not timed again after the script, so larger batches could not be judged."
+    elif "why_not" in again:
+        yield f"Larger batches could not be judged: {again['why_not']}."
+    if findings.elsewhere:
+        yield f"{findings.elsewhere} other processes took steps too; this is the group that took most."
+    yield "Threads of the script other than the one that trains, and work in C++ that Python does not call."
+
+
+class Watch:
+    """A watch on this process: a context manager, or a handle with `report` and `stop`.
+
+    Args:
+        model: what is trained; None: it is found by watching
+    """
+
+    def __init__(self, model: "nn.Module | None" = None) -> None:
+        self._output = load_watch()
+        self._output.install_all()
+        if os.environ.get("TRIMARAN_OBSERVE") is None:
+            self._output.OUTPUT.renew(model)
+
+    def __enter__(self) -> "Watch":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Watch no longer; what was seen is kept for `report`."""
+        if os.environ.get("TRIMARAN_OBSERVE") is None:
+            self._output.LEDGER.thread = 0
+
+    def report(self, *, again: bool = True) -> Observation:
+        """What was seen of this process so far; `print` it.
+
+        Args:
+            again: time a copy of the model on larger batches, which takes two seconds; the model itself, its gradients
+                and torch's random states stay as they are
+
+        Raises:
+            TrimaranError: too few steps were taken
+        """
+        plain = self._output.record()
+        if again:
+            plain |= {"again": self._output.measure_again()}
+        ledger = self._output.LEDGER
+        watched, ledger.thread = ledger.thread, 0
+        try:
+            return conclude([parse_record(plain, source="this process")])
+        finally:
+            ledger.thread = watched
+
+
+def observe(model: "nn.Module | None" = None) -> Watch:
+    """Watch what training steps of this process are spent on, from now on.
+
+    Args:
+        model: what is trained; None: it is found by watching
+
+    Returns:
+        A handle; also a context manager that stops watching at its end.
+    """
+    return Watch(model)

@@ -1,0 +1,509 @@
+"""What would help a script that was observed: known remedies, each with what it would save.
+
+A step is cut into parts that sum to it (`measure.observe.Parts`). A remedy says what the step would be without a part
+of a part, so its gain is arithmetic on the parts; for larger batches and other forms of the update, on a copy of the
+model that was timed again. The limiter of the script is what the best remedy acts on.
+
+    loader            T' = max(T − load + arrival, load / workers, processor time / cores)
+    exchange          T' = T − (exchange + update) (1 − 1/k)            accumulated over k steps
+                      T' = T − min(exchange, whole exchange / 2)        half the bytes
+    synchronisation   T' = T − (collective + chance waits + sync) (1 − 1/n)       every n steps
+    uneven batches    T' = T − (work of most samples − work of mean samples)
+    small kernels     T' = load + (forward + backward) × t(kB) / (k t(B)) + (update + other) / k, per B samples
+                      T' = T − update (1 − fused / now)
+                      T' = T − pointwise operators × time of an empty one
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from statistics import median
+from typing import TypedDict
+
+from trimaran.base.units import format_seconds
+from trimaran.measure.observe.analysis import Findings
+from trimaran.measure.observe.records import (
+    Parts,
+    figure_interval,
+    fixed_share,
+    growth,
+    growth_interval,
+    ratio_interval,
+)
+from trimaran.report.remedies import Remedy, rank_remedies
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a remedy saves of a step, as arguments of `Remedy`
+
+
+LEAST_GAIN = 0.01
+"""Smaller predicted gains are not worth a line."""
+
+# Of a step that is nearly all saved, something is left.
+_MOST = 0.999
+
+
+class Gain(TypedDict):
+    """A gain as a share of the step [0..1].
+
+    Attributes:
+        predicted_gain: what is expected
+        gain_interval: that contains it
+    """
+
+    predicted_gain: float
+    gain_interval: tuple[float, float]
+
+
+def gain(findings: Findings, saved: Callable[[Parts], float], *ends: Callable[[Parts], float]) -> Gain:
+    """The gain from what is saved of a step, with its interval.
+
+    Args:
+        findings: of an observed script
+        saved: of the parts of a step [s]
+        ends: the same with the ends of the interval of something that was measured besides
+    """
+    intervals = [
+        figure_interval(lambda parts, of=of: of(parts) / parts.step_s, findings.mean, findings.blocks)  # type: ignore[misc]
+        for of in (saved, *ends)
+    ]
+    middle = min(intervals[0][0], _MOST)
+    low, high = min(low for _, low, _ in intervals), max(high for _, _, high in intervals)
+    return {"predicted_gain": middle, "gain_interval": (min(low, middle), min(max(high, middle), _MOST))}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Remedies for ranks that wait for each other: exchanges, metrics, uneven work
+
+
+_ACCUMULATE = 4
+_EVERY = 10
+_NAMED = 2
+
+
+def accumulate(findings: Findings) -> Iterator[Remedy]:
+    """An exchange and an update once in several backwards."""
+    if len(findings.ranks) < 2:
+        return
+    share = 1 - 1 / _ACCUMULATE
+    mean = findings.mean
+    now = max(1, round(findings.counts["backwards"]))
+    yield Remedy(
+        limiter="exchange",
+        name=f"accumulate {_ACCUMULATE} steps",
+        action=(
+            f"Exchange and update once in {_ACCUMULATE * now} backwards{_of_now(now)} (DDP's no_sync for the others); "
+            f"the global batch grows by {_ACCUMULATE}, or shrink the local one."
+        ),
+        basis=(
+            f"Of a step, {format_seconds(mean.exchange)} are exchange that nothing hides and "
+            f"{format_seconds(mean.update)} update; three quarters of both go."
+        ),
+        assumption="adding to gradients costs what writing them does.",
+        setting={"accumulate": _ACCUMULATE},
+        **gain(findings, lambda parts: share * (parts.exchange + parts.update) if _exchanges(mean) else 0.0),
+    )
+
+
+def _of_now(backwards: int) -> str:
+    return f", not in {backwards}" if backwards > 1 else ""
+
+
+def _exchanges(mean: Parts) -> bool:
+    """Whether accumulation is a remedy for the exchange at all, and not for the update."""
+    return mean.exchange > LEAST_GAIN * mean.step_s
+
+
+def halve(findings: Findings) -> Iterator[Remedy]:
+    """Gradients of 16 bits on the wire."""
+    model = findings.facts["model"] or {}
+    ddp = model.get("ddp")
+    if len(findings.ranks) < 2 or ddp is None or "float32" not in model["gradient_dtypes"]:
+        return
+    if ddp["comm_hook"]:
+        return
+    whole = min((rank.record.facts["model"]["ddp"]["exchange_ns"] for rank in findings.ranks), default=0) * 1e-9
+
+    def saved(parts: Parts) -> float:
+        return min(parts.exchange, max(whole, parts.exchange) / 2)
+
+    yield Remedy(
+        limiter="exchange",
+        name="send bf16 gradients",
+        action="Register DDP's bf16_compress_hook: half the bytes of float32 go over the wire.",
+        basis=(
+            f"An exchange takes {format_seconds(max(whole, findings.mean.exchange))}, of which "
+            f"{format_seconds(findings.mean.exchange)} are not hidden; it becomes half as long."
+        ),
+        assumption="the exchange is bound by bytes, converting is free, and the training bears 8 bits of mantissa.",
+        setting={"bits": 16},
+        **gain(findings, saved),
+    )
+
+
+def seldom(findings: Findings) -> Iterator[Remedy]:
+    """Collectives and reads that serve metrics, once in several steps."""
+    share = 1 - 1 / _EVERY
+    mean = findings.mean
+    on_gpu = (findings.facts["model"] or {}).get("device") == "cuda"
+    # What a rank waits because it has less work, it would then wait elsewhere.
+    lasting = findings.uneven_s + findings.slower_s
+
+    def chance(parts: Parts) -> float:
+        return max(0.0, parts.wait_in_collective - lasting)
+
+    metrics = not _trains_by_collectives(findings)
+
+    def saved(parts: Parts) -> float:
+        return share * ((parts.collective + chance(parts) if metrics else 0.0) + parts.sync)
+
+    blocked = f"{format_seconds(mean.collective + chance(mean))} are blocked in collectives of the script and "
+    reads = f"{format_seconds(mean.sync)} in {findings.counts['syncs']:.0f} reads of values"
+    about = partial(
+        Remedy,
+        limiter="synchronisation",
+        name=f"log every {_EVERY} steps",
+        action=(
+            f"Reduce and read metrics once in {_EVERY} steps; keep running sums on the device and call .item() then."
+        ),
+        setting={"every": _EVERY},
+    )
+    where, settings = _lines_that_wait(findings)
+    if not on_gpu:
+        yield about(
+            basis=f"Of a step, {blocked if metrics else ''}{reads}; all but one in {_EVERY} go.{where}",
+            assumption=f"they serve metrics, which training does not wait for{settings}.",
+            **gain(findings, saved),
+        )
+        return
+    # A read waits for what the host has issued. Without it the device works through the host's next issuing.
+    issuing = mean.step_s - mean.sync
+    most = share * (1 - max(issuing, mean.sync) / mean.step_s)
+    yield about(
+        basis=(
+            f"Of a step, {reads}, and the device idles while the host issues the next step "
+            f"({format_seconds(issuing)}); at most the shorter of the two is saved, and half of it is expected."
+            f"{where}"
+        ),
+        assumption=f"the device begins as soon as the host issues{settings}.",
+        predicted_gain=most / 2,
+        gain_interval=(0.0, most),
+    )
+
+
+def _lines_that_wait(findings: Findings) -> tuple[str, str]:
+    """Where most of the waiting of the first rank is, and what that says of its remedy."""
+    places = findings.facts.get("places") or []
+    total = sum(place["ns"] for place in places)
+    if not total:
+        return "", ""
+    named = [f"{place['line']} in {place['function']} ({place['ns'] / total:.0%})" for place in places[:_NAMED]]
+    library = sum(place["ns"] for place in places if place["library"]) > total / 2
+    settings = "; most of them are a library's, whose settings say how often, if any do" if library else ""
+    return f" Where it waits: {'; '.join(named)}.", settings
+
+
+def _trains_by_collectives(findings: Findings) -> bool:
+    """Whether the collectives of the script are its exchange of parameters or gradients, and not of metrics."""
+    model = findings.facts["model"] or {}
+    gradients = model.get("gradient_nbytes", 0)
+    return bool(model.get("fsdp")) or 0 < gradients <= 2 * findings.counts["collective_nbytes"]
+
+
+def even(findings: Findings) -> Iterator[Remedy]:
+    """The same number of samples on every rank."""
+    if findings.uneven_s <= 0:
+        return
+    saved = findings.uneven_s / findings.mean.step_s
+    waits = findings.mean.wait + findings.mean.wait_in_collective
+    yield Remedy(
+        limiter="uneven batches",
+        name="even shares",
+        action="Give every rank the same number of samples in each step (pad, bucket by length, or drop the rest).",
+        basis=(
+            f"The largest share of a step is {100 * findings.uneven_samples:.0f} % above the mean share, which is "
+            f"{format_seconds(findings.uneven_s)} of work; {format_seconds(waits)} of the mean rank's "
+            "step are waiting."
+        ),
+        assumption="work is a fixed part and a part in proportion to the samples.",
+        **gain(findings, lambda parts: saved * parts.step_s),
+    )
+
+
+def weighted(findings: Findings) -> Iterator[Remedy]:
+    """Fewer samples on the rank that is slower."""
+    if len(findings.ranks) < 2:
+        return
+    saved = findings.slower_s / findings.mean.step_s
+    slowest = max(findings.ranks, key=lambda rank: rank.work_s)
+    yield Remedy(
+        limiter="slow rank",
+        name="shares by speed",
+        action=f"Give rank {slowest.rank} fewer samples than the others, or find what else uses its device.",
+        basis=f"For equal samples it works {format_seconds(findings.slower_s)} longer than the mean rank.",
+        assumption="it stays the slower one.",
+        **gain(findings, lambda parts: saved * parts.step_s),
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Remedies for kernels that are too small for what each costs by itself
+
+
+def larger(findings: Findings) -> Iterator[Remedy]:
+    """A larger batch, for what does not depend on its size."""
+    again = findings.first.record.again or {}
+    factors: list[int] = again.get("factors", [])
+    if len(factors) < 2:
+        return
+    factor = factors[-1]
+    records = [rank.record for rank in findings.ranks]
+    ratio = growth(records, factor) or 1.0
+
+    def saved(parts: Parts, ratio: float = ratio) -> float:
+        # The exchange is left as it is: it has remedies of its own.
+        compute = (parts.forward + parts.backward) * (1 - ratio)
+        return compute + (parts.update + parts.other + parts.sync) * (1 - 1 / factor)
+
+    fixed = fixed_share(records) or 0.0
+    operators = again.get("operators")
+    per_operator = again.get("operator_s", 0.0)
+    yield Remedy(
+        limiter="small kernels",
+        name=f"batch ×{factor}",
+        action=f"Train with {factor} times the batch, and adapt the learning rate.{_in_one_piece(findings)}",
+        basis=(
+            f"{100 * fixed:.0f} % of forward and backward do not depend on the batch ({operators} operators; an empty "
+            f"one costs {format_seconds(per_operator)}). A copy of the model, timed after the script, takes "
+            f"{factor * ratio:.2f} times as long for {factor} times the samples. Time per sample."
+        ),
+        assumption="the first dimension of an input is the batch, memory suffices, and accuracy bears the batch.",
+        setting={"batch": factor},
+        **gain(findings, saved, *(partial(saved, ratio=end) for end in growth_interval(records, factor))),
+    )
+
+
+def _in_one_piece(findings: Findings) -> str:
+    """What a script that accumulates may do at no price for its training."""
+    pieces = round(findings.counts["backwards"])
+    if pieces < 2:
+        return ""
+    return f" It accumulates over {pieces} batches: {pieces} times the batch in one piece leaves the training as it is."
+
+
+def fused(findings: Findings) -> Iterator[Remedy]:
+    """A fused optimizer."""
+    updates = (findings.first.record.again or {}).get("updates") or {}
+    if not updates:
+        return
+    now_s, fused_s = median(updates["now"]), median(updates["fused"])
+    optimizer = findings.facts["optimizer"]["name"]
+    yield Remedy(
+        limiter="small kernels",
+        name="fused optimizer",
+        action=f"Give {optimizer} fused=True.",
+        basis=(
+            f"The update takes {format_seconds(findings.mean.update)} of a step; on a copy of the parameters the fused "
+            f"form takes {100 * fused_s / now_s:.0f} % of the form in use."
+        ),
+        setting={"fused": 1},
+        **gain(
+            findings,
+            partial(_of_update, share=fused_s / now_s),
+            *(partial(_of_update, share=end) for end in ratio_interval(updates["fused"], updates["now"])),
+        ),
+    )
+
+
+def _of_update(parts: Parts, *, share: float) -> float:
+    return max(0.0, 1 - share) * parts.update
+
+
+def compiled(findings: Findings) -> Iterator[Remedy]:
+    """A compiled model, for operators that can be fused."""
+    again = findings.first.record.again or {}
+    if findings.facts["compiled"] or not again.get("pointwise"):
+        return
+    forwards = max(1.0, findings.counts["forwards"])
+    saved = again["pointwise"] * again["operator_s"] * forwards
+    mean = findings.mean
+    most = min(0.99, (again["operators"] * again["operator_s"] * forwards) / mean.step_s)
+    expected = min(saved / mean.step_s, most)
+    yield Remedy(
+        limiter="small kernels",
+        name="compile the model",
+        action="Wrap the model in torch.compile.",
+        basis=(
+            f"{again['pointwise']} of {again['operators']} operators work element by element and can be fused into "
+            f"others, each sparing an empty operator's {format_seconds(again['operator_s'])}; at best all are spared."
+        ),
+        assumption="shapes do not change from step to step; what compiling itself takes is not counted.",
+        predicted_gain=expected,
+        gain_interval=(0.0, most),
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Remedies for a step that waits for its data
+
+
+_MOST_WORKERS = 8
+_ENOUGH = 0.8
+# A smaller share of the step is not worth measuring the handing over for.
+_WORTH = 0.02
+
+
+def workers(findings: Findings, *, handover: Callable[[int], float | None]) -> Iterator[Remedy]:
+    """More worker processes.
+
+    Args:
+        findings: of an observed script
+        handover: time that a batch of so many bytes takes to arrive from a worker [s]; None where it is not known
+    """
+    loader = findings.facts["loader"]
+    mean = findings.mean
+    if loader is None or mean.load < _WORTH * mean.step_s:
+        return
+    first, cores = findings.first, findings.facts["cores"]
+    now = loader["workers"]
+    handed_over = 0.0 if now else handover(findings.facts["batch_nbytes"])
+    # A step may load several batches, to accumulate over them.
+    arrives = (handed_over or 0.0) * max(1.0, findings.counts["batches_loaded"])
+    # With workers that are waited for, all of them are busy all the time.
+    one_batch = mean.load if not now else now * mean.step_s
+    rest = mean.step_s - mean.load
+    here = [rank for rank in findings.ranks if rank.record.facts["host"] == findings.facts["host"]]
+    busy = sum(rank.busy_cores for rank in here)
+    computes = first.load_cpu > 0.5 or now > 0
+    # The processor time of workers that exist already is not seen: they are taken to compute.
+    demand = (busy + (now * len(here) if now else 0)) if computes else 0.0
+
+    def after(parts: Parts, workers: int) -> float:
+        batch = parts.load if not now else now * parts.step_s
+        bounds = (parts.step_s - parts.load + arrives, batch / workers, demand * parts.step_s / cores)
+        return float(max(bounds))
+
+    most = _MOST_WORKERS if not computes else max(1, cores - len(here))
+    wanted = next((n for n in range(1, most) if one_batch / n <= _ENOUGH * rest), most)
+    if wanted <= now:
+        return
+    text = "worker" if wanted == 1 else "workers"
+    yield Remedy(
+        limiter="loader",
+        name=f"load in {wanted} {text}",
+        action=f"Give the DataLoader num_workers={wanted} (now {now}) and persistent_workers=True.",
+        basis=(
+            f"A step's data takes {format_seconds(one_batch)} to load and {format_seconds(arrives)} to arrive from "
+            f"workers, the rest of a step {format_seconds(rest)}; the step becomes the longer of the rest with the "
+            f"arrival and {format_seconds(one_batch)}/{wanted}, and no less than its processor time on {cores} cores."
+        ),
+        assumption=_of_workers(iterable=loader.get("iterable", False), known=handed_over is not None),
+        setting={"workers": wanted},
+        **gain(findings, lambda parts: parts.step_s - after(parts, wanted)),
+    )
+
+
+def _of_workers(*, iterable: bool, known: bool) -> str:
+    text = "loading spreads over workers and does not slow the training process down"
+    if iterable:
+        text += "; an IterableDataset must give each worker its own share (get_worker_info)"
+    if not known:
+        text += "; handing a batch over is free, because it could not be measured"
+    return text + "."
+
+
+def persistent(findings: Findings) -> Iterator[Remedy]:
+    """Workers that are not started anew each epoch."""
+    loader = findings.facts["loader"]
+    if loader is None or not loader["workers"] or loader["persistent_workers"]:
+        return
+    yield Remedy(
+        limiter="loader",
+        name="keep the workers",
+        action="Give the DataLoader persistent_workers=True.",
+        basis=f"Starting workers anew each epoch takes {format_seconds(findings.mean.start)} of the mean step.",
+        setting={},
+        **gain(findings, lambda parts: parts.start),
+    )
+
+
+LIMIT_GAIN = 0.05
+"""Below this, the best remedy does not make a limiter: the script computes."""
+
+COMPUTE = "compute"
+
+UNCLEAR = "not clear"
+"""The limiter where the run contradicts itself."""
+
+_LEAST_QUEUED = 0.1
+
+
+def advise(findings: Findings, *, handover: Callable[[int], float | None]) -> list[Remedy]:
+    """Remedies worth naming, the best first.
+
+    Args:
+        findings: of an observed script
+        handover: time that a batch of so many bytes takes to arrive from a worker [s]; None where it is not known
+    """
+    more_workers = partial(workers, handover=handover)
+    makers = (more_workers, persistent, accumulate, halve, seldom, even, weighted, larger, fused, compiled)
+    remedies = [remedy for make in makers for remedy in make(findings)]
+    return rank_remedies(remedy for remedy in remedies if remedy.predicted_gain >= LEAST_GAIN)
+
+
+def name_limiter(remedies: Sequence[Remedy]) -> str:
+    """What limits the script: what the best remedy acts on, or "compute" where none would save much.
+
+    Args:
+        remedies: ranked
+    """
+    if not remedies or remedies[0].predicted_gain < LIMIT_GAIN:
+        return COMPUTE
+    return remedies[0].limiter
+
+
+def doubt(findings: Findings, remedies: Sequence[Remedy], *, handover: Callable[[int], float | None]) -> str | None:
+    """Why the limiter is not to be trusted, one or two sentences; None where nothing speaks against it.
+
+    A machine that does other things too makes any part of a step long. Another run would then name another limiter.
+    That shows where the halves of this one do, and where the thread that trains has waited longer for a processor than
+    the best remedy leads.
+
+    Args:
+        findings: of an observed script
+        remedies: of the whole run, ranked
+        handover: as for `advise`
+    """
+    named = name_limiter(remedies)
+    for part in findings.halves:
+        of_part = advise(part, handover=handover)
+        other = name_limiter(of_part)
+        if _best(of_part, other) - _best(of_part, named) > LIMIT_GAIN:
+            names = [name_limiter(advise(half, handover=handover)) for half in findings.halves]
+            return (
+                f"the first half of the steps is limited by {names[0]}, the second by {names[1]}, and all together by "
+                f"{named}: the machine is too busy with other things, or the script changes as it runs. Run it alone, "
+                "or longer."
+            )
+    others = {remedy.limiter for remedy in remedies} | {COMPUTE}
+    lead = _best(remedies, named) - max((_best(remedies, other) for other in others - {named}), default=0.0)
+    if findings.queued <= max(_LEAST_QUEUED, lead):
+        return None
+    return (
+        f"the machine is too busy: the thread that trains waited {findings.queued:.0%} of the time for a processor, "
+        f"and {named} leads by {max(lead, 0.0):.0%}. {_own_threads(findings) or 'Run it alone.'}"
+    )
+
+
+def _best(remedies: Sequence[Remedy], limiter: str) -> float:
+    """The best gain of the remedies for a limiter."""
+    least = LIMIT_GAIN if limiter == COMPUTE else 0.0
+    return max((remedy.predicted_gain for remedy in remedies if remedy.limiter == limiter), default=least)
+
+
+def _own_threads(findings: Findings) -> str:
+    """What to do where the script itself has more threads than there are cores."""
+    here = [rank.record.facts for rank in findings.ranks if rank.record.facts["host"] == findings.facts["host"]]
+    threads, cores = sum(facts["threads"] for facts in here), findings.facts["cores"]
+    if threads <= cores:
+        return ""
+    return f"Its own {len(here)} processes have {threads} threads on {cores} cores: set OMP_NUM_THREADS."

@@ -1,0 +1,153 @@
+"""What is here, what is missing, what is exposed.
+
+Each check is a fact with a verdict and, where something is missing, what to do. Nothing is changed and no
+process is left.
+"""
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from trimaran.base.errors import TrimaranError
+
+Verdict = Literal["ok", "missing", "note"]
+
+SUPPORTED_TORCH = ((2, 11), (2, 15))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One finding.
+
+    Attributes:
+        name: what was looked at
+        verdict: "ok"; "missing" where a command of Trimaran will fail; "note" where something optional is not there
+        detail: what was found
+        advice: what to do; empty where nothing is needed
+    """
+
+    name: str
+    verdict: Verdict
+    detail: str
+    advice: str = ""
+
+
+def examine() -> list[Check]:
+    """Look at this machine.
+
+    Returns:
+        Findings, in the order in which they matter.
+    """
+    return [*_software(), *_hardware(), *_network(), *_files()]
+
+
+def _software() -> Iterator[Check]:
+    version = platform.python_version()
+    fine = sys.version_info >= (3, 11)
+    yield Check(
+        name="python", verdict="ok" if fine else "missing", detail=version, advice="" if fine else "use 3.11 or later"
+    )
+    yield _torch()
+    compiler = shutil.which("g++") or shutil.which("clang++")
+    yield Check(
+        name="C++ compiler",
+        verdict="ok" if compiler else "note",
+        detail=compiler or "none found",
+        advice="" if compiler else "torch.compile on a CPU needs one: without it only eager execution is planned",
+    )
+
+
+def _torch() -> Check:
+    try:
+        text = importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return Check(name="torch", verdict="missing", detail="not installed", advice="run `make setup`")
+    release = tuple(int(part) for part in text.split("+")[0].split(".")[:2])
+    fine = SUPPORTED_TORCH[0] <= release <= SUPPORTED_TORCH[1]
+    span = " to ".join(".".join(map(str, end)) for end in SUPPORTED_TORCH)
+    return Check(
+        name="torch", verdict="ok" if fine else "note", detail=text, advice="" if fine else f"tried with {span}"
+    )
+
+
+def _hardware() -> Iterator[Check]:
+    from trimaran.machine.detect import detect_cluster
+
+    devices = detect_cluster().devices
+    names = sorted({device.name for device in devices})
+    yield Check(name="devices", verdict="ok", detail=f"{len(devices)}: {', '.join(names)}")
+
+
+def _network() -> Iterator[Check]:
+    import torch.distributed
+
+    gloo = torch.distributed.is_available() and torch.distributed.is_gloo_available()
+    nccl = torch.distributed.is_available() and torch.distributed.is_nccl_available()
+    yield Check(
+        name="gloo",
+        verdict="ok" if gloo else "missing",
+        detail="available" if gloo else "not in this build of torch",
+        advice="" if gloo else "several CPU ranks need it: install a torch build with gloo",
+    )
+    yield Check(name="NCCL", verdict="ok" if nccl else "note", detail="available" if nccl else "not in this build")
+    yield Check(
+        name="exposure",
+        verdict="ok",
+        detail="local ranks meet through a file and talk over loopback, with --link over wires of their own; "
+        "no port is open to the network",
+    )
+    yield _throttled_links()
+
+
+def _throttled_links() -> Check:
+    """Whether links between local ranks can be held to a rate; tried, as what is permitted has many causes."""
+    from trimaran.machine import Link
+    from trimaran.runtime.launch.rate_limited_links import wired
+
+    try:
+        with wired(Link(bytes_per_s=125e6, latency_s=0.0, source="to try"), ranks=2):
+            return Check(name="throttled links", verdict="ok", detail="tried: links can be held to a rate")
+    except TrimaranError as error:
+        return Check(name="throttled links", verdict="note", detail="not possible here", advice=error.message)
+
+
+def _files() -> Iterator[Check]:
+    from trimaran.measure.cache import cache_directory
+
+    cache = cache_directory()
+    parent = next(path for path in [cache, *cache.parents] if path.exists())
+    writable = os.access(parent, os.W_OK)
+    yield Check(
+        name="cache",
+        verdict="ok" if writable else "missing",
+        detail=str(cache),
+        advice="" if writable else "set TRIMARAN_CACHE to a directory that can be written",
+    )
+    yield _calibration()
+
+
+def _calibration() -> Check:
+    from trimaran.measure.calibration.results import kept_path, read_calibration
+    from trimaran.measure.costs import fingerprint_here
+
+    path = kept_path(fingerprint_here(1))
+    if not path.exists():
+        return Check(
+            name="calibration",
+            verdict="note",
+            detail="this machine is not calibrated",
+            advice="trimaran calibrate: without it the noise of repeated runs is not known",
+        )
+    try:
+        calibration = read_calibration(path)
+    except TrimaranError as error:
+        return Check(name="calibration", verdict="note", detail=error.message, advice="trimaran calibrate")
+    ranks = calibration.fingerprint.ranks
+    return Check(
+        name="calibration", verdict="ok", detail=f"{calibration.date[:10]}, {ranks} {'rank' if ranks == 1 else 'ranks'}"
+    )

@@ -1,0 +1,166 @@
+"""`trimaran emulate`: a plan for more devices than there are, with real messages between pretended devices.
+
+job ──capture──▶ graph ──measured on the cores that there are──▶ what operations cost
+links held to a rate ──measured between all ranks──▶ what messages cost
+                      │
+a plan, or the best one for so many devices ──▶ program ──┬─ simulate ─▶ Timeline ─┐
+                                                          └─ emulate ──▶ Timeline ─┴─ compare
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trimaran.base.errors import InputError
+from trimaran.base.timeline import Timeline
+from trimaran.jobs.resolve import JobSource
+from trimaran.machine import Cluster
+from trimaran.planning.emulated import Pretended, best_strategy, pretend, priced_program
+from trimaran.planning.requests import parse_link
+from trimaran.planning.results import Progress, ignore_progress
+from trimaran.program import Program, Strategy, check_plan, plan_program, read_plan
+from trimaran.report import Comparison, compare
+from trimaran.simulator import simulate
+
+if TYPE_CHECKING:
+    from trimaran.runtime.launch.rate_limited_links import Uplink
+
+WARM_UP_STEPS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Emulated:
+    """An emulated plan.
+
+    Attributes:
+        strategy: what was run
+        program: one step
+        predicted: the simulation of it
+        measured: the steps that were run
+        comparison: of the two
+    """
+
+    strategy: Strategy
+    program: Program
+    predicted: Timeline
+    measured: Timeline
+    comparison: Comparison
+
+    @property
+    def predicted_s(self) -> float:
+        """The simulated step, of the slowest rank [s]."""
+        return max(rank.step.predicted_s for rank in self.comparison.ranks)
+
+    @property
+    def measured_s(self) -> float:
+        """The emulated step, of the slowest rank [s]."""
+        return max(rank.step.measured_s or 0.0 for rank in self.comparison.ranks)
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured step, less 1."""
+        return self.predicted_s / self.measured_s - 1.0
+
+
+def emulate(pretended: Pretended, strategy: Strategy, *, program: Program | None = None, steps: int = 20) -> Emulated:
+    """Simulate a strategy, emulate it, and compare.
+
+    Args:
+        pretended: the job and the devices
+        strategy: with its boundaries; for as many devices, or fewer
+        program: of the strategy, in an order of its own; None: as it is lowered
+        steps: emulated, those of the warm-up not counted
+
+    Raises:
+        InputError: the strategy does not fit the job, or the program not the strategy
+        EnvironmentProblem: links cannot be held to a rate here
+        ExecutionError: a rank failed
+    """
+    from trimaran.runtime.emulation import emulate_on_rank
+    from trimaran.runtime.launch.ranks import launch
+
+    program, costs = priced_program(pretended, strategy, program)
+    predicted = simulate(program, costs)
+    found = launch(
+        emulate_on_rank,
+        (program, costs, steps + WARM_UP_STEPS),
+        ranks=strategy.devices,
+        device="cpu",
+        link=pretended.cluster.link,
+        uplink=_uplink(pretended.cluster, strategy.devices),
+    )
+    measured: Timeline = found[0]
+    return Emulated(
+        strategy=strategy,
+        program=program,
+        predicted=predicted,
+        measured=measured,
+        comparison=compare(program, predicted, measured, warmup=WARM_UP_STEPS, at_once=costs.at_once),
+    )
+
+
+def _uplink(cluster: Cluster, ranks: int) -> "Uplink | None":
+    """What joins the nodes that so many ranks are on; None: they are on one.
+
+    Raises:
+        InputError: the ranks are not as many on each of several nodes
+    """
+    nodes = len(set(cluster.hosts[:ranks]))
+    if cluster.uplink is None or nodes == 1:
+        return None
+    if ranks % nodes or len(set(cluster.hosts[: ranks // nodes])) > 1:
+        raise InputError(f"{ranks} ranks are on {nodes} nodes, and not as many on each", ranks=ranks, nodes=nodes)
+    from trimaran.runtime.launch.rate_limited_links import Uplink
+
+    return Uplink(nodes=nodes, link=cluster.uplink)
+
+
+def emulate_subject(
+    subject: str,
+    *,
+    devices: int | None = None,
+    link: str | None = None,
+    nodes: int = 1,
+    uplink: str | None = None,
+    batch: int | None = None,
+    steps: int = 20,
+    progress: Progress = ignore_progress,
+) -> Emulated:
+    """Emulate a plan, or the best plan of a job.
+
+    Args:
+        subject: a plan file, or the reference of a job
+        devices: to pretend; a plan says how many it is for
+        link: what the links between them are held to, such as "1Gb/s"; a plan may say it
+        nodes: that the devices are dealt to
+        uplink: what each node's link to the others is held to
+        batch: samples of one update; None: as the job or the plan says
+        steps: to emulate
+        progress: told what is being done
+
+    Raises:
+        InputError: the plan or the job is wrong, or devices or links are not said
+        EnvironmentProblem: links cannot be held to a rate here
+        ExecutionError: a rank failed
+    """
+    plan = read_plan(Path(subject)) if subject.endswith(".json") and not subject.startswith("hf:") else None
+    devices = devices or (None if plan is None else plan.strategy.devices)
+    given = parse_link(link) if link is not None else None if plan is None else plan.premises.link
+    if devices is None or given is None:
+        raise InputError(
+            "say how many devices to pretend, and what the links between them are held to: --devices 4 --link 1Gb/s",
+            devices=devices,
+        )
+    source = JobSource(reference=subject if plan is None else plan.job, global_batch_size=batch)
+    if plan is not None and batch is None:
+        source = replace(source, global_batch_size=plan.premises.global_batch_size)
+    between = None if uplink is None else parse_link(uplink)
+    pretended = pretend(source, devices=devices, link=given, nodes=nodes, uplink=between, progress=progress)
+    if plan is not None:
+        check_plan(plan, graph_digest=pretended.graph.digest)
+    progress("searching", 0, 0)
+    strategy = best_strategy(pretended) if plan is None else plan.strategy
+    # A program is for the batch that it was lowered for.
+    as_written = plan is not None and plan.premises.global_batch_size == pretended.job.global_batch_size
+    progress("emulating", 0, 0)
+    return emulate(pretended, strategy, program=plan_program(plan) if plan and as_written else None, steps=steps)

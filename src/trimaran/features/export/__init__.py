@@ -1,0 +1,62 @@
+"""`trimaran export`: read a plan, and write it for another runtime."""
+
+from pathlib import Path
+from typing import Literal, get_args
+
+from trimaran.base.errors import InputError
+from trimaran.features.export.accelerate import to_accelerate
+from trimaran.features.export.megatron import to_megatron
+from trimaran.features.export.recipe import Exported, recipe_of_division_file, recipe_of_plan
+from trimaran.features.export.torchtitan import to_torchtitan
+from trimaran.jobs.resolve import JobSource
+from trimaran.program import check_plan, read_plan
+from trimaran.program.json_files import decode_object, read_text
+from trimaran.program.plan import DIVISION_KIND
+from trimaran.report.run_report import write_whole
+
+Target = Literal["torchtitan", "megatron", "accelerate"]
+
+_WRITERS = {"torchtitan": to_torchtitan, "megatron": to_megatron, "accelerate": to_accelerate}
+
+
+def export_plan(path: Path, target: str) -> Exported:
+    """A plan for another runtime.
+
+    Args:
+        path: of the plan; one of degrees for a transformer on a machine of the catalog names no modules, and its job is
+            not captured
+        target: name of the runtime
+
+    Raises:
+        InputError: no such target; the plan is wrong, or was made for another model than its job has now
+        CorruptDataError: the plan was damaged or edited
+    """
+    if target not in _WRITERS:
+        raise InputError(
+            f'cannot export to "{target}": choose one of {", ".join(get_args(Target))}',
+            code="export.unknown-target",
+            target=target,
+        )
+    plain = decode_object(read_text(path), source=str(path))
+    if plain.get("kind") == DIVISION_KIND:
+        return _WRITERS[target](recipe_of_division_file(plain, source=str(path)))
+    plan = read_plan(path)
+    from trimaran.graph.capture.capture import capture
+
+    job = JobSource(reference=plan.job, global_batch_size=plan.premises.global_batch_size).make()
+    graph = capture(job).graph
+    check_plan(plan, graph_digest=graph.digest)
+    return _WRITERS[target](recipe_of_plan(plan, graph, clip_norm=job.clip_norm))
+
+
+def write_export(exported: Exported, path: Path) -> None:
+    """Write the file of an export; it is there whole or not at all.
+
+    Args:
+        exported: what to write
+        path: where; an existing file is replaced
+
+    Raises:
+        InputError: it cannot be written there
+    """
+    write_whole(path, exported.text.encode())

@@ -1,0 +1,98 @@
+"""A recipe as a configuration file of Hugging Face accelerate.
+
+Names are those of accelerate 1.15: `ClusterConfig`, FSDP version 2, `ParallelismConfig`. It has no pipelines.
+"""
+
+import json
+from collections.abc import Iterator
+
+from trimaran.base.units import format_count
+from trimaran.features.export.recipe import Exported, Recipe
+
+RELEASE = "1.15"
+
+
+def to_accelerate(recipe: Recipe) -> Exported:
+    """The recipe for accelerate.
+
+    Args:
+        recipe: of a plan
+    """
+    section = _cluster(recipe)
+    return Exported(
+        target="accelerate",
+        release=RELEASE,
+        file_name="trimaran_accelerate.yaml",
+        text=_text(recipe, section),
+        sections={"cluster": section, "accelerator": _accelerator(recipe)},
+        next="accelerate launch --config_file trimaran_accelerate.yaml train.py",
+        lost=tuple(_lost(recipe)),
+    )
+
+
+def _cluster(recipe: Recipe) -> dict[str, object]:
+    sharded = recipe.zero >= 2 and recipe.dp > 1
+    section: dict[str, object] = {
+        "compute_environment": "LOCAL_MACHINE",
+        "distributed_type": "FSDP" if sharded else "MULTI_GPU" if recipe.devices > 1 else "NO",
+        "mixed_precision": {"bf16": "bf16", "fp16": "fp16"}.get(recipe.precision, "no"),
+        "num_machines": 1,
+        "num_processes": recipe.dp * recipe.tp * recipe.cp,
+        "use_cpu": False,
+    }
+    if sharded:
+        section["fsdp_config"] = {
+            "fsdp_version": 2,
+            "fsdp_reshard_after_forward": recipe.zero == 3,
+            "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+            "fsdp_activation_checkpointing": recipe.recompute == "full",
+            "fsdp_state_dict_type": "SHARDED_STATE_DICT",
+        }
+    if recipe.tp > 1 or recipe.cp > 1:
+        section["parallelism_config"] = {
+            "parallelism_config_dp_replicate_size": 1 if sharded else recipe.dp,
+            "parallelism_config_dp_shard_size": recipe.dp if sharded else 1,
+            "parallelism_config_tp_size": recipe.tp,
+            "parallelism_config_cp_size": recipe.cp,
+        }
+    if recipe.compiled:
+        section["dynamo_config"] = {"dynamo_backend": "INDUCTOR"}
+    return section
+
+
+def _accelerator(recipe: Recipe) -> dict[str, object]:
+    """What the script says, because the file cannot."""
+    return {"gradient_accumulation_steps": recipe.microbatches, "batch_size": recipe.microbatch_size}
+
+
+def _lost(recipe: Recipe) -> Iterator[str]:
+    yield from recipe.beyond
+    if recipe.pp > 1:
+        yield f"a pipeline of {recipe.pp} stages: accelerate has none for training; the file leaves it out"
+    if recipe.zero == 1:
+        yield "ZeRO-1: in accelerate only through DeepSpeed; the file says replicas"
+    if recipe.tp > 1 and recipe.zero < 2 and recipe.dp > 1:
+        yield "tensor parallelism beside plain replicas: accelerate wants the replicas sharded (dp_shard_size)"
+    if recipe.precision == "fp64":
+        yield 'precision fp64: set by the script; the file says "no" mixed precision'
+    if recipe.recompute != "none" and (recipe.recompute != "full" or recipe.zero < 2):
+        yield f"recompute {recipe.recompute}: by the script, such as model.gradient_checkpointing_enable()"
+    if recipe.microbatches > 1:
+        yield f"{recipe.microbatches} microbatches: Accelerator(gradient_accumulation_steps={recipe.microbatches})"
+    if recipe.clip_norm is not None:
+        yield f"clipping: accelerator.clip_grad_norm_(model.parameters(), {recipe.clip_norm})"
+    if recipe.bucket_bytes is not None and recipe.dp > 1 and recipe.zero < 2:
+        megabytes = max(1, recipe.bucket_bytes // 2**20)
+        yield f"bucket size: DistributedDataParallelKwargs(bucket_cap_mb={megabytes}) in the script"
+
+
+def _text(recipe: Recipe, section: dict[str, object]) -> str:
+    lines = [f"# {recipe.job} on {format_count(recipe.devices, 'device')}, for accelerate {RELEASE}."]
+    lines += [f"# Not said here: {line}" for line in _lost(recipe)]
+    for name, value in section.items():
+        if isinstance(value, dict):
+            lines.append(f"{name}:")
+            lines += [f"  {key}: {json.dumps(inner)}" for key, inner in value.items()]
+        else:
+            lines.append(f"{name}: {json.dumps(value)}")
+    return "\n".join(lines) + "\n"

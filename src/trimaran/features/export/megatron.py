@@ -1,0 +1,132 @@
+"""A recipe as arguments of Megatron-LM, and as fields of Megatron Core's configuration.
+
+Names are those of Megatron Core 0.16: `TransformerConfig`, `DistributedDataParallelConfig`; the arguments are the
+fields as options. A pipeline's stages are its layout: `Et*3|t*4L` is an embedding and three layers, then four layers
+and the loss.
+"""
+
+import shlex
+from collections.abc import Iterator
+
+from trimaran.base.units import format_count
+from trimaran.features.export.recipe import Exported, Recipe
+
+RELEASE = "0.16"
+
+# Megatron counts a bucket in elements of fp32 gradients.
+_GRADIENT_BYTES = 4
+
+
+def to_megatron(recipe: Recipe) -> Exported:
+    """The recipe for Megatron.
+
+    Args:
+        recipe: of a plan
+    """
+    sections = {"model": _model(recipe), "data_parallel": _data_parallel(recipe), "batch": _batch(recipe)}
+    return Exported(
+        target="megatron",
+        release=RELEASE,
+        file_name="trimaran_megatron.args",
+        text=_text(recipe),
+        sections=sections,
+        next="torchrun ... pretrain_gpt.py $(grep -v '^#' trimaran_megatron.args) and the arguments of the model",
+        lost=tuple(_lost(recipe)),
+    )
+
+
+def _model(recipe: Recipe) -> dict[str, object]:
+    section: dict[str, object] = {
+        "tensor_model_parallel_size": recipe.tp,
+        "pipeline_model_parallel_size": recipe.pp,
+        "context_parallel_size": recipe.cp,
+        "sequence_parallel": recipe.sequence_parallel and recipe.tp > 1,
+    }
+    if recipe.pp > 1:
+        if recipe.chunks > 1:
+            section["virtual_pipeline_model_parallel_size"] = recipe.chunks
+        layout = _layout(recipe)
+        if layout:
+            section["pipeline_model_parallel_layout"] = layout
+    if recipe.precision in ("bf16", "fp16"):
+        section[recipe.precision] = True
+    if recipe.recompute == "selective":
+        section["recompute_granularity"] = "selective"
+    elif recipe.recompute == "full":
+        section["recompute_granularity"] = "full"
+        section["recompute_method"] = "uniform" if recipe.recompute_layers is None else "block"
+        section["recompute_num_layers"] = recipe.recompute_layers or 1
+    return section
+
+
+def _data_parallel(recipe: Recipe) -> dict[str, object]:
+    section: dict[str, object] = {"overlap_grad_reduce": recipe.dp > 1}
+    if recipe.zero:
+        section["use_distributed_optimizer"] = True
+    if recipe.zero >= 2:
+        section["use_megatron_fsdp"] = True
+        section["data_parallel_sharding_strategy"] = "optim_grads" if recipe.zero == 2 else "optim_grads_params"
+    if recipe.bucket_bytes is not None and recipe.dp > 1:
+        section["bucket_size"] = max(1, recipe.bucket_bytes // _GRADIENT_BYTES)
+    return section
+
+
+def _batch(recipe: Recipe) -> dict[str, object]:
+    section: dict[str, object] = {
+        "micro_batch_size": recipe.microbatch_size,
+        "global_batch_size": recipe.global_batch_size,
+    }
+    if recipe.sequence_length is not None:
+        section["seq_length"] = recipe.sequence_length
+    if recipe.clip_norm is not None:
+        section["clip_grad"] = recipe.clip_norm
+    return section
+
+
+def _layout(recipe: Recipe) -> str:
+    """The layers of each stage as Megatron writes them; empty where there are no layers to count."""
+    if not recipe.stages or not any(stage.layers for stage in recipe.stages):
+        return ""
+    last = len(recipe.stages) - 1
+    parts = []
+    for number, stage in enumerate(recipe.stages):
+        layers = "" if not stage.layers else "t" if stage.layers == 1 else f"t*{stage.layers}"
+        parts.append(f"{'E' if number == 0 else ''}{layers}{'L' if number == last else ''}")
+    return "|".join(parts)
+
+
+def _lost(recipe: Recipe) -> Iterator[str]:
+    yield from recipe.beyond
+    if recipe.pp > 1 and recipe.schedule in ("gpipe", "zero-bubble"):
+        yield f"schedule {recipe.schedule}: Megatron runs 1F1B, interleaved where a stage has several parts"
+    if recipe.precision == "fp64":
+        yield "precision fp64: Megatron trains in fp32, fp16 and bf16"
+    if recipe.pp > 1 and not _layout(recipe):
+        yield "the layers of each stage: Megatron divides transformer layers, and this plan knows of none"
+    for number, stage in enumerate(recipe.stages if recipe.pp > 1 else ()):
+        if stage.split:
+            yield f"stage {number}: a cut through {', '.join(stage.split)}; Megatron cuts between layers"
+    if recipe.compiled:
+        yield "torch.compile of segments: Megatron fuses by its own switches"
+    if recipe.zero >= 2 and recipe.pp > 1:
+        yield f"ZeRO-{recipe.zero} inside a pipeline: gradients are reduced at each microbatch, which costs time"
+
+
+_NEGATED = {"bucket_size": "ddp-bucket-size"}
+
+
+def _text(recipe: Recipe) -> str:
+    lines = [f"# {recipe.job} on {format_count(recipe.devices, 'device')}, for Megatron-LM (Megatron Core {RELEASE})."]
+    lines += [f"# Not said here: {line}" for line in _lost(recipe)]
+    values = _model(recipe) | _data_parallel(recipe) | _batch(recipe)
+    for name, value in values.items():
+        option = f"--{_NEGATED.get(name, name.replace('_', '-'))}"
+        if name == "virtual_pipeline_model_parallel_size":
+            # Follows from the layout; where there is none, the argument counts virtual stages.
+            if "pipeline_model_parallel_layout" in values:
+                continue
+            option = "--num-virtual-stages-per-pipeline-rank"
+        if value is False:
+            continue
+        lines.append(option if value is True else f"{option} {shlex.quote(str(value))}")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,389 @@
+"""What a plan decided, in the words that training runtimes share: degrees, stages, schedule, microbatches, recompute.
+
+A recipe is what a plan and its graph say, before any runtime is asked what it can take. Paths of modules are those of
+the user's model.
+
+From a plan and the graph of its job to a recipe.
+
+Runtimes cut between modules, a plan between operations. A *unit* is what they call a layer: the outermost module with a
+number in its path (`layers.3`), or, outside of such lists, the module itself. A unit that a cut goes through is counted
+to the segment that has most of its work.
+
+From the division of a transformer over a machine to a recipe.
+
+Such a plan names no modules: its stages are numbers of layers. The embedding is with the first part of the stack and
+the loss with the last. Its file holds more, for people to read: what the recipe takes is `_Decided`.
+"""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from trimaran.base.errors import InputError
+from trimaran.base.units import format_bytes, format_count
+from trimaran.graph.types import Graph, Op
+from trimaran.pricing.closed_form.parallel_degrees import Division
+from trimaran.program.gradients import DEFAULT_BUCKET_BYTES
+from trimaran.program.json_files import check_version, from_plain
+from trimaran.program.lowering.partition import segment_ops
+from trimaran.program.plan import Plan
+from trimaran.program.strategy import Schedule, Strategy
+
+Recompute = Literal["none", "selective", "full"]
+"""Which activations are computed again: none, what the runtime finds cheap, or whole layers."""
+
+Precision = Literal["fp32", "bf16", "fp16", "fp64"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One segment of a pipeline.
+
+    Attributes:
+        modules: paths of the outermost modules that lie in it, in order of execution
+        layers: how many of them are repeated layers, such as transformer blocks
+        split: paths of modules that the cut before or after it goes through
+    """
+
+    modules: tuple[str, ...]
+    layers: int
+    split: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """What a runtime has to be told.
+
+    Attributes:
+        job: reference of the job
+        dp: data-parallel replicas
+        tp: ranks that share the tensors of a layer
+        pp: pipeline stages, or the rows of a placement
+        cp: ranks that share a sequence
+        chunks: segments of a stage
+        schedule: order of forwards and backwards in a pipeline
+        zero: what is sharded over the replicas: nothing, optimizer state, gradients too, parameters too
+        sequence_parallel: norms and dropouts are split along the sequence over the ranks of a tensor-parallel group
+        stages: one a segment, in order; empty where they are not known
+        microbatch_size: samples of a microbatch
+        microbatches: of a replica, in one step
+        global_batch_size: samples of one update
+        sequence_length: tokens of a sample, where samples are sequences
+        precision: of the job
+        recompute: which activations are computed again
+        recompute_layers: layers of a stage that are computed again, where it is not all of them
+        bucket_bytes: size at which gradients are sent [bytes]; None: not decided
+        clip_norm: gradients are clipped to this norm; None: they are not
+        compiled: segments run through torch.compile
+        beyond: what was decided that no recipe can say, each with what it costs to leave it out
+    """
+
+    job: str
+    dp: int = 1
+    tp: int = 1
+    pp: int = 1
+    cp: int = 1
+    chunks: int = 1
+    schedule: Schedule = "1f1b"
+    zero: Literal[0, 1, 2, 3] = 0
+    sequence_parallel: bool = False
+    stages: tuple[Stage, ...] = ()
+    microbatch_size: int
+    microbatches: int = 1
+    global_batch_size: int
+    sequence_length: int | None = None
+    precision: Precision = "fp32"
+    recompute: Recompute = "none"
+    recompute_layers: int | None = None
+    bucket_bytes: int | None = None
+    clip_norm: float | None = None
+    compiled: bool = False
+    beyond: tuple[str, ...] = ()
+
+    @property
+    def devices(self) -> int:
+        """Ranks that take part."""
+        return self.dp * self.tp * self.pp * self.cp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """A recipe as one runtime takes it.
+
+    Attributes:
+        target: name of the runtime
+        release: the release whose options these are
+        file_name: what the file is usually called
+        text: content of the file
+        sections: the same as values, by section of the runtime's configuration
+        next: what to do with the file
+        lost: what the plan says and the runtime cannot be told, or is told in other words
+    """
+
+    target: str
+    release: str
+    file_name: str
+    text: str
+    sections: dict[str, dict[str, object]]
+    next: str
+    lost: tuple[str, ...]
+
+
+def recipe_of_plan(plan: Plan, graph: Graph, *, clip_norm: float | None = None) -> Recipe:
+    """What the plan of a job says, in the words of other runtimes.
+
+    Args:
+        plan: what was decided
+        graph: of the plan's job
+        clip_norm: the job's gradients are clipped to this norm
+    """
+    strategy, batch = plan.strategy, plan.premises.global_batch_size
+    placed = bool(strategy.parts)
+    return Recipe(
+        job=plan.job,
+        dp=strategy.dp,
+        tp=strategy.tp,
+        pp=1 if placed else strategy.pp,
+        chunks=strategy.chunks,
+        schedule=strategy.schedule,
+        zero=strategy.zero,
+        sequence_parallel=any(shard.style == "sequence" for shard in strategy.shards),
+        stages=() if placed or strategy.pp == 1 else stages_of(graph, segment_ops(graph, strategy)),
+        microbatch_size=batch // (strategy.dp * strategy.microbatches),
+        microbatches=strategy.microbatches,
+        global_batch_size=batch,
+        sequence_length=_sequence_length(graph),
+        precision=_PRECISIONS_OF_GRAPHS[graph.precision],
+        recompute="none" if strategy.memory_bytes is None else "full",
+        bucket_bytes=None if strategy.bucket_bytes == DEFAULT_BUCKET_BYTES else strategy.bucket_bytes,
+        clip_norm=clip_norm,
+        compiled=strategy.execution == "compiled",
+        beyond=tuple(_beyond_of_plan(strategy)),
+    )
+
+
+_PRECISIONS_OF_GRAPHS: dict[str, Precision] = {"fp32": "fp32", "bf16": "bf16", "fp16": "fp16", "fp64": "fp64"}
+
+
+def stages_of(graph: Graph, parts: Sequence[Sequence[Op]]) -> tuple[Stage, ...]:
+    """The units of each segment of a chain.
+
+    Args:
+        graph: of the job
+        parts: operations of each segment, in order
+
+    Returns:
+        One stage a segment. Every unit is in exactly one.
+    """
+    work: dict[str, dict[int, float]] = {}
+    for number, ops in enumerate(parts):
+        for op in ops:
+            unit = unit_of(op.module)
+            if unit:
+                found = work.setdefault(unit, {})
+                found[number] = found.get(number, 0.0) + op.flops.at(1) + op.backward_flops.at(1)
+    home = {unit: max(found, key=found.__getitem__) for unit, found in work.items()}
+    lists = Counter(unit.rpartition(".")[0] for unit in work if unit.rpartition(".")[2].isdigit())
+    repeated = lists.most_common(1)[0][0] if lists else None
+    return tuple(
+        Stage(
+            modules=tuple(unit for unit in work if home[unit] == number),
+            layers=sum(_is_layer(unit, repeated) for unit in work if home[unit] == number),
+            split=tuple(unit for unit, found in work.items() if number in found and len(found) > 1),
+        )
+        for number in range(len(parts))
+    )
+
+
+def unit_of(module: str) -> str:
+    """The layer that a module belongs to.
+
+    Args:
+        module: path of a module
+
+    Example:
+        >>> unit_of("transformer.h.3.attn.c_attn"), unit_of("lm_head"), unit_of("model.norm")
+        ('transformer.h.3', 'lm_head', 'model.norm')
+    """
+    names = module.split(".")
+    for position, name in enumerate(names):
+        if name.isdigit():
+            return ".".join(names[: position + 1])
+    return module
+
+
+def _is_layer(unit: str, repeated: str | None) -> bool:
+    base, _, last = unit.rpartition(".")
+    return last.isdigit() and base == repeated
+
+
+def _sequence_length(graph: Graph) -> int | None:
+    """The tokens of a sample, where the model reads a batch of sequences of whole numbers."""
+    for spec in graph.inputs:
+        if spec.name not in graph.targets and spec.dtype == "int64" and len(spec.shape) == 2:
+            length = spec.shape[1]
+            return length if isinstance(length, int) else None
+    return None
+
+
+def _beyond_of_plan(strategy: Strategy) -> Iterator[str]:
+    if strategy.parts:
+        yield (
+            f"the placement of operations on {strategy.pp} devices: no runtime but Trimaran runs one; the file is for "
+            f"{strategy.dp} whole replicas, which is slower than the plan says"
+        )
+    if strategy.memory_bytes is not None:
+        yield (
+            f"the memory plan (offload or recompute of each storage, in {format_bytes(strategy.memory_bytes)} a rank): "
+            "the file recomputes whole layers, which may be slower or need more; or use trimaran.virtual_memory there"
+        )
+    if strategy.shards and strategy.tp == 1:
+        yield "the classifier sharded over the replicas: the file keeps it whole on each, with its gradients exchanged"
+    if strategy.sync == "p2p" and strategy.dp > 1:
+        yield "homes of gradient buckets (p2p): the file all-reduces"
+    if strategy.sync == "hierarchical":
+        yield "sums within nodes and then across them (hierarchical): the file all-reduces, and NCCL chooses how"
+    if strategy.compression is not None:
+        yield (
+            f"compressed gradients ({strategy.compression.name}): the file sends them whole, which is slower than the "
+            "plan says; torch's communication hooks come near it, those for 16 bits without error feedback"
+        )
+    if strategy.device_order:
+        devices = ",".join(map(str, strategy.device_order))
+        yield f"the order of devices: start the ranks with CUDA_VISIBLE_DEVICES={devices} on a node, or a rank file"
+
+
+_ZERO = {"none": 0, "optimizer": 1, "gradients": 2, "parameters": 3}
+# What a runtime calls "selective" is attention's probabilities, or what is cheap to compute again.
+_SELECTIVE = frozenset({"attention", "norms", "activations", "feed_forward", "up_projections"})
+
+_PRECISIONS: dict[str, Precision] = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float8": "bf16"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Decided:
+    """What a file of a division says that a recipe takes.
+
+    Attributes:
+        job: reference of the network
+        division: degrees and stages
+        layers: of the whole stack
+        global_batch_size: sequences of one update
+        sequence_length: tokens of a sequence
+        precision: of products
+    """
+
+    job: str
+    division: Division
+    layers: int
+    global_batch_size: int
+    sequence_length: int
+    precision: str
+
+
+def recipe_of_division_file(plain: Mapping[str, Any], *, source: str) -> Recipe:
+    """What the file of a division says, in the words of other runtimes.
+
+    Args:
+        plain: the object of the file
+        source: what to call it in errors
+
+    Raises:
+        InputError: another version, a key that is missing or wrong, or parts that are not the whole stack
+    """
+    plain = dict(plain)
+    check_version(plain, 1, source=source)
+    names = [field.name for field in dataclasses.fields(_Decided)]
+    decided = from_plain({name: plain[name] for name in names if name in plain}, _Decided, source=source)
+    division = decided.division
+    _check_parts(division, decided.layers, source=source)
+    if decided.precision not in _PRECISIONS:
+        raise InputError(
+            f'{source}: precision is "{decided.precision}", known are {", ".join(_PRECISIONS)}',
+            code="export.unknown-precision",
+            source=source,
+            precision=decided.precision,
+        )
+    recipe = recipe_of_division(
+        division,
+        job=decided.job,
+        layers=decided.layers,
+        global_batch_size=decided.global_batch_size,
+        sequence_length=decided.sequence_length,
+        precision=_PRECISIONS[decided.precision],
+    )
+    if decided.precision != "float8":
+        return recipe
+    return replace(recipe, beyond=(*recipe.beyond, "products in float8: the file says bf16"))
+
+
+def _check_parts(division: Division, layers: int, *, source: str) -> None:
+    wanted = division.pipeline * division.chunks
+    if division.parts and (len(division.parts) != wanted or sum(division.parts) != layers):
+        raise InputError(
+            f"{source}: $.division.parts has {len(division.parts)} parts with {sum(division.parts)} layers in all, "
+            f"{format_count(division.pipeline, 'stage')} of {format_count(division.chunks, 'part')} want {wanted} with "
+            f"{layers}",
+            code="export.wrong-layer-count",
+            source=source,
+            parts=division.parts,
+        )
+
+
+def recipe_of_division(
+    division: Division,
+    *,
+    job: str,
+    layers: int,
+    global_batch_size: int,
+    sequence_length: int | None,
+    precision: Precision,
+) -> Recipe:
+    """What a division says, in the words of other runtimes.
+
+    Args:
+        division: degrees and stages
+        job: reference of the network
+        layers: of the whole stack
+        global_batch_size: sequences of one update
+        sequence_length: tokens of a sequence
+        precision: in which is computed
+    """
+    parts = division.parts or _even(layers, division.pipeline * division.chunks)
+    recompute: Recompute = "none"
+    if "layers" in division.recomputed:
+        recompute = "full"
+    elif division.recomputed & _SELECTIVE:
+        recompute = "selective"
+    return Recipe(
+        job=job,
+        dp=division.data,
+        tp=division.tensor,
+        pp=division.pipeline,
+        cp=division.context,
+        chunks=division.chunks,
+        schedule="interleaved" if division.chunks > 1 else "1f1b",
+        zero=_ZERO[division.sharding],  # type: ignore[arg-type]  # of the literal's own values
+        sequence_parallel=division.sequence_parallel,
+        stages=tuple(Stage(modules=(), layers=count) for count in parts) if division.pipeline > 1 else (),
+        microbatch_size=division.microbatch,
+        microbatches=division.microbatches,
+        global_batch_size=global_batch_size,
+        sequence_length=sequence_length,
+        precision=precision,
+        recompute=recompute,
+        beyond=tuple(_beyond_of_degrees(division)),
+    )
+
+
+def _even(layers: int, parts: int) -> tuple[int, ...]:
+    return tuple(layers // parts + (part < layers % parts) for part in range(parts))
+
+
+def _beyond_of_degrees(division: Division) -> Iterator[str]:
+    if division.expert > 1:
+        yield f"experts over {division.expert} ranks: set the target's expert-parallel degree yourself"
+    if len(division.recomputed) > 1:
+        yield f"recompute of {', '.join(sorted(division.recomputed))}: the file names one kind"

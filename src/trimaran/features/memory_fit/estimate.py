@@ -1,0 +1,329 @@
+"""From a job and a device that need not be here to what the job's step needs, and what a plan makes of it.
+
+The step is traced on meta tensors, so neither the device nor the memory nor the data are needed. Its operations are
+priced by the roofline of the device. Then: live bytes with everything kept, the floor, the plan and the limit of its
+time, the policies of the vDNN paper beside it, and the largest batch. Below the floor, modules run in parts of the
+batch: then the plan, the floor and the limit are of the step in parts, all else is of the whole one.
+
+A budget in bytes stands for a card of that size, so the context comes off it; a share is of what autograd alone needs.
+
+What was found of a job's step, whole and as planned, and the figures of a report from it.
+
+Where modules run in parts of the batch there are two steps. The whole one is what the job does by itself: everything
+kept, weights, the paper's policies. The planned one runs in parts: the plan, its floor and its limit. Slowdowns are all
+against the whole one with memory without end.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from time import perf_counter
+
+from trimaran.base.errors import InfeasibleError, InputError
+from trimaran.base.job import Job
+from trimaran.base.units import format_bytes
+from trimaran.features.memory_fit.figures import (
+    Simulated,
+    all_figures,
+    decides,
+    holders,
+    live_curve,
+    ours,
+    papers_policies,
+    place,
+    storage_lines,
+    usage,
+    weight_bytes,
+)
+from trimaran.features.memory_fit.largest_batch import at_any_batch, largest_batch, most_samples
+from trimaran.features.memory_fit.split import AUTO, OURS, choose_split, find_job_split
+from trimaran.jobs.resolve import JobSource
+from trimaran.machine.catalog import find_device
+from trimaran.machine.types import CatalogDevice
+from trimaran.memory.floor import floor
+from trimaran.memory.search import MemoryOutcome, plan_memory
+from trimaran.memory_hooks.microbatching import Split
+from trimaran.planning.meta_trace import JobTracer, PricedStep, PricedSteps, written
+from trimaran.planning.requests import parse_budget
+from trimaran.planning.results import Progress, ignore_progress
+from trimaran.pricing.kernels.roofline import check_precision
+from trimaran.pricing.machine_transfers import HostPath, sharing_device
+from trimaran.report.memory import LargestBatch, MemoryEstimate, SplitFigures
+from trimaran.report.trace import PlannedStep
+from trimaran.simulator.storage_lifetimes import LiveBytes
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Found:
+    """What was found.
+
+    Attributes:
+        whole: the step without a split
+        planned: the step that our plan is for; the same where nothing is split
+        split: what makes the difference; None: nothing is split
+        outcome: our plan
+        papers: plans of the paper's policies, for the whole step
+        policy: whose plan is shown
+        budget_bytes: that it should hold [bytes]
+    """
+
+    whole: PricedStep
+    planned: PricedStep
+    split: Split | None
+    outcome: MemoryOutcome
+    papers: Mapping[str, Simulated]
+    policy: str
+    budget_bytes: int
+
+    @property
+    def our(self) -> Simulated:
+        """Our plan among the others."""
+        return ours(self.outcome, None if self.split is None else self.split.name)
+
+    @property
+    def shown(self) -> Simulated:
+        """The plan that is shown."""
+        return self.our if self.policy == OURS else self.papers[self.policy]
+
+    def shown_step(self, title: str) -> PlannedStep:
+        """The step under the plan that is shown, for a viewer."""
+        shown, step = self.shown, self.planned if self.policy == OURS else self.whole
+        return PlannedStep(
+            title=title,
+            trace=step.trace,
+            plan=shown.plan,
+            run=shown.run,
+            live=shown.live,
+            kept=step.kept,
+            budget_bytes=self.budget_bytes,
+        )
+
+
+def estimate_of(job: Job, device: CatalogDevice, precision: str, found: Found) -> MemoryEstimate:
+    """The figures of a planned step.
+
+    Args:
+        job: whose step it is
+        device: that it is for
+        precision: in which products are computed
+        found: what was found
+    """
+    whole, planned, budget_bytes = found.whole, found.planned, found.budget_bytes
+    least, bound = found.outcome.floor, found.outcome.bound
+    state, optimizer, gradients = weight_bytes(whole.trace)
+    step = found.shown_step("")
+    return MemoryEstimate(
+        job=job.name,
+        batch=job.global_batch_size,
+        device=device.title,
+        precision=precision,
+        source=whole.costs.source,
+        budget_bytes=budget_bytes,
+        weight_bytes=state,
+        optimizer_bytes=optimizer,
+        gradient_bytes=gradients,
+        kept_s=whole.costs.compute_s,
+        keep=usage(whole.trace, whole.kept, whole.costs),
+        floor_bytes=least.nbytes,
+        floor_at=place(planned.trace, least.moment),
+        floor_held_by=holders(planned.trace, [holder.storage for holder in least.holders]),
+        bound_s=bound.step_time_s,
+        offload_bound_s=bound.offload_s,
+        decides=decides(
+            found.shown,
+            bound.offload_s,
+            budget_bytes=budget_bytes,
+            kept_peak_bytes=step.kept.peak,
+            again=_again(found),
+        ),
+        policy=found.policy,
+        policies=all_figures(found.papers, found.our, whole=whole, planned=planned, budget_bytes=budget_bytes),
+        storages=storage_lines(step.trace, step.plan),
+        curve=live_curve(step.trace, step.kept, step.live, (planned if found.policy == OURS else whole).costs),
+        split=_split_figures(found),
+    )
+
+
+def _again(found: Found) -> str:
+    """What the second forward of modules in parts costs, in words."""
+    if found.split is None:
+        return ""
+    share = found.planned.costs.compute_s / found.whole.costs.compute_s - 1
+    return f"running {found.split.name}, their forward once more, {100 * share:.1f} % of the whole step"
+
+
+def _split_figures(found: Found) -> SplitFigures | None:
+    if found.split is None:
+        return None
+    return SplitFigures(
+        name=found.split.name,
+        written=written(found.split),
+        whole_floor_bytes=floor(found.whole.trace).nbytes,
+        kept_s=found.planned.costs.compute_s,
+        keep_peak_bytes=found.planned.kept.peak,
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A budget below the floor of a job's step: refused, with what holds the floor and the ways out
+
+
+_NEAR = 4  # samples from which to look for the largest batch below a floor
+
+
+def below_floor(steps: PricedSteps, budget_bytes: int, *, samples: int, whole: PricedSteps | None) -> InfeasibleError:
+    """The refusal.
+
+    Args:
+        steps: of the job, as they were to run
+        budget_bytes: that they must stay within [bytes]
+        samples: of the step
+        whole: steps of which a split is sought; None: it was sought, and none helps
+    """
+    least = floor(steps.tracer.trace(samples))
+    trace_of = at_any_batch(steps.tracer.trace, _NEAR)
+    fewer = most_samples(lambda some: floor(trace_of(some)).nbytes, budget_bytes, near=_NEAR)
+    card = least.nbytes + steps.device.memory.context_bytes
+    ways = [f"a card of {format_bytes(card)} or more"]
+    found = None if whole is None else find_job_split(whole, budget_bytes=budget_bytes, samples=samples)
+    named = None if found is None else written(found.split)
+    if found is not None:
+        least_split = format_bytes(found.floor.nbytes)
+        ways.insert(0, f"--split {named}, with which the floor is {least_split}")
+    if fewer:
+        ways.insert(0, f"a batch of at most {fewer}, and several of them before each update")
+    return InfeasibleError(
+        f"no plan fits {format_bytes(budget_bytes)}: one operation alone needs {least.describe()}. "
+        f"What would help: {'; '.join(ways)}",
+        code="memory.nothing-fits",
+        budget_bytes=budget_bytes,
+        floor_bytes=least.nbytes,
+        largest_batch=fewer,
+        split=named,
+    )
+
+
+_PRECISIONS = {"fp32": "float32", "bf16": "bfloat16"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryRequest:
+    """What is asked of a job's memory.
+
+    Attributes:
+        device: name in the catalog
+        budget: memory of the card, such as "12GiB", or a share of what autograd alone needs, such as "50%"; None: the
+            whole card
+        precision: "float32", "tf32" or "bfloat16"; None: the job's
+        policy: whose plan is shown: "ours", "none", "all", "conv" or "dyn"
+        slowdown_limit: most that a plan may cost for the largest batch, 0.1 for 10 %
+        largest_batch: whether to look for it
+        split: modules that run in parts of the batch, such as "features:0-4:2"; "auto": where our plan's budget is
+            below the floor, the fastest that helps; "none": none
+        sharing: devices that share a link to the host, this one included
+    """
+
+    device: str
+    budget: str | None = None
+    precision: str | None = None
+    policy: str = "ours"
+    slowdown_limit: float = 0.1
+    largest_batch: bool = True
+    split: str = AUTO
+    sharing: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryStudy:
+    """What was found.
+
+    Attributes:
+        estimate: the figures
+        step: under the plan that is shown, for a trace viewer
+    """
+
+    estimate: MemoryEstimate
+    step: PlannedStep
+
+
+def estimate_memory(source: JobSource, request: MemoryRequest, *, progress: Progress = ignore_progress) -> MemoryStudy:
+    """Say what a job's step needs on a device, and what a plan makes of it.
+
+    Args:
+        source: where the job comes from
+        request: device, budget, precision
+        progress: told what is being done
+
+    Raises:
+        InputError: the job, the device, the budget or the precision is wrong
+        InfeasibleError: the budget is below the floor
+    """
+    device = sharing_device(find_device(request.device), HostPath(sharing=request.sharing))
+    job, precision = _in_precision(source.make(), request.precision, device)
+    samples = job.global_batch_size
+    progress("tracing the step", 0, 0)
+    began_s = perf_counter()
+    steps = PricedSteps(tracer=JobTracer(job), device=device, precision=precision)
+    whole = steps.step(samples)
+    budget_bytes, card_bytes = _budget(request.budget, device, whole.kept)
+    traced_s = perf_counter()
+    progress("planning the memory", 0, 0)
+    found, in_parts = _plan(steps, whole, request, budget_bytes, samples)
+    planned_s = perf_counter()
+    batches: LargestBatch | None = None
+    if request.largest_batch:
+        progress("looking for the largest batch", 0, 0)
+        known = (samples, found.outcome.run.step_time_s / whole.costs.compute_s - 1.0)
+        batches = largest_batch(steps, in_parts, budget_bytes, slowdown_limit=request.slowdown_limit, known=known)
+    estimate = replace(
+        estimate_of(job, device, precision, found),
+        card_bytes=card_bytes,
+        context_bytes=0 if card_bytes is None else device.memory.context_bytes,
+        largest_batch=batches,
+        trace_s=traced_s - began_s,
+        planning_s=planned_s - traced_s,
+    )
+    return MemoryStudy(estimate=estimate, step=found.shown_step(f"{job.name}, batch {samples}"))
+
+
+def _plan(
+    steps: PricedSteps, whole: PricedStep, request: MemoryRequest, budget_bytes: int, samples: int
+) -> tuple[Found, PricedSteps | None]:
+    """The plans, and the steps in parts that ours is for; None where nothing is split."""
+    split = choose_split(steps, request.split, policy=request.policy, budget_bytes=budget_bytes, samples=samples)
+    in_parts = None if split is None else steps.split(split)
+    planned = whole if in_parts is None else in_parts.step(samples)
+    if budget_bytes < floor(planned.trace).nbytes:
+        searched = request.split == AUTO and request.policy == OURS
+        raise below_floor(in_parts or steps, budget_bytes, samples=samples, whole=None if searched else steps)
+    found = Found(
+        whole=whole,
+        planned=planned,
+        split=split,
+        outcome=plan_memory(planned.trace, planned.costs, budget_bytes=budget_bytes),
+        papers=papers_policies(whole, budget_bytes),
+        policy=request.policy,
+        budget_bytes=budget_bytes,
+    )
+    return found, in_parts
+
+
+def _in_precision(job: Job, asked: str | None, device: CatalogDevice) -> tuple[Job, str]:
+    """The job as it computes in a precision, and the name of that."""
+    if asked is None and job.precision not in _PRECISIONS:
+        raise InputError(
+            f"{job.name} trains in {job.precision}, for which the catalog has no figures: ask for --precision "
+            "float32, tf32 or bfloat16",
+            precision=job.precision,
+        )
+    precision = _PRECISIONS[job.precision] if asked is None else asked
+    check_precision(precision, device)
+    return replace(job, precision="bf16" if precision == "bfloat16" else "fp32"), precision
+
+
+def _budget(asked: str | None, device: CatalogDevice, kept: LiveBytes) -> tuple[int, int | None]:
+    """What the step may use, and the card that this stands for; None where it is a share [bytes]."""
+    budget = None if asked is None else parse_budget(asked)
+    if budget is not None and budget.nbytes is None:
+        return budget.resolve(kept.peak), None
+    card_bytes = device.memory.nbytes if budget is None or budget.nbytes is None else budget.nbytes
+    return device.budget_bytes(card_bytes), card_bytes

@@ -1,0 +1,264 @@
+"""The largest batch of a job on a device: without help, with a plan that is cheap enough, at any price.
+
+The largest batch whose step fits: as autograd keeps everything, with a plan, at any price.
+
+More samples never need less memory, and live bytes at a moment are a fixed part and a part per sample. So a straight
+line through two batches says nearly at once where the limit lies; the batches next to it are then traced themselves.
+A plan has to be made for each batch that is tried: there the interval is halved until it is narrow.
+
+The step of a job at any batch, from two traces of it.
+
+A step runs the same operations at every batch, and each size in it is a fixed part and a part per sample. So what lies
+on the straight line through two traces is what a trace would say, without one. Where a step does not keep to that
+(other operations, other lives), there is no line.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from trimaran.base.errors import InfeasibleError, InputError
+from trimaran.graph.trace.types import StepTrace, TraceOp, TraceStorage
+from trimaran.memory.floor import floor
+from trimaran.memory.search import plan_memory
+from trimaran.planning.meta_trace import PricedSteps
+from trimaran.program.memory import KEEP_ALL
+from trimaran.report.memory import LargestBatch
+from trimaran.simulator.storage_lifetimes import live_bytes
+
+TOLERANCE = 0.02
+_MOST = 2**24
+
+
+def most_samples(peak_bytes: Callable[[int], int], budget_bytes: int, *, near: int, most: int = _MOST) -> int:
+    """The most samples whose step stays within a budget; 0 where not even one does.
+
+    Args:
+        peak_bytes: of a step with so many samples [bytes]; grows with them
+        budget_bytes: that it must stay within [bytes]
+        near: samples from which to look
+        most: no more than these are looked at
+
+    Example:
+        >>> most_samples(lambda samples: 100 + 7 * samples, 1000, near=4)
+        128
+    """
+    known: dict[int, int] = {}
+
+    def peak(samples: int) -> int:
+        if samples not in known:
+            known[samples] = peak_bytes(samples)
+        return known[samples]
+
+    low, high = 0, most + 1
+    first, second = (near, 2 * near)
+    while high - low > 1:
+        slope = (peak(second) - peak(first)) / (second - first)
+        guess = second + (budget_bytes - peak(second)) / slope if slope > 0 else low + high
+        # Within the interval; where the line says nothing new, halve it.
+        middle = int(guess) if low < guess < high else (low + high) // 2
+        for samples in (middle, middle + 1):
+            if not low < samples < high:
+                continue
+            if peak(samples) <= budget_bytes:
+                low = samples
+            else:
+                high = samples
+        tried = sorted(known, key=lambda samples: abs(samples - middle))
+        first, second = tried[1], tried[0]
+    return low
+
+
+def most_with_plan(
+    slowdown: Callable[[int], float | None],
+    *,
+    at_most: float,
+    fits: int,
+    floor: int,
+    known: tuple[int, float] | None = None,
+    tolerance: float = TOLERANCE,
+) -> tuple[int, float]:
+    """The most samples with which a plan costs no more than it may.
+
+    Args:
+        slowdown: what a plan costs with so many samples, 0.02 for 2 %; None where there is none
+        at_most: that it may cost
+        fits: samples that fit without a plan
+        floor: samples with which a plan exists at all
+        known: samples, and what a plan costs with them
+        tolerance: width of the last interval, relative to its lower end
+
+    Returns:
+        Samples, and what the plan costs with them.
+
+    Raises:
+        InputError: fewer samples at the floor than without a plan
+    """
+    if floor < fits:
+        raise InputError(
+            f"{fits} samples fit without a plan, so no fewer can at the floor; got {floor}",
+            code="batches.fewer-than-without-plan",
+        )
+    low: tuple[int, float] = (fits, 0.0)
+    high: tuple[int, float | None] = (floor + 1, None)
+    if known is not None and fits < known[0] <= floor:
+        low, high = (known, high) if known[1] <= at_most else (low, known)
+    turn = 0
+    while high[0] - low[0] > _step(low[0], tolerance):
+        turn += 1
+        samples = _guess(low, high, at_most, _step(low[0], tolerance), halve=turn % 3 == 0)
+        cost = slowdown(samples)
+        if cost is not None and cost <= at_most:
+            low = samples, cost
+        else:
+            high = samples, cost
+    return low
+
+
+def _step(low: int, tolerance: float) -> int:
+    return max(1, int(tolerance * low))
+
+
+def _guess(low: tuple[int, float], high: tuple[int, float | None], at_most: float, step: int, *, halve: bool) -> int:
+    """Where a line through the ends of the interval costs what may be paid; at least a step within the interval."""
+    first, last = low[0], high[0]
+    middle = (first + last) // 2
+    if high[1] is not None and high[1] > low[1] and not halve:
+        middle = int(first + (at_most - low[1]) / (high[1] - low[1]) * (last - first))
+    return max(first + 1, min(max(middle, first + step), max(last - step, first + 1)))
+
+
+class BatchLine:
+    """The step of a job as a function of its batch.
+
+    Args:
+        small: a trace
+        large: one of another batch
+        sizes: samples of the two
+
+    Raises:
+        InputError: the two do not run the same operations, or their storages live otherwise
+    """
+
+    def __init__(self, small: StepTrace, large: StepTrace, sizes: tuple[int, int]) -> None:
+        if not _same_step(small, large):
+            raise InputError(
+                f"the step runs other operations with {sizes[1]} samples than with {sizes[0]}: trace each batch",
+                code="memory.other-operations",
+                small=sizes[0],
+                large=sizes[1],
+            )
+        self._small, self._large, self._sizes = small, large, sizes
+
+    def at(self, samples: int) -> StepTrace:
+        """The step with so many samples."""
+        first, second = self._sizes
+        share = (samples - first) / (second - first)
+        events = tuple(
+            _op_between(one, other, share) if isinstance(one, TraceOp) and isinstance(other, TraceOp) else one
+            for one, other in zip(self._small.events, self._large.events, strict=True)
+        )
+        storages = tuple(
+            _storage_between(one, other, share)
+            for one, other in zip(self._small.storages, self._large.storages, strict=True)
+        )
+        return replace(self._small, events=events, storages=storages)
+
+
+def at_any_batch(trace: Callable[[int], StepTrace], samples: int) -> Callable[[int], StepTrace]:
+    """The step as a function of its batch: on a line where it keeps to one, traced each time where it does not.
+
+    Args:
+        trace: traces the step with so many samples
+        samples: a batch that is traced, with twice and three times as many; the last one is to see that the line holds
+    """
+    try:
+        line = BatchLine(trace(samples), trace(2 * samples), (samples, 2 * samples))
+    except InputError:
+        return trace
+    far = 3 * samples
+    return line.at if floor(line.at(far)).nbytes == floor(trace(far)).nbytes else trace
+
+
+def _same_step(one: StepTrace, other: StepTrace) -> bool:
+    if one.length != other.length or len(one.storages) != len(other.storages):
+        return False
+    for first, second in zip(one.events, other.events, strict=True):
+        names = [event.name if isinstance(event, TraceOp) else event.kind for event in (first, second)]
+        if names[0] != names[1]:
+            return False
+    return all(_life(first) == _life(second) for first, second in zip(one.storages, other.storages, strict=True))
+
+
+def _life(storage: TraceStorage) -> tuple[object, ...]:
+    ends = (storage.birth, storage.outside_end, storage.keep_end)
+    return (storage.role, ends, storage.packs, storage.unpacks, storage.version)
+
+
+def _op_between(one: TraceOp, other: TraceOp, share: float) -> TraceOp:
+    if one.flops == other.flops and one.nbytes == other.nbytes:
+        return one
+    return replace(
+        one,
+        flops=one.flops + (other.flops - one.flops) * share,
+        nbytes=round(one.nbytes + (other.nbytes - one.nbytes) * share),
+    )
+
+
+def _storage_between(one: TraceStorage, other: TraceStorage, share: float) -> TraceStorage:
+    if one.nbytes == other.nbytes and one.copy_bytes == other.copy_bytes:
+        return one
+    return replace(
+        one,
+        nbytes=round(one.nbytes + (other.nbytes - one.nbytes) * share),
+        copy_bytes=round(one.copy_bytes + (other.copy_bytes - one.copy_bytes) * share),
+    )
+
+
+# Planning of one of the batches that are tried stops here [s].
+_TRIAL_S = 2.0
+
+
+def largest_batch(
+    whole: PricedSteps,
+    in_parts: PricedSteps | None,
+    budget_bytes: int,
+    *,
+    slowdown_limit: float,
+    known: tuple[int, float],
+) -> LargestBatch:
+    """The largest batch.
+
+    Args:
+        whole: steps of the job on the device
+        in_parts: the same with some modules in parts, for batches whose floor is too high without; None: nothing is
+        budget_bytes: that they must stay within [bytes]
+        slowdown_limit: most that a plan may cost against the whole step with memory without end, 0.1 for 10 %
+        known: samples, and what a plan costs with them
+    """
+    near = known[0]
+    whole_of = at_any_batch(whole.tracer.trace, near)
+    parts_of = None if in_parts is None else at_any_batch(in_parts.tracer.trace, near)
+
+    def cost(samples: int) -> float | None:
+        trace = planned = whole_of(samples)
+        if parts_of is not None and floor(trace).nbytes > budget_bytes:
+            planned = parts_of(samples)
+        try:
+            outcome = plan_memory(planned, whole.costs(planned), budget_bytes=budget_bytes, limit_s=_TRIAL_S)
+        except InfeasibleError:
+            return None
+        return outcome.run.step_time_s / whole.costs(trace).compute_s - 1.0
+
+    def most_at_floor(trace_of: Callable[[int], StepTrace]) -> int:
+        return most_samples(lambda some: floor(trace_of(some)).nbytes, budget_bytes, near=near)
+
+    kept = most_samples(lambda some: live_bytes(whole_of(some), KEEP_ALL).peak, budget_bytes, near=near)
+    at_floor = max(most_at_floor(trace_of) for trace_of in (whole_of, parts_of) if trace_of is not None)
+    samples, slowdown = most_with_plan(cost, at_most=slowdown_limit, fits=kept, floor=at_floor, known=known)
+    return LargestBatch(
+        without_help=kept,
+        with_plan=samples,
+        at_floor=at_floor,
+        slowdown_limit=slowdown_limit,
+        slowdown=slowdown,
+    )

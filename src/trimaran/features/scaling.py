@@ -1,0 +1,420 @@
+"""A scaling study: one job on many set-ups of a machine, from its workload alone.
+
+    workload at each batch ─▶ step on one device ─▶ exchange on each group ─▶ rows ─▶ advice
+
+A step is estimated once a batch; what a group adds is simulated for each of its sizes and methods.
+
+What change of a network, or of how it is trained, would help, with what each is expected to gain.
+
+Each proposal is a changed workload put through the same simulation: nothing is proposed by a rule of thumb alone. They
+are tried on the largest group of each batch and method. Left out: whether the changed network learns as well.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from trimaran.base.errors import InputError
+from trimaran.base.units import format_count
+from trimaran.graph.kernels.workload import WeightGradient, WorkKind, Workload
+from trimaran.graph.types import Phase
+from trimaran.machine.find import find_machine
+from trimaran.machine.types import CatalogDevice, Machine
+from trimaran.planning.replica_memory import rank_memory
+from trimaran.planning.requests import default_software, parse_figures
+from trimaran.planning.results import Progress, ignore_progress
+from trimaran.planning.workloads import workload
+from trimaran.pricing.collectives.corrections import Correction as LinkCorrection
+from trimaran.pricing.collectives.corrections import corrected_by, read_logs
+from trimaran.pricing.exchange.costs import ExchangeOptions
+from trimaran.pricing.exchange.step import ScaledStep, Sync
+from trimaran.pricing.kernels.corrections import Correction, correction_from_profile, correction_from_steps, read_kineto
+from trimaran.pricing.kernels.estimate import StepEstimate, estimate_step, kind_seconds, measured_step
+from trimaran.pricing.kernels.software import Software
+from trimaran.report.scaling import Advice, Mode, ScalingRow, ScalingStudy
+from trimaran.simulator.data_parallel import scale_step
+
+Known = Callable[[int], tuple[Workload, StepEstimate]]
+Seconds = Callable[[Workload, StepEstimate, ScalingRow], float]
+
+_WORTH = 0.02
+_SMALL_BYTES = 64 * 1024
+_LARGE_SHARE = 0.15
+_TINY = (WorkKind.ELEMENTWISE, WorkKind.NORMALIZATION, WorkKind.POOLING, WorkKind.COPY, WorkKind.REDUCTION)
+
+
+def advise(rows: Sequence[ScalingRow], known: Known, seconds: Seconds) -> tuple[Advice, ...]:
+    """Changes that gain at least two per cent, the largest gain first.
+
+    Args:
+        rows: of the study
+        known: workload and estimate at a batch
+        seconds: a step of a changed workload in a row's set-up [s]
+    """
+    found: list[Advice] = []
+    for row in _largest(rows):
+        work, estimate = known(row.step.batch_per_device)
+        found += _splitting(row, work, estimate, seconds)
+        found += _shrinking(row, work, estimate, seconds)
+        found += _joining(row, work, estimate, seconds)
+        found += _merging(row, work, estimate)
+        found += _enlarging(row, known, seconds)
+    return tuple(sorted((advice for advice in found if advice.gain >= _WORTH), key=lambda advice: -advice.gain))
+
+
+def _largest(rows: Sequence[ScalingRow]) -> list[ScalingRow]:
+    """The largest group of each batch and method."""
+    found: dict[tuple[int, str], ScalingRow] = {}
+    for row in rows:
+        key = (row.step.batch_per_device, row.step.sync)
+        if key not in found or found[key].step.devices < row.step.devices:
+            found[key] = row
+    return [row for row in found.values() if row.step.devices > 1]
+
+
+def _splitting(row: ScalingRow, work: Workload, estimate: StepEstimate, seconds: Seconds) -> list[Advice]:
+    """A tensor that has one home, cut into one for each device."""
+    large = [gradient for gradient in work.gradients if gradient.nbytes > _LARGE_SHARE * work.gradient_bytes]
+    if row.step.sync != "p2p" or not large:
+        return []
+    parts = row.step.devices
+    gradients: list[WeightGradient] = []
+    for gradient in work.gradients:
+        if gradient in large:
+            part = replace(gradient, nbytes=gradient.nbytes // parts, elements=gradient.elements // parts)
+            gradients += [part] * parts
+        else:
+            gradients.append(gradient)
+    names = _named(large)
+    return [
+        Advice(
+            change=f"split {names} into {parts} tensors",
+            reason="each has one home, whose links carry all of it",
+            gain=_gain(row, seconds(replace(work, gradients=tuple(gradients)), estimate, row)),
+            row=row,
+        )
+    ]
+
+
+def _shrinking(row: ScalingRow, work: Workload, estimate: StepEstimate, seconds: Seconds) -> list[Advice]:
+    """The layer whose gradients are waited for the longest, with a quarter of its weights."""
+    if not row.step.exposed:
+        return []
+    layer = row.step.exposed[0]
+    gradients = tuple(
+        replace(gradient, nbytes=gradient.nbytes // 4) if gradient.module == layer.module else gradient
+        for gradient in work.gradients
+    )
+    return [
+        Advice(
+            change=f"a quarter of the weights in {layer.module} (a narrower layer, two factors, pooling before it)",
+            reason="its gradients cannot hide behind the backward",
+            gain=_gain(row, seconds(replace(work, gradients=gradients), estimate, row)),
+            row=row,
+        )
+    ]
+
+
+def _joining(row: ScalingRow, work: Workload, estimate: StepEstimate, seconds: Seconds) -> list[Advice]:
+    """Small tensors exchanged as one."""
+    small = [gradient for gradient in work.gradients if gradient.nbytes < _SMALL_BYTES]
+    if len(small) < 8:
+        return []
+    last = max(small, key=lambda gradient: gradient.work)
+    joined = replace(last, nbytes=sum(gradient.nbytes for gradient in small))
+    gradients = tuple(gradient for gradient in work.gradients if gradient not in small)
+    changed = replace(work, gradients=(*gradients, joined))
+    return [
+        Advice(
+            change=f"exchange the {len(small)} tensors below 64 KiB as one",
+            reason="each is a call of its own, whatever its size",
+            gain=_gain(row, seconds(changed, estimate, row)),
+            row=row,
+        )
+    ]
+
+
+def _merging(row: ScalingRow, work: Workload, estimate: StepEstimate) -> list[Advice]:
+    """Tiny kernels merged into the ones before them, where the host cannot keep up."""
+    launches = sum(item.launches for item in work.works if item.phase is not Phase.UPDATE)
+    tiny = sum(item.launches for item in work.works if item.kind in _TINY and item.phase is not Phase.UPDATE)
+    if not estimate.launch_bound or not launches:
+        return []
+    shorter_s = max(estimate.device_s, estimate.host_s * (1 - tiny / launches))
+    saved_s = max(0.0, estimate.seconds - shorter_s)
+    return [
+        Advice(
+            change=f"merge the {tiny} elementwise and normalization kernels of {launches} (compile, or larger layers)",
+            reason="the host cannot launch kernels as fast as the device runs them",
+            gain=_gain(row, max(row.step.step.seconds - saved_s, 1e-9)),
+            row=row,
+        )
+    ]
+
+
+def _enlarging(row: ScalingRow, known: Known, seconds: Seconds) -> list[Advice]:
+    """Twice the batch on each device."""
+    work, estimate = known(2 * row.step.batch_per_device)
+    return [
+        Advice(
+            change=f"{work.batch} samples a device instead of {row.step.batch_per_device}",
+            reason="the same exchange and the same launches for twice the samples",
+            gain=_gain(row, seconds(work, estimate, row) / 2),
+            row=row,
+        )
+    ]
+
+
+def _gain(row: ScalingRow, step_s: float) -> float:
+    return row.step.step.seconds / step_s - 1
+
+
+def _named(gradients: Sequence[WeightGradient]) -> str:
+    names = list(dict.fromkeys(gradient.name for gradient in gradients))
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A person's own profile of one device, or figures of several batches, as a correction of modelled kernels
+
+
+def profile_correction(path: Path, work: Workload, estimate: StepEstimate) -> Correction:
+    """Factors with which the model gives what a profile of PyTorch shows.
+
+    Args:
+        path: of the trace
+        work: the step that was profiled
+        estimate: of it, as modelled
+
+    Raises:
+        InputError: the trace cannot be read, or is not of such a step
+    """
+    return correction_from_profile(read_kineto(path), kind_seconds(work, estimate), estimate.host_s)
+
+
+def figures_correction(
+    measured: Sequence[tuple[Workload, float]], device: CatalogDevice, software: Software
+) -> Correction:
+    """Factors of device and host with which the model comes closest to steps that were measured.
+
+    Args:
+        measured: steps of the job at different batches, and what each took [s]
+        device: they ran on
+        software: they ran with
+
+    Raises:
+        InputError: no step, or a time that is none
+    """
+    return correction_from_steps([measured_step(work, device, software, seconds) for work, seconds in measured])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyRequest:
+    """What is asked.
+
+    Attributes:
+        cluster: machine, such as "dgx1-v100" or "dgx-a100:512"
+        devices: sizes of the group
+        batches: of a device (weak) or of all devices (strong)
+        syncs: methods of exchange
+        mode: weak or strong
+        precision: in which is computed
+        software: framework and year; None: what goes with the methods
+        options: of the job
+        measured: a figure of one device, such as "363 images/s", or several with their batches
+        nccl_log: output of nccl-tests on the machine
+        kineto: a trace of PyTorch's profiler of one device
+        length_spread: of batches: standard deviation of their work by its mean
+    """
+
+    cluster: str
+    devices: tuple[int, ...]
+    batches: tuple[int, ...]
+    syncs: tuple[Sync, ...] = ("nccl",)
+    mode: Mode = "weak"
+    precision: str = "float32"
+    software: Software | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+    measured: str | None = None
+    nccl_log: Path | None = None
+    kineto: Path | None = None
+    length_spread: float = 0.0
+
+
+def study(reference: str, request: StudyRequest, *, progress: Progress = ignore_progress) -> ScalingStudy:
+    """Every set-up that is asked for.
+
+    Args:
+        reference: of the job, such as "inception_v3"
+        request: what is asked
+        progress: told what is being done
+
+    Raises:
+        InputError: an unknown job, machine or method, or more devices than there are
+    """
+    machine = find_machine(request.cluster)
+    software = request.software or default_software(request.syncs)
+    steps = Steps(reference, request, machine, software)
+    notes: list[str] = []
+    rows: list[ScalingRow] = []
+    for place, batch in enumerate(request.batches):
+        progress(f"{reference}, batch {batch}", place, len(request.batches))
+        for sync in request.syncs:
+            rows += _rows(steps, batch, sync, notes)
+    if not rows:
+        raise InputError("; ".join(notes) or "nothing is asked for", cluster=request.cluster)
+    return ScalingStudy(
+        job=reference,
+        cluster=request.cluster,
+        device=machine.node.device.title,
+        precision=request.precision,
+        software=f"{software.framework} of {software.year:.0f}",
+        mode=request.mode,
+        unit="samples",
+        rows=tuple(rows),
+        advice=advise(rows, steps.known, steps.changed_s),
+        notes=tuple(dict.fromkeys(notes)),
+        source=steps.source,
+    )
+
+
+@dataclass(slots=True)
+class Steps:
+    """Steps of the job on one device, by batch, each estimated once."""
+
+    reference: str
+    request: StudyRequest
+    machine: Machine
+    software: Software
+    source: str = ""
+    _correction: Correction | None = None
+    _links: LinkCorrection | None = None
+    _known: dict[int, tuple[Workload, StepEstimate]] = field(default_factory=dict)
+
+    def known(self, batch: int) -> tuple[Workload, StepEstimate]:
+        """The workload at a batch, and what it takes alone."""
+        if batch not in self._known:
+            work = self._work(batch)
+            estimate = self._estimate(work)
+            anchor_s = self._anchor_s(work, estimate)
+            if anchor_s is not None:
+                estimate = estimate_step(work, self.machine.node.device, self.software, anchor_s=anchor_s)
+            self._known[batch] = work, estimate
+            self.source = estimate.source
+        return self._known[batch]
+
+    def _estimate(self, work: Workload) -> StepEstimate:
+        """A step as modelled, and as several figures or a profile of the largest batch correct that."""
+        device = self.machine.node.device
+        figures = self._figures()
+        if self._correction is None and len(figures) > 1:
+            if self.request.kineto is not None:
+                raise InputError("several measured figures and a profile correct the same: leave one of them out")
+            known = [(self._work(batch), batch / rate) for rate, batch in figures if batch]
+            self._correction = figures_correction(known, device, self.software)
+        if self._correction is None and self.request.kineto is not None:
+            profiled = self._work(max(self.request.batches))
+            self._correction = profile_correction(
+                self.request.kineto, profiled, estimate_step(profiled, device, self.software)
+            )
+        return estimate_step(work, device, self.software, correction=self._correction)
+
+    def _figures(self) -> tuple[tuple[float, int | None], ...]:
+        return () if self.request.measured is None else parse_figures(self.request.measured)
+
+    def _work(self, batch: int) -> Workload:
+        return workload(
+            self.reference, batch=batch, precision=self.request.precision, options=self.request.options or None
+        )
+
+    def _options(self, *, explain: bool) -> ExchangeOptions:
+        if self.request.nccl_log is not None and self._links is None:
+            logs = read_logs(self.request.nccl_log)
+            self._links = corrected_by(logs, machine=self.machine, year=self.software.year)
+        return ExchangeOptions(explain=explain, correction=self._links, length_spread=self.request.length_spread)
+
+    def _anchor_s(self, work: Workload, estimate: StepEstimate) -> float | None:
+        """A step as the person's one figure has it; at another batch, the model is off by the same factor [s]."""
+        figures = self._figures()
+        if len(figures) != 1:
+            return None
+        ((samples_per_s, at),) = figures
+        base = at or max(self.request.batches)
+        if base == work.batch:
+            return base / samples_per_s
+        modelled = self._estimate(self._work(base))
+        return estimate.seconds * base / samples_per_s / modelled.seconds
+
+    def scaled(self, batch: int, devices: int, sync: Sync) -> ScaledStep:
+        """The step of a rank at a batch, in a group."""
+        work, estimate = self.known(batch)
+        return scale_step(
+            work,
+            estimate,
+            self.machine,
+            devices=devices,
+            nodes=-(-devices // self.machine.node.devices),
+            sync=sync,
+            software=self.software,
+            options=self._options(explain=True),
+        )
+
+    def changed_s(self, work: Workload, estimate: StepEstimate, row: ScalingRow) -> float:
+        """The step of a changed workload in the set-up of a row [s]."""
+        step = scale_step(
+            work,
+            estimate,
+            self.machine,
+            devices=row.step.devices,
+            nodes=row.nodes,
+            sync=row.step.sync,
+            software=self.software,
+            options=self._options(explain=False),
+        )
+        return step.step.seconds
+
+
+def _rows(steps: Steps, batch: int, sync: Sync, notes: list[str]) -> list[ScalingRow]:
+    """One batch and one method on every group."""
+    strong = steps.request.mode == "strong"
+    alone = steps.scaled(batch, 1, sync)
+    base = batch / alone.step.seconds
+    rows = []
+    for devices in steps.request.devices:
+        share, rest = divmod(batch, devices) if strong else (batch, 0)
+        if rest or not share:
+            notes.append(f"a batch of {batch} has no equal shares for {format_count(devices, 'device')}: left out")
+            continue
+        if sync == "p2p" and devices > steps.machine.node.devices:
+            notes.append(f"copies between devices stay within a node: p2p on {devices} devices is left out")
+            continue
+        rows.append(_row(steps, steps.scaled(share, devices, sync), base))
+    return rows
+
+
+def _row(steps: Steps, step: ScaledStep, base: float) -> ScalingRow:
+    samples = step.batch_per_device * step.devices
+    samples_per_s = samples / step.step.seconds
+    speedup = samples_per_s / base
+    work, _ = steps.known(step.batch_per_device)
+    memory = rank_memory(
+        steps.reference,
+        work,
+        step,
+        device=steps.machine.node.device,
+        software=steps.software,
+        options=steps.request.options or None,
+    )
+    return ScalingRow(
+        step=step,
+        nodes=-(-step.devices // steps.machine.node.devices),
+        samples_per_s=samples_per_s,
+        low=samples / step.step.high,
+        high=samples / step.step.low,
+        speedup=speedup,
+        efficiency=speedup / step.devices,
+        peak_bytes=memory.peak_bytes,
+        own_peak_bytes=memory.own_peak_bytes,
+        card_bytes=memory.card_bytes,
+        fits=memory.fits,
+    )

@@ -1,0 +1,1 @@
+"""Training by a plan: the session, callbacks, ranks and what a run leaves."""

@@ -1,0 +1,348 @@
+"""The user's callbacks `Job.on_step` and `Job.on_epoch`, and what they may do.
+
+They run on every rank, after a step or an epoch of training, and change what they like of the model in place. Ranks
+that train one network must stay alike, so when a callback has ended, and at each call of the session in it that all
+ranks must make, the ranks tell each other what they were asked for and what has changed:
+
+    rank 0    on_step ── evaluate ─┬─ evaluation ─ ... ── end ─┬─ next step
+    rank 1    on_step ── evaluate ─┴─ evaluation ─ ... ── end ─┴─ next step       else both say who did what
+
+So a call on one rank only is an error with names, and not a wait without an end; and one rank's request to stop is
+heard by all. Whether weights have changed is seen by sums of their bits: after an epoch of all, after a step of up to
+256 elements of each tensor.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from trimaran.base.errors import InputError, TrimaranError
+from trimaran.base.job import Job
+from trimaran.program import Strategy
+from trimaran.runtime.executor import Executor
+
+Name = Literal["on_step", "on_epoch"]
+
+_SAMPLED = 256
+_AS_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_END = "end"
+_OPERATIONS = (_END, "evaluate", "save", "load", "weights", "timeline", "gradient_noise")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _State:
+    """What a callback may change, as far as ranks compare it.
+
+    Attributes:
+        identities: of the parameters, by name
+        trained: whether each requires gradients
+        parameters: sums of their bits; none where this process is alone
+        buffers: those of the buffers
+        options: of the optimizer's groups; empty where this rank updates nothing
+    """
+
+    identities: dict[str, tuple[int, torch.Size]]
+    trained: dict[str, bool]
+    parameters: tuple[int, ...]
+    buffers: tuple[int, ...]
+    options: str
+
+
+class Callbacks:
+    """The callbacks of a job on one rank.
+
+    Args:
+        job: has them
+        strategy: how it is trained
+        executor: trains it
+        rank: number of this process
+        world_size: number of processes
+    """
+
+    def __init__(self, job: Job, strategy: Strategy, executor: Executor, *, rank: int, world_size: int) -> None:
+        self._job, self._strategy, self._executor = job, strategy, executor
+        self._rank, self._alone = rank, world_size == 1
+        # Otherwise this rank has a part of the network, or shards of its parameters.
+        self._whole = strategy.segments == 1 and strategy.tp == 1 and not strategy.shards and strategy.zero < 2
+        self._alike = self._whole and strategy.zero == 0 and strategy.sync != "p2p"
+        self._running: Name | None = None
+        self._before: _State | None = None
+        self._stop = False
+        self._parameters = tuple(executor.model.parameters())
+        self._trained = [one.requires_grad for one in self._parameters]
+
+    @property
+    def running(self) -> bool:
+        """A callback is under way."""
+        return self._running is not None
+
+    def call(self, session: Any, name: Name, number: int, metrics: dict[str, float]) -> bool:
+        """Call one, where the job has it; every rank does.
+
+        Args:
+            session: its first argument
+            name: which
+            number: of the step or the epoch, from 0
+            metrics: its last argument
+
+        Returns:
+            Whether the training is to end, the same on every rank.
+
+        Raises:
+            InputError: it did on one rank what it did not do on another, or changed what cannot be changed
+        """
+        callback = getattr(self._job, name)
+        if callback is None:
+            return False
+        self._running, self._stop = name, False
+        self._before = self._look()
+        try:
+            with self._forward_refused():
+                callback(session, number, metrics)
+            stop = self._agree(_END)
+            self._accept()
+        except Exception as error:
+            if not isinstance(error, TrimaranError):
+                error.add_note(f"in Job.{name} after {name.removeprefix('on_')} {number}")
+            raise
+        finally:
+            self._running, self._before = None, None
+        return stop
+
+    def stop(self) -> None:
+        """End the training when the callback that is under way has ended.
+
+        Raises:
+            InputError: none is
+        """
+        if not self.running:
+            raise InputError(
+                "session.stop() is for Job.on_step and Job.on_epoch, after which all ranks agree on it: in a loop of "
+                "your own leave the loop, on every rank",
+                code="session.stop-outside-callback",
+            )
+        self._stop = True
+
+    @contextmanager
+    def together(self, operation: str) -> Iterator[None]:
+        """Around what all ranks must do: in a callback, they see first that all of them are about to.
+
+        Args:
+            operation: name of the session's method
+
+        Raises:
+            InputError: another rank does something else
+        """
+        name, before = self._running, self._before
+        if name is None or before is None:
+            yield
+            return
+        self._agree(operation)
+        self._running = None
+        try:
+            yield
+        finally:
+            self._running = name
+            after = self._look()
+            # An evaluation hands replica 0's buffers out; the weights are as the callback has put them.
+            weights = after.parameters if operation == "load" else before.parameters
+            self._before = _State(
+                identities=before.identities,
+                trained=before.trained,
+                parameters=weights,
+                buffers=after.buffers,
+                options=before.options,
+            )
+
+    def check_trained(self) -> None:
+        """See that the parameters that require gradients are those of the last step, or callback.
+
+        Raises:
+            InputError: they are not
+        """
+        if [one.requires_grad for one in self._parameters] == self._trained:
+            return
+        before = dict(zip(map(id, self._parameters), self._trained, strict=True))
+        named = self._executor.model.named_parameters()
+        changed = [name for name, one in named if before.get(id(one), one.requires_grad) != one.requires_grad]
+        raise InputError(
+            f"requires_grad of {_named(changed)} was changed between steps: change it in Job.on_step or Job.on_epoch, "
+            "after which all ranks take it over",
+            code="session.requires-grad-changed",
+        )
+
+    def _accept(self) -> None:
+        """Take over what has changed, or refuse it."""
+        before, after = self._before, self._look(sums=False)
+        name = f"Job.{self._running}"
+        if before is None:
+            return
+        flipped = _changed(before.trained, after.trained)
+        if flipped:
+            self._executor.refit(f"{name} changed requires_grad of {_named(flipped)}")
+            self._trained = [one.requires_grad for one in self._parameters]
+
+    def _agree(self, operation: str) -> bool:
+        """Tell the others, hear them, and refuse what differs."""
+        before, after, name = self._before, self._look(), f"Job.{self._running}"
+        if before is None:
+            return self._stop
+        replaced = _changed(before.identities, after.identities)
+        if replaced:
+            raise InputError(
+                f"{name} replaced {_named(replaced)}: parameters that are made after the start are in no optimizer and "
+                "no exchange; make all of them in Job.model, and freeze or change them in place"
+            )
+        if self._alone:
+            return self._stop
+        changed, retuned = after.parameters != before.parameters, after.options != before.options
+        own = (
+            _OPERATIONS.index(operation),
+            int(self._stop),
+            _digest(_changed(before.trained, after.trained)),
+            int(changed),
+            _digest(after.parameters) if changed and self._whole else 0,
+            int(after.buffers != before.buffers),
+            -1 if not after.options else int(retuned),
+            # Ranks that update the same parameters have the same groups of them.
+            _digest([after.options]) if retuned and self._alike else 0,
+        )
+        doing, stops, flips, moved, weights, buffers, tuned, options = zip(
+            *self._executor.told_by_all(own), strict=True
+        )
+        first = _first_unlike(doing)
+        if first:
+            said = [_said(rank, _OPERATIONS[doing[rank]]) for rank in (0, first)]
+            raise InputError(
+                f"in {name}, {said[0]}, and {said[1]}: what a session does takes all ranks, so call it on every rank; "
+                "rank 0 writes what is saved"
+            )
+        for what, told in (
+            ("requires_grad of other parameters", flips),
+            ("weights", moved if self._whole else ()),
+            ("weights in another way", weights),
+            ("buffers", buffers),
+            ("the options of the optimizer", [one for one in tuned if one >= 0]),
+            ("the options of the optimizer in another way", options if all(options) else ()),
+        ):
+            if _first_unlike(told):
+                raise InputError(
+                    f"{name} changed {what} on some ranks only: a callback runs on every rank, and must change the "
+                    'same on each, so put only what writes or prints under "if session.rank == 0"'
+                )
+        if operation == _END and not self._whole and any(moved):
+            raise InputError(
+                f"{name} changed weights, and under {self._strategy.name} each rank has only its part of them up to "
+                "date: put them back before it ends, as after an evaluation of other weights; read whole ones from a "
+                "file (session.load); or train by replicas, of which each has all: --allow dp"
+            )
+        return any(stops)
+
+    def _look(self, *, sums: bool = True) -> _State:
+        model = self._executor.model
+        sampled = None if self._running == "on_epoch" else _SAMPLED
+        sums = sums and not self._alone
+        optimizer = self._executor.torch_optimizer
+        return _State(
+            identities={name: (id(one), one.shape) for name, one in model.named_parameters()},
+            trained={name: one.requires_grad for name, one in model.named_parameters()},
+            parameters=_sums(model.parameters(), sampled) if sums else (),
+            buffers=_sums(model.buffers(), sampled) if sums else (),
+            options="" if optimizer is None or not sums else _options(optimizer),
+        )
+
+    @contextmanager
+    def _forward_refused(self) -> Iterator[None]:
+        """Where this rank's model is not whole, a forward or a copy of it is refused.
+
+        A forward would be wrong, or wait for others; a copy would keep parts that are not up to date, or be no model.
+        """
+        if self._whole:
+            yield
+            return
+
+        def refuse(model: nn.Module, arguments: Any) -> None:
+            if self.running:
+                raise InputError(
+                    f"Job.{self._running} called session.model, and under {self._strategy.name} a rank has only its "
+                    "part of the weights: use session.evaluate(dataset), or session.weights(), which gives rank 0 "
+                    "whole tensors; or train by replicas: --allow dp"
+                )
+
+        def refuse_copy(memo: Any) -> None:
+            raise InputError(
+                f"Job.{self._running} copied session.model, as AveragedModel does, and under {self._strategy.name} a "
+                "rank has only its part of the weights: average parameter by parameter, in a dict by the names of "
+                "session.model.named_parameters(); or train by replicas: --allow dp"
+            )
+
+        model = self._executor.model
+        handle = model.register_forward_pre_hook(refuse, prepend=True)
+        # copy.deepcopy asks the object first.
+        model.__dict__["__deepcopy__"] = refuse_copy
+        try:
+            yield
+        finally:
+            handle.remove()
+            del model.__dict__["__deepcopy__"]
+
+
+def _sums(tensors: Iterable[torch.Tensor], sampled: int | None) -> tuple[int, ...]:
+    """Sums of the bits of tensors, as integers that wrap.
+
+    Args:
+        tensors: of any kind; those that are not strided count as 0
+        sampled: at most so many elements of each; None: all
+    """
+    by_device: dict[torch.device, list[torch.Tensor]] = {}
+    for tensor in tensors:
+        local = tensor.detach()
+        if hasattr(local, "to_local"):  # sharded over ranks
+            local = local.to_local()
+        by_device.setdefault(local.device, []).append(_bits(local, sampled))
+    return tuple(one for found in by_device.values() for one in torch.stack(found).tolist())
+
+
+def _bits(tensor: torch.Tensor, sampled: int | None) -> torch.Tensor:
+    if tensor.layout is not torch.strided or not tensor.numel() or tensor.is_meta:
+        return torch.zeros((), dtype=torch.int64, device="cpu" if tensor.is_meta else tensor.device)
+    flat = tensor.reshape(-1)
+    if sampled is not None and flat.numel() > sampled:
+        flat = flat[:: -(-flat.numel() // sampled)]
+    flat = torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
+    return flat.contiguous().view(_AS_INTEGERS[flat.element_size()]).sum(dtype=torch.int64)
+
+
+def _options(optimizer: torch.optim.Optimizer) -> str:
+    groups = [{name: value for name, value in one.items() if name != "params"} for one in optimizer.param_groups]
+    return repr([sorted((name, repr(value)) for name, value in group.items()) for group in groups])
+
+
+def _changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    names = sorted(before.keys() | after.keys())
+    return [name for name in names if before.get(name) != after.get(name)]
+
+
+def _digest(values: Sequence[object]) -> int:
+    """A number for what ranks compare; 0 for nothing."""
+    if not values:
+        return 0
+    return int.from_bytes(hashlib.blake2b(repr(list(values)).encode(), digest_size=7).digest()) + 1
+
+
+def _first_unlike(told: Sequence[int]) -> int:
+    """The first rank that says something else than rank 0; 0: none does."""
+    return next((rank for rank, one in enumerate(told) if one != told[0]), 0)
+
+
+def _said(rank: int, operation: str) -> str:
+    return f"rank {rank} is done" if operation == _END else f"rank {rank} calls session.{operation}()"
+
+
+def _named(names: Sequence[str], most: int = 4) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -1,0 +1,62 @@
+"""A plan under which the gradient noise scale can be observed."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from trimaran.jobs.resolve import JobSource
+from trimaran.planner.pins import Pins
+from trimaran.planning.plan import obtain_plan
+from trimaran.planning.requests import EVERYTHING, PlanRequest
+from trimaran.planning.results import Planned, Progress, ignore_progress
+from trimaran.program import Strategy
+from trimaran.runtime.step.gradient_noise import check_observable, obstacle
+
+PIECES = 2
+"""Microbatches of a device that is alone: one piece says nothing of its noise."""
+
+
+# What is left: plain replicas, with homes or not, and pipelines whose stages share no weight; then replicas alone.
+_FORBIDDEN = (("tp", "zero", "sharded", "zero-bubble"), ("tp", "zero", "sharded", "pp", "placement"))
+
+
+def obtain_observable_plan(
+    source: JobSource,
+    request: PlanRequest = EVERYTHING,
+    *,
+    path: Path | None = None,
+    progress: Progress = ignore_progress,
+) -> Planned:
+    """The best plan under which ranks have whole pieces of the gradient, two at least; a note says what was given up.
+
+    Args:
+        source: where the job comes from
+        request: as for `plan_job`
+        path: of a plan; None: one is made
+        progress: told what is being done
+
+    Raises:
+        InputError: a given plan is another, or none is within the pins of the request
+    """
+    planned = obtain_plan(source, request, path=path, progress=progress)
+    best, kept = planned.plan.strategy.name, request.pins
+    for forbidden in _FORBIDDEN if path is None else ():
+        if _needs_other_kind(planned):
+            pins = replace(kept, forbid=tuple(dict.fromkeys((*kept.forbid, *forbidden))))
+            planned = obtain_plan(source, replace(request, pins=pins), progress=progress)
+    if path is None and _is_whole(planned.plan.strategy):
+        pins = Pins(dp=1, pp=1, tp=1, microbatches=PIECES)
+        planned = obtain_plan(source, replace(request, pins=pins), progress=progress)
+    check_observable(planned.plan.strategy, planned.graph)
+    if planned.plan.strategy.name == best:
+        return planned
+    note = f"{planned.plan.strategy.name} in place of {best}, under which gradient noise cannot be seen"
+    return replace(planned, warnings=(*planned.warnings, note))
+
+
+def _needs_other_kind(planned: Planned) -> bool:
+    strategy = planned.plan.strategy
+    return not _is_whole(strategy) and obstacle(strategy, planned.graph) is not None
+
+
+def _is_whole(strategy: Strategy) -> bool:
+    return strategy.devices * strategy.microbatches == 1

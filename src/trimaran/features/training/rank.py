@@ -1,0 +1,345 @@
+"""What each rank does in a run of `trimaran train`: its part of the program, epoch by epoch.
+
+The run directory: everything about one run, in files that outlive it.
+
+    runs/digits-20260314-091500/
+      run.json           status (running, finished, failed), job, versions, when; why it failed
+      plan.json          the plan that was run
+      program.txt        its program, readable
+      metrics.jsonl      one line an epoch: epoch, loss, metric, seconds, samples
+      predicted.json     the simulated timeline of one step
+      measured.json      the recorded timeline, clocks aligned
+      trace.json         both, for ui.perfetto.dev or chrome://tracing
+      report.json        predicted against measured
+      model.safetensors  the plain state_dict of the user's model
+      logs/rank0.log     what each rank printed
+
+Files are written whole or not at all: beside their place first, then renamed. `metrics.jsonl` grows line by line.
+"""
+
+import json
+import platform
+import time
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trimaran.base.errors import EnvironmentProblem
+from trimaran.base.timeline import Timeline
+from trimaran.graph.behaviour import Behaviour, weighed
+from trimaran.graph.types import ParameterUse
+from trimaran.jobs.resolve import JobSource
+from trimaran.program.plan import Plan, plan_program
+from trimaran.program.strategy import Strategy
+from trimaran.program.text import parse_program
+from trimaran.report.gradient_noise import RunNoise, run_noise
+from trimaran.report.run_report import write_whole
+
+if TYPE_CHECKING:
+    from trimaran.features.training.session import Session
+    from trimaran.features.virtual_memory import VirtualMemory
+    from trimaran.report.virtual_memory import MemoryReport
+    from trimaran.runtime.launch.world import World
+    from trimaran.runtime.verification import Verified
+
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunDirectory:
+    """Paths of one run.
+
+    Attributes:
+        path: the directory
+    """
+
+    path: Path
+
+    @property
+    def plan(self) -> Path:
+        """The plan that was run."""
+        return self.path / "plan.json"
+
+    @property
+    def program(self) -> Path:
+        """The program, as text."""
+        return self.path / "program.txt"
+
+    @property
+    def metrics(self) -> Path:
+        """One JSON line an epoch."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def predicted(self) -> Path:
+        """The simulated timeline."""
+        return self.path / "predicted.json"
+
+    @property
+    def measured(self) -> Path:
+        """The recorded timeline."""
+        return self.path / "measured.json"
+
+    @property
+    def trace(self) -> Path:
+        """Both timelines, for a trace viewer."""
+        return self.path / "trace.json"
+
+    @property
+    def report(self) -> Path:
+        """Predicted against measured."""
+        return self.path / "report.json"
+
+    @property
+    def model(self) -> Path:
+        """The trained weights."""
+        return self.path / "model.safetensors"
+
+    @property
+    def logs(self) -> Path:
+        """One log a rank."""
+        return self.path / "logs"
+
+    def begin(self, *, job: str, strategy: str) -> None:
+        """Note that the run has begun."""
+        self._note({"status": "running", "job": job, "strategy": strategy, "started_at": _now()})
+
+    def finish(self, summary: Mapping[str, object]) -> None:
+        """Note that the run has finished, with its results."""
+        self._note(self._noted() | {"status": "finished", "finished_at": _now()} | dict(summary))
+
+    def fail(self, reason: str, *, code: str | None = None) -> None:
+        """Note that the run has failed, and why.
+
+        Args:
+            reason: for people
+            code: of the error; None: a person interrupted the run
+        """
+        failed = {"status": "failed", "finished_at": _now(), "reason": reason}
+        self._note(self._noted() | failed | ({} if code is None else {"code": code}))
+
+    def add_metrics(self, row: Mapping[str, object]) -> None:
+        """Append the figures of an epoch."""
+        with self.metrics.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def _noted(self) -> dict[str, object]:
+        noted: dict[str, object] = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
+        return noted
+
+    def _note(self, facts: dict[str, object]) -> None:
+        from trimaran import __version__
+
+        about = {"schema_version": SCHEMA_VERSION, "trimaran": __version__, "python": platform.python_version()}
+        write_whole(self.path / "run.json", (json.dumps(about | facts, indent=2) + "\n").encode())
+
+
+def create_run_directory(name: str, *, parent: Path | None = None) -> RunDirectory:
+    """Make a new run directory, named by the job and the time.
+
+    Args:
+        name: of the job
+        parent: where; default: `runs` in the current directory
+
+    Raises:
+        EnvironmentProblem: it cannot be written
+    """
+    parent = parent or Path("runs")
+    stem = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    for suffix in ("", *(f"-{number}" for number in range(2, 1000))):
+        path = parent / f"{stem}{suffix}"
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise EnvironmentProblem(f"cannot write run directory {path}: {error.strerror}", path=str(path)) from None
+        (path / "logs").mkdir()
+        return RunDirectory(path=path)
+    raise EnvironmentProblem(f"cannot find a free name for a run directory like {parent / stem}")
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z")
+
+
+# An observed step takes 2 to 15 % longer: each is in a short run, few are in a long one.
+ALL_OBSERVED = 200
+OBSERVED_ONE_IN = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Epoch:
+    """Figures of one epoch.
+
+    Attributes:
+        number: from 1
+        loss: mean over its samples
+        accuracy: the job's metric after it; None without evaluation
+        seconds: of training, evaluation not counted [s]
+        samples: trained on
+    """
+
+    number: int
+    loss: float
+    accuracy: float | None
+    seconds: float
+    samples: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankResult:
+    """What a rank brings home; only rank 0's is full.
+
+    Attributes:
+        epochs: figures of each
+        timeline: what happened when, on all ranks
+        memory: what the memory plan did; None where everything was kept
+        gradient_noise: noise scale of the gradients; None where it was not asked for
+        verified: how far the first steps were from those of one process; None where it was not asked for
+        notes: what the run had to say of its data
+    """
+
+    epochs: tuple[Epoch, ...] = ()
+    timeline: Timeline = field(default_factory=lambda: Timeline([]))
+    memory: "MemoryReport | None" = None
+    gradient_noise: RunNoise | None = None
+    verified: "Verified | None" = None
+    notes: tuple[str, ...] = ()
+
+
+def train_rank(
+    world: "World",
+    source: JobSource,
+    plan: Plan,
+    behaviour: Behaviour | None,
+    evaluation: str,
+    run: Path,
+    record: bool,
+    gradient_noise: bool,
+    verify: int = 0,
+    use: ParameterUse | None = None,
+) -> RankResult:
+    """One rank's part of a run; started by `train_planned`.
+
+    Args:
+        world: this rank's
+        source: where the job comes from
+        plan: what is run
+        behaviour: what was seen of the job
+        evaluation: text form of the program of an evaluation
+        run: run directory
+        record: note what happened when
+        gradient_noise: observe the noise scale of the gradients
+        verify: compare so many of the first steps with one process
+        use: which parameters get a gradient; None: as the executor finds
+    """
+    from trimaran.features.training.session import Session
+
+    job = weighed(source.make(), behaviour, splits=splits_batches(plan.strategy))
+    captured = None
+    if needs_graph(plan.strategy):
+        from trimaran.graph.capture.capture import capture
+
+        captured = capture(job)
+    session = Session(
+        job,
+        plan.strategy,
+        plan_program(plan),
+        captured,
+        world,
+        owns_world=False,
+        evaluation=parse_program(evaluation),
+        record=record,
+        gradient_noise=1 if gradient_noise else 0,
+        use=use,
+        verify=verify,
+    )
+    epochs = tuple(_train_epochs(session, world, verify))
+    executor, notes, memory = session.executor, session.feed.notes, session.memory
+    noise = None
+    if gradient_noise and epochs:
+        noise = run_noise(executor.observations(), executor.steps // len(epochs), optimizer=executor.optimizer)
+    timeline = session.timeline()
+    session.save(RunDirectory(path=run).model)
+    session.close()
+    if world.rank != 0:
+        return RankResult()
+    return RankResult(
+        epochs=epochs,
+        timeline=timeline,
+        memory=memory,
+        gradient_noise=noise,
+        verified=session.verified,
+        notes=notes,
+    )
+
+
+def held_to(strategy: Strategy) -> AbstractContextManager["VirtualMemory | None"]:
+    """Around the training of one rank: holds it to the strategy's memory budget, where it has one.
+
+    Args:
+        strategy: what is run
+    """
+    if strategy.memory_bytes is None:
+        return nullcontext()
+    from trimaran.features.virtual_memory import virtual_memory
+
+    return virtual_memory(strategy.memory_bytes)
+
+
+def splits_batches(strategy: Strategy) -> bool:
+    """Whether the loss of a global batch is put together from those of parts.
+
+    Args:
+        strategy: what is run
+    """
+    return strategy.dp * strategy.microbatches > 1
+
+
+def needs_graph(strategy: Strategy) -> bool:
+    """Whether the network is divided, or its parameters told apart; plain replicas run the user's model as it is.
+
+    Args:
+        strategy: what is run
+    """
+    divided = strategy.pp * strategy.tp > 1 or bool(strategy.parts) or bool(strategy.shards)
+    return divided or strategy.zero > 0 or strategy.sync == "p2p"
+
+
+def _train_epochs(session: "Session", world: "World", verify: int) -> list[Epoch]:
+    epochs: list[Epoch] = []
+    # 0 where it is not known, as of a stream that does not say; then it may be long.
+    total, verifying_s = session.job.epochs * (session.feed.batches or 0), 0.0
+    if not total or total > ALL_OBSERVED:
+        session.executor.observe_one_in(OBSERVED_ONE_IN)
+    while len(epochs) < session.job.epochs and not session.stopped:
+        number, samples, started = len(epochs), 0, time.perf_counter()
+        for share in session.shares():
+            loss = session.step(share)
+            if session.steps == verify:
+                world.report({"verified": str(session.verified)})
+            samples += share.samples
+            world.report({"step": session.steps, "of": total, "epoch": number + 1, "loss": loss})
+        seconds = time.perf_counter() - started
+        seconds, verifying_s = seconds - (session.verifying_s - verifying_s), session.verifying_s
+        metrics = session.end_epoch(number)
+        epoch = Epoch(
+            number=number + 1, loss=metrics["loss"], accuracy=metrics.get("metric"), seconds=seconds, samples=samples
+        )
+        epochs.append(epoch)
+        world.report({"finished": number + 1, **_row(epoch)})
+    return epochs
+
+
+def _row(epoch: Epoch) -> dict[str, object]:
+    return {
+        "epoch": epoch.number,
+        "loss": epoch.loss,
+        "accuracy": epoch.accuracy,
+        "seconds": epoch.seconds,
+        "samples": epoch.samples,
+    }

@@ -1,0 +1,459 @@
+"""Trimaran in a user's own training loop, and in that of `trimaran train`.
+
+    session = trimaran.init(job, plan="plan.json")      # alone, or under torchrun, srun, Ray
+    for batch in session.batches():
+        loss = session.step(batch)
+    accuracy = session.evaluate()
+    session.save("model.safetensors")
+    session.close()
+
+Every rank runs the same script. What the plan says of this rank, the session does; the loop is the user's. A script
+may have several sessions, such as the two of a GAN, which it closes in any order.
+"""
+
+import atexit
+import math
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from trimaran.base.errors import InputError
+from trimaran.base.job import Job
+from trimaran.base.timeline import Timeline
+from trimaran.features.training.callbacks import Callbacks
+from trimaran.features.training.rank import held_to, splits_batches
+from trimaran.graph.behaviour import Behaviour, weighed
+from trimaran.graph.capture.capture import Capture, capture_and_look
+from trimaran.graph.examine import look_at_gathering
+from trimaran.graph.types import ParameterUse
+from trimaran.planning.target import job_as_planned
+from trimaran.pricing.convergence.noise_scale import NoiseScale, as_scaled, estimate_noise_scale
+from trimaran.program import (
+    Plan,
+    Program,
+    Strategy,
+    check_against_graph,
+    check_plan,
+    lower,
+    lower_evaluation,
+    plan_program,
+    read_plan,
+)
+from trimaran.program.exactness import check_exact
+from trimaran.report.virtual_memory import MemoryReport
+from trimaran.runtime.data import Feed, Share, make_evaluation_dataset
+from trimaran.runtime.executor import Executor
+from trimaran.runtime.launch.world import World, join_world, leave_world
+from trimaran.runtime.verification import Verified, Verifier
+
+
+class Session:
+    """One rank's part in the training of a job; made by `trimaran.init`, and in each rank of `trimaran train`.
+
+    It is also the first argument of `Job.on_step` and `Job.on_epoch`.
+
+    Attributes:
+        job: what is trained
+        strategy: how
+        program: one training step, all ranks
+        rank: number of this process
+        world_size: number of processes
+        executor: runs the program
+        stopped: a callback has asked for the end of the training, or the metric has reached the job's target
+
+    Args:
+        job: what is trained
+        strategy: how
+        program: lowered from it
+        captured: graph and model; None: the strategy needs no graph, and `evaluation` is given
+        world: this process's
+        owns_world: the process group was made by the session, and ends with the last session of the process
+        evaluation: program of the evaluation of one batch; None: lowered from the graph
+        record: note what happened when
+        gradient_noise: observe the noise scale of the gradients in one step of so many; 0: in none
+        use: which parameters get a gradient; None: as the graph says
+        verify: compare so many of the first steps with one process
+    """
+
+    _open: ClassVar[list["Session"]] = []
+
+    def __init__(
+        self,
+        job: Job,
+        strategy: Strategy,
+        program: Program,
+        captured: Capture | None,
+        world: World,
+        *,
+        owns_world: bool,
+        evaluation: Program | None = None,
+        record: bool = True,
+        gradient_noise: int = 0,
+        use: ParameterUse | None = None,
+        verify: int = 0,
+    ) -> None:
+        self.job, self.strategy, self.program = job, strategy, program
+        self.rank, self.world_size = world.rank, world.size
+        self.stopped = False
+        self._owns_world = owns_world
+        if evaluation is None:
+            if captured is None:
+                raise InputError("a session needs the graph of its job, or the program of its evaluation")
+            evaluation = lower_evaluation(captured.graph, strategy, batch=job.global_batch_size)
+        self.executor = Executor(
+            job,
+            strategy,
+            program,
+            evaluation,
+            world,
+            capture=captured,
+            record=record,
+            gradient_noise=gradient_noise,
+            use=use,
+        )
+        self._callbacks = Callbacks(job, strategy, self.executor, rank=world.rank, world_size=world.size)
+        self._memory = ExitStack()
+        self._virtual = self._memory.enter_context(held_to(strategy))
+        self._feed = self.executor.feed()
+        self._fetched: tuple[Any, int] | None = None
+        self._held_out: Any = None
+        self._losses, self._samples = 0.0, 0
+        self._scored: float | None = None
+        self._verify = verify
+        self._verifier = Verifier(self.executor, job, strategy, world) if verify else None
+        self._closed = False
+        Session._open.append(self)
+        # A thread of gloo that outlives the interpreter would end the process with an error.
+        atexit.register(self.close)
+
+    def batches(self) -> Iterator[Any]:
+        """This rank's share of each global batch, for the epochs of the job, or until a callback stops it.
+
+        When the batch after the last one of an epoch is asked for, the epoch ends: where the job has `on_epoch` or a
+        target, its evaluation data are evaluated, then `on_epoch` is called, on every rank.
+
+        A schedule that follows a metric is stepped between the epochs, with that of the evaluation: the loop's, if it
+        evaluated the job's data after the last step, else one that is done here. Without evaluation, with the mean
+        loss.
+
+        Yields:
+            A batch as the job's collate makes it; an empty tuple on a rank that reads no data.
+        """
+        while self._feed.epoch < self.job.epochs and not self.stopped:
+            number = self._feed.epoch
+            for share in self.shares():
+                batch = self.executor.fetch(share)
+                self._fetched = (batch, share.samples)
+                yield batch
+            by_metric = self.executor.follows_metric
+            self.end_epoch(number, evaluate=self.job.on_epoch is not None or self.job.target is not None or by_metric)
+
+    def shares(self) -> Iterator[Share]:
+        """This rank's shares of what is left of the epoch, for a loop that calls `end_epoch`.
+
+        Yields:
+            What `step` takes as it takes a batch, and loads microbatch by microbatch.
+        """
+        self._losses, self._samples = 0.0, 0
+        for share in self._feed.shares():
+            yield share
+            if self.stopped:
+                return
+
+    def end_epoch(self, number: int, *, evaluate: bool = True) -> dict[str, float]:
+        """What follows the last step of an epoch: its evaluation, its schedule, the job's target, `Job.on_epoch`.
+
+        Args:
+            number: of the epoch, from 0
+            evaluate: compute the metric, where the job has one and evaluation data, and it is not known
+
+        Returns:
+            "loss", the mean over the samples of the epoch's steps here, and "metric" where it was computed.
+        """
+        metrics = {"loss": self._losses / self._samples if self._samples else math.nan}
+        if evaluate and self.job.evaluation_dataset is not None and self.job.metric is not None:
+            metrics["metric"] = self.evaluate() if self._scored is None else self._scored
+            if self.job.target is not None and metrics["metric"] >= self.job.target:
+                self.stopped = True
+        if self.executor.follows_metric:
+            self.executor.end_epoch(metrics.get("metric", metrics["loss"]))
+        if self._callbacks.call(self, "on_epoch", number, dict(metrics)):
+            self.stopped = True
+        return metrics
+
+    @property
+    def model(self) -> nn.Module:
+        """The user's model with this rank's weights.
+
+        Whole on one device, under replicas (also with homes) and under zero=1. In a pipeline or a placement only the
+        parameters of this rank's part are up to date. Under zero=2 and 3 parameters are DTensors, shares of whole ones;
+        under tensor parallelism those of shared layers are shares too. `weights` gives whole tensors under any plan.
+        """
+        return self.executor.model
+
+    @property
+    def optimizer(self) -> Optimizer | None:
+        """The torch optimizer of what this rank updates, which may be a share of the parameters; None: nothing."""
+        return self.executor.torch_optimizer
+
+    @property
+    def steps(self) -> int:
+        """Training steps that have been done."""
+        return self.executor.steps
+
+    @property
+    def epoch(self) -> int:
+        """Number of epochs that have been completed."""
+        return self._feed.epoch
+
+    @property
+    def feed(self) -> Feed:
+        """This rank's training data: its `state_dict` can be saved, and another run goes on from there."""
+        return self._feed
+
+    @property
+    def memory(self) -> MemoryReport | None:
+        """What the memory plan of this rank did so far; None where the strategy keeps everything."""
+        return None if self._virtual is None else self._virtual.report()
+
+    def step(self, batch: Any, *, keep_gradients: bool = False) -> float:
+        """Forward, backward and update; then `Job.on_step`.
+
+        Args:
+            batch: from `batches` or `shares`, or this rank's share of a full global batch of one's own
+            keep_gradients: keep copies of the gradients of the global batch, for `executor.full_state`
+
+        Returns:
+            Mean loss of the global batch, the same on every rank.
+
+        Raises:
+            InputError: the batch does not fit the plan, or the loss is no scalar; or a callback did what it cannot
+            ExecutionError: the loss is not a finite number, or another rank is gone; or a step that is verified is not
+                that of one process
+        """
+        if self._callbacks.running:
+            raise InputError("a callback of the job cannot take a step of the session that calls it")
+        self._callbacks.check_trained()
+        samples = None
+        if self._fetched is not None and batch is self._fetched[0]:
+            samples = self._fetched[1]
+        self._fetched = None
+        number = self.executor.steps
+        loss = self._step(batch, samples, keep_gradients)
+        counted = batch.samples if isinstance(batch, Share) else samples or self.job.global_batch_size
+        self._losses += loss * counted
+        self._samples += counted
+        self._scored = None
+        if self._callbacks.call(self, "on_step", number, {"loss": loss}):
+            self.stopped = True
+        return loss
+
+    def _step(self, batch: Any, samples: int | None, keep_gradients: bool) -> float:
+        if self._verifier is None or self.executor.steps >= self._verify:
+            return self.executor.step(batch, samples=samples, keep_gradients=keep_gradients)
+        if samples is None and not isinstance(batch, Share):
+            raise InputError("a step is verified on the job's own data: pass what session.batches() gave")
+        # The batch that is under way counts as done.
+        loss = self._verifier.step(batch, epoch=self._feed.epoch, index=self._feed.index - 1, samples=samples)
+        if self.executor.steps == self._verify:
+            self._verifier.close()
+        return loss
+
+    @property
+    def verified(self) -> Verified | None:
+        """How far the first steps were from those of one process, on rank 0; None where nobody asked."""
+        return None if self._verifier is None else self._verifier.verified
+
+    @property
+    def verifying_s(self) -> float:
+        """What the comparisons took so far [s]."""
+        return 0.0 if self._verifier is None else self._verifier.seconds
+
+    def stop(self) -> None:
+        """End the training, from a callback on any rank: all agree when it has ended.
+
+        After `on_step` the epoch ends with this step: it is evaluated and `on_epoch` is called, as after any other.
+
+        Raises:
+            InputError: no callback is under way
+        """
+        self._callbacks.stop()
+
+    def evaluate(self, dataset: Any = None) -> float:
+        """The job's metric, with the weights of now; every rank calls it.
+
+        Args:
+            dataset: map-style data; None: the job's evaluation data
+
+        Returns:
+            Mean over the samples, the same on every rank.
+
+        Raises:
+            InputError: the job has no metric, or there is no data
+        """
+        with self._callbacks.together("evaluate"):
+            own = dataset is None
+            if dataset is None:
+                if self._held_out is None:
+                    self._held_out = make_evaluation_dataset(self.job)
+                dataset = self._held_out
+            found = self.executor.evaluate(dataset)
+        if own and not self._callbacks.running:
+            self._scored = found
+        return found
+
+    def weights(self) -> dict[str, Tensor]:
+        """The plain `state_dict` of the user's model in host memory, whole under any plan; every rank calls it.
+
+        Returns:
+            On rank 0 a copy of every tensor; on the others nothing.
+        """
+        with self._callbacks.together("weights"):
+            return self.executor.weights()
+
+    def save(self, path: str | Path) -> None:
+        """Write the plain `state_dict` of the user's model as safetensors; every rank calls it, rank 0 writes."""
+        with self._callbacks.together("save"):
+            self.executor.save(path)
+
+    def load(self, path: str | Path) -> None:
+        """Read the plain `state_dict` of the user's model, under any strategy; every rank calls it."""
+        with self._callbacks.together("load"):
+            self.executor.load(path)
+        if self._verifier is not None:
+            self._verifier.fresh = False
+
+    def timeline(self) -> Timeline:
+        """What happened in the last steps: on rank 0; on the others an empty timeline. Every rank calls it."""
+        with self._callbacks.together("timeline"):
+            return self.executor.timeline()
+
+    def gradient_noise(self) -> NoiseScale:
+        """The gradient noise scale over the steps so far, the same on every rank; every rank calls it.
+
+        Where the optimizer scales gradients, as Adam does, and a rank knows by what, it is that of scaled gradients.
+
+        Raises:
+            InputError: the session was not made with `gradient_noise`, or no step has been taken
+        """
+        with self._callbacks.together("gradient_noise"):
+            observations = self.executor.observations()
+        return estimate_noise_scale(as_scaled(observations) or observations)
+
+    def close(self) -> None:
+        """End the connections of the session; every rank calls it. At the exit of the script it is done anyway."""
+        if self._closed:
+            return
+        self._closed = True
+        atexit.unregister(self.close)
+        self._memory.close()
+        self.executor.close()
+        Session._open.remove(self)
+        if self._owns_world and Session._open:
+            Session._open[0]._owns_world = True
+        elif self._owns_world:
+            leave_world()
+
+    def __enter__(self) -> "Session":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._memory.close()
+        if error is None:
+            self.close()
+
+
+def init(
+    job: Job,
+    plan: Plan | str | Path | None = None,
+    *,
+    record: bool = True,
+    gradient_noise: int = 0,
+    accept_inexact: bool = False,
+    verify: int = 0,
+) -> Session:
+    """Take part in the training of a job.
+
+    The process joins the world that it was started in (torchrun, Slurm, Ray Train), or is alone. It starts no other
+    process.
+
+    Args:
+        job: what to train
+        plan: a plan, or the file of one; None: plain data parallelism over all processes
+        record: note what happened when
+        gradient_noise: observe the noise scale of the gradients, for `Session.gradient_noise`, in one step of so many
+            (with 5 the run takes 1 to 3 % longer); 0: in none
+        accept_inexact: go on where the plan would train something else than one process with the whole batch
+        verify: run so many of the first steps as one process too, on rank 0, and compare
+
+    Raises:
+        InputError: the plan was made for another job, world or batch, or would train something else; or gradient
+            noise cannot be seen under it
+        EnvironmentProblem: the world cannot be joined
+        CorruptDataError: the plan file is damaged
+    """
+    import torch.distributed as dist
+
+    owns_world = not (dist.is_available() and dist.is_initialized())
+    if isinstance(plan, str | Path):
+        plan = read_plan(Path(plan))
+    if plan is not None:
+        job = job_as_planned(plan, job)
+    captured = capture_and_look(job)
+    world = join_world()
+    # A look may end sooner on one rank than on another.
+    seen = _of_rank_0(captured.graph.behaviour, world)
+    # Where other ranks were there to hear, it was not tried whether the loss gathers.
+    gathers = seen is not None and (seen.reduction == "gathers" or (seen.reduction == "batch" and not owns_world))
+    if seen is not None and gathers and world.size > 1:
+        seen = look_at_gathering(job, captured.model.to(world.device), seen, world.rank, world.size)
+    if seen is not None and accept_inexact:
+        seen = replace(seen, accepted=True)
+    captured = replace(captured, graph=replace(captured.graph, behaviour=seen))
+    wanted = Strategy(dp=world.size) if plan is None else plan.strategy
+    job = weighed(job, seen, splits=splits_batches(wanted))
+    check_exact(seen, wanted)
+    if plan is None:
+        strategy = Strategy(dp=world.size)
+        program = lower(captured.graph, strategy, batch=job.global_batch_size, clip=job.clip_norm is not None)
+    else:
+        check_plan(plan, graph_digest=captured.graph.digest, global_batch_size=job.global_batch_size)
+        if plan.strategy.devices != world.size:
+            raise InputError(
+                f"the plan is for {plan.strategy.devices} processes, and this world has {world.size}: start "
+                f"{plan.strategy.devices}, or plan again with --devices {world.size}",
+                planned=plan.strategy.devices,
+                world_size=world.size,
+            )
+        strategy, program = plan.strategy, plan_program(plan)
+        check_against_graph(program, captured.graph, strategy, batch=job.global_batch_size)
+    return Session(
+        job,
+        strategy,
+        program,
+        captured,
+        world,
+        owns_world=owns_world,
+        record=record,
+        gradient_noise=gradient_noise,
+        verify=verify,
+    )
+
+
+def _of_rank_0(behaviour: Behaviour | None, world: World) -> Behaviour | None:
+    if world.size == 1:
+        return behaviour
+    import torch
+    import torch.distributed as dist
+
+    told = [behaviour]
+    dist.broadcast_object_list(told, src=0, device=torch.device(world.device))
+    return told[0]

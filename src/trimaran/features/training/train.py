@@ -1,0 +1,199 @@
+"""Train a job by its plan on local ranks, and set what happened beside what was predicted.
+
+parent                                    each rank
+──────                                    ─────────
+run directory, plan, program
+launch                            ──▶     the same job, its part of the program
+progress, one line an epoch       ◀──     loss of each step, metric of each epoch
+timeline, weights                 ◀──     rank 0 gathers both
+compare, report, trace
+"""
+
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trimaran.base.errors import TrimaranError
+from trimaran.base.timeline import Timeline
+from trimaran.features.training.rank import Epoch, RankResult, RunDirectory, create_run_directory, train_rank
+from trimaran.graph.types import parameter_use
+from trimaran.planning.preparation import cluster_environment
+from trimaran.planning.results import Planned, Progress, ignore_progress
+from trimaran.pricing.transfers import collectives_at_once
+from trimaran.program import format_program, lower_evaluation, write_plan
+from trimaran.program.json_files import to_plain
+from trimaran.report import Comparison, RunReport, compare, write_report, write_timeline, write_trace
+from trimaran.report.gradient_noise import RunNoise, gradient_noise_document
+from trimaran.report.run_report import write_whole
+
+if TYPE_CHECKING:
+    from trimaran.report.virtual_memory import MemoryReport
+    from trimaran.runtime.verification import Verified
+
+# The first steps fill caches, allocate optimizer state and let DDP find its buckets.
+WARM_UP_STEPS = 5
+# A viewer stays quick with these; all recorded steps are in `measured.json`.
+TRACED_STEPS = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """A finished run.
+
+    Attributes:
+        run: its directory
+        planned: what was run
+        epochs: figures of each
+        comparison: predicted against measured; None where no step was run
+        report: what `report.json` holds
+        memory: what rank 0's memory plan did; None where everything was kept
+        gradient_noise: noise scale of the gradients; None where it was not asked for
+        verified: how far the first steps were from those of one process; None where it was not asked for
+        notes: what the run had to say of its data
+    """
+
+    run: RunDirectory
+    planned: Planned
+    epochs: tuple[Epoch, ...]
+    comparison: Comparison | None
+    report: RunReport
+    memory: "MemoryReport | None" = None
+    gradient_noise: RunNoise | None = None
+    verified: "Verified | None" = None
+    notes: tuple[str, ...] = ()
+
+
+def train_planned(
+    planned: Planned,
+    *,
+    parent: Path | None = None,
+    record: bool = True,
+    gradient_noise: bool = False,
+    verify: int = 0,
+    progress: Progress = ignore_progress,
+) -> Trained:
+    """Run a plan on this machine.
+
+    Args:
+        planned: from `plan_job` or `load_plan`
+        parent: folder of run directories; None: `runs` in the current directory
+        record: note what happened when
+        gradient_noise: observe the noise scale of the gradients
+        verify: run so many of the first steps as one process too, and compare
+        progress: told of every step
+
+    Raises:
+        ExecutionError: a rank died, the loss is not a number, or a step is not that of one process
+        EnvironmentProblem: links cannot be held to a rate here
+        TrimaranError: what a rank raised
+    """
+    from trimaran.runtime.launch.ranks import launch
+
+    run = create_run_directory(planned.job.name, parent=parent)
+    run.begin(job=planned.source.reference, strategy=planned.plan.strategy.name)
+    try:
+        write_plan(run.plan, planned.plan)
+        write_whole(run.program, format_program(planned.chosen.program).encode())
+        evaluation = lower_evaluation(planned.graph, planned.plan.strategy, batch=planned.job.global_batch_size)
+        results = launch(
+            train_rank,
+            (
+                planned.source,
+                planned.plan,
+                planned.graph.behaviour,
+                format_program(evaluation),
+                run.path,
+                record,
+                gradient_noise,
+                verify,
+                parameter_use(planned.graph),
+            ),
+            ranks=planned.plan.strategy.devices,
+            log_dir=run.logs,
+            on_event=_listener(run, progress),
+            link=planned.cluster.link,
+        )
+        trained = _conclude(planned, run, results[0])
+    except TrimaranError as error:
+        run.fail(error.message, code=error.code)
+        error.add_note(f"run directory: {run.path}")
+        raise
+    except KeyboardInterrupt:
+        run.fail("interrupted")
+        raise
+    run.finish({"final": dict(trained.report.final), "samples_per_s": trained.report.samples_per_s})
+    return trained
+
+
+def _listener(run: RunDirectory, progress: Progress) -> Callable[[int, Mapping[str, object]], None]:
+    def listen(rank: int, event: Mapping[str, object]) -> None:
+        if rank != 0:
+            return
+        if "verified" in event:
+            progress(str(event["verified"]), 1, 1)
+        elif "finished" in event:
+            run.add_metrics({name: event[name] for name in ("epoch", "loss", "accuracy", "seconds", "samples")})
+        else:
+            progress(
+                f"training: epoch {event['epoch']}, loss {event['loss']:.4f}",
+                int(str(event["step"])),
+                int(str(event["of"])),
+            )
+
+    return listen
+
+
+def _conclude(planned: Planned, run: RunDirectory, result: RankResult) -> Trained:
+    comparison = None
+    if len(result.timeline):
+        comparison = _compare(planned, result.timeline)
+        write_timeline(run.measured, result.timeline)
+        write_trace(
+            run.trace,
+            planned.chosen.program,
+            planned.chosen.timeline,
+            result.timeline,
+            comparison=comparison,
+            steps=result.timeline.steps[comparison.warmup :][:TRACED_STEPS],
+        )
+    write_timeline(run.predicted, planned.chosen.timeline)
+    last = result.epochs[-1] if result.epochs else None
+    final = {} if last is None else {"loss": last.loss}
+    if last is not None and last.accuracy is not None:
+        final["accuracy"] = last.accuracy
+    rates = [epoch.samples / epoch.seconds for epoch in result.epochs]
+    report = RunReport(
+        job=planned.source.reference,
+        strategy=planned.plan.strategy,
+        prediction=planned.plan.prediction,
+        comparison=comparison,
+        samples_per_s=statistics.median(rates) if rates else None,
+        final=final,
+        run_dir=str(run.path),
+        environment=cluster_environment(planned.cluster),
+        noise=planned.noise,
+        memory=None if result.memory is None else to_plain(result.memory),
+        gradient_noise=gradient_noise_document(result.gradient_noise),
+        verified=None if result.verified is None else to_plain(result.verified),
+        notes=(*planned.warnings, *result.notes),
+    )
+    write_report(run.report, report)
+    return Trained(
+        run=run,
+        planned=planned,
+        epochs=result.epochs,
+        comparison=comparison,
+        report=report,
+        memory=result.memory,
+        gradient_noise=result.gradient_noise,
+        verified=result.verified,
+        notes=result.notes,
+    )
+
+
+def _compare(planned: Planned, measured: Timeline) -> Comparison:
+    warmup = min(WARM_UP_STEPS, max(0, len(measured.steps) - 1))
+    at_once = collectives_at_once(planned.table, planned.cluster)
+    return compare(planned.chosen.program, planned.chosen.timeline, measured, warmup=warmup, at_once=at_once)

@@ -1,0 +1,161 @@
+"""Memory virtualization around a training loop that knows nothing of it.
+
+    with trimaran.virtual_memory(budget="12GiB") as memory:
+        for batch, target in data:
+            optimizer.zero_grad()
+            loss(model(batch), target).backward()
+            optimizer.step()
+    print(memory.report())
+
+The first steps are recorded, then each step runs under a plan that keeps the peak within the budget: what autograd
+saves is kept, offloaded to the host, or recomputed. Gradients are those of the plain loop, bit for bit.
+
+No plan keeps a budget below the floor, which is what one operation needs. Modules that run in parts of the batch lower
+it: `with splitting(model, [split]), virtual_memory(budget=...)`, with a split as `trimaran memory` finds it.
+"""
+
+import threading
+from types import TracebackType
+from typing import Self
+
+from trimaran.base.errors import ExecutionError, InputError
+from trimaran.features.virtual_memory.loop import Virtualizer
+from trimaran.features.virtual_memory.options import Options, make_options
+from trimaran.report.virtual_memory import MemoryReport
+
+_entered = threading.Lock()
+
+
+def virtual_memory(
+    budget: str | int,
+    *,
+    host: str | int | None = None,
+    smallest: str | int = "256KiB",
+    limit_s: float = 30.0,
+    on_violation: str = "replan",
+    enforce: bool = False,
+    account: bool = False,
+    optimizer_state: str = "auto",
+    recompute: bool = True,
+) -> "VirtualMemory":
+    """Keep the memory of a training loop within a budget.
+
+    Use it as a context around the loop, in the thread that trains.
+
+    What is made again repeats recorded operations with the numbers that they had. Each storage that was made again is
+    compared with a sum over the bytes that were there: all of a small one, 2048 places of a large one. If the model or
+    a number in it has changed, the step goes on without recomputation where this is seen in the forward; where it is
+    seen in the backward, it raises, on a GPU before the optimizer's update.
+
+    Args:
+        budget: what a step may hold on the device at once, parameters, gradients and optimizer state included: a size
+            such as "12GiB", a number of bytes, or a share such as "50%" of the peak without help
+        host: most that may lie on the host at once; None: what it has to spare
+        smallest: smaller storages are kept
+        limit_s: most time for planning [s]
+        on_violation: "replan": plan again with less when a GPU held more than the budget; "note": only say so in the
+            report
+        enforce: hold the allocator of a GPU to the budget, so that more is an out-of-memory error
+        account: count live bytes on a CPU, operation by operation; slow, for tests
+        optimizer_state: "device": it stays there; "host": it lives on the host, and visits the device in parts while
+            it is updated; "auto": on the host if no plan keeps the budget else, and the optimizer allows it
+        recompute: whether storages may be made again; False: bytes are only moved, for models that change numbers or
+            weights between the forward and the backward, or all the time
+
+    Returns:
+        A context; `report()` tells what it does.
+
+    Raises:
+        InputError: a value that is none of these
+
+    Example:
+        >>> import torch
+        >>> model = torch.nn.Linear(4, 2)
+        >>> with virtual_memory(budget="1GiB") as memory:
+        ...     for _ in range(3):
+        ...         model(torch.ones(8, 4)).sum().backward()
+        >>> memory.report().fits
+        True
+    """
+    return VirtualMemory(
+        make_options(
+            budget=budget,
+            host=host,
+            smallest=smallest,
+            limit_s=limit_s,
+            on_violation=on_violation,
+            enforce=enforce,
+            account=account,
+            optimizer_state=optimizer_state,
+            recompute=recompute,
+        )
+    )
+
+
+class VirtualMemory:
+    """The context that `virtual_memory` gives."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._machine: Virtualizer | None = None
+        self._thread = 0
+
+    def report(self) -> MemoryReport:
+        """What happened so far, also after the end.
+
+        Raises:
+            ExecutionError: it was not entered yet
+        """
+        if self._machine is None:
+            raise ExecutionError(
+                "nothing to report yet: enter the context first, as in `with virtual_memory(...):`",
+                code="virtual-memory.not-entered",
+            )
+        return self._machine.report()
+
+    def __enter__(self) -> Self:
+        if self._machine is not None:
+            raise InputError(
+                "this context was entered before: make a new one with virtual_memory(...)",
+                code="virtual-memory.entered-before",
+            )
+        if not _entered.acquire(blocking=False):
+            raise InputError(
+                "virtual_memory is entered already in this process: one context spans all that trains, so leave the "
+                "outer one first",
+                code="virtual-memory.nested",
+            )
+        try:
+            self._thread = threading.get_ident()
+            self._machine = Virtualizer(self._options)
+            self._machine.open()
+        except BaseException:
+            _entered.release()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if threading.get_ident() != self._thread:
+            raise ExecutionError(
+                "leave virtual_memory in the thread that entered it: its hooks belong to that thread",
+                code="virtual-memory.other-thread",
+            )
+        if error is not None and _refuses_hooks(trace):
+            error.add_note(
+                "virtual_memory has hooks of saved tensors on the whole loop, and this call refuses any: run "
+                "torch.func transforms, and what disables these hooks, before or after `with virtual_memory`"
+            )
+        try:
+            if self._machine is not None:
+                self._machine.close()
+        finally:
+            _entered.release()
+
+
+def _refuses_hooks(trace: TracebackType | None) -> bool:
+    """Whether an error comes from torch's switch that turns hooks of saved tensors off."""
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and trace.tb_frame.f_code.co_name == "disable_saved_tensors_hooks"

@@ -1,0 +1,71 @@
+"""The device of a loop: its copy engine, the host memory for what is offloaded, and how fast copies are.
+
+Rates are measured once in a process, while nothing else runs.
+"""
+
+import os
+
+from trimaran.graph.trace.types import StepTrace
+from trimaran.machine.detect import free_memory_bytes
+from trimaran.measure.offload import MEASURED_BYTES, CopyRates, measure_copies
+from trimaran.memory_hooks.arena import PAGE_BYTES, HostArena, page_lock
+from trimaran.memory_hooks.copies import CopyEngine, CudaEngine, HostEngine
+from trimaran.pricing.offload_costs import MemoryCosts, measured_costs
+
+
+class Device:
+    """The device of a loop.
+
+    Args:
+        kind: "cpu" or "cuda"
+        host_bytes: most that may lie on the host [bytes]; None: what it has to spare
+    """
+
+    def __init__(self, kind: str, host_bytes: int | None) -> None:
+        self.kind = kind
+        self.host_bytes = spare_host_bytes() if host_bytes is None else host_bytes
+        self.engine: CopyEngine = CudaEngine() if kind == "cuda" else HostEngine()
+        self._lock = page_lock(self.engine.device) if kind == "cuda" else None
+        self._arena = HostArena(0)
+
+    def costs(self, trace: StepTrace) -> MemoryCosts:
+        """Measured durations of a recorded step, and measured rates of copies."""
+        if self.kind not in _known:
+            with HostArena(MEASURED_BYTES, lock=self._lock) as arena:
+                _known[self.kind] = measure_copies(self.engine, arena)
+        rates = _known[self.kind]
+        return measured_costs(
+            trace,
+            to_host_bytes_per_s=rates.to_host_bytes_per_s,
+            to_device_bytes_per_s=rates.to_device_bytes_per_s,
+            copy_latency_s=rates.latency_s,
+            source="measured on this machine",
+        )
+
+    def arena(self, nbytes: int) -> HostArena:
+        """Host memory with room for so much.
+
+        A smaller one that is there is left to those who still have slots in it; it goes with them.
+        """
+        room = min(nbytes + nbytes // 16 + PAGE_BYTES, self.host_bytes)
+        if self._arena.use().cap_bytes < room:
+            self._arena = HostArena(room, lock=self._lock)
+        return self._arena
+
+    def own_arena(self, nbytes: int) -> HostArena:
+        """Host memory for what stays there, apart from what plans use."""
+        return HostArena(nbytes, lock=self._lock)
+
+    def close(self) -> None:
+        """End the copies."""
+        self.engine.close()
+
+
+def spare_host_bytes() -> int:
+    """What this process may take of the host's memory: its part of four fifths of what is free [bytes]."""
+    ranks = os.environ.get("LOCAL_WORLD_SIZE", "1")
+    return int(free_memory_bytes() * 0.8) // (int(ranks) if ranks.isdecimal() and int(ranks) else 1)
+
+
+_known: dict[str, CopyRates] = {}
+"""Rates by kind of device, once they were measured."""

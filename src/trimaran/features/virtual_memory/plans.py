@@ -1,0 +1,434 @@
+"""The plans of a loop: one for each look of a batch, a small number of them, those used last.
+
+Who runs a flight that is known: as autograd does, or under a plan.
+
+The first flight under a plan is verified: what a recipe makes is compared with the real bytes. A recipe that does not
+give the same bits is banned, and the flight planned again; the flight itself went on with the real bytes.
+
+It is verified again now and then: a recipe has plain numbers of the model in it, and a model may change these. Numbers
+that autograd's nodes keep are compared in each flight, by the runtime; the others show only here.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+from trimaran.base.errors import InfeasibleError, InputError
+from trimaran.base.units import format_bytes
+from trimaran.features.virtual_memory.device import Device
+from trimaran.features.virtual_memory.options import MOST_PLANS, MOST_TIGHTENED, VERIFY_EVERY, Options
+from trimaran.features.virtual_memory.passes import FlightStats, Flyer, Key
+from trimaran.features.virtual_memory.recording import (
+    Pack,
+    Recorded,
+    Signature,
+    Unpack,
+    is_within,
+    keep_pack,
+    keep_unpack,
+)
+from trimaran.graph.trace.calls import Recording
+from trimaran.graph.trace.types import StepTrace, TraceOp
+from trimaran.memory.floor import floor
+from trimaran.memory.search import MemoryOutcome, plan_memory
+from trimaran.memory_hooks.executor import MemoryExecutor
+from trimaran.memory_hooks.schedule import staying
+from trimaran.program.memory import KEEP_ALL
+from trimaran.simulator.storage_lifetimes import live_bytes
+
+_MOST_STRANGERS = 3
+
+
+class KeepFlyer:
+    """Runs flights as autograd does."""
+
+    phase = "keep"
+    outcome: MemoryOutcome | None = None
+
+    def begin(self) -> tuple[Pack, Unpack]:
+        """Everything is kept."""
+        return keep_pack, keep_unpack
+
+    def confirm(self) -> None:
+        """Nothing was made again."""
+
+    def end(self) -> FlightStats:
+        """Nothing was copied."""
+        return FlightStats()
+
+
+class PlanFlyer:
+    """Runs flights under a plan.
+
+    Args:
+        recording: of the flight
+        device: its engine and host memory
+        options: what the user chose
+        budget_bytes: of this flight [bytes]
+        must: whether there must be a plan; otherwise flights move storages on demand where there is none
+
+    Attributes:
+        infeasible: why there is no plan; "" where there is one
+
+    Raises:
+        InfeasibleError: the budget is below the floor, and there must be a plan
+    """
+
+    def __init__(
+        self, recording: Recording, device: Device, options: Options, budget_bytes: int, *, must: bool = True
+    ) -> None:
+        self._recording = recording
+        self._device = device
+        self._options = options
+        self._budget_bytes = budget_bytes
+        self._all = frozenset(range(len(recording.trace.storages)))
+        self._banned: frozenset[int] = frozenset() if options.recompute else self._all
+        self._strangers = 0
+        self._flights = 0
+        self._verifies = False
+        self.phase = "verify"
+        self.infeasible = ""
+        self.outcome: MemoryOutcome | None = None
+        self._plan(must=must)
+
+    def begin(self) -> tuple[Pack, Unpack]:
+        """A flight begins.
+
+        Raises:
+            InputError: it is being captured into a CUDA graph
+        """
+        if self._device.engine.capturing():
+            raise InputError(
+                "a forward under a memory plan is being captured into a CUDA graph, whose replays use fixed addresses: "
+                "capture outside of virtual_memory, or train without CUDA graphs"
+            )
+        self._flights += 1
+        self._verifies = self.phase == "verify" or self._flights % VERIFY_EVERY == 0
+        self._executor.flight(verify=self._verifies)
+        return self._executor.pack, self._executor.unpack
+
+    def confirm(self) -> None:
+        """See that what was made again had the right bytes, which is known late of a GPU.
+
+        Raises:
+            ExecutionError: it had others
+        """
+        self._executor.confirm()
+
+    def end(self) -> FlightStats:
+        """It has ended; where a recipe failed, or the model is another one too often, the next one has another plan."""
+        self._executor.confirm()
+        seen = self._executor.finish_step()
+        fell_back, first = seen.mismatches > 0 or self.outcome is None, self.phase == "verify"
+        failed = () if fell_back else seen.failed_recipes
+        banned = tuple(self._describe(number) for number in failed)
+        if failed:
+            self._banned |= frozenset(failed)
+            self._plan(must=False)
+        elif seen.strangers and self._is_often_another():
+            self._banned = self._all
+            self._plan(must=False)
+        elif first and not fell_back:
+            self.phase = "run"
+        return FlightStats(
+            to_host_bytes=seen.to_host_bytes,
+            to_device_bytes=seen.to_device_bytes,
+            stall_s=None if self._device.kind == "cuda" else sum(seen.stalls_s.values()),
+            fell_back=fell_back,
+            verified=self._verifies or bool(seen.renumbered),
+            ineffective=seen.ineffective,
+            planned=self.outcome is not None,
+            banned=banned,
+            infeasible=self.infeasible,
+            unnoticed=not first and not set(failed) <= set(seen.renumbered),
+        )
+
+    def plan_again(self, budget_bytes: int) -> None:
+        """Make another plan.
+
+        Args:
+            budget_bytes: of this flight [bytes]
+
+        Raises:
+            InfeasibleError: the budget is below the floor
+        """
+        self._budget_bytes = budget_bytes
+        self._plan(must=True)
+
+    def _is_often_another(self) -> bool:
+        """Whether flights have run with other parameters than recorded so often that nothing should be made again."""
+        self._strangers += 1
+        return self._strangers == _MOST_STRANGERS
+
+    def _describe(self, number: int) -> str:
+        """A storage that was to be made again, for a person."""
+        storage = self._recording.trace.storages[number]
+        recipe = self.outcome.plan.recipes.get(number) if self.outcome is not None else None
+        events = [self._recording.trace.events[moment] for moment in (recipe.ops if recipe is not None else ())]
+        names = ", ".join(event.name for event in events if isinstance(event, TraceOp))
+        where = f" of {storage.module}" if storage.module else ""
+        return f"{format_bytes(storage.nbytes)}{where} by {names}"
+
+    def _plan(self, *, must: bool) -> None:
+        options, trace = self._options, self._recording.trace
+        try:
+            self.outcome = outcome = plan_memory(
+                trace,
+                self._device.costs(trace),
+                budget_bytes=self._budget_bytes,
+                host_bytes=self._device.host_bytes,
+                smallest_bytes=options.smallest_bytes,
+                limit_s=options.limit_s,
+                banned=self._banned,
+            )
+        except InfeasibleError as error:
+            if must:
+                raise
+            self._go_on_demand(error.message)
+            return
+        self.infeasible = ""
+        # What is recomputed goes to the host as well while its recipe is verified.
+        moved_bytes = sum(trace.storages[number].nbytes for number in outcome.plan.moved)
+        self._executor = MemoryExecutor(
+            self._recording,
+            outcome.plan,
+            self._device.engine,
+            self._device.arena(moved_bytes),
+            smallest_bytes=max(options.smallest_bytes, 1),
+            predicted_peak_bytes=outcome.live.peak,
+        )
+        self.phase = "verify" if outcome.plan.recipes else "run"
+
+    def _go_on_demand(self, reason: str) -> None:
+        """Each large storage goes to the host as it is packed: slow, and the least memory that can be had."""
+        packed_bytes = sum(one.nbytes for one in self._recording.trace.storages if one.packs)
+        self._executor = MemoryExecutor.without_plan(
+            self._device.engine,
+            self._device.arena(packed_bytes),
+            keep=[torch.empty(0, device=one.device).set_(one) for one in staying(self._recording)],
+            smallest_bytes=max(self._options.smallest_bytes, 1),
+        )
+        self.outcome = None
+        self.infeasible = reason
+        self.phase = "run"
+
+
+_MOST_MET = 256
+_LEFT_TOO_OFTEN = 2
+_MOST_RENEWED = 2
+
+
+@dataclass(slots=True, kw_only=True)
+class Planned:
+    """What was planned for a key.
+
+    Attributes:
+        recorded: the flight
+        keep_peak_bytes: peak without help [bytes]
+        flyer: who runs it, under a plan or without
+        left: how often in a row a flight has left the plan
+    """
+
+    recorded: Recorded
+    keep_peak_bytes: int
+    flyer: Flyer
+    left: int = 0
+
+    @property
+    def trace(self) -> StepTrace:
+        """Of the flight."""
+        return self.recorded.recording.trace
+
+    @property
+    def fits(self) -> bool:
+        """Whether it needs no plan."""
+        return isinstance(self.flyer, KeepFlyer)
+
+    @property
+    def floor_bytes(self) -> int:
+        """Least memory that any plan can reach [bytes]."""
+        return floor(self.trace).nbytes + self.recorded.outside_bytes
+
+    @property
+    def compute_s(self) -> float:
+        """Time of its operations, as measured while it was recorded [s]."""
+        return sum(operation.duration_s or 0.0 for operation in self.trace.ops)
+
+    @property
+    def peak_bytes(self) -> int:
+        """Peak that is expected [bytes]."""
+        outcome = self.flyer.outcome
+        if outcome is None:
+            return self.keep_peak_bytes if self.fits else self.floor_bytes
+        return outcome.live.peak + self.recorded.outside_bytes
+
+
+class Plans:
+    """What was planned so far.
+
+    Args:
+        options: what the user chose
+    """
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._planned: OrderedDict[Key, Planned] = OrderedDict()
+        self._met: OrderedDict[Key, int] = OrderedDict()
+        self._renewed: dict[Key, int] = {}
+        self._tightened = 0
+        self._device: Device | None = None
+        self.budget_bytes = options.budget.nbytes
+        self.margin_bytes = 0
+        self.device = "cpu"
+
+    @property
+    def all_fit(self) -> bool:
+        """Whether everything known fits without a plan."""
+        return bool(self._planned) and all(one.fits for one in self._planned.values())
+
+    @property
+    def phase(self) -> str:
+        """What the next flight is for, by the flight used last."""
+        last = next(reversed(self._planned.values()), None)
+        return "record" if last is None else last.flyer.phase
+
+    @property
+    def largest(self) -> Planned | None:
+        """The flight that needs most."""
+        return max(self._planned.values(), key=lambda one: one.keep_peak_bytes, default=None)
+
+    @property
+    def predicted_peak_bytes(self) -> int | None:
+        """Largest peak that is expected of any flight [bytes]."""
+        return max((one.peak_bytes for one in self._planned.values()), default=None)
+
+    def __len__(self) -> int:
+        return sum(one.flyer.outcome is not None for one in self._planned.values())
+
+    def covers(self, signature: Signature) -> bool:
+        """Whether a batch is known to fit: it looks like one that does, or is no larger than it."""
+        return any(
+            is_within(signature, known) for one in self._planned.values() if one.fits for known in one.recorded.seen
+        )
+
+    def find(self, key: Key) -> Flyer | None:
+        """Who runs a flight; None: it is not known, and must be recorded.
+
+        A batch that is no larger than one that fits, fits too. One that is no larger than one with a plan is run with
+        that plan the first time: it leaves it at once, and goes on with storages moved on demand. The next one of its
+        look is recorded, unless there are as many plans as may be.
+        """
+        planned = self._planned.get(key)
+        if planned is not None:
+            self._planned.move_to_end(key)
+            return planned.flyer
+        larger = next((one for known, one in self._planned.items() if _is_smaller(key, known)), None)
+        if larger is None:
+            return None
+        often = self._met.get(key, 0) + 1
+        self._met[key] = often
+        while len(self._met) > _MOST_MET:
+            self._met.popitem(last=False)
+        return larger.flyer if larger.fits or often == 1 or len(self._planned) >= MOST_PLANS else None
+
+    def judge(self, key: Key, stats: FlightStats) -> None:
+        """Drop a plan that its own batches leave again and again: it is recorded anew, a few times."""
+        planned = self._planned.get(key)
+        if planned is None or planned.flyer.outcome is None:
+            return
+        planned.left = planned.left + 1 if stats.fell_back else 0
+        if planned.left >= _LEFT_TOO_OFTEN and self._renewed.get(key, 0) < _MOST_RENEWED:
+            self._renewed[key] = self._renewed.get(key, 0) + 1
+            del self._planned[key]
+
+    def resolve(self, recorded: Iterable[Recorded]) -> int:
+        """The budget in bytes; a share is of the peak of the largest flight in the first step that is planned."""
+        if self.budget_bytes is None:
+            peaks = [_keep_peak_bytes(one) for one in recorded]
+            self.budget_bytes = self._options.budget.resolve(max(peaks, default=0))
+        return self.budget_bytes
+
+    def make(self, key: Key, recorded: Recorded, *, must: bool = True) -> None:
+        """Plan a flight.
+
+        Args:
+            key: what it is
+            recorded: the flight
+            must: whether there must be a plan; otherwise it moves storages on demand where no plan keeps the budget
+
+        Raises:
+            InfeasibleError: the budget is below the floor, and there must be a plan
+        """
+        budget_bytes = self.resolve([recorded]) - self.margin_bytes
+        self.device = recorded.recording.trace.device
+        keep_peak_bytes = _keep_peak_bytes(recorded)
+        flyer: KeepFlyer | PlanFlyer = KeepFlyer()
+        if keep_peak_bytes > budget_bytes:
+            device = self.device_of(recorded.recording)
+            left_bytes = budget_bytes - recorded.outside_bytes
+            flyer = PlanFlyer(recorded.recording, device, self._options, left_bytes, must=must)
+        self._put(key, Planned(recorded=recorded, keep_peak_bytes=keep_peak_bytes, flyer=flyer))
+
+    def tighten(self, over_bytes: int) -> str:
+        """Plan again with a smaller budget, because a step held more than it was planned to.
+
+        Args:
+            over_bytes: by how much [bytes]
+
+        Returns:
+            What was done, for a person.
+        """
+        if self._tightened >= MOST_TIGHTENED:
+            return f"no more than {MOST_TIGHTENED} times planned again"
+        self._tightened += 1
+        self.margin_bytes += over_bytes
+        budget_bytes = (self.budget_bytes or 0) - self.margin_bytes
+        for planned in self._planned.values():
+            if isinstance(planned.flyer, PlanFlyer) and planned.flyer.outcome is not None:
+                try:
+                    planned.flyer.plan_again(budget_bytes - planned.recorded.outside_bytes)
+                except InfeasibleError as error:
+                    return f"planning again with {format_bytes(over_bytes)} less failed: {error.message}"
+        return f"planned again with {format_bytes(self.margin_bytes)} less than the budget"
+
+    def confirm(self) -> None:
+        """See that what was made again in this step had the right bytes, before its gradients are used.
+
+        Raises:
+            ExecutionError: it had others
+        """
+        for planned in self._planned.values():
+            planned.flyer.confirm()
+
+    def forget(self) -> None:
+        """Drop all plans."""
+        self._planned.clear()
+
+    def close(self) -> None:
+        """Drop all plans, and end the copies."""
+        self.forget()
+        if self._device is not None:
+            self._device.close()
+            self._device = None
+
+    def _put(self, key: Key, planned: Planned) -> None:
+        self._planned.pop(key, None)
+        self._planned[key] = planned
+        while len(self._planned) > MOST_PLANS:
+            self._planned.popitem(last=False)
+
+    def device_of(self, recording: Recording) -> Device:
+        """The device of a recorded flight, with its copies."""
+        if self._device is None:
+            self._device = Device(recording.trace.device, self._options.host_bytes)
+        return self._device
+
+
+def _is_smaller(key: Key, known: Key) -> bool:
+    return key[1:] == known[1:] and is_within(key.signature, known.signature)
+
+
+def _keep_peak_bytes(recorded: Recorded) -> int:
+    return live_bytes(recorded.recording.trace, KEEP_ALL).peak + recorded.outside_bytes

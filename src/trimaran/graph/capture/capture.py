@@ -1,0 +1,229 @@
+"""A job becomes a graph.
+
+    Job ──▶ model, a few samples ──▶ flow (the exported model over the user's own leaf modules) ──▶ Graph
+
+The flow is compared with the user's model before it is believed. Where there is none, the graph has the model as one
+operation, and a note says what that costs. The capture of a job is the same in every process, so every rank makes its
+own.
+
+Which parameters of a captured model get no gradient, by one backward: the loss may read some of its outputs.
+
+Between segments of a network a gradient that is missing travels as zeros, and the parameters behind it would have
+zeros for a gradient, by which an optimizer decays them. So whoever divides a network asks before.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.func import functional_call
+
+from trimaran.base.errors import InputError
+from trimaran.base.job import Job
+from trimaran.graph.batches import (
+    compute_loss,
+    count_samples,
+    is_sliceable,
+    move_batch,
+    name_tensors,
+    slice_batch,
+    split_batch,
+)
+from trimaran.graph.capture.describe import describe_flow, describe_whole, run_whole
+from trimaran.graph.capture.export import NotExportableError, OutputStructure
+from trimaran.graph.capture.flow import make_flow
+from trimaran.graph.capture.verify import LARGEST_FLOPS, find_difference
+from trimaran.graph.examine import examine
+from trimaran.graph.types import Graph
+from trimaran.graph.user_model import (
+    MOST_LOOKED_AT,
+    SAMPLES,
+    Samples,
+    begin_training,
+    cast_model,
+    device_of,
+    differing_sizes,
+    largest_look,
+    make_model,
+    modules_with_lost_hooks,
+    precision_context,
+    quiet,
+    sample_batch,
+    untouched,
+    without_user_hooks,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capture:
+    """A captured job.
+
+    Attributes:
+        graph: the job as pure data
+        model: the user's model, with its real parameters
+        flow: the exported model over the user's own leaf modules, called with the tensors of a batch by position; None
+            if the model could not be exported. Its nodes carry the ids of the graph: `meta["op"]`, `meta["tensor"]`
+        structure: how to make the model's output from the tensors that the flow returns
+    """
+
+    graph: Graph
+    model: nn.Module
+    flow: fx.GraphModule | None
+    structure: OutputStructure | None = None
+
+
+def capture(job: Job, model: nn.Module | None = None, *, batch: Any = None) -> Capture:
+    """The graph of a job, and what is needed to build segments of its model.
+
+    The model is traced where it is. Capture before it is moved to a GPU: then every machine gets the same graph.
+
+    Args:
+        job: the job
+        model: its model; made under the job's seed unless given; for an fp64 job it is converted in place
+        batch: samples as `collate` makes them; taken from the training data unless given
+
+    Raises:
+        InputError: the model, the data or the loss of the job cannot be used
+    """
+    model = make_model(job) if model is None else cast_model(job, model)
+    if batch is not None:
+        size = count_samples(batch)
+        return _capture_at(job, model, batch, slice_batch(batch, 0, size - 1), size, ())
+    given, size = Samples(job, device_of(model)), SAMPLES
+    differing = differing_sizes(given)
+    while True:
+        batch, fewer = given.batch(range(size)), given.batch(range(size - 1))
+        try:
+            return _capture_at(job, model, batch, fewer, size, differing)
+        except Exception:
+            given = Samples(job, device_of(model), most=MOST_LOOKED_AT)
+            size = _enough(job, model, given, more_than=size)
+            if not size:
+                raise
+
+
+def _enough(job: Job, model: nn.Module, samples: Samples, *, more_than: int) -> int:
+    """Samples of a larger batch on which the model runs, also with one less; 0: none was found."""
+    size = 2 * more_than
+    while size <= largest_look(job, samples):
+        batches = samples.batch(range(size - 1)), samples.batch(range(size))
+        try:
+            run_whole(job, model, batches, (size - 1, size))
+        except Exception:  # noqa: BLE001 - what it raised on fewer samples is told
+            size *= 2
+        else:
+            return size
+    return 0
+
+
+def _capture_at(job: Job, model: nn.Module, batch: Any, fewer: Any, size: int, differing: tuple[str, ...]) -> Capture:
+    with torch.enable_grad():
+        try:
+            if not is_sliceable(batch, size):
+                raise NotExportableError(
+                    f"in a batch of {size} samples the first dims of the tensors are not all {size}, or it holds other "
+                    "things than tensors"
+                )
+            if differing:
+                raise NotExportableError(
+                    f"{', '.join(differing)}: other sizes from batch to batch; pad to one length in Job.collate"
+                )
+            return _capture_flow(job, model, batch)
+        except NotExportableError as error:
+            graph = describe_whole(job, model, run_whole(job, model, (fewer, batch), (size - 1, size)), str(error))
+            return Capture(graph=graph, model=model, flow=None)
+
+
+def capture_and_look(job: Job) -> Capture:
+    """The graph of a job, with what the job was seen to do.
+
+    Args:
+        job: the job
+
+    Raises:
+        InputError: the model, the data or the loss of the job cannot be used
+    """
+    captured = capture(job)
+    return dataclasses.replace(captured, graph=looked_at(job, captured.graph, captured.model))
+
+
+def looked_at(job: Job, graph: Graph, model: nn.Module | None = None) -> Graph:
+    """A graph with what its job was seen to do.
+
+    Args:
+        job: the job
+        graph: of it
+        model: its model; None: it is made
+
+    Raises:
+        InputError: the model or the data cannot be made
+    """
+    too_large = 3 * sum(op.flops.at(SAMPLES) for op in graph.ops) > LARGEST_FLOPS
+    model = make_model(job) if model is None else model
+    return dataclasses.replace(graph, behaviour=examine(job, model, too_large=too_large))
+
+
+def _lost_hooks(model: nn.Module, flow: fx.GraphModule) -> list[str]:
+    called = {str(node.target) for node in flow.graph.nodes if node.op == "call_module"}
+    return modules_with_lost_hooks(model, called)
+
+
+def _capture_flow(job: Job, model: nn.Module, batch: Any) -> Capture:
+    flow = make_flow(job, model, batch)
+    graph = describe_flow(job, model, flow, batch, name_tensors(batch))
+    if sum(op.flops.at(8) for op in graph.ops) > LARGEST_FLOPS:
+        note = "the exported model was not compared with the model, which is too large to run here"
+        graph = dataclasses.replace(graph, notes=(*graph.notes, note))
+    else:
+        difference = find_difference(job, model, flow.module, batch, evaluation=flow.one_for_both_modes)
+        if difference is not None:
+            raise NotExportableError(f"the exported model is not the model: {difference}")
+    lost = _lost_hooks(model, flow.module)
+    if lost:
+        names = ", ".join(path or "the model itself" for path in lost)
+        note = f"no pipeline: hooks on {names} would not fire in parts of the model; hooks on leaf modules would"
+        graph = dataclasses.replace(graph, cuts=(), notes=(*graph.notes, note))
+    return Capture(graph=graph, model=model, flow=flow.module, structure=flow.structure)
+
+
+def unused_parameters(job: Job, capture: Capture) -> frozenset[str]:
+    """Names of the trained parameters that get no gradient in any step, of a captured model that may have some.
+
+    One backward tells, of a few samples. A model that is too large to run here runs on tensors without content.
+
+    Args:
+        job: the job
+        capture: of it, with a flow
+
+    Raises:
+        InputError: it is too large to run here, and it or its loss reads the content of its tensors
+    """
+    model = capture.model
+    small = sum(op.flops.at(8) for op in capture.graph.ops) <= LARGEST_FLOPS
+    device = device_of(model) if small else torch.device("meta")
+    trained = {name: tensor for name, tensor in model.named_parameters() if tensor.requires_grad}
+    leaves = {name: tensor.detach().to(device).requires_grad_() for name, tensor in trained.items()}
+    others = {
+        name: tensor.detach().to(device)
+        for name, tensor in (*model.named_parameters(), *model.named_buffers())
+        if name not in trained
+    }
+    batch = move_batch(sample_batch(job, device_of(model)), device)
+    arguments, keywords, _ = split_batch(batch, own_loss=job.loss is None, model=capture.model)
+    try:
+        with quiet(), untouched(model), without_user_hooks(model), torch.enable_grad(), precision_context(job, device):
+            begin_training(model)
+            output = functional_call(model, {**leaves, **others}, arguments, keywords)
+            total, _ = compute_loss(job, output, batch)
+            # Before buffers are put back, of which autograd may have kept some.
+            gradients = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
+    except Exception as error:
+        if small:
+            raise
+        raise InputError(
+            f"{job.name!r} has outputs or parameters that its loss may not read, and is too large to run here and see: "
+            f"on tensors without content it fails ({type(error).__name__}: {error}). Use data parallelism (pp=1, tp=1)"
+        ) from error
+    return frozenset(name for name, gradient in zip(leaves, gradients, strict=True) if gradient is None)

@@ -1,0 +1,311 @@
+"""The model of a job through `torch.export`, with the calls of its leaf modules marked.
+
+The exported function takes the tensors of a batch in the order of their names and returns the tensors of the model's
+output, so that the forms of batches and outputs stay outside. Dim 0 of every input is dynamic.
+
+What a model returns, taken apart into tensors and put together again.
+
+A segment hands tensors around; the loss and the metric of the job expect what the user's model returns: a tensor, a
+tuple, a dict, an object of Hugging Face. The structure remembers the difference.
+"""
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+from torch.utils.checkpoint import CheckpointFunction
+
+from trimaran.base.job import Job
+from trimaran.graph.batches import call_model, name_tensors, rebuild_batch
+from trimaran.graph.user_model import device_of, enter_mode, precision_context, quiet, untouched, without_user_hooks
+
+# A decoding cache holds keys and values of every layer. Training never reads it, and it would cross every cut.
+CACHES = frozenset({"past_key_values"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputStructure:
+    """How to make a model's output from its tensors.
+
+    Attributes:
+        count: number of tensors
+        build: makes the output from an iterator over the tensors
+        dropped: names of the fields that are neither tensors nor plain values; they become None
+    """
+
+    count: int
+    build: Callable[[Iterator[Tensor]], Any]
+    dropped: tuple[str, ...] = ()
+
+    def rebuild(self, tensors: Sequence[Tensor]) -> Any:
+        """The output that holds these tensors."""
+        return self.build(iter(tensors))
+
+
+def take_apart(output: Any, *, keep: bool = False) -> tuple[tuple[Tensor, ...], OutputStructure]:
+    """The tensors of a model's output, and the structure around them.
+
+    Args:
+        output: what a model returned
+        keep: what is neither tensor nor plain value stays as it is here, rather than to become None
+
+    Example:
+        >>> import torch
+        >>> tensors, structure = take_apart({"a": torch.zeros(2), "b": (torch.ones(2), None)})
+        >>> len(tensors), structure.rebuild(["x", "y"])
+        (2, {'a': 'x', 'b': ('y', None)})
+    """
+    tensors: list[Tensor] = []
+    dropped: list[str] = []
+    build = _take(output, "", tensors, dropped if not keep else None)
+    return tuple(tensors), OutputStructure(count=len(tensors), build=build, dropped=tuple(dropped))
+
+
+def _take(value: Any, name: str, tensors: list[Tensor], dropped: list[str] | None) -> Callable[[Iterator[Tensor]], Any]:
+    if isinstance(value, Tensor):
+        tensors.append(value)
+        return next
+    if value is None or isinstance(value, bool | int | float | str):
+        return lambda _: value
+    if isinstance(value, Mapping):
+        return _take_fields(value, dict(value), name, tensors, dropped)
+    if isinstance(value, tuple | list):
+        parts = [_take(part, f"{name}[{index}]", tensors, dropped) for index, part in enumerate(value)]
+        kind: Any = type(value)
+        if hasattr(value, "_fields"):
+            return lambda source: kind(*[part(source) for part in parts])
+        return lambda source: kind([part(source) for part in parts])
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        return _take_fields(value, fields, name, tensors, dropped)
+    if dropped is None:
+        return lambda _: value
+    dropped.append(name.lstrip(".") or type(value).__name__)
+    return lambda _: None
+
+
+def _take_fields(
+    value: Any, fields: dict[str, Any], name: str, tensors: list[Tensor], dropped: list[str] | None
+) -> Callable[[Iterator[Tensor]], Any]:
+    """A mapping or a dataclass; objects of Hugging Face are both, and are made from keywords."""
+    parts: dict[str, Callable[[Iterator[Tensor]], Any]] = {}
+    for key, part in fields.items():
+        if key in CACHES and part is not None and dropped is not None:
+            dropped.append(f"{name}.{key}".lstrip("."))
+        else:
+            parts[key] = _take(part, f"{name}.{key}", tensors, dropped)
+    kind: Any = type(value)
+    if kind is dict:
+        return lambda source: {key: part(source) for key, part in parts.items()}
+    return lambda source: kind(**{key: part(source) for key, part in parts.items()})
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What torch does not say of recurrent layers: their shapes at a glance, and figures that it hands to oneDNN
+
+
+@contextmanager
+def layers_at_a_glance(model: nn.Module) -> Iterator[None]:
+    """Trace every recurrent layer as a few operations with the shapes of its results.
+
+    Torch traces each time step by itself: minutes for a deep network on long sentences. A layer is called as a whole in
+    the end, so what its trace holds does not matter; what it makes, and of what, does. Packed sequences and single
+    samples are traced as torch does it.
+    """
+    own = (nn.LSTM, nn.GRU, nn.RNN)  # what somebody makes of them may return anything
+    layers = [module for module in model.modules() if isinstance(module, nn.RNNBase) and type(module) in own]
+    before = [vars(layer).get("forward") for layer in layers]
+    for layer in layers:
+        vars(layer)["forward"] = _shapes_of(layer, layer.forward)
+    try:
+        yield
+    finally:
+        for layer, kept in zip(layers, before, strict=True):
+            vars(layer).pop("forward")
+            if kept is not None:
+                vars(layer)["forward"] = kept
+
+
+def _shapes_of(layer: nn.RNNBase, forward: Callable[..., Any]) -> Callable[..., Any]:
+    directions = 2 if layer.bidirectional else 1
+    state = layer.proj_size or layer.hidden_size
+
+    def run(source: Any, *arguments: Any, **keywords: Any) -> Any:
+        if not isinstance(source, Tensor) or source.dim() != _DIMS:
+            return forward(source, *arguments, **keywords)
+        ends = source.sum((1 if layer.batch_first else 0, 2)).view(1, -1, 1)
+        output = source.sum(2, keepdim=True).repeat(1, 1, directions * state)
+        hidden = ends.repeat(directions * layer.num_layers, 1, state)
+        if not isinstance(layer, nn.LSTM):
+            return output, hidden
+        return output, (hidden, ends.repeat(directions * layer.num_layers, 1, layer.hidden_size))
+
+    return run
+
+
+_DIMS = 3
+"""Of a batch of sequences: samples, steps, features."""
+
+
+def workspace_bytes(lstm: nn.LSTM, source: Tensor) -> list[int]:
+    """What oneDNN keeps of each layer and direction for its backward, in the order in which they run [bytes].
+
+    Every sample and time step keeps its gates, states and their gradients: 9 rows of the hidden size and 6 of the
+    larger of input and hidden size.
+
+    Args:
+        lstm: the module
+        source: its input, of shape (steps, samples, features) or (samples, steps, features)
+
+    Source:
+        Fitted to the sizes that torch 2.13 keeps, over batch, steps, input and hidden size: within 12 % for small
+        layers (padding to pages), within 1 % for large ones.
+    """
+    directions = 2 if lstm.bidirectional else 1
+    rows = source.numel() // source.shape[-1] if source.shape[-1] else 0
+    sizes = []
+    for layer in range(lstm.num_layers):
+        width = lstm.input_size if layer == 0 else lstm.hidden_size * directions
+        row = 6 * max(width, lstm.hidden_size) + 9 * lstm.hidden_size
+        sizes += [rows * row * source.element_size()] * directions
+    return sizes
+
+
+PREFIX = "model"  # attribute of the exported module under which the user's model is
+
+
+class NotExportableError(Exception):
+    """The model cannot be turned into a graph; the message is the reason, in one line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """The model as a graph in one of its modes.
+
+    Attributes:
+        program: what torch made of it
+        inputs: names of the batch's tensors, in the order of the graph's inputs
+        structure: of the model's output
+    """
+
+    program: ExportedProgram
+    inputs: tuple[str, ...]
+    structure: OutputStructure
+
+
+class _OnTensors(nn.Module):
+    """The model as a function from the tensors of a batch to the tensors of its output."""
+
+    def __init__(self, model: nn.Module, call: Callable[[nn.Module, tuple[Tensor, ...]], tuple[Tensor, ...]]) -> None:
+        super().__init__()
+        self.add_module(PREFIX, model)
+        self.call = call
+
+    def forward(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return self.call(self.get_submodule(PREFIX), tensors)
+
+
+def export_model(job: Job, model: nn.Module, batch: Any, leaves: tuple[str, ...], *, training: bool) -> Exported:
+    """The model as a graph of tensor operations.
+
+    Args:
+        job: the job
+        model: its model, which is left as it was
+        batch: a few samples, as the model is called with
+        leaves: paths of the leaf modules, whose calls are marked
+        training: the mode to export
+
+    Raises:
+        NotExportableError: torch cannot; with its reason
+    """
+    names, tensors = tuple(name_tensors(batch)), tuple(name_tensors(batch).values())
+    structures: list[OutputStructure] = []  # torch.export puts a module's attributes back, so it is kept outside of one
+
+    def call(model: nn.Module, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        output = call_model(job, model, rebuild_batch(batch, dict(zip(names, tensors, strict=True))))
+        found, structure = take_apart(output)
+        if not found:
+            raise NotExportableError(f"it returns a {type(output).__name__}, in which no tensors are found")
+        structures.append(structure)
+        return found
+
+    wrapper = _OnTensors(model, call)
+    wrapper.training = training
+    with (
+        quiet(),
+        untouched(model),
+        without_user_hooks(model),
+        layers_at_a_glance(model),
+        precision_context(job, device_of(model)),
+        _without_reentrant_checkpoints(),
+        _lengths_that_follow(model),
+    ):
+        enter_mode(model, training=training)
+        try:
+            program = torch.export.export(
+                wrapper,
+                (tensors,),
+                dynamic_shapes=(tuple({0: Dim.DYNAMIC} for _ in tensors),),
+                strict=False,
+                preserve_module_call_signature=tuple(f"{PREFIX}.{path}" for path in leaves),
+            )
+        except NotExportableError:
+            raise
+        except Exception as error:  # torch raises whatever the model's code or its own tracer raises
+            raise NotExportableError(first_line(error)) from error
+    return Exported(program=program, inputs=names, structure=structures[-1])
+
+
+def first_line(error: BaseException) -> str:
+    """The first line that says something, with the kind of the error."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
+
+
+@contextmanager
+def _without_reentrant_checkpoints() -> Iterator[None]:
+    """Refuse reentrant activation checkpointing, whose forward runs without gradients: a graph would have none."""
+
+    def refuse(*_: object) -> Any:
+        raise NotExportableError("it checkpoints activations with use_reentrant=True; with False it can be traced")
+
+    known = vars(CheckpointFunction).get("apply")
+    CheckpointFunction.apply = staticmethod(refuse)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        if known is None:
+            del CheckpointFunction.apply
+        else:
+            CheckpointFunction.apply = known  # type: ignore[method-assign]
+
+
+def _length(value: Any) -> Any:
+    return value.shape[0] if isinstance(value, Tensor) and value.dim() else len(value)
+
+
+@contextmanager
+def _lengths_that_follow(model: nn.Module) -> Iterator[None]:
+    """Let `len(tensor)` in the user's forwards be the size of the batch, whichever that is.
+
+    Python wants a plain number of `len`, by which an export would hold for one batch size alone. So the functions of
+    the user's modules see another `len` while they are traced.
+    """
+    known: dict[int, dict[str, Any]] = {}
+    for module in model.modules():
+        names = getattr(inspect.unwrap(type(module).forward), "__globals__", {})
+        if not str(names.get("__name__", "torch")).startswith("torch.") and "len" not in names:
+            known[id(names)] = names
+    for names in known.values():
+        names["len"] = _length
+    try:
+        yield
+    finally:
+        for names in known.values():
+            del names["len"]

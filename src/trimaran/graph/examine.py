@@ -1,0 +1,1230 @@
+"""Look at what a job does on real batches of its training data.
+
+The question is always the same: is a batch in parts the whole batch? So parts and whole are both run, and their
+gradients compared, by parameter. What a training draws at random or takes from the batch's own statistics differs
+between the two for reasons that are no fault of a plan, and is set apart:
+
+    dropout                     does nothing
+    batch norm                  normalises by its running statistics
+    other draws of torch        are drawn for the whole batch; a part gets those of its samples
+
+A forward that reads values of its tensors, as an `if` does, is tried until parts read something else than the whole:
+only then it is seen whether its way through the batch is that of each sample.
+
+What remains are losses that are no mean over the samples, forwards that look across samples, and padding that leaks
+into the result. Where parts do not add up as a mean over samples, other weights are tried: elements that are not
+ignored, class weights, masks, sizes, sums.
+
+A few samples are the whole data set only if they are chosen: some hundred are read, and those run whose sizes, labels
+and masks differ most. Where several weights would still do (all classes in the batch weigh the same, no label is
+ignored, the mask is all ones), values that tell them apart are written into the batch. What that shows chooses among
+the weights that fit the data; it refuses nothing.
+
+Parts are made by `Job.collate` of their own samples, as a rank makes them; by slicing where `Job.collate` draws.
+"""
+
+import bisect
+import copy
+import itertools
+import math
+import random
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from trimaran.base.errors import InputError
+from trimaran.base.job import Job
+from trimaran.graph.batches import (
+    SUMMED,
+    call_model,
+    cast_batch,
+    is_sliceable,
+    map_tensors,
+    name_tensors,
+    rebuild_batch,
+    slice_batch,
+    split_batch,
+)
+from trimaran.graph.behaviour import Behaviour, Reduction, Weight
+from trimaran.graph.capture.verify import host_generators
+from trimaran.graph.datasets import describe
+from trimaran.graph.optimizers import modules_of, optimizer_traits, parameter_names
+from trimaran.graph.user_model import (
+    MOST_LOOKED_AT,
+    SAMPLES,
+    Samples,
+    begin_training,
+    device_of,
+    differing_sizes,
+    has_user_hooks,
+    largest_look,
+    parts_in_evaluation,
+    precision_context,
+    quiet,
+    uncompiled,
+    untouched,
+    was_in_evaluation,
+    without_user_hooks,
+)
+
+LOOKED_AT = 6
+"""Samples of a batch that is looked at: enough for parts of different sizes, few enough for a look."""
+
+SEEDS, MOST_SEEDS = 3, 12
+"""Under which a batch is run: always, and where the forward differs between them."""
+
+SCANNED = 256
+"""Samples that are read to choose from."""
+
+SCAN_SECONDS = 0.5
+"""After this no further sample is read to choose from [s]."""
+
+PLANT_SECONDS = 10.0
+"""After this no further weight is told apart [s]: what is chosen should not hang on how busy the machine is."""
+
+MOST_PLANTED = 4
+"""Batches with values written into them."""
+
+MOST_FIT = 8
+"""Weights that fit the data and are told apart."""
+
+MOST_ELEMENTS = 50_000_000
+"""Elements of the parameters of a model that is looked at in fp64, as a copy."""
+
+MOST_FOLLOWED = 5_000_000
+"""Elements of the parameters of a model whose parameters are compared before and after a forward."""
+
+TRIED = 24
+"""More batches that are looked at where values are read, until parts have read others than the whole."""
+
+TELLING = 3
+"""So many batches, of which parts read other values than the whole, are enough."""
+
+SECONDS = 2.0
+"""After this no further batch is looked at [s of this process, so that what else the machine does changes nothing; the
+first batch, with what is loaded for it, does not count]."""
+
+EXACT, PARTLY, ROUNDED = 1e-7, 3e-4, 2e-3
+"""Differences that are rounding, of a largest gradient: in fp64, where parts of the model compute in fp32, in fp32."""
+
+MOST_CLASSES = 4096
+
+
+def examine(job: Job, model: nn.Module, *, too_large: bool = False) -> Behaviour:
+    """Look at a job.
+
+    Args:
+        job: the job
+        model: its model, which is left as it was
+        too_large: do not run it; look at what can be seen without
+
+    Raises:
+        InputError: the data cannot be read
+    """
+    started_s = time.perf_counter()
+    found = replace(_from_model(model), optimizer=optimizer_traits(job, model), precision=job.precision)
+    if too_large:
+        return replace(found, not_looked="the model is too large to run here")
+    samples = Samples(job, device_of(model), most=SCANNED, keep=True)
+    found = replace(_from_batches(found, job, samples), batches=_batch_sizes(job, samples))
+    with ExitStack() as stack:
+        for part in (model, *modules_of(job.loss)):
+            stack.enter_context(untouched(part))
+        contexts = (quiet(), uncompiled(), without_user_hooks(model), torch.enable_grad(), _pretending_to_be_alone())
+        for context in contexts:
+            stack.enter_context(context)
+        begin_training(model)
+        try:
+            found = _Examination(job, model, samples).look(found)
+        except InputError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, capture meets it too and tells it better
+            found = replace(found, not_looked=f"it failed on a few samples: {describe(error)}")
+    return replace(found, seconds=time.perf_counter() - started_s)
+
+
+def look_at_gathering(job: Job, model: nn.Module, behaviour: Behaviour, rank: int, ranks: int) -> Behaviour:
+    """See what a loss that gathers gives on several ranks; all of them call it.
+
+    Args:
+        job: the job
+        model: its model, which is left as it was
+        behaviour: what was seen without the other rank
+        rank: of this process
+        ranks: of the world
+    """
+
+    def sum_up(tensor: Tensor) -> None:
+        dist.all_reduce(tensor)
+
+    samples = Samples(job, device_of(model), most=SCANNED, keep=True)
+    with quiet(), untouched(model), without_user_hooks(model), torch.enable_grad():
+        begin_training(model)
+        examination = _Examination(job, model, samples)
+        try:
+            difference = examination.difference_when_gathered(rank, ranks, sum_up)
+        except RuntimeError:
+            # Parts that do not fit together: nothing that could be trained.
+            difference = math.inf
+    reduction: Reduction = "gathers" if examination.communicated else "batch"
+    return replace(
+        behaviour, reduction=reduction, replicas=difference, tolerance=max(behaviour.tolerance, examination.tolerance)
+    )
+
+
+def _from_model(model: nn.Module) -> Behaviour:
+    named = {module: path for path, module in model.named_modules()}
+    trained = dict(model.named_parameters(remove_duplicate=False))
+    first: dict[int, str] = {}
+    tied = [name for name, one in trained.items() if first.setdefault(id(one), name) != name]
+    dtypes: dict[str, str] = {}
+    common = next((one.dtype for one in trained.values() if one.requires_grad), torch.float32)
+    for name, one in trained.items():
+        if one.dtype != common:
+            dtypes.setdefault(str(one.dtype).removeprefix("torch."), name)
+    return Behaviour(
+        returned_in_evaluation=was_in_evaluation(model),
+        kept_in_evaluation=tuple(_outermost(named[part] for part in parts_in_evaluation(model))),
+        own_train=tuple(path or "the model" for module, path in named.items() if _overrides_train(module)),
+        batch_norms=tuple(path for module, path in named.items() if _follows_batches(module)),
+        hooked=tuple(path or "the model" for module, path in named.items() if has_user_hooks(module)),
+        tied=tuple(tied),
+        dtypes=tuple(dtypes.items()),
+        compiled=any(type(module).__name__ == "OptimizedModule" for module in named),
+    )
+
+
+def _overrides_train(module: nn.Module) -> bool:
+    own = type(module).train
+    return own is not nn.Module.train and not type(module).__module__.startswith(("torch.", "transformers."))
+
+
+def _follows_batches(module: nn.Module) -> bool:
+    return isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training and module.track_running_stats
+
+
+def _outermost(paths: Iterator[str]) -> Iterator[str]:
+    last: str | None = None
+    for path in paths:
+        if last is None or not path.startswith(f"{last}."):
+            yield path
+            last = path
+
+
+def _from_batches(found: Behaviour, job: Job, samples: Samples) -> Behaviour:
+    """What batches hold, and of which sizes."""
+    batch = samples.batch(range(SAMPLES))
+    others: list[Any] = []
+    name_tensors(batch, others)
+    return replace(
+        found,
+        sliceable=is_sliceable(batch, SAMPLES),
+        others=tuple(dict.fromkeys(type(value).__name__ for value in others)),
+        sizes=differing_sizes(samples),
+        stream=samples.stream,
+        data_draws=samples.draws(),
+        remainder=0 if job.drop_last else samples.count % job.global_batch_size,
+    )
+
+
+def _batch_sizes(job: Job, samples: Samples) -> tuple[int, ...]:
+    """Samples of a global batch, and of the last of an epoch where it is smaller; of a stream that is not known."""
+    count = samples.total
+    if count is None or job.drop_last or job.sampler is not None:
+        return (job.global_batch_size,)
+    last = count % job.global_batch_size
+    return (*((job.global_batch_size,) if count >= job.global_batch_size else ()), *((last,) if last else ()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pass:
+    """What a batch gave.
+
+    Attributes:
+        value: of the loss
+        weight: that the loss returned beside it
+        gradients: of each parameter that is trained; None: it has none
+        buffers: afterwards, those of batch norms apart
+        path: of operations
+        read: values of tensors that decide, in order
+    """
+
+    value: float
+    weight: float | None
+    gradients: list[Tensor | None]
+    buffers: list[Tensor]
+    path: int
+    read: tuple[int | bool, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Split:
+    """A batch and its parts."""
+
+    whole: Any
+    parts: list[Any]
+    sizes: list[int]
+    run: _Pass
+    apart: list[_Pass]
+    """Each from the buffers that the whole began with."""
+    in_turn: list[_Pass]
+    """Each from the buffers that the one before has left."""
+    initial: list[Tensor] = field(default_factory=list)
+    """The buffers, and the weights, that the whole began with."""
+
+    @property
+    def reads_other(self) -> bool:
+        """A part read other values than the whole."""
+        return any(one.read != self.run.read for one in self.apart)
+
+
+class _Examination:
+    """Runs a job on batches and on their parts."""
+
+    def __init__(self, job: Job, model: nn.Module, samples: Samples) -> None:
+        self._job, self._model, self._samples = job, model, samples
+        self._started_s = time.process_time()
+        self.reads = False
+        self.draws = self.host_draws = self.uncoupled = self.inner = self.mixed = self.communicated = False
+        self.written: set[str] = set()
+        self.changed: dict[str, None] = {}
+        self.foreign: dict[str, None] = {}
+        self.part_failed = ""
+        self._failing: tuple[tuple[int, str], ...] = ()
+        self._calls: list[_LossCall] = []
+        self._held = parameter_names(job.loss)
+        self._collate_draws = False
+        self._scanned: list[dict[tuple[str, str], float]] = []
+        self._prepare(double=True)
+
+    @property
+    def tolerance(self) -> float:
+        """The largest difference that is rounding, in what was run so far."""
+        return ROUNDED if not self._double else PARTLY if self.mixed else EXACT
+
+    def _prepare(self, *, double: bool) -> None:
+        elements = sum(parameter.numel() for parameter in self._model.parameters())
+        self._work, self._double, self.mixed = self._model, False, False
+        if double and elements <= MOST_ELEMENTS:
+            try:
+                self._work = copy.deepcopy(self._model).double()
+                self._double = True
+            except Exception:  # noqa: BLE001 - a model that cannot be copied is looked at where it is
+                self._work = self._model
+        self._trained = [one for one in self._work.parameters() if one.requires_grad]
+        self._names = [name for name, one in self._work.named_parameters() if one.requires_grad]
+        norms = {id(one) for part in self._work.modules() if _is_norm(part) for one in part.buffers(recurse=False)}
+        self._buffers = {name: one for name, one in self._work.named_buffers() if id(one) not in norms}
+        # A forward may keep an average of weights, or weights of another network that follow these.
+        if elements <= MOST_FOLLOWED:
+            self._buffers |= dict(self._work.named_parameters())
+        for part in modules_of(self._job.loss):
+            self._buffers |= {f"loss.{name}": one for name, one in part.named_buffers() if id(one) not in norms}
+        self._initial = [one.detach().clone() for one in self._buffers.values()]
+
+    def look(self, found: Behaviour) -> Behaviour:
+        """Add what is seen."""
+        most = min(self._samples.count, max(2, min(LOOKED_AT, self._job.global_batch_size)))
+        first = list(range(min(most, SAMPLES)))
+        while True:
+            began_s = time.perf_counter()
+            try:
+                self._calls = _losses_called(self._job, self._work, self._batch(first), double=self._double)
+                break
+            except InputError:
+                raise
+            except Exception:
+                if not self._double and 2 * len(first) > largest_look(self._job, self._samples):
+                    raise
+                # Something in it is fp32 for good, or it needs more samples.
+                if not self._double:
+                    first = list(range(2 * len(first)))
+                self._prepare(double=not self._double)
+        most = max(most, len(first))
+        # A forward, and twice as much for the backward, of the whole and again of its parts.
+        if 6 * (time.perf_counter() - began_s) * most / len(first) > SECONDS:
+            most = len(first)
+        self._put_back()
+        self._started_s = time.process_time()
+        self._failing = self._failing_sizes(found.batches)
+        self._collate_draws = self._samples.collate_draws(first)
+        try:
+            splits = self._splits(most)
+        except InputError:
+            raise
+        except Exception:
+            if not self._double:
+                raise
+            self._prepare(double=False)
+            splits = self._splits(most)
+        while self.part_failed and 2 * most <= largest_look(self._job, self._samples):
+            # Few samples may be too few.
+            most, self.part_failed = 2 * most, ""
+            splits = self._splits(most)
+        splits += self._told(splits, most)
+        tolerance = self.tolerance
+        found = replace(found, tolerance=tolerance, **self._seen(splits))
+        reduction, weight, apart, in_turn = self._reduction(splits, tolerance)
+        if weight is not None:
+            each = float(weight(splits[0].whole)) / sum(splits[0].sizes)
+            weight = replace(weight, typical=each if math.isfinite(each) and each > 0.0 else 1.0)
+        padded = False
+        # A forward may gather what it keeps in a buffer, and the loss nothing.
+        if (reduction == "batch" or apart > tolerance) and self._gathers(splits[0].whole):
+            reduction, apart = "gathers", 0.0
+        elif max(apart, in_turn) > tolerance and found.sizes and found.sliceable:
+            padded = self._holds_when_sliced(splits[0], tolerance)
+        return replace(
+            found,
+            reduction=reduction,
+            weight=weight,
+            replicas=None if reduction == "gathers" else apart,
+            microbatches=in_turn,
+            padded=padded,
+            draws=self.draws,
+            host_draws=self.host_draws,
+            inner_backward=self.inner,
+            changed_inputs=tuple(self.changed),
+            loss_parameters=tuple(self.foreign),
+            part_failed=self.part_failed,
+            failing=self._failing,
+            collate_draws=self._collate_draws,
+            not_looked=f"it failed on {self.part_failed}" if reduction == "unknown" and self.part_failed
+            else found.not_looked,
+        )  # fmt: skip
+
+    def _splits(self, size: int) -> list[_Split]:
+        splits: list[_Split] = []
+        for group in self._groups(size):
+            if not splits or (not self.part_failed and time.process_time() - self._started_s < SECONDS):
+                splits.append(self._split(group))
+        return splits
+
+    def _told(self, splits: Sequence[_Split], most: int) -> list[_Split]:
+        """More batches, where values are read, until parts have read others than the whole."""
+        more: list[_Split] = []
+        for number, group in enumerate(self._tried(most)):
+            told = sum(split.reads_other for split in (*splits, *more))
+            late = time.process_time() - self._started_s > SECONDS
+            if not self.reads or self.part_failed or told >= TELLING or late:
+                break
+            # Training changes the weights, and with them what is read.
+            moved = self._moved_weights(number) if self._double and number >= TRIED // 2 else nullcontext()
+            with moved:
+                more.append(self._split(group, 1))
+        # A part of one sample may fail where those that a plan makes do not.
+        self.part_failed = "" if splits and len(splits[0].parts) > 1 else self.part_failed
+        return [split for split in more if len(split.parts) > 1]
+
+    def _failing_sizes(self, batches: Sequence[int]) -> tuple[tuple[int, str], ...]:
+        """Sizes of parts that fail in training, each with how; where the smallest does not, no other is tried."""
+        most = min(MOST_LOOKED_AT, self._samples.count, self._job.global_batch_size - 1)
+        sizes = sorted({batch // parts for batch in batches for parts in range(1, batch + 1)})
+        failing: list[tuple[int, str]] = []
+        for size in sizes[: bisect.bisect_right(sizes, most)]:
+            try:
+                batch = self._batch(range(size))
+                with self._promoting():
+                    _loss_value(self._job, call_model(self._job, self._work, batch), batch)
+            except Exception as error:  # noqa: BLE001 - whatever a forward or a loss needs more samples for
+                failing.append((size, describe(error)))
+            self._put_back()
+            if not failing:
+                break
+        return tuple(failing)
+
+    def _tried(self, most: int) -> Iterator[list[int]]:
+        """Samples of more batches, of which some have few: these read what is rare."""
+        drawn = random.Random(self._job.seed + 1)
+        for number in range(TRIED):
+            yield drawn.sample(range(self._samples.count), most if number % 2 or self._failing else 2)
+
+    @contextmanager
+    def _moved_weights(self, number: int) -> Iterator[None]:
+        """The copy of the model with weights that are elsewhere, by about as much as they differ from each other."""
+        generator = torch.Generator().manual_seed(self._job.seed + number)
+        before = [one.detach().clone() for one in self._trained]
+        with torch.no_grad():
+            for one in self._trained:
+                scale = float(one.std()) if one.numel() > 1 else 0.1
+                noise = torch.randn(one.shape, generator=generator, dtype=torch.float64)
+                one.add_(noise.to(device=one.device, dtype=one.dtype), alpha=scale * (1 + number % 3))
+        initial, self._initial = self._initial, [one.detach().clone() for one in self._buffers.values()]
+        try:
+            yield
+        finally:
+            self._initial = initial
+            with torch.no_grad():
+                for one, value in zip(self._trained, before, strict=True):
+                    one.copy_(value)
+
+    def _groups(self, size: int) -> Iterator[list[int]]:
+        """Samples of the batches that are looked at: first those that differ most, then others."""
+        count = self._samples.count
+        drawn = random.Random(self._job.seed)
+        numbers, self._scanned = self._scan(drawn)
+        yield self._unlike(numbers, size, drawn)
+        yield sorted(drawn.sample(range(count), size))
+        yield list(range(count - size, count))
+
+    def _scan(self, drawn: random.Random) -> tuple[list[int], list[dict[tuple[str, str], float]]]:
+        """Read samples from all over the data set, and note what a loss may treat in its own way."""
+        count = self._samples.count
+        order = list(range(count)) if count <= SCANNED else drawn.sample(range(count), SCANNED)
+        drawn.shuffle(order)
+        numbers: list[int] = []
+        noted: list[dict[tuple[str, str], float]] = []
+        started_s = time.process_time()
+        for number in order:
+            try:
+                batch = self._samples.batch([number], keep=False)
+            except InputError:
+                # A collate function may need several samples.
+                if not noted:
+                    break
+                raise
+            numbers.append(number)
+            noted.append(self._note(batch))
+            if time.process_time() - started_s > SCAN_SECONDS:
+                break
+        return numbers, noted
+
+    def _note(self, batch: Any) -> dict[tuple[str, str], float]:
+        ignored = torch.tensor(sorted({-100, *(call.ignored for call in self._calls)}))
+        tables = [call.table for call in self._calls if call.table]
+        noted: dict[tuple[str, str], float] = {}
+        for name, tensor in name_tensors(batch).items():
+            tensor = tensor.detach().cpu()
+            noted["size", name] = float(tensor.numel())
+            if not tensor.numel() or tensor.is_complex():
+                continue
+            if tensor.is_floating_point():
+                low, high = (float(one) for one in tensor.aminmax())
+                if low >= 0.0 and high <= 1.0:
+                    noted["sum", name] = float(tensor.sum(dtype=torch.float64))
+                continue
+            noted["sum", name] = float(tensor.sum(dtype=torch.float64))
+            if tensor.dtype is torch.bool:
+                continue
+            noted["ignored", name] = float(torch.isin(tensor, ignored.to(tensor.dtype)).sum())
+            for table in tables:
+                if int(tensor.min()) >= 0 and int(tensor.max()) < len(table):
+                    noted["table", name] = float(torch.tensor(table)[tensor.long()].sum())
+        return noted
+
+    def _unlike(self, numbers: list[int], size: int, drawn: random.Random) -> list[int]:
+        """Samples that differ most, the first of them on one side."""
+        kinds = ("ignored", "table", "size", "sum")
+        keys = sorted({key for one in self._scanned for key in one}, key=lambda key: (kinds.index(key[0]), key[1]))
+        high, low = [], []
+        for key in keys:
+            have = [(one[key], number) for one, number in zip(self._scanned, numbers, strict=True) if key in one]
+            if len({value for value, _ in have}) > 1:
+                high.append(max(have)[1])
+                low.append(min(have)[1])
+        wanted = list(dict.fromkeys(itertools.chain.from_iterable(zip(high, low, strict=True))))[:size]
+        rest = [number for number in range(self._samples.count) if number not in wanted][: size - len(wanted)]
+        firsts = [number for number in wanted if number in high]
+        return [*firsts, *rest, *(number for number in wanted if number not in high)]
+
+    def _split(self, numbers: list[int], first: int | None = None) -> _Split:
+        first = max(1, (len(numbers) * 2 + 1) // 3) if first is None else first
+        groups = [numbers[:first], numbers[first:]] if len(numbers) > 1 else [numbers]
+        whole = self._batch(numbers)
+        if self._collate_draws and is_sliceable(whole, len(numbers)):
+            starts = [0, *itertools.accumulate(map(len, groups))]
+            parts = [slice_batch(whole, start, stop) for start, stop in itertools.pairwise(starts)]
+        else:
+            parts = [self._batch(group) for group in groups]
+        return self._run(whole, parts, [len(group) for group in groups])
+
+    def _run(self, whole: Any, parts: list[Any], sizes: list[int]) -> _Split:
+        """The whole, and its parts: apart, and in turn."""
+        drawn = _Draws()
+        # A forward may write to its input.
+        run = self._pass(_copied(whole), drawn)
+        starts = [0, *itertools.accumulate(sizes)]
+        bounds = [(start, stop, starts[-1]) for start, stop in itertools.pairwise(starts)]
+        apart, in_turn = [], []
+        try:
+            for part, bound in zip(parts, bounds, strict=True):
+                self._put_back()
+                apart.append(self._pass(_copied(part), drawn, bound))
+            if any(not _same(one, other) for one, other in zip(self._initial, run.buffers, strict=True)):
+                self._put_back()
+                in_turn = [self._pass(_copied(part), drawn, bound) for part, bound in zip(parts, bounds, strict=True)]
+        except Exception as error:  # noqa: BLE001 - a forward that needs more samples: told, not known
+            size = sizes[min(len(apart), len(sizes) - 1)]
+            self.part_failed = f"{size} of {sum(sizes)} samples: {describe(error)}"
+            parts, apart, in_turn = [whole], [run], []
+        self._put_back()
+        return _Split(
+            whole=whole, parts=parts, sizes=sizes if len(parts) > 1 else [sum(sizes)], run=run, apart=apart,
+            in_turn=in_turn or apart, initial=self._initial,
+        )  # fmt: skip
+
+    def _batch(self, numbers: Sequence[int]) -> Any:
+        batch = self._samples.batch(numbers)
+        return cast_batch(batch, torch.float64) if self._double else batch
+
+    def _put_back(self) -> None:
+        with torch.no_grad():
+            for buffer, value in zip(self._buffers.values(), self._initial, strict=True):
+                buffer.copy_(value)
+
+    def _pass(self, batch: Any, drawn: "_Draws", bound: tuple[int, int, int] | None = None, seed: int = 0) -> _Pass:
+        """Forward, loss and backward."""
+        job, model = self._job, self._work
+        held = [one for part in modules_of(job.loss) for one in part.parameters()]
+        saved = [(one, one.grad) for one in (*self._trained, *held)]
+        for one, _ in saved:
+            one.grad = None
+        before = _copied(name_tensors(batch)) if bound is None and not self.changed else {}
+        torch.manual_seed(job.seed + seed)
+        random.seed(job.seed + seed)
+        numpy.random.seed((job.seed + seed) % 2**32)  # noqa: NPY002 - a forward of the user's draws from this one
+        hosts = host_generators()
+        coupled = _Coupled(drawn, bound)
+        parameters = dict(self._work.named_parameters())
+        versions = {name: one._version for name, one in parameters.items()}
+        # The copy is fp64; where it is looked at as it is, so is its precision.
+        context = nullcontext() if self._double else precision_context(job, device_of(model))
+        try:
+            with self._promoting(), _without_batch_effects(), coupled, _noting_inner_backwards(self), context:
+                output = call_model(job, model, batch)
+                value = _loss_value(job, output, batch)
+            self.changed |= {name: None for name, one in name_tensors(batch).items()
+                             if name in before and not _same(one.detach(), before[name].detach())}  # fmt: skip
+            total, weight = value if isinstance(value, tuple) else (value, None)
+            if isinstance(total, Tensor) and total.requires_grad:
+                if bound is None:
+                    self._note_leaves(total)
+                # Checkpointed activations are computed again, and draw again.
+                with self._promoting(), _without_batch_effects(), coupled:
+                    total.backward()
+            gradients = [None if one.grad is None else _dense(one.grad) for one in self._trained]
+        finally:
+            for one, gradient in saved:
+                one.grad = gradient
+        self.draws |= coupled.drew
+        self.uncoupled |= coupled.lost
+        self.communicated |= coupled.communicated
+        self.mixed |= coupled.mixed
+        self.reads |= coupled.reads
+        self.written |= {name for name, one in parameters.items() if one._version != versions[name]}
+        self.host_draws |= host_generators() != hosts
+        return _Pass(
+            value=float(total),
+            weight=None if weight is None else float(weight),
+            gradients=gradients,
+            buffers=[one.detach().clone() for one in self._buffers.values()],
+            path=hash(tuple(coupled.operations)),
+            read=tuple(coupled.read),
+        )
+
+    def _promoting(self) -> Any:
+        return _Promoting() if self._double else nullcontext()
+
+    def _note_leaves(self, loss: Tensor) -> None:
+        """Parameters that the loss depends on and the model has not."""
+        known = {id(one) for one in self._work.parameters()}
+        todo, met = [loss.grad_fn], set()
+        while todo:
+            node = todo.pop()
+            if node is None or node in met:
+                continue
+            met.add(node)
+            leaf = getattr(node, "variable", None)
+            if isinstance(leaf, nn.Parameter) and id(leaf) not in known:
+                name = self._held.get(id(leaf), f"a parameter of shape {tuple(leaf.shape)}")
+                self.foreign[name] = None
+            todo += [one for one, _ in node.next_functions]
+
+    def _seen(self, splits: list[_Split]) -> dict[str, Any]:
+        """What does not depend on how the loss is reduced."""
+        passes = [one for split in splits for one in (split.run, *split.apart)]
+        # Some began with other weights.
+        changed = [
+            name
+            for place, name in enumerate(self._buffers)
+            if any(not _same(one.run.buffers[place], one.initial[place]) for one in splits)
+        ]
+        parameters = dict(self._work.named_parameters())
+        path = []
+        if len({split.run.path for split in splits}) > 1 or any(split.reads_other for split in splits):
+            path.append("data")
+        seeds: list[_Pass] = []
+        for seed in range(1, MOST_SEEDS + 1):
+            # Where the forward goes other ways, more of them are wanted.
+            enough = seed > SEEDS and all(one.path == splits[0].run.path for one in seeds)
+            if not enough and time.process_time() - self._started_s < SECONDS:
+                seeds.append(self._pass(_copied(splits[0].whole), _Draws(), seed=seed))
+                self._put_back()
+        if any(one.path != splits[0].run.path for one in seeds):
+            path.append("seed")
+        passes += seeds
+        have = [[one.gradients[place] is not None for one in passes] for place in range(len(self._names))]
+        return {
+            "unused": tuple(name for name, one in zip(self._names, have, strict=True) if not any(one)),
+            "varying": tuple(name for name, one in zip(self._names, have, strict=True) if any(one) and not all(one)),
+            "buffers": tuple(name for name in changed if name not in parameters),
+            # The first value of an average is no other one than that of the weight.
+            "written": tuple(name for name in parameters if name in changed or name in self.written),
+            "path": tuple(path),
+        }
+
+    def _reduction(self, splits: list[_Split], tolerance: float) -> tuple[Reduction, Weight | None, float, float]:
+        """How the loss is reduced, and how far parts are from the whole by it: apart, and in turn."""
+        finite = [split for split in splits if math.isfinite(split.run.value) and len(split.parts) > 1]
+        if not finite:
+            return "unknown", None, 0.0, 0.0
+        fitting: list[tuple[Reduction, Weight | None, float, float]] = []
+        first: tuple[float, float] | None = None
+        known: dict[tuple[float, ...], tuple[float, float, float]] = {}
+        for reduction, weight in self._hypotheses(finite):
+            try:
+                scales = self._all_scales(finite, reduction, weight)
+                if scales not in known:
+                    known[scales] = self._differences(finite, reduction, weight, None if first is None else tolerance)
+            except (RuntimeError, KeyError, IndexError):
+                continue
+            gradients, apart, in_turn = known[scales]
+            if first is None:
+                first = apart, in_turn
+            if gradients <= tolerance:
+                same = any(self._all_scales(finite, *one[:2]) == scales for one in fitting)
+                if same and (weight is None or self._planted(finite[0], weight) is None):
+                    continue
+                fitting.append((reduction, weight, apart, in_turn))
+                if len(fitting) == MOST_FIT:
+                    break
+        if first is None:
+            return "unknown", None, 0.0, 0.0
+        if not fitting:
+            return "batch", None, first[0], max(first)
+        return self._told_apart(fitting, finite[0], tolerance)
+
+    def _all_scales(self, splits: list[_Split], reduction: Reduction, weight: Weight | None) -> tuple[float, ...]:
+        found: list[float] = []
+        for split in splits:
+            scales, whole = self._scales(split, split.apart, reduction, weight)
+            found += [*scales, whole]
+        return tuple(float(f"{one:.9g}") for one in found)
+
+    def _differences(
+        self, splits: list[_Split], reduction: Reduction, weight: Weight | None, limit: float | None
+    ) -> tuple[float, float, float]:
+        """Of gradients, parts apart; with buffers, apart and in turn. Above a limit not all is compared."""
+        gradients = 0.0
+        for split in splits:
+            gradients = max(gradients, self._difference(split, split.apart, reduction, weight, limit))
+            if limit is not None and gradients > limit:
+                return gradients, gradients, gradients
+        apart = max([gradients, *(self._buffer_difference(split, split.apart) for split in splits)])
+        in_turn = apart
+        if any(split.in_turn is not split.apart for split in splits):
+            in_turn = max(
+                max(
+                    self._difference(split, split.in_turn, reduction, weight, limit),
+                    self._buffer_difference(split, split.in_turn),
+                )
+                for split in splits
+            )
+        return gradients, apart, in_turn
+
+    def _told_apart(
+        self, fitting: list[tuple[Reduction, Weight | None, float, float]], split: _Split, tolerance: float
+    ) -> tuple[Reduction, Weight | None, float, float]:
+        """The one that still fits when values that the batch has not are written into it."""
+        if len(fitting) == 1 or not is_sliceable(split.whole, sum(split.sizes)):
+            return fitting[0]
+        planted: list[_Split] = []
+        for _, weight, *_ in fitting:
+            late = time.process_time() - self._started_s > PLANT_SECONDS
+            if weight is None or len(planted) == MOST_PLANTED or late:
+                continue
+            whole = self._planted(split, weight)
+            if whole is None:
+                continue
+            starts = [0, *itertools.accumulate(split.sizes)]
+            parts = [slice_batch(whole, start, stop) for start, stop in itertools.pairwise(starts)]
+            try:
+                found = self._run(whole, parts, split.sizes)
+            except Exception:  # noqa: BLE001 - such a value cannot be there
+                self._put_back()
+                continue
+            if math.isfinite(found.run.value) and len(found.parts) > 1:
+                planted.append(found)
+        for one in fitting:
+            try:
+                if all(self._difference(found, found.apart, one[0], one[1]) <= tolerance for found in planted):
+                    return one
+            except (RuntimeError, KeyError, IndexError):
+                continue
+        return fitting[0]
+
+    def _planted(self, split: _Split, weight: Weight) -> Any:
+        """The batch with values by which this weight is told apart from others; None: there are none to plant."""
+        tensors = name_tensors(split.whole)
+        tensor = tensors[weight.tensor].clone(memory_format=torch.contiguous_format)
+        first = tensor[0].reshape(-1) if tensor.dim() > 1 else tensor[:1]
+        half = first[len(first) // 2 :]
+        if weight.measure == "count" and weight.ignored is not None:
+            several, seen = len(first) > 1, any(one.get(("ignored", weight.tensor)) for one in self._scanned)
+            declared = weight.ignored in {call.ignored for call in self._calls}
+            # One label a sample that is never ignored in all that was read: a class.
+            # In fp16 a weight is refused under several plans, so it has to be there.
+            unread = len(self._scanned) < self._samples.count and self._job.precision != "fp16"
+            if not declared or not (seen or (several and unread)):
+                return None
+            half.fill_(weight.ignored)
+        elif weight.measure == "table":
+            order = torch.tensor(weight.table).argsort()
+            if weight.table[int(order[0])] == weight.table[int(order[-1])]:
+                return None
+            first.fill_(int(order[-1]))
+            tensor[-1:].fill_(int(order[0]))
+        elif weight.measure == "sum":
+            if not bool(((tensor == 0) | (tensor == 1)).all()):
+                return None
+            half.fill_(0)
+        else:
+            return None
+        return rebuild_batch(split.whole, {**tensors, weight.tensor: tensor})
+
+    def _hypotheses(self, splits: list[_Split]) -> Iterator[tuple[Reduction, Weight | None]]:
+        if splits[0].run.weight is not None:
+            yield "pair", None
+            return
+        if self._job.loss_weight is not None:
+            yield "given", None
+            return
+        # The loss says what it ignores; among tensors that would do, labels are meant.
+        found = sorted(self._weights(splits[0].whole), key=lambda one: not _is_label(one.tensor))
+        ignored = {call.ignored for call in self._calls}
+        for one in found:
+            # A loss that may ignore is a mean over what it does not ignore, also where a batch has nothing to ignore.
+            seen = any(noted.get(("ignored", one.tensor)) for noted in self._scanned)
+            if one.measure == "count" and one.ignored in ignored and seen:
+                yield "weight", one
+        yield "mean", None
+        yield "sum", None
+        for one in found:
+            yield "weight", one
+
+    def _weights(self, batch: Any) -> Iterator[Weight]:
+        calls = self._calls
+        for name, tensor in name_tensors(batch).items():
+            if not tensor.numel():
+                continue
+            integer = not tensor.is_floating_point() and not tensor.is_complex()
+            if integer and tensor.dtype is not torch.bool:
+                for ignored in dict.fromkeys((*(one.ignored for one in calls), -100, 0)):
+                    for shifted in (False, True) if tensor.dim() > 1 else (False,):
+                        yield Weight(tensor=name, measure="count", shifted=shifted, ignored=ignored)
+                        for call in calls:
+                            if call.table and call.ignored == ignored:
+                                yield Weight(
+                                    tensor=name, measure="table", shifted=shifted, ignored=ignored, table=call.table
+                                )
+            if not tensor.is_complex() and float(tensor.min()) >= 0.0:
+                yield Weight(tensor=name, measure="sum")
+            yield Weight(tensor=name, measure="size")
+            if tensor.dim() > 1:
+                yield Weight(tensor=name, measure="size", shifted=True)
+
+    def _difference(
+        self,
+        split: _Split,
+        passes: list[_Pass],
+        reduction: Reduction,
+        weight: Weight | None,
+        limit: float | None = None,
+    ) -> float:
+        """How far parts, put together, are from the whole: loss and gradients; more than a limit is enough."""
+        scales, whole_scale = self._scales(split, passes, reduction, weight)
+        used = [(scale, one) for scale, one in zip(scales, passes, strict=True) if scale]
+        value = math.fsum(scale * one.value for scale, one in used)
+        expected = split.run.value * whole_scale
+        # Parts may cancel.
+        size = max([abs(expected), *(abs(scale * one.value) for scale, one in used), 1e-6])
+        worst = abs(value - expected) / size if math.isfinite(value) else math.inf
+        if limit is not None and worst > limit:
+            return worst
+        largest = max((float(one.abs().max()) for one in split.run.gradients if one is not None and one.numel()),
+                      default=0.0)  # fmt: skip
+        for place, gradient in enumerate(split.run.gradients):
+            parts = [(scale, one.gradients[place]) for scale, one in used]
+            have = [scale * one for scale, one in parts if one is not None]
+            if gradient is None or not have:
+                # No gradient, and one that is zero, are told apart by the update.
+                if (gradient is None) != (not have):
+                    worst = max(worst, 1.0)
+                continue
+            if not gradient.numel():
+                continue
+            total = torch.stack(have).sum(0)
+            scale = float(gradient.abs().max()) * whole_scale
+            floor = largest * whole_scale * (1e-6 if self._double and not self.mixed else 1e-2)
+            difference = float((total - gradient * whole_scale).abs().max())
+            worst = max(worst, difference / max(scale + floor, 1e-30) if math.isfinite(difference) else math.inf)
+        return worst
+
+    def _buffer_difference(self, split: _Split, passes: list[_Pass]) -> float:
+        """1 where buffers end with other values than after the whole, else 0."""
+        ends = passes[-1:] if passes is split.in_turn and passes is not split.apart else passes
+        pairs = [pair for one in ends for pair in zip(one.buffers, split.run.buffers, strict=True)]
+        return 0.0 if all(_same(*pair, tolerance=self.tolerance) for pair in pairs) else 1.0
+
+    def _scales(
+        self, split: _Split, passes: list[_Pass], reduction: Reduction, weight: Weight | None
+    ) -> tuple[list[float], float]:
+        """By what the parts are multiplied before they are added up, and by what the whole is."""
+        if reduction == "sum" or self._job.loss_weight is SUMMED:
+            return [1.0] * len(passes), 1.0
+        if reduction == "mean":
+            return [size / sum(split.sizes) for size in split.sizes], 1.0
+        if reduction == "pair":
+            total = math.fsum(one.weight or 0.0 for one in passes)
+            return [1.0 / total if total else 0.0] * len(passes), 1.0 / (split.run.weight or math.nan)
+        weigh: Callable[[Any], Any] = weight if weight is not None else self._job.loss_weight  # type: ignore[assignment]
+        weights = [float(weigh(part)) for part in split.parts]
+        total = math.fsum(weights)
+        return [one / total if total else 0.0 for one in weights], 1.0
+
+    def _gathers(self, batch: Any) -> bool:
+        """Whether the forward or the loss communicates where there are several ranks."""
+        if dist.group.WORLD is not None:
+            # The other ranks are not there to answer; see `look_at_gathering`.
+            return False
+        # Two ranks of which one is pretended, and messages that nobody sends.
+        dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+        coupled = _Coupled(_Draws(), None)
+        try:
+            with _asking(_IS_INITIALIZED), self._promoting(), _without_batch_effects(), coupled:
+                _loss_value(self._job, call_model(self._job, self._work, _copied(batch)), batch)
+        except Exception:  # noqa: BLE001 - what was gathered holds nothing
+            return coupled.communicated
+        finally:
+            dist.destroy_process_group()
+            self._put_back()
+        return coupled.communicated
+
+    def difference_when_gathered(self, rank: int, ranks: int, sum_up: Callable[[Tensor], object]) -> float:
+        """How far real ranks, each with a part of a batch and a loss that gathers, are from one with the whole.
+
+        Args:
+            rank: of this process
+            ranks: how many there are
+            sum_up: adds a tensor up over the ranks, in place
+        """
+        size = max(2, LOOKED_AT // ranks)
+        numbers = [number % self._samples.count for number in range(ranks * size)]
+        drawn = _Draws()
+        with _pretending_to_be_alone():
+            run = self._pass(self._batch(numbers), drawn)
+        self._put_back()
+        own = slice(rank * size, (rank + 1) * size)
+        part = self._pass(self._batch(numbers[own]), drawn, (own.start, own.stop, ranks * size))
+        gradients: list[Tensor | None] = []
+        for one, whole in zip(part.gradients, run.gradients, strict=True):
+            total = torch.zeros_like(whole) if whole is not None else None
+            if total is not None:
+                total += (one if one is not None else 0.0) / ranks
+                sum_up(total)
+            gradients.append(total)
+        value = torch.tensor(part.value / ranks, dtype=torch.float64, device=device_of(self._work))
+        sum_up(value)
+        summed = replace(part, gradients=gradients, value=float(value), buffers=run.buffers)
+        split = _Split(whole=None, parts=[None], sizes=[1], run=run, apart=[summed], in_turn=[summed])
+        # Buffers of every rank are those after the whole; no rank knows those of the others.
+        others = torch.tensor(self._buffer_difference(split, [part]), dtype=torch.float64, device=value.device)
+        sum_up(others)
+        return max(self._difference(split, [summed], "mean", None), min(1.0, float(others)))
+
+    def _holds_when_sliced(self, split: _Split, tolerance: float) -> bool:
+        """Whether parts that were padded with the whole add up, by some reduction."""
+        starts = [0, *itertools.accumulate(split.sizes)]
+        parts = [slice_batch(split.whole, start, stop) for start, stop in itertools.pairwise(starts)]
+        drawn = _Draws()
+        run = self._pass(split.whole, drawn)
+        passes = []
+        for part, (start, stop) in zip(parts, itertools.pairwise(starts), strict=True):
+            self._put_back()
+            passes.append(self._pass(part, drawn, (start, stop, starts[-1])))
+        self._put_back()
+        sliced = _Split(whole=split.whole, parts=parts, sizes=split.sizes, run=run, apart=passes, in_turn=passes)
+        return self._reduction([sliced], tolerance)[2] <= tolerance
+
+
+_IS_INITIALIZED = dist.is_initialized
+
+
+def _pretending_to_be_alone() -> AbstractContextManager[None]:
+    """For code that asks torch.distributed before it gathers."""
+    return _asking(lambda: False)
+
+
+@contextmanager
+def _asking(answer: Callable[[], bool]) -> Iterator[None]:
+    asked = dist.is_initialized
+    dist.is_initialized = answer
+    try:
+        yield
+    finally:
+        dist.is_initialized = asked
+
+
+def _copied(batch: Any) -> Any:
+    """Tensors of its own."""
+    if isinstance(batch, dict) and all(isinstance(one, Tensor) for one in batch.values()):
+        return {name: one.clone() for name, one in batch.items()}
+    return map_tensors(batch, torch.clone)
+
+
+def _is_label(name: str) -> bool:
+    return any(word in name.lower() for word in ("label", "target"))
+
+
+def _is_norm(module: nn.Module) -> bool:
+    return isinstance(module, nn.modules.batchnorm._BatchNorm)
+
+
+def _dense(gradient: Tensor) -> Tensor:
+    return (gradient.to_dense() if gradient.is_sparse else gradient).detach().clone()
+
+
+def _same(one: Tensor, other: Tensor, tolerance: float = 0.0) -> bool:
+    if one.shape != other.shape:
+        return False
+    if not tolerance or not one.is_floating_point():
+        return torch.equal(one, other)
+    scale = float(other.abs().max()) if other.numel() else 0.0
+    return bool(torch.allclose(one, other, rtol=0.0, atol=tolerance * scale, equal_nan=True))
+
+
+def _loss_value(job: Job, output: Any, batch: Any) -> Any:
+    if job.loss is not None:
+        return job.loss(output, split_batch(batch)[2])
+    value = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
+    if value is None:
+        raise InputError(f"with Job.loss=None the model returns an object with .loss; it returned {type(output)}")
+    return value
+
+
+class _Draws:
+    """What was drawn for a whole batch, in order."""
+
+    def __init__(self) -> None:
+        self.made: list[tuple[str, list[Tensor]]] = []
+        self.taken: dict[tuple[int, int], int] = {}
+        """Of each draw, and each of its tensors: how much of it earlier parts have got."""
+
+
+class _Coupled(TorchDispatchMode):
+    """Keeps what is drawn for a whole batch, or gives a part of it to a part of the batch.
+
+    Args:
+        draws: filled by the whole, read by the parts
+        bound: start, stop and samples of the whole, for a part; None: this is the whole
+    """
+
+    def __init__(self, draws: _Draws, bound: tuple[int, int, int] | None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._draws, self._bound, self._next = draws, bound, 0
+        self.drew = self.lost = self.mixed = self.communicated = self.reads = False
+        self.operations: list[str] = []
+        self.read: list[int | bool] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.operations.append(str(func))
+        self.communicated |= func.namespace in ("c10d", "_c10d_functional", "c10d_functional")
+        result = func(*args, **(kwargs or {}))
+        self.mixed |= isinstance(result, Tensor) and result.is_floating_point() and result.dtype is not torch.float64
+        if func is torch.ops.aten._local_scalar_dense.default:
+            self.reads = True
+            if isinstance(result, bool | int):
+                self.read.append(result)
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            self.drew = True
+            made = [one for one in (result if isinstance(result, tuple | list) else [result]) if _is_drawn(one)]
+            if self._bound is None:
+                self._draws.made.append((str(func), [one.detach().clone() for one in made]))
+            else:
+                self._take(str(func), made)
+        return result
+
+    def _take(self, name: str, made: list[Tensor]) -> None:
+        place, self._next = self._next, self._next + 1
+        if place >= len(self._draws.made) or self._draws.made[place][0] != name:
+            self.lost = True
+            return
+        for number, (one, whole) in enumerate(zip(made, self._draws.made[place][1], strict=False)):
+            part = self._part(one, whole, (place, number))
+            if part is None:
+                self.lost = True
+            else:
+                one.copy_(part)
+
+    def _part(self, one: Tensor, whole: Tensor, key: tuple[int, int]) -> Tensor | None:
+        """What a part gets of a draw: along the dim of the samples what is theirs, along others the beginning."""
+        if one.shape == whole.shape:
+            return whole
+        if one.dim() != whole.dim() or self._bound is None:
+            return None
+        start, stop, samples = self._bound
+        part: Tensor | None = None
+        for dim in range(one.dim()):
+            size, most = one.shape[dim], whole.shape[dim]
+            if size == most:
+                continue
+            if size > most:
+                return None
+            if part is not None:
+                # Padded to a shorter length than the whole.
+                part = part.narrow(dim, 0, size)
+                continue
+            each, rest = divmod(most, samples)
+            if not rest and size == each * (stop - start):
+                begin = start * each
+            else:
+                # Nodes of graphs, or what else there are more or fewer of in every sample, one sample after the other.
+                begin = self._draws.taken.get(key, 0) if start else 0
+                self._draws.taken[key] = begin + size
+                if begin + size > most:
+                    return None
+            part = whole.narrow(dim, begin, size)
+        return part
+
+
+def _is_drawn(value: Any) -> bool:
+    return isinstance(value, Tensor)
+
+
+class _Promoting(TorchFunctionMode):
+    """In a model in fp64, what the loss or the forward holds in fp32 (class weights, constants) is fp64 too."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        try:
+            return func(*args, **kwargs)
+        except RuntimeError as error:
+            tensors = [one for one in pytree.tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
+            name = getattr(func, "__name__", "")
+            fits = {torch.float32, torch.float64} <= {one.dtype for one in tensors} and not name.endswith("_")
+            if not fits or not _ABOUT_DTYPES.search(str(error)):
+                raise
+            args, kwargs = pytree.tree_map_only(
+                Tensor, lambda one: one.double() if one.dtype is torch.float32 else one, (args, kwargs)
+            )
+            return func(*args, **kwargs)
+
+
+_ABOUT_DTYPES = re.compile("dtype|scalar type|Double|Float")
+
+_DROPOUTS = frozenset(
+    {
+        "dropout", "dropout_", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "alpha_dropout_",
+        "feature_dropout", "feature_dropout_", "feature_alpha_dropout", "feature_alpha_dropout_", "native_dropout",
+    }
+)  # fmt: skip
+
+
+class _WithoutBatchEffects(TorchFunctionMode):
+    """Dropout does nothing, and batch norm uses its running statistics."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        name = getattr(func, "__name__", "")
+        if name in _DROPOUTS:
+            return args[0] if args else kwargs["input"]
+        if name == "batch_norm":
+            return _normalised(args, kwargs)
+        if name == "scaled_dot_product_attention":
+            if len(args) > 4:
+                args = (*args[:4], 0.0, *args[5:])
+            else:
+                kwargs["dropout_p"] = 0.0
+        return func(*args, **kwargs)
+
+
+def _normalised(args: Any, kwargs: dict[str, Any]) -> Tensor:
+    """Batch norm by running statistics, whichever of its two signatures was called."""
+    names = ["input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps"]
+    if len(args) > 3 and (args[3] is None or isinstance(args[3], Tensor)) and len(args) >= 8:
+        # torch.batch_norm has the weight and the bias first.
+        names = ["input", "weight", "bias", "running_mean", "running_var", "training", "momentum", "eps", "cudnn"]
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    x, mean, variance = given["input"], given.get("running_mean"), given.get("running_var")
+    mean = torch.zeros(x.shape[1], dtype=x.dtype, device=x.device) if mean is None else mean
+    variance = torch.ones(x.shape[1], dtype=x.dtype, device=x.device) if variance is None else variance
+    with torch._C.DisableTorchFunction():
+        return nn.functional.batch_norm(
+            x, mean, variance, given.get("weight"), given.get("bias"), False, 0.0, given.get("eps", 1e-5)
+        )
+
+
+@contextmanager
+def _without_batch_effects() -> Iterator[None]:
+    with _WithoutBatchEffects():
+        yield
+
+
+@contextmanager
+def _noting_inner_backwards(examination: _Examination) -> Iterator[None]:
+    """Note whether gradients are computed inside."""
+    grad = torch.autograd.grad
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        examination.inner = True
+        return grad(*args, **kwargs)
+
+    torch.autograd.grad = noted
+    try:
+        yield
+    finally:
+        torch.autograd.grad = grad
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LossCall:
+    """A loss of torch's that takes a mean over classes."""
+
+    ignored: int
+    table: tuple[float, ...] = field(default=())
+
+
+class _Losses(TorchFunctionMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[_LossCall] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__name__", "") in ("cross_entropy", "nll_loss"):
+            given = {**dict(zip(("input", "target", "weight", "size_average", "ignore_index"), args, strict=False)),
+                     **kwargs}  # fmt: skip
+            weight = given.get("weight")
+            table = tuple(weight.tolist()) if isinstance(weight, Tensor) and weight.numel() <= MOST_CLASSES else ()
+            self.calls.append(_LossCall(ignored=given.get("ignore_index", -100), table=table))
+        return func(*args, **kwargs)
+
+
+def _losses_called(job: Job, model: nn.Module, batch: Any, *, double: bool) -> list[_LossCall]:
+    """The losses of torch's that are called with class weights or values that they ignore."""
+    mode = _Losses()
+    with _Promoting() if double else nullcontext(), _without_batch_effects(), mode:
+        _loss_value(job, call_model(job, model, batch), batch)
+    return list(dict.fromkeys(mode.calls))

@@ -1,0 +1,285 @@
+"""The part of a network between regions in which each rank can have its own part of every sequence.
+
+It starts where regions end: at sums over the ranks, which become scatters along the sequence. It spreads through what
+treats each place of a sequence by itself, and ends where regions start, which gather. What must see whole sequences, or
+has no rule, gets them gathered.
+"""
+
+import heapq
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from torch import fx
+
+from trimaran.graph.capture.flow import written_by
+from trimaran.graph.sharding.calls import (
+    ELEMENTWISE,
+    NotSharedError,
+    Result,
+    Spread,
+    interior,
+    is_tensor,
+    operation_name,
+    shape_of,
+)
+from trimaran.graph.sharding.growth import Sized, Taken
+from trimaran.graph.sharding.layers import linear_of
+from trimaran.graph.sharding.random_numbers import Draw, check_drawn_alike, draw_of, draws_inside, may_draw
+from trimaran.graph.sharding.rules import RULES
+from trimaran.graph.types import Entry, Region, Stream
+from trimaran.graph.user_model import has_user_hooks
+
+_DIM = 1  # of [samples, places, features]
+_BY_PLACE = ELEMENTWISE | {"layer_norm", "rms_norm", "linear"}
+_REDUCTIONS = frozenset({"mean", "sum", "var", "amax"})
+
+
+class Streaming:
+    """What parts of sequences spread through.
+
+    Args:
+        owner: the flow
+        sources: nodes that come in scattered: rows of regions, embeddings
+        gathers: nodes that gather what they read: columns of regions
+        inside: nodes inside of regions, which are no concern of the stream
+
+    Attributes:
+        spreads: how each tensor of the stream is split
+        taken: whole tensors of which it reads a part
+        sized: sizes that are divided
+        exits: tensors that are read whole
+        modules: leaf modules with parameters that it runs on parts
+        owner: as given
+        sources: as given
+    """
+
+    def __init__(
+        self, owner: fx.GraphModule, sources: Sequence[fx.Node], gathers: Iterable[fx.Node], inside: Iterable[fx.Node]
+    ) -> None:
+        self.spreads: dict[fx.Node, Result] = {}
+        self.taken: list[Taken] = []
+        self.sized: list[Sized] = []
+        self.exits: dict[fx.Node, None] = {}
+        self.modules: dict[fx.Node, None] = {}
+        self.owner = self._owner = owner
+        self.sources = dict.fromkeys(sources)
+        self._gathers, self._inside = set(gathers), set(inside)
+        graph = sources[0].graph
+        self._order = {node: place for place, node in enumerate(graph.nodes)}
+        self.length = shape_of(sources[0])[_DIM]
+        waiting: list[int] = []
+        for node in sources:
+            self.spreads[node] = Spread(_DIM, (self.length,))
+            self._push(waiting, node)
+        nodes, last = list(graph.nodes), -1
+        fixed = set(sources)
+        while waiting:
+            place = heapq.heappop(waiting)
+            if place > last:
+                last = place
+                if nodes[place] not in fixed:
+                    self._reach(nodes[place], waiting)
+
+    def place(self, node: fx.Node) -> int:
+        """Where a node is in the flow."""
+        return self._order[node]
+
+    @property
+    def units(self) -> int:
+        """The number of ranks must divide it."""
+        spreads = [
+            part for found in self.spreads.values() for part in (found if isinstance(found, tuple) else (found,))
+        ]
+        return math.gcd(*(spread.units for spread in spreads if spread is not None))
+
+    @property
+    def draws(self) -> dict[fx.Node, Draw | None]:
+        """Operations that may draw random numbers; with None those that draw the same for every part."""
+        found = [node for node in self.spreads if node not in self.sources and node not in self.modules]
+        return {node: draw_of(self, node, self._owner) for node in found if may_draw(node, self._owner)}
+
+    def spread(self, node: fx.Node) -> Spread | None:
+        """How a tensor is split; None: it is whole."""
+        found = self.spreads.get(node)
+        return found if isinstance(found, Spread) else None
+
+    def join(self, node: fx.Node, source: fx.Node, right: int, sections: tuple[int, ...]) -> None:
+        """Want an input of an operation split; see `rules.Growing`."""
+        found, shape = self.spread(source), shape_of(source)
+        if found is not None:
+            if (found.dim - len(shape), found.sections) != (right, sections):
+                raise NotSharedError("two tensors that are split in different ways")
+        elif len(shape) < -right or shape[right] == 1:
+            self.taken.append(Taken(node, source, None))
+        elif shape[right] != sum(sections):
+            raise NotSharedError("a tensor that cannot be split alike")
+        else:
+            self.taken.append(Taken(node, source, Spread(len(shape) + right, sections)))
+
+    def resize(self, node: fx.Node, name: str, place: int | None = None) -> None:
+        """Divide a size among the arguments of an operation; see `rules.Growing`."""
+        if node.op == "call_module":
+            raise NotSharedError(f"{node.target} has sizes of whole tensors")
+        self.sized.append(Sized(node, name, place))
+
+    def _push(self, waiting: list[int], node: fx.Node) -> None:
+        for user in node.users:
+            if user not in self._gathers and user not in self._inside:
+                heapq.heappush(waiting, self._order[user])
+
+    def _reach(self, node: fx.Node, waiting: list[int]) -> None:
+        """Let the stream through an operation, or gather what it reads."""
+        if "sym_size" in str(node.target) and self._reads_other_size(node):
+            return
+        marks = len(self.taken), len(self.sized)
+        try:
+            found = self._apply(node)
+        except NotSharedError:
+            del self.taken[marks[0] :], self.sized[marks[1] :]
+            for source in node.all_input_nodes:
+                if isinstance(self.spreads.get(source), Spread):
+                    self.exits[source] = None
+            return
+        self.spreads[node] = found
+        self._push(waiting, node)
+
+    def _apply(self, node: fx.Node) -> Result:
+        if node.op == "output" or "sym_size" in str(node.target):
+            raise NotSharedError("whole tensors are read")
+        if str(getattr(node.target, "__name__", "")) == "getitem":
+            results = self.spreads.get(node.args[0])  # type: ignore[arg-type]
+            found = results[node.args[1]] if isinstance(results, tuple) and isinstance(node.args[1], int) else None
+            if found is None:
+                raise NotSharedError("a result that is whole")
+            return found
+        if node.op == "call_module" and self._has_parameters(node):
+            return self._layer(node)
+        name = operation_name(node, self._owner)
+        if any(self.spread(written) is None or len(written.users) > 1 for written in written_by(node)):
+            raise NotSharedError("a tensor is written that others read")
+        if node.op == "call_module" and all(inner in ELEMENTWISE for inner in name.split("+")):
+            check_drawn_alike(node)
+            name = "clone"
+        if name not in RULES:
+            raise NotSharedError(f"there is no rule for {name} on shares")
+        return RULES[name](self, node)
+
+    def _reads_other_size(self, node: fx.Node) -> bool:
+        source, dim = node.args
+        spread = self.spread(source) if isinstance(source, fx.Node) else None
+        return spread is not None and isinstance(dim, int) and dim % len(shape_of(source)) != spread.dim  # type: ignore[arg-type]
+
+    def _has_parameters(self, node: fx.Node) -> bool:
+        return any(True for _ in self._owner.get_submodule(str(node.target)).parameters())
+
+    def _layer(self, node: fx.Node) -> Result:
+        """A leaf module whose parameters treat every place alike: a norm, a linear layer."""
+        module = self._owner.get_submodule(str(node.target))
+        (source,) = node.all_input_nodes if len(node.all_input_nodes) == 1 else (None,)
+        spread = self.spread(source) if source is not None else None
+        if source is None or spread is None or has_user_hooks(module) or any(True for _ in module.buffers()):
+            raise NotSharedError("a module that wants whole tensors")
+        if not is_tensor(node):
+            raise NotSharedError("a module with several results")
+        if shape_of(node)[:-1] != shape_of(source)[:-1] or spread.dim == len(shape_of(source)) - 1:
+            raise NotSharedError("a module along sequences")
+        if draws_inside(node):
+            raise NotSharedError("a module with parameters that draws random numbers")
+        features = shape_of(source)[-1]
+        if linear_of(node, self._owner) is None and any(t.shape != (features,) for t in module.parameters()):
+            raise NotSharedError("a module with parameters for each place")
+        for name, arguments, _ in interior(node):
+            reduced = name in _REDUCTIONS and len(arguments) > 1 and arguments[1] in ([-1], -1)
+            if not reduced and (name not in _BY_PLACE or not _over_features(name, arguments)):
+                raise NotSharedError(f"{name} inside of a module")
+        self.modules[node] = None
+        return spread
+
+
+def _over_features(name: str, arguments: Sequence[object]) -> bool:
+    """Whether a norm is over the last dimension alone."""
+    return name not in ("layer_norm", "rms_norm") or len(arguments[1]) == 1  # type: ignore[arg-type]
+
+
+def start_streaming(owner: fx.GraphModule, regions: Sequence[Region]) -> Streaming | None:
+    """The stream between the regions of a flow; None: there is none.
+
+    Args:
+        owner: the flow
+        regions: all that it has
+    """
+    members: dict[str, list[fx.Node]] = {}
+    for node in owner.graph.nodes:
+        if "op" in node.meta:
+            members.setdefault(str(node.meta["op"]), []).append(node)
+
+    def nodes(names: Iterable[str]) -> list[fx.Node]:
+        return [node for name in names for node in members[name]]
+
+    sources = [node for region in regions for node in nodes(region.rows)]
+    sources = [node for node in sources if is_tensor(node) and len(shape_of(node)) == _DIM + 2]
+    if (
+        any(region.kind == "attention" for region in regions)
+        or not sources
+        or len({shape_of(node)[_DIM] for node in sources}) > 1
+    ):
+        return None
+    gathers = nodes(name for region in regions for name in region.columns)
+    inside = nodes(name for region in regions for name in (*region.inside, *region.rows))
+    try:
+        found = Streaming(owner, sources, gathers, inside)
+    except NotSharedError:
+        return None
+    for node in gathers:
+        spreads = [found.spreads[source] for source in node.all_input_nodes if source in found.spreads]
+        if any(not isinstance(spread, Spread) or spread.dim != _DIM for spread in spreads):
+            return None
+        if spreads and not all(source.meta.get("wants_gradient") for source in node.all_input_nodes):
+            return None
+    leaks = any(source in found.spreads and source not in inside for node in inside for source in node.all_input_nodes)
+    return None if leaks or found.units < 2 else found
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A stream as pure data
+
+
+def describe_stream(
+    found: Streaming, regions: Sequence[Region], names: Mapping[int, str], readers: Mapping[str, Collection[str]]
+) -> Stream:
+    """A stream as pure data; an empty one where a parameter is read inside and outside of it.
+
+    Args:
+        found: the stream
+        regions: between which it lies
+        names: of each parameter in the graph, by the identity of the tensor
+        readers: ids of the operations that read each parameter
+    """
+    owner = found.owner
+    sources = {str(node.meta["op"]) for node in found.spreads if node in found.sources}
+    inside = [node for node in found.spreads if node not in found.sources and "op" in node.meta]
+    ops = tuple(dict.fromkeys(str(node.meta["op"]) for node in sorted(inside, key=found.place)))
+    tensors = [tensor for node in found.modules for tensor in owner.get_submodule(str(node.target)).parameters()]
+    for node in found.sources:
+        linear = linear_of(node, owner)
+        if linear is not None and linear.bias is not None:
+            tensors.append(owner.get_parameter(linear.bias))
+    partial = tuple(dict.fromkeys(names[id(tensor)] for tensor in tensors if tensor.requires_grad))
+    if any(not set(readers[name]) <= {*ops, *sources} for name in partial):
+        return Stream()
+    first: dict[str, str] = {}
+    for taken in sorted(found.taken, key=lambda taken: found.place(taken.reader)):
+        if taken.source.meta.get("wants_gradient"):
+            first.setdefault(_name(taken.source, owner, names), str(taken.reader.meta["op"]))
+    return Stream(
+        ops=ops,
+        sources=tuple(name for region in regions for name in region.rows if name in sources),
+        partial=partial,
+        entries=tuple(Entry(tensor=name, op=op) for name, op in first.items()),
+        exits=tuple(Entry(tensor=str(node.meta["tensor"]), op=str(node.meta["op"])) for node in found.exits),
+        length=found.units,
+    )
+
+
+def _name(node: fx.Node, owner: fx.GraphModule, names: Mapping[int, str]) -> str:
+    return str(node.meta["tensor"]) if "tensor" in node.meta else names[id(owner.get_parameter(str(node.target)))]

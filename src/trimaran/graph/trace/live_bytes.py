@@ -1,0 +1,237 @@
+"""Bytes that are there at each moment, with what autograd holds in an ordinary step and without.
+
+Memory at a moment is a sum over lives, so it depends on no clock. `live_kept` is an ordinary step. In `live_dropped`
+everything that autograd packs is let go, and is there again only while a node uses it: no plan that moves whole
+storages can need less, and its peak is the floor.
+
+Bytes of a step at any batch, exactly, from traces at two batches.
+
+A storage is there from one moment to another, whatever the batch, and its size is `a + b * batch`. So what is there at
+a moment is a line over the batch, and the peak of the step is the largest of these lines: a convex function with a
+kink wherever another moment takes over. Of thousands of moments a few lines matter; these are kept.
+
+    peak(batch) = max over lines of (fixed + per_sample * batch)
+
+Left out: the rounding and the fragments of an allocator, the workspaces of libraries, and what an update holds beside
+the state, beyond one parameter's.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimaran.graph.trace.types import Role, StepTrace, TraceOp, TraceStorage, Value
+
+Live = NDArray[np.int64]
+"""Bytes at each moment [bytes]."""
+
+WEIGHTS = frozenset({Role.PARAMETER, Role.BUFFER, Role.GRADIENT, Role.OPTIMIZER})
+"""Roles that do not grow with the batch."""
+
+EVERY = frozenset(Role)
+
+
+def live_kept(trace: StepTrace, roles: Iterable[Role] = EVERY) -> Live:
+    """Bytes at each moment of an ordinary step, where autograd holds what it packs.
+
+    Args:
+        trace: of the step
+        roles: which storages count
+    """
+    lives = ((storage.birth, storage.keep_end, storage.nbytes) for storage in _of(trace, roles))
+    return _sum(trace, lives) + _scratch(trace, roles)
+
+
+def live_dropped(trace: StepTrace, roles: Iterable[Role] = EVERY) -> Live:
+    """Bytes at each moment if every movable storage were there only outside of autograd and while a node uses it.
+
+    Args:
+        trace: of the step
+        roles: which storages count
+    """
+    windows: dict[int, list[tuple[int, int]]] = {}
+    for tick in trace.unpacks:
+        windows.setdefault(tick.storage, []).append((tick.moment, tick.end))
+    return _sum(trace, _dropped_lives(trace, roles, windows)) + _scratch(trace, roles)
+
+
+def peak(live: Live) -> int:
+    """Largest number of bytes at any moment [bytes]."""
+    return int(live.max(initial=0))
+
+
+def mean(live: Live) -> float:
+    """Mean over the moments [bytes]. It weighs every operation and tick alike, whatever time it takes."""
+    return float(live.mean()) if live.size else 0.0
+
+
+def without_weights() -> frozenset[Role]:
+    """Roles that grow with the batch: inputs and activations."""
+    return EVERY - WEIGHTS
+
+
+def writers(trace: StepTrace) -> dict[Value, int]:
+    """The moment of the operation that makes each value."""
+    return {value: operation.moment for operation in trace.ops for value in operation.writes}
+
+
+def scratch_bytes(trace: StepTrace) -> Live:
+    """What is on the device at each moment only while an operation runs there [bytes]."""
+    sizes = (event.scratch_bytes if isinstance(event, TraceOp) else 0 for event in trace.events)
+    return np.fromiter(sizes, dtype=np.int64, count=trace.length)
+
+
+def _scratch(trace: StepTrace, roles: Iterable[Role]) -> Live:
+    """It grows with the batch, as activations do."""
+    return scratch_bytes(trace) if Role.ACTIVATION in roles else np.zeros(trace.length, dtype=np.int64)
+
+
+def _of(trace: StepTrace, roles: Iterable[Role]) -> Iterator[TraceStorage]:
+    wanted = frozenset(roles)
+    return (storage for storage in trace.storages if storage.role in wanted)
+
+
+def _dropped_lives(
+    trace: StepTrace, roles: Iterable[Role], windows: dict[int, list[tuple[int, int]]]
+) -> Iterator[tuple[int, int, int]]:
+    for storage in _of(trace, roles):
+        if not storage.movable:
+            yield storage.birth, storage.keep_end, storage.nbytes
+            continue
+        until = storage.outside_end
+        yield storage.birth, until, storage.nbytes
+        for start, end in windows.get(storage.number, ()):
+            start = max(start, until)
+            if end > start:
+                yield start, end, storage.nbytes
+                until = end
+
+
+def _sum(trace: StepTrace, lives: Iterable[tuple[int, int, int]]) -> Live:
+    change = np.zeros(trace.length + 1, dtype=np.int64)
+    for birth, end, nbytes in lives:
+        change[max(birth, 0)] += nbytes
+        change[max(end, 0)] -= nbytes
+    return np.cumsum(change[:-1])
+
+
+Line = tuple[int, int]
+"""Bytes at a moment: fixed, and for each sample [bytes]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepMemory:
+    """What one step needs on one device.
+
+    Attributes:
+        lines: of which the largest at a batch is the peak; gradients come and go with the step
+        lines_without_gradients: the same without gradients, for those who keep them from step to step
+        parameter_bytes: of all parameters [bytes]
+        buffer_bytes: of all buffers [bytes]
+        gradient_bytes: of all gradients [bytes]
+        optimizer_bytes: state of the optimizer [bytes]
+    """
+
+    lines: tuple[Line, ...]
+    lines_without_gradients: tuple[Line, ...]
+    parameter_bytes: int
+    buffer_bytes: int
+    gradient_bytes: int
+    optimizer_bytes: int
+
+    def peak(self, batch: int, *, keeps_gradients: bool = False) -> int:
+        """Largest number of bytes at any moment [bytes].
+
+        Args:
+            batch: samples of the step
+            keeps_gradients: gradients are there all the time, as where they are set to zero and not dropped
+
+        Example:
+            >>> step = StepMemory(lines=((100, 1), (10, 5)), lines_without_gradients=((50, 1),), parameter_bytes=40,
+            ...     buffer_bytes=0, gradient_bytes=40, optimizer_bytes=0)
+            >>> step.peak(1), step.peak(100), step.peak(1, keeps_gradients=True)
+            (101, 510, 91)
+        """
+        if keeps_gradients:
+            return self.gradient_bytes + _largest(self.lines_without_gradients, batch)
+        return _largest(self.lines, batch)
+
+
+def step_memory(low: StepTrace, high: StepTrace, *, batch: int, untraced_bytes: int = 0) -> StepMemory | None:
+    """The memory of a step as a function of the batch.
+
+    Args:
+        low: the step with one sample less; it may lack the update
+        high: the step
+        batch: samples of `high`
+        untraced_bytes: state of the optimizer that is there beside what was traced [bytes]
+
+    Returns:
+        It; None: the two differ in more than sizes.
+    """
+    if len(low.storages) > len(high.storages) or not all(map(_same_life, low.storages, high.storages)):
+        return None
+    # Storages that the update makes come last, and depend on no batch.
+    gains = [after.nbytes - before.nbytes for before, after in zip(low.storages, high.storages, strict=False)]
+    gains += [0] * (len(high.storages) - len(gains))
+    gradients = set(high.gradients.values())
+    totals = {role: sum(storage.nbytes for storage in high.storages if storage.role is role) for role in Role}
+    others = [storage for storage in high.storages if storage.number not in gradients]
+    return StepMemory(
+        lines=_lines(high, gains, high.storages, batch, untraced_bytes),
+        lines_without_gradients=_lines(high, gains, others, batch, untraced_bytes),
+        parameter_bytes=totals[Role.PARAMETER],
+        buffer_bytes=totals[Role.BUFFER],
+        gradient_bytes=sum(high.storages[number].nbytes for number in gradients),
+        optimizer_bytes=totals[Role.OPTIMIZER] + untraced_bytes,
+    )
+
+
+def _same_life(before: TraceStorage, after: TraceStorage) -> bool:
+    return before.birth == after.birth and before.module == after.module
+
+
+def _lines(
+    trace: StepTrace, gains: list[int], storages: Iterable[TraceStorage], batch: int, more: int
+) -> tuple[Line, ...]:
+    """The lines of all moments that are the largest at some batch from 1 on."""
+    change = np.zeros((2, trace.length + 1), dtype=np.int64)
+    for storage in storages:
+        growth = np.array((storage.nbytes, gains[storage.number]))
+        change[:, max(storage.birth, 0)] += growth
+        change[:, max(storage.keep_end, 0)] -= growth
+    there, gained = np.cumsum(change[:, :-1], axis=1)
+    return _envelope(zip((there - batch * gained + more).tolist(), gained.tolist(), strict=True))
+
+
+def _envelope(lines: Iterable[Line]) -> tuple[Line, ...]:
+    """Those of some lines that are the largest somewhere from 1 on, by slope.
+
+    Example:
+        >>> _envelope([(100, 1), (0, 2), (0, 1), (10, 51)])
+        ((100, 1), (10, 51))
+    """
+    kept: list[Line] = []
+    for fixed, slope in sorted(set(lines), key=lambda line: (line[1], line[0])):
+        if kept and kept[-1][1] == slope:
+            kept.pop()
+        while kept and (_crossing(kept[-1], (fixed, slope)) <= 1 or _hidden(kept, (fixed, slope))):
+            kept.pop()
+        kept.append((fixed, slope))
+    return tuple(kept)
+
+
+def _hidden(kept: list[Line], line: Line) -> bool:
+    """Whether the last of the kept lines is nowhere above both its neighbours."""
+    return len(kept) > 1 and _crossing(kept[-2], line) <= _crossing(kept[-2], kept[-1])
+
+
+def _crossing(low: Line, high: Line) -> float:
+    """Where the steeper line overtakes the other."""
+    return (low[0] - high[0]) / (high[1] - low[1])
+
+
+def _largest(lines: tuple[Line, ...], batch: int) -> int:
+    return max((fixed + per_sample * batch for fixed, per_sample in lines), default=0)

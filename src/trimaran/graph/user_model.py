@@ -1,0 +1,431 @@
+"""The model of a job, and a small batch of its own data, with which the model can be looked at.
+
+Looking at a model without leaving a trace.
+
+A capture runs the user's model, traces it and calls its modules on fake tensors. What that changes on the way is put
+back: buffers (running statistics), attributes that a forward assigns, train and eval flags, and every random state.
+
+The mode in which a job's model is trained, and how others are entered.
+
+A plain training loop calls `model.train()` before its first step. So does `begin_training`, with what such a loop
+leaves to the person who wrote the model:
+
+- a model that its factory returns in evaluation mode, as Hugging Face's `from_pretrained` does, is trained in training
+  mode
+- a module that overrides `train()`, to keep frozen batch norms in evaluation mode, is asked
+- a part that the factory has put in evaluation mode, inside a model that is in training mode, stays there
+
+The user's hooks: kept off while a model is looked at, and which of them a cut would lose.
+
+In a segment the leaf modules are the user's own, so their hooks fire. A container such as a block is not called there,
+as its parts may lie in several segments: a hook on it would never fire, and a cut is refused while there is one.
+"""
+
+import copy
+import io
+import logging
+import random
+import sys
+import warnings
+import weakref
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from types import MappingProxyType
+from typing import Any
+
+import numpy
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+from torch.utils.data import default_collate
+
+from trimaran.base.errors import InputError
+from trimaran.base.job import Job, Precision
+from trimaran.base.user_errors import users
+from trimaran.graph.batches import cast_batch, move_batch, name_tensors
+from trimaran.graph.datasets import batching_fault, check_map_style, first_samples, is_stream, reading_fault
+
+AUTOCAST: Mapping[Precision, torch.dtype] = MappingProxyType({"bf16": torch.bfloat16, "fp16": torch.float16})
+"""To what the forward of a job is cast, by its precision; others run as they are."""
+
+
+@contextmanager
+def untouched(model: nn.Module) -> Iterator[None]:
+    """Put back everything in the model but the values of its parameters, and every random state."""
+    modules = list(model.modules())
+    attributes = [dict(vars(module)) for module in modules]
+    contents = [[(value, value.copy()) for value in vars(module).values() if _is_plain(value)] for module in modules]
+    buffers = [(tensor, tensor.detach().clone()) for tensor in model.buffers()]
+    with preserved_randomness(model):
+        try:
+            yield
+        finally:
+            for module, saved, plain in zip(modules, attributes, contents, strict=True):
+                vars(module).clear()
+                vars(module).update(saved)
+                for value, content in plain:
+                    _refill(value, content)
+            with torch.no_grad():
+                for tensor, value in buffers:
+                    tensor.copy_(value)
+
+
+@contextmanager
+def preserved_randomness(model: nn.Module | None = None) -> Iterator[None]:
+    """Put back the random states of torch, of Python and, where it is loaded, of NumPy."""
+    cuda = {tensor.device for tensor in _tensors(model) if tensor.is_cuda}
+    python = random.getstate()
+    numpy = sys.modules.get("numpy")
+    numbers = numpy.random.get_state() if numpy is not None else None
+    with torch.random.fork_rng(devices=sorted(device.index or 0 for device in cuda)):
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            if numpy is not None:
+                numpy.random.set_state(numbers)
+
+
+def uncompiled() -> AbstractContextManager[Any]:
+    """Run what the user has compiled as it is written.
+
+    Under the modes by which a model is looked at, torch's compiler gives up, and would pass over that code ever after.
+    """
+    # Nothing is compiled where it has not been loaded, and that takes a second.
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep what torch and the user's model say while the model is looked at: what matters becomes a note.
+
+    Where `torch.export` fails it also prints the graph that it has so far.
+    """
+    before = logging.root.manager.disable
+    nowhere = io.StringIO()
+    with warnings.catch_warnings(), redirect_stdout(nowhere), redirect_stderr(nowhere):
+        warnings.simplefilter("ignore")
+        logging.disable(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            logging.disable(before)
+
+
+def precision_context(job: Job, device: torch.device) -> Any:
+    """What the forward of a job runs in: autocast for bf16 and fp16, nothing otherwise."""
+    lower = AUTOCAST.get(job.precision)
+    return nullcontext() if lower is None else torch.autocast(device.type, dtype=lower)
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """The device of the model: that of its first parameter or buffer."""
+    return next((tensor.device for tensor in _tensors(model)), torch.device("cpu"))
+
+
+def _tensors(model: nn.Module | None) -> Iterator[Tensor]:
+    if model is not None:
+        yield from model.parameters()
+        yield from model.buffers()
+
+
+def _is_plain(value: object) -> bool:
+    """Whether it is a container whose content a forward may change: a list, a dict (those of nn.Module too), a set."""
+    return isinstance(value, list | dict | set)
+
+
+def _refill(value: Any, content: Any) -> None:
+    if isinstance(value, list):
+        value[:] = content
+        return
+    value.clear()
+    if isinstance(value, MutableMapping):
+        value.update(content)
+    else:
+        value |= content
+
+
+def begin_training(model: nn.Module) -> nn.Module:
+    """Put a model that its factory has just made into the mode in which it is trained.
+
+    Args:
+        model: changed in place
+
+    Returns:
+        The model.
+
+    Example:
+        >>> model = nn.Sequential(nn.Dropout(), nn.Dropout())
+        >>> _ = model[1].eval()
+        >>> [part.training for part in begin_training(model)]
+        [True, False]
+        >>> [part.training for part in begin_training(model.eval())]
+        [True, True]
+    """
+    _RETURNED_IN_EVALUATION.setdefault(model, not model.training)
+    kept = parts_in_evaluation(model)
+    model.train()
+    for part in kept:
+        part.training = False
+    return model
+
+
+_RETURNED_IN_EVALUATION: "weakref.WeakKeyDictionary[nn.Module, bool]" = weakref.WeakKeyDictionary()
+
+
+def was_in_evaluation(model: nn.Module) -> bool:
+    """Whether a model was in evaluation mode when `begin_training` saw it first."""
+    return _RETURNED_IN_EVALUATION.get(model, not model.training)
+
+
+def parts_in_evaluation(model: nn.Module) -> list[nn.Module]:
+    """The modules that are in evaluation mode inside a model that is in training mode; none where the whole is not."""
+    return [part for part in model.modules() if not part.training] if model.training else []
+
+
+def enter_mode(model: nn.Module, *, training: bool) -> None:
+    """Put a model into one of its modes, where somebody else puts it back afterwards.
+
+    Args:
+        model: changed in place
+        training: the mode in which it is trained, where parts of it may be in evaluation mode; else evaluation mode
+    """
+    if training:
+        begin_training(model)
+    else:
+        model.eval()
+
+
+SAMPLES = 3  # torch.export takes the sizes 0 and 1 for constants, and what is shown must also hold for one sample less
+
+MOST_LOOKED_AT = 24
+"""Samples of a batch that is looked at, where fewer fail."""
+
+
+def make_model(job: Job) -> nn.Module:
+    """The model of a job as every rank makes it: under the job's seed, in the job's precision, in training mode.
+
+    Random states are put back, so that making a model does not change what follows.
+
+    Raises:
+        InputError: the factory failed, or made something else
+    """
+    with preserved_randomness():
+        torch.manual_seed(job.seed)
+        model = _call(job, "model")
+    if not isinstance(model, nn.Module):
+        raise InputError(
+            f"Job.model must make a torch.nn.Module; it made a {type(model).__name__}", code="model.not-a-module"
+        )
+    return cast_model(job, begin_training(model))
+
+
+def cast_model(job: Job, model: nn.Module) -> nn.Module:
+    """The model in the job's precision: fp64 converts it in place; bf16 is autocast, which keeps fp32 weights."""
+    return model.double() if job.precision == "fp64" else model
+
+
+class Samples:
+    """Samples of the training data of a job, of which batches are made.
+
+    Args:
+        job: the job
+        device: where batches are wanted
+        most: of a stream, so many samples are read
+        keep: a sample is read once, so that it is the same in every batch although reading draws
+
+    Attributes:
+        count: number of samples that can be asked for
+        stream: the training data is a stream
+        total: number of samples of an epoch; None: the data is a stream
+
+    Raises:
+        InputError: the data cannot be made, or has too few samples
+    """
+
+    def __init__(
+        self, job: Job, device: torch.device | str = "cpu", *, most: int = 2 * SAMPLES, keep: bool = False
+    ) -> None:
+        self._job, self._device, self._keep = job, device, keep
+        self._kept: dict[int, Any] = {}
+        with preserved_randomness():
+            dataset = _call(job, "dataset")
+            self.stream = is_stream(dataset)
+            self.total: int | None = None
+            if self.stream:
+                dataset = first_samples(dataset, most)
+            else:
+                check_map_style(dataset)
+                self.total = len(dataset)
+        self._dataset = dataset
+        self.count = len(dataset)
+        if self.count < SAMPLES:
+            raise InputError(
+                f"the training data has {self.count} samples; at least {SAMPLES} are needed",
+                code="dataset.too-few-samples",
+                samples=self.count,
+            )
+
+    def batch(self, numbers: Sequence[int], *, keep: bool | None = None) -> Any:
+        """A batch as `Job.collate` makes it, in the job's precision; no random state moves.
+
+        Args:
+            numbers: of the samples
+            keep: in place of that of all batches
+
+        Raises:
+            InputError: a sample cannot be read, or they cannot be collated
+        """
+        keep = self._keep if keep is None else keep
+        with preserved_randomness():
+            samples = [self._sample(number) if keep else self._drawn(number) for number in numbers]
+            batch = _collated(self._job, samples, numbers)
+        batch = cast_batch(batch, torch.float64) if self._job.precision == "fp64" else batch
+        return move_batch(batch, self._device)
+
+    def draws(self) -> bool:
+        """Whether a sample that is read twice differs."""
+        if self.stream:
+            return False
+        with preserved_randomness():
+            return not _alike(_read(self._dataset, 0), _read(self._dataset, 0))
+
+    def collate_draws(self, numbers: Sequence[int]) -> bool:
+        """Whether a batch that is made twice of the same samples differs.
+
+        Args:
+            numbers: of samples that are kept
+        """
+        with preserved_randomness():
+            first, second = (
+                name_tensors(_collated(self._job, [self._sample(number) for number in numbers], numbers))
+                for _ in range(2)
+            )
+        return not _alike(first, second)
+
+    def _sample(self, number: int) -> Any:
+        if number not in self._kept:
+            self._kept[number] = self._drawn(number)
+        try:
+            # Its tensors may get into a batch as they are, and be written to.
+            return copy.deepcopy(self._kept[number])
+        except Exception:  # noqa: BLE001 - whatever it is, the samples of most data sets can be copied
+            return self._kept[number]
+
+    def _drawn(self, number: int) -> Any:
+        """A sample that is the same in every batch, and on every rank, although reading it may draw."""
+        seed = hash((self._job.seed, number)) % 2**32
+        torch.default_generator.manual_seed(seed)
+        random.seed(seed)
+        numpy.random.seed(seed)  # noqa: NPY002 - data sets draw from this one
+        return _read(self._dataset, number)
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Whether the tensors, arrays and numbers of two samples are the same."""
+    return all(map(_equal, pytree.tree_leaves(one), pytree.tree_leaves(other)))
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        # What is no number is not equal to itself.
+        return one.shape == other.shape and bool(((one == other) | ((one != one) & (other != other))).all())
+    if isinstance(one, numpy.ndarray) and isinstance(other, numpy.ndarray):
+        return one.shape == other.shape and bool(numpy.all((one == other) | ((one != one) & (other != other))))
+    return not isinstance(one, int | float) or one == other or one != one
+
+
+def differing_sizes(samples: Samples) -> tuple[str, ...]:
+    """The tensors that differ in more than their first dim between batches of equally many samples.
+
+    Args:
+        samples: of which batches are made
+
+    Raises:
+        InputError: a sample cannot be read, or they cannot be collated
+    """
+    starts = sorted({0, max(0, samples.count // 2 - SAMPLES), samples.count - SAMPLES})
+    batches = [samples.batch(range(start, start + SAMPLES)) for start in starts]
+    shapes = [{name: tensor.shape[1:] for name, tensor in name_tensors(batch).items()} for batch in batches]
+    names = dict.fromkeys(name for one in shapes for name in one)
+    return tuple(name for name in names if len({one.get(name) for one in shapes}) > 1)
+
+
+def largest_look(job: Job, samples: Samples) -> int:
+    """Samples of the largest batch that a job is looked at with: where fewer fail, twice as many are tried."""
+    return min(samples.count, job.global_batch_size, MOST_LOOKED_AT)
+
+
+def sample_batch(job: Job, device: torch.device | str = "cpu") -> Any:
+    """A batch of the first samples of the training data, in the job's precision.
+
+    Raises:
+        InputError: the data cannot be made, indexed or collated, or has too few samples
+    """
+    return Samples(job, device).batch(range(SAMPLES))
+
+
+def _read(dataset: Any, number: int) -> Any:
+    try:
+        return dataset[number]
+    except Exception as error:
+        raise InputError(reading_fault(error, [number]).text, samples=(number,)) from error
+
+
+def _collated(job: Job, samples: list[Any], numbers: Sequence[int]) -> Any:
+    try:
+        return (job.collate or default_collate)(samples)
+    except Exception as error:
+        fault = batching_fault(error, samples, numbers, own=job.collate is not None)
+        raise InputError(fault.text, code="dataset.collate-fails", samples=fault.samples) from error
+
+
+def _call(job: Job, name: str) -> Any:
+    with users(f"Job.{name}"):
+        return getattr(job, name)()
+
+
+KINDS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+
+
+def has_user_hooks(module: nn.Module) -> bool:
+    """Whether someone other than torch itself hooked the forward or backward of this module."""
+    return any(not _of_torch(hook) for kind in KINDS for hook in getattr(module, kind, {}).values())
+
+
+@contextmanager
+def without_user_hooks(model: nn.Module) -> Iterator[None]:
+    """Take the user's hooks off; those by which torch computes a weight (weight and spectral norm) stay."""
+    saved = [
+        (hooks, hooks.copy()) for module in model.modules() for kind in KINDS if (hooks := getattr(module, kind, None))
+    ]
+    try:
+        for hooks, _ in saved:
+            for key in [key for key, hook in hooks.items() if not _of_torch(hook)]:
+                del hooks[key]
+        yield
+    finally:
+        for hooks, before in saved:
+            hooks.clear()
+            hooks.update(before)
+
+
+def modules_with_lost_hooks(model: nn.Module, called: set[str]) -> list[str]:
+    """Paths of the modules whose hooks cannot fire when only some modules are called.
+
+    Args:
+        model: the user's model
+        called: paths of the modules that a segment calls; what lies inside them runs as ever
+    """
+    lost = []
+    for path, module in model.named_modules():
+        inside = any(path == leaf or path.startswith(f"{leaf}.") for leaf in called)
+        if not inside and has_user_hooks(module):
+            lost.append(path)
+    return lost
+
+
+def _of_torch(hook: Any) -> bool:
+    hook = getattr(hook, "func", hook)
+    home = getattr(hook, "__module__", None) or type(hook).__module__
+    return home.startswith("torch.")

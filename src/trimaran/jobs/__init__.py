@@ -1,0 +1,1 @@
+"""Jobs by name: built-in, synthetic, published networks, Hugging Face configurations, files of the user."""

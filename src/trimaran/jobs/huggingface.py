@@ -1,0 +1,261 @@
+"""A Hugging Face configuration as a job: the model that it describes, with random weights, on synthetic data.
+
+A reference is the path of the file, with options behind a colon: `config.json`, `config.json:sequence=2048`; or
+`hf:` and the path of a file or of a folder with a `config.json`, which a command that takes plan files too needs. Only
+the file is read; nothing is downloaded.
+
+What the model is for follows from `architectures` in the file, otherwise from what transformers has for its
+`model_type`. Weights are fp32; where the file says bfloat16, the job computes under bf16 autocast. The cache of keys
+and values, which serves generation only, is off.
+"""
+
+import copy
+import functools
+import importlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trimaran.base.errors import EnvironmentProblem, InputError
+from trimaran.base.job import Job
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+    from torch.utils.data import Dataset
+
+PREFIX = "hf:"
+LONGEST = 1024  # tokens of a window where the reference does not say; the model's positions may be fewer
+POSITIONS = 512  # of a model that says none
+PIXELS = 224  # of a model that says none
+GLOBAL_BATCH_SIZE = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Task:
+    """Something that models are made for.
+
+    Attributes:
+        finder: class of transformers that finds the model of a configuration
+        mapping: of transformers, which configurations have such a model
+        endings: how the names of its architectures end
+        default: whether a configuration that names no architecture may mean it
+    """
+
+    finder: str
+    mapping: str
+    endings: tuple[str, ...]
+    default: bool = True
+
+
+_TASKS: Mapping[str, _Task] = {
+    # The order decides where a file names no architecture.
+    "sequence to sequence": _Task(
+        finder="AutoModelForSeq2SeqLM",
+        mapping="MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING",
+        endings=("ForConditionalGeneration",),
+    ),
+    "image classification": _Task(
+        finder="AutoModelForImageClassification",
+        mapping="MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING",
+        endings=("ForImageClassification",),
+    ),
+    "masked language": _Task(
+        finder="AutoModelForMaskedLM", mapping="MODEL_FOR_MASKED_LM_MAPPING", endings=("ForMaskedLM", "ForPreTraining")
+    ),
+    "causal language": _Task(
+        finder="AutoModelForCausalLM", mapping="MODEL_FOR_CAUSAL_LM_MAPPING", endings=("ForCausalLM", "LMHeadModel")
+    ),
+    "sequence classification": _Task(
+        finder="AutoModelForSequenceClassification",
+        mapping="MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING",
+        endings=("ForSequenceClassification",),
+        default=False,
+    ),
+    "token classification": _Task(
+        finder="AutoModelForTokenClassification",
+        mapping="MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING",
+        endings=("ForTokenClassification",),
+        default=False,
+    ),
+}
+
+
+def is_configuration(reference: str) -> bool:
+    """Whether a job reference names a configuration.
+
+    Example:
+        >>> [is_configuration(text) for text in ("hf:models/llama", "config.json:sequence=64", "job.py:make", "vgg16")]
+        [True, True, False, False]
+    """
+    return reference.startswith(PREFIX) or _split(reference)[0].endswith(".json")
+
+
+def configured_job(reference: str) -> Job:
+    """The job of a configuration.
+
+    Args:
+        reference: path of the file, or of a folder with a `config.json`; then options, `:sequence=2048`
+
+    Returns:
+        A job of synthetic batches of 8 samples; it makes nothing until it is used.
+
+    Raises:
+        InputError: no such file, it is no configuration, or the options do not fit it
+        EnvironmentProblem: transformers is not installed
+    """
+    location, options = _split(reference.removeprefix(PREFIX))
+    path = _path(location)
+    transformers = _transformers()
+    values = _read(path)
+    # Without a dtype the model is made in torch's default, fp32.
+    dtype = str(values.pop("dtype", None) or values.pop("torch_dtype", None))
+    config = _config(values, path, transformers)
+    task = _task(config, path, transformers)
+    sequence = _sequence(config, options, reference)
+    return Job(
+        name=str(config.model_type),
+        model=functools.partial(_make_model, transformers, _TASKS[task].finder, config),
+        loss=None,
+        optimizer=_adamw,
+        dataset=functools.partial(_make_data, config, task, sequence),
+        global_batch_size=GLOBAL_BATCH_SIZE,
+        precision="bf16" if dtype == "bfloat16" else "fp32",
+        drop_last=True,
+    )
+
+
+def _split(reference: str) -> tuple[str, str]:
+    location, colon, options = reference.rpartition(":")
+    return (location, options) if colon and (location.endswith(".json") or "=" in options) else (reference, "")
+
+
+def _path(location: str) -> Path:
+    path = Path(location)
+    if path.is_dir():
+        path = path / "config.json"
+    if not path.is_file():
+        raise InputError(
+            f"no configuration {path}: give the path of a config.json on this machine; nothing is downloaded",
+            code="configuration.missing-file",
+            path=str(path),
+        )
+    return path
+
+
+def _transformers() -> Any:
+    try:
+        return importlib.import_module("transformers")
+    except ImportError as error:
+        raise EnvironmentProblem(
+            "a Hugging Face configuration needs the package transformers, which is not installed: install it, or take "
+            "another job",
+            code="configuration.needs-transformers",
+        ) from error
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{path} is not JSON: {error}", code="configuration.not-json", path=str(path)) from error
+    if not isinstance(values, dict) or not isinstance(values.get("model_type"), str):
+        raise InputError(
+            f'{path} has no "model_type", so it is no configuration of a Hugging Face model',
+            code="configuration.no-model-type",
+            path=str(path),
+        )
+    return values
+
+
+def _config(values: dict[str, Any], path: Path, transformers: Any) -> Any:
+    kind = values["model_type"]
+    try:
+        config_class = transformers.CONFIG_MAPPING[kind]
+    except KeyError:
+        raise InputError(
+            f'{path}: transformers {transformers.__version__} has no model type "{kind}"; a model whose code comes '
+            "with its weights needs a job file: file.py:factory",
+            code="configuration.unknown-model-type",
+            model_type=kind,
+        ) from None
+    try:
+        config = config_class.from_dict(values)
+    # Each kind of model checks its own figures, with errors of its own.
+    except Exception as error:
+        raise InputError(
+            f"{path}: {' '.join(str(error).split())}", code="configuration.rejected", path=str(path)
+        ) from error
+    config.use_cache = False
+    return config
+
+
+def _task(config: Any, path: Path, transformers: Any) -> str:
+    names: list[str] = config.architectures or []
+    known = [name for name, task in _TASKS.items() if type(config) in getattr(transformers, task.mapping)]
+    asked = [name for name in known if any(architecture.endswith(_TASKS[name].endings) for architecture in names)]
+    if not any("For" in name or "LMHead" in name for name in names):
+        asked += [name for name in known if _TASKS[name].default]
+    if asked:
+        return asked[0]
+    said = f"architectures {', '.join(names)}" if names else f'model type "{config.model_type}"'
+    raise InputError(
+        f"{path}: {said}: synthetic data are made for {', '.join(_TASKS)} models only; write a job file instead, "
+        "file.py:factory",
+        code="configuration.unsupported-architecture",
+        architectures=names,
+    )
+
+
+def _sequence(config: Any, options: str, reference: str) -> int:
+    positions = getattr(config.get_text_config(), "max_position_embeddings", None) or POSITIONS
+    if not options:
+        # A power of two: some models keep a few of their positions for themselves.
+        return min(LONGEST, 1 << (int(positions).bit_length() - 1))
+    name, _, value = options.partition("=")
+    if name != "sequence" or not value.isdecimal() or int(value) < 1:
+        raise InputError(
+            f'"{reference}": the option is sequence=N, tokens of a window, not "{options}"',
+            code="configuration.bad-option",
+        )
+    if int(value) > positions:
+        raise InputError(
+            f'"{reference}": the model has positions for {positions} tokens, not for {value}: take fewer, or raise '
+            "max_position_embeddings in the file",
+            code="configuration.window-too-long",
+            sequence=int(value),
+            positions=positions,
+        )
+    return int(value)
+
+
+def _make_model(transformers: Any, finder: str, config: Any) -> "nn.Module":
+    # Making a model writes into its configuration.
+    made: nn.Module = getattr(transformers, finder).from_config(copy.deepcopy(config))
+    return made.train()
+
+
+def _make_data(config: Any, task: str, sequence: int) -> "Dataset[Any]":
+    from trimaran.jobs.synthetic import Field, SyntheticRows
+
+    label = Field(below=config.num_labels)
+    if task == "image classification":
+        size = getattr(config, "image_size", None) or PIXELS
+        shape = tuple(size) if isinstance(size, list | tuple) else (size, size)
+        pixels = Field(shape=(getattr(config, "num_channels", 3), *shape))
+        return SyntheticRows({"pixel_values": pixels, "labels": label})
+    tokens = Field(shape=(sequence,), below=config.get_text_config().vocab_size)
+    if task == "sequence classification":
+        return SyntheticRows({"input_ids": tokens, "labels": label})
+    if task == "token classification":
+        return SyntheticRows({"input_ids": tokens, "labels": Field(shape=(sequence,), below=config.num_labels)})
+    # A masked model is asked for every token here; what a step costs is the same.
+    return SyntheticRows({"input_ids": tokens}, same={"labels": "input_ids"})
+
+
+def _adamw(parameters: "Iterable[nn.Parameter]") -> "Optimizer":
+    from torch.optim import AdamW
+
+    return AdamW(parameters, lr=5e-5)

@@ -1,0 +1,346 @@
+"""The published networks as jobs on synthetic data: what a step of them needs and costs, before there are data.
+
+Batch sizes are those that papers on memory and training time use. The networks of language are in `language_jobs.py`.
+
+The networks of language as jobs on synthetic tokens: how long a sample is, and what is asked of the network.
+
+A sample is a window of as many tokens as the network is usually trained with, or as the reference asks for. Networks
+whose positions are trained get as many positions as the window needs, if that is more than they were published with.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.optim import Optimizer
+
+from trimaran.base.errors import InputError
+from trimaran.base.job import Job
+from trimaran.jobs import text
+from trimaran.jobs.published_networks import GNMT_LAYERS, NetworkReference, parse_network
+from trimaran.jobs.synthetic import (
+    Field,
+    SyntheticPairs,
+    SyntheticTask,
+    SyntheticText,
+    adagrad,
+    adam,
+    adamw,
+    image,
+    momentum,
+    sgd,
+)
+from trimaran.networks.alexnet import AlexNet, AlexNet2012
+from trimaran.networks.bert import BertForPretraining, BertForQuestions
+from trimaran.networks.densenet import DENSENET_BLOCKS, DenseNet
+from trimaran.networks.gnmt import Gnmt
+from trimaran.networks.googlenet import GoogLeNet
+from trimaran.networks.gpt import GptFamily, Mpt, gpt
+from trimaran.networks.inception_v3 import InceptionV3
+from trimaran.networks.inception_v4 import InceptionV4
+from trimaran.networks.llama import Llama
+from trimaran.networks.lstm_language import BigLstm, LstmLanguageModel, sampled_loss
+from trimaran.networks.overfeat import OverFeat
+from trimaran.networks.resnet import RESNET_BLOCKS, BottleneckForm, ResNet
+from trimaran.networks.sizes import FAMILIES, TransformerSize, find_size
+from trimaran.networks.small_images import LeNet
+from trimaran.networks.transformer import Transformer
+from trimaran.networks.transformer_xl import DIVISORS, TransformerXl
+from trimaran.networks.unet import UNet
+from trimaran.networks.vgg import VGG_GROUPS, Vgg
+from trimaran.networks.vit import VIT_SIZES, VisionTransformer
+
+_HIDDEN = 0.15  # share of a window's tokens that BERT is asked for
+_BILLION_WORDS = 793_471  # of BigLSTM's vocabulary
+_WIKITEXT2 = 33_278  # words of WikiText-2
+
+Maker = Callable[[NetworkReference], SyntheticTask]
+
+
+def _language(
+    model: Callable[[], nn.Module],
+    batch: int,
+    *,
+    vocabulary: int,
+    length: int,
+    optimizer: Callable[[Iterable[nn.Parameter]], Optimizer] = adamw,
+) -> SyntheticTask:
+    data = functools.partial(SyntheticText, vocabulary=vocabulary, length=length)
+    return SyntheticTask(model=model, data=data, batch=batch, optimizer=optimizer, loss=text.loss)
+
+
+def _window(reference: NetworkReference, figures: TransformerSize) -> tuple[int, TransformerSize]:
+    """Tokens of a window, and the figures with positions for all of them."""
+    length = reference.number("sequence", FAMILIES[reference.name].sequence)
+    return length, dataclasses.replace(figures, positions=max(length, figures.positions))
+
+
+def _gpt(family: GptFamily, reference: NetworkReference) -> SyntheticTask:
+    length, figures = _window(reference, find_size(family, reference.size))
+    model = functools.partial(gpt, family, reference.size, length=figures.positions)
+    return _language(model, FAMILIES[family].batch, vocabulary=figures.vocabulary, length=length)
+
+
+def _decoder(make: Callable[[TransformerSize], nn.Module], reference: NetworkReference) -> SyntheticTask:
+    length, figures = _window(reference, find_size(reference.name, reference.size))
+    model = functools.partial(make, figures)
+    return _language(model, FAMILIES[reference.name].batch, vocabulary=figures.vocabulary, length=length)
+
+
+def _bert(reference: NetworkReference) -> SyntheticTask:
+    length, figures = _window(reference, find_size("bert", reference.size))
+    tokens, segments = Field(shape=(length,), below=figures.vocabulary), Field(shape=(length,), below=2)
+    batch = FAMILIES["bert"].batch
+    if reference.options.get("head") == "squad":
+        answers = Field(shape=(2,), below=length)
+        return SyntheticTask(
+            model=functools.partial(BertForQuestions, figures),
+            data=functools.partial(SyntheticPairs, tokens, segments, target=answers),
+            batch=batch,
+            optimizer=adamw,
+            loss=functional.cross_entropy,
+        )
+    guesses = reference.number("guesses", math.ceil(_HIDDEN * length))
+    places, words = Field(shape=(guesses,), below=length), Field(shape=(guesses,), below=figures.vocabulary)
+    return SyntheticTask(
+        model=functools.partial(BertForPretraining, figures),
+        data=functools.partial(SyntheticPairs, tokens, segments, places, target=(words, Field(below=2))),
+        batch=batch,
+        optimizer=adamw,
+        loss=pretraining_loss,
+    )
+
+
+def pretraining_loss(scores: tuple[torch.Tensor, torch.Tensor], target: list[torch.Tensor]) -> torch.Tensor:
+    """BERT's: the hidden words, and whether the second sentence follows the first.
+
+    Args:
+        scores: of the words [batch, guesses, vocabulary] and of the order [batch, 2]
+        target: the words [batch, guesses] and the order [batch]
+    """
+    return text.loss(scores[0], target[0]) + functional.cross_entropy(scores[1], target[1])
+
+
+def _transformer(reference: NetworkReference) -> SyntheticTask:
+    length, figures = _window(reference, find_size("transformer", reference.size))
+    figures = dataclasses.replace(figures, vocabulary=reference.number("vocabulary", figures.vocabulary))
+    return _translator(functools.partial(Transformer, figures), vocabulary=figures.vocabulary, length=length, batch=128)
+
+
+def _transformer_xl(reference: NetworkReference) -> SyntheticTask:
+    figures = find_size("transformer-xl", reference.size)
+    length = reference.number("sequence", figures.positions)
+    model = functools.partial(TransformerXl, figures, divisor=DIVISORS[figures.width])
+    task = _language(model, FAMILIES[reference.name].batch, vocabulary=figures.vocabulary, length=length)
+    return dataclasses.replace(task, loss=clustered_loss)
+
+
+def clustered_loss(scores: tuple[torch.Tensor, ...], words: torch.Tensor) -> torch.Tensor:
+    """Transformer-XL's: the first cluster's scores for all words, and each other cluster's for its share.
+
+    A word outside a cluster counts as one inside it: there is nothing to learn from random words.
+
+    Args:
+        scores: as the network returns them
+        words: the word after each one [batch, length]
+    """
+    losses = [text.loss(part, words[:, : part.shape[1]] % part.shape[2]) for part in scores]
+    return torch.stack(losses).sum()
+
+
+def _gnmt(reference: NetworkReference) -> SyntheticTask:
+    length = reference.number("sequence", 50)
+    layers = GNMT_LAYERS[reference.size]
+    # The smaller one is that of the usual training code, whose languages share an embedding.
+    vocabulary, shared = (32_320, True) if layers == 4 else (32_000, False)
+    model = functools.partial(Gnmt, vocabulary, layers=layers, shared=shared)
+    return _translator(model, vocabulary=vocabulary, length=length, batch=128)
+
+
+def _translator(model: Callable[[], nn.Module], *, vocabulary: int, length: int, batch: int) -> SyntheticTask:
+    words = Field(shape=(length,), below=vocabulary)
+    data = functools.partial(SyntheticPairs, words, words, target=words)
+    return SyntheticTask(model=model, data=data, batch=batch, optimizer=adam, loss=text.loss)
+
+
+def _lstm(reference: NetworkReference) -> SyntheticTask:
+    length = reference.number("sequence", 64)
+    return _language(LstmLanguageModel, 32, vocabulary=10_000, length=length, optimizer=sgd)
+
+
+def _lstm_wikitext2(reference: NetworkReference) -> SyntheticTask:
+    model = functools.partial(LstmLanguageModel, _WIKITEXT2, 200, 200, dropout=0.2)
+    return _language(model, 40, vocabulary=_WIKITEXT2, length=reference.number("sequence", 35), optimizer=sgd)
+
+
+def _big_lstm(reference: NetworkReference) -> SyntheticTask:
+    words = Field(shape=(reference.number("sequence", 20),), below=_BILLION_WORDS)
+    data = functools.partial(SyntheticPairs, words, words, target=words)
+    model = functools.partial(BigLstm, _BILLION_WORDS)
+    return SyntheticTask(model=model, data=data, batch=128, optimizer=adagrad, loss=sampled_loss)
+
+
+LANGUAGE_JOBS: Mapping[str, Maker] = {
+    "bert": _bert,
+    "transformer": _transformer,
+    "transformer-xl": _transformer_xl,
+    "gpt2": functools.partial(_gpt, "gpt2"),
+    "gpt3": functools.partial(_gpt, "gpt3"),
+    "gpt": functools.partial(_gpt, "gpt"),
+    "opt": functools.partial(_gpt, "opt"),
+    "mpt": functools.partial(_decoder, Mpt),
+    **{name: functools.partial(_decoder, Llama) for name in ("llama", "llama1", "llama2", "llama3")},
+    "lstm": _lstm,
+    "lstm-wikitext2": _lstm_wikitext2,
+    "big-lstm": _big_lstm,
+    "gnmt": _gnmt,
+}
+
+_CLASSES = 1000
+_PIXELS = 224
+_AUXILIARY_WEIGHT = 0.3  # of an auxiliary head's loss; Szegedy et al., CVPR 2015
+
+
+def network_job(reference: str) -> Job:
+    """A published network on synthetic data.
+
+    Args:
+        reference: one of those that `trimaran jobs` lists, with a size and options where it has them
+
+    Returns:
+        A job of 8,192 samples that are drawn when they are asked for; it makes nothing until it is used.
+
+    Raises:
+        InputError: no such network, size or option
+    """
+    asked = parse_network(reference)
+    if asked is None:
+        raise InputError(f'no network "{reference}"; `trimaran jobs` lists them', reference=reference)
+    task = _NETWORKS[asked.name](asked)
+    return Job(
+        name=str(asked).replace(":", "-").replace("=", "-").replace(",", "-"),
+        model=task.model,
+        loss=task.loss,
+        optimizer=task.optimizer,
+        dataset=task.data,
+        global_batch_size=task.batch,
+        drop_last=True,
+    )
+
+
+def _classifier(
+    model: Callable[..., nn.Module],
+    batch: int,
+    *,
+    size: int = _PIXELS,
+    channels: int = 3,
+    classes: int = _CLASSES,
+    optimizer: Callable[[Iterable[nn.Parameter]], Optimizer] = momentum,
+) -> Maker:
+    def make(reference: NetworkReference) -> SyntheticTask:
+        pixels = image(reference.number("image", size), channels)
+        heads = reference.options.get("auxiliary") == "yes"
+        return SyntheticTask(
+            model=functools.partial(model, auxiliary=True) if heads else model,
+            data=functools.partial(SyntheticPairs, pixels, target=Field(below=classes)),
+            batch=batch,
+            optimizer=optimizer,
+            loss=auxiliary_loss if heads else functional.cross_entropy,
+        )
+
+    return make
+
+
+def auxiliary_loss(scores: Any, target: torch.Tensor) -> torch.Tensor:
+    """Cross entropy of the main head, and that of the auxiliary ones at their weight.
+
+    Args:
+        scores: of the main head and of the others, each [batch, classes]; those of the main head alone in evaluation
+        target: [batch]
+    """
+    main, *others = scores if isinstance(scores, tuple) else (scores,)
+    loss = functional.cross_entropy(main, target)
+    for other in others:
+        loss = loss + _AUXILIARY_WEIGHT * functional.cross_entropy(other, target)
+    return loss
+
+
+def _resnet(depth: int, form: BottleneckForm | None = None, batch: int = 64) -> Maker:
+    return _classifier(functools.partial(ResNet, depth, form=form), batch)
+
+
+def _vision_transformer(reference: NetworkReference) -> SyntheticTask:
+    # It has a position for each patch, so it is made for the images.
+    pixels = reference.number("image", _PIXELS)
+    size = VIT_SIZES[reference.name.removeprefix("vit-")]
+    if pixels % size.patch:
+        raise InputError(
+            f"{reference}: images must divide into patches of {size.patch} pixels",
+            code="network.image-not-divisible",
+            image=pixels,
+        )
+    model = functools.partial(VisionTransformer, dataclasses.replace(size, image=pixels))
+    return _classifier(model, 64, optimizer=adamw)(reference)
+
+
+def _segmenter(reference: NetworkReference) -> SyntheticTask:
+    size = reference.number("image", 512)
+    data = functools.partial(SyntheticPairs, image(size), target=Field(shape=(size, size), below=2))
+    return SyntheticTask(model=UNet, data=data, batch=8, optimizer=momentum, loss=functional.cross_entropy)
+
+
+_VERY_DEEP = 100  # vDNN trains the VGG networks of more layers than this with batches of 32
+_BATCH_NORM = (11, 13, 16, 19)  # VGG networks that are trained with batch norm too
+_FIRST = BottleneckForm(first=True)
+_RESNEXT = BottleneckForm(groups=32, group_width=4)
+_TF_MAPS = (64, 192, 384, 384, 256)
+
+_NETWORKS: Mapping[str, Maker] = {
+    "lenet": _classifier(LeNet, 64, size=32, channels=1, classes=10),
+    "alexnet": _classifier(AlexNet, 128),
+    "alexnet-2012": _classifier(AlexNet2012, 128, size=227),
+    "alexnet-ungrouped": _classifier(functools.partial(AlexNet2012, groups=1), 128, size=227),
+    "alexnet-tf": _classifier(functools.partial(AlexNet, maps=_TF_MAPS, padding=0), 512, size=227),
+    "overfeat": _classifier(OverFeat, 128, size=231),
+    **{
+        f"vgg{layers}": _classifier(functools.partial(Vgg, groups), 32 if layers > _VERY_DEEP else 64)
+        for layers, groups in VGG_GROUPS.items()
+    },
+    **{
+        f"vgg{layers}-bn": _classifier(functools.partial(Vgg, VGG_GROUPS[layers], norm=True), 64)
+        for layers in _BATCH_NORM
+    },
+    "googlenet": _classifier(GoogLeNet, 128),
+    "googlenet-2014": _classifier(functools.partial(GoogLeNet, norm=False), 128),
+    "inception-v3": _classifier(InceptionV3, 64, size=299),
+    "inception-v4": _classifier(InceptionV4, 64, size=299),
+    **{f"resnet{depth}": _resnet(depth) for depth in RESNET_BLOCKS},
+    **{f"resnet{depth}-v1": _resnet(depth, _FIRST) for depth in (50, 101, 152)},
+    "resnet18-cifar": _classifier(functools.partial(ResNet, 18, classes=10, stem="small"), 128, size=32, classes=10),
+    **{f"wide-resnet{depth}": _resnet(depth, BottleneckForm(group_width=128)) for depth in (50, 101)},
+    **{f"resnext{depth}": _resnet(depth, _RESNEXT) for depth in (50, 101)},
+    "resnext101-32x8d": _resnet(101, BottleneckForm(groups=32, group_width=8)),
+    "resnext101-32x16d": _resnet(101, BottleneckForm(groups=32, group_width=16)),
+    "resnext101-64x4d": _resnet(101, BottleneckForm(groups=64, group_width=4)),
+    "se-resnext101-32x8d": _resnet(101, BottleneckForm(groups=32, group_width=8, squeeze=True)),
+    "se-resnext101-64x4d": _resnet(101, BottleneckForm(groups=64, group_width=4, squeeze=True)),
+    **{f"se-resnet{depth}": _resnet(depth, BottleneckForm(squeeze=True)) for depth in (18, 34, 50, 101, 152)},
+    **{f"se-resnet{depth}-v1": _resnet(depth, BottleneckForm(squeeze=True, first=True)) for depth in (50, 101, 152)},
+    **{
+        f"se-resnext{depth}": _resnet(depth, BottleneckForm(groups=32, group_width=4, squeeze=True))
+        for depth in (50, 101)
+    },
+    **{
+        f"densenet{layers}": _classifier(functools.partial(DenseNet, blocks), 64)
+        for layers, blocks in DENSENET_BLOCKS.items()
+    },
+    "densenet161": _classifier(functools.partial(DenseNet, (6, 12, 36, 24), width=1.5), 64),
+    **{f"vit-{size}": _vision_transformer for size in VIT_SIZES},
+    "unet": _segmenter,
+    **LANGUAGE_JOBS,
+}

@@ -1,0 +1,270 @@
+"""From what a person writes on the command line to a `Job`.
+
+A reference is the name of a built-in job, or of a published network with its size and options
+(`network_references.py`), `file.py:factory`, where `factory()` returns a `Job`, or a Hugging Face configuration
+(`configured.py`).
+
+Functions in files of the user's, as "file.py:function".
+
+Whatever goes wrong in such a file is told as the user's error, with the line, never as a traceback of ours.
+"""
+
+import dataclasses
+import difflib
+import functools
+import importlib.util
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from trimaran.base.errors import InputError, TrimaranError
+from trimaran.base.job import Job
+from trimaran.base.user_errors import user_lines
+from trimaran.jobs.huggingface import configured_job, is_configuration
+from trimaran.jobs.published_networks import NETWORK_SUMMARIES, parse_network
+from trimaran.networks.names import canonical_network
+
+if TYPE_CHECKING:
+    from trimaran.jobs.learning_rate import Recipe
+
+
+def load_function(reference: str) -> Callable[..., object]:
+    """A function of the user's.
+
+    Args:
+        reference: "file.py:function"
+
+    Raises:
+        InputError: no such file or function, or the file raises
+    """
+    path, colon, name = reference.rpartition(":")
+    if not colon or not path.endswith(".py"):
+        raise InputError(f'"{reference}" is no "file.py:function"', code="user-function.malformed", reference=reference)
+    return _function(_load(Path(path)), name, path)
+
+
+def line_of(error: Exception, path: Path) -> str:
+    """Where in a user's file an error came from, as "file.py:12"; the file alone where it came from elsewhere."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path]
+    return f"{path}:{frames[-1].lineno}" if frames else str(path)
+
+
+def summary_of(error: Exception) -> str:
+    """An error in a line, as "ValueError: no such thing"."""
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+
+
+@functools.cache
+def _load(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise InputError(f"no file {path}", code="user-function.missing-file", path=str(path))
+    path = path.resolve()
+    name = f"trimaran_user_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise InputError(f"{path} is not a Python file", path=str(path))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    # The file may import its neighbours, as it could when run as a script.
+    sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    except TrimaranError:
+        raise
+    except SyntaxError as error:
+        text = (error.text or "").rstrip()
+        raise InputError(
+            f"{path}:{error.lineno}: syntax error: {error.msg}\n    {text.strip()}", code="user-function.syntax-error"
+        ) from None
+    except Exception as error:
+        raise InputError(
+            "\n".join([f"{line_of(error, path)}: the file raised {summary_of(error)}", *user_lines(error)]),
+            code="user-function.file-raises",
+        ) from error
+    finally:
+        sys.path.remove(str(path.parent))
+    return module
+
+
+def _function(module: ModuleType, name: str, path: str) -> Callable[..., object]:
+    found = getattr(module, name, None)
+    if callable(found):
+        return found  # type: ignore[no-any-return]
+    names = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f'; did you mean "{near[0]}"?' if near else f"; it has {', '.join(names) or 'no functions'}"
+    raise InputError(f'{path} has no function "{name}"{hint}', code="user-function.missing", path=path, function=name)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltIn:
+    """A job that comes with Trimaran.
+
+    Attributes:
+        summary: one line for people
+        make: makes the job
+    """
+
+    summary: str
+    make: Callable[[], Job]
+
+
+def _digits() -> Job:
+    from trimaran.jobs.builtin import digits
+
+    return digits()
+
+
+def _digits_resnet() -> Job:
+    from trimaran.jobs.builtin import digits_resnet
+
+    return digits_resnet()
+
+
+def _digits_branches() -> Job:
+    from trimaran.jobs.builtin import digits_branches
+
+    return digits_branches()
+
+
+def _wide() -> Job:
+    from trimaran.jobs.builtin import wide
+
+    return wide()
+
+
+def _text_lstm() -> Job:
+    from trimaran.jobs.builtin import text_lstm
+
+    return text_lstm()
+
+
+def _text_gpt() -> Job:
+    from trimaran.jobs.builtin import text_gpt
+
+    return text_gpt()
+
+
+BUILT_IN: Mapping[str, BuiltIn] = {
+    "digits": BuiltIn(summary="LeNet on handwritten digits; a first run of seconds", make=_digits),
+    "digits-resnet": BuiltIn(summary="residual CNN on the digits; much compute, few gradients", make=_digits_resnet),
+    "digits-branches": BuiltIn(
+        summary="heavy parallel branches on the digits; for placement on several devices", make=_digits_branches
+    ),
+    "text-lstm": BuiltIn(summary="LSTM, next character of English text; a recurrent chain", make=_text_lstm),
+    "text-gpt": BuiltIn(summary="transformer on the same text; a tied embedding", make=_text_gpt),
+    "wide": BuiltIn(summary="branches and a large head on the digits; many gradients", make=_wide),
+}
+
+
+def _network(name: str) -> Job:
+    from trimaran.jobs.published_jobs import network_job
+
+    return network_job(name)
+
+
+NETWORKS: Mapping[str, BuiltIn] = {
+    name: BuiltIn(summary=summary, make=functools.partial(_network, name))
+    for name, summary in NETWORK_SUMMARIES.items()
+}
+"""Published networks on synthetic data: for what they need and cost, not to learn anything."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class JobSource:
+    """Where a job comes from, so that every process can make the same one.
+
+    Attributes:
+        reference: as for `resolve`
+        seed: in place of the job's own
+        epochs: in place of the job's own
+        global_batch_size: in place of the job's own
+        precision: in place of the job's own
+        target: in place of the job's own
+        recipe: how the learning rate follows the batch; None: it stays
+    """
+
+    reference: str
+    seed: int | None = None
+    epochs: int | None = None
+    global_batch_size: int | None = None
+    precision: str | None = None
+    target: float | None = None
+    recipe: "Recipe | None" = None
+
+    def make(self) -> Job:
+        """The job, with what was overridden.
+
+        Raises:
+            InputError: the reference or an override is wrong
+        """
+        overrides = {
+            name: value
+            for name in ("seed", "epochs", "global_batch_size", "precision", "target")
+            if (value := getattr(self, name)) is not None
+        }
+        job = dataclasses.replace(resolve(self.reference), **overrides)
+        if self.recipe is not None:
+            from trimaran.jobs.learning_rate import follow_recipe
+
+            return follow_recipe(job, self.recipe)
+        return job
+
+
+def resolve(reference: str) -> Job:
+    """The job that a reference names.
+
+    Args:
+        reference: built-in name, published network, such as `vgg16` or `gpt2:1.5b:sequence=512`, `file.py:factory`, or
+            a Hugging Face configuration
+
+    Raises:
+        InputError: no such name, size, option, file or factory; the file or the factory raises; what it returns is no
+            `Job`; a wrong configuration
+        EnvironmentProblem: a configuration, and transformers is not installed
+    """
+    if reference in BUILT_IN:
+        return BUILT_IN[reference].make()
+    if parse_network(reference) is not None:
+        return _network(reference)
+    if is_configuration(reference):
+        return configured_job(reference)
+    path, colon, _ = reference.rpartition(":")
+    if not colon or not path.endswith(".py"):
+        raise InputError(_unknown(reference), code="job.unknown", reference=reference)
+    return _call(load_function(reference), reference)
+
+
+def _unknown(reference: str) -> str:
+    known = canonical_network(reference.partition(":")[0])
+    near = [known] if known else difflib.get_close_matches(reference, [*BUILT_IN, *NETWORKS], n=1)
+    hint = f'; did you mean "{near[0]}"?' if near else "."
+    if reference.endswith(".py"):
+        hint = f'; name the function that makes the job too, as in "{reference}:make_job".'
+    return (
+        f'unknown job "{reference}"{hint} A job is one of {", ".join(BUILT_IN)}, a network such as vgg16 '
+        '(`trimaran jobs` lists them), "file.py:factory", where factory() returns a trimaran.Job, or a Hugging Face '
+        "config.json"
+    )
+
+
+def _call(factory: Callable[..., object], reference: str) -> Job:
+    try:
+        job = factory()
+    except TrimaranError:
+        raise
+    except Exception as error:
+        path = Path(reference.rpartition(":")[0]).resolve()
+        raise InputError(
+            "\n".join([f"{line_of(error, path)}: {reference} raised {summary_of(error)}", *user_lines(error)]),
+            code="job.factory-fails",
+        ) from error
+    if not isinstance(job, Job):
+        raise InputError(
+            f"{reference} must return a trimaran.Job, it returned {type(job).__name__}", code="job.not-a-job"
+        )
+    return job

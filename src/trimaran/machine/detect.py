@@ -1,0 +1,196 @@
+"""This machine as devices and a cluster.
+
+Without a GPU, a device is one process with one thread: as many as there are cores that this process may use, each with
+its share of the memory. With GPUs, a device is a GPU. What is not known without a run (rates, FLOP/s) is left out;
+`measure` finds it.
+"""
+
+import contextlib
+import os
+import platform
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from trimaran.base.errors import InputError
+from trimaran.base.units import format_count
+from trimaran.machine.types import Cluster, Device
+
+_SYSTEM = Path("/")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Processor:
+    """The processor side of this machine.
+
+    Attributes:
+        name: as the system calls it
+        cores: cores that this process may use
+        memory_bytes: memory that this process may use [bytes]
+    """
+
+    name: str
+    cores: int
+    memory_bytes: int
+
+
+def detect_cluster(devices: int | None = None) -> Cluster:
+    """This machine, with as many devices as are wanted.
+
+    Args:
+        devices: how many; None: all GPUs, or where there is none, one device a core. More CPU devices than cores are
+            allowed: they then share cores, and what is measured says so. More GPUs than there are are not.
+
+    Raises:
+        InputError: no device wanted, or more GPUs than there are
+    """
+    if devices is not None and devices < 1:
+        raise InputError(
+            f"a cluster needs at least one device, got {devices}", code="cluster.no-device", devices=devices
+        )
+    gpus = detect_gpus()
+    if gpus:
+        if devices is not None and devices > len(gpus):
+            raise InputError(
+                f"{devices} devices were asked for, this machine has {format_count(len(gpus), 'GPU')} ({gpus[0].name})",
+                devices=devices,
+                available=len(gpus),
+            )
+        chosen = gpus[: devices or len(gpus)]
+        return Cluster(name="this machine", devices=chosen, hosts=(0,) * len(chosen))
+    processor = detect_processor()
+    count = devices or processor.cores
+    return Cluster(name="this machine", devices=cpu_devices(processor, count), hosts=(0,) * count)
+
+
+def detect_processor(root: Path = _SYSTEM) -> Processor:
+    """The processor of this machine: its name, and the cores and memory that this process may use.
+
+    Args:
+        root: of the file system whose `proc` and `sys` are read
+    """
+    return Processor(name=_processor_name(root), cores=_usable_cores(root), memory_bytes=_usable_memory(root))
+
+
+def cpu_devices(processor: Processor, count: int) -> tuple[Device, ...]:
+    """A processor as devices of one thread each.
+
+    Args:
+        processor: what is shared
+        count: number of devices
+
+    Returns:
+        `count` equal devices, each with its share of the memory.
+
+    Example:
+        >>> processor = Processor(name="example", cores=4, memory_bytes=8_000)
+        >>> [device.memory_bytes for device in cpu_devices(processor, 2)]
+        [4000, 4000]
+    """
+    share = processor.memory_bytes // count
+    device = Device(
+        name=f"1 thread of {processor.name}", kind="cpu", memory_bytes=share, source="measured: this machine"
+    )
+    return (device,) * count
+
+
+def detect_gpus() -> tuple[Device, ...]:
+    """The CUDA devices that torch can use here; none on a CPU-only build. Imports torch."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return ()
+    found = []
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        found.append(
+            Device(
+                name=properties.name, kind="cuda", memory_bytes=properties.total_memory, source="measured: this machine"
+            )
+        )
+    return tuple(found)
+
+
+def _processor_name(root: Path) -> str:
+    text = _read(root / "proc/cpuinfo")
+    names = [line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine() or "processor"
+
+
+def _usable_cores(root: Path) -> int:
+    affinity: Callable[[int], set[int]] | None = getattr(os, "sched_getaffinity", None)
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+    # A container may be given less time than its cores have: "<quota> <period>" in microseconds, or "max".
+    quota, _, period = _read(root / "sys/fs/cgroup/cpu.max").partition(" ")
+    if quota.isdigit() and period.strip().isdigit():
+        cores = min(cores, max(1, int(quota) // int(period)))
+    return cores
+
+
+def _usable_memory(root: Path) -> int:
+    limits = [int(text) for text in (_read(root / "sys/fs/cgroup/memory.max").strip(),) if text.isdigit()]
+    for line in _read(root / "proc/meminfo").splitlines():
+        name, _, value = line.partition(":")
+        if name == "MemTotal":  # not what is free just now: the same machine shall give the same plan
+            limits.append(int(value.split()[0]) * 1024)
+    return min(limits, default=0) or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Memory of this host that processes can still have
+
+
+_GROUPS = Path("/sys/fs/cgroup")
+
+
+def free_memory_bytes() -> int:
+    """What this process can have without pushing others out [bytes].
+
+    That is what the machine has to spare, and what the limits of the control groups around the process leave.
+
+    Source:
+        Linux, Documentation/filesystems/proc.rst, MemAvailable; Documentation/admin-guide/cgroup-v2.rst, memory.max.
+    """
+    available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    return min([available, *limits_left(_GROUPS, _own_group())])
+
+
+def limits_left(root: Path, group: str) -> Iterator[int]:
+    """What a control group (version 2), and each one around it, may still take of the memory [bytes].
+
+    Args:
+        root: folder of all groups
+        group: path of this one below it, such as "/user.slice/job"; not there, as in a container: those around it
+    """
+    folder = root / group.strip("/")
+    while folder.is_relative_to(root):
+        with contextlib.suppress(OSError, ValueError):  # "max" is no number: no limit
+            most = int((folder / "memory.max").read_text())
+            yield max(0, most - int((folder / "memory.current").read_text()) + _reclaimable_bytes(folder))
+        folder = folder.parent
+
+
+def _reclaimable_bytes(folder: Path) -> int:
+    """Cached files that are given back when memory is asked for [bytes]."""
+    with contextlib.suppress(OSError, ValueError):
+        lines = (folder / "memory.stat").read_text().splitlines()
+        return sum(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))
+    return 0
+
+
+def _own_group() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            if line.startswith("0::"):
+                return line.removeprefix("0::")
+    return "/"

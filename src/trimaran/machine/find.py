@@ -1,0 +1,143 @@
+"""Machines by name, as the command line has them.
+
+| name | machine |
+|---|---|
+| `dgx1-v100` | a node of the catalog |
+| `dgx1-v100:4` | four of them, joined by their own cards |
+| `dgx1-v100:4@ethernet-25g` | the same over another network; `@4x ib-hdr` for four cards a node |
+| `8xv100`, `4x rtx-3090` | so many devices: on the board of a module, in a box of cards |
+| `h200`, `titan-x` | a device: the usual machine of a module, one card in a box |
+| `rack.toml`, `rack.toml:4` | a file of one's own |
+| `here` | this machine, by `nvidia-smi` |
+"""
+
+import re
+import subprocess
+from pathlib import Path
+
+from trimaran.base.errors import EnvironmentProblem, InputError
+from trimaran.base.units import parse_counted
+from trimaran.machine.catalog import find_device, find_link
+from trimaran.machine.detect import detect_processor
+from trimaran.machine.machine_files import read_machine_file
+from trimaran.machine.matching import default_fabric, match_device
+from trimaran.machine.node_catalog import find_node, is_machine, nearest_machine, plain_node, usual_node
+from trimaran.machine.nvidia_smi_topology import node_from_matrix
+from trimaran.machine.types import LinkType, Machine, Node
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The node that this machine is, as `nvidia-smi` tells it
+
+
+_LIMIT_S = 30
+"""A driver that does not answer in this time will not."""
+
+
+def detect_node() -> Node:
+    """The node of this machine: its devices by name, their links by the matrix of `nvidia-smi topo -m`.
+
+    Raises:
+        EnvironmentProblem: there is no `nvidia-smi`, it fails, or it names a device that the catalog has not
+    """
+    names = [
+        line.strip() for line in _printed("--query-gpu=name", "--format=csv,noheader").splitlines() if line.strip()
+    ]
+    found = match_device(names[0]) if names else None
+    if found is None:
+        raise EnvironmentProblem(
+            f'nvidia-smi names "{names[0] if names else "no device"}", which the catalog has not: import its matrix '
+            "with `trimaran clusters --import FILE --device NAME`",
+            code="nvidia-smi.unknown-device",
+        )
+    processor = detect_processor()
+    return node_from_matrix(
+        _printed("topo", "-m"),
+        found.device,
+        file="nvidia-smi topo -m",
+        name="here",
+        cores=processor.cores,
+        host_memory_bytes=processor.memory_bytes,
+    )
+
+
+def _printed(*arguments: str) -> str:
+    try:
+        done = subprocess.run(["nvidia-smi", *arguments], capture_output=True, text=True, timeout=_LIMIT_S, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise EnvironmentProblem(
+            f"nvidia-smi {' '.join(arguments)} cannot be run here: {error}", code="nvidia-smi.cannot-run"
+        ) from None
+    return done.stdout
+
+
+_SO_MANY = re.compile(r"(\d+)\s*[x×]\s*(\S.*)")
+
+
+def find_machine(text: str) -> Machine:
+    """The machine of a name, in one of the forms above.
+
+    Raises:
+        InputError: there is none, or the file of that name is wrong
+
+    Example:
+        >>> machine = find_machine("dgx1-v100:4@ethernet-25g")
+        >>> machine.node.name, machine.nodes, machine.devices, machine.fabric[1].name
+        ('dgx1-v100', 4, 32, 'ethernet-25g')
+    """
+    name, fabric_text = (part.strip() for part in text.rsplit("@", 1)) if "@" in text else (text.strip(), "")
+    name, nodes = _nodes_of(name)
+    if name.endswith(".toml"):
+        found = read_machine_file(Path(name))
+        machine = found if nodes is None else Machine(node=found.node, nodes=nodes, fabric=found.fabric)
+    else:
+        machine = Machine(node=_node(name, text), nodes=nodes or 1)
+    fabric = _fabric(fabric_text) if fabric_text else machine.fabric or default_fabric(machine.node)
+    return Machine(node=machine.node, nodes=machine.nodes, fabric=fabric if machine.nodes > 1 else None)
+
+
+def _nodes_of(name: str) -> tuple[str, int | None]:
+    head, colon, tail = name.rpartition(":")
+    if not colon:
+        return name, None
+    if not tail.strip().isdigit() or int(tail) == 0:
+        raise InputError(
+            f'expected a number of nodes after ":", as in "{head}:4", got "{tail}"',
+            code="machine.bad-node-count",
+            machine=name,
+        )
+    return head.strip(), int(tail)
+
+
+def _node(name: str, text: str) -> Node:
+    if name == "here":
+        return detect_node()
+    so_many = _SO_MANY.fullmatch(name)
+    if is_machine(name):
+        return find_node(name)
+    if so_many is not None:
+        return _so_many(int(so_many[1]), so_many[2])
+    try:
+        device = find_device(name)
+    except InputError:
+        raise InputError(
+            f'unknown machine "{text}"{nearest_machine(name)}', code="machine.unknown", machine=text
+        ) from None
+    return usual_node(device) or plain_node(device, 1)
+
+
+def _so_many(count: int, name: str) -> Node:
+    device = find_device(name)
+    node = plain_node(device, count)
+    if node.devices < count:
+        raise InputError(
+            f'a node holds {node.devices} {device.title}, not {count}; ask for several nodes, as in "{node.name}:2"',
+            code="machine.too-many-devices-on-node",
+            devices=count,
+            device=device.name,
+        )
+    return node
+
+
+def _fabric(text: str) -> tuple[int, LinkType]:
+    count, name = parse_counted(text.lower())
+    return count, find_link(name)

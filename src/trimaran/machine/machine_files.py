@@ -1,0 +1,195 @@
+"""A user's own machine: devices, kinds of links, nodes and how many of them, in one TOML file.
+
+Tables have the form of the catalog's own files. What the file does not define is looked up in the catalog. The machine
+is `[machine]`, or the only node of the file.
+"""
+
+import json
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from trimaran.base.errors import InputError
+from trimaran.machine.catalog import find_device, find_link, link_types, read_device, read_link
+from trimaran.machine.nccl_topology import node_from_xml
+from trimaran.machine.node_catalog import CATALOG_NAMES, Names, read_node, read_price
+from trimaran.machine.nvidia_smi_topology import node_from_matrix
+from trimaran.machine.toml_tables import Table, did_you_mean
+from trimaran.machine.types import LinkType, Machine, Node
+
+Found = TypeVar("Found")
+
+
+def read_machine_file(path: Path) -> Machine:
+    """The machine of a file.
+
+    Args:
+        path: of a TOML file
+
+    Raises:
+        InputError: it cannot be read, is not TOML, or a place in it is wrong: the message names it
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read: {error}", code="machine-file.unreadable", file=str(path)) from None
+    return read_machine(text, file=str(path))
+
+
+def read_machine(text: str, *, file: str) -> Machine:
+    """The machine of a TOML text.
+
+    Args:
+        text: to read
+        file: name of it, for messages
+    """
+    try:
+        document = Table(tomllib.loads(text), file=file)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{file}: not TOML: {error}", code="machine-file.not-toml", file=file) from None
+    document.allow("machine", "nodes", "devices", "links")
+    devices = {device.name: device for device in map(read_device, document.tables("devices"))}
+    links = {link.name: link for link in map(read_link, document.tables("links"))}
+    tables = {entry.text("name"): entry for entry in document.tables("nodes")}
+    names = Names(
+        device=_first(devices, find_device, "device"),
+        link=_first(links, find_link, "link"),
+        node=_first(tables, CATALOG_NAMES.node, "machine"),
+    )
+    nodes = {name: read_node(entry, names) for name, entry in tables.items()}
+    machine = document.table("machine")
+    return _machine(machine, nodes, names)
+
+
+def _machine(machine: Table, nodes: Mapping[str, Node], names: Names) -> Machine:
+    if not nodes:
+        raise InputError(
+            f"{machine.file}: nodes: missing; expected at least one table headed [[nodes]]",
+            code="machine-file.no-nodes",
+        )
+    machine.allow("node", "nodes", "fabric", "price")
+    name = machine.text("node", next(iter(nodes)) if len(nodes) == 1 else None)
+    if name not in nodes:
+        raise machine.wrong("node", f'unknown node "{name}"{did_you_mean(name, nodes)}')
+    count = machine.whole("nodes", 1)
+    fabric = _fabric(machine, names) or nodes[name].network_cards
+    if count > 1 and fabric is None:
+        raise machine.wrong("fabric", f'missing; expected what joins {count} nodes, such as "1 ethernet-25g"')
+    node = replace(nodes[name], price=read_price(machine) or nodes[name].price)
+    return Machine(node=node, nodes=count, fabric=fabric if count > 1 else None)
+
+
+def _fabric(machine: Table, names: Names) -> tuple[int, LinkType] | None:
+    said = machine.counted("fabric")
+    if said is None:
+        return None
+    try:
+        return said[0], names.link(said[1])
+    except InputError as error:
+        raise machine.wrong("fabric", error.message) from None
+
+
+def _first(own: Mapping[str, Found], otherwise: Callable[[str], Found], what: str) -> Callable[[str], Found]:
+    def find(name: str) -> Found:
+        if name in own:
+            return own[name]
+        try:
+            return otherwise(name)
+        except InputError as error:
+            hint = did_you_mean(name, own) if own else ""
+            if "did you mean" in hint:
+                raise InputError(f'unknown {what} "{name}"{hint}') from None
+            raise error from None
+
+    return find
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A node as a table of a user's own file, so that what was imported can be kept, corrected and asked for by name
+
+
+def node_text(node: Node) -> str:
+    """The TOML of a node. Its device is named; kinds of links that the catalog does not list are written out.
+
+    Args:
+        node: to write
+
+    Returns:
+        A text that `read_machine` reads as the same node.
+    """
+    lines = [
+        "[[nodes]]",
+        f"name = {_quoted(node.name)}",
+        f"title = {_quoted(node.title)}",
+        f"device = {_quoted(node.device.name)}",
+        f"devices = {node.devices}",
+        f"peer_access = {str(node.peer_access).lower()}",
+        f"cores = {node.cpu_cores}",
+    ]
+    if node.host_memory_bytes:
+        lines.append(f'host_memory = "{node.host_memory_bytes} B"')
+    if node.network_cards is not None:
+        lines.append(f'network = "{node.network_cards[0]} {node.network_cards[1].name}"')
+    if node.caveat:
+        lines.append(f"caveat = {_quoted(node.caveat)}")
+    lines.append(f"source = {_quoted(node.source)}")
+    lines.append("links = [")
+    for edge in node.edges:
+        count = f" x{edge.count}" if edge.count > 1 else ""
+        lines.append(f'  "{edge.a} {edge.b} {edge.link.name}{count}",')
+    lines.append("]")
+    own = {edge.link.name: edge.link for edge in node.edges if link_types().get(edge.link.name) != edge.link}
+    return "\n".join([*(_link_text(link) for link in own.values()), *lines]) + "\n"
+
+
+def _link_text(link: LinkType) -> str:
+    lines = [
+        "[[links]]",
+        f"name = {_quoted(link.name)}",
+        f"kind = {_quoted(link.kind)}",
+        f'raw = "{link.raw_bytes_per_s / 1e9!r} GB/s"',
+        f'sustained = "{link.bytes_per_s / 1e9!r} GB/s"',
+        f'latency = "{link.latency_s * 1e6!r} us"',
+        f"source = {_quoted(link.source)}",
+    ]
+    if link.ring_bytes_per_s:
+        lines.append(f'ring = "{link.ring_bytes_per_s / 1e9!r} GB/s"')
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A node from a file that some program wrote, whichever of the known ones it was
+
+
+def import_node(path: Path, device: str | None = None, network: str | None = None) -> Node:
+    """The node of a file: NCCL's topology, or what `nvidia-smi topo -m` printed.
+
+    Args:
+        path: of the file
+        device: name of the device that the node has; needed where the file does not say it
+        network: kind of the cards for the network, where the file does not say it
+
+    Raises:
+        InputError: the file cannot be read, or a place in it is wrong, or the device must be named
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read: {error}", file=str(path)) from None
+    name = path.stem
+    known = None if device is None else find_device(device)
+    if text.lstrip().startswith("<"):
+        return node_from_xml(text, file=str(path), device=known, name=name)
+    if known is None:
+        raise InputError(
+            f"{path}: what nvidia-smi prints does not say which device it is: name it with --device",
+            code="smi-matrix.needs-device",
+            file=str(path),
+        )
+    return node_from_matrix(text, known, file=str(path), name=name, network=find_link(network) if network else None)

@@ -1,0 +1,293 @@
+"""Which device of a machine each rank has.
+
+What talks most sits closest. Ranks form groups that nest: shards within rows, rows within replicas. A shard's group
+sums activations in every layer, neighbouring rows send activations, replicas exchange gradients once a step. So:
+
+    minimise    bytes of each pair of ranks that talk / rate between their devices, summed
+    over        orders of the devices
+
+Devices are taken node by node, so inner groups stay in a node where they fit. Within a node swaps from the natural
+order are taken as long as one helps, and nodes of few devices are searched to the end by branch and bound; all nodes
+are alike, so one order serves all of them. Left out: links that several pairs share, which the simulation sees.
+"""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+
+from trimaran.base.errors import InputError
+from trimaran.base.units import format_count
+from trimaran.machine.topology import pair
+from trimaran.machine.types import Cluster, Device, Machine, Node
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The best order of a node's devices for ranks that talk: swaps, then branch and bound on nodes of few devices
+
+
+Talk = Mapping[tuple[int, int], float]
+"""Bytes between two ranks of a node's worth of them, by `(lower, higher)`."""
+
+EXACT_DEVICES = 8
+"""Up to so many devices of a node the search is exact."""
+
+
+def best_order(slowness: Sequence[Sequence[float]], ranks: int, talk: Talk) -> tuple[int, ...]:
+    """The device of each rank with the least talk over slow ways.
+
+    Args:
+        slowness: seconds for a byte between every two devices [s/byte]
+        ranks: how many there are
+        talk: bytes between them
+
+    Returns:
+        Of equal orders the one nearest to the natural one.
+
+    Example:
+        >>> best_order(((0, 3, 1), (3, 0, 3), (1, 3, 0)), 2, {(0, 1): 1.0})
+        (0, 2)
+    """
+
+    def cost(order: Sequence[int]) -> float:
+        return sum(nbytes * slowness[order[a]][order[b]] for (a, b), nbytes in talk.items())
+
+    found = _by_swaps(len(slowness), ranks, cost)
+    if len(slowness) > EXACT_DEVICES:
+        return found
+    # A little worse, so that of equal orders the one nearest to the natural one is found again.
+    return _exact(slowness, ranks, talk, found, cost(found) * (1 + 1e-6))
+
+
+def _exact(
+    slowness: Sequence[Sequence[float]], ranks: int, talk: Talk, found: tuple[int, ...], best: float
+) -> tuple[int, ...]:
+    """The best order, by branch and bound: what is not placed yet talks at the fastest rate there is."""
+    least = min(value for a, row in enumerate(slowness) for b, value in enumerate(row) if a != b)
+    before = [[(a, talk.get((a, rank), 0.0)) for a in range(rank) if (a, rank) in talk] for rank in range(ranks)]
+    rest = [least * sum(nbytes for (_, b), nbytes in talk.items() if b > rank) for rank in range(ranks)]
+    order: list[int] = []
+
+    def place(spent: float) -> None:
+        nonlocal found, best
+        rank = len(order)
+        if rank == ranks:
+            found, best = tuple(order), spent
+            return
+        for device in range(len(slowness)):
+            if device in order:
+                continue
+            now = spent + sum(nbytes * slowness[order[a]][device] for a, nbytes in before[rank])
+            if now + rest[rank] < best * (1 - 1e-9):
+                order.append(device)
+                place(now)
+                order.pop()
+
+    place(0.0)
+    return found
+
+
+def _by_swaps(devices: int, ranks: int, cost: Callable[[Sequence[int]], float]) -> tuple[int, ...]:
+    """From the natural order, the best swap of two devices, in use or not, as long as one helps."""
+    order = list(range(devices))
+    best = cost(order)
+    while True:
+        found = None
+        for a, b in itertools.combinations(range(devices), 2):
+            if a >= ranks:
+                continue
+            order[a], order[b] = order[b], order[a]
+            now = cost(order)
+            order[a], order[b] = order[b], order[a]
+            if now < best * (1 - 1e-12):
+                best, found = now, (a, b)
+        if found is None:
+            return tuple(order[:ranks])
+        a, b = found
+        order[a], order[b] = order[b], order[a]
+
+
+def machine_cluster(machine: Machine, devices: int, *, memory_bytes: int | None = None) -> Cluster:
+    """The first devices of a machine as a cluster, node by node.
+
+    Args:
+        machine: of the catalog
+        devices: how many of them
+        memory_bytes: that each may use; None: what its driver leaves to a job [bytes]
+
+    Raises:
+        InputError: the machine has fewer
+    """
+    if not 1 <= devices <= machine.devices:
+        raise InputError(
+            f"{machine.node.title} has {format_count(machine.devices, 'device')} on "
+            f"{format_count(machine.nodes, 'node')}, {devices} were asked for; "
+            f'more nodes are "{machine.node.name}:{-(-devices // machine.node.devices)}"',
+            code="machine.too-few-devices",
+            devices=devices,
+            available=machine.devices,
+        )
+    entry = machine.node.device
+    usable = entry.usable_bytes if memory_bytes is None else min(memory_bytes, entry.usable_bytes)
+    device = Device(
+        name=entry.title,
+        kind="cuda",
+        memory_bytes=usable,
+        bytes_per_s=entry.bandwidth.bytes_per_s,
+        flops_per_s={dtype: peak.flops_per_s for dtype, peak in entry.compute.items()},
+        source=f"datasheet: {entry.source}",
+    )
+    return Cluster(
+        name=machine.node.name,
+        devices=(device,) * devices,
+        hosts=tuple(number // machine.node.devices for number in range(devices)),
+        machine=machine,
+        numbers=tuple(range(devices)),
+    )
+
+
+def order_devices(cluster: Cluster, order: Sequence[int]) -> Cluster:
+    """The cluster with its devices in the order of the ranks that have them.
+
+    Args:
+        cluster: in its own order
+        order: number of the device of each rank (`Strategy.device_order`), on the machine where the cluster is one;
+            empty: rank r has device r
+
+    Raises:
+        InputError: a device twice, or one that is not there
+    """
+    if not order:
+        return cluster
+    machine = cluster.machine
+    available = cluster.size if machine is None else machine.devices
+    if len(set(order)) != len(order) or not all(0 <= number < available for number in order):
+        raise InputError(
+            f"the order of devices must name devices 0 to {available - 1}, each at most once; got "
+            f"{', '.join(map(str, order))}",
+            code="machine.bad-device-order",
+            device_order=tuple(order),
+        )
+    if machine is not None:
+        return dataclasses.replace(
+            cluster,
+            devices=(cluster.devices[0],) * len(order),
+            hosts=tuple(number // machine.node.devices for number in order),
+            numbers=tuple(order),
+        )
+    place = {number: rank for rank, number in enumerate(order)}
+    links = {
+        (min(place[a], place[b]), max(place[a], place[b])): link
+        for (a, b), link in cluster.links.items()
+        if a in place and b in place
+    }
+    return dataclasses.replace(
+        cluster,
+        devices=tuple(cluster.devices[number] for number in order),
+        hosts=tuple(cluster.hosts[number] for number in order),
+        links=links,
+    )
+
+
+def node_talk(
+    *,
+    pp: int,
+    tp: int,
+    dp: int,
+    row_bytes: float,
+    shard_bytes: float,
+    replica_bytes: float,
+    chained: bool = True,
+) -> Talk:
+    """Bytes between the ranks of whole replicas that sit on one node, if ranks are dealt out node by node.
+
+    Args:
+        pp: rows of a replica
+        tp: shards of a row
+        dp: replicas, or parts of them, on the node
+        row_bytes: between a rank and its neighbour of the next row, in a step [bytes]
+        shard_bytes: between two shards that follow each other in the ring of their group [bytes]
+        replica_bytes: between two replicas of a rank that follow each other [bytes]
+        chained: a row talks to the next one; else to every other one, as in a placement
+    """
+    talk: dict[tuple[int, int], float] = {}
+
+    def add(a: int, b: int, nbytes: float) -> None:
+        if a != b and nbytes > 0.0:
+            talk[min(a, b), max(a, b)] = talk.get((min(a, b), max(a, b)), 0.0) + nbytes
+
+    for replica, row, shard in itertools.product(range(dp), range(pp), range(tp)):
+        rank = (replica * pp + row) * tp + shard
+        add(rank, (replica * pp + row) * tp + (shard + 1) % tp, shard_bytes)
+        for other in range(row + 1, min(row + 2, pp) if chained else pp):
+            add(rank, rank + (other - row) * tp, row_bytes)
+        add(rank, ((replica + 1) % dp * pp + row) * tp + shard, replica_bytes)
+    return talk
+
+
+def lay_out(node: Node, ranks: int, talk: Talk) -> tuple[int, ...]:
+    """The device of each rank of a node.
+
+    Args:
+        node: that has them
+        ranks: how many sit on it
+        talk: bytes between them
+
+    Returns:
+        Numbers of devices, in the order of ranks. Of equal orders the one nearest to the natural one.
+
+    Raises:
+        InputError: more ranks than devices
+    """
+    if ranks > node.devices:
+        raise InputError(
+            f"{node.name} has {format_count(node.devices, 'device')}, {ranks} ranks cannot sit on it", ranks=ranks
+        )
+    if not talk or _all_alike(_slowness_of(_Key(node))):
+        return tuple(range(ranks))
+    return _laid_out(_Key(node), ranks, tuple(sorted(talk.items())))
+
+
+@functools.lru_cache(maxsize=1024)
+def _laid_out(key: "_Key", ranks: int, talk: tuple[tuple[tuple[int, int], float], ...]) -> tuple[int, ...]:
+    return best_order(_slowness_of(key), ranks, dict(talk))
+
+
+def spread_over(machine: Machine, order: Sequence[int], devices: int) -> tuple[int, ...]:
+    """One node's order, repeated on every node.
+
+    Args:
+        machine: of equal nodes
+        order: devices of one node, in the order of ranks
+        devices: in all
+    """
+    each = len(order)
+    return tuple(
+        (rank // each) * machine.node.devices + order[rank % each] if each else rank for rank in range(devices)
+    )
+
+
+def _all_alike(slowness: Sequence[Sequence[float]]) -> bool:
+    different = {value for a, row in enumerate(slowness) for b, value in enumerate(row) if a != b}
+    return len(different) <= 1
+
+
+class _Key:
+    """A node by its identity: hashing hundreds of edges takes longer than the answer is worth."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+
+    def __hash__(self) -> int:
+        return hash((self.node.name, self.node.devices, len(self.node.edges)))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Key) and self.node == other.node
+
+
+@functools.lru_cache(maxsize=64)
+def _slowness_of(key: _Key) -> tuple[tuple[float, ...], ...]:
+    """Seconds for a byte between every two devices [s/byte]."""
+    count = key.node.devices
+    return tuple(
+        tuple(0.0 if a == b else 1.0 / pair(key.node, a, b).bytes_per_s for b in range(count)) for a in range(count)
+    )

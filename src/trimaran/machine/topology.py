@@ -1,0 +1,355 @@
+"""How two devices of a node reach each other, and what copies share.
+
+Links between devices (NVLink, Infinity Fabric) carry copies directly. Without them a copy goes over PCIe: straight from
+device to device where peer access is allowed, and else through memory of the host. Peer access over PCIe ends at the
+socket: what crosses from socket to socket is staged. A device in between never relays a copy by itself; routes over one
+are found too, since a library may use them.
+
+Rates are of one copy alone. `host_bandwidth` says what several copies at once leave to each; rings are in `rings`.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import combinations, pairwise
+from typing import Literal
+
+from trimaran.base.errors import InputError
+from trimaran.machine.types import Edge, Node
+
+__all__ = [
+    "Pair",
+    "PairKind",
+    "Route",
+    "check_devices",
+    "host_bandwidth",
+    "host_route",
+    "pair",
+    "pairs",
+    "peer_bandwidth",
+    "relays",
+    "share_evenly",
+    "shared_uplinks",
+    "switch_links",
+    "unlinked_pairs",
+]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Ways through the link graph of a node, from one vertex to another
+
+
+DIRECT = frozenset(("nvlink", "xgmi"))
+"""Kinds of links between devices, over switches for them or not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """A way from one vertex to another.
+
+    Attributes:
+        vertices: on the way, both ends included
+        edges: between them
+        bytes_per_s: of the narrowest, in one direction [bytes/s]
+        latency_s: of a small message, the largest of any edge [s]
+    """
+
+    vertices: tuple[str, ...]
+    edges: tuple[Edge, ...]
+    bytes_per_s: float
+    latency_s: float
+
+
+def host_route(node: Node, device: int) -> Route:
+    """The way from a device to its nearest socket.
+
+    Raises:
+        InputError: there is none
+    """
+    check_devices(node, (device,))
+    cpus = sorted({vertex for edge in node.edges for vertex in (edge.a, edge.b) if vertex.startswith("cpu")})
+    found = []
+    for cpu in cpus:
+        try:
+            found.append(shortest(node, f"gpu{device}", cpu, lambda edge: not between_devices(edge)))
+        except InputError:
+            continue
+    if not found:
+        raise InputError(f"{node.name}: no way leads from gpu{device} to the host: a link is missing", device=device)
+    return min(found, key=lambda route: len(route.edges))
+
+
+def shortest(node: Node, a: str, b: str, usable: Callable[[Edge], bool]) -> Route:
+    """The shortest way; of equal ones the first in the order of the node's edges."""
+    neighbours = neighbours_of(node, usable)
+    came: dict[str, str] = {a: ""}
+    frontier = [a]
+    while frontier and b not in came:
+        following = []
+        for vertex in frontier:
+            for other in neighbours.get(vertex, {}):
+                if other not in came and (other == b or not other.startswith("gpu")):
+                    came[other] = vertex
+                    following.append(other)
+        frontier = following
+    if b not in came:
+        raise InputError(f"{node.name}: no way leads from {a} to {b}: a link is missing", a=a, b=b)
+    vertices = [b]
+    while came[vertices[-1]]:
+        vertices.append(came[vertices[-1]])
+    return along(neighbours, tuple(reversed(vertices)))
+
+
+def check_devices(node: Node, devices: Iterable[int]) -> None:
+    """Whether a node has these devices, each once.
+
+    Raises:
+        InputError: it has not
+    """
+    chosen = tuple(devices)
+    wrong = [number for number in chosen if not 0 <= number < node.devices]
+    if wrong:
+        raise InputError(
+            f"{node.name} has devices 0 to {node.devices - 1}, not {wrong[0]}",
+            code="machine.no-such-device",
+            device=wrong[0],
+            devices=node.devices,
+        )
+    if len(set(chosen)) < len(chosen):
+        raise InputError(
+            f"{node.name}: a device is named twice in {', '.join(map(str, chosen))}",
+            code="machine.device-named-twice",
+            devices=chosen,
+        )
+
+
+def switched(edge: Edge) -> bool:
+    """Whether it leads to a switch for devices' links."""
+    return edge.a.startswith("nvsw") or edge.b.startswith("nvsw")
+
+
+def between_devices(edge: Edge) -> bool:
+    """Links that no copy to the host takes."""
+    return switched(edge) or (edge.a.startswith("gpu") and edge.b.startswith("gpu"))
+
+
+def neighbours_of(node: Node, usable: Callable[[Edge], bool]) -> dict[str, dict[str, Edge]]:
+    """By vertex, those that it is joined to, and by which edge."""
+    found: dict[str, dict[str, Edge]] = {}
+    for edge in node.edges:
+        if usable(edge):
+            found.setdefault(edge.a, {})[edge.b] = edge
+            found.setdefault(edge.b, {})[edge.a] = edge
+    return found
+
+
+def along(neighbours: Mapping[str, Mapping[str, Edge]], vertices: tuple[str, ...]) -> Route:
+    """The way over these vertices."""
+    edges = tuple(neighbours[a][b] for a, b in pairwise(vertices))
+    return Route(
+        vertices=vertices,
+        edges=edges,
+        bytes_per_s=min(_copied(edge) for edge in edges),
+        latency_s=max(edge.link.latency_s for edge in edges),
+    )
+
+
+def _copied(edge: Edge) -> float:
+    """What a copy gets of an edge. By way of memory it can fill a link between sockets; peer traffic cannot."""
+    return edge.link.raw_bytes_per_s * edge.count if edge.link.kind == "socket" else edge.bytes_per_s
+
+
+PairKind = Literal["links", "switch", "pcie", "root", "socket"]
+"""What lies between two devices, as `nvidia-smi topo -m` tells it: "links" of their own (NV#), NVLink "switch" (NV#),
+one or more switches of "pcie" (PIX, PXB), the "root" of a host's socket (PHB, NODE), two "socket"s (SYS)."""
+
+STAGED = 0.74
+"""Share of a PCIe link that a copy through the host's memory sustains: 9.2e9 of 12.4e9 B/s between two P100 that cannot
+reach each other (uuudown/Tartan@e3166ab, P2P disabled: 9.2e9 to 10.8e9)."""
+
+THROUGH_ROOT = 0.72
+"""Share that peer access sustains through the root of a socket of PCIe 3.0: 8.8e9 of 12.2e9 B/s, 8 TITAN X (Pascal) of
+two switches against two of one (baidu-research/DeepBench@da81ba7). Later roots pass it on undiminished."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """Two devices of a node.
+
+    Attributes:
+        a: one of them
+        b: the other
+        kind: what lies between them
+        links: of their own between them, or to their common switches
+        peer: a copy goes straight from one to the other; else it is staged in memory of the host
+        route: that a copy takes
+        bytes_per_s: of one copy alone, in one direction [bytes/s]
+        latency_s: of a small copy [s]
+    """
+
+    a: int
+    b: int
+    kind: PairKind
+    links: int
+    peer: bool
+    route: Route
+    bytes_per_s: float
+    latency_s: float
+
+
+def pair(node: Node, a: int, b: int) -> Pair:
+    """Two devices of a node.
+
+    Args:
+        node: that has them
+        a: number of one
+        b: number of the other
+
+    Raises:
+        InputError: the node has no such device, or no way leads from one to the other
+
+    Example:
+        >>> from trimaran.machine.node_catalog import find_node
+        >>> found = pair(find_node("dgx1-v100"), 0, 5)
+        >>> found.kind, found.peer, found.route.vertices
+        ('socket', False, ('gpu0', 'plx0', 'cpu0', 'cpu1', 'plx2', 'gpu5'))
+    """
+    check_devices(node, (a, b))
+    direct = [edge for edge in node.edges if edge.link.kind in DIRECT and {edge.a, edge.b} == {f"gpu{a}", f"gpu{b}"}]
+    if direct:
+        links = sum(edge.count for edge in direct)
+        rate = sum(edge.bytes_per_s for edge in direct)
+        route = Route(
+            vertices=(f"gpu{a}", f"gpu{b}"), edges=tuple(direct), bytes_per_s=rate, latency_s=direct[0].link.latency_s
+        )
+        return _pair(a, b, "links", links, True, route, rate)
+    links = min(switch_links(node, a), switch_links(node, b))
+    if links:
+        route = shortest(node, f"gpu{a}", f"gpu{b}", lambda edge: edge.link.kind in DIRECT and switched(edge))
+        link = route.edges[0].link
+        return _pair(a, b, "switch", links, True, route, links * link.bytes_per_s)
+    route = shortest(node, f"gpu{a}", f"gpu{b}", lambda edge: not between_devices(edge))
+    kind = _kind(route)
+    peer = node.peer_access and kind in ("pcie", "root")
+    share = STAGED if not peer else THROUGH_ROOT if kind == "root" and _old(route) else 1.0
+    return _pair(a, b, kind, 0, peer, route, share * route.bytes_per_s)
+
+
+def pairs(node: Node) -> tuple[Pair, ...]:
+    """Every two devices of a node, in order."""
+    return tuple(pair(node, a, b) for a, b in combinations(range(node.devices), 2))
+
+
+def unlinked_pairs(node: Node) -> tuple[tuple[int, int], ...]:
+    """Pairs of devices that have neither links of their own nor a switch for them.
+
+    Example:
+        >>> from trimaran.machine.node_catalog import find_node
+        >>> len(unlinked_pairs(find_node("dgx1-v100")))
+        12
+    """
+    return tuple((found.a, found.b) for found in pairs(node) if found.kind not in ("links", "switch"))
+
+
+def peer_bandwidth(node: Node, a: int, b: int) -> float:
+    """What one copy from a device to another sustains, with nothing beside it [bytes/s].
+
+    Example:
+        >>> from trimaran.machine.node_catalog import find_node
+        >>> peer_bandwidth(find_node("dgx1-v100"), 0, 3) / 1e9
+        42.6
+    """
+    return pair(node, a, b).bytes_per_s
+
+
+def relays(node: Node, a: int, b: int) -> tuple[Route, ...]:
+    """Ways over other devices' own links where two devices have none between them: the shortest, widest first.
+
+    Example:
+        >>> from trimaran.machine.node_catalog import find_node
+        >>> [route.vertices for route in relays(find_node("dgx1-v100"), 0, 5)]
+        [('gpu0', 'gpu1', 'gpu5'), ('gpu0', 'gpu4', 'gpu5')]
+    """
+    check_devices(node, (a, b))
+    neighbours = neighbours_of(node, between_devices)
+    ways: list[tuple[str, ...]] = [(f"gpu{a}",)]
+    while ways and not any(way[-1] == f"gpu{b}" for way in ways):
+        ways = [(*way, vertex) for way in ways for vertex in neighbours.get(way[-1], {}) if vertex not in way]
+    routes = [along(neighbours, way) for way in ways if way[-1] == f"gpu{b}"]
+    return tuple(sorted(routes, key=lambda route: (-route.bytes_per_s, route.vertices)))
+
+
+def host_bandwidth(node: Node, devices: Iterable[int]) -> Mapping[int, float]:
+    """What copies from the host leave to each device when all of them copy at once.
+
+    Each copy goes by the shortest way from the nearest socket. Links that several use are shared evenly, and what one
+    cannot use is left to the others.
+
+    Args:
+        node: that has them
+        devices: that copy, all in one direction
+
+    Returns:
+        By device, its rate [bytes/s].
+
+    Example:
+        >>> from trimaran.machine.node_catalog import find_node
+        >>> rates = host_bandwidth(find_node("dgx1-v100"), range(8))
+        >>> rates[0] / 1e9
+        6.2
+    """
+    chosen = tuple(devices)
+    check_devices(node, chosen)
+    return share_evenly({number: host_route(node, number).edges for number in chosen})
+
+
+def share_evenly(uses: Mapping[int, tuple[Edge, ...]]) -> dict[int, float]:
+    """Rates of flows that share edges: all rise together until an edge is full, its flows stop, the rest goes on.
+
+    Args:
+        uses: by flow, the edges that it goes over, in one direction
+
+    Returns:
+        By flow, its rate [bytes/s].
+    """
+    room = {edge: edge.bytes_per_s for edges in uses.values() for edge in edges}
+    rates: dict[int, float] = {}
+    while len(rates) < len(uses):
+        waiting = {edge: [flow for flow in uses if flow not in rates and edge in uses[flow]] for edge in room}
+        shares = {edge: room[edge] / len(flows) for edge, flows in waiting.items() if flows}
+        tightest = min(shares, key=lambda edge: shares[edge])
+        for flow in waiting[tightest]:
+            rates[flow] = shares[tightest]
+            for edge in uses[flow]:
+                room[edge] -= shares[tightest]
+    return rates
+
+
+def shared_uplinks(node: Node) -> tuple[tuple[Edge, tuple[int, ...]], ...]:
+    """Edges on the way to the host that several devices share, each with those devices."""
+    users: dict[Edge, list[int]] = {}
+    for number in range(node.devices):
+        for edge in host_route(node, number).edges:
+            users.setdefault(edge, []).append(number)
+    return tuple((edge, tuple(found)) for edge, found in users.items() if len(found) > 1)
+
+
+def switch_links(node: Node, device: int) -> int:
+    """Links of a device to switches for them."""
+    vertex = f"gpu{device}"
+    return sum(
+        edge.count for edge in node.edges if edge.link.kind in DIRECT and switched(edge) and vertex in (edge.a, edge.b)
+    )
+
+
+def _pair(a: int, b: int, kind: PairKind, links: int, peer: bool, route: Route, rate: float) -> Pair:
+    return Pair(a=a, b=b, kind=kind, links=links, peer=peer, route=route, bytes_per_s=rate, latency_s=route.latency_s)
+
+
+def _kind(route: Route) -> PairKind:
+    if any(edge.link.kind == "socket" for edge in route.edges):
+        return "socket"
+    return "root" if any(vertex.startswith("cpu") for vertex in route.vertices) else "pcie"
+
+
+def _old(route: Route) -> bool:
+    return any(edge.link.name.startswith("pcie3") for edge in route.edges)

@@ -1,0 +1,277 @@
+"""Measuring a machine, whatever jobs it will train: its devices, its links, how far identical runs are apart.
+
+    links not held     one launch       devices, then curves of transfers, then interference
+    held to 1 Gb/s     one launch each  curves, interference
+    noise              R launches       `measure/noise.py`
+
+Everything is measured anew. The transfers are kept with the measured costs, so that plans find them.
+
+Running one small program again and again, each time with fresh processes.
+
+    run 1    start processes    one device: 20 steps, then 120 that count    all ranks: the same
+    run 2    start processes    one device: 20 steps, then 120 that count    all ranks: the same
+    ...
+
+The program is LeNet on random images, run by the runtime as a job of a user's is. What differs between two runs is what
+differs between any two: where memory lies, on which cores the ranks are, what else the machine does. A larger network
+is disturbed less; for a pipeline, nothing else is known.
+"""
+
+import functools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import cycle, islice
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from trimaran.base.job import Job
+from trimaran.machine.types import Link
+from trimaran.measure.calibration.results import DeviceFigures
+from trimaran.measure.costs import fingerprint_here
+from trimaran.measure.wanted import wanted_curves
+from trimaran.pricing.noise import Noise, noise_between
+from trimaran.pricing.tables import CostTable, Curve, CurveKey
+from trimaran.pricing.transfers import SEND
+from trimaran.pricing.types import Interference
+from trimaran.program.lowering.lower import lower, lower_evaluation
+from trimaran.program.strategy import Strategy
+from trimaran.program.text import format_program, parse_program
+from trimaran.program.types import Kind
+from trimaran.runtime.launch.ranks import Event, launch
+from trimaran.runtime.launch.world import World
+
+if TYPE_CHECKING:
+    from torch.utils.data import Dataset
+
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What one rank found.
+
+    Attributes:
+        rounds: durations on its device; empty where only links were wanted
+        curves: transfers by size, the same on every rank
+        interference: by kind of transfer, the same on every rank
+    """
+
+    rounds: Mapping[Any, Any] = field(default_factory=dict)
+    curves: Mapping[CurveKey, Curve] = field(default_factory=dict)
+    interference: Mapping[str, Interference] = field(default_factory=dict)
+
+
+def measure_machine(*, ranks: int, progress: Progress) -> tuple[DeviceFigures, CostTable]:
+    """The devices of this machine and the links between them, held to nothing.
+
+    Args:
+        ranks: that are busy at the same time
+        progress: told what is measured
+
+    Raises:
+        ExecutionError: a rank failed
+    """
+    from trimaran.measure.calibration.devices import device_figures
+
+    found = _launch(ranks, devices=True, link=None, progress=progress)
+    table = _table(found, ranks, None)
+    figures = device_figures(
+        [rank.rounds for rank in found],
+        name=table.fingerprint.device,
+        kind=table.fingerprint.kind,
+        how=f"{ranks} {'rank' if ranks == 1 else 'ranks'} busy",
+    )
+    return figures, table
+
+
+def measure_links(link: Link, *, ranks: int, gathers: bool = False, progress: Progress) -> CostTable:
+    """The transfers between ranks whose links are held to a rate.
+
+    Args:
+        link: what they are held to
+        ranks: at least two
+        gathers: what shards of parameters need too: gathers and scatters
+        progress: told what is measured
+
+    Raises:
+        EnvironmentProblem: links cannot be held to a rate here
+        ExecutionError: a rank failed
+    """
+    return _table(_launch(ranks, devices=False, link=link, gathers=gathers, progress=progress), ranks, link)
+
+
+def find_on_rank(world: World, devices: bool, gathers: bool) -> Found:
+    """Measure a device and the links, or the links alone.
+
+    Args:
+        world: this rank; all ranks call this
+        devices: measure the device too
+        gathers: measure gathers and scatters too
+    """
+    from trimaran.measure.calibration.devices import measure_device
+    from trimaran.measure.calibration.interference import measure_interference
+    from trimaran.measure.calibration.links import measure_curves
+    from trimaran.measure.rounds import report
+
+    rounds = {}
+    if devices:
+        report(world, "measuring devices")
+        rounds = measure_device(world)
+    if world.size == 1:
+        return Found(rounds=rounds)
+    report(world, "measuring links")
+    curves = measure_curves(world, wanted_curves(world.size, on_cpu=world.device == "cpu", gathers=gathers))
+    interference = {}
+    for kind in (str(Kind.ALL_REDUCE), SEND):
+        report(world, "measuring interference")
+        interference[kind] = measure_interference(world, kind)
+    return Found(rounds=rounds, curves=curves, interference=interference)
+
+
+def _launch(ranks: int, *, devices: bool, link: Link | None, progress: Progress, gathers: bool = False) -> list[Found]:
+    def on_event(rank: int, event: Event) -> None:
+        if "measuring" in event:
+            progress(str(event["measuring"]), int(str(event["done"])), int(str(event["total"])))
+
+    progress("starting processes", 0, 0)
+    return launch(find_on_rank, (devices, gathers), ranks=ranks, on_event=on_event, link=link)
+
+
+def _table(found: Sequence[Found], ranks: int, link: Link | None) -> CostTable:
+    return CostTable(
+        fingerprint=fingerprint_here(ranks, link), curves=found[0].curves, interference=found[0].interference
+    )
+
+
+REPEATS = 5
+"""Runs by default."""
+
+_ABOUT = 64
+WARM_UP_STEPS = 20
+STEPS = 120
+_SAMPLES = 1024
+
+
+def measure_noise(*, ranks: int, repeats: int, steps: int = STEPS, date: str, progress: Progress) -> tuple[Noise, ...]:
+    """The noise of runs on one rank, and of runs on all.
+
+    Args:
+        ranks: that there are
+        repeats: runs, at least two
+        steps: of each run that count
+        date: of today, such as "2026-11-20"
+        progress: told of every run
+
+    Raises:
+        ExecutionError: a rank failed
+    """
+    programs = _programs(ranks)
+    runs: list[Sequence[float]] = []
+    for number in range(repeats):
+        progress("repeating a run", number, repeats)
+        runs.append(launch(run_on_rank, (programs, steps), ranks=ranks)[0])
+    progress("repeating a run", repeats, repeats)
+    return tuple(
+        noise_between(
+            medians,
+            ranks=strategy.devices,
+            date=date,
+            source=f"measured: {repeats} runs of LeNet at batch {batch_for(ranks)}, {steps} steps each",
+        )
+        for (strategy, _, _), medians in zip(programs, zip(*runs, strict=True), strict=True)
+    )
+
+
+def run_on_rank(world: World, programs: Sequence[tuple[Strategy, str, str]], steps: int) -> list[float]:
+    """Run the programs on one rank, one after the other.
+
+    Args:
+        world: this rank; programs for one device run on rank 0 alone, while the others wait
+        programs: strategy, program and evaluation of each
+        steps: that count
+
+    Returns:
+        The median step time of each, on rank 0 [s]; what the others return means nothing.
+    """
+    import torch.distributed as dist
+
+    medians = []
+    for strategy, program, evaluation in programs:
+        if world.size > 1:
+            dist.barrier()
+        if strategy.devices == world.size:
+            medians.append(_median_step(world, make_job(world.size), strategy, program, evaluation, steps))
+        elif world.rank == 0:
+            alone = World(device=world.device)
+            medians.append(_median_step(alone, make_job(world.size), strategy, program, evaluation, steps))
+    return medians
+
+
+def batch_for(ranks: int) -> int:
+    """Samples of a step over all ranks: the largest number up to 64 that they share evenly, one each at least.
+
+    Example:
+        >>> batch_for(2), batch_for(3), batch_for(100)
+        (64, 63, 100)
+    """
+    return ranks * max(1, _ABOUT // ranks)
+
+
+def make_job(ranks: int) -> Job:
+    """The small job that is run on so many ranks."""
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    from trimaran.networks.small_images import LeNet
+
+    return Job(
+        name="noise",
+        model=LeNet,
+        loss=cross_entropy,
+        optimizer=functools.partial(torch.optim.AdamW, lr=1e-4),
+        dataset=_images,
+        global_batch_size=batch_for(ranks),
+    )
+
+
+def _programs(ranks: int) -> list[tuple[Strategy, str, str]]:
+    """One device and plain data parallelism, as text: the ranks need no graph."""
+    from trimaran.graph.capture.capture import capture
+
+    graph, batch = capture(make_job(ranks)).graph, batch_for(ranks)
+    return [
+        (
+            strategy,
+            format_program(lower(graph, strategy, batch=batch)),
+            format_program(lower_evaluation(graph, strategy, batch=batch)),
+        )
+        for strategy in dict.fromkeys((Strategy(), Strategy(dp=ranks)))
+    ]
+
+
+def _median_step(world: World, job: Job, strategy: Strategy, program: str, evaluation: str, steps: int) -> float:
+    from trimaran.runtime.executor import Executor
+
+    executor = Executor(job, strategy, parse_program(program), parse_program(evaluation), world, record=False)
+    feed = executor.feed()
+    shares = (share for _ in cycle([0]) for share in feed.shares())
+    seconds = [_seconds(executor, share) for share in islice(shares, WARM_UP_STEPS + steps)]
+    executor.close()
+    return median(seconds[WARM_UP_STEPS:])
+
+
+def _seconds(executor: Any, share: Any) -> float:
+    start_s = time.perf_counter()
+    executor.step(share)
+    return time.perf_counter() - start_s
+
+
+def _images() -> "Dataset[Any]":
+    import torch
+    from torch.utils.data import TensorDataset
+
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(_SAMPLES, 1, 32, 32, generator=generator)
+    return TensorDataset(images, torch.randint(10, (_SAMPLES,), generator=generator))

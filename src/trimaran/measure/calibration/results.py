@@ -1,0 +1,372 @@
+"""What was measured of a machine, as one value: its devices, its links, its noise, and the costs that plans take.
+
+The cost tables are those of `measure_costs`, found by their fingerprint: one for the ranks of this machine, and one for
+each rate that the links between them were held to. The other figures are for people, and say what the tables are made
+on.
+
+Calibrations as JSON files, and the one of this machine that is kept.
+
+A file carries a digest of its content, so that a truncated or edited one is refused instead of believed. The one that
+is kept lies beside the measured costs, in `calibrations/<machine>.json` of the cache directory; a later calibration of
+the same machine takes its place.
+"""
+
+import hashlib
+import logging
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from trimaran.base.errors import CorruptDataError, EnvironmentProblem, InputError, TrimaranError
+from trimaran.measure.cache import cache_directory
+from trimaran.pricing.noise import Noise
+from trimaran.pricing.table_files import decode_table, encode_table
+from trimaran.pricing.tables import CostTable, Curve, Fingerprint
+from trimaran.pricing.transfers import HOST
+from trimaran.pricing.types import Cost, Interference
+
+# What may differ between two tables of one machine.
+_NOT_THE_MACHINE = ("ranks", "link")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A figure with its 90 % interval.
+
+    Attributes:
+        value: the figure
+        low: lower end of the interval
+        high: upper end of the interval
+        source: how it was found
+    """
+
+    value: float
+    low: float
+    high: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProductRate:
+    """How fast square matrices are multiplied, in float32.
+
+    Attributes:
+        width: rows and columns of each matrix
+        flops_per_s: of one device [FLOP/s]
+    """
+
+    width: int
+    flops_per_s: Estimate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceFigures:
+    """What one device does while all are busy with the same.
+
+    Attributes:
+        name: of the device
+        kind: "cpu" or "cuda"
+        count: devices alike that were busy
+        products: products of matrices, by size
+        copy_bytes_per_s: memory read and written by a large copy [bytes/s]
+        axpy_bytes_per_s: memory read and written by `y += a * x` on large vectors [bytes/s]
+        operator_s: time that the host spends on an operator with nothing to do [s]
+    """
+
+    name: str
+    kind: str
+    count: int
+    products: tuple[ProductRate, ...]
+    copy_bytes_per_s: Estimate
+    axpy_bytes_per_s: Estimate
+    operator_s: Estimate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkFigures:
+    """What a transfer takes between ranks of this machine.
+
+    Attributes:
+        held_to: rate that the links were held to, such as "1 Gb/s"; empty: nothing
+        kind: "SEND" for a message, or the token of a collective, such as "AR"
+        ranks: size of the group; 2 for a message
+        small_s: time of the smallest one that was tried [s]
+        bytes_per_s: bytes of the largest one that was tried over its time [bytes/s]
+        interference: how much it and compute slow each other down; None where it was not tried
+    """
+
+    held_to: str
+    kind: str
+    ranks: int
+    small_s: Estimate
+    bytes_per_s: Estimate
+    interference: Interference | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """What was measured of a machine.
+
+    Attributes:
+        fingerprint: where and how
+        date: when it was finished, such as "2026-11-20T09:30:00+00:00"
+        devices: the devices, one entry for those that are alike
+        links: the transfers between them
+        noise: how far identical runs are from each other, by number of ranks
+        tables: costs, each table with a fingerprint of its own
+    """
+
+    fingerprint: Fingerprint
+    date: str
+    devices: tuple[DeviceFigures, ...]
+    links: tuple[LinkFigures, ...]
+    noise: tuple[Noise, ...]
+    tables: tuple[CostTable, ...]
+
+
+def reciprocal(cost: Cost, amount: float) -> Estimate:
+    """A duration as a rate: so much in that time.
+
+    Args:
+        cost: duration
+        amount: of work, such as FLOP or bytes
+
+    Example:
+        >>> reciprocal(Cost(2.0, 1.0, 4.0, "measured"), 8.0)
+        Estimate(value=4.0, low=2.0, high=8.0, source='measured')
+    """
+    return Estimate(value=amount / cost.seconds, low=amount / cost.high, high=amount / cost.low, source=cost.source)
+
+
+def duration(cost: Cost) -> Estimate:
+    """A duration as an estimate [s]."""
+    return Estimate(value=cost.seconds, low=cost.low, high=cost.high, source=cost.source)
+
+
+def link_figures(tables: Iterable[CostTable]) -> tuple[LinkFigures, ...]:
+    """The transfers of some tables, as people want to see them.
+
+    Args:
+        tables: with curves
+    """
+    return tuple(
+        LinkFigures(
+            held_to=table.fingerprint.link,
+            kind=key.kind,
+            ranks=key.ranks,
+            interference=table.interference.get(key.kind),
+            **_ends(curve),
+        )
+        for table in tables
+        for key, curve in sorted(table.curves.items())
+        if not key.kind.endswith(HOST)
+    )
+
+
+def check_machine(calibration: Calibration, here: Fingerprint, *, source: str) -> None:
+    """Refuse the calibration of another machine.
+
+    Args:
+        calibration: what is to be used
+        here: this machine; its ranks and links do not count
+        source: what to call the calibration in errors
+
+    Raises:
+        InputError: the machines differ, with what differs
+    """
+    differ = [
+        f"{name}: {there!r} there, {ours!r} here"
+        for name, there, ours in _machine(calibration.fingerprint, here)
+        if there != ours
+    ]
+    if differ:
+        raise InputError(
+            f"{source} is the calibration of another machine ({'; '.join(differ)}): calibrate this one",
+            code="calibration.other-machine",
+            source=source,
+            differ=tuple(differ),
+        )
+
+
+def _machine(there: Fingerprint, here: Fingerprint) -> Iterator[tuple[str, object, object]]:
+    for name in (item.name for item in fields(Fingerprint)):
+        if name not in _NOT_THE_MACHINE:
+            yield name, getattr(there, name), getattr(here, name)
+
+
+def _ends(curve: Curve) -> dict[str, Estimate]:
+    (_, small), (nbytes, large) = curve[0], curve[-1]
+    return {"small_s": duration(small), "bytes_per_s": reciprocal(large, nbytes)}
+
+
+CALIBRATION_VERSION = 1
+
+_LOG = logging.getLogger(__name__)
+
+
+class CalibrationBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a calibration file holds beside its version and its digest.
+
+    Attributes:
+        fingerprint: where and how it was measured
+        date: when it was finished, such as "2026-11-20T09:30:00+00:00"
+        devices: the devices, one entry for those that are alike
+        links: the transfers between them
+        noise: how far identical runs are from each other, by number of ranks
+        costs: cost tables as in the cache, one for the machine and one for each rate that links were held to
+    """
+
+    fingerprint: Fingerprint
+    date: str
+    devices: tuple[DeviceFigures, ...]
+    links: tuple[LinkFigures, ...]
+    noise: tuple[Noise, ...]
+    costs: tuple[msgspec.Raw, ...]
+
+
+class _File(CalibrationBody, frozen=True, forbid_unknown_fields=True):
+    schema_version: int
+    digest: str
+
+
+def encode_calibration(calibration: Calibration) -> bytes:
+    """A calibration as JSON; the same bytes for equal ones."""
+    body = _body(calibration)
+    content = {item: getattr(body, item) for item in body.__struct_fields__}
+    whole = {"schema_version": CALIBRATION_VERSION, "digest": _digest(body), **content}
+    return msgspec.json.format(msgspec.json.encode(whole), indent=1) + b"\n"
+
+
+def decode_calibration(data: bytes, *, source: str = "calibration") -> Calibration:
+    """The calibration in a JSON text that `encode_calibration` made.
+
+    Args:
+        data: the text
+        source: what to call it in errors
+
+    Raises:
+        CorruptDataError: truncated or edited
+        InputError: JSON, but no calibration; or written by another version of Trimaran
+    """
+    try:
+        plain: Any = msgspec.json.decode(data)
+        _check_version(plain, source)
+        file = msgspec.json.decode(data, type=_File)
+    except msgspec.ValidationError as error:
+        raise InputError(
+            f"{source} is not a calibration: {error}", code="calibration.malformed", source=source
+        ) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CorruptDataError(
+            f"{source} is not JSON, it may have been truncated ({error}): calibrate again",
+            code="calibration.not-json",
+            source=source,
+        ) from error
+    costs = tuple(msgspec.Raw(msgspec.json.format(bytes(raw), indent=-1)) for raw in file.costs)
+    content = {name: getattr(file, name) for name in CalibrationBody.__struct_fields__}
+    if _digest(CalibrationBody(**{**content, "costs": costs})) != file.digest:
+        raise CorruptDataError(
+            f"{source} was edited or damaged after it was written, its digest does not match: calibrate again",
+            code="calibration.digest-mismatch",
+            source=source,
+        )
+    tables = tuple(decode_table(bytes(raw), origin=source) for raw in costs)
+    del content["costs"]
+    return Calibration(**content, tables=tables)
+
+
+def read_calibration(path: Path) -> Calibration:
+    """The calibration in a file.
+
+    Raises:
+        InputError: no such file, no calibration, or written by another version of Trimaran
+        CorruptDataError: truncated or edited
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be read: {error.strerror}", code="calibration.unreadable", source=str(path)
+        ) from error
+    return decode_calibration(data, source=str(path))
+
+
+def kept_path(fingerprint: Fingerprint) -> Path:
+    """Where the calibration of a machine is kept, whatever the number of ranks and their links."""
+    machine = replace(fingerprint, ranks=0, link="")
+    values = [getattr(machine, item.name) for item in fields(Fingerprint)]
+    digest = hashlib.sha256(msgspec.json.encode(values)).hexdigest()[:16]
+    return cache_directory() / "calibrations" / f"{digest}.json"
+
+
+def keep_calibration(calibration: Calibration) -> Path:
+    """Keep a calibration as that of its machine.
+
+    Returns:
+        Where it is.
+
+    Raises:
+        EnvironmentProblem: the cache cannot be written
+    """
+    path = kept_path(calibration.fingerprint)
+    unfinished = path.with_name(f"{path.stem}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished.write_bytes(encode_calibration(calibration))
+        unfinished.replace(path)
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"cannot write the calibration to {path} ({error.strerror}); set TRIMARAN_CACHE to a directory that can be "
+            "written",
+            code="calibration.unwritable",
+            path=str(path),
+        ) from error
+    finally:
+        with suppress(OSError):
+            unfinished.unlink()
+    return path
+
+
+def kept_calibration(fingerprint: Fingerprint) -> Calibration | None:
+    """The calibration that is kept of a machine; None where there is none, or it is damaged, which is logged."""
+    path = kept_path(fingerprint)
+    if not path.exists():
+        return None
+    try:
+        return read_calibration(path)
+    except TrimaranError as error:
+        _LOG.warning("%s", error.message)
+        return None
+
+
+def _body(calibration: Calibration) -> CalibrationBody:
+    return CalibrationBody(
+        fingerprint=calibration.fingerprint,
+        date=calibration.date,
+        devices=calibration.devices,
+        links=calibration.links,
+        noise=calibration.noise,
+        costs=tuple(
+            msgspec.Raw(msgspec.json.format(encode_table(table).strip(), indent=-1)) for table in calibration.tables
+        ),
+    )
+
+
+def _digest(body: CalibrationBody) -> str:
+    return hashlib.sha256(msgspec.json.encode(body)).hexdigest()
+
+
+def _check_version(plain: Any, source: str) -> None:
+    found = plain.get("schema_version") if isinstance(plain, dict) else None
+    if found is not None and found != CALIBRATION_VERSION:
+        raise InputError(
+            f"{source}: schema version {found}, this Trimaran reads {CALIBRATION_VERSION}; calibrate again",
+            code="calibration.schema-version",
+            found=found,
+            expected=CALIBRATION_VERSION,
+        )

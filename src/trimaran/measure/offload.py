@@ -1,0 +1,259 @@
+"""How fast the copy lanes of this device move bytes to the host and back.
+
+A large copy gives the rate, a small one what a copy takes beside its bytes. Copies run through the engine that memory
+plans use, one at a time, while the operations' thread waits; both directions at once may share a link, and are not
+looked at.
+
+What the hooks of a memory plan take of a rank's time: steps that take turns.
+
+    plain     a step as it is
+    keeping   the same under hooks that keep everything     − plain:   packs and unpacks
+    moving    each large storage goes to the host and back  − keeping: bytes that were moved
+
+What changes over seconds falls on all three alike, and the median of the differences counts. Clocks are those of
+threads: waiting for a copy is the plan's to count. Runs inside a rank; imports torch.
+
+How many bytes of a real step are left when what comes after a ReLU is coded, storage by storage.
+
+Zeros depend on data and on how far a network is trained, so a ratio is measured in a step of the job at hand. A step is
+recorded for its trace; a second one on the same batch shows each packed storage to a codec. Nothing is kept.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+
+from trimaran.base.errors import ExecutionError
+from trimaran.graph.trace.calls import Recording
+from trimaran.graph.trace.record import Recorder
+from trimaran.graph.trace.types import StepTrace
+from trimaran.machine.detect import detect_processor
+from trimaran.memory_hooks.arena import PAGE_BYTES, HostArena, page_lock
+from trimaran.memory_hooks.coding import Codec, Coding, SparseCodec, Traffic, bytes_at
+from trimaran.memory_hooks.copies import Copy, CopyEngine, CudaEngine, HostEngine
+from trimaran.memory_hooks.executor import MemoryExecutor
+from trimaran.memory_hooks.schedule import staying
+from trimaran.pricing.offload_costs import HookCosts, after_relu
+from trimaran.program.memory import KEEP_ALL
+
+_LARGE_BYTES = 2**24
+_SMALL_BYTES = 2**12
+_TIMES = 9
+MEASURED_BYTES = 2 * _LARGE_BYTES
+"""Room on the host that measuring takes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyRates:
+    """What copies cost.
+
+    Attributes:
+        to_host_bytes_per_s: of a large copy to the host [bytes/s]
+        to_device_bytes_per_s: of a large copy back [bytes/s]
+        latency_s: of a small copy [s]
+    """
+
+    to_host_bytes_per_s: float
+    to_device_bytes_per_s: float
+    latency_s: float
+
+
+def copy_rates(device: str) -> CopyRates:
+    """Measure the copies of a device that nobody uses yet.
+
+    Args:
+        device: "cpu" or "cuda:<n>"
+
+    Raises:
+        ExecutionError: a copy failed
+    """
+    on_gpu = device.startswith("cuda")
+    engine: CopyEngine = CudaEngine(device) if on_gpu else HostEngine()
+    try:
+        with HostArena(MEASURED_BYTES, lock=page_lock(device) if on_gpu else None) as arena:
+            return measure_copies(engine, arena)
+    finally:
+        engine.close()
+
+
+def measure_copies(engine: CopyEngine, arena: HostArena) -> CopyRates:
+    """Measure the lanes of an engine.
+
+    Args:
+        engine: whose copies are timed; nothing else uses it meanwhile
+        arena: on the host, page-locked as it will be; what does not fit is pageable and slower
+
+    Raises:
+        ExecutionError: a copy failed
+    """
+    times: dict[tuple[str, int], float] = {}
+    for nbytes in (_SMALL_BYTES, _LARGE_BYTES):
+        slot, storage = arena.allocate(nbytes), engine.allocate(nbytes)
+        times["to host", nbytes] = _median_s(engine, partial(engine.save, storage, slot))
+        times["to device", nbytes] = _median_s(engine, partial(engine.load, slot, storage))
+        slot.free()
+    latency_s = min(times["to host", _SMALL_BYTES], times["to device", _SMALL_BYTES])
+
+    def rate(lane: str) -> float:
+        return _LARGE_BYTES / max(times[lane, _LARGE_BYTES] - latency_s, 1e-9)
+
+    return CopyRates(to_host_bytes_per_s=rate("to host"), to_device_bytes_per_s=rate("to device"), latency_s=latency_s)
+
+
+def _median_s(engine: CopyEngine, start: Callable[[], Copy]) -> float:
+    """Median time of a copy, the first one left out: it touches the pages [s]."""
+    seconds = []
+    for _ in range(_TIMES + 1):
+        _settle(engine)
+        begin = time.perf_counter()
+        start().wait()
+        _settle(engine)
+        seconds.append(time.perf_counter() - begin)
+    return median(seconds[1:])
+
+
+def _settle(engine: CopyEngine) -> None:
+    """On a GPU a wait is put in the stream of the device; here the host waits for it too."""
+    if engine.device.type == "cuda":
+        torch.cuda.synchronize(engine.device)
+
+
+SMALLEST_BYTES = 256 * 1024
+"""Smaller storages stay, as under plans."""
+
+BOX_S = 2.0
+"""Time for all turns together [s]; a few are taken in any case."""
+
+_WARM_UP_TURNS = 2
+_LEAST_TURNS, _MOST_TURNS = 3, 20
+
+_Spent = tuple[float, float]
+"""What one step takes of the thread that computes, and of the other threads of its process [s]."""
+
+
+def measure_hooks(step: Callable[[], None], recording: Recording) -> HookCosts:
+    """Measure what hooks add to a step on a CPU.
+
+    Args:
+        step: runs one; each is like the one that was recorded
+        recording: of that step
+
+    Returns:
+        The costs; 0 where a difference is lost in what steps differ anyway.
+    """
+    packed_bytes = sum(storage.nbytes for storage in recording.trace.storages if storage.packs)
+    engine = HostEngine()
+    try:
+        with HostArena(packed_bytes + packed_bytes // 16 + PAGE_BYTES) as arena:
+            keep = [torch.empty(0, device=one.device).set_(one) for one in staying(recording)]
+            keeping = MemoryExecutor(recording, KEEP_ALL, engine, arena)
+            moving = MemoryExecutor.without_plan(engine, arena, keep=keep, smallest_bytes=SMALLEST_BYTES)
+            turns, moved_bytes = _take_turns(step, keeping, moving)
+    finally:
+        engine.close()
+    return HookCosts(
+        tick_s=_share([kept[0] - plain[0] for plain, kept, _ in turns], len(recording.trace.packs)),
+        moving_s_per_byte=_share([moved[0] - kept[0] for _, kept, moved in turns], moved_bytes),
+        copying_s_per_byte=_share([moved[1] - kept[1] for _, kept, moved in turns], moved_bytes),
+        cores=detect_processor().cores,
+    )
+
+
+def _share(differences_s: Sequence[float], parts: int) -> float:
+    """What falls on one of so many parts; nothing where there is none."""
+    return max(0.0, median(differences_s)) / parts if parts else 0.0
+
+
+def _take_turns(
+    step: Callable[[], None], keeping: MemoryExecutor, moving: MemoryExecutor
+) -> tuple[list[tuple[_Spent, _Spent, _Spent]], int]:
+    """What each step of each turn took, and the bytes that one step moves."""
+    turns: list[tuple[_Spent, _Spent, _Spent]] = []
+    moved_bytes = 0
+    started_s = time.perf_counter()
+    for number in range(_WARM_UP_TURNS + _MOST_TURNS):
+        plain = _spent(step, nullcontext())
+        kept = _spent(step, _flying(keeping))
+        moved = _spent(step, _flying(moving))
+        keeping.finish_step()
+        moved_bytes = moving.finish_step().to_host_bytes
+        if number >= _WARM_UP_TURNS:
+            turns.append((plain, kept, moved))
+        if len(turns) >= _LEAST_TURNS and time.perf_counter() - started_s > BOX_S:
+            break
+    return turns, moved_bytes
+
+
+def _flying(executor: MemoryExecutor) -> AbstractContextManager[object]:
+    executor.flight()
+    return executor.hooks()
+
+
+def _spent(step: Callable[[], None], hooks: AbstractContextManager[object]) -> _Spent:
+    with hooks:
+        process_s, thread_s = time.process_time(), time.thread_time()
+        step()
+        thread_s = time.thread_time() - thread_s
+        return thread_s, max(0.0, time.process_time() - process_s - thread_s)
+
+
+MakeCodec = Callable[[], Codec]
+
+
+def measure_coding(
+    step: Callable[[], Any], model: torch.nn.Module | None = None, *, make_codec: MakeCodec = SparseCodec
+) -> tuple[StepTrace, Mapping[int, Traffic]]:
+    """Code what comes after a ReLU in a step.
+
+    Args:
+        step: a forward and its backward on the CPU, the same operations each time
+        model: for names of modules
+        make_codec: makes a codec for each storage
+
+    Returns:
+        The trace of the step, and what was coded by number of the storage.
+
+    Raises:
+        ExecutionError: the step packs other tensors the second time
+    """
+    with Recorder(model) as recorder:
+        step()
+    trace = recorder.recording.trace
+    wanted = after_relu(trace)
+    found: dict[int, Traffic] = {}
+    packs = iter(trace.packs)
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        tick = next(packs, None)
+        if tick is None or tuple(tensor.shape) != tick.view.shape:
+            raise ExecutionError(
+                "the step packs other tensors than when it was recorded: give one that runs the same operations each "
+                "time, on a batch of its own",
+                code="compression.step-changed",
+            )
+        if tick.storage in wanted and tick.storage not in found:
+            codec = make_codec()
+            storage = tensor.untyped_storage()
+            device = bytes_at(storage.data_ptr(), storage.nbytes())
+            Coding(codec).save(device, np.empty_like(device))
+            found[tick.storage] = codec.traffic
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        step()
+    return trace, found
+
+
+def total(traffic: Mapping[int, Traffic]) -> Traffic:
+    """All of it together."""
+    return Traffic(
+        raw_bytes=sum(one.raw_bytes for one in traffic.values()),
+        coded_bytes=sum(one.coded_bytes for one in traffic.values()),
+    )

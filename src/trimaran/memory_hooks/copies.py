@@ -1,0 +1,481 @@
+"""What moves bytes between the device and the host, beside the computation.
+
+Two lanes, one for each direction; the copies of a lane run in the order in which they were asked for. Everything above
+this protocol is written once. On a GPU the lanes are streams and a wait is an event in the stream of the operations; on
+a CPU the lanes are threads, and the thread that waits stands still.
+
+    compute   conv ████ relu ███  OFF         conv ████ ... DEL ▒▒ (waits for the copy's end, then lets go)
+                                   │                         ▲
+    d2h                            └─▶ copy ═════════════════╝
+
+A copy reads its source as the operations issued so far leave it. It holds both ends until it has ended.
+
+Copies on a CPU: two threads, in place of the two copy engines of a GPU.
+
+Device and host are the same memory here, so that nothing is gained; but every byte is really copied, in another thread,
+while operations run. What is wrong in the order of things shows on a CPU then, and nothing but speed is left to a GPU.
+
+Copies on a GPU: a stream for each direction, and events.
+
+    compute   conv ████ relu ███ ●─┐ ready          DEL ▒ waits for `saved`, in the stream; then the memory is let go
+    d2h                            └▶ copy ═════● saved
+    compute   empty ●─┐ free         unpack ▒ waits for `loaded`, in the stream
+    h2d               └▶ copy ═════● loaded
+
+Points that matter:
+
+1. `ready` is recorded on the compute stream, which is read before a copy stream is made current. Inside the block of a
+   copy stream the current stream is that one, and an event on it would wait for nothing.
+2. Only events are waited for. A tensor is never recorded on a stream: memory that is let go after the compute stream
+   waits for its copy may be used again by that stream at once.
+3. Memory for what comes back is taken from the compute stream's pool, not from one of the copy streams, so that no pool
+   grows beside it. It may still be in use by operations before it: the copy waits for `free`.
+4. The two streams live as long as the engine. New streams would each bring a pool of their own.
+5. The stream that waits is the current one of the thread that asks, which in a backward is the one of the forward.
+
+Puts bytes aside in an arena while a step is recorded: recording and execution then share one piece of host memory.
+
+A copy is waited for at once: what is recorded may be written or freed as soon as its bytes are aside.
+"""
+
+import ctypes
+import queue
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+import torch
+
+from trimaran.base.errors import EnvironmentProblem, ExecutionError, InputError
+from trimaran.graph.trace.saved_tensors import Aside
+from trimaran.memory_hooks.arena import HostArena, Slot
+from trimaran.memory_hooks.coding import Codec, Coding, bytes_at
+
+TO_HOST = "d2h"
+TO_DEVICE = "h2d"
+
+
+class Copy(Protocol):
+    """A copy on its way."""
+
+    def wait(self) -> float:
+        """Operations issued by this thread from now on come after the copy.
+
+        Returns:
+            Time that this thread stood still [s]; on a GPU it does not.
+
+        Raises:
+            ExecutionError: the copy failed
+        """
+
+    def order(self) -> None:
+        """Operations issued from now on come after the copy, without standing still and without raising."""
+
+    def done(self) -> bool:
+        """Whether it has ended."""
+
+    def then(self, action: Callable[[], None]) -> None:
+        """Do something once it has ended: at once if it has, perhaps in another thread, or at a later copy."""
+
+
+class CopyEngine(Protocol):
+    """The two lanes of a device.
+
+    Attributes:
+        device: whose memory it copies from and to
+    """
+
+    device: torch.device
+
+    def allocate(self, nbytes: int) -> torch.UntypedStorage:
+        """Device memory for the operations issued from now on, such as a copy back may fill."""
+
+    def save(self, storage: torch.UntypedStorage, slot: Slot, offset: int = 0) -> Copy:
+        """Start to copy to the host.
+
+        Args:
+            storage: on the device
+            slot: on the host; as many bytes as it has are copied
+            offset: first byte of the storage that is copied [bytes]
+        """
+
+    def load(self, slot: Slot, storage: torch.UntypedStorage, offset: int = 0) -> Copy:
+        """Start to copy to the device.
+
+        Args:
+            slot: on the host
+            storage: on the device
+            offset: first byte of the storage that is filled [bytes]
+        """
+
+    def sweep(self) -> None:
+        """Do what was to be done after copies that have ended, where nobody else does."""
+
+    def capturing(self) -> bool:
+        """Whether operations are being captured into a CUDA graph, in which nothing here can be."""
+
+    def close(self) -> None:
+        """End the lanes after what was asked for has been copied. Closing twice is allowed."""
+
+
+def check_device(traced: str, engine: CopyEngine) -> None:
+    """See that an engine is one of the device on which a step was recorded.
+
+    Args:
+        traced: kind of that device; tensors on "meta" stand for any
+        engine: copies
+
+    Raises:
+        InputError: it is one of another device
+    """
+    if traced not in ("", "meta", engine.device.type):
+        raise InputError(
+            f"The step was recorded on {traced}, and the copy engine is one of {engine.device.type}: it would read and "
+            "write memory that is not its own. Make the engine for the device of the network.",
+            code="memory-plan.other-device",
+            device=traced,
+        )
+
+
+Delay = Callable[[str], None]
+"""Called by a copy thread with the name of its lane, before and after each copy."""
+
+
+class HostCopy:
+    """A copy of one of the threads."""
+
+    __slots__ = ("_actions", "_ended", "_error", "_guard", "_lane")
+
+    def __init__(self, lane: "_Lane") -> None:
+        self._lane = lane
+        self._ended = threading.Event()
+        self._guard = threading.RLock()
+        self._actions: list[Callable[[], None]] = []
+        self._error: BaseException | None = None
+
+    def wait(self) -> float:
+        """Stand still until it has ended."""
+        stalled_s = 0.0
+        if not self._ended.is_set():
+            start_ns = time.perf_counter_ns()
+            self._ended.wait()
+            stalled_s = (time.perf_counter_ns() - start_ns) * 1e-9
+        if self._error is not None:
+            message = f"A copy between device and host failed ({self._lane.name}): {self._error}"
+            raise ExecutionError(message, code="copy-engine.copy-failed", lane=self._lane.name) from self._error
+        return stalled_s
+
+    def order(self) -> None:
+        """Nothing: the thread holds what it copies."""
+
+    def done(self) -> bool:
+        """Whether it has ended."""
+        return self._ended.is_set()
+
+    def then(self, action: Callable[[], None]) -> None:
+        """In the copy thread, or at once."""
+        with self._guard:
+            if not self._ended.is_set():
+                self._actions.append(action)
+                return
+        action()
+
+    def finish(self, error: BaseException | None) -> None:
+        """It has ended."""
+        with self._guard:
+            self._error = error
+            self._ended.set()
+            actions, self._actions = self._actions, []
+        for action in actions:
+            action()
+
+
+class _Job(NamedTuple):
+    copy: HostCopy
+    storage: torch.UntypedStorage
+    offset: int
+    slot: Slot
+    to_host: bool
+
+
+class _Lane:
+    """One thread and what it has to do."""
+
+    def __init__(self, name: str, delay: Delay | None, codec: Codec | None) -> None:
+        self.name = name
+        self._delay = delay
+        self._codec = codec
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=f"trimaran-{name}", daemon=True)
+        self._open = True
+        self._thread.start()
+
+    def put(self, storage: torch.UntypedStorage, offset: int, slot: Slot) -> HostCopy:
+        if not self._open:
+            raise ExecutionError(
+                f"The copy engine is closed, and was asked to copy ({self.name}).",
+                code="copy-engine.closed",
+                lane=self.name,
+            )
+        copy = HostCopy(self)
+        self._jobs.put(_Job(copy, storage, offset, slot, self.name == TO_HOST))
+        return copy
+
+    def close(self) -> None:
+        if self._open:
+            self._open = False
+            self._jobs.put(None)
+            self._thread.join()
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            copy = job.copy
+            error = self._perform(job)
+            # The storage must be able to go as soon as someone has seen the end of the copy.
+            del job
+            copy.finish(error)
+            del copy
+
+    def _perform(self, job: _Job) -> BaseException | None:
+        try:
+            if self._delay is not None:
+                self._delay(self.name)
+            device = job.storage.data_ptr() + job.offset
+            if job.offset + job.slot.nbytes > job.storage.nbytes():
+                raise ValueError(
+                    f"{job.slot.nbytes:,} bytes from byte {job.offset:,} are not in a storage of "
+                    f"{job.storage.nbytes():,} bytes: it was resized"
+                )
+            self._transfer(job, device)
+            if self._delay is not None:
+                self._delay(self.name)
+        except Exception as error:  # noqa: BLE001 - whatever it is, who waits for the copy must hear of it
+            return error.with_traceback(None)
+        return None
+
+    def _transfer(self, job: _Job, device: int) -> None:
+        """Move the bytes."""
+        slot = job.slot
+        if job.to_host and self._codec is not None and slot.views and self._codec.takes(slot.views, job.offset):
+            slot.coding = Coding(self._codec)
+        if slot.coding is None:
+            target, source = (slot.address, device) if job.to_host else (device, slot.address)
+            ctypes.memmove(target, source, slot.nbytes)
+            return
+        ours, theirs = bytes_at(device, slot.nbytes), bytes_at(slot.address, slot.nbytes)
+        if job.to_host:
+            slot.coding.save(ours, theirs)
+        else:
+            slot.coding.load(theirs, ours)
+
+
+class HostEngine:
+    """The CPU as a device.
+
+    Args:
+        delay: called around each copy; tests stretch copies with it, to find what does not wait for them
+        codec: codes what is offloaded, in the copy threads; None: bytes go as they are
+
+    Attributes:
+        device: the CPU
+
+    Example:
+        >>> import torch
+        >>> from trimaran.memory_hooks.arena import HostArena
+        >>> engine, arena = HostEngine(), HostArena(4096)
+        >>> source, target = torch.arange(3.0).untyped_storage(), engine.allocate(12)
+        >>> slot = arena.allocate(12)
+        >>> _ = engine.save(source, slot).wait(), engine.load(slot, target).wait()
+        >>> torch.tensor([], dtype=torch.float32).set_(target, 0, (3,)).tolist()
+        [0.0, 1.0, 2.0]
+        >>> engine.close()
+    """
+
+    def __init__(self, *, delay: Delay | None = None, codec: Codec | None = None) -> None:
+        self.device = torch.device("cpu")
+        self._lanes = {name: _Lane(name, delay, codec) for name in (TO_HOST, TO_DEVICE)}
+
+    def allocate(self, nbytes: int) -> torch.UntypedStorage:
+        """Memory that a dispatch mode sees, as it sees that of operations."""
+        return torch.empty(nbytes, dtype=torch.uint8, device=self.device).untyped_storage()
+
+    def save(self, storage: torch.UntypedStorage, slot: Slot, offset: int = 0) -> HostCopy:
+        """Start to copy to the host."""
+        return self._lanes[TO_HOST].put(storage, offset, slot)
+
+    def load(self, slot: Slot, storage: torch.UntypedStorage, offset: int = 0) -> HostCopy:
+        """Start to copy to the device."""
+        return self._lanes[TO_DEVICE].put(storage, offset, slot)
+
+    def sweep(self) -> None:
+        """Nothing: the threads do it."""
+
+    def capturing(self) -> bool:
+        """Never."""
+        return False
+
+    def close(self) -> None:
+        """End the threads."""
+        for lane in self._lanes.values():
+            lane.close()
+
+
+class CudaCopy:
+    """A copy on one of the streams."""
+
+    __slots__ = ("_ended", "_engine", "_stream")
+
+    def __init__(self, engine: "CudaEngine", ended: torch.cuda.Event, stream: torch.cuda.Stream) -> None:
+        self._engine = engine
+        self._ended = ended
+        self._stream = stream
+
+    def wait(self) -> float:
+        """The current stream waits; the host does not."""
+        torch.cuda.current_stream(self._engine.device).wait_event(self._ended)
+        return 0.0
+
+    def order(self) -> None:
+        """The stream that asked for the copy waits: what the copy reads or fills is that stream's to use again."""
+        self._stream.wait_event(self._ended)
+
+    def done(self) -> bool:
+        """Whether it has ended."""
+        return bool(self._ended.query())
+
+    def then(self, action: Callable[[], None]) -> None:
+        """At once, or when the engine is next asked for something."""
+        if self.done():
+            action()
+        else:
+            self._engine.later(self._ended, action)
+
+
+class CudaEngine:
+    """The copy engines of a GPU.
+
+    Args:
+        device: "cuda" or "cuda:<n>"
+
+    Attributes:
+        device: with its number
+
+    Raises:
+        EnvironmentProblem: torch sees no such device
+    """
+
+    def __init__(self, device: str | torch.device = "cuda") -> None:
+        if not torch.cuda.is_available():
+            raise EnvironmentProblem("torch sees no CUDA device here. Use HostEngine on a CPU.")
+        wanted = torch.device(device)
+        index = torch.cuda.current_device() if wanted.index is None else wanted.index
+        self.device = torch.device("cuda", index)
+        self._streams = {name: torch.cuda.Stream(self.device) for name in (TO_HOST, TO_DEVICE)}
+        self._later: deque[tuple[torch.cuda.Event, Callable[[], None]]] = deque()
+        self._open = True
+
+    def allocate(self, nbytes: int) -> torch.UntypedStorage:
+        """From the pool of the current stream (point 3)."""
+        return torch.empty(nbytes, dtype=torch.uint8, device=self.device).untyped_storage()
+
+    def save(self, storage: torch.UntypedStorage, slot: Slot, offset: int = 0) -> CudaCopy:
+        """Start to copy to the host, behind what the current stream has been given."""
+        return self._copy(TO_HOST, storage, slot, offset)
+
+    def load(self, slot: Slot, storage: torch.UntypedStorage, offset: int = 0) -> CudaCopy:
+        """Start to copy to the device, behind what the current stream has been given."""
+        return self._copy(TO_DEVICE, storage, slot, offset)
+
+    def sweep(self) -> None:
+        """What was to be done after copies that have ended. They end in order on each stream, not on both."""
+        for _ in range(len(self._later)):
+            ended, action = self._later.popleft()
+            if ended.query():
+                action()
+            else:
+                self._later.append((ended, action))
+
+    def later(self, ended: torch.cuda.Event, action: Callable[[], None]) -> None:
+        """Do something once an event has passed, when the engine is next asked for something."""
+        self._later.append((ended, action))
+
+    def capturing(self) -> bool:
+        """Whether the current stream is being captured into a CUDA graph."""
+        return bool(torch.cuda.is_current_stream_capturing())
+
+    def close(self) -> None:
+        """Wait for the copies, and do what was to be done after them."""
+        if not self._open:
+            return
+        self._open = False
+        for stream in self._streams.values():
+            stream.synchronize()
+        self.sweep()
+
+    def _copy(self, lane: str, storage: torch.UntypedStorage, slot: Slot, offset: int) -> CudaCopy:
+        if not self._open:
+            raise ExecutionError(f"The copy engine is closed, and was asked to copy ({lane}).", lane=lane)
+        # Point 1: before the copy stream is made current.
+        compute = torch.cuda.current_stream(self.device)
+        ready = torch.cuda.Event()
+        ready.record(compute)
+        stream = self._streams[lane]
+        stream.wait_event(ready)
+        host = slot.tensor()
+        device = torch.empty(0, dtype=torch.uint8, device=self.device).set_(storage, offset, (slot.nbytes,), (1,))
+        with torch.cuda.stream(stream):
+            target, source = (host, device) if lane == TO_HOST else (device, host)
+            target.copy_(source, non_blocking=True)
+        ended = torch.cuda.Event()
+        ended.record(stream)
+        return CudaCopy(self, ended, compute)
+
+
+class ArenaStore:
+    """What a recorder puts bytes aside in.
+
+    Args:
+        engine: copies
+        arena: memory on the host
+
+    Example:
+        >>> from trimaran.graph.trace.record import Recorder
+        >>> from trimaran.memory_hooks.copies import HostEngine
+        >>> recorder = Recorder(store=ArenaStore(HostEngine(), HostArena(1 << 20)))
+    """
+
+    def __init__(self, engine: CopyEngine, arena: HostArena) -> None:
+        self._engine = engine
+        self._arena = arena
+
+    def put(self, storage: torch.UntypedStorage) -> Aside:
+        """Copy the bytes of a storage."""
+        return _Bytes(self._engine, self._arena, storage)
+
+
+class _Bytes:
+    """The bytes of one storage."""
+
+    def __init__(self, engine: CopyEngine, arena: HostArena, storage: torch.UntypedStorage) -> None:
+        self._engine = engine
+        self._nbytes = storage.nbytes()
+        self._slot: Slot | None = None
+        if storage.device.type != engine.device.type or not self._nbytes:
+            # Of a meta tensor there are no bytes; of another device's (a scalar on the host) few.
+            self._elsewhere = storage.clone() if storage.device.type != "meta" else storage
+            return
+        self._slot = arena.allocate(self._nbytes)
+        engine.save(storage, self._slot).wait()
+        weakref.finalize(self, self._slot.free)
+
+    def restore(self) -> torch.UntypedStorage:
+        """A new storage with the bytes."""
+        if self._slot is None:
+            fresh = torch.UntypedStorage(self._nbytes, device=self._elsewhere.device)
+            return fresh.copy_(self._elsewhere) if self._elsewhere.device.type != "meta" else fresh
+        fresh = self._engine.allocate(self._nbytes)
+        self._engine.load(self._slot, fresh).wait()
+        return fresh

@@ -1,0 +1,313 @@
+"""Executes a memory plan from inside autograd: one pair of hooks, called at every pack and every unpack.
+
+    forward    pack 0   pack 1: OFF 3   pack 2: DEL 3, OFF 5   ...
+    backward   unpack 0: PRE 5   unpack 1   unpack 2: PRE 3, RE 4   ...
+
+The n-th pack and the n-th unpack are the program counter: what a step packs is the same each time, so a tick is known
+by its number, and its tensor's shape, stride, offset and dtype say whether it really is the one that was planned for.
+If not, the flight goes on without its plan, right but slow, and whoever owns the executor is told.
+
+What is outside of the plan is as autograd has it: what a checkpoint packs while it recomputes inside a backward,
+wrapper subclasses, sparse tensors, views with a conjugation or sign to be applied.
+
+The block in which autograd's saved tensors go through the runtime, and what it cannot be combined with.
+
+`torch.func` transforms refuse hooks of saved tensors, and what is captured into a CUDA graph is replayed with the
+addresses that it had, so that nothing may move. Both are said where they happen, with the way out.
+"""
+
+import functools
+import weakref
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from trimaran.base.errors import ExecutionError, InputError
+from trimaran.graph.trace.calls import Recording
+from trimaran.graph.trace.storages import has_storage, view_of
+from trimaran.memory_hooks.arena import HostArena
+from trimaran.memory_hooks.copies import CopyEngine, check_device
+from trimaran.memory_hooks.in_place_changes import Witness
+from trimaran.memory_hooks.planned import Planned
+from trimaran.memory_hooks.reactive import LOOKS, Reactive
+from trimaran.memory_hooks.recompute import repeat
+from trimaran.memory_hooks.residence import MemoryStatistics, Repeat, Residence, Tally
+from trimaran.memory_hooks.schedule import Externals, PackTick, Schedule, make_schedule, staying
+from trimaran.memory_hooks.units import Flight, Handle, Kept
+from trimaran.program.memory import KEEP_ALL, MemoryPlan
+
+_TRANSFORM = (
+    "A transform of torch.func (grad, vjp, jacrev, hessian) does not allow hooks of saved tensors, by which memory is "
+    "virtualized. Compute it outside of the block, or use torch.autograd.grad."
+)
+_CAPTURE = (
+    "Operations are being captured into a CUDA graph, whose replays use fixed addresses: nothing can be offloaded or "
+    "recomputed in it. Capture outside of the block, or train without CUDA graphs (torch.compile: mode without "
+    "'reduce-overhead')."
+)
+
+
+class Hooks:
+    """Enters and leaves the pair of hooks. It can be entered again after it was left.
+
+    Args:
+        pack: called with each tensor that autograd saves
+        unpack: called with what `pack` returned
+        engine: knows whether operations are being captured
+    """
+
+    def __init__(
+        self, pack: Callable[[torch.Tensor], Any], unpack: Callable[[Any], torch.Tensor], engine: CopyEngine
+    ) -> None:
+        self._pack, self._unpack = pack, unpack
+        self._engine = engine
+        self._entered: list[Any] = []
+
+    def __enter__(self) -> Self:
+        if self._engine.capturing():
+            raise InputError(_CAPTURE, code="virtual-memory.cuda-graph")
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            raise InputError(_TRANSFORM, code="virtual-memory.torch-func")
+        hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
+        hooks.__enter__()
+        self._entered.append(hooks)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._entered.pop().__exit__(kind, error, trace)
+        if isinstance(error, RuntimeError) and "saved tensor hooks" in str(error):
+            error.add_note(_TRANSFORM)
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_task: Callable[[], int] = torch._C._current_graph_task_id
+is_wrapper: Callable[[Any], bool] = is_traceable_wrapper_subclass
+
+Mismatch = Callable[[int, str], None]
+"""Told of the first pack of a flight that is not the planned one: its number, and what differs."""
+
+
+class MemoryExecutor:
+    """The pair of hooks, and the flights that are under way.
+
+    Args:
+        recording: of the step; None: there is no plan, and each large storage is offloaded as it is packed
+        plan: made from the recording's trace
+        engine: copies; stays the caller's, as the arena does
+        arena: memory on the host
+        keep: tensors that must stay when there is no plan, beside those that the recording names: parameters, buffers
+        smallest_bytes: storages below it stay when there is no plan [bytes]
+        on_mismatch: told once for each flight that has left its plan
+        observe: called at each tick of the plan with its moment, after its steps
+        predicted_peak_bytes: for the statistics [bytes]
+        repeat_recipe: runs recipes; None: with the calls of the recording
+
+    Raises:
+        InputError: the plan does not belong to the recording, or that was made on another device
+    """
+
+    def __init__(
+        self,
+        recording: Recording | None,
+        plan: MemoryPlan,
+        engine: CopyEngine,
+        arena: HostArena,
+        *,
+        keep: Iterable[torch.Tensor] = (),
+        smallest_bytes: int = 1 << 20,
+        on_mismatch: Mismatch | None = None,
+        observe: Callable[[int], None] | None = None,
+        predicted_peak_bytes: int | None = None,
+        repeat_recipe: Repeat | None = None,
+    ) -> None:
+        if recording is not None:
+            check_device(recording.trace.device, engine)
+        self._externals = None if recording is None else Externals(recording, plan)
+        self._schedule = None if recording is None else make_schedule(recording.trace, plan, recording.externals)
+        self._tally = Tally()
+        if repeat_recipe is None:
+            repeat_recipe = _no_recipes if recording is None else functools.partial(repeat, recording)
+        self._residence = Residence(engine, arena, repeat_recipe, self._tally, self._externals)
+        self._planned = Planned(self._residence, observe, self._externals)
+        self._reactive = Reactive(self._residence, smallest_bytes)
+        self._kept = weakref.WeakSet(tensor.untyped_storage() for tensor in keep)
+        if recording is not None:
+            self._kept.update(staying(recording))
+        self._on_mismatch = on_mismatch
+        self._observe = observe
+        self._predicted = predicted_peak_bytes
+        self._verify = False
+        self._turning: Flight | None = None
+        self._current = self._begin(0)
+        self._tally.flights = 0
+
+    @classmethod
+    def without_plan(cls, engine: CopyEngine, arena: HostArena, **options: Any) -> "MemoryExecutor":
+        """An executor that offloads each large storage as it is packed."""
+        return cls(None, KEEP_ALL, engine, arena, **options)
+
+    def hooks(self) -> Hooks:
+        """A block in which autograd's packs and unpacks come here; put the forward and the backward inside."""
+        return Hooks(self.pack, self.unpack, self._residence.engine)
+
+    def flight(self, microbatch: int = 0, *, verify: bool | None = None) -> Flight:
+        """Begin a new forward. One begins by itself when packs follow on unpacks, or when all were packed.
+
+        Args:
+            microbatch: number of the forward within the step
+            verify: whether recipes are compared with the real bytes; None: as before
+        """
+        if verify is not None:
+            self._verify = verify
+        self._current = self._begin(microbatch)
+        return self._current
+
+    def finish_step(self, accounted_peak_bytes: int | None = None) -> MemoryStatistics:
+        """What happened since the last call.
+
+        Args:
+            accounted_peak_bytes: peak of the device as it was seen [bytes]
+        """
+        arena = self._residence.arena
+        result = self._tally.result(arena.use(), self._predicted, accounted_peak_bytes)
+        arena.start_peak()
+        self._tally.clear()
+        return result
+
+    def confirm(self) -> None:
+        """See that recipes made the bytes that were there, before gradients are used: on a GPU this is known late.
+
+        Raises:
+            ExecutionError: one did not
+        """
+        self._residence.confirm()
+
+    def pack(self, tensor: torch.Tensor) -> Any:
+        """Autograd saves a tensor for the backward."""
+        if (type(tensor) not in _PLAIN and is_wrapper(tensor)) or not has_storage(tensor):
+            return self._kept_handle(tensor, None, -1)
+        inside = _task() != -1
+        flight = self._turning if inside else self._current
+        if flight is None:
+            return self._kept_handle(tensor, None, -1)
+        if not flight.handles and flight.given_up(tensor) and not inside:
+            flight = self._current = self._begin(flight.microbatch)
+        index = flight.packs
+        if flight.schedule is None or index >= len(flight.schedule.packs) or flight.reactive:
+            return self._pack_beyond(tensor, flight, inside)
+        tick = flight.schedule.packs[index]
+        if flight.position != tick.before or not tick.matches(tensor):
+            return self._pack_beyond(tensor, flight, inside)
+        if not index and not inside and self._externals is not None and self._externals.lost:
+            return self._leave(tensor, flight, "what recipes read is no more there")
+        flight.packs = index + 1
+        if tick.unit is None and not tick.steps and self._observe is None:
+            return Kept(tensor.detach(), tensor._version, flight, index, weakref.ref(tensor), tensor.output_nr)
+        return self._pack_planned(tensor, flight, tick, index, inside)
+
+    def unpack(self, packed: Any) -> torch.Tensor:
+        """Autograd needs a saved tensor."""
+        flight, index = packed.flight, packed.pack
+        if flight is None:
+            kept: torch.Tensor = packed.give("")
+            return kept
+        if _task() != -1:
+            self._turning = flight
+            first, flight.turned = not flight.turned, True
+            schedule = flight.schedule
+            if schedule is not None and not flight.reactive:
+                position = flight.position
+                if position < len(schedule.order) and schedule.order[position] == index:
+                    flight.position = position + 1
+                    self._tally.moment = schedule.moments[position]
+                    if schedule.steps[position] or self._observe is not None:
+                        self._planned.run(flight, schedule.steps[position], schedule.moments[position])
+                else:
+                    self._planned.jump(flight, schedule, index)
+            elif flight.pending or flight.waiting:
+                needed = packed.unit if type(packed) is Handle else None
+                self._reactive.sweep(flight, looks=None if first else LOOKS, needed=needed)
+        tensor: torch.Tensor
+        if type(packed) is Kept:
+            schedule = flight.schedule
+            planned = schedule is not None and index < len(schedule.packs)
+            tensor = packed.give(schedule.packs[index].node if planned and schedule is not None else "")
+        else:
+            tensor = packed.give()
+        self._tally.moment = -1
+        return tensor
+
+    def _pack_planned(self, tensor: torch.Tensor, flight: Flight, tick: PackTick, index: int, inside: bool) -> Any:
+        handle = None
+        if tick.unit is not None:
+            unit = self._planned.bind(tensor, flight, tick.unit, tick.node)
+            if unit is None:
+                flight.packs = index
+                if inside:
+                    return self._kept_handle(tensor, None, -1)
+                return self._leave(tensor, flight, f"pack {index} is of another storage")
+            handle = Handle(unit, tick.view, Witness(tensor, tick.node), flight, index, self._residence)
+            if flight.deferred:
+                self._planned.release_late(flight)
+        self._planned.run(flight, tick.steps, tick.moment)
+        self._tally.moment = -1
+        return handle or self._kept_handle(tensor, flight, index)
+
+    def _pack_beyond(self, tensor: torch.Tensor, flight: Flight, inside: bool) -> Any:
+        """A pack that is not the next one of its flight."""
+        if inside:
+            return self._kept_handle(tensor, None, -1)
+        schedule = flight.schedule
+        done = schedule is not None and not flight.reactive and flight.packs >= len(schedule.packs)
+        if schedule is not None and done and self._is_extra(tensor, schedule):
+            return self._kept_handle(tensor, None, -1)
+        if flight.turned or done:
+            self._current = self._begin(flight.microbatch)
+            return self.pack(tensor) if self._current.schedule is not None else self._pack_free(tensor, self._current)
+        if flight.reactive:
+            return self._pack_free(tensor, flight)
+        return self._leave(tensor, flight, f"pack {flight.packs} is {view_of(tensor)}")
+
+    def _is_extra(self, tensor: torch.Tensor, schedule: Schedule) -> bool:
+        """Whether a pack behind the last planned one is no new forward: something small, such as a metric of a loss."""
+        begins = bool(schedule.packs) and schedule.packs[0].matches(tensor)
+        return not begins and not self._reactive.wants(tensor.untyped_storage())
+
+    def _leave(self, tensor: torch.Tensor, flight: Flight, what: str) -> Any:
+        """This flight has left its plan: perhaps because a new one has begun after a forward that was given up."""
+        schedule = flight.schedule
+        if schedule is not None and flight.packs and flight.may_restart and schedule.packs[0].matches(tensor):
+            self._current = self._begin(flight.microbatch)
+            self._current.restarts = flight.restarts + 1
+            return self.pack(tensor)
+        self._tally.mismatches += 1
+        if schedule is not None and flight.packs < len(schedule.packs):
+            self._tally.strangers += schedule.packs[flight.packs].looks_like(tensor)
+        self._reactive.give_up(flight)
+        if self._on_mismatch is not None:
+            self._on_mismatch(flight.packs, what)
+        return self._pack_free(tensor, flight)
+
+    def _pack_free(self, tensor: torch.Tensor, flight: Flight) -> Any:
+        index = flight.packs
+        flight.packs += 1
+        storage = tensor.untyped_storage()
+        if storage in self._kept or isinstance(tensor, torch.nn.Parameter) or not self._reactive.wants(storage):
+            return self._kept_handle(tensor, flight, index)
+        return self._reactive.pack(flight, tensor, index)
+
+    def _kept_handle(self, tensor: torch.Tensor, flight: Flight | None, index: int) -> Kept:
+        return Kept(tensor.detach(), tensor._version, flight, index, weakref.ref(tensor), tensor.output_nr)
+
+    def _begin(self, microbatch: int) -> Flight:
+        self._tally.flights += 1
+        return Flight(self._schedule, microbatch=microbatch, verify=self._verify)
+
+
+def _no_recipes(*_: Any) -> Any:
+    raise ExecutionError("There is no recording whose recipes could be run.")

@@ -1,0 +1,337 @@
+"""What is known at run time of one storage that autograd has packed.
+
+A unit stands for one live storage, never for an address. It has two lives on the device: the first one
+from its operation to `DEL`; the second one from `PRE` or `RE` to its last use. In between its bytes are in a slot on
+the host, or nowhere, because a recipe makes them again.
+
+    handles   autograd holds so many handles of it; when none is left, everything is given back
+    claims    so many recomputed units may need it to make themselves again, so that it must not be given back
+    readers   so many planned recomputations have yet to read it, so that it stays on the device
+    left      planned unpacks to come
+
+What autograd holds in the place of a tensor.
+
+The state of a step is in the handles and in the flight that they belong to, one for each forward. So several graphs may
+be alive at once, be walked twice, in another order, or be dropped: a handle gives back what it stands for as often as
+it is asked, and lets go of it when autograd lets go of the handle.
+"""
+
+import weakref
+from collections import deque
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from trimaran.graph.trace.storages import look
+from trimaran.graph.trace.types import View
+from trimaran.memory_hooks.arena import Slot
+from trimaran.memory_hooks.copies import Copy
+from trimaran.memory_hooks.in_place_changes import Witness, check_kept
+from trimaran.memory_hooks.schedule import NO_VERSIONS, Schedule
+from trimaran.program.memory import Recipe
+
+if TYPE_CHECKING:
+    from trimaran.memory_hooks.residence import Residence
+
+
+class Unit:
+    """One storage that was packed.
+
+    Args:
+        storage: on the device
+        number: of the storage in the trace; -1: it is not in a trace
+        start: first byte that is copied [bytes]
+        stop: the one after the last byte that is copied [bytes]
+        left: planned unpacks
+        outside: whether someone else is expected to hold it when it comes back
+        name: for a person
+        recipe: how to make it again; None: its bytes are copied
+
+    Attributes:
+        nbytes: size of the storage [bytes]
+        storage: device memory that is held here; None: let go
+        weak: the storage that has the bytes, held here or not
+        slot: on the host
+        saving: copy to the host that is under way or has ended
+        loading: copy to the device that nothing has waited for yet
+        sources: what its recipe reads and someone has packed; None: not all of it is there
+        reads: those of them that it has yet to read as planned
+        claimed: whether it holds claims on its sources
+        second: whether the first life is over
+        returned: whether the storage is one that was brought back
+        busy: whether it is being made again now
+        given: what was given to nodes from the present storage, to notice changes
+        checking: whether its recipe is compared with its bytes
+        planned_reads: numbers of what its recipe reads and autograd packs
+        views: how the tensors look at it that were packed
+        versions: of the parameters that its recipe reads, when it was packed
+        held: parameters and buffers that its recipe reads, held until it is forgotten
+        fingerprint: sum over its bytes when it was let go; None: they are on the host, or it was not let go
+        witness: of the tensor that was packed first
+        key: tells it from other units while its first storage lives
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "busy",
+        "checking",
+        "claimed",
+        "claims",
+        "fingerprint",
+        "given",
+        "handles",
+        "held",
+        "key",
+        "left",
+        "loading",
+        "name",
+        "nbytes",
+        "number",
+        "outside",
+        "planned_reads",
+        "readers",
+        "reads",
+        "recipe",
+        "returned",
+        "saving",
+        "second",
+        "slot",
+        "sources",
+        "start",
+        "stop",
+        "storage",
+        "versions",
+        "views",
+        "weak",
+        "witness",
+    )
+
+    def __init__(
+        self,
+        storage: torch.UntypedStorage,
+        witness: Witness,
+        *,
+        number: int = -1,
+        start: int = 0,
+        stop: int | None = None,
+        left: int = 0,
+        outside: bool = False,
+        name: str = "",
+        recipe: Recipe | None = None,
+    ) -> None:
+        self.number = number
+        self.nbytes = storage.nbytes()
+        self.start = start
+        self.stop = self.nbytes if stop is None else stop
+        self.left = left
+        self.outside = outside
+        self.name = name or f"storage {number}"
+        self.recipe = recipe
+        self.storage: torch.UntypedStorage | None = storage
+        self.weak: weakref.ref[torch.UntypedStorage] = weakref.ref(storage)
+        self.witness = witness
+        self.key = storage._cdata
+        self.slot: Slot | None = None
+        self.saving: Copy | None = None
+        self.loading: Copy | None = None
+        self.handles = self.claims = self.readers = 0
+        self.sources: tuple[Unit, ...] | None = None
+        self.reads: tuple[Unit, ...] = ()
+        self.second = self.returned = self.claimed = self.busy = self.checking = False
+        self.given: list[Witness] = []
+        self.views: tuple[View, ...] = ()
+        self.planned_reads: tuple[int, ...] = ()
+        self.versions = NO_VERSIONS
+        self.held: Mapping[int, torch.UntypedStorage] = {}
+        self.fingerprint: torch.Tensor | int | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether someone may ask for it."""
+        return self.handles > 0 or self.claims > 0
+
+    @property
+    def returns(self) -> bool:
+        """Whether its bytes can be had again after the device's memory was let go.
+
+        A unit that is alive is on the device or returns: by its slot, or because what its recipe reads is claimed and
+        so alive as well. Hence one look at the sources is enough, however long the chain behind them.
+        """
+        if self.slot is not None:
+            return True
+        return self.recipe is not None and self.sources is not None and all(source.alive for source in self.sources)
+
+
+class Kept(NamedTuple):
+    """A handle that keeps its tensor, as autograd does.
+
+    Attributes:
+        tensor: detached, so that no circle of references arises with the node that made it
+        version: when it was packed
+        flight: in which it was packed; None: outside of any, as when a checkpoint recomputes
+        pack: number of the pack
+        origin: the tensor itself, weakly
+        output: which output of its node it is
+    """
+
+    tensor: torch.Tensor
+    version: int
+    flight: "Flight | None"
+    pack: int
+    origin: "weakref.ref[torch.Tensor]"
+    output: int
+
+    def give(self, node: str) -> torch.Tensor:
+        """The tensor.
+
+        Args:
+            node: name of the node that had made it
+
+        Raises:
+            RuntimeError: it was changed in place
+        """
+        check_kept(self.tensor, self.version, self.origin, node, self.output)
+        return self.tensor
+
+
+class Handle:
+    """A handle on a unit.
+
+    Args:
+        unit: the storage
+        view: how the tensor looks at it
+        witness: whether the tensor was changed
+        flight: in which it was packed
+        pack: number of the pack
+        residence: to bring the storage back and to give it up
+    """
+
+    __slots__ = ("__weakref__", "_residence", "flight", "pack", "unit", "view", "witness")
+
+    def __init__(
+        self, unit: Unit, view: View, witness: Witness, flight: "Flight", pack: int, residence: "Residence"
+    ) -> None:
+        self.unit = unit
+        self.view = view
+        self.witness = witness
+        self.flight = flight
+        self.pack = pack
+        self._residence = residence
+        unit.handles += 1
+        flight.handles += 1
+
+    def give(self) -> torch.Tensor:
+        """The tensor, brought back if need be.
+
+        Raises:
+            RuntimeError: it was changed in place
+        """
+        self.witness.check()
+        unit = self.unit
+        tensor = look(self._residence.require(unit), self.view)
+        unit.left -= 1
+        unit.given.append(Witness(tensor))
+        if unit.second:
+            self._residence.settle(unit)
+        return tensor
+
+    def __del__(self) -> None:
+        unit = self.unit
+        unit.handles -= 1
+        self.flight.handles -= 1
+        if not unit.handles and not unit.claims:
+            self._residence.forget(unit)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The state of one forward and its backward
+
+
+_SOME_WAY = 4
+
+
+class Flight:
+    """One forward and its backward, on its way through a schedule.
+
+    Args:
+        schedule: the plan's ticks; None: there is no plan for it
+        microbatch: number of the forward within the step
+        verify: whether recipes are compared with the real bytes
+
+    Attributes:
+        packs: packs so far
+        position: next planned unpack
+        handles: on units, that autograd holds
+        turned: whether something was unpacked
+        reactive: whether it goes without its plan
+        restarts: flights before it that were left half-way, one after the other
+        units: by number in the trace
+        found: units that are in no plan, by the storage's identity
+        deferred: units that are to be let go once all that their recipes read was packed
+        waiting: units that are in no plan and that go to the host once nobody else holds them
+        pending: those of them whose copy is under way, and that are to be let go after it
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "deferred",
+        "found",
+        "handles",
+        "microbatch",
+        "packs",
+        "pending",
+        "position",
+        "reactive",
+        "restarts",
+        "schedule",
+        "turned",
+        "units",
+        "verify",
+        "waiting",
+    )
+
+    def __init__(self, schedule: Schedule | None, *, microbatch: int = 0, verify: bool = False) -> None:
+        self.schedule = schedule
+        self.microbatch = microbatch
+        self.verify = verify
+        self.packs = 0
+        self.position = 0
+        self.handles = 0
+        self.turned = False
+        self.restarts = 0
+        self.reactive = schedule is None
+        self.units: dict[int, Unit] = {}
+        self.found: dict[int, Unit] = {}
+        self.waiting: deque[Unit] = deque()
+        self.pending: list[Unit] = []
+        self.deferred: list[Unit] = []
+
+    def sources_of(self, numbers: tuple[int, ...]) -> tuple[Unit, ...] | None:
+        """The units of what a recipe reads; None: one was not packed, or is gone."""
+        units = [self.units.get(number) for number in numbers]
+        if any(unit is None or not unit.alive for unit in units):
+            return None
+        return tuple(unit for unit in units if unit is not None)
+
+    @property
+    def may_restart(self) -> bool:
+        """Whether what does not match may be the first of a new forward, after one that was left half-way.
+
+        A flight that began so must have come some way; else it is this forward that is not the planned one.
+        """
+        return self.packs > 0 and (not self.restarts or self.packs >= _SOME_WAY)
+
+    def given_up(self, tensor: torch.Tensor) -> bool:
+        """Whether autograd has dropped the graph so far, and a tensor looks like the first of a new one."""
+        if self.handles or self.turned or not (self.units or self.found) or self.schedule is None:
+            return False
+        return self.schedule.packs[0].matches(tensor)
+
+    def find(self, storage: torch.UntypedStorage) -> Unit | None:
+        """The unit of a storage that is in no plan, and that has not been let go.
+
+        One for all versions of it: where autograd allows a change, what it gives is as memory is then.
+        """
+        unit = self.found.get(storage._cdata)
+        return unit if unit is not None and unit.alive and unit.storage is storage and not unit.second else None

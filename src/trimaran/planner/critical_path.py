@@ -1,0 +1,272 @@
+"""What the length of a simulated step is made of: the critical path, followed backwards from the end.
+
+Every instruction starts at the instant its last prerequisite is met, so from the one that ends last a chain of them
+leads back to the start of the step without a gap: each begins where the one before it ended, or passed a mark. The
+chain is what binds; its pieces, put into classes, sum to the step.
+
+    rank 0  0F0 ██──send──┐                     ┌──0B0 ███ U █
+    rank 1                └─1F0 ██████ 1B0 █████████
+    chain       bubble  messages    compute   messages bubble update
+
+The stage that computes longest on the chain is the one that binds: no other order saves its compute. What other stages
+compute on the chain is the pipeline's filling and draining: its bubble.
+
+What keeps a simulated step from being shorter.
+
+On the rank that computes longest, the step is compute plus the time in which it waits. Waiting is put down to the
+collective that is under way, else to the pipeline (its bubble, or stages of unequal time).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from trimaran.base.timeline import COMMUNICATION, Span, Timeline
+from trimaran.base.units import format_seconds
+from trimaran.pricing.types import ProgramCosts
+from trimaran.program.types import COLLECTIVES, Instruction, Kind, Program
+from trimaran.simulator.engine import Engine, Resources
+from trimaran.simulator.tasks import Tasks, build_tasks
+
+
+class Part(StrEnum):
+    """A class of time on the critical path; values are for people."""
+
+    LOAD = "loading"
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    SLOWED = "slowed by communication"
+    EXCHANGE = "exchange"
+    MESSAGES = "messages"
+    BUBBLE = "bubble"
+    UPDATE = "update"
+    WAIT = "waiting"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leg:
+    """A piece of the critical path.
+
+    Attributes:
+        instruction: what runs, or what the host works for; None: nothing does
+        start_s: start of the piece [s]
+        end_s: end of the piece, which is the start of the next one [s]
+        alone_s: what of it the instruction would take with nothing beside it [s]
+    """
+
+    instruction: Instruction | None
+    start_s: float
+    end_s: float
+    alone_s: float
+
+    @property
+    def seconds(self) -> float:
+        """Length of the piece [s]."""
+        return self.end_s - self.start_s
+
+
+def critical_path(program: Program, costs: ProgramCosts) -> tuple[Leg, ...]:
+    """The chain of instructions that makes a simulated step as long as it is.
+
+    Of several prerequisites that were met at the same instant, compute comes before transfers, then the lower rank.
+
+    Args:
+        program: one step
+        costs: by which it is simulated
+
+    Returns:
+        From the start of the step to its end, without gaps; none for a step of nothing.
+    """
+    instructions = {instruction.id: instruction for instruction in program}
+    if not instructions:
+        return ()
+    tasks = build_tasks(program, costs)
+    times, taken_after = _run(program, costs)
+    before = _prerequisites(tasks)
+    for task, ended in taken_after.items():
+        before[task].append((ended, None))
+    legs: list[Leg] = []
+    last = max(range(len(times)), key=lambda one: (times[one][1], -one))
+    at: int | None = last
+    at_s, done = times[last][1], 1.0
+    while at is not None:
+        start_s = min(times[at][0], at_s)
+        instruction = instructions[tasks.identifiers[tasks.members[at][0]]]
+        alone_s = min(at_s - start_s, tasks.latency_s[at] + tasks.work_s[at] * done)
+        legs.append(Leg(instruction=instruction, start_s=start_s, end_s=at_s, alone_s=alone_s))
+        at, released_s, done = _released_by(times[at][0], before[at], times, tasks)
+        at_s = min(released_s, start_s)
+        if at_s < start_s:
+            legs.append(Leg(instruction=None, start_s=at_s, end_s=start_s, alone_s=0.0))
+    return tuple(reversed(legs))
+
+
+def parts_of(program: Program, legs: Sequence[Leg]) -> dict[Part, float]:
+    """The time of each class on a critical path [s]; the classes sum to the step.
+
+    Args:
+        program: one step
+        legs: its critical path
+    """
+    binding = binding_segments(program, legs)
+    parts = dict.fromkeys(Part, 0.0)
+    for leg in legs:
+        part = _part(leg.instruction, binding)
+        slowed_s = leg.seconds - leg.alone_s
+        if part in _SLOWED_APART and slowed_s > _ROUNDING * leg.seconds:
+            parts[part] += leg.alone_s
+            parts[Part.SLOWED] += slowed_s
+        else:
+            parts[part] += leg.seconds
+    return parts
+
+
+def binding_segments(program: Program, legs: Sequence[Leg]) -> frozenset[int]:
+    """The segments that the rank which computes longest on a critical path holds; of equal ones the first.
+
+    Args:
+        program: one step
+        legs: its critical path
+    """
+    held = [frozenset(item.segment for item in rank if item.segment is not None) for rank in program.ranks]
+    spent = dict.fromkeys(held, 0.0)
+    for leg in legs:
+        if leg.instruction is not None and _PART_OF.get(leg.instruction.kind) in (Part.FORWARD, Part.BACKWARD):
+            spent[held[leg.instruction.rank]] += leg.seconds
+    return max(spent, key=lambda segments: (spent[segments], -min(segments, default=0)), default=frozenset())
+
+
+def _run(program: Program, costs: ProgramCosts) -> tuple[list[tuple[float, float]], Mapping[int, int]]:
+    """Start and end of each task [s], and after which others those that waited in lines were taken.
+
+    Some tasks, such as the host's part of a transfer, have no span in a timeline.
+    """
+    tasks = build_tasks(program, costs)
+    engine = Engine(tasks, Resources(ranks=len(program.ranks), links=tasks.links, interference=costs.interference))
+    engine.run()
+    return list(zip(engine.start_s, engine.end_s, strict=True)), engine.taken_after
+
+
+def _prerequisites(tasks: Tasks) -> list[list[tuple[int, float | None]]]:
+    """For each task, those that it waits for, and at which mark inside them (a fraction); None: for their end."""
+    before: list[list[tuple[int, float | None]]] = [[] for _ in tasks.members]
+    for task, followers in enumerate(tasks.followers):
+        for follower in followers:
+            before[follower].append((task, None))
+    for task, places in tasks.marks.items():
+        for fraction, waiting in places:
+            for follower in waiting:
+                before[follower].append((task, fraction))
+    return before
+
+
+def _released_by(
+    start_s: float,
+    before: Sequence[tuple[int, float | None]],
+    times: Sequence[tuple[float, float]],
+    tasks: Tasks,
+) -> tuple[int | None, float, float]:
+    """The prerequisite that was met last, when [s], and how much of it was done then (a fraction)."""
+    ended = [(times[task][1], tasks.flow[task] is None, -task) for task, mark in before if mark is None]
+    # A mark at the very start or end of an instruction may be off by a rounding.
+    slack_s = _ROUNDING * start_s
+    passed = [
+        (times[task][1], -task, mark)
+        for task, mark in before
+        if mark is not None and times[task][0] - slack_s <= start_s <= times[task][1] + slack_s
+    ]
+    latest = max(ended, default=None)
+    if passed and (latest is None or latest[0] < start_s):
+        # The mark that was passed at this instant. Of several, that of the instruction which ends last.
+        _, number, mark = max(passed)
+        return -number, start_s, mark
+    if latest is None:
+        return None, 0.0, 1.0
+    return -latest[2], latest[0], 1.0
+
+
+# Differences of sums of floats that are nothing.
+_ROUNDING = 1e-9
+
+# What is computed, so that communication beside it slows it down.
+_SLOWED_APART = frozenset({Part.LOAD, Part.FORWARD, Part.BACKWARD, Part.UPDATE})
+
+_PART_OF: Mapping[Kind, Part] = {
+    Kind.LOAD: Part.LOAD,
+    Kind.FORWARD: Part.FORWARD,
+    Kind.EVALUATE: Part.FORWARD,
+    Kind.BACKWARD: Part.BACKWARD,
+    Kind.BACKWARD_INPUT: Part.BACKWARD,
+    Kind.BACKWARD_WEIGHT: Part.BACKWARD,
+    Kind.RECOMPUTE: Part.BACKWARD,
+    Kind.UPDATE: Part.UPDATE,
+    Kind.CLIP: Part.UPDATE,
+}
+
+
+def _part(instruction: Instruction | None, binding: frozenset[int]) -> Part:
+    if instruction is None:
+        return Part.WAIT
+    if instruction.kind in COLLECTIVES:
+        return Part.EXCHANGE
+    part = _PART_OF.get(instruction.kind, Part.MESSAGES)
+    if part in (Part.FORWARD, Part.BACKWARD) and instruction.segment not in binding:
+        return Part.BUBBLE
+    return part
+
+
+# Below this share of the step, waiting is not what to work on.
+NEGLIGIBLE_SHARE = 0.05
+# Below this share of the step, loading is not what limits it.
+LOADING_SHARE = 0.25
+
+
+def limiter(program: Program, timeline: Timeline) -> str:
+    """Name what limits a step, with its share.
+
+    Args:
+        program: one step
+        timeline: the simulation of it
+
+    Returns:
+        A short phrase for people, such as "compute" or "gradient exchange, 3.10 ms exposed (22 %)".
+    """
+    kinds = {instruction.id: instruction.kind for instruction in program}
+    step_s = timeline.makespan_s
+    by_rank: dict[int, list[Span]] = {}
+    for span in timeline:
+        by_rank.setdefault(span.rank, []).append(span)
+    busy = {rank: covered(span for span in spans if span.stream != COMMUNICATION) for rank, spans in by_rank.items()}
+    rank = max(busy, key=lambda one: (busy[one], -one))
+    waiting = step_s - busy[rank]
+    load_s = covered(span for span in by_rank[rank] if kinds[span.instruction] == Kind.LOAD)
+    if load_s > max(waiting, LOADING_SHARE * step_s):
+        return f"loading, {format_seconds(load_s)} ({load_s / step_s:.0%})"
+    if waiting < NEGLIGIBLE_SHARE * step_s:
+        return "compute"
+    exchange = [span for span in by_rank[rank] if kinds[span.instruction] in COLLECTIVES]
+    compute = [span for span in by_rank[rank] if span.stream != COMMUNICATION]
+    exposed = covered([*exchange, *compute]) - busy[rank]
+    if exposed >= waiting / 2:
+        return f"gradient exchange, {format_seconds(exposed)} exposed ({exposed / step_s:.0%})"
+    work = {one: sum(span.seconds for span in by_rank[one] if _is_work(kinds[span.instruction])) for one in by_rank}
+    least, most = min(work.values()), max(work.values())
+    # A row of a placement, or of an interleaved pipeline, has several segments: it is no stage.
+    several = program.segments > len(by_rank)
+    if most > 0 and (most - least) / most > waiting / step_s:
+        what = "uneven rows" if several else "uneven stages"
+        return f"{what}, {format_seconds(least)} against {format_seconds(most)}"
+    return f"pipeline bubble and transfers, {waiting / step_s:.0%} idle"
+
+
+def covered(spans: Iterable[Span]) -> float:
+    """Time during which at least one of the spans is under way [s]."""
+    total, reach = 0.0, float("-inf")
+    for start, end in sorted((span.start_s, span.end_s) for span in spans):
+        total += max(0.0, end - max(start, reach))
+        reach = max(reach, end)
+    return total
+
+
+def _is_work(kind: Kind) -> bool:
+    return kind in {Kind.FORWARD, Kind.BACKWARD, Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT}

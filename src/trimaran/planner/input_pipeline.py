@@ -1,0 +1,402 @@
+"""Choose how ranks get their data, once it is known how they could train.
+
+    minimise    simulated time of strategy s with feeding f; kept samples are read in the first of E epochs only:
+                (first + (E - 1) later) / E
+    over        s among the few best where loads are only handed over; f: workers w, samples kept or read each time
+    subject to  workers and kept samples fit the memory that the ranks leave; no more workers a core than it bears;
+                samples are kept only if they repeat, bit for bit; f goes against no pin
+
+A step that loads in line is searched as it is (`search.py`). Where loading is more of it than the model leaves out, the
+same space is searched again with loads that take a hand-over: what was slow because a rank loaded much may now be best.
+Each of the best few then gets the least number of workers that are ahead of it (`FILLED`), and is simulated with what
+it still waits. In line wins where it may be as fast within the uncertainty; so does reading over keeping.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from trimaran.base.units import format_bytes, format_count, format_seconds
+from trimaran.planner.candidates import Candidate, Cases
+from trimaran.planner.choice import MODEL_ERROR, choose, fastest, may_be_as_fast, pareto_front, simplicity
+from trimaran.planner.problem import Problem, Room, reassess
+from trimaran.planner.result import Search
+from trimaran.pricing import input_pipeline as fed_step
+from trimaran.pricing.program import microbatch_size, price
+from trimaran.pricing.tables import CostTable, SampleCosts
+from trimaran.program.strategy import IN_LINE, Feeding, Strategy
+from trimaran.program.types import Kind
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Why ranks are fed as they are, in sentences with the figures
+
+
+QUICK_DATA = "data are loaded in line"
+"""How the sentence begins where loading takes too little to ask how ranks are fed."""
+
+
+def quick_data(chosen: Candidate, handed: Candidate) -> str:
+    """Loading takes too little to do it elsewhere.
+
+    Args:
+        chosen: in line
+        handed: with loads that are only handed over
+    """
+    saved_s = max(0.0, chosen.step_time_s - handed.step_time_s)
+    return (
+        f"{QUICK_DATA}: workers would save at most {format_seconds(saved_s)} of a step of "
+        f"{format_seconds(chosen.step_time_s)}"
+    )
+
+
+def workers_reason(chosen: Candidate, in_line: Candidate | None) -> str:
+    """What workers give.
+
+    Args:
+        chosen: with workers
+        in_line: the same strategy without; None: the search had no use for it
+    """
+    text = f"{format_count(chosen.strategy.feeding.workers, 'worker')} a rank"
+    if in_line is None:
+        return f"{text}: a step takes {format_seconds(chosen.step_time_s)}"
+    return (
+        f"{text}: a step that loads in line takes {format_seconds(in_line.step_time_s)}, fed "
+        f"{format_seconds(chosen.step_time_s)}"
+    )
+
+
+def not_worth_it(other: Candidate, chosen: Candidate, *, mean_s: float | None = None) -> str:
+    """A feeding that gives nothing beyond the uncertainty.
+
+    Args:
+        other: the best of its kind
+        chosen: what is simpler and may be as fast
+        mean_s: of the other, over all epochs; None: what it takes [s]
+    """
+    return (
+        f"{feeding_words(other.strategy)} is not worth it: {other.strategy.name} takes "
+        f"{format_seconds(other.time_s if mean_s is None else mean_s)}, {chosen.strategy.name} "
+        f"{format_seconds(chosen.time_s)}"
+    )
+
+
+def feeding_words(strategy: Strategy) -> str:
+    """What a strategy does for its data.
+
+    Example:
+        >>> from trimaran.program.strategy import Feeding
+        >>> feeding_words(Strategy(feeding=Feeding(workers=2))), feeding_words(Strategy(feeding=Feeding(cached=True)))
+        ('loading in 2 workers', 'keeping samples')
+    """
+    if strategy.feeding.cached:
+        return "keeping samples"
+    return f"loading in {format_count(strategy.feeding.workers, 'worker')}"
+
+
+def kept_reason(
+    chosen: Candidate, first: Candidate, best: Candidate, mean_s: float, samples: SampleCosts, room: Room
+) -> str:
+    """What keeping samples gives.
+
+    Args:
+        chosen: steps of later epochs
+        first: steps of the first epoch
+        best: the best that reads samples each time
+        mean_s: mean over all epochs [s]
+        samples: what they take
+        room: has the epochs
+    """
+    nbytes = format_bytes(samples.samples * samples.stored_bytes)
+    return (
+        f"the host keeps the samples ({nbytes}): a step takes {format_seconds(first.time_s)} in the first epoch "
+        f"and {format_seconds(chosen.time_s)} later; over {room.epochs} epochs "
+        f"{1.0 - mean_s / best.objective_s:.0%} less than {best.strategy.name}, which reads them each time"
+    )
+
+
+def not_kept(samples: SampleCosts, room: Room, *, left_bytes: float) -> str:
+    """Why samples cannot be kept; empty where they may.
+
+    Args:
+        samples: whether they repeat, and how large they are
+        room: has the epochs
+        left_bytes: memory of the host for them [bytes]
+    """
+    needed = samples.samples * samples.stored_bytes
+    if room.epochs < 2:
+        return "each is read once"
+    if not samples.repeats:
+        return "they are not the same each time that they are read"
+    if not samples.stored_bytes:
+        return "they differ in shape, or are no tensors and numbers"
+    if needed > left_bytes:
+        return f"they take {format_bytes(needed)}, and the ranks leave {format_bytes(int(left_bytes))}"
+    return ""
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What workers and kept samples take of the host, and what of it the ranks leave
+
+
+WORKERS_PER_CORE = 16
+WORKER_BYTES = 256 * 2**20
+"""Memory of a worker: an interpreter with torch, what it has of the parent's not counted twice [bytes]."""
+
+MEMORY_SHARE = 0.5
+"""Of the memory that the ranks leave, what workers and kept samples may take together; the rest is the system's."""
+
+
+def most_workers(candidate: Candidate, samples: SampleCosts, problem: Problem) -> int:
+    """Workers of a rank that the host bears: its memory and its cores.
+
+    Args:
+        candidate: says who reads, how much at a time, and what memory the ranks take
+        samples: what they take
+        problem: has the memory of the host, and its cores
+    """
+    if problem.room is None:
+        return 0
+    readers, batches = _readers(candidate), _batch_bytes(candidate, samples, problem)
+    by_memory = int(_left_bytes(candidate, problem.room, problem) // ((WORKER_BYTES + batches) * readers))
+    by_cores = max(1, WORKERS_PER_CORE * problem.table.fingerprint.cores // readers)
+    return min(by_memory, by_cores)
+
+
+def no_room(candidate: Candidate, samples: SampleCosts, problem: Problem) -> str:
+    """Why the host bears no worker; empty where it bears one.
+
+    Args:
+        candidate: as of `most_workers`
+        samples: what they take
+        problem: has the memory of the host
+    """
+    room = problem.room
+    if room is None or most_workers(candidate, samples, problem):
+        return ""
+    readers, batches = _readers(candidate), _batch_bytes(candidate, samples, problem)
+    left = format_bytes(int(_left_bytes(candidate, room, problem)))
+    return (
+        f"no worker has room: one for each rank that reads takes {format_bytes((WORKER_BYTES + batches) * readers)}, "
+        f"and the ranks leave {left}"
+    )
+
+
+def obstacle(candidate: Candidate, samples: SampleCosts, problem: Problem, *, workers: int = 0) -> str:
+    """Why samples cannot be kept, or need not be; empty where they may.
+
+    Args:
+        candidate: says what memory the ranks take
+        samples: what they take, and whether they repeat
+        problem: has the pins, the memory of the host and the epochs
+        workers: of each rank that reads, for which there must be memory too
+    """
+    if "cache" in problem.pins.forbid:
+        return "--forbid cache"
+    if problem.room is None:
+        return "nobody knows the memory of the host"
+    taken = workers * _readers(candidate) * (WORKER_BYTES + _batch_bytes(candidate, samples, problem))
+    left_bytes = max(0.0, _left_bytes(candidate, problem.room, problem) - taken)
+    return not_kept(samples, problem.room, left_bytes=left_bytes)
+
+
+def _left_bytes(candidate: Candidate, room: Room, problem: Problem) -> float:
+    """Memory of the host that ranks leave for workers and kept samples [bytes]."""
+    taken = sum(candidate.peak_bytes) if problem.table.fingerprint.kind == "cpu" else 0
+    return MEMORY_SHARE * max(0, room.memory_bytes - taken)
+
+
+def _readers(candidate: Candidate) -> int:
+    """Ranks that read, also where one replica stands for all."""
+    program = candidate.program
+    readers = len({item.rank for item in program if item.kind == Kind.LOAD})
+    return max(1, readers * candidate.strategy.devices // len(program.ranks))
+
+
+def _batch_bytes(candidate: Candidate, samples: SampleCosts, problem: Problem) -> int:
+    """What a worker has of microbatches: ready, in its hands, on its way, and two that training has [bytes]."""
+    size = microbatch_size(candidate.program, candidate.strategy, batch=problem.batch)
+    return (Feeding().ahead + 3) * size * samples.sample_bytes
+
+
+MOST_FED = 4
+"""Strategies that are fed beside the chosen one and the baseline."""
+
+FILLED = 0.85
+"""Workers are enough when a microbatch is made in this share of the time that the rest of a step takes: what is left is
+for samples that take longer than others."""
+
+# So many workers that only cores and the training's threads limit a step.
+_ANY_NUMBER = 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept:
+    """A candidate that keeps its samples, and its time averaged over the epochs."""
+
+    candidate: Candidate
+    first: Candidate
+    mean: Cases
+
+
+def fed(found: Search, problem: Problem, again: Callable[[Problem], Search]) -> Search:
+    """What a search finds when ranks may be fed.
+
+    Args:
+        found: with loads in line
+        problem: says what there is to feed with
+        again: searches another problem, with loads in line
+
+    Returns:
+        The search with fed candidates, perhaps another chosen one, and why in `feeding`.
+    """
+    step = problem.table.steps.get(problem.graph.digest)
+    samples, room, pinned = None if step is None else step.samples, problem.room, problem.pins.workers
+    if step is None or samples is None or room is None:
+        return found
+    handed = replace(problem, table=_handed_over(problem, samples), room=None, pins=replace(problem.pins, workers=None))
+    alone = reassess(found.chosen, handed)
+    if not pinned and alone.step_time_s >= (1.0 - MODEL_ERROR) * found.chosen.step_time_s:
+        return replace(found, feeding=(quick_data(found.chosen, alone),))
+    others = again(handed)
+    ranked = sorted(others.candidates, key=lambda one: (one.objective_s, simplicity(one.strategy)))
+    # The baseline is not among the candidates where it goes against a pin.
+    plain = [reassess(found.baseline, handed)] if any(one is found.baseline for one in found.candidates) else []
+    tried = list({one.strategy: one for one in (alone, *plain, *ranked[:MOST_FED])}.values())
+    in_line = [] if pinned else [*found.candidates, *_in_line(tried, found, problem)]
+    read = [_with(one, feeding, problem) for one in tried for feeding in _feedings(one, samples, problem, pinned)]
+    best = choose([*in_line, *read])
+    kept = min(_kept(tried, read, samples, problem), key=lambda one: one.mean[1], default=None)
+    chosen = best if kept is None or may_be_as_fast(best.cases, kept.mean) else kept.candidate
+    candidates = [*in_line, *read, *([] if kept is None else [kept.candidate])]
+    candidates.sort(key=lambda one: (one.objective_s, simplicity(one.strategy)))
+    return replace(
+        found,
+        candidates=tuple(candidates),
+        chosen=chosen,
+        pareto=pareto_front(candidates),
+        # Out of a cache a load may take less than taking it over from a worker.
+        bound_s=min(found.bound_s, others.bound_s, fastest(candidates).objective_s),
+        seconds=found.seconds + others.seconds,
+        feeding=tuple(_reasons(found, chosen, best, read, kept, samples, problem)),
+    )
+
+
+def _handed_over(problem: Problem, samples: SampleCosts) -> CostTable:
+    """The table with loads that take what taking a microbatch over from a worker takes."""
+    table, digest = problem.table, problem.graph.digest
+    step = table.steps[digest]
+    load = {size: fed_step.load(samples, _beside(1, problem), microbatch=size) for size in step.load}
+    return replace(table, steps={**table.steps, digest: replace(step, load=load, samples=None)})
+
+
+def _in_line(tried: Sequence[Candidate], found: Search, problem: Problem) -> Iterator[Candidate]:
+    """Those in line that the search had no use for."""
+    known = {one.strategy for one in found.candidates}
+    for one in tried:
+        if one.strategy not in known and not problem.pins.objection(one.strategy):
+            yield reassess(one, problem)
+
+
+def _feedings(candidate: Candidate, samples: SampleCosts, problem: Problem, pinned: int | None) -> Iterator[Feeding]:
+    """The feedings with workers that a candidate is simulated with."""
+    if pinned is not None:
+        if pinned:
+            yield _beside(pinned, problem)
+        return
+    wanted = _wanted_workers(candidate, samples, problem)
+    most = most_workers(candidate, samples, problem)
+    if min(wanted, most) > 0:
+        yield _beside(min(wanted, most), problem)
+
+
+def _beside(workers: int, problem: Problem) -> Feeding:
+    """So many workers; on a GPU copies go ahead too."""
+    return Feeding(workers=workers, copies_ahead=int(problem.table.fingerprint.kind == "cuda"))
+
+
+def _wanted_workers(candidate: Candidate, samples: SampleCosts, problem: Problem) -> int:
+    """The least number of workers with which a step hardly waits for them.
+
+    Args:
+        candidate: by costs in which loads are handed over
+        samples: what they take
+        problem: as it is
+    """
+    program, one = candidate.program, _beside(1, problem)
+    size = microbatch_size(program, candidate.strategy, batch=problem.batch)
+    loads = [item.rank for item in program if item.kind == Kind.LOAD]
+    made_s = (
+        fed_step.standing_still(samples, one, microbatch=size).seconds
+        + fed_step.working(samples, one, microbatch=size).seconds
+    ) * max(1, len(loads) // max(1, len(set(loads))))
+    limit_s = max(candidate.step_time_s, _period_s(candidate, _beside(_ANY_NUMBER, problem), problem))
+    return max(1, math.ceil(made_s / (FILLED * limit_s))) if limit_s > 0 else 1
+
+
+def _period_s(candidate: Candidate, feeding: Feeding, problem: Problem) -> float:
+    strategy = replace(candidate.strategy, feeding=feeding)
+    costs = price(candidate.program, problem.graph, strategy, problem.table, problem.cluster, batch=problem.batch)
+    return 0.0 if costs.period is None else costs.period.seconds
+
+
+def _with(candidate: Candidate, feeding: Feeding, problem: Problem) -> Candidate:
+    return reassess(replace(candidate, strategy=replace(candidate.strategy, feeding=feeding)), problem)
+
+
+def _kept(
+    tried: Sequence[Candidate], read: Sequence[Candidate], samples: SampleCosts, problem: Problem
+) -> Iterator[_Kept]:
+    """Candidates that keep their samples, with their times over all epochs."""
+    room, pinned = problem.room, problem.pins.workers
+    for one in tried:
+        if room is None:
+            return
+        feedings = [replace(entry.strategy.feeding, cached=True) for entry in read if _is_fed(entry, one)]
+        if not pinned:
+            feedings.append(Feeding(cached=True))
+        for feeding in dict.fromkeys(feedings):
+            if obstacle(one, samples, problem, workers=feeding.workers):
+                continue
+            later = _with(one, feeding, problem)
+            first = _with(one, replace(feeding, cached=False), problem)
+            mean = tuple(
+                (before + (room.epochs - 1) * after) / room.epochs
+                for before, after in zip(first.cases, later.cases, strict=True)
+            )
+            yield _Kept(candidate=later, first=first, mean=(mean[0], mean[1], mean[2]))
+
+
+def _is_fed(entry: Candidate, one: Candidate) -> bool:
+    return replace(entry.strategy, feeding=IN_LINE) == replace(one.strategy, feeding=IN_LINE)
+
+
+def _reasons(
+    found: Search,
+    chosen: Candidate,
+    best: Candidate,
+    read: Sequence[Candidate],
+    kept: _Kept | None,
+    samples: SampleCosts,
+    problem: Problem,
+) -> Iterator[str]:
+    room = problem.room
+    plain = replace(chosen.strategy, feeding=IN_LINE)
+    same = next((one for one in found.candidates if one.strategy == plain), None)
+    feeding = chosen.strategy.feeding
+    if feeding.workers:
+        yield workers_reason(chosen, same)
+    elif read and not feeding.cached and not problem.pins.workers:
+        yield not_worth_it(min(read, key=lambda one: one.objective_s), chosen)
+    elif not read and problem.pins.workers is None and no_room(chosen, samples, problem):
+        yield no_room(chosen, samples, problem)
+    if feeding.cached and kept is not None and room is not None:
+        yield kept_reason(chosen, kept.first, best, kept.mean[1], samples, room)
+        return
+    why = obstacle(chosen, samples, problem, workers=0 if kept is not None else feeding.workers)
+    if room is None or room.epochs < 2:
+        # Nobody would keep what is read once.
+        return
+    if why and samples.read.seconds + samples.prepare.seconds > samples.recall.seconds:
+        yield f"samples are not kept by the host: {why}"
+    elif kept is not None and not why:
+        yield not_worth_it(kept.candidate, chosen, mean_s=kept.mean[1] / kept.candidate.samples_factor)

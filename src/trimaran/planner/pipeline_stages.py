@@ -1,0 +1,370 @@
+"""A strategy with its stages cut: by time, by what is kept on a row, and where need be by memory.
+
+Where to cut a network into pipeline stages.
+
+The problem: operations 1..n in the order in which the model runs them, each with a time; a set of legal cuts between
+them; K segments. Choose K - 1 cuts so that the largest time of a segment is smallest, and among those choices the
+fewest bytes cross; only such segments count as are admitted, for their memory, or because an operation is kept on a
+row.
+
+    T(k, j) = min over legal cuts i < j, with i+1..j admitted as segment k, of max(T(k-1, i), t(i, j)),
+    t(i, j) = time of operations i+1..j
+
+Contiguous segments only: a placement that is not a chain is another problem. The recurrence is exact for its objective;
+what the schedule makes of the segments is for the simulator to say. With several segments a row, each must be admitted
+by itself (`stage_memory.py` gives each its part of a device).
+
+What a pipeline stage needs, so that stages can be cut for the memory of their devices.
+
+A stage holds its state all the time and, of each microbatch that is in flight there, what autograd keeps, what it
+received, and what it sends. Early stages of 1F1B have more microbatches in flight than late ones, so they must be
+shorter than their time alone would say.
+
+    need(k, i, j) = state of operations i+1..j + (in flight(k) - 1) · kept + what the fullest forward or backward takes
+
+Where a row has several segments, each may have an equal part of its device. What is left out, the simulator sees: a cut
+that it finds too large is rejected after all.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from trimaran.base.errors import InfeasibleError
+from trimaran.graph.types import Graph, TensorSpec
+from trimaran.pricing.compute import operation_seconds
+from trimaran.pricing.tables import CostTable
+from trimaran.program.lowering.schedules import Order, compute_order
+from trimaran.program.lowering.tensor_parallel import chosen_regions
+from trimaran.program.strategy import Strategy
+from trimaran.program.types import Kind
+
+Admit = Callable[[int, int, int], bool]
+"""Whether operations [first, last) may be the segment of some number: `admit(segment, first, last)`."""
+
+
+def partition(
+    graph: Graph, seconds: Mapping[str, float], *, stages: int, admit: Admit | None = None
+) -> tuple[str, ...]:
+    """Cut a graph into the given number of stages of the most equal time.
+
+    Args:
+        graph: the network
+        seconds: time of each operation, forward and backward together, by operation id [s]
+        stages: number of stages, at least 1
+        admit: which segments count; None: all
+
+    Returns:
+        The last operation of every stage but the last.
+
+    Raises:
+        InfeasibleError: the graph has fewer legal cuts than that needs, or not all segments can be admitted at once
+    """
+    if stages == 1:
+        return ()
+    if len(graph.cuts) < stages - 1:
+        reason = f": {graph.notes[0]}" if graph.notes else ""
+        raise InfeasibleError(
+            f"{graph.name} can be cut in {len(graph.cuts)} places, {stages} stages need {stages - 1}{reason}",
+            code="plan.too-few-cuts",
+            cuts=len(graph.cuts),
+            stages=stages,
+        )
+    ends = _positions(graph)
+    work = _cumulated(graph, seconds)
+    crossing = _bytes_at(graph, ends)
+    best = _best_cuts(ends, work, crossing, stages, admit or _admit_all)
+    if best is None:
+        raise InfeasibleError(
+            f"no way to cut {graph.name} into {stages} stages gives each what its device can hold and what is kept "
+            "there",
+            code="plan.no-cut-fits",
+            cuts=len(graph.cuts),
+            stages=stages,
+        )
+    return tuple(graph.ops[ends[index] - 1].id for index in best)
+
+
+def _admit_all(segment: int, first: int, last: int) -> bool:
+    return True
+
+
+def _positions(graph: Graph) -> list[int]:
+    order = {op.id: index + 1 for index, op in enumerate(graph.ops)}
+    return [order[cut] for cut in graph.cuts]
+
+
+def _cumulated(graph: Graph, seconds: Mapping[str, float]) -> list[float]:
+    work = [0.0]
+    for op in graph.ops:
+        work.append(work[-1] + seconds[op.id])
+    return work
+
+
+def _bytes_at(graph: Graph, ends: Sequence[int]) -> list[float]:
+    """Bytes a sample that cross each cut [bytes]."""
+    made: dict[str, tuple[int, float]] = {}
+    last_use: dict[str, int] = {}
+    for index, op in enumerate(graph.ops):
+        for name in op.inputs:
+            last_use[name] = index
+        for spec in op.outputs:
+            made[spec.name] = (index, spec.nbytes.at(1))
+    return [sum(size for name, (index, size) in made.items() if index < end <= last_use.get(name, -1)) for end in ends]
+
+
+def _best_cuts(
+    ends: Sequence[int], work: Sequence[float], crossing: Sequence[float], stages: int, admit: Admit
+) -> list[int] | None:
+    # best[i]: (largest stage so far, bytes so far, cuts so far) of the first k stages that end at cut i.
+    best = {index: (work[end], crossing[index], [index]) for index, end in enumerate(ends) if admit(0, 0, end)}
+    for stage in range(1, stages - 1):
+        following = {}
+        for index, end in enumerate(ends):
+            ways = _extended(best, index, end, ends, work)
+            chosen = next((way for way in ways if admit(stage, ends[way[2][-1]], end)), None)
+            if chosen is not None:
+                following[index] = (chosen[0], chosen[1] + crossing[index], [*chosen[2], index])
+        best = following
+    last = _extended(best, len(ends), len(work) - 1, ends, work)
+    found = next((way for way in last if admit(stages - 1, ends[way[2][-1]], len(work) - 1)), None)
+    return None if found is None else found[2]
+
+
+_Way = tuple[float, float, list[int]]
+
+
+def _extended(best: Mapping[int, _Way], index: int, end: int, ends: Sequence[int], work: Sequence[float]) -> list[_Way]:
+    """The ways to go on from each earlier cut to one more segment that ends at `end`, best first."""
+    return sorted(
+        (max(largest, work[end] - work[ends[cuts[-1]]]), nbytes, cuts)
+        for before, (largest, nbytes, cuts) in best.items()
+        if before < index
+    )
+
+
+_ENDS = frozenset({Kind.BACKWARD, Kind.BACKWARD_WEIGHT})
+
+
+def in_flight(order: Order) -> tuple[int, ...]:
+    """For each segment, the most microbatches that are between their forward and the end of their backward.
+
+    Args:
+        order: what each row computes
+
+    Example:
+        >>> from trimaran.program.lowering.schedules import gpipe, one_forward_one_backward
+        >>> in_flight(gpipe(2, 4)), in_flight(one_forward_one_backward(2, 4))
+        ((4, 4), (2, 1))
+    """
+    most: dict[int, int] = {}
+    for row in order:
+        now: dict[int, int] = {}
+        for step in row:
+            if step.kind == Kind.FORWARD:
+                now[step.segment] = now.get(step.segment, 0) + 1
+                most[step.segment] = max(most.get(step.segment, 0), now[step.segment])
+            elif step.kind in _ENDS:
+                now[step.segment] -= 1
+    return tuple(most[segment] for segment in sorted(most))
+
+
+@dataclass(frozen=True, slots=True)
+class _Tensor:
+    """Something that is kept or crosses: who makes it (-1: the batch), who uses it, its size.
+
+    Attributes:
+        maker: number of the operation that makes it; -1 for an input
+        uses: numbers of the operations that read it, or keep it for their backward, ascending
+        nbytes: of a microbatch [bytes]
+        returns: a gradient comes back along it
+    """
+
+    maker: int
+    uses: tuple[int, ...]
+    nbytes: float
+    returns: bool = False
+
+    def is_used(self, first: int, last: int) -> bool:
+        """Whether operations [first, last) use it."""
+        return any(first <= use < last for use in self.uses)
+
+
+@dataclass(slots=True)
+class StageMemory:
+    """What runs of operations need as a segment; each run is looked at once.
+
+    Attributes:
+        graph: the job's
+        microbatch: samples of one
+        state_bytes_per_byte: what the optimizer keeps of a byte of parameter [bytes/byte]
+        in_flight: for each segment, its microbatches in flight
+        limits: for each segment, what it may need [bytes]
+    """
+
+    graph: Graph
+    microbatch: int
+    state_bytes_per_byte: float
+    in_flight: Sequence[int]
+    limits: Sequence[float]
+    _known: dict[tuple[int, int], tuple[float, float, float]] = field(default_factory=dict)
+    _saved: list[_Tensor] = field(default_factory=list)
+    _flowing: list[_Tensor] = field(default_factory=list)
+    _state: list[_Tensor] = field(default_factory=list)
+    _passing: list[tuple[float, float]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        ops, size = self.graph.ops, self.microbatch
+        made = {spec.name: (number, spec) for number, op in enumerate(ops) for spec in op.outputs}
+        place = {op.id: number for number, op in enumerate(ops)}
+        savers: dict[str, list[int]] = {}
+        readers: dict[str, list[int]] = {}
+        owners: dict[str, list[int]] = {}
+        for number, op in enumerate(ops):
+            for names, users in ((op.saved, savers), (op.inputs, readers), ((*op.parameters, *op.buffers), owners)):
+                for name in dict.fromkeys(names):
+                    users.setdefault(name, []).append(number)
+        self._saved = [
+            _Tensor(_maker(name, made, place), tuple(users), self.graph.storages[name].at(size))
+            for name, users in savers.items()
+        ]
+        self._flowing = [
+            _Tensor(number, tuple(readers.get(name, ())), spec.nbytes.at(size), spec.requires_grad)
+            for name, (number, spec) in made.items()
+        ]
+        each = {one.name: (2.0 + self.state_bytes_per_byte if one.trainable else 1.0) for one in self.graph.parameters}
+        held = {one.name: one.nbytes * each[one.name] for one in self.graph.parameters} | dict(self.graph.buffers)
+        self._state = [_Tensor(-1, tuple(users), held.get(name, 0.0)) for name, users in owners.items()]
+        for op in ops:
+            outputs = sum(spec.nbytes.at(size) for spec in op.outputs if spec.name not in savers)
+            gradients = sum(spec.nbytes.at(size) for spec in op.outputs if spec.requires_grad)
+            gradients += sum(made[name][1].nbytes.at(size) for name in op.inputs if name in made)
+            self._passing.append((outputs, gradients))
+
+    def admits(self, segment: int, first: int, last: int) -> bool:
+        """Whether operations [first, last) fit as a segment."""
+        return self.need(segment, first, last) <= self.limits[segment]
+
+    def need(self, segment: int, first: int, last: int) -> float:
+        """What operations [first, last) need as a segment [bytes]."""
+        if (first, last) not in self._known:
+            self._known[first, last] = self._look(first, last)
+        state, kept, fullest = self._known[first, last]
+        return state + (self.in_flight[segment] - 1) * kept + fullest
+
+    def _look(self, first: int, last: int) -> tuple[float, float, float]:
+        """State, what a microbatch keeps, and what it takes at its fullest [bytes]."""
+        state = sum(one.nbytes for one in self._state if one.is_used(first, last))
+        kept = sum(
+            one.nbytes for one in self._saved if (one.maker < 0 or one.maker >= first) and one.is_used(first, last)
+        )
+        crossing = 0.0
+        for one in self._flowing:
+            leaves = first <= one.maker < last and bool(one.uses) and one.uses[-1] >= last
+            if leaves or (one.maker < first and one.is_used(first, last)):
+                kept += one.nbytes
+                crossing += one.nbytes if one.returns else 0.0
+        forward = max((outputs for outputs, _ in self._passing[first:last]), default=0.0)
+        backward = max((gradients for _, gradients in self._passing[first:last]), default=0.0)
+        return state, kept, kept + max(forward, backward + crossing)
+
+
+def _maker(name: str, made: Mapping[str, tuple[int, TensorSpec]], place: Mapping[str, int]) -> int:
+    """Number of the operation that makes a storage: of its tensor, or `<operation>/<number>`; -1 for an input."""
+    if name in made:
+        return made[name][0]
+    return place.get(name.rpartition("/")[0], -1)
+
+
+def cut(
+    strategy: Strategy,
+    graph: Graph,
+    table: CostTable,
+    *,
+    batch: int,
+    kept: Mapping[str, int] | None = None,
+    admit: Admit | None = None,
+) -> Strategy:
+    """The strategy with its stages cut for the costs of its microbatch.
+
+    Args:
+        strategy: with or without boundaries, which are made anew
+        graph: the job's
+        table: costs of its operations
+        batch: samples of one update, over all ranks
+        kept: operations that must be on a row, by id
+        admit: which segments count beside; None: all
+
+    Raises:
+        InfeasibleError: the graph has too few legal cuts, or none that keeps what is kept
+    """
+    if strategy.pp == 1 or strategy.parts:
+        return strategy
+    microbatch = batch // (strategy.dp * strategy.microbatches)
+    seconds = operation_seconds(graph, table, batch=microbatch, execution=strategy.execution)
+    segments = strategy.pp * strategy.chunks
+    rows = [(kept or {}).get(op.id) for op in graph.ops]
+    torn = _inside_regions(graph, strategy)
+
+    def admits(segment: int, first: int, last: int) -> bool:
+        row = segment % strategy.pp
+        if last in torn or any(wanted not in (None, row) for wanted in rows[first:last]):
+            return False
+        return admit is None or admit(segment, first, last)
+
+    needed = admits if kept or admit or torn else None
+    return dataclasses.replace(strategy, boundaries=partition(graph, seconds, stages=segments, admit=needed))
+
+
+def _inside_regions(graph: Graph, strategy: Strategy) -> frozenset[int]:
+    """Places in the order of operations where a cut would tear apart what is sharded together."""
+    if strategy.tp == 1:
+        return frozenset()
+    place = {op.id: number for number, op in enumerate(graph.ops)}
+    torn: set[int] = set()
+    for region in chosen_regions(graph, strategy):
+        members = [place[name] for name in (*region.columns, *region.inside, *region.rows)]
+        torn.update(range(min(members) + 1, max(members) + 1))
+    return frozenset(torn)
+
+
+def cut_within(
+    strategy: Strategy,
+    graph: Graph,
+    table: CostTable,
+    *,
+    batch: int,
+    memory_bytes: float,
+    kept: Mapping[str, int] | None = None,
+) -> Strategy:
+    """The strategy with its stages cut so that each fits its device, and beyond that by time.
+
+    Args:
+        strategy: with or without boundaries, which are made anew
+        graph: the job's
+        table: costs of its operations, and what the optimizer keeps
+        batch: samples of one update, over all ranks
+        memory_bytes: of each device [bytes]
+        kept: operations that must be on a row, by id
+
+    Raises:
+        InfeasibleError: no cut fits
+    """
+    if strategy.pp == 1 or strategy.parts:
+        return strategy
+    step = table.steps.get(graph.digest)
+    memory = StageMemory(
+        graph=graph,
+        microbatch=batch // (strategy.dp * strategy.microbatches),
+        state_bytes_per_byte=step.state_bytes_per_byte if step else 0.0,
+        in_flight=in_flight(order_of(strategy)),
+        limits=(memory_bytes / strategy.chunks,) * (strategy.pp * strategy.chunks),
+    )
+    return cut(strategy, graph, table, batch=batch, kept=kept, admit=memory.admits)
+
+
+def order_of(strategy: Strategy) -> Order:
+    """What each row of a pipeline computes, in order."""
+    return compute_order(
+        strategy.schedule, stages=strategy.pp, microbatches=strategy.microbatches, chunks=strategy.chunks
+    )

@@ -1,0 +1,357 @@
+"""The known remedies for what binds a plan, each tried on the simulator.
+
+A remedy for a class of time is a change of what things cost (bytes halved, loading ahead of need) or another strategy
+(more microbatches, gradients exchanged every other pass). Each is simulated; what it saves is the difference of two
+steps, not an opinion. Where it changes the batch, time is compared per sample, and what the larger batch does to the
+epochs that training needs is left out.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from trimaran.base.errors import InfeasibleError, InputError
+from trimaran.base.units import format_bytes, format_seconds
+from trimaran.planner.candidates import Candidate
+from trimaran.planner.contrast import Anatomy
+from trimaran.planner.critical_path import Part
+from trimaran.planner.problem import Problem, assess, is_compiled_known, lack_of_memory, reassess
+from trimaran.planner.search import search
+from trimaran.planner.space import METHODS, bucket_sizes, may_be_compressed, samples_factor, unplaced
+from trimaran.planner.what_if import Change, changed
+from trimaran.pricing.gradient_compression import is_priced
+from trimaran.program.strategy import Strategy
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a change would give: the same plan by the changed costs, and whether another plan would then be chosen
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What becomes of a plan after a change.
+
+    Attributes:
+        change: what would be otherwise
+        kept: the same plan; None: it is not possible then
+        best: what would be chosen; None: nothing can be
+        gain: share of its time that the change saves the same plan, negative where it costs; None without `kept`
+        gain_interval: of it, where all costs are low, at their median and high: (least, most)
+        best_gain: likewise, with the plan that would be chosen; None without `best`
+        switches: another strategy would be chosen
+        obstacle: why `kept` or `best` is missing
+    """
+
+    change: Change
+    kept: Candidate | None
+    best: Candidate | None
+    gain: float | None
+    gain_interval: tuple[float, float] | None
+    best_gain: float | None
+    switches: bool
+    obstacle: str = ""
+
+
+def default_changes(problem: Problem) -> tuple[Change, ...]:
+    """What is worth asking of any plan."""
+    if problem.cluster.machine is not None:
+        return _of_a_machine(problem)
+    changes = [
+        Change(what="compute", factor=2.0),
+        Change(what="load", factor=0.0),
+    ]
+    if problem.devices > 1:
+        changes += [
+            Change(what="link", factor=2.0),
+            Change(what="latency", factor=0.0),
+            Change(what="wire", factor=0.5),
+            Change(what="interference", factor=0.0),
+            Change(what="devices", value=problem.devices - 1),
+        ]
+    return (*changes, Change(what="devices", value=_more_devices(problem)))
+
+
+def _of_a_machine(problem: Problem) -> tuple[Change, ...]:
+    """What can be asked of devices that were not measured."""
+    changes = [Change(what="compute", factor=2.0), Change(what="memory", factor=0.5)]
+    if problem.devices > 1:
+        changes += [Change(what="link", factor=2.0), Change(what="wire", factor=0.5)]
+        changes.append(Change(what="devices", value=problem.devices // 2))
+    return tuple(changes)
+
+
+def _more_devices(problem: Problem) -> int:
+    """The next number of devices among which the batch divides, up to twice as many; else one more."""
+    more = range(problem.devices + 1, 2 * problem.devices + 1)
+    return next((number for number in more if problem.batch % number == 0), problem.devices + 1)
+
+
+def outcome_of(change: Change, chosen: Candidate, problem: Problem) -> Outcome:
+    """What becomes of a plan after a change.
+
+    Args:
+        change: what would be otherwise
+        chosen: the plan, scored by the problem as it is
+        problem: as it is
+    """
+    after = changed(problem, change)
+    kept, obstacle = _keep(chosen, after)
+    try:
+        best = search(after).chosen
+    except (InfeasibleError, InputError) as error:
+        best, obstacle = None, f"{obstacle}; {error.message}" if obstacle else error.message
+    spread = () if kept is None else gains(chosen, kept)
+    return Outcome(
+        change=change,
+        kept=kept,
+        best=best,
+        gain=spread[1] if spread else None,
+        gain_interval=(min(spread), max(spread)) if spread else None,
+        best_gain=None if best is None else gains(chosen, best)[1],
+        switches=best is not None and not is_same(best.strategy, chosen.strategy),
+        obstacle=obstacle,
+    )
+
+
+def rank_outcomes(outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
+    """Outcomes by what could be had, most first."""
+    return tuple(sorted(outcomes, key=_rank))
+
+
+def gains(before: Candidate, after: Candidate, *, per: float = 1.0) -> tuple[float, ...]:
+    """Share of the time that is saved, of a step or an epoch, where all costs are low, at their median, and high.
+
+    Args:
+        before: the plan
+        after: what takes its place
+        per: updates of `before` that one step of `after` stands for
+    """
+    pairs = zip(before.cases, after.cases, strict=True)
+    return tuple(1.0 - new / (per * old) if old else 0.0 for old, new in pairs)
+
+
+def is_same(one: Strategy, other: Strategy) -> bool:
+    """Whether two strategies differ at most in where they cut, what they place where, and on which devices."""
+
+    def outline(strategy: Strategy) -> Strategy:
+        plain = replace(strategy, boundaries=(), backward_order=(), device_order=())
+        return unplaced(plain) if strategy.parts else plain
+
+    return outline(one) == outline(other)
+
+
+def _keep(chosen: Candidate, after: Problem) -> tuple[Candidate | None, str]:
+    needed = chosen.strategy.devices
+    if needed > after.devices:
+        return None, f"{chosen.strategy.name} needs {needed} devices"
+    kept = reassess(chosen, after)
+    lack = lack_of_memory(kept.peak_bytes, after)
+    return (None, lack) if lack else (kept, "")
+
+
+def _rank(outcome: Outcome) -> tuple[float, float, str]:
+    best = outcome.gain if outcome.best_gain is None else max(outcome.best_gain, outcome.gain or outcome.best_gain)
+    return (-(best if best is not None else float("-inf")), -(outcome.gain or 0.0), outcome.change.text)
+
+
+# A class of time below this share of the step has no remedies: there is nothing to win.
+_WORTH_TREATING = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prospect:
+    """A remedy that was tried on the simulator.
+
+    Attributes:
+        limiter: class of time that it acts on
+        name: in a few words
+        action: what to do, one sentence
+        gain: share of the time of a step that it saves, each step as often as training needs it; of the time per sample
+            where it changes the batch
+        gain_interval: the least and the most of it over low, median and high costs
+        basis: the figures that the gain is made of
+        assumption: what is taken for granted
+    """
+
+    limiter: str
+    name: str
+    action: str
+    gain: float
+    gain_interval: tuple[float, float]
+    basis: str
+    assumption: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Trial:
+    """A remedy before it is tried: a change of costs, or another strategy with perhaps another batch."""
+
+    limiter: str
+    name: str
+    action: str
+    assumption: str
+    change: Change | None = None
+    strategy: Strategy | None = None
+    batch_ratio: int = 1
+
+
+def prospects(anatomy: Anatomy, problem: Problem) -> tuple[Prospect, ...]:
+    """What each known remedy would save a plan.
+
+    Args:
+        anatomy: of the plan
+        problem: that it was chosen for
+
+    Returns:
+        The remedies for the classes of time that its critical path has, most first; those that save nothing too.
+    """
+    chosen = anatomy.candidate
+    found = []
+    for trial in _trials(anatomy, problem):
+        after = _try(trial, chosen, problem)
+        if after is None or (trial.change is None and after.program == chosen.program and trial.batch_ratio == 1):
+            continue
+        # An epoch of twice the batch has half the steps already.
+        spread = gains(chosen, after, per=float(trial.batch_ratio) if problem.epoch is None else 1.0)
+        found.append(
+            Prospect(
+                limiter=trial.limiter,
+                name=trial.name,
+                action=trial.action,
+                gain=spread[1],
+                gain_interval=(min(spread), max(spread)),
+                basis=_basis(trial, chosen, after),
+                assumption=trial.assumption,
+            )
+        )
+    found.sort(key=lambda one: (-one.gain, one.name))
+    return tuple(found)
+
+
+def _trials(anatomy: Anatomy, problem: Problem) -> Iterator[_Trial]:
+    least_s = _WORTH_TREATING * anatomy.candidate.step_time_s
+    bound = {part for part, seconds in anatomy.parts.items() if seconds > least_s}
+    strategy = anatomy.candidate.strategy
+    if Part.LOAD in bound:
+        yield _Trial(
+            limiter=str(Part.LOAD),
+            name="load ahead",
+            action="Load the next batch in another process while this one computes.",
+            assumption="there is a core to spare for it, and it keeps up.",
+            change=Change(what="load", factor=0.0),
+        )
+    if bound & {Part.EXCHANGE, Part.MESSAGES, Part.SLOWED}:
+        part = Part.MESSAGES if strategy.dp == 1 else Part.EXCHANGE
+        yield from _on_the_wire(part, strategy, problem)
+    if Part.BUBBLE in bound or strategy.pp > 1:
+        yield from _in_the_pipeline(strategy, problem)
+    yield from _for_any(strategy, problem)
+
+
+def _on_the_wire(part: Part, strategy: Strategy, problem: Problem) -> Iterator[_Trial]:
+    methods = [method for method in METHODS if is_priced(method, problem.table, problem.cluster)]
+    if part is Part.EXCHANGE and may_be_compressed(strategy) and methods:
+        for method in methods:
+            factor = samples_factor(method, problem.pins)
+            yield _Trial(
+                limiter=str(part),
+                name="16 bits on the wire" if method.method == "bf16" else f"PowerSGD of rank {method.rank}",
+                action=f"Send gradients as {method.name}: --compression {method.option}.",
+                assumption="training bears what is lost."
+                if factor == 1.0
+                else f"training needs {factor:g} times the samples.",
+                strategy=replace(strategy, compression=method),
+            )
+    elif strategy.compression is None:
+        yield _Trial(
+            limiter=str(part),
+            name="16 bits on the wire",
+            action="Send gradients and activations as bf16.",
+            assumption="converting takes no time, and training bears the rounding.",
+            change=Change(what="wire", factor=0.5),
+        )
+    if strategy.dp == 1:
+        return
+    yield _Trial(
+        limiter=str(part),
+        name="exchange every other pass",
+        action="Add up the gradients of two passes before they are exchanged: twice the global batch.",
+        assumption="twice the batch needs no more epochs.",
+        strategy=replace(strategy, microbatches=2 * strategy.microbatches),
+        batch_ratio=2,
+    )
+    for nbytes in bucket_sizes(problem.graph, execution=strategy.execution):
+        if nbytes != strategy.bucket_bytes:
+            yield _Trial(
+                limiter=str(part),
+                name=f"buckets of {format_bytes(nbytes).replace('.0', '')}",
+                action=f"Exchange gradients in buckets of {format_bytes(nbytes)}.",
+                assumption="nothing more.",
+                strategy=replace(strategy, bucket_bytes=nbytes),
+            )
+
+
+def _in_the_pipeline(strategy: Strategy, problem: Problem) -> Iterator[_Trial]:
+    share = problem.batch // (strategy.dp * strategy.microbatches)
+    if share % 2 == 0:
+        yield _Trial(
+            limiter=str(Part.BUBBLE),
+            name=f"{2 * strategy.microbatches} microbatches",
+            action="Split the batch into twice as many microbatches, so that the pipeline fills sooner.",
+            assumption="nothing more.",
+            strategy=replace(strategy, microbatches=2 * strategy.microbatches),
+        )
+    yield _Trial(
+        limiter=str(Part.BUBBLE),
+        name="a batch of twice the microbatches",
+        action="Train with twice the global batch in twice as many microbatches: fill and drain once for both.",
+        assumption="twice the batch needs no more epochs.",
+        strategy=replace(strategy, microbatches=2 * strategy.microbatches),
+        batch_ratio=2,
+    )
+    if not strategy.parts:
+        yield _Trial(
+            limiter=str(Part.BUBBLE),
+            name="the other schedule",
+            action="Run the other order of forwards and backwards.",
+            assumption="nothing more.",
+            strategy=replace(strategy, schedule="gpipe" if strategy.schedule == "1f1b" else "1f1b", chunks=1),
+        )
+
+
+def _for_any(strategy: Strategy, problem: Problem) -> Iterator[_Trial]:
+    yield _Trial(
+        limiter="compute",
+        name="twice the batch",
+        action="Train with twice the global batch: what does not grow with the batch is paid half as often.",
+        assumption="twice the batch needs no more epochs.",
+        strategy=strategy,
+        batch_ratio=2,
+    )
+    if strategy.execution == "eager" and is_compiled_known(problem):
+        yield _Trial(
+            limiter="compute",
+            name="compile",
+            action="Run the segments through torch.compile.",
+            assumption="compiling itself is paid for by a long run.",
+            strategy=replace(strategy, execution="compiled"),
+        )
+
+
+def _try(trial: _Trial, chosen: Candidate, problem: Problem) -> Candidate | None:
+    if trial.change is not None:
+        return reassess(chosen, changed(problem, trial.change))
+    larger = replace(problem, batch=problem.batch * trial.batch_ratio)
+    try:
+        after = assess(trial.strategy or chosen.strategy, larger)
+    except (InfeasibleError, InputError):
+        return None
+    return None if lack_of_memory(after.peak_bytes, larger) else after
+
+
+def _basis(trial: _Trial, before: Candidate, after: Candidate) -> str:
+    what = "a step" if before.epoch_s is None else "an epoch"
+    figures = f"Simulated: {format_seconds(before.time_s)} {what} becomes {format_seconds(after.time_s)}"
+    if trial.batch_ratio != 1 and before.epoch_s is None:
+        figures += f" for {trial.batch_ratio} times the samples"
+    if after.samples_factor != before.samples_factor:
+        figures += f", and training needs {after.samples_factor / before.samples_factor:.3g} times the samples"
+    return figures + "."

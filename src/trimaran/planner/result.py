@@ -1,0 +1,276 @@
+"""What a search found: the choice, what it was chosen over, and how good anything could be.
+
+What people do without a plan, always beside one: each by its role, or why there is none.
+
+one device               the network as it is
+data parallelism         plain replicas on all devices (DDP)
+compiled                 the same through torch.compile; on a CPU it is tried only where the training is long
+sharded (FSDP2)          the same with parameters, gradients and state sharded
+smaller local batch      replicas that add up the gradients of two microbatches
+rule of thumb            on all devices, the least model parallelism that fits, by its best order
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from trimaran.base.units import format_seconds
+from trimaran.planner.candidates import Candidate
+from trimaran.planner.choice import fastest, is_plain, is_reference, may_be_as_fast, simplicity
+from trimaran.planner.pins import NO_PINS, Pins
+from trimaran.planner.problem import Problem
+from trimaran.planner.space import Rejection, enumerate_strategies
+from trimaran.planner.trials import Trials
+from trimaran.program.gradients import DEFAULT_BUCKET_BYTES
+from trimaran.program.strategy import Strategy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline:
+    """What one would do without a plan.
+
+    Attributes:
+        role: what it is
+        candidate: its simulation; None: it is not to be had
+        reason: why not
+    """
+
+    role: str
+    candidate: Candidate | None
+    reason: str = ""
+
+
+def baselines_of(
+    problem: Problem, candidates: Sequence[Candidate], rejected: Sequence[Rejection]
+) -> tuple[Baseline, ...]:
+    """The baselines of a problem, from what was simulated.
+
+    Args:
+        problem: says how many devices there are
+        candidates: all that were simulated and fit
+        rejected: the others
+    """
+    devices = problem.devices
+    roles: list[tuple[str, Callable[[Strategy], bool]]] = [
+        ("one device", lambda one: one == Strategy()),
+        ("data parallelism", lambda one: is_plain(one) and one.dp == devices and one.execution == "eager"),
+        ("compiled data parallelism", lambda one: is_plain(one) and one.dp == devices and one.execution == "compiled"),
+        ("sharded (FSDP2)", lambda one: one.zero == 3 and is_reference(one, devices=devices)),
+        ("smaller local batch", lambda one: one.microbatches == 2 and is_reference(one, devices=devices)),
+    ]
+    if devices == 1:
+        roles = roles[:1]
+    found = [_baseline(role, holds, problem, candidates, rejected) for role, holds in roles]
+    thumb = rule_of_thumb(candidates, devices=devices)
+    if devices > 1:
+        reason = "" if thumb else f"nothing that is spread evenly over all {devices} devices fits"
+        found.append(Baseline(role="rule of thumb", candidate=thumb, reason=reason))
+    return tuple(found)
+
+
+def baseline_of(candidates: Sequence[Candidate]) -> Candidate:
+    """Plain data parallelism on as many devices as fit; else replicas in any way; else whatever there is.
+
+    Args:
+        candidates: that fit, at least one
+    """
+    plain = [candidate for candidate in candidates if is_plain(candidate.strategy)]
+    replicas = [candidate for candidate in candidates if candidate.strategy.pp == candidate.strategy.tp == 1]
+    return min(
+        plain or replicas or candidates,
+        key=lambda candidate: (-candidate.strategy.dp, simplicity(candidate.strategy)),
+    )
+
+
+def unpinned_references(problem: Problem, trials: Trials) -> tuple[list[Candidate], list[Rejection]]:
+    """What people do without a plan, where a pin is against it; and what stands against the rest.
+
+    Args:
+        problem: with its pins
+        trials: by which it is simulated
+    """
+    if problem.pins == NO_PINS:
+        return [], []
+    free = replace(problem, pins=NO_PINS)
+    strategies, lacking = enumerate_strategies(
+        problem.graph, devices=problem.devices, batch=problem.batch, executions=problem.executions
+    )
+    found: list[Candidate] = []
+    for strategy in strategies:
+        if problem.pins.objection(strategy) and is_reference(strategy, devices=problem.devices):
+            result = trials.try_out(strategy, free)
+            if isinstance(result, Rejection):
+                lacking.append(result)
+            else:
+                found.append(result)
+    return found, lacking
+
+
+def rule_of_thumb(candidates: Sequence[Candidate], *, devices: int) -> Candidate | None:
+    """The least model parallelism that fits on all devices; of equal degrees sharded operations before stages.
+
+    Args:
+        candidates: that fit
+        devices: that there are
+    """
+    usual = [candidate for candidate in candidates if _is_usual(candidate.strategy, devices)]
+
+    def key(candidate: Candidate) -> tuple[float, ...]:
+        strategy = candidate.strategy
+        return (strategy.pp * strategy.tp, strategy.pp, candidate.objective_s, *simplicity(strategy))
+
+    return min(usual, key=key, default=None)
+
+
+def _is_usual(strategy: Strategy, devices: int) -> bool:
+    """Whether the rule of thumb knows a strategy: replicas, 1F1B and sharded operations on all devices."""
+    plain = not strategy.parts and strategy.zero == 0 and strategy.sync == "all-reduce" and strategy.chunks == 1
+    ordered = strategy.pp == 1 or strategy.schedule == "1f1b"
+    whole = strategy.tp > 1 or not strategy.shards
+    default = strategy.bucket_bytes == DEFAULT_BUCKET_BYTES and strategy.memory_bytes is None
+    default = default and strategy.compression is None
+    once = strategy.pp > 1 or strategy.microbatches == 1
+    return strategy.devices == devices and plain and ordered and whole and default and once
+
+
+def _baseline(
+    role: str,
+    holds: Callable[[Strategy], bool],
+    problem: Problem,
+    candidates: Sequence[Candidate],
+    rejected: Sequence[Rejection],
+) -> Baseline:
+    members = [candidate for candidate in candidates if holds(candidate.strategy)]
+    if members:
+        return Baseline(role=role, candidate=min(members, key=lambda one: one.objective_s))
+    reasons = [entry.reason for entry in rejected if holds(entry.strategy)]
+    return Baseline(role=role, candidate=None, reason=reasons[0] if reasons else _why_missing(role, problem))
+
+
+def _why_missing(role: str, problem: Problem) -> str:
+    if role.startswith("compiled"):
+        kind = problem.cluster.devices[0].kind if problem.cluster.devices else "cpu"
+        if kind == "cpu":
+            return "on a CPU compiling takes tens of seconds in each run; --execution compiled tries it"
+        return "compiled segments were not priced"
+    return "there is no such strategy for this job"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """What a search found.
+
+    Attributes:
+        candidates: those that were simulated, fit and go against no pin, best first
+        chosen: the one to run
+        baseline: plain data parallelism on all devices, or what comes nearest
+        rejected: what was not simulated or does not fit
+        references: what people do without a plan, as far as it fits: plain data parallelism, one device, data
+            parallelism with a smaller local batch or with sharded state; the baseline is among them. Where a pin is
+            against one, it is here and not among the candidates
+        pareto: those of the candidates that no other one beats in the time of a step, the largest peak of memory and
+            the number of devices
+        baselines: what people do, by role, with the reason where it is not to be had
+        bound_s: nothing that goes against no pin takes less [s]
+        seconds: that the search took [s]
+        is_complete: its time did not run out
+        feeding: why ranks are fed as they are; empty where it was not asked
+    """
+
+    candidates: tuple[Candidate, ...]
+    chosen: Candidate
+    baseline: Candidate
+    rejected: tuple[Rejection, ...]
+    references: tuple[Candidate, ...] = ()
+    pareto: tuple[Candidate, ...] = ()
+    baselines: tuple[Baseline, ...] = ()
+    bound_s: float = 0.0
+    seconds: float = field(default=0.0, compare=False)
+    is_complete: bool = True
+    feeding: tuple[str, ...] = ()
+
+    @property
+    def gap(self) -> float:
+        """How much longer the fastest takes than anything takes at least, as a share of the latter."""
+        return max(0.0, fastest(self.candidates).objective_s / self.bound_s - 1.0) if self.bound_s > 0 else 0.0
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Whether it is worth it to compress gradients, with the figures
+
+
+WHERE_MEASURED = "accuracy may differ, what it did to built-in jobs is in docs/compression.md"
+
+
+def said_of_compression(found: Search, pins: Pins) -> str:
+    """Whether a plan compresses gradients and what that gains, or why it does not; empty without consent.
+
+    Args:
+        found: the search
+        pins: of it
+    """
+    if not pins.consents:
+        return ""
+    known = list({id(one): one for one in (*found.candidates, *found.references)}.values())
+    lossy = [one for one in known if one.strategy.compression is not None]
+    lossless = [one for one in known if one.strategy.compression is None]
+    chosen = found.chosen
+    if chosen.strategy.compression is not None:
+        parts = [_gain(chosen, lossless), *_assumed(chosen, pins), *_sooner(lossy, chosen)]
+        return ". ".join([*parts, f"Some of each gradient comes late or never: {WHERE_MEASURED}"])
+    if not lossy:
+        ruled_out = [entry.reason for entry in found.rejected if entry.strategy.compression is not None]
+        why = f": {ruled_out[0]}" if ruled_out else ""
+        return f"compressing gradients is not worth it{why}"
+    best = min(lossy, key=lambda one: one.objective_s)
+    said = f"compressing gradients is not worth it: {_against(best, chosen)}"
+    # Between it and the chosen one there may be a third that both may be as fast as.
+    if best.objective_s < chosen.objective_s and may_be_as_fast(chosen.cases, best.cases):
+        said += ", within the uncertainty"
+    return ". ".join([said, *_assumed(best, pins), *_sooner(lossy, chosen)])
+
+
+def _gain(chosen: Candidate, lossless: list[Candidate]) -> str:
+    compression = chosen.strategy.compression
+    name = "" if compression is None else compression.name
+    if not lossless:
+        return f"gradients are sent as {name}"
+    rival = min(lossless, key=lambda one: one.objective_s)
+    return f"gradients are sent as {name}: {_against(chosen, rival)}"
+
+
+def _against(one: Candidate, other: Candidate) -> str:
+    """Two plans with their times; where one needs more samples, to the target too."""
+    what = "a step" if one.epoch_s is None else "an epoch"
+    text = (
+        f"{one.strategy.name} takes {format_seconds(one.time_s)} {what}, {other.strategy.name} "
+        f"{format_seconds(other.time_s)} ({_change(one.time_s, other.time_s)})"
+    )
+    if one.samples_factor == other.samples_factor:
+        return text
+    return (
+        f"{text}; {_change(one.objective_s, other.objective_s)} to the target, "
+        f"with {one.samples_factor:g} times the samples"
+    )
+
+
+def _change(one_s: float, other_s: float) -> str:
+    return f"{one_s / other_s - 1.0 if other_s else 0.0:+.0%}"
+
+
+def _assumed(candidate: Candidate, pins: Pins) -> list[str]:
+    """Where a factor on samples comes from; nothing where there is none."""
+    if pins.powersgd_samples is not None or candidate.samples_factor == 1.0:
+        return []
+    return ["That factor is assumed, as on built-in jobs: give your own as --powersgd-samples"]
+
+
+def _sooner(lossy: list[Candidate], chosen: Candidate) -> list[str]:
+    """How few samples would make a shorter step the better one; nothing where none of those that need more has one."""
+    quick = [one for one in lossy if one.samples_factor > chosen.samples_factor and one.time_s < chosen.time_s]
+    if not quick:
+        return []
+    best = min(quick, key=lambda one: one.objective_s)
+    return [
+        f"With less than {chosen.objective_s / best.time_s:.2f} times the samples {best.strategy.name} would be sooner "
+        f"at the target, at {format_seconds(best.time_s)}"
+    ]

@@ -1,0 +1,423 @@
+"""What is compared on the way to a target: a strategy at a batch, and what a training by it takes and costs.
+
+A step and a curve together: C = T · S · E with its interval.
+
+The time of a step is uncertain by what costs are known here, the training by the runs behind the curve. The two know
+nothing of each other, so their distances from the median add in quadrature, in logarithms, upwards and downwards each:
+
+    ln(high / median)² = ln(T_high / T)² + ln(E_high / E)²
+
+Where more devices stop helping: the count beyond which a doubling saves less than a stated share of the time.
+
+time  │╲
+      │ ╲                     saved by a doubling = 1 - t(2N) / t(N)
+      │   ╲__                 stop at the first N where that is below the share
+      │      ‾‾──____──  ←    here more devices cost and save little
+      └───────────────── devices
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from trimaran.base.units import format_duration
+from trimaran.planner.candidates import Cases
+from trimaran.planner.choice import MODEL_ERROR
+
+if TYPE_CHECKING:
+    from trimaran.pricing.convergence.types import Need
+
+
+Goal = Literal["throughput", "time", "cost"]
+"""What is made best: samples a second; the time to the target; what that time costs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contender:
+    """A strategy at one global batch, as far as its step goes.
+
+    Attributes:
+        name: of the strategy
+        devices: that take part
+        global_batch: samples of one update
+        replicas: that share them
+        microbatches: of a replica
+        cases: time of a step with all costs low, at their median, and high [s]
+        peak_bytes: of the fullest rank [bytes]
+        simplicity: sort key; of equally good ones the smallest is taken
+        is_hybrid: a replica is spread over several devices
+        limiter: what keeps it from being faster
+        samples_factor: as in `planner.candidates.Candidate`
+        origin: what it was made from
+    """
+
+    name: str
+    devices: int
+    global_batch: int
+    replicas: int
+    microbatches: int
+    cases: Cases
+    peak_bytes: int
+    simplicity: tuple[int, ...]
+    is_hybrid: bool = False
+    limiter: str = ""
+    samples_factor: float = 1.0
+    origin: Any = field(default=None, compare=False, repr=False)
+
+    @property
+    def step_time_s(self) -> float:
+        """Of one update [s]."""
+        return self.cases[1]
+
+    @property
+    def samples_per_s(self) -> float:
+        """Throughput [samples/s]."""
+        return self.global_batch / self.step_time_s
+
+    @property
+    def local_batch(self) -> int:
+        """Samples of one replica in one update."""
+        return self.global_batch // self.replicas
+
+    @property
+    def microbatch(self) -> int:
+        """Samples of one forward."""
+        return self.local_batch // self.microbatches
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """How much training a batch needs.
+
+    Attributes:
+        updates: until the target
+        epochs: the same in epochs; None where nobody says how many samples an epoch has
+        steps_per_epoch: samples of an epoch over those of a batch; None likewise
+    """
+
+    updates: "Need"
+    epochs: "Need | None" = None
+    steps_per_epoch: float | None = None
+
+    def times(self, factor: float) -> "Training":
+        """The training that needs so many times the samples."""
+        epochs = None if self.epochs is None else self.epochs.scaled(factor, self.epochs.unit)
+        return replace(self, updates=self.updates.scaled(factor, self.updates.unit), epochs=epochs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A strategy at a batch, with the training that it takes to the target.
+
+    Attributes:
+        contender: the strategy
+        training: how much training; None without a curve
+        time_s: to the target; None without a curve [s]
+        time_interval_s: 90 % [s]
+        cost: of the devices for so long, in `cost_unit`
+        cost_interval: 90 %
+        cost_unit: "device-hours", or a currency where there is a price
+    """
+
+    contender: Contender
+    training: Training | None = None
+    time_s: float | None = None
+    time_interval_s: tuple[float, float] | None = None
+    cost: float | None = None
+    cost_interval: tuple[float, float] | None = None
+    cost_unit: str = "device-hours"
+
+    @property
+    def global_batch(self) -> int:
+        """Samples of one update."""
+        return self.contender.global_batch
+
+    @property
+    def devices(self) -> int:
+        """That take part."""
+        return self.contender.devices
+
+    def value(self, goal: Goal) -> float:
+        """What is made small, in the unit of the goal; without a curve the time of a sample, as often as needed [s]."""
+        if goal == "throughput" or self.time_s is None:
+            return self.contender.samples_factor / self.contender.samples_per_s
+        return self.time_s if goal == "time" or self.cost is None else self.cost
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rivals:
+    """The best hybrid against the best data parallelism, on any number of devices and at any batch.
+
+    Attributes:
+        data_parallel: the best of one network on each device, its local batch free; None: none fits
+        hybrid: the best that spreads a network; None: none may be better
+        reason: which one wins, and why
+    """
+
+    data_parallel: Estimate | None
+    hybrid: Estimate | None
+    reason: str
+
+
+Price = Callable[[int, float], float]
+"""What so many devices for so many seconds cost."""
+
+SECONDS_PER_HOUR = 3600.0
+
+
+def device_hours(devices: int, seconds: float) -> float:
+    """Hours of devices, where nobody says what one costs.
+
+    Example:
+        >>> device_hours(4, 1800.0)
+        2.0
+    """
+    return devices * seconds / SECONDS_PER_HOUR
+
+
+def combine(step: tuple[float, float, float], updates: tuple[float, float, float]) -> tuple[float, float, float]:
+    """The product of two independent figures with their 90 % intervals.
+
+    Args:
+        step: low, median, high of a step [s]
+        updates: low, median, high of how many
+
+    Returns:
+        Low, median, high of all of them [s].
+
+    Example:
+        >>> [round(value, 6) for value in combine((0.5, 1.0, 2.0), (100.0, 100.0, 100.0))]
+        [50.0, 100.0, 200.0]
+    """
+    median = step[1] * updates[1]
+    down = math.hypot(_distance(step[1], step[0]), _distance(updates[1], updates[0]))
+    up = math.hypot(_distance(step[2], step[1]), _distance(updates[2], updates[1]))
+    return median * math.exp(-down), median, median * math.exp(up)
+
+
+def _distance(larger: float, smaller: float) -> float:
+    """Of two positive figures in logarithms; nothing where they are in the other order."""
+    return max(0.0, math.log(larger / smaller)) if larger > 0.0 and smaller > 0.0 else 0.0
+
+
+def estimate(
+    contender: Contender, training: Training | None, *, price: Price = device_hours, unit: str = "device-hours"
+) -> Estimate:
+    """What a training by a strategy takes and costs.
+
+    Args:
+        contender: the strategy
+        training: at its batch; None: nothing is known of it
+        price: of devices for a time
+        unit: of the price
+    """
+    if training is None:
+        return Estimate(contender=contender, cost_unit=unit)
+    training = training.times(contender.samples_factor)
+    need = training.updates
+    low, median, high = combine(contender.cases, (need.low, need.amount, need.high))
+    devices = contender.devices
+    return Estimate(
+        contender=contender,
+        training=training,
+        time_s=median,
+        time_interval_s=(low, high),
+        cost=price(devices, median),
+        cost_interval=(price(devices, low), price(devices, high)),
+        cost_unit=unit,
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Which estimate to take, which are on the front of time against cost, and whether a hybrid is worth it
+
+
+def choose_estimate(estimates: Sequence[Estimate], goal: Goal) -> Estimate:
+    """The best, unless what makes it better than a simpler or smaller one is within the uncertainty.
+
+    Of strategies of the same kind on as many devices the best median is taken.
+
+    Args:
+        estimates: at least one
+        goal: what is made best
+    """
+    best = min(estimates, key=lambda one: (one.value(goal), one.contender.simplicity, one.global_batch))
+    # Of one batch the curve says the same, whatever it says: there its uncertainty excuses nothing.
+    leaders = {batch: min(of, key=lambda one: one.value(goal)) for batch, of in _by_batch(estimates).items()}
+    close = [
+        one
+        for one in estimates
+        if one is best or (is_tied(one, best, goal) and is_tied(one, leaders[one.global_batch], goal))
+    ]
+    least = min((_kind(one), one.devices) for one in close)
+    alike = [one for one in close if (_kind(one), one.devices) == least]
+    near = min(one.value(goal) for one in alike) * (1.0 + MODEL_ERROR)
+    equal = [one for one in alike if one.value(goal) <= near]
+    return min(equal, key=lambda one: (one.contender.simplicity, one.value(goal), one.global_batch))
+
+
+def _by_batch(estimates: Sequence[Estimate]) -> dict[int, list[Estimate]]:
+    found: dict[int, list[Estimate]] = {}
+    for one in estimates:
+        found.setdefault(one.global_batch, []).append(one)
+    return found
+
+
+def is_tied(one: Estimate, best: Estimate, goal: Goal) -> bool:
+    """Whether the uncertainty leaves room for an estimate to be as good as the best.
+
+    Steps of one machine err together, so they are compared where all costs are low, at their median, and high. What
+    curves say of two batches errs apart: the distance may be as large as their two intervals in quadrature.
+
+    Args:
+        one: any
+        best: with the smallest value
+        goal: what is made best
+    """
+    value, least = one.value(goal), best.value(goal)
+    ratio = value / least / one.contender.cases[1] * best.contender.cases[1]
+    steps = min(mine / theirs for mine, theirs in zip(one.contender.cases, best.contender.cases, strict=True))
+    return steps * ratio <= (1.0 + MODEL_ERROR) * math.exp(_curve_slack(one, best, goal))
+
+
+def _curve_slack(one: Estimate, best: Estimate, goal: Goal) -> float:
+    """How far the curve may be wrong about the ratio of two batches, in logarithms."""
+    same = one.global_batch == best.global_batch
+    if same or goal == "throughput" or one.training is None or best.training is None:
+        return 0.0
+    mine, theirs = one.training.updates, best.training.updates
+    return math.hypot(_log(mine.amount, mine.low), _log(theirs.high, theirs.amount))
+
+
+def _log(larger: float, smaller: float) -> float:
+    return math.log(larger / smaller) if larger > smaller > 0.0 else 0.0
+
+
+def _kind(estimate: Estimate) -> int:
+    """One device, replicas, one network on several devices, hybrids: the first figure of a strategy's simplicity."""
+    return estimate.contender.simplicity[0]
+
+
+def time_cost_front(estimates: Sequence[Estimate]) -> tuple[Estimate, ...]:
+    """Those that no other one beats in both time and cost, fastest first.
+
+    Args:
+        estimates: with a time; those without are left out
+    """
+    timed = [one for one in estimates if one.time_s is not None and one.cost is not None]
+    front: list[Estimate] = []
+    for one in sorted(timed, key=lambda each: (each.time_s, each.cost, each.contender.simplicity)):
+        if not front or one.value("cost") < front[-1].value("cost"):
+            front.append(one)
+    return tuple(front)
+
+
+def hybrid_verdict(estimates: Sequence[Estimate], goal: Goal, *, is_complete: bool = True) -> Rivals:
+    """The best hybrid against the best data parallelism.
+
+    Args:
+        estimates: all
+        goal: what is made best
+        is_complete: all that may be better was looked at
+    """
+
+    def best_of(*, hybrid: bool) -> Estimate | None:
+        members = [one for one in estimates if one.contender.is_hybrid is hybrid]
+        return min(members, key=lambda one: (one.value(goal), one.contender.simplicity), default=None)
+
+    plain, hybrid = best_of(hybrid=False), best_of(hybrid=True)
+    if hybrid is None:
+        lacking = "no strategy that spreads a network over devices"
+        reason = "fits and can be better" if is_complete else "was simulated before the time of the search ran out"
+        return Rivals(data_parallel=plain, hybrid=None, reason=f"{lacking} {reason}")
+    if plain is None:
+        return Rivals(data_parallel=None, hybrid=hybrid, reason="no data parallelism fits")
+    name, other = _named(plain), _named(hybrid)
+    if hybrid.value(goal) >= plain.value(goal):
+        reason = f"{name} beats the best hybrid, {other}"
+    elif is_tied(plain, hybrid, goal):
+        reason = f"{other} beats the best data parallelism, {name}, only within the uncertainty"
+    else:
+        reason = f"{other} beats the best data parallelism, {name}"
+    return Rivals(data_parallel=plain, hybrid=hybrid, reason=reason)
+
+
+def _named(one: Estimate) -> str:
+    took = "" if one.time_s is None else f" ({format_duration(one.time_s)})"
+    return f"{one.contender.name} at batch {one.global_batch}{took}"
+
+
+LEAST_SAVED = 0.1
+"""A doubling of the devices that saves less than this share of the time is not worth it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """Where to stop adding devices.
+
+    Attributes:
+        devices: beyond which a doubling saves less than the share; None: it saves more up to the last count
+        interval: the same where the uncertainty is against large counts, and where it is for them; None: beyond the
+            last count
+        share: of the time that a doubling must save
+        saved: for each count, what the step to the next one saves for a doubling; below 0: it takes longer
+        counts: of devices that were compared
+    """
+
+    devices: int | None
+    interval: tuple[int | None, int | None]
+    share: float
+    saved: Mapping[int, float]
+    counts: tuple[int, ...]
+
+
+def find_stop(estimates: Iterable[Estimate], *, share: float = LEAST_SAVED) -> Stop:
+    """Find the count of devices beyond which more of them save too little time.
+
+    Args:
+        estimates: with times; the fastest of each count stands for it
+        share: of the time that a doubling must save
+    """
+    best: dict[int, Estimate] = {}
+    for one in estimates:
+        kept = best.get(one.devices)
+        if one.time_s is not None and (kept is None or one.time_s < (kept.time_s or math.inf)):
+            best[one.devices] = one
+    counts = tuple(sorted(best))
+    cases = [_saved(best, counts, sign) for sign in (1, 0, -1)]
+    pessimistic, median, optimistic = (_first_below(saved, share) for saved in cases)
+    return Stop(
+        devices=median,
+        interval=(pessimistic, optimistic),
+        share=share,
+        saved=cases[1],
+        counts=counts,
+    )
+
+
+def _saved(best: Mapping[int, Estimate], counts: Sequence[int], sign: int) -> dict[int, float]:
+    """What the step from each count to the next saves for a doubling; `sign` of the uncertainty that is added."""
+    found = {}
+    for fewer, more in itertools.pairwise(counts):
+        before, after = best[fewer], best[more]
+        doubt = math.exp(sign * _slack(before, after)) if sign else 1.0
+        ratio = (after.time_s or 0.0) / (before.time_s or math.inf) * doubt
+        found[fewer] = 1.0 - ratio ** (1.0 / math.log2(more / fewer))
+    return found
+
+
+def _slack(before: Estimate, after: Estimate) -> float:
+    """How far the ratio of two times may be wrong, in logarithms: steps of one machine err together, curves apart."""
+    slack = math.log(1.0 + MODEL_ERROR)
+    if before.global_batch == after.global_batch or before.training is None or after.training is None:
+        return slack
+    widths = [
+        math.log(need.high / need.low) / 2 for need in (before.training.updates, after.training.updates) if need.low > 0
+    ]
+    return math.hypot(slack, *widths)
+
+
+def _first_below(saved: Mapping[int, float], share: float) -> int | None:
+    return next((count for count, part in saved.items() if part < share), None)

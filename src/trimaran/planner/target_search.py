@@ -1,0 +1,401 @@
+"""Which strategies, batches and device counts are simulated on the way to a target.
+
+    for each batch B and count N     data parallelism with the fewest microbatches that fit: the rival
+    then, lowest bound first         what spreads a network, where it may beat the best rival on no more devices
+
+A step of any strategy takes at least what its samples take one device at the microbatch that suits it best, shared by
+all. Where even that, times the updates of the batch, does not beat the rival by more than the model's error, nothing
+else is looked at: ties go to the simpler one. Of the rest each strategy is bounded by its own totals (`quick.py`), and
+simulated while its bound is below the best.
+"""
+
+import dataclasses
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+from trimaran.base.errors import InfeasibleError, InputError
+from trimaran.planner.bounds import QuickBounds
+from trimaran.planner.candidates import Candidate
+from trimaran.planner.choice import MODEL_ERROR, largest_peak, simplicity
+from trimaran.planner.problem import Problem, quick_bounds
+from trimaran.planner.space import Rejection, enumerate_strategies
+from trimaran.planner.target_estimates import Contender
+from trimaran.planner.trials import Prospect, Trials
+from trimaran.program.strategy import Strategy
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What is searched on the way to a target, and what was found: batches × counts of devices
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """What is searched: one problem for each batch, on counts of devices.
+
+    Attributes:
+        problems: by batch; alike but for it
+        counts: of devices, ascending
+        weights: by batch, what a step is multiplied by to compare batches: updates to the target, or 1 over the batch
+        most_local_batch: samples of a replica in one update; None: any number
+        time_limit_s: for what spreads a network [s]; None: none
+        by_cost: the choice is by the time of all devices together, not by time
+    """
+
+    problems: Mapping[int, Problem]
+    counts: Sequence[int]
+    weights: Mapping[int, float]
+    most_local_batch: int | None = None
+    time_limit_s: float | None = None
+    by_cost: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class GridSearch:
+    """What was found.
+
+    Attributes:
+        candidates: simulated and fit, by batch
+        rejected: what was not simulated or does not fit, by batch
+        is_complete: nothing that may be chosen was left out when the time ran out, if it did
+        seconds: that it took [s]
+    """
+
+    candidates: Mapping[int, tuple[Candidate, ...]]
+    rejected: Mapping[int, tuple[Rejection, ...]]
+    is_complete: bool
+    seconds: float = dataclasses.field(default=0.0, compare=False)
+
+    @property
+    def contenders(self) -> tuple[Contender, ...]:
+        """All candidates, for comparison."""
+        return tuple(contender_of(one, batch) for batch, found in self.candidates.items() for one in found)
+
+
+def contender_of(candidate: Candidate, batch: int) -> Contender:
+    """A simulated strategy as one of those that are compared.
+
+    Args:
+        candidate: simulated
+        batch: samples of one update
+    """
+    strategy = candidate.strategy
+    return Contender(
+        name=strategy.name,
+        devices=strategy.devices,
+        global_batch=batch,
+        replicas=strategy.dp,
+        microbatches=strategy.microbatches,
+        cases=(candidate.interval_s[0], candidate.step_time_s, candidate.interval_s[1]),
+        peak_bytes=largest_peak(candidate),
+        simplicity=simplicity(strategy),
+        is_hybrid=strategy.pp * strategy.tp > 1,
+        limiter=candidate.limiter,
+        samples_factor=candidate.samples_factor,
+        origin=candidate,
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Which batches and device counts are looked at, where the user does not say
+
+
+MOST_MICROBATCHES = 4096
+"""Gradients of no more microbatches are added up."""
+
+MOST_BATCHES = 12
+"""So many batches are looked at by default."""
+
+
+def default_batches(base: int, known: tuple[int, int], measured: Sequence[int], *, devices: int = 1) -> tuple[int, ...]:
+    """Powers of two times the job's batch for which a curve has data.
+
+    Where they have no equal shares for all devices, the nearest batches that have are there too.
+
+    Args:
+        base: the job's batch
+        known: smallest and largest batch of the curve
+        measured: the batches of the curve, for a curve that no such product falls into
+        devices: that there are
+
+    Example:
+        >>> default_batches(64, (100, 600), [100, 600]), default_batches(64, (70, 100), [70, 100])
+        ((128, 256, 512), (70, 100))
+        >>> default_batches(64, (64, 128), [64, 128], devices=6)
+        (64, 66, 126, 128)
+    """
+    low, high = known
+    batch = base
+    while batch > low and batch % 2 == 0:
+        batch //= 2
+    found = []
+    while batch <= high:
+        if batch >= low:
+            found.append(batch)
+        batch *= 2
+    # Of too many, the largest ones: what small batches need is nearly the same.
+    chosen = (found or sorted(measured))[-MOST_BATCHES:]
+    shared = [devices * max(1, round(batch / devices)) for batch in chosen if batch >= devices and batch % devices]
+    return tuple(sorted({*chosen, *(batch for batch in shared if low <= batch <= high)}))
+
+
+def device_counts(devices: int, *, most: int = 8) -> tuple[int, ...]:
+    """Numbers of devices that are tried.
+
+    Args:
+        devices: that there are
+        most: of so many, each number is tried; of more, powers of two and all of them
+
+    Example:
+        >>> device_counts(3), device_counts(12, most=4)
+        ((1, 2, 3), (1, 2, 4, 8, 12))
+    """
+    if devices <= most:
+        return tuple(range(1, devices + 1))
+    counts = [1]
+    while 2 * counts[-1] <= devices:
+        counts.append(2 * counts[-1])
+    return tuple(dict.fromkeys([*counts, devices]))
+
+
+def accumulations(local: int, *, most: int = MOST_MICROBATCHES) -> tuple[int, ...]:
+    """Numbers of equal microbatches of a replica's share that are tried: divisors, each at least twice the one before.
+
+    Args:
+        local: samples of a replica in one update
+        most: no more of them
+
+    Example:
+        >>> accumulations(16), accumulations(375)
+        ((1, 2, 4, 8, 16), (1, 3, 15, 75, 375))
+    """
+    found = [1]
+    for number in range(2, min(local, most) + 1):
+        if local % number == 0 and number >= 2 * found[-1]:
+            found.append(number)
+    return tuple(found)
+
+
+def search_grid(grid: Grid) -> GridSearch:
+    """Find the strategies that may be best at each batch and count.
+
+    Args:
+        grid: what is searched
+
+    Raises:
+        InfeasibleError: nothing fits at any batch
+    """
+    begun_s = time.monotonic()
+    cells = _Cells(grid)
+    for batch in grid.problems:
+        for count in grid.counts:
+            cells.try_replicas(batch, count)
+    complete = cells.try_others(until_s=begun_s + (float("inf") if grid.time_limit_s is None else grid.time_limit_s))
+    if not any(cells.found.values()):
+        raise InfeasibleError(_nothing_fits(cells.rejected), code="plan.no-batch-fits")
+    return GridSearch(
+        candidates={batch: tuple(found) for batch, found in cells.found.items() if found},
+        rejected={batch: tuple(found) for batch, found in cells.rejected.items()},
+        is_complete=complete,
+        seconds=time.monotonic() - begun_s,
+    )
+
+
+class _Cells:
+    """Batches × counts, with what was found in each."""
+
+    def __init__(self, grid: Grid) -> None:
+        self.grid = grid
+        self.found: dict[int, list[Candidate]] = {batch: [] for batch in grid.problems}
+        self.rejected: dict[int, list[Rejection]] = {batch: [] for batch in grid.problems}
+        self._bounds = {batch: quick_bounds(problem) for batch, problem in grid.problems.items()}
+        self._alone_s: dict[int, float] = {}
+        self._trials: dict[int, Trials] = {}
+        for batch, problem in grid.problems.items():
+            first = next(iter(self._trials.values()), None)
+            self._trials[batch] = Trials(problem, alike=first)
+        self._too_large = float("inf")
+        self._cut_short = False
+
+    def try_replicas(self, batch: int, count: int) -> None:
+        """Simulate data parallelism on so many devices, with the fewest microbatches that fit."""
+        problem, rejection = self.grid.problems[batch], None
+        if self._is_too_local(batch, count):
+            why = f"{count} replicas would have more than {self.grid.most_local_batch} samples each in one update"
+            self.rejected[batch].append(Rejection(strategy=Strategy(dp=count), cause="batch", reason=why))
+            return
+        local, rest = divmod(batch, count)
+        if rest or not local:
+            why = f"a global batch of {batch} has no equal shares for {count} devices"
+            self.rejected[batch].append(Rejection(strategy=Strategy(dp=count), cause="batch", reason=why))
+            return
+        for strategy in _replicas(count, local, problem):
+            # What does not fit at some microbatch does not fit at a larger one either.
+            if local // strategy.microbatches >= self._too_large:
+                continue
+            result = self._trials[batch].try_out(strategy, problem)
+            if isinstance(result, Candidate):
+                self.found[batch].append(result)
+                return
+            rejection = result
+            if result.cause == "memory":
+                self._too_large = min(self._too_large, local // strategy.microbatches)
+        if rejection is not None:
+            self.rejected[batch].append(rejection)
+
+    def try_others(self, *, until_s: float) -> bool:
+        """Simulate what may beat the replicas; False where the time ran out."""
+        waiting = sorted(
+            (
+                (weight * prospect.bound.step_time_s, number, batch, prospect)
+                for number, (batch, weight, prospect) in enumerate(self._prospects(until_s))
+            ),
+            key=lambda entry: entry[:2],
+        )
+        for bound, _, batch, prospect in waiting:
+            if bound * (1.0 + MODEL_ERROR) >= self._best(prospect.strategy.devices):
+                continue
+            if time.monotonic() > until_s and any(self.found.values()):
+                return not self._cut_short and not any(
+                    self._may_be_chosen(bound, prospect.strategy.devices) for bound, _, _, prospect in waiting
+                )
+            self._try(batch, prospect)
+        self._show_hybrid(until_s)
+        return not self._cut_short
+
+    def _may_be_chosen(self, bound: float, devices: int) -> bool:
+        """Whether what takes at least so long, weighted, on so many devices may be better than all that is known."""
+        by_cost, weights = self.grid.by_cost, self.grid.weights
+        known = [
+            weights[batch] * one.worth_s * (one.strategy.devices if by_cost else 1)
+            for batch, found in self.found.items()
+            for one in found
+        ]
+        return bound * (devices if by_cost else 1) * (1.0 + MODEL_ERROR) < min(known)
+
+    def _show_hybrid(self, until_s: float) -> None:
+        """Simulate the hybrid that may be best beside the best replicas, so that the choice can be seen."""
+        if any(one.strategy.pp * one.strategy.tp > 1 for found in self.found.values() for one in found):
+            return
+        weights = self.grid.weights
+        known = [(weights[batch] * one.worth_s, batch, one) for batch, found in self.found.items() for one in found]
+        if not known or time.monotonic() > until_s:
+            return
+        _, batch, best = min(known, key=lambda entry: entry[:2])
+        prospects = [
+            prospect
+            for prospect in self._outlines(batch, (best.strategy.devices,))
+            if prospect.strategy.pp * prospect.strategy.tp > 1
+        ]
+        for prospect in sorted(prospects, key=lambda one: (one.bound.step_time_s, simplicity(one.strategy))):
+            before = len(self.found[batch])
+            self._try(batch, prospect, whatever=True)
+            if len(self.found[batch]) > before or time.monotonic() > until_s:
+                return
+
+    def _try(self, batch: int, outline: Prospect, *, whatever: bool = False) -> None:
+        problem, trials = self.grid.problems[batch], self._trials[batch]
+        weight = self.grid.weights[batch]
+        seen = trials.refine(outline, problem)
+        if isinstance(seen, Prospect):
+            bound = weight * seen.bound.step_time_s
+            if not whatever and bound * (1.0 + MODEL_ERROR) >= self._best(seen.strategy.devices):
+                return
+            result = trials.run(seen, problem)
+        else:
+            result = seen
+        if isinstance(result, Rejection):
+            self.rejected[batch].append(result)
+        else:
+            self.found[batch].append(result)
+
+    def _prospects(self, until_s: float) -> Iterator[tuple[int, float, Prospect]]:
+        """Strategies of the cells in which something may beat the replicas, with their bounds."""
+        for batch in self.grid.problems:
+            counts = [count for count in self.grid.counts if self._may_win(batch, count)]
+            if counts and time.monotonic() > until_s and any(self.found.values()):
+                self._cut_short = True
+            elif counts:
+                for seen in self._outlines(batch, counts):
+                    yield batch, self.grid.weights[batch], seen
+
+    def _outlines(self, batch: int, counts: Sequence[int]) -> Iterator[Prospect]:
+        """Strategies on some counts of devices with their bounds; what stands against the others is kept."""
+        problem = self.grid.problems[batch]
+        strategies, rejected = enumerate_strategies(
+            problem.graph,
+            devices=problem.devices,
+            batch=batch,
+            executions=problem.executions,
+            pins=problem.pins,
+            hosts=problem.cluster.hosts,
+        )
+        self.rejected[batch] += [one for one in rejected if one.strategy.devices in counts]
+        for strategy in strategies:
+            if strategy.devices not in counts or self._is_too_local(batch, strategy.dp):
+                continue
+            seen = self._trials[batch].outline(strategy)
+            if isinstance(seen, Prospect):
+                yield seen
+            else:
+                self.rejected[batch].append(seen)
+
+    def _may_win(self, batch: int, count: int) -> bool:
+        """Whether anything on so many devices may beat what is known on no more of them."""
+        best = self._best(count)
+        if best == float("inf"):
+            return True
+        if batch not in self._alone_s:
+            self._bounds[batch].share(next(iter(self._bounds.values())))
+            self._alone_s[batch] = _alone_s(self.grid.problems[batch], self._bounds[batch])
+        alone_s = self._alone_s[batch]
+        return self.grid.weights[batch] * alone_s / count * (1.0 + MODEL_ERROR) < best
+
+    def _best(self, devices: int) -> float:
+        """The least weighted time of a step on no more devices."""
+        return min(
+            (
+                self.grid.weights[batch] * one.worth_s
+                for batch, found in self.found.items()
+                for one in found
+                if one.strategy.devices <= devices
+            ),
+            default=float("inf"),
+        )
+
+    def _is_too_local(self, batch: int, replicas: int) -> bool:
+        most = self.grid.most_local_batch
+        return most is not None and batch > most * replicas
+
+
+def _replicas(count: int, local: int, problem: Problem) -> Iterator[Strategy]:
+    """Data parallelism on so many devices, by rising number of microbatches."""
+    pinned = problem.pins.microbatches
+    for microbatches in accumulations(local) if pinned is None else (pinned,):
+        for execution in problem.executions:
+            strategy = Strategy(dp=count, microbatches=microbatches, execution=execution)
+            if local % microbatches == 0 and not problem.pins.objection(strategy):
+                yield strategy
+
+
+def _alone_s(problem: Problem, bounds: QuickBounds) -> float:
+    """What the samples of an update take one device at the microbatch that suits it best, at least [s]."""
+    found = []
+    for execution in problem.executions:
+        for size in sorted({size for key in problem.table.wholes.values() for size in key}):
+            if problem.batch % size == 0:
+                strategy = Strategy(microbatches=problem.batch // size, execution=execution)
+                try:
+                    found.append(bounds.of(strategy).step_time_s)
+                except InputError:
+                    continue
+    return min(found, default=0.0)
+
+
+def _nothing_fits(rejected: Mapping[int, Sequence[Rejection]]) -> str:
+    reasons = [one.reason for found in rejected.values() for one in found if one.cause == "memory"] or [
+        one.reason for found in rejected.values() for one in found
+    ]
+    first = reasons[0] if reasons else "no strategy respects the limits"
+    return (
+        f"nothing fits at batches {', '.join(map(str, rejected))}: {first}; "
+        "allow more devices, smaller batches, a larger local batch, or take a pin away"
+    )

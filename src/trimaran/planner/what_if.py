@@ -1,0 +1,543 @@
+"""A problem as it would be: what was measured, scaled.
+
+Intervals are scaled with their durations, so that what follows from them is as uncertain as it was, in proportion. What
+`changes.py` says of each change is done here.
+
+What a person may ask to be otherwise: faster links, free loading, less memory, more devices.
+
+A change turns a problem into another one. Here they are read and named; `altered.py` applies
+them. What was measured is scaled, never measured again:
+
+    link=x2        links move bytes twice as fast; latencies stay
+    link=pcie3x16  every pair of devices is joined by a link of its own of that kind (`cluster/links.toml`)
+    link=10Gb/s    links are held to that rate, which comes on top of what a transfer takes without; a link that is
+                   held already is released in proportion, as far as it is held
+    latency=x0.5   half the latency of every transfer (0: none)
+    wire=x0.5      half the bytes on the wire, as 16 bits for 32 (what converting them takes is left out)
+    interference=0 communication takes nothing from compute beside it, and the other way around
+    compute=x2     forward, backward and update twice as fast
+    load=0         loading takes no time (x0.5: half of it)
+    memory=8GiB    each device has that much (x2: twice as much)
+    devices=4      as many devices, each like those there are and with the others' links
+
+With rates (`link`, `compute`) a factor multiplies the rate, with amounts it multiplies the amount. Several changes at
+once are separated by commas.
+
+A problem as it would be on other links of a machine of the catalog.
+
+Its transfers are priced by what joins its devices, so what is changed is the machine: every link faster, or a link of
+one kind between each two devices.
+"""
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from trimaran.base.errors import InputError
+from trimaran.base.units import format_bit_rate, format_bytes, parse_bytes, parse_rate
+from trimaran.machine.catalog import find_link, link_types
+from trimaran.machine.rank_order import machine_cluster
+from trimaran.machine.types import Link, LinkType, Machine
+from trimaran.planner.problem import Problem
+from trimaran.pricing.collectives.closed_forms import volume
+from trimaran.pricing.curves import at_size, latency
+from trimaran.pricing.tables import Curve, CurveKey, TensorFit, WholeCost
+from trimaran.pricing.transfers import HOST, SEND
+from trimaran.pricing.types import Cost, Interference
+
+MOST_DEVICES = 64
+"""Beyond this a what-if says nothing: costs of so few measured ranks do not carry so far."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One thing that would be otherwise.
+
+    Attributes:
+        what: "link", "latency", "wire", "interference", "compute", "load", "memory" or "devices"
+        factor: on the rate or amount; None where `value` is given
+        value: rate [bytes/s], memory [bytes] or devices, in place of what there is
+        kind: of link, by its name in the catalog; `value` is then its rate
+        also: what else is otherwise at the same time
+    """
+
+    what: str
+    factor: float | None = None
+    value: float | None = None
+    kind: str = ""
+    also: tuple["Change", ...] = ()
+
+    @property
+    def scale(self) -> float:
+        """The factor; 1 where there is none."""
+        return 1.0 if self.factor is None else self.factor
+
+    @property
+    def text(self) -> str:
+        """As a person writes it.
+
+        Example:
+            >>> Change(what="link", value=1.25e8).text, Change(what="load", factor=0.0).text
+            ('link=1Gb/s', 'load=0')
+        """
+        if self.also:
+            return ",".join(change.text for change in self.each)
+        if self.factor is not None:
+            return f"{self.what}=0" if self.factor == 0 else f"{self.what}=x{self.factor:g}"
+        return f"{self.what}={self._value().replace(' ', '')}"
+
+    @property
+    def name(self) -> str:
+        """For people.
+
+        Example:
+            >>> Change(what="link", factor=2.0).name, Change(what="wire", factor=0.5).name
+            ('links × 2', 'bytes on the wire × 0.5')
+            >>> Change(what="load", factor=0.0).name, Change(what="devices", value=3).name
+            ('no loading', 'devices: 3')
+        """
+        if self.also:
+            return "; ".join(change.name for change in self.each)
+        words = _WORDS[self.what]
+        if self.factor is None:
+            return f"{words}: {self._value()}"
+        return f"no {words}" if self.factor == 0 else f"{words} × {self.factor:g}"
+
+    @property
+    def each(self) -> tuple["Change", ...]:
+        """The changes that are made at once, one by one."""
+        return (replace(self, also=()), *self.also)
+
+    def _value(self) -> str:
+        value = self.value or 0.0
+        if self.kind:
+            return self.kind
+        if self.what == "link":
+            return format_bit_rate(value)
+        return format_bytes(value) if self.what == "memory" else f"{value:.0f}"
+
+
+_WORDS = {
+    "link": "links",
+    "latency": "latency",
+    "wire": "bytes on the wire",
+    "interference": "interference",
+    "compute": "compute",
+    "load": "loading",
+    "memory": "memory",
+    "devices": "devices",
+}
+_LEAST_FACTOR, _MOST_FACTOR = 1e-6, 1e6
+_RATES = frozenset({"link", "compute"})
+_ONLY_FACTORS = frozenset({"latency", "wire", "interference", "compute", "load"})
+
+
+def parse_change(text: str) -> Change:
+    """A change as it is written on the command line, or several at once.
+
+    Args:
+        text: such as "link=10Gb/s", "compute=x2", "load=0", "link=pcie3x16,memory=40GiB"
+
+    Raises:
+        InputError: an unknown name, a value that means nothing there, or the same thing twice
+
+    Example:
+        >>> parse_change("compute=x2").factor, parse_change("memory=1KiB").value
+        (2.0, 1024)
+        >>> [change.text for change in parse_change("link=nvlink2,memory=1KiB").each]
+        ['link=nvlink2', 'memory=1.0KiB']
+    """
+    first, *others = (_parse_one(part) for part in text.split(","))
+    names = [change.what for change in (first, *others)]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(f'what-if "{text}": {twice} is changed twice; say it once', what_if=text)
+    return replace(first, also=tuple(others))
+
+
+def _parse_one(text: str) -> Change:
+    what, equals, value = (part.strip() for part in text.partition("="))
+    what = what.lower()
+    if what not in _WORDS:
+        near = difflib.get_close_matches(what, _WORDS, n=1)
+        hint = f'did you mean "{near[0]}"?' if near else f"choose one of {', '.join(_WORDS)}"
+        raise InputError(
+            f'what-if "{text}": nothing is called "{what}"; {hint}', code="what-if.unknown-name", what_if=text
+        )
+    if not equals or not value:
+        raise InputError(
+            f'what-if "{text}": expected a value, such as "{what}={_EXAMPLES[what]}"',
+            code="what-if.no-value",
+            what_if=text,
+        )
+    if value[0] in "x×" or value == "0":
+        return Change(what=what, factor=_factor(what, value.lstrip("x×"), text))
+    if what in _ONLY_FACTORS:
+        raise InputError(
+            f'what-if "{text}": expected a factor for {what}, such as "{what}={_EXAMPLES[what]}"',
+            code="what-if.factor-expected",
+            what_if=text,
+        )
+    if what == "link" and not value[0].isdigit():
+        return _named_link(value, text)
+    return Change(what=what, value=_parse_value(what, value, text))
+
+
+_EXAMPLES = {
+    "link": "10Gb/s",
+    "latency": "0",
+    "wire": "x0.5",
+    "interference": "0",
+    "compute": "x2",
+    "load": "0",
+    "memory": "8GiB",
+    "devices": "4",
+}
+
+
+def _named_link(name: str, text: str) -> Change:
+    lower = name.lower()
+    if lower not in link_types():
+        near = difflib.get_close_matches(lower, link_types(), n=3)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"links are {', '.join(link_types())}"
+        raise InputError(
+            f'what-if "{text}": no link is called "{name}"; {hint} Or give a rate, such as "link=10Gb/s"',
+            code="what-if.unknown-link",
+            what_if=text,
+        )
+    return Change(what="link", value=find_link(lower).bytes_per_s, kind=lower)
+
+
+def _factor(what: str, digits: str, text: str) -> float:
+    try:
+        factor = float(digits)
+    except ValueError:
+        raise InputError(
+            f'what-if "{text}": "{digits}" is not a number', code="what-if.not-a-number", what_if=text
+        ) from None
+    least_excluded = what in _RATES or what in ("memory", "devices", "wire")
+    if not 0 <= factor < float("inf") or (least_excluded and factor == 0):
+        raise InputError(
+            f'what-if "{text}": a factor of {digits} on {what} means nothing', code="what-if.zero", what_if=text
+        )
+    if what == "devices":
+        raise InputError(
+            f'what-if "{text}": expected a number of devices, such as "devices=4"',
+            code="what-if.count-expected",
+            what_if=text,
+        )
+    if factor and not _LEAST_FACTOR <= factor <= _MOST_FACTOR:
+        raise InputError(
+            f'what-if "{text}": expected a factor from {_LEAST_FACTOR:g} to {_MOST_FACTOR:g} on {what}',
+            code="what-if.factor-out-of-range",
+            what_if=text,
+        )
+    return factor
+
+
+def _parse_value(what: str, value: str, text: str) -> float:
+    if what == "link":
+        return parse_rate(value)
+    if what == "memory":
+        return parse_bytes(value)
+    if not value.isdecimal() or not 1 <= int(value) <= MOST_DEVICES:
+        raise InputError(
+            f'what-if "{text}": expected a number of devices from 1 to {MOST_DEVICES}',
+            code="what-if.bad-device-count",
+            what_if=text,
+        )
+    return int(value)
+
+
+def joined_by(link: LinkType, problem: Problem) -> Problem:
+    """Every pair of devices with a link of its own of one kind, priced by its closed forms."""
+    joint = Link(
+        bytes_per_s=link.bytes_per_s, latency_s=link.latency_s, source=f"assumed: what-if, {link.name}, {link.source}"
+    )
+    size = problem.cluster.size
+    pairs = {(one, other): joint for one in range(size) for other in range(one + 1, size)}
+    cluster = replace(problem.cluster, links=pairs, link=None, machine=None, numbers=())
+    return replace(problem, cluster=cluster)
+
+
+def machine_link(problem: Problem, change: Change) -> Problem:
+    """Links of a machine of the catalog: all of them faster, or one of a kind or rate between each two devices."""
+    if change.kind:
+        return joined_by(find_link(change.kind), problem)
+    if change.value is not None:
+        edges = problem.cluster.machine.node.edges if problem.cluster.machine else ()
+        latency_s = max((edge.link.latency_s for edge in edges), default=0.0)
+        asked = LinkType(
+            name=change.text,
+            kind="assumed",
+            raw_bytes_per_s=change.value,
+            bytes_per_s=change.value,
+            latency_s=latency_s,
+            source="with the longest latency of the machine",
+        )
+        return joined_by(asked, problem)
+    return _with_faster(problem, change.scale)
+
+
+def _with_faster(problem: Problem, factor: float) -> Problem:
+    """All links of a machine, and what joins its nodes, so many times as fast."""
+
+    def faster(link: LinkType) -> LinkType:
+        return replace(
+            link,
+            raw_bytes_per_s=link.raw_bytes_per_s * factor,
+            bytes_per_s=link.bytes_per_s * factor,
+            ring_bytes_per_s=link.ring_bytes_per_s * factor,
+            source=f"assumed: what-if, {link.source}",
+        )
+
+    def with_faster(machine: Machine) -> Machine:
+        cards, fabric = machine.node.network_cards, machine.fabric
+        node = replace(
+            machine.node,
+            edges=tuple(replace(edge, link=faster(edge.link)) for edge in machine.node.edges),
+            network_cards=None if cards is None else (cards[0], faster(cards[1])),
+        )
+        return replace(machine, node=node, fabric=None if fabric is None else (fabric[0], faster(fabric[1])))
+
+    machine = problem.cluster.machine
+    if machine is None:
+        return problem
+    return replace(problem, cluster=replace(problem.cluster, machine=with_faster(machine)))
+
+
+def machine_wire(problem: Problem, change: Change) -> Problem:
+    """Fewer bytes on the wire: they take as long as all of them on faster links."""
+    return _with_faster(problem, 1.0 / change.scale)
+
+
+def machine_devices(problem: Problem, change: Change) -> Problem:
+    """More or fewer devices of the machine, laid out anew."""
+    cluster = problem.cluster
+    wanted = round(change.value or problem.devices)
+    if cluster.machine is None:
+        return problem
+    memory_bytes = min(device.memory_bytes for device in cluster.devices)
+    grown = machine_cluster(cluster.machine, wanted, memory_bytes=memory_bytes)
+    return replace(problem, cluster=grown, devices=wanted)
+
+
+def changed(problem: Problem, change: Change) -> Problem:
+    """The problem as it would be.
+
+    Args:
+        problem: as it is
+        change: what would be otherwise
+    """
+    for one in change.each:
+        apply = _APPLY if problem.cluster.machine is None else _APPLY_TO_MACHINE
+        if one.what not in apply:
+            raise InputError(
+                f'what-if "{one.text}" is for devices that were measured; a machine of the catalog can be asked for '
+                f"{', '.join(apply)}",
+                what_if=one.text,
+            )
+        problem = apply[one.what](problem, one)
+    return problem
+
+
+def _link(problem: Problem, change: Change) -> Problem:
+    if change.kind:
+        return joined_by(find_link(change.kind), problem)
+    if change.value is None:
+        factor = 1.0 / change.scale
+        problem = _with_links(problem, lambda link: replace(link, bytes_per_s=link.bytes_per_s / factor))
+        return _with_transfers(problem, lambda _, curve: _flows(curve, lambda _, flow_s: flow_s * factor))
+    rate, held, bare_curves = change.value, problem.cluster.link, problem.bare_curves
+    problem = _with_links(problem, lambda link: replace(link, bytes_per_s=rate))
+    return _with_transfers(problem, lambda key, curve: _held_to(rate, key, curve, held, bare_curves))
+
+
+def _held_to(
+    rate: float, key: CurveKey, curve: Curve, held: Link | None, bare_curves: Mapping[CurveKey, Curve]
+) -> Curve:
+    """A curve with its links held to another rate [bytes/s].
+
+    What the ranks themselves do for a transfer comes on top of the wire: between two local ranks, all-reduces of
+    128 KiB to 16 MiB over links held to 1 Gb/s take between 15 % more and 13 % less than that sum.
+    """
+    # Behind the token of a collective stands what is special of this curve.
+    volumes = 1.0 if key.kind == SEND else volume(key.kind.partition(" ")[0], key.ranks)
+
+    def flow(nbytes: int, flow_s: float) -> float:
+        if held is None:
+            return flow_s + volumes * nbytes / rate
+        bare = bare_curves.get(key)
+        own_s = min(flow_s, at_size(bare, nbytes).seconds - latency(bare)) if bare else 0.0
+        return own_s + (flow_s - own_s) * held.bytes_per_s / rate
+
+    return _flows(curve, flow)
+
+
+def _latency(problem: Problem, change: Change) -> Problem:
+    factor = change.scale
+    problem = _with_links(problem, lambda link: replace(link, latency_s=link.latency_s * factor))
+
+    def shorten(key: CurveKey, curve: Curve) -> Curve:
+        saved_s = latency(curve) * (1.0 - factor)
+        return tuple((size, _with_seconds(cost, cost.seconds - saved_s)) for size, cost in curve)
+
+    return _with_transfers(problem, shorten)
+
+
+def _wire(problem: Problem, change: Change) -> Problem:
+    factor = change.scale
+    problem = _with_links(problem, lambda link: replace(link, bytes_per_s=link.bytes_per_s / factor))
+
+    def stretch(key: CurveKey, curve: Curve) -> Curve:
+        # What so many bytes took, this many would take.
+        return tuple(sorted({max(1, round(size / factor)): cost for size, cost in curve}.items(), key=lambda p: p[0]))
+
+    return _with_curves(problem, stretch)
+
+
+def _interference(problem: Problem, change: Change) -> Problem:
+    factor = change.scale
+    beside = {
+        kind: Interference(
+            compute=1.0 + (entry.compute - 1.0) * factor,
+            communication=1.0 + (entry.communication - 1.0) * factor,
+            source=entry.source,
+        )
+        for kind, entry in problem.table.interference.items()
+    }
+    return replace(problem, table=replace(problem.table, interference=beside))
+
+
+def _compute(problem: Problem, change: Change) -> Problem:
+    factor = 1.0 / change.scale
+    table = problem.table
+    operations = {
+        key: {
+            batch: replace(cost, forward=cost.forward.scaled(factor), backward=cost.backward.scaled(factor))
+            for batch, cost in points.items()
+        }
+        for key, points in table.operations.items()
+    }
+    wholes = {
+        key: {
+            batch: WholeCost(
+                forward=cost.forward.scaled(factor),
+                backward=cost.backward.scaled(factor),
+                evaluation=cost.evaluation.scaled(factor),
+            )
+            for batch, cost in points.items()
+        }
+        for key, points in table.wholes.items()
+    }
+    steps = {
+        digest: replace(step, update=_scaled_fit(step.update, factor), clip=_scaled_fit(step.clip, factor))
+        for digest, step in table.steps.items()
+    }
+    return replace(problem, table=replace(table, operations=operations, wholes=wholes, steps=steps))
+
+
+def _load(problem: Problem, change: Change) -> Problem:
+    factor = change.scale
+    steps = {
+        digest: replace(
+            step,
+            load={batch: cost.scaled(factor) for batch, cost in step.load.items()},
+            samples=None if step.samples is None else step.samples.scaled(factor),
+        )
+        for digest, step in problem.table.steps.items()
+    }
+    return replace(problem, table=replace(problem.table, steps=steps))
+
+
+def _memory(problem: Problem, change: Change) -> Problem:
+    devices = tuple(
+        replace(
+            device,
+            memory_bytes=round(device.memory_bytes * change.scale if change.value is None else change.value),
+        )
+        for device in problem.cluster.devices
+    )
+    return replace(problem, cluster=replace(problem.cluster, devices=devices))
+
+
+def _devices(problem: Problem, change: Change) -> Problem:
+    wanted = round(change.value or problem.devices)
+    cluster = problem.cluster
+    extra = max(0, wanted - cluster.size)
+    grown = replace(
+        cluster,
+        devices=(*cluster.devices, *cluster.devices[-1:] * extra),
+        hosts=(*cluster.hosts, *cluster.hosts[-1:] * extra),
+    )
+    return replace(_with_cores(problem, extra), cluster=grown, devices=wanted)
+
+
+def _with_cores(problem: Problem, extra: int) -> Problem:
+    """A core more for each rank more: as many are left for workers, copies and transfers as there are now."""
+    here = problem.table.fingerprint
+    grown = replace(here, ranks=here.ranks + extra, cores=here.cores + extra)
+    traces = {
+        size: replace(traced, hooks=replace(traced.hooks, cores=traced.hooks.cores + extra))
+        for size, traced in problem.traces.items()
+    }
+    return replace(problem, table=replace(problem.table, fingerprint=grown), traces=traces)
+
+
+_APPLY: Mapping[str, Callable[[Problem, Change], Problem]] = {
+    "link": _link,
+    "latency": _latency,
+    "wire": _wire,
+    "interference": _interference,
+    "compute": _compute,
+    "load": _load,
+    "memory": _memory,
+    "devices": _devices,
+}
+
+
+_APPLY_TO_MACHINE: Mapping[str, Callable[[Problem, Change], Problem]] = {
+    "link": machine_link,
+    "wire": machine_wire,
+    "compute": _compute,
+    "memory": _memory,
+    "devices": machine_devices,
+}
+
+
+def _with_links(problem: Problem, change: Callable[[Link], Link]) -> Problem:
+    links = {pair: change(link) for pair, link in problem.cluster.links.items()}
+    return replace(problem, cluster=replace(problem.cluster, links=links))
+
+
+def _with_transfers(problem: Problem, change: Callable[[CurveKey, Curve], Curve]) -> Problem:
+    """What the links do; what the ranks' own threads do for it stays."""
+    return _with_curves(problem, lambda key, curve: curve if key.kind.endswith(HOST) else change(key, curve))
+
+
+def _with_curves(problem: Problem, change: Callable[[CurveKey, Curve], Curve]) -> Problem:
+    curves = {key: change(key, curve) for key, curve in problem.table.curves.items()}
+    return replace(problem, table=replace(problem.table, curves=curves))
+
+
+def _flows(curve: Curve, change: Callable[[int, float], float]) -> Curve:
+    """A curve with the part of each point that flows replaced; what no size shortens stays."""
+    first_s = latency(curve)
+    return tuple((size, _with_seconds(cost, first_s + change(size, cost.seconds - first_s))) for size, cost in curve)
+
+
+def _with_seconds(cost: Cost, seconds: float) -> Cost:
+    """The cost with another duration, as uncertain in proportion."""
+    source = f"assumed: what-if, {cost.source}"
+    if cost.seconds <= 0:
+        return Cost(seconds, seconds, seconds, source)
+    return replace(cost.scaled(seconds / cost.seconds), source=source)
+
+
+def _scaled_fit(fit: TensorFit, factor: float) -> TensorFit:
+    return replace(
+        fit,
+        fixed_s=fit.fixed_s * factor,
+        per_tensor_s=fit.per_tensor_s * factor,
+        per_byte_s=fit.per_byte_s * factor,
+    )

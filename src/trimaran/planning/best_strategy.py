@@ -1,0 +1,203 @@
+"""From a job to the best strategy: which costs are measured, and when it is worth compiling for them.
+
+    eager costs ──▶ search ──▶ does the whole training last long enough? ──no──▶ what is compiled is rejected
+                                        │
+                                       yes ──▶ compiled costs ──▶ search again among both
+
+Compiling a network takes tens of seconds on a CPU, for each size of a microbatch and in each run anew.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+
+from trimaran.base.errors import ExecutionError, InfeasibleError, InputError
+from trimaran.base.job import Job
+from trimaran.base.units import format_seconds
+from trimaran.graph import Graph
+from trimaran.machine import Cluster
+from trimaran.planner import Candidate, EpochData, Problem, Rejection, Search, enumerate_strategies, search
+from trimaran.planner.pins import NO_PINS, Pins
+from trimaran.planner.problem import way_of
+from trimaran.planner.search import may_be_virtualized
+from trimaran.planning.input_pipeline import room_of
+from trimaran.planning.requests import PlanRequest
+from trimaran.pricing import CostTable
+from trimaran.pricing.offload_costs import TracedStep
+from trimaran.program.strategy import Execution
+
+# A training that is shorter than this by the best eager plan is over before compiling has paid [s].
+WORTH_COMPILING_S = 600.0
+
+Trace = Callable[[Collection[int]], Mapping[int, TracedStep]]
+"""Traces steps of a job at some sizes of a microbatch [samples]."""
+
+Rehearse = Callable[[Candidate, CostTable], CostTable | None]
+"""Runs a few steps of a candidate and gives the table with what they took; None where it knows that already."""
+
+MOST_REHEARSALS = 6
+"""Strategies that are run before a plan is made: each loses its lead, or is as fast as it seemed."""
+
+Measure = Callable[[Collection[int], Sequence[Execution]], CostTable]
+"""Measures a job at some sizes of a microbatch [samples], in some executions."""
+
+
+def find_best(
+    job: Job,
+    graph: Graph,
+    cluster: Cluster,
+    data: EpochData,
+    request: PlanRequest,
+    measure: Measure,
+    trace: Trace,
+    rehearse: Rehearse | None = None,
+) -> tuple[Search, CostTable]:
+    """Find the best strategy for a job.
+
+    Args:
+        job: says how long the training is
+        graph: the job's
+        cluster: the devices
+        data: how many samples an epoch has
+        request: what is made best, and how segments may run
+        measure: gives the costs
+        trace: gives the steps of strategies that memory alone stands against
+        rehearse: runs what would be chosen, where its form was not measured; None: that is left out
+
+    Returns:
+        What was found, and the costs by which.
+
+    Raises:
+        InfeasibleError: nothing fits
+    """
+    batch = job.global_batch_size
+    failed: dict[str, str] = {}
+
+    def find(table: CostTable, *executions: Execution) -> Search:
+        problem = Problem(
+            graph=graph,
+            table=table,
+            cluster=cluster,
+            batch=batch,
+            devices=cluster.size,
+            clip=job.clip_norm is not None,
+            executions=executions,
+            epoch=data if request.objective == "epoch" else None,
+            pins=request.pins,
+            time_limit_s=request.time_limit_s,
+            gap=request.gap,
+            room=room_of(job, data),
+            failed=dict(failed),
+        )
+        return _search_with_traces(problem, trace)
+
+    def settle(table: CostTable, *executions: Execution) -> tuple[Search, CostTable]:
+        """Search, and again while what is chosen runs in a way that was not measured yet, or that fails."""
+        found = find(table, *executions)
+        for _ in range(MOST_REHEARSALS):
+            try:
+                better = None if rehearse is None else rehearse(found.chosen, table)
+            except (ExecutionError, InputError) as error:
+                strategy = found.chosen.strategy
+                failed[way_of(strategy)] = f"a trial run of {strategy.name} failed: {error.message}"
+                found = find(table, *executions)
+                continue
+            if better is None:
+                break
+            table = better
+            found = find(table, *executions)
+        return found, table
+
+    sizes = microbatch_sizes(graph, devices=cluster.size, batch=batch, pins=request.pins)
+    if not sizes:
+        _, rejected = enumerate_strategies(graph, devices=cluster.size, batch=batch)
+        raise InfeasibleError(f"nothing can train {graph.name}: {rejected[0].reason}")
+    if request.execution == "compiled":
+        table = measure(sizes, ("eager", "compiled"))
+        return find(table, "compiled"), table
+    found, table = settle(measure(sizes, ("eager",)), "eager")
+    if request.execution == "eager" or "compiled" in request.pins.forbid:
+        return found, table
+    whole_s = training_seconds(job, data, found)
+    takes = (
+        "how long the whole training takes is not known, as its stream has no length"
+        if whole_s is None
+        else f"the whole training takes {format_seconds(whole_s)} by {found.chosen.strategy.name}"
+    )
+    reason = (
+        f"{takes}; compiling takes tens of seconds and is tried from {format_seconds(WORTH_COMPILING_S)} on, or with "
+        "--execution compiled"
+    )
+    if whole_s is not None and whole_s > WORTH_COMPILING_S:
+        try:
+            both = measure(sizes, ("eager", "compiled"))
+        except ExecutionError as error:
+            # There is a good plan without it: no compiler here, or a model that the compiler refuses.
+            reason = f"it could not be compiled here: {error.message}"
+        else:
+            return settle(both, "eager", "compiled")
+    compiled, _ = enumerate_strategies(
+        graph, devices=cluster.size, batch=batch, executions=("compiled",), pins=request.pins
+    )
+    rejections = [Rejection(strategy=strategy, cause="compiling", reason=reason) for strategy in compiled]
+    return replace(found, rejected=(*found.rejected, *rejections)), table
+
+
+def _search_with_traces(problem: Problem, trace: Trace) -> Search:
+    """Search; where memory stands against whole networks, trace them and search again."""
+    try:
+        found = search(problem)
+    except InfeasibleError:
+        sizes = microbatch_sizes(problem.graph, devices=problem.devices, batch=problem.batch, stages=1)
+        traces = trace(sizes) if "eager" in problem.executions else {}
+        if not traces:
+            raise
+        return search(replace(problem, traces=traces))
+    lacking = [rejection.strategy for rejection in found.rejected if may_be_virtualized(rejection)]
+    if not lacking:
+        return found
+    try:
+        traces = trace({problem.batch // (strategy.dp * strategy.microbatches) for strategy in lacking})
+    except ExecutionError as error:
+        # There is a good plan without them.
+        told = (
+            replace(one, reason=f"{one.reason}; its step could not be traced: {error.message}")
+            if may_be_virtualized(one)
+            else one
+            for one in found.rejected
+        )
+        return replace(found, rejected=tuple(told))
+    return search(replace(problem, traces=traces)) if traces else found
+
+
+def microbatch_sizes(
+    graph: Graph, *, devices: int, batch: int, stages: int | None = None, pins: Pins = NO_PINS
+) -> tuple[int, ...]:
+    """Sizes of the microbatches of all strategies [samples].
+
+    Args:
+        graph: the job's
+        devices: most ranks that may take part
+        batch: samples of one update, over all ranks
+        stages: only of strategies with so many pipeline stages; None: of all
+        pins: what is decided; what would be tried without them is priced too
+    """
+    strategies, _ = enumerate_strategies(graph, devices=devices, batch=batch)
+    if pins != NO_PINS:
+        strategies += enumerate_strategies(graph, devices=devices, batch=batch, pins=pins)[0]
+    of_interest = [strategy for strategy in strategies if stages in (None, strategy.pp)]
+    return tuple(sorted({batch // (strategy.dp * strategy.microbatches) for strategy in of_interest}))
+
+
+def training_seconds(job: Job, data: EpochData, found: Search) -> float | None:
+    """What all steps of a training take by the chosen strategy [s]; None: it is not known how many there are.
+
+    Args:
+        job: says how many epochs there are
+        data: says how many steps an epoch has
+        found: the strategy
+    """
+    if data.samples is None:
+        return None
+    chosen = found.chosen
+    steps = data.steps(batch=job.global_batch_size, replicas=chosen.strategy.dp)
+    return job.epochs * steps * chosen.step_time_s

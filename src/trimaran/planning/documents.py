@@ -1,0 +1,392 @@
+"""What a search found, for programs: the same keys for this machine and for those that are not at hand."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from trimaran.graph.types import Graph
+from trimaran.planner.candidates import Candidate
+from trimaran.planner.parallel_degrees.document import degrees as division_degrees
+from trimaran.planner.parallel_degrees.document import division_document, division_name
+from trimaran.planner.parallel_degrees.problem import PricedDivision
+from trimaran.planner.result import Baseline, Search
+from trimaran.planner.search import PinPrice
+from trimaran.planner.target_estimates import Estimate, Stop
+from trimaran.planning.closed_form import DividedPlan
+from trimaran.planning.results import MachinePlan, Outlook
+from trimaran.program.json_files import to_plain
+from trimaran.program.lowering.partition import segment_ops
+from trimaran.program.strategy import Strategy
+
+
+def search_document(
+    found: Search, *, one_device_s: float | None = None, prices: Iterable[PinPrice] = ()
+) -> dict[str, Any]:
+    """What was chosen from, without the candidates themselves.
+
+    Args:
+        found: the search
+        one_device_s: time on one device, where the search does not know it [s]
+        prices: of the pins
+
+    Returns:
+        `runners_up` and `pareto` (names), `baselines` (names), `references` (by role, with reasons), `rejected_counts`,
+        `pins`, `search`.
+    """
+    base_s = one_device(found) if one_device_s is None else one_device_s
+    return {
+        "runners_up": [_brief(one, base_s) for one in found.candidates if one is not found.chosen],
+        "pareto": [candidate.strategy.name for candidate in found.pareto],
+        "baselines": [candidate.strategy.name for candidate in found.references],
+        "references": [_reference(entry, base_s) for entry in found.baselines],
+        "rejected_counts": dict(Counter(str(entry.cause) for entry in found.rejected)),
+        "pins": [
+            {
+                "pin": entry.pin,
+                "without": None if entry.without is None else entry.without.strategy.name,
+                "without_step_time_s": None if entry.without is None else entry.without.step_time_s,
+                "price": entry.price,
+                "to_target": entry.to_target,
+            }
+            for entry in prices
+        ],
+        "search": {
+            "seconds": found.seconds,
+            "gap": found.gap,
+            "bound_s": found.bound_s,
+            "is_complete": found.is_complete,
+        },
+    }
+
+
+def chosen_document(graph: Graph, found: Search, *, one_device_s: float | None = None) -> dict[str, Any]:
+    """What the plan says beside its candidate: degrees, speedup, gap, and where operations run.
+
+    Args:
+        graph: the job's
+        found: the search
+        one_device_s: time on one device, where the search does not know it [s]
+    """
+    strategy = found.chosen.strategy
+    base_s = one_device(found) if one_device_s is None else one_device_s
+    return {
+        "degrees": degrees(strategy),
+        "speedup": None if base_s is None else base_s / found.chosen.step_time_s,
+        "gap": found.gap,
+        "bound_s": found.bound_s,
+        "placement": placement_document(graph, strategy),
+    }
+
+
+def one_device(found: Search) -> float | None:
+    """Time of a step on one device [s]; None where it fits in no way."""
+    plain = [one for one in (*found.candidates, *found.references) if one.strategy.devices == 1]
+    return min((one.step_time_s for one in plain), default=None)
+
+
+def degrees(strategy: Strategy) -> dict[str, int | str | None]:
+    """The figures of a strategy.
+
+    Example:
+        >>> degrees(Strategy(dp=2))["dp"]
+        2
+    """
+    return {
+        "dp": strategy.dp,
+        "pp": strategy.pp,
+        "tp": strategy.tp,
+        "zero": strategy.zero,
+        "microbatches": strategy.microbatches,
+        "chunks": strategy.chunks,
+        "schedule": strategy.schedule,
+        "sync": strategy.sync,
+        "execution": strategy.execution,
+        "bucket_bytes": strategy.bucket_bytes,
+        "compression": None if strategy.compression is None else strategy.compression.name,
+    }
+
+
+def placement_document(graph: Graph, strategy: Strategy) -> dict[str, int]:
+    """The row of a replica that runs each part of the network.
+
+    Args:
+        graph: the job's
+        strategy: with boundaries or parts
+
+    Returns:
+        For each module all of whose operations run on one row, the row; where a module is spread, for each of its
+        modules or operations.
+    """
+    row = {op.id: row for ops, row in zip(segment_ops(graph, strategy), strategy.rows, strict=True) for op in ops}
+    paths = {op.id: _path(op.id, op.module) for op in graph.ops}
+    return dict(_collapsed(paths, row, depth=1))
+
+
+def _path(name: str, module: str) -> tuple[str, ...]:
+    """The modules around an operation, outermost first, and the operation itself."""
+    owner = name.partition("@")[0] if "." in name else module
+    return (*(part for part in owner.split(".") if part), f"\0{name}")
+
+
+def _collapsed(paths: Mapping[str, tuple[str, ...]], row: Mapping[str, int], depth: int) -> Iterable[tuple[str, int]]:
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for name, path in paths.items():
+        groups.setdefault(path[:depth], []).append(name)
+    for prefix, names in groups.items():
+        rows = {row[name] for name in names}
+        if len(rows) == 1:
+            yield (names[0] if prefix[-1].startswith("\0") else ".".join(prefix)), rows.pop()
+        else:
+            yield from _collapsed({name: paths[name] for name in names}, row, depth + 1)
+
+
+def _reference(entry: Baseline, base_s: float | None) -> dict[str, Any]:
+    found = {"role": entry.role, "reason": entry.reason}
+    if entry.candidate is None:
+        return found | {"strategy": None, "step_time_s": None, "speedup": None}
+    return found | _brief(entry.candidate, base_s)
+
+
+def _brief(candidate: Candidate, base_s: float | None) -> dict[str, Any]:
+    return {
+        "strategy": candidate.strategy.name,
+        "step_time_s": candidate.step_time_s,
+        "speedup": None if base_s is None else base_s / candidate.step_time_s,
+        "peak_bytes": max(candidate.peak_bytes, default=0),
+    }
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a training to a target takes, for programs: the choice, its rivals, the front, what was compared
+
+
+def outlook_document(outlook: Outlook) -> dict[str, Any]:
+    """A choice of strategy, batch and devices.
+
+    Args:
+        outlook: the choice
+
+    Returns:
+        The figures of the chosen one at the top and in `chosen`; `candidates` by batch and number of devices, the best
+        data parallelism and the best hybrid of each; `pareto` of time and cost; `rivals`; `stop`; `curve`. Times in
+        seconds, intervals of 90 % as `[low, high]`, null where there is no curve.
+    """
+    figures = _figures(outlook.chosen)
+    named = {"strategy", "step_time_s", "interval_s", "limiter", "peak_bytes", "samples_per_s"}
+    return {
+        "objective": outlook.goal,
+        "asked": outlook.asked,
+        **{name: value for name, value in figures.items() if name not in named},
+        "devices": outlook.chosen.devices,
+        "batches": list(outlook.batches),
+        "left_out": [{"global_batch_size": batch, "reason": reason} for batch, reason in outlook.left_out],
+        "curve": _curve(outlook),
+        "learning_rate_rule": _rule(outlook),
+        "price": None if outlook.price is None else str(outlook.price),
+        "candidates": [_figures(one) for one in best_of_each(outlook.estimates)],
+        "pareto": [_figures(one) for one in outlook.front],
+        "rivals": {
+            "data_parallel": None if outlook.rivals.data_parallel is None else _figures(outlook.rivals.data_parallel),
+            "hybrid": None if outlook.rivals.hybrid is None else _figures(outlook.rivals.hybrid),
+            "reason": outlook.rivals.reason,
+        },
+        "stop": None if outlook.stop is None else _stop(outlook.stop),
+        "uncertainty": "90 %; the step's and the curve's distances from the median in quadrature, in logarithms",
+    }
+
+
+def with_outlook(document: dict[str, Any], outlook: Outlook) -> dict[str, Any]:
+    """The document of a plan with what a training to the target takes.
+
+    Args:
+        document: of the strategy at the chosen batch; its candidates and front go under `at_batch`
+        outlook: the choice
+    """
+    moved = {name: document[name] for name in ("candidates", "pareto", "devices") if name in document}
+    figures = _figures(outlook.chosen)
+    whole = outlook_document(outlook)
+    figures |= {"objective": whole["objective"], "asked": whole["asked"]}
+    chosen = document["chosen"] | {name: value for name, value in figures.items() if name not in document["chosen"]}
+    return document | whole | {"chosen": chosen, "at_batch": moved}
+
+
+def best_of_each(estimates: Iterable[Estimate]) -> list[Estimate]:
+    """Of each batch and number of devices the fastest data parallelism and the fastest of the others."""
+    best: dict[tuple[int, int, bool], Estimate] = {}
+    for one in estimates:
+        key = (one.global_batch, one.devices, one.contender.is_hybrid)
+        kept = best.get(key)
+        rank = (one.contender.step_time_s, one.contender.simplicity)
+        if kept is None or rank < (kept.contender.step_time_s, kept.contender.simplicity):
+            best[key] = one
+    return [best[key] for key in sorted(best)]
+
+
+def _figures(one: Estimate) -> dict[str, Any]:
+    contender, training = one.contender, one.training
+    epochs = None if training is None else training.epochs
+    updates = None if training is None else training.updates
+    return {
+        "strategy": contender.name,
+        "devices": contender.devices,
+        "global_batch_size": contender.global_batch,
+        "local_batch_size": contender.local_batch,
+        "microbatch_size": contender.microbatch,
+        "hybrid": contender.is_hybrid,
+        "step_time_s": contender.step_time_s,
+        "interval_s": [contender.cases[0], contender.cases[2]],
+        "samples_per_s": contender.samples_per_s,
+        "peak_bytes": contender.peak_bytes,
+        "limiter": contender.limiter,
+        "epochs_to_converge": None if epochs is None else epochs.amount,
+        "epochs_to_converge_interval": None if epochs is None else _ends(epochs.low, epochs.high),
+        "steps_per_epoch": None if training is None else training.steps_per_epoch,
+        "steps_per_epoch_interval": None
+        if training is None or training.steps_per_epoch is None
+        else [training.steps_per_epoch, training.steps_per_epoch],
+        "updates_to_converge": None if updates is None else updates.amount,
+        "updates_to_converge_interval": None if updates is None else _ends(updates.low, updates.high),
+        "convergence_source": None if updates is None else updates.source,
+        "time_to_accuracy_s": one.time_s,
+        "time_to_accuracy_interval_s": None if one.time_interval_s is None else _ends(*one.time_interval_s),
+        "cost": one.cost,
+        "cost_interval": None if one.cost_interval is None else _ends(*one.cost_interval),
+        "cost_unit": one.cost_unit,
+    }
+
+
+def _ends(low: float, high: float) -> list[float | None]:
+    """An interval; an end that is not finite is null."""
+    return [value if math.isfinite(value) else None for value in (low, high)]
+
+
+def _curve(outlook: Outlook) -> dict[str, Any] | None:
+    curve = outlook.curve
+    if curve is None:
+        return None
+    return {
+        "name": outlook.curve_name,
+        "task": curve.table.task,
+        "source": curve.table.source,
+        "target": curve.table.target,
+        "projection": curve.table.projection,
+        "known_batches": list(curve.range),
+        "e0": curve.fit.e0,
+        "b_crit": curve.fit.b_crit if math.isfinite(curve.fit.b_crit) else None,
+        "unit": curve.table.unit,
+    }
+
+
+def _rule(outlook: Outlook) -> dict[str, Any] | None:
+    recipe = None if outlook.curve is None else outlook.curve.table.recipe
+    return None if recipe is None else to_plain(recipe)
+
+
+def _stop(stop: Stop) -> dict[str, Any]:
+    return {
+        "devices": stop.devices,
+        "interval": list(stop.interval),
+        "least_saved_per_doubling": stop.share,
+        "saved_per_doubling": {str(count): saved for count, saved in stop.saved.items()},
+        "counts": list(stop.counts),
+    }
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A plan for a machine that is not here, as a document for programs and for tables
+
+
+SHOWN_REJECTIONS = 40
+"""Rejected strategies that are listed one by one; the others are counted."""
+
+
+def machine_plan_document(plan: MachinePlan | DividedPlan) -> dict[str, Any]:
+    """A plan, its rivals and what was rejected.
+
+    Args:
+        plan: as it was found
+
+    Returns:
+        Times in seconds, sizes in bytes, intervals as `[low, high]`, a figure for each rank as a list.
+    """
+    document = _divided(plan) if isinstance(plan, DividedPlan) else _simulated(plan)
+    return document if plan.outlook is None else with_outlook(document, plan.outlook)
+
+
+def _simulated(plan: MachinePlan) -> dict[str, Any]:
+    problem, found = plan.problem, plan.search
+    machine = problem.cluster.machine
+    chosen = found.chosen
+    return {
+        "job": plan.reference,
+        "cluster": plan.request.cluster,
+        "machine": machine.node.title if machine else problem.cluster.name,
+        "device": problem.cluster.devices[0].name,
+        "devices": problem.devices,
+        "global_batch_size": problem.batch,
+        "precision": plan.request.precision,
+        "software": problem.table.fingerprint.torch,
+        "one_device_s": plan.one_device_s,
+        "one_device_fits": plan.one_device_fits,
+        "chosen": _entry(chosen, plan)
+        | chosen_document(problem.graph, found, one_device_s=plan.one_device_s)
+        | {"device_order": list(chosen.strategy.device_order)},
+        "candidates": [_entry(candidate, plan) for candidate in found.candidates],
+        "rejected": [
+            {"strategy": one.strategy.name, "cause": one.cause, "reason": one.reason}
+            for one in found.rejected[:SHOWN_REJECTIONS]
+        ],
+        "notes": list(plan.notes),
+    } | search_document(found, one_device_s=plan.one_device_s)
+
+
+def _entry(candidate: Candidate, plan: MachinePlan) -> dict[str, Any]:
+    return {
+        "strategy": candidate.strategy.name,
+        "degrees": degrees(candidate.strategy),
+        "step_time_s": candidate.step_time_s,
+        "interval_s": list(candidate.interval_s),
+        "samples_per_s": plan.problem.batch / candidate.step_time_s,
+        "speedup": plan.one_device_s / candidate.step_time_s,
+        "peak_bytes": list(candidate.peak_bytes),
+        "limiter": candidate.limiter,
+    }
+
+
+def _divided(plan: DividedPlan) -> dict[str, Any]:
+    found, task = plan.search, plan.search.task
+    document = division_document(found)
+    tokens = task.batch * plan.shape.sequence
+    details: Any = document.pop("chosen")
+    chosen = _division_entry(found.chosen, tokens) | {"gap": found.gap, "bound_s": found.bound_s}
+    return {
+        "job": plan.reference,
+        "cluster": plan.request.cluster,
+        "machine": task.machine.node.title,
+        "device": task.machine.node.device.title,
+        "devices": task.devices,
+        "global_batch_size": task.batch,
+        "precision": task.program.precision,
+        "software": f"closed forms, {task.program.year:g}",
+        "chosen": chosen | {"layout": {key: details[key] for key in ("stages", "device_order") if key in details}},
+        "candidates": [
+            chosen,
+            *(_division_entry(one, tokens) for one in found.runners_up),
+            *(_division_entry(one.priced, tokens) for one in found.baselines if one.priced is not None),
+        ],
+        "notes": list(plan.notes),
+    } | {name: value for name, value in document.items() if name not in ("devices", "global_batch_size", "precision")}
+
+
+def _division_entry(priced: PricedDivision, tokens: int) -> dict[str, Any]:
+    return {
+        "strategy": division_name(priced.division),
+        "degrees": dict(division_degrees(priced.division)),
+        "step_time_s": priced.seconds,
+        "interval_s": [priced.low, priced.high],
+        "tokens_per_s": tokens / priced.seconds,
+        "mfu": priced.utilization,
+        "peak_bytes": [priced.memory.peak],
+        "limiter": "",
+    }

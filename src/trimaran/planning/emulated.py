@@ -1,0 +1,130 @@
+"""A job on devices that are pretended: what its operations and messages cost there, and which plan is best."""
+
+import os
+from dataclasses import dataclass, replace
+
+from trimaran.base.errors import InputError
+from trimaran.base.job import Job
+from trimaran.graph import Graph
+from trimaran.jobs.resolve import JobSource
+from trimaran.machine import Cluster, Link
+from trimaran.machine.detect import detect_cluster
+from trimaran.planner import Problem, search
+from trimaran.planning.best_strategy import microbatch_sizes
+from trimaran.planning.results import Progress, ignore_progress
+from trimaran.pricing import CostTable, ProgramCosts, price
+from trimaran.pricing.tables import Fingerprint
+from trimaran.program import Program, Strategy, check_against_graph, lower
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pretended:
+    """A job on devices that are pretended.
+
+    Attributes:
+        job: the job
+        graph: its dataflow graph
+        table: what its operations cost on one of the devices, and messages between all
+        cluster: the devices
+    """
+
+    job: Job
+    graph: Graph
+    table: CostTable
+    cluster: Cluster
+
+
+def pretend(
+    source: JobSource,
+    *,
+    devices: int,
+    link: Link,
+    nodes: int = 1,
+    uplink: Link | None = None,
+    progress: Progress = ignore_progress,
+) -> Pretended:
+    """Measure what is needed to plan and emulate a job on so many devices.
+
+    Args:
+        source: where the job comes from
+        devices: how many; more than there are cores is what this is for
+        link: what the links between them are held to
+        nodes: that the devices are dealt to, as many to each
+        uplink: what each node's link to the others is held to; only with several nodes
+        progress: told what is being done
+
+    Raises:
+        InputError: fewer than two devices, devices that nodes do not divide, nodes without uplinks, or the job is wrong
+        EnvironmentProblem: links cannot be held to a rate here
+    """
+    from trimaran.graph.capture.capture import capture
+    from trimaran.measure import measure_costs
+    from trimaran.measure.calibration.calibrate import measure_links
+
+    if devices < 2:
+        raise InputError(f"at least two devices can be emulated, got {devices}", devices=devices)
+    if devices % nodes or (nodes > 1) != (uplink is not None):
+        raise InputError(
+            f"{devices} devices on {nodes} nodes: give nodes that divide them, and with several nodes an uplink: "
+            "--devices 4 --link 1Gb/s --nodes 2 --uplink 200Mb/s",
+            devices=devices,
+            nodes=nodes,
+        )
+    progress("capturing the graph", 0, 0)
+    job = source.make()
+    graph = capture(job).graph
+    sizes = microbatch_sizes(graph, devices=devices, batch=job.global_batch_size)
+    ranks = min(devices, os.cpu_count() or 1)
+    compute = measure_costs(source.make, graph, ranks=ranks, batches=sizes, progress=progress)
+    links = measure_links(link, ranks=devices, gathers=True, progress=progress)
+    # A pretended device leaves the core to others while it computes: nothing is slowed, and messages have spare cores.
+    fingerprint: Fingerprint = replace(links.fingerprint, cores=2 * devices)
+    table = replace(compute, fingerprint=fingerprint, curves=links.curves, interference={})
+    device = detect_cluster(1).devices[0]
+    cluster = Cluster(
+        name=f"{devices} pretended devices",
+        devices=(device,) * devices,
+        hosts=tuple(number * nodes // devices for number in range(devices)),
+        link=link,
+        uplink=uplink,
+    )
+    return Pretended(job=job, graph=graph, table=table, cluster=cluster)
+
+
+def best_strategy(pretended: Pretended) -> Strategy:
+    """The strategy that the planner finds for the pretended devices.
+
+    Raises:
+        InfeasibleError: nothing fits
+    """
+    problem = Problem(
+        graph=pretended.graph,
+        table=pretended.table,
+        cluster=pretended.cluster,
+        batch=pretended.job.global_batch_size,
+        devices=pretended.cluster.size,
+        clip=pretended.job.clip_norm is not None,
+    )
+    return search(problem).chosen.strategy
+
+
+def priced_program(
+    pretended: Pretended, strategy: Strategy, program: Program | None = None
+) -> tuple[Program, ProgramCosts]:
+    """What is emulated, and what it costs.
+
+    Args:
+        pretended: the job and the devices
+        strategy: with its boundaries
+        program: of the strategy, in an order of its own; None: as it is lowered
+
+    Raises:
+        InputError: the strategy does not fit the job, or the program not the strategy
+    """
+    job, graph = pretended.job, pretended.graph
+    if program is None:
+        program = lower(graph, strategy, batch=job.global_batch_size, clip=job.clip_norm is not None)
+    else:
+        check_against_graph(program, graph, strategy, batch=job.global_batch_size)
+    costs = price(program, graph, strategy, pretended.table, pretended.cluster, batch=job.global_batch_size)
+    return program, costs

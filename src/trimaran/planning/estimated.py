@@ -1,0 +1,362 @@
+"""The best way to train a job on a machine of the catalog at one batch: the planner's own search.
+
+A search that offloads and recomputes where nothing fits otherwise.
+
+A strategy with a memory budget needs the step of its microbatch, traced without weights, and what operations and copies
+cost on the device. Traces and memory plans take far longer than a search, so they are made only where they decide:
+where no strategy fits, or where memory policies are asked for by name.
+
+Why more devices help a placement so little: the longest chain of operations, and how many branches run beside it.
+
+However many devices there are, and however fast their links, a step takes at least the longest chain of forwards to the
+loss and the longest chain of backwards from it. Its share of all work bounds the speedup of any placement.
+
+`trimaran plan JOB --cluster NAME --objective time`: strategies, batches and numbers of devices that are not here.
+
+One graph and one table of estimated costs serve all batches. What is simulated is decided by bounds of the whole
+choice (`planner/accuracy/searching.py`), so many batches take little longer than one.
+"""
+
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from trimaran.base.errors import InfeasibleError
+from trimaran.base.units import format_seconds
+from trimaran.graph.types import Graph
+from trimaran.jobs.resolve import resolve
+from trimaran.machine.find import find_machine
+from trimaran.machine.types import CatalogDevice
+from trimaran.planner.candidates import Candidate
+from trimaran.planner.choice import MODEL_ERROR, is_reference, pareto_front, simplicity
+from trimaran.planner.pins import NO_PINS
+from trimaran.planner.problem import Problem, assess, lack_of_memory
+from trimaran.planner.result import Search, baseline_of, baselines_of, said_of_compression
+from trimaran.planner.search import may_be_virtualized, search
+from trimaran.planner.target_estimates import Goal
+from trimaran.planner.target_search import Grid, GridSearch, contender_of, device_counts, search_grid
+from trimaran.planning.best_strategy import microbatch_sizes
+from trimaran.planning.estimated_problem import machine_problem, machine_problems
+from trimaran.planning.requests import ClusterRequest
+from trimaran.planning.results import MachinePlan, Progress
+from trimaran.planning.target import (
+    Known,
+    batches_to_try,
+    batches_within,
+    conclude,
+    find_job_curve,
+    goal_of,
+    own_samples,
+    training_at,
+)
+from trimaran.pricing.compute import context_of, operation_costs
+from trimaran.pricing.kernels.roofline import memory_costs
+from trimaran.pricing.offload_costs import TracedStep
+from trimaran.program.strategy import Strategy
+
+if TYPE_CHECKING:
+    from trimaran.planning.meta_trace import JobTracer
+
+
+def search_within_memory(reference: str, problem: Problem, request: ClusterRequest) -> tuple[Problem, Search]:
+    """Search; where memory alone stands against everything, trace whole networks and search again.
+
+    Args:
+        reference: of the job
+        problem: what is searched
+        request: what was asked
+
+    Returns:
+        The problem with the traces that were made, and what was found.
+
+    Raises:
+        InfeasibleError: nothing fits
+    """
+    if "memory" in problem.pins.forbid:
+        return problem, search(problem)
+    try:
+        found = search(problem)
+    except InfeasibleError:
+        sizes = set(
+            microbatch_sizes(problem.graph, devices=problem.devices, batch=problem.batch, pins=problem.pins, stages=1)
+        )
+        if not sizes:
+            raise
+    else:
+        lacking = [rejection.strategy for rejection in found.rejected if may_be_virtualized(rejection)]
+        sizes = {problem.batch // (strategy.dp * strategy.microbatches) for strategy in lacking}
+        if "memory" not in problem.pins.allow or not sizes:
+            return problem, found
+    traced = dataclasses.replace(problem, traces=traces_of(reference, sizes, problem, request))
+    return traced, search(traced)
+
+
+def traces_of(
+    reference: str, sizes: Collection[int], problem: Problem, request: ClusterRequest
+) -> Mapping[int, TracedStep]:
+    """Steps of microbatches as they would run on the device, by samples.
+
+    Args:
+        reference: of the job
+        sizes: of the microbatches [samples]
+        problem: has the machine
+        request: says the precision
+    """
+    import torch
+
+    from trimaran.jobs.resolve import resolve
+    from trimaran.planning.meta_trace import JobTracer
+
+    machine = problem.cluster.machine
+    if machine is None:
+        return {}
+    lower = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+    tracer = JobTracer(resolve(reference), autocast=lower.get(request.precision), layers=True)
+    return {size: _traced(tracer, size, machine.node.device) for size in sorted(sizes)}
+
+
+def _traced(tracer: "JobTracer", samples: int, device: CatalogDevice) -> TracedStep:
+    trace = tracer.trace(samples)
+    return TracedStep(trace=trace, costs=memory_costs(trace, device))
+
+
+def placement_notes(problem: Problem, strategy: Strategy) -> tuple[str, ...]:
+    """What bounds the placement of a network's branches.
+
+    Args:
+        problem: has the graph and its costs
+        strategy: a placement; of anything else nothing is said
+    """
+    if not strategy.parts:
+        return ()
+    microbatch = problem.batch // (strategy.dp * strategy.microbatches)
+    costs = operation_costs(problem.graph, problem.table, batch=microbatch, execution=strategy.execution)
+    context = context_of(
+        problem.graph, problem.table, costs, batch=microbatch, form="graph", execution=strategy.execution
+    )
+    forward = {name: cost.forward.seconds * context.forward.seconds for name, cost in costs.items()}
+    backward = {name: cost.backward.seconds * context.backward.seconds for name, cost in costs.items()}
+    total_s = sum(forward.values()) + sum(backward.values())
+    chain_s = longest_chain_s(problem.graph, forward) + longest_chain_s(problem.graph, backward)
+    widths = shares_of_widths(problem.graph, {name: forward[name] + backward[name] for name in forward})
+    alone = widths.get(1, 0.0)
+    few = sum(share for width, share in widths.items() if width <= 2)
+    return (
+        f"on any number of devices a placement takes at least {format_seconds(chain_s)} of {format_seconds(total_s)}: "
+        f"that long is the chain of operations of which each needs the one before it, so it is at most "
+        f"{total_s / chain_s:.2f} times as fast as one device",
+        f"{alone:.0%} of that chain has no branch beside it and {few:.0%} at most one, so devices beyond the second "
+        "find little to do",
+    )
+
+
+def longest_chain_s(graph: Graph, seconds: Mapping[str, float]) -> float:
+    """The longest way through a graph [s].
+
+    Args:
+        graph: of a network
+        seconds: of each operation, by id [s]
+    """
+    ends = _earliest(graph, seconds)
+    return max((ends[op.id] for op in graph.ops), default=0.0)
+
+
+def shares_of_widths(graph: Graph, seconds: Mapping[str, float]) -> dict[int, float]:
+    """How many operations would run side by side on as many devices as one likes, each as soon as it can.
+
+    Args:
+        graph: of a network
+        seconds: of each operation, by id [s]
+
+    Returns:
+        By the number of operations, the share of the time in which so many run [0..1].
+    """
+    ends = _earliest(graph, seconds)
+    events: list[tuple[float, int]] = []
+    for op in graph.ops:
+        if seconds[op.id] > 0.0:
+            events += [(ends[op.id] - seconds[op.id], 1), (ends[op.id], -1)]
+    return _shares(sorted(events))
+
+
+def _shares(events: Sequence[tuple[float, int]]) -> dict[int, float]:
+    total = events[-1][0] if events else 0.0
+    found: dict[int, float] = {}
+    running, since = 0, 0.0
+    for at, change in events:
+        if at > since and running:
+            found[running] = found.get(running, 0.0) + (at - since) / total
+        running, since = running + change, at
+    return dict(sorted(found.items()))
+
+
+def _earliest(graph: Graph, seconds: Mapping[str, float]) -> dict[str, float]:
+    makers = {spec.name: op.id for op in graph.ops for spec in op.outputs}
+    ends: dict[str, float] = {}
+    for op in graph.ops:
+        ready = max((ends[makers[name]] for name in op.inputs if name in makers), default=0.0)
+        ends[op.id] = ready + seconds[op.id]
+    return ends
+
+
+def plan_one_batch(reference: str, request: ClusterRequest, *, progress: Progress) -> MachinePlan:
+    """Find the best way to train a job at the batch that is asked for, or its own.
+
+    Args:
+        reference: of the job
+        request: what is asked
+        progress: told what is being done
+
+    Raises:
+        InputError: no such job or machine, or more devices than there are
+        InfeasibleError: nothing fits
+    """
+    problem = machine_problem(reference, request)
+    progress("searching", 0, 0)
+    problem, found = search_within_memory(reference, problem, request)
+    alone = one_device(problem)
+    return MachinePlan(
+        reference=reference,
+        request=request,
+        problem=problem,
+        search=found,
+        one_device_s=alone.step_time_s,
+        one_device_fits=not lack_of_memory(alone.peak_bytes, problem),
+        notes=(
+            *problem.graph.notes,
+            *placement_notes(problem, found.chosen.strategy),
+            *filter(None, [said_of_compression(found, request.pins)]),
+        ),
+    )
+
+
+def one_device(problem: Problem) -> Candidate:
+    """A step with the whole batch on one device, in one piece, whether it fits there or not."""
+    return assess(Strategy(execution=problem.executions[0]), dataclasses.replace(problem, devices=1, pins=NO_PINS))
+
+
+SEARCH_S = 15.0
+"""What spreads a network over devices is looked at no longer than this, where the user says nothing [s]."""
+
+
+def plan_there_for_target(reference: str, request: ClusterRequest, *, progress: Progress) -> MachinePlan:
+    """Find strategy, devices and batch that are best for reaching the target.
+
+    Args:
+        reference: of the job
+        request: what is asked
+        progress: told what is being done
+
+    Raises:
+        InputError: no such job, machine or curve, or a curve of another task
+        InfeasibleError: nothing fits at any batch
+    """
+    asked = goal_of(request.objective, request.target)
+    job = resolve(reference)
+    known = find_job_curve(job, reference, request.target, samples=own_samples(reference))
+    if known.curve is None and not request.target.is_asked:
+        return _by_throughput(plan_one_batch(reference, request, progress=progress), asked, known)
+    progress("reading the job and the machine", 0, 0)
+    devices = request.devices or find_machine(request.cluster).devices
+    wanted = batches_to_try(
+        request.batch or job.global_batch_size,
+        known,
+        request.target,
+        devices=devices,
+        fixed=request.batch is not None,
+    )
+    batches, too_large = batches_within(wanted, known)
+    problems = machine_problems(reference, request, batches)
+    progress("searching", 0, 0)
+    grid = Grid(
+        problems=problems,
+        counts=device_counts(devices),
+        weights=_weights(known, batches, asked),
+        most_local_batch=request.target.most_local_batch,
+        time_limit_s=SEARCH_S if request.time_limit_s is None else request.time_limit_s,
+        by_cost=asked == "cost" and known.curve is not None,
+    )
+    found = search_grid(grid)
+    machine = problems[batches[0]].cluster.machine
+    outlook = conclude(
+        found.contenders,
+        asked=asked,
+        known=known,
+        request=request.target,
+        batches=batches,
+        left_out=[*too_large, *((batch, _why(found, batch)) for batch in batches if batch not in found.candidates)],
+        price=machine.node.price if machine else None,
+        node_devices=machine.node.devices if machine else 1,
+        is_complete=found.is_complete,
+    )
+    batch = outlook.chosen.global_batch
+    search = _search_at(grid, found, batch, outlook.chosen.contender.origin)
+    alone = one_device(problems[batch])
+    return MachinePlan(
+        reference=reference,
+        request=request,
+        problem=problems[batch],
+        search=search,
+        one_device_s=alone.step_time_s,
+        one_device_fits=not lack_of_memory(alone.peak_bytes, problems[batch]),
+        outlook=outlook,
+        notes=(*problems[batch].graph.notes, *outlook.warnings),
+    )
+
+
+def _by_throughput(plan: MachinePlan, asked: Goal, known: Known) -> MachinePlan:
+    """An ordinary plan, where the time to the target is asked for and no curve says it."""
+    machine, batch = plan.problem.cluster.machine, plan.problem.batch
+    outlook = conclude(
+        [contender_of(one, batch) for one in plan.search.candidates],
+        asked=asked,
+        known=known,
+        request=plan.request.target,
+        batches=(batch,),
+        price=machine.node.price if machine else None,
+        node_devices=machine.node.devices if machine else 1,
+        chosen=contender_of(plan.chosen, batch),
+    )
+    return dataclasses.replace(plan, outlook=outlook, notes=(*plan.notes, *outlook.warnings))
+
+
+def _weights(known: Known, batches: Sequence[int], asked: Goal) -> Mapping[int, float]:
+    """What a step of each batch is multiplied by to compare them: updates to the target, or 1 over the batch."""
+    trainings = {batch: None if asked == "throughput" else training_at(known, batch) for batch in batches}
+    return {
+        batch: 1.0 / batch if training is None else training.updates.amount for batch, training in trainings.items()
+    }
+
+
+def _why(found: GridSearch, batch: int) -> str:
+    return next((one.reason for one in found.rejected.get(batch, ())), "beyond the limits")
+
+
+def _search_at(grid: Grid, found: GridSearch, batch: int, chosen: Candidate) -> Search:
+    """What was simulated at the chosen batch, as a search of that batch alone would say it."""
+    problem = grid.problems[batch]
+    candidates = sorted(found.candidates[batch], key=lambda one: (one.objective_s, simplicity(one.strategy)))
+    rejected = found.rejected.get(batch, ())
+    baselines = baselines_of(problem, candidates, rejected)
+    told = {id(one.candidate) for one in baselines}
+    return Search(
+        candidates=tuple(candidates),
+        chosen=chosen,
+        baseline=baseline_of(candidates),
+        rejected=tuple(sorted(rejected, key=lambda one: simplicity(one.strategy))),
+        references=tuple(
+            one for one in candidates if id(one) in told or is_reference(one.strategy, devices=problem.devices)
+        ),
+        pareto=pareto_front(candidates),
+        baselines=baselines,
+        bound_s=_bound(grid, found, batch) if found.is_complete and not grid.by_cost else 0.0,
+        seconds=found.seconds,
+        is_complete=found.is_complete,
+    )
+
+
+def _bound(grid: Grid, found: GridSearch, batch: int) -> float:
+    """What no step at a batch takes less than [s]: nothing left out beats the best by more than the model's error."""
+    best = min(grid.weights[other] * one.worth_s for other, those in found.candidates.items() for one in those)
+    fastest = min(one.worth_s for one in found.candidates[batch])
+    return min(fastest, best / grid.weights[batch] / (1.0 + MODEL_ERROR))

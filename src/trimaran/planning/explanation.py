@@ -1,0 +1,484 @@
+"""Why a plan is what it is: the plan, the search that it came from, and what the planner says of both."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from trimaran.base.errors import InfeasibleError, InputError
+from trimaran.base.units import format_bytes, format_seconds
+from trimaran.jobs.resolve import JobSource
+from trimaran.planner.candidates import Candidate, score
+from trimaran.planner.choice import MODEL_ERROR
+from trimaran.planner.explain import Explanation, compressions_of, explain, read_family
+from trimaran.planner.parallel_degrees.contrast import Contrast, read_kind
+from trimaran.planner.parallel_degrees.contrast import why_not as contrast
+from trimaran.planner.parallel_degrees.problem import PricedDivision
+from trimaran.planner.parallel_degrees.search import search_task
+from trimaran.planner.pins import NO_PINS, Pins
+from trimaran.planner.problem import Problem, arrange, effect_of_memory, lack_of_memory
+from trimaran.planner.remedies import Prospect, is_same
+from trimaran.planner.result import Search
+from trimaran.planner.search import ALL_PINS, prices
+from trimaran.planner.trials import Trials
+from trimaran.planner.what_if import parse_change
+from trimaran.planning.closed_form import DividedPlan, division_pins, shape_of
+from trimaran.planning.estimated import placement_notes, search_within_memory, traces_of
+from trimaran.planning.estimated_problem import machine_problem
+from trimaran.planning.input_pipeline import room_of
+from trimaran.planning.measured import executions_of
+from trimaran.planning.measurement import find_calibrated, with_compressions
+from trimaran.planning.plan import plan_job, plan_on_machine
+from trimaran.planning.plan_files import as_planned, costs_digest, load_plan, predict
+from trimaran.planning.preparation import epoch_data
+from trimaran.planning.requests import EVERYTHING, ClusterRequest, PlanRequest
+from trimaran.planning.results import MachinePlan, Planned, Progress, ignore_progress
+from trimaran.pricing.offload_costs import TracedStep
+from trimaran.pricing.tables import Curve, CurveKey, merge
+from trimaran.program.plan import Plan, Premises, check_plan, plan_program, read_plan
+from trimaran.program.rules.against_graph import check_against_graph
+from trimaran.program.strategy import IN_LINE, Strategy
+from trimaran.report.remedies import Remedy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explained:
+    """A plan with its explanation.
+
+    Attributes:
+        planned: the plan and what it was made from; of a machine that is not here, without a measured table
+        found: the search, by what things cost now
+        explanation: why
+        remedies: the known remedies that are worth it, most gain first
+        not_worth_it: those that save less than the model leaves out, most gain first
+        notes: what the user should know
+    """
+
+    planned: Planned
+    found: Search
+    explanation: Explanation
+    remedies: tuple[Remedy, ...]
+    not_worth_it: tuple[Remedy, ...]
+    notes: tuple[str, ...] = ()
+
+
+def explain_plan(
+    source: JobSource,
+    request: PlanRequest = EVERYTHING,
+    *,
+    path: Path | None = None,
+    why_not: Sequence[str] = (),
+    what_if: Sequence[str] = (),
+    progress: Progress = ignore_progress,
+) -> Explained:
+    """Explain the plan in a file, or the best one for a job.
+
+    Args:
+        source: where the job comes from
+        request: what the plan is to look for
+        path: of a plan; None: plan the job
+        why_not: kinds of strategies to compare with
+        what_if: changes to try, as written on the command line; none: what is worth asking of any plan
+        progress: told what is being done
+
+    Raises:
+        InputError: a kind or a change that does not exist; the plan or the job is wrong
+        InfeasibleError: nothing fits
+    """
+    # Before anything is measured: a name that does not exist costs no wait.
+    families = [read_family(name) for name in why_not]
+    changes = [parse_change(text) for text in what_if] or None
+    given: Planned | None = None
+    if path is not None:
+        plan = read_plan(path)
+        source, request = as_planned(plan, source, request)
+        premises = plan.premises
+        request = replace(
+            request,
+            link=request.link or premises.link,
+            memory_bytes=request.memory_bytes or min(premises.memory_bytes, default=None),
+        )
+        given = load_plan(path, source, request, progress=progress)
+    planned = plan_job(source, request, progress=progress)
+    found = planned.search
+    if found is None:
+        raise InputError(f"{source.reference} was planned without a search: there is nothing to explain")
+    problem = problem_of(planned, found, request)
+    paid = planned.prices
+    if given is not None:
+        # What the plan's own execution and microbatch cost, which a search may have had no use for.
+        traces = {**given.traces, **problem.traces}
+        problem = replace(problem, table=merge([problem.table, given.table]), traces=traces)
+    # A plan without consent measures no compression.
+    methods = [method for family in families for method in compressions_of(family)]
+    problem = with_compressions(problem, planned.source, methods, find_calibrated(request), progress)
+    progress("simulating what could be otherwise", 0, 0)
+    chosen = None if given is None else given.chosen
+    explanation = explain(problem, found, chosen=chosen, why_not=families, changes=changes)
+    shown = replace(planned if given is None else given, prices=paid)
+    late = () if given is None else outdated(given.plan.strategy, found)
+    return conclude(shown, found, explanation, (*shown.warnings, *late))
+
+
+def conclude(planned: Planned, found: Search, explanation: Explanation, notes: tuple[str, ...]) -> Explained:
+    """A plan with its explanation, its remedies told apart by whether they are worth it.
+
+    Args:
+        planned: the plan
+        found: the search, by what things cost now
+        explanation: why
+        notes: what the user should know
+    """
+    worth = [remedy for remedy in explanation.remedies if remedy.gain > MODEL_ERROR]
+    rest = [remedy for remedy in explanation.remedies if remedy.gain <= MODEL_ERROR]
+    return Explained(
+        planned=planned,
+        found=found,
+        explanation=explanation,
+        remedies=tuple(_remedy(prospect) for prospect in worth),
+        not_worth_it=tuple(_remedy(prospect) for prospect in rest),
+        notes=notes,
+    )
+
+
+def problem_of(planned: Planned, found: Search, request: PlanRequest) -> Problem:
+    """What a plan was searched for."""
+    data = epoch_data(planned.job)
+    return Problem(
+        graph=planned.graph,
+        table=planned.table,
+        cluster=planned.cluster,
+        batch=planned.job.global_batch_size,
+        devices=planned.cluster.size,
+        clip=planned.job.clip_norm is not None,
+        executions=executions_of(found),
+        epoch=data if request.objective == "epoch" else None,
+        traces=planned.traces,
+        bare_curves={} if request.link is None else _bare_curves(planned.cluster.size),
+        pins=request.pins,
+        time_limit_s=request.time_limit_s,
+        gap=request.gap,
+        room=room_of(planned.job, data),
+    )
+
+
+def _bare_curves(ranks: int) -> Mapping[CurveKey, Curve]:
+    """Transfers between local ranks that nothing holds back, as far as they are known."""
+    from trimaran.measure.cache import load_cached
+    from trimaran.measure.costs import fingerprint_here
+
+    return load_cached(fingerprint_here(ranks)).curves
+
+
+def _remedy(prospect: Prospect) -> Remedy:
+    return Remedy(
+        limiter=prospect.limiter,
+        name=prospect.name,
+        action=prospect.action,
+        predicted_gain=prospect.gain,
+        gain_interval=prospect.gain_interval,
+        basis=prospect.basis,
+        assumption=prospect.assumption,
+    )
+
+
+def outdated(strategy: Strategy, found: Search) -> tuple[str, ...]:
+    """That a search would choose another strategy now than the plan in a file has; nothing where it would not.
+
+    Args:
+        strategy: of the plan
+        found: the search
+    """
+    if is_same(strategy, found.chosen.strategy):
+        return ()
+    return (f"the plan is {strategy.name}; planned again now, {found.chosen.strategy.name} would be chosen",)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Why a transformer on many devices is divided as it is: closed forms, so there is no program and no critical path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DivisionPrice:
+    """What a pin costs.
+
+    Attributes:
+        pin: as it is written on the command line
+        without: what would be chosen without it; None: nothing fits
+        price: how much longer the plan takes because of it, as a share of `without`; 0 without one
+    """
+
+    pin: str
+    without: PricedDivision | None
+    price: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainedDivision:
+    """A division with its explanation.
+
+    Attributes:
+        plan: the division, what it was chosen over, and what the reader should know
+        contrasts: an answer for each kind that was asked about
+        prices: what each pin costs
+    """
+
+    plan: DividedPlan
+    contrasts: tuple[Contrast, ...]
+    prices: tuple[DivisionPrice, ...]
+
+
+def explain_division(
+    reference: str,
+    request: ClusterRequest,
+    *,
+    why_not: Sequence[str] = (),
+    what_if: Sequence[str] = (),
+    progress: Progress = ignore_progress,
+) -> ExplainedDivision:
+    """Explain the degrees of a transformer on many devices.
+
+    Args:
+        reference: of a decoder that is planned by closed forms
+        request: what the plan is to look for
+        why_not: kinds of divisions to compare with
+        what_if: changes to try, which are refused: another question answers them
+        progress: told what is being done
+
+    Raises:
+        InputError: a kind that does not exist, a change, pins that mean nothing here, no such machine
+        InfeasibleError: nothing fits
+    """
+    if what_if:
+        raise InputError(
+            f"--what-if {what_if[0]}: {reference} on {request.cluster} is planned by closed forms, which are asked "
+            "again instead: with other --memory, --devices, --batch or another --cluster",
+            code="explain.division-what-if",
+            what_if=what_if[0],
+        )
+    kinds = [read_kind(name) for name in why_not]
+    plan = plan_on_machine(reference, request, progress=progress)
+    if not isinstance(plan, DividedPlan):
+        raise InputError(f"{reference} on {request.cluster} is not planned by closed forms", reference=reference)
+    progress("pricing what could be otherwise", 0, 0)
+    limit = {} if request.time_limit_s is None else {"time_limit_s": request.time_limit_s}
+    return ExplainedDivision(
+        plan=plan,
+        contrasts=tuple(contrast(plan.search, kind, **limit) for kind in kinds),
+        prices=tuple(_prices(plan)),
+    )
+
+
+def _prices(plan: DividedPlan) -> Iterator[DivisionPrice]:
+    pins = plan.request.pins
+    for name in pins.names:
+        yield _price(name, pins.without(name), plan)
+    if len(pins.names) > 1:
+        yield _price(ALL_PINS, NO_PINS, plan)
+
+
+def _price(name: str, pins: Pins, plan: DividedPlan) -> DivisionPrice:
+    task = replace(plan.search.task, pins=division_pins(pins))
+    limit = {} if plan.request.time_limit_s is None else {"time_limit_s": plan.request.time_limit_s}
+    try:
+        without = search_task(task, **limit).chosen
+    except InfeasibleError:
+        return DivisionPrice(pin=name, without=None, price=0.0)
+    # A plan for a target may be another than the fastest of its search, which is no price of a pin.
+    fastest = min((plan.search.chosen, *plan.search.pareto), key=lambda one: one.seconds)
+    return DivisionPrice(pin=name, without=without, price=fastest.seconds / without.seconds - 1.0)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Why a plan for a machine of the catalog is what it is: the best one of a job there, or that of a file
+
+
+def explain_there(
+    reference: str,
+    request: ClusterRequest,
+    *,
+    path: Path | None = None,
+    why_not: Sequence[str] = (),
+    what_if: Sequence[str] = (),
+    progress: Progress = ignore_progress,
+) -> Explained | ExplainedDivision:
+    """Explain the plan in a file on a machine of the catalog, or the best one of a job for it.
+
+    Args:
+        reference: of the job
+        request: what the plan is to look for
+        path: of a plan; None: plan the job
+        why_not: kinds of strategies to compare with
+        what_if: changes to try; none: what is worth asking of any plan there
+        progress: told what is being done
+
+    Raises:
+        InputError: a kind or a change that does not exist, or no such job or machine; the plan is wrong, or cannot be
+            what such a machine runs
+        InfeasibleError: nothing fits, or the plan does not
+    """
+    if path is None and shape_of(reference, request) is not None:
+        return explain_division(reference, request, why_not=why_not, what_if=what_if, progress=progress)
+    families = [read_family(name) for name in why_not]
+    changes = [parse_change(text) for text in what_if] or None
+    if path is None:
+        planned, problem, found, notes = _best(reference, request, progress)
+    else:
+        planned, problem, found, notes = _of_file(path, request, progress)
+    progress("simulating what could be otherwise", 0, 0)
+    explanation = explain(problem, found, chosen=planned.chosen, why_not=families, changes=changes)
+    paid = prices(problem, found, Trials(problem)) if problem.pins != NO_PINS else ()
+    return conclude(replace(planned, prices=paid), found, explanation, notes)
+
+
+_Answer = tuple[Planned, Problem, Search, tuple[str, ...]]
+"""A plan, what was searched, what was found, and what the user should know."""
+
+
+def _best(reference: str, request: ClusterRequest, progress: Progress) -> _Answer:
+    found = plan_on_machine(reference, request, progress=progress)
+    if not isinstance(found, MachinePlan):
+        raise InputError(f"{reference} on {request.cluster} has no program to explain", reference=reference)
+    problem, chosen = found.problem, found.search.chosen
+    plan = Plan(
+        job=reference,
+        strategy=chosen.strategy,
+        premises=Premises(
+            graph_digest=problem.graph.digest,
+            global_batch_size=problem.batch,
+            devices=tuple(device.name for device in problem.cluster.devices),
+            memory_bytes=tuple(device.memory_bytes for device in problem.cluster.devices),
+        ),
+        prediction=predict(chosen),
+        program=(),
+    )
+    return _planned(plan, problem, found.search, chosen), problem, found.search, found.notes
+
+
+def _of_file(path: Path, request: ClusterRequest, progress: Progress) -> _Answer:
+    """The plan in a file by the costs of the machine, and what a search finds there."""
+    plan = read_plan(path)
+    memory = _memory_of(plan, request)
+    request = as_planned_there(plan, request)
+    progress("reading the job and the machine", 0, 0)
+    problem = machine_problem(plan.job, request)
+    chosen, traces = _score(path, plan, problem, request)
+    progress("searching", 0, 0)
+    problem, found = search_within_memory(plan.job, problem, request)
+    problem = replace(problem, traces={**problem.traces, **traces})
+    notes = (
+        *problem.graph.notes,
+        *placement_notes(problem, chosen.strategy),
+        *memory,
+        *_rescored(plan, chosen, problem, request),
+        *outdated(chosen.strategy, found),
+    )
+    kept = replace(plan, strategy=chosen.strategy, prediction=predict(chosen))
+    return _planned(kept, problem, found, chosen), problem, found, notes
+
+
+def as_planned_there(plan: Plan, request: ClusterRequest) -> ClusterRequest:
+    """The batch, devices, their memory and the execution that a plan was made for, where the user says nothing else.
+
+    Args:
+        plan: says them
+        request: what the user asks
+
+    Raises:
+        InputError: a choice of batches, which the plan has made
+    """
+    if request.asks_for_outlook:
+        raise InputError(
+            "--curve and --objective time or cost choose a batch, and the plan has one: leave them out",
+            code="explain.curve-and-plan",
+        )
+    premises = plan.premises
+    return replace(
+        request,
+        devices=request.devices or len(premises.devices),
+        batch=request.batch or premises.global_batch_size,
+        memory_bytes=request.memory_bytes or min(premises.memory_bytes, default=None),
+        execution=plan.strategy.execution if request.execution == "any" else request.execution,
+    )
+
+
+def _score(
+    path: Path, plan: Plan, problem: Problem, request: ClusterRequest
+) -> tuple[Candidate, Mapping[int, TracedStep]]:
+    """The program of a plan, simulated by the costs of a machine, and the traces that its memory plan is of.
+
+    Its ranks have the devices that the plan names; where it names none, those that suit it best. Data are taken to be
+    there, so how ranks are fed is left out.
+    """
+    check_plan(
+        plan,
+        graph_digest=problem.graph.digest,
+        world_size=problem.devices,
+        global_batch_size=problem.batch,
+    )
+    program = plan_program(plan, source=str(path))
+    check_against_graph(program, problem.graph, plan.strategy, batch=problem.batch)
+    strategy = replace(plan.strategy, feeding=IN_LINE)
+    traces: Mapping[int, TracedStep] = {}
+    if strategy.memory_bytes is not None:
+        traces = traces_of(plan.job, {problem.batch // (strategy.dp * strategy.microbatches)}, problem, request)
+        problem = replace(problem, traces=traces)
+    try:
+        chosen = score(
+            program,
+            strategy if strategy.device_order else arrange(strategy, problem),
+            problem.graph,
+            problem.table,
+            problem.cluster,
+            batch=problem.batch,
+            clip=problem.clip,
+            effect=effect_of_memory(strategy, problem),
+        )
+    except InputError as error:
+        raise InputError(
+            f"{path} has {strategy.name}, which has no costs on {request.cluster}: {error.message}; "
+            "leave --cluster out to explain it on this machine",
+            path=str(path),
+        ) from error
+    lack = lack_of_memory(chosen.peak_bytes, problem)
+    if lack:
+        raise InfeasibleError(
+            f"{path} has {strategy.name}, which does not fit {request.cluster}: {lack}; give devices more (--memory), "
+            "or plan again",
+            code="explain.plan-does-not-fit",
+            path=str(path),
+        )
+    return chosen, traces
+
+
+def _memory_of(plan: Plan, request: ClusterRequest) -> tuple[str, ...]:
+    known = plan.premises.memory_bytes
+    if request.memory_bytes is not None or not known:
+        return ()
+    return (f"each device counts with {format_bytes(min(known))}, as in the file, whatever it has (--memory)",)
+
+
+def _rescored(plan: Plan, chosen: Candidate, problem: Problem, request: ClusterRequest) -> tuple[str, ...]:
+    if plan.premises.costs_digest == costs_digest(problem, request):
+        return ()
+    said = plan.prediction.step_time_s
+    before = f"its file says {format_seconds(said)} a step; " if said > 0.0 else ""
+    return (
+        f"the plan was made by other costs than those of {request.cluster} in {request.precision}: {before}here it "
+        f"takes {format_seconds(chosen.step_time_s)}. --cluster, --precision and --software say which costs are meant",
+    )
+
+
+def _planned(plan: Plan, problem: Problem, found: Search, chosen: Candidate) -> Planned:
+    """A plan for another machine in the form of one for this machine, for those who only read it."""
+    source = JobSource(reference=plan.job, global_batch_size=problem.batch)
+    return Planned(
+        source=source,
+        job=source.make(),
+        graph=problem.graph,
+        cluster=problem.cluster,
+        table=problem.table,
+        plan=plan,
+        chosen=chosen,
+        traces=problem.traces,
+        search=found,
+    )

@@ -1,0 +1,288 @@
+"""The step of a job on meta tensors, at any batch: shapes without values, so it costs no memory and little time.
+
+The model and a few samples of the data are made once. Clipping of gradients is left out: it moves nothing and holds no
+more than the update does.
+
+Models of transformers look at the positions of tokens to find out whether several texts were packed into one window.
+Positions without values say nothing, so they are answered for: the windows of a job hold one text each.
+
+A batch of any size on meta tensors, in the form of a job's own data: shapes without values.
+
+A few samples of the data are made and collated; every tensor's first dim, which counts samples, then becomes what was
+asked for. So data of which the batch is larger than memory, or than the data set, can be looked at all the same.
+"""
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trimaran.base.errors import InputError, TrimaranError
+from trimaran.base.job import Job
+from trimaran.base.user_errors import told
+from trimaran.graph.batches import call_model, compute_loss, map_tensors
+from trimaran.graph.trace.meta import trace_on_meta, trace_twice_on_meta
+from trimaran.graph.trace.types import StepTrace
+from trimaran.graph.user_model import AUTOCAST, begin_training, cast_model, sample_batch
+from trimaran.machine.types import CatalogDevice
+from trimaran.memory_hooks.microbatching import Split, splitting
+from trimaran.pricing.kernels.roofline import memory_costs
+from trimaran.pricing.offload_costs import MemoryCosts
+from trimaran.program.memory import KEEP_ALL
+from trimaran.simulator.storage_lifetimes import LiveBytes, live_bytes
+
+
+def meta_batch(job: Job, samples: int, *, like: Any = None) -> Any:
+    """A batch on meta tensors.
+
+    Args:
+        job: whose data it is like
+        samples: its size
+        like: a batch of the job of any size, where there is one already
+
+    Raises:
+        InputError: the data cannot be made, indexed or collated
+    """
+    return map_tensors(sample_batch(job) if like is None else like, lambda tensor: _resized(tensor, samples))
+
+
+def _resized(tensor: Tensor, samples: int) -> Tensor:
+    wide = torch.empty((samples, *tensor.shape[1:]), dtype=tensor.dtype, device="meta")
+    if tensor.dim() == 4 and not tensor.is_contiguous() and tensor.is_contiguous(memory_format=torch.channels_last):
+        return wide.to(memory_format=torch.channels_last)
+    return wide
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Which modules run in parts of the batch, as people write it, and models that are made so
+
+
+_WRITTEN = re.compile(r"(?P<parent>[^:]*):(?P<first>\d+)-(?P<last>\d+):(?P<parts>\d+)")
+
+
+def parse_split(text: str) -> Split:
+    """A split as people write it: the sequential module, its first and last child, the parts.
+
+    Raises:
+        InputError: it is not written so
+
+    Example:
+        >>> parse_split("features:0-4:2").name
+        'features[0:4] in 2 parts'
+    """
+    found = _WRITTEN.fullmatch(text.strip())
+    if found is None:
+        raise InputError(
+            'a split is written as MODULE:FIRST-LAST:PARTS, such as "features:0-4:2", or "auto", or "none"; '
+            f'got "{text}"',
+            code="split.malformed",
+            split=text,
+        )
+    return Split(parent=found["parent"], first=int(found["first"]), last=int(found["last"]), parts=int(found["parts"]))
+
+
+def written(split: Split) -> str:
+    """A split as `parse_split` reads it.
+
+    Example:
+        >>> written(Split(parent="features", first=0, last=4, parts=2))
+        'features:0-4:2'
+    """
+    return f"{split.parent}:{split.first}-{split.last}:{split.parts}"
+
+
+def split_maker(make_model: Callable[[], nn.Module], splits: Iterable[Split], stack: ExitStack) -> Any:
+    """Makes a model and splits it, until the stack is closed.
+
+    Args:
+        make_model: makes the model
+        splits: of it
+        stack: undoes them
+    """
+
+    def make() -> nn.Module:
+        model = make_model()
+        stack.enter_context(splitting(model, list(splits)))
+        return model
+
+    return make
+
+
+_MASKS = "transformers.masking_utils"
+
+
+class JobTracer:
+    """Traces steps of one job.
+
+    Args:
+        job: whose model, loss, optimizer and data are used
+        splits: modules that run in parts of the batch
+        like: a tracer of the same job, whose model and data are used again
+        autocast: lower precision in place of the job's; None: the job's
+        layers: recurrent layers run in one operation each
+
+    Attributes:
+        splits: as given
+
+    Raises:
+        InputError: its data cannot be made
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        *,
+        splits: Sequence[Split] = (),
+        like: "JobTracer | None" = None,
+        autocast: torch.dtype | None = None,
+        layers: bool = False,
+    ) -> None:
+        self._job = job
+        self._layers = layers
+        self._autocast = autocast or AUTOCAST.get(job.precision)
+        self.splits = tuple(splits)
+        self._sample: Any = sample_batch(job) if like is None else like._sample
+        self._model: nn.Module | None = None if like is None else like._model
+        self._traces: dict[int, StepTrace] = {}
+
+    def split(self, *splits: Split) -> "JobTracer":
+        """A tracer of the same job with some modules in parts of the batch."""
+        return JobTracer(self._job, splits=splits, like=self, autocast=self._autocast, layers=self._layers)
+
+    def batch(self, samples: int) -> Any:
+        """A batch of so many samples, without values."""
+        return meta_batch(self._job, samples, like=self._sample)
+
+    @property
+    def model(self) -> nn.Module:
+        """The model, without values once a step was traced."""
+        return self._make_model()
+
+    def trace(self, samples: int) -> StepTrace:
+        """The step with so many samples.
+
+        Raises:
+            InputError: it cannot run on meta tensors
+        """
+        if samples not in self._traces:
+            self._traces[samples] = self._traced(samples)
+        return self._traces[samples]
+
+    def trace_twice(self, samples: int) -> tuple[StepTrace, StepTrace]:
+        """The step with so many samples, without its update, and the step with one sample more.
+
+        Raises:
+            InputError: it cannot run on meta tensors
+        """
+        with self._telling(), ExitStack() as stack:
+            return trace_twice_on_meta(
+                split_maker(self._make_model, self.splits, stack),
+                (lambda: self.batch(samples), lambda: self.batch(samples + 1)),
+                self._loss,
+                make_optimizer=self._job.optimizer,
+                autocast=self._autocast,
+                layers=self._layers,
+            )
+
+    def _traced(self, samples: int) -> StepTrace:
+        with self._telling(), ExitStack() as stack:
+            return trace_on_meta(
+                split_maker(self._make_model, self.splits, stack),
+                lambda: self.batch(samples),
+                self._loss,
+                make_optimizer=self._job.optimizer,
+                autocast=self._autocast,
+                layers=self._layers,
+            )
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        """What the user's code raises is told with the name of the job."""
+        try:
+            yield
+        except TrimaranError:
+            raise
+        except Exception as error:
+            raise InputError(
+                f"tracing the step of {self._job.name} failed: {told(error)}", job=self._job.name
+            ) from error
+
+    def _make_model(self) -> nn.Module:
+        # Once: drawing weights takes longer than a step, even where they have no values.
+        if self._model is None:
+            self._model = cast_model(self._job, begin_training(self._job.model()))
+        return self._model
+
+    def _loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        with _no_packing():
+            output = call_model(self._job, model, batch)
+        total, weight = compute_loss(self._job, output, batch)
+        return total / weight
+
+
+@contextmanager
+def _no_packing() -> Iterator[None]:
+    """Windows hold one text each, for models of transformers."""
+    masks = sys.modules.get(_MASKS)
+    name = "find_packed_sequence_indices"
+    if masks is None or not hasattr(masks, name):
+        yield
+        return
+    asked = getattr(masks, name)
+    setattr(masks, name, lambda position_ids: None)
+    try:
+        yield
+    finally:
+        setattr(masks, name, asked)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Steps of a job at any batch, and what they cost on a device of the catalog
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PricedStep:
+    """A step on a device.
+
+    Attributes:
+        trace: the step
+        costs: of its operations
+        kept: live bytes with everything kept
+    """
+
+    trace: StepTrace
+    costs: MemoryCosts
+    kept: LiveBytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricedSteps:
+    """Steps of a job at any batch, and what they cost on a device.
+
+    Attributes:
+        tracer: traces them
+        device: prices them
+        precision: in which products are computed
+    """
+
+    tracer: JobTracer
+    device: CatalogDevice
+    precision: str
+
+    def costs(self, trace: StepTrace) -> MemoryCosts:
+        """What a step costs."""
+        return memory_costs(trace, self.device, precision=self.precision)
+
+    def step(self, samples: int) -> PricedStep:
+        """The step with so many samples."""
+        trace = self.tracer.trace(samples)
+        return PricedStep(trace=trace, costs=self.costs(trace), kept=live_bytes(trace, KEEP_ALL))
+
+    def split(self, split: Split) -> "PricedSteps":
+        """Steps of the same job with some modules in parts of the batch."""
+        return replace(self, tracer=self.tracer.split(split))

@@ -1,0 +1,340 @@
+"""A plan from a file: checked against the job and this machine, and scored by what things cost here.
+
+Plans for a machine that is not here as files.
+
+A plan of a strategy is an ordinary plan file: its premises name the machine's devices and the graph. A plan of degrees
+for a transformer has no program; its file is the document of the plan with the division in full.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from trimaran.base.errors import EnvironmentProblem, InputError
+from trimaran.jobs.resolve import JobSource
+from trimaran.machine.catalog import catalog
+from trimaran.machine.types import Cluster, Link
+from trimaran.measure.cache import put_in_place
+from trimaran.planner.candidates import Candidate, score, squeeze
+from trimaran.planner.problem import Problem
+from trimaran.planner.result import Search
+from trimaran.planning.closed_form import DividedPlan
+from trimaran.planning.documents import machine_plan_document
+from trimaran.planning.input_pipeline import fed_as_asked
+from trimaran.planning.measurement import measure_job, rehearse_strategy, trace_job
+from trimaran.planning.preparation import inexactness, local_cluster, prepare
+from trimaran.planning.requests import EVERYTHING, ClusterRequest, PlanRequest
+from trimaran.planning.results import MachinePlan, Planned, Progress, ignore_progress
+from trimaran.planning.target import planned_training, source_as_planned
+from trimaran.pricing.closed_form.parallel_degrees import Division
+from trimaran.pricing.program import price
+from trimaran.program.exactness import check_exact
+from trimaran.program.json_files import to_plain
+from trimaran.program.lowering.lower import lower
+from trimaran.program.plan import (
+    DIVISION_KIND,
+    CandidateRow,
+    Plan,
+    Prediction,
+    Premises,
+    Verdict,
+    check_plan,
+    plan_program,
+    program_lines,
+    read_plan,
+    write_plan,
+)
+from trimaran.program.rules.against_graph import check_against_graph
+from trimaran.program.types import Program
+from trimaran.simulator.memory_check import check_memory
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a search found, as a plan file holds it
+
+
+def predict(candidate: Candidate) -> Prediction:
+    """What a candidate should cost."""
+    return Prediction(
+        step_time_s=candidate.step_time_s,
+        interval_s=candidate.interval_s,
+        peak_bytes=candidate.peak_bytes,
+        epoch_s=candidate.epoch_s,
+        epoch_interval_s=candidate.epoch_interval_s,
+    )
+
+
+def candidate_rows(found: Search) -> Iterator[CandidateRow]:
+    """What a plan was chosen from: what was simulated, best first, then what was rejected.
+
+    Args:
+        found: the search
+    """
+    front, references = ({id(one) for one in some} for some in (found.pareto, found.references))
+    for candidate in found.candidates:
+        verdict: Verdict = "runner-up"
+        if candidate is found.chosen:
+            verdict = "chosen"
+        elif id(candidate) in references:
+            verdict = "baseline"
+        yield CandidateRow(
+            strategy=candidate.strategy,
+            verdict=verdict,
+            prediction=predict(candidate),
+            limiter=candidate.limiter,
+            pareto=id(candidate) in front,
+        )
+    for rejection in found.rejected:
+        yield CandidateRow(strategy=rejection.strategy, verdict="rejected", reason=rejection.reason)
+
+
+# A plan made with other costs is still used; beyond this difference of its step time the user is told.
+RESCORED_TOLERANCE = 0.1
+
+
+def load_plan(
+    path: Path,
+    source: JobSource,
+    request: PlanRequest = EVERYTHING,
+    *,
+    progress: Progress = ignore_progress,
+) -> Planned:
+    """Read a plan, check it against the job and this machine, and score it by what things cost here.
+
+    Args:
+        path: of the plan
+        source: where the job comes from
+        request: as for `plan_job`; what neither says is as the plan was made for (`as_planned`)
+        progress: told what is being done
+
+    Raises:
+        InputError: the plan is wrong, or was made for something else
+        CorruptDataError: the plan was damaged or edited
+        InfeasibleError: it does not fit the memory of the devices
+    """
+    plan = read_plan(path)
+    _check_kind(plan, local_cluster(replace(request, devices=None)))
+    source, request = as_planned(plan, source, request)
+    prepared = prepare(source, request, progress)
+    job, graph, cluster, calibrated = prepared.job, prepared.graph, prepared.cluster, prepared.calibrated
+    check_plan(
+        plan,
+        graph_digest=graph.digest,
+        world_size=cluster.size,
+        memory_bytes=[device.memory_bytes for device in cluster.devices],
+        global_batch_size=job.global_batch_size,
+    )
+    strategy = fed_as_asked(plan.strategy, request.pins)
+    check_exact(graph.behaviour, strategy)
+    program, plan = plan_program(plan, source=str(path)), replace(plan, strategy=strategy)
+    check_against_graph(program, graph, strategy, batch=job.global_batch_size)
+    size = job.global_batch_size // (plan.strategy.dp * plan.strategy.microbatches)
+    executions = tuple(dict.fromkeys(("eager", plan.strategy.execution)))
+    table = measure_job(
+        source,
+        graph,
+        cluster,
+        {size},
+        executions,
+        calibrated,
+        progress,
+        reduces=strategy.sync == "p2p",
+        gathers=strategy.zero >= 2,
+        compressions=() if strategy.compression is None else (strategy.compression,),
+    )
+    traces = {} if strategy.memory_bytes is None else trace_job(source, {size}, progress)
+    table = rehearse_strategy(source, job, graph, cluster, strategy, program, table, progress) or table
+    if not traces:
+        costs = price(program, graph, strategy, table, cluster, batch=job.global_batch_size)
+        check_memory(program, costs, _memory_to_use(plan, cluster, request))
+    chosen = score(
+        program,
+        strategy,
+        graph,
+        table,
+        cluster,
+        batch=job.global_batch_size,
+        clip=job.clip_norm is not None,
+        epoch=prepared.data if request.objective == "epoch" else None,
+        effect=squeeze(strategy, traces[size]) if traces else None,
+    )
+    return Planned(
+        source=source,
+        job=job,
+        graph=graph,
+        cluster=cluster,
+        table=table,
+        plan=replace(plan, prediction=predict(chosen)),
+        chosen=chosen,
+        traces=traces,
+        noise=calibrated.noise_of(plan.strategy),
+        warnings=(
+            *graph.notes,
+            *inexactness(graph, strategy),
+            *calibrated.lacks(cluster.size),
+            *_rejoined(plan.premises.link, cluster.link),
+            *_rescored(plan.prediction, chosen),
+        ),
+    )
+
+
+def _check_kind(plan: Plan, cluster: Cluster) -> None:
+    """Refuse a plan for GPUs of the catalog on a machine without any: its costs here would say nothing.
+
+    Raises:
+        InputError: with where the plan can be used
+    """
+    titles = {catalog()[name].title for name in catalog()}
+    wanted = next((name for name in plan.premises.devices if name in titles), None)
+    if wanted is not None and cluster.devices[0].kind == "cpu":
+        raise InputError(
+            f"the plan for {plan.job!r} was made for {len(plan.premises.devices)} × {wanted}, and this machine has "
+            "none: use it there, look at it with --cluster and the name of its machine, or plan again for what is here",
+            code="plan.other-device",
+            device=wanted,
+        )
+
+
+def _memory_to_use(plan: Plan, cluster: Cluster, request: PlanRequest) -> list[int]:
+    """Memory of each device [bytes]: no more than the plan was made for, unless the user says how much there is.
+
+    Raises:
+        InputError: the plan says it of another number of devices than it names
+    """
+    here = [device.memory_bytes for device in cluster.devices]
+    then, devices = plan.premises.memory_bytes, plan.premises.devices
+    if not then or request.memory_bytes is not None:
+        return here
+    if len(then) != len(devices):
+        raise InputError(
+            f"premises.memory_bytes of the plan for {plan.job!r} has {len(then)} entries for {len(devices)} devices: "
+            "plan again, or give one for each",
+            code="plan.wrong-budget-count",
+        )
+    return [min(have, had) for have, had in zip(here, then, strict=False)]
+
+
+def as_planned(plan: Plan, source: JobSource, request: PlanRequest) -> tuple[JobSource, PlanRequest]:
+    """The batch, the rates, the devices and the objective that a plan was made for, where the user says nothing else.
+
+    Args:
+        plan: says them
+        source: where the job comes from
+        request: what the user asks
+
+    Raises:
+        InputError: the job is wrong
+    """
+    return source_as_planned(plan, source), replace(
+        request,
+        devices=request.devices or len(plan.premises.devices),
+        # At the batch of the plan the fastest is also the first at the target.
+        objective=request.objective or ("throughput" if plan.objective in ("time", "cost") else plan.objective),
+    )
+
+
+def _rejoined(then: Link | None, now: Link | None) -> tuple[str, ...]:
+    from trimaran.measure.costs import name_link
+
+    before, after = ("nothing" if link is None else name_link(link) for link in (then, now))
+    if before == after:
+        return ()
+    return (
+        f"the plan was made for links held to {before}, and here they are held to {after}: it has been scored again, "
+        "and another plan may be better",
+    )
+
+
+def _rescored(before: Prediction, now: Candidate) -> tuple[str, ...]:
+    if before.step_time_s <= 0.0:
+        # Written by hand, without a prediction.
+        return ()
+    change = now.step_time_s / before.step_time_s - 1
+    if abs(change) <= RESCORED_TOLERANCE:
+        return ()
+    return (
+        f"the plan was made with other costs: by those measured here its step takes {change:+.0%} of what it said; "
+        "plan again to see what is best here",
+    )
+
+
+def write_machine_plan(path: Path, plan: MachinePlan | DividedPlan) -> None:
+    """Write a plan to a file.
+
+    Args:
+        path: of the file
+        plan: as it was found
+
+    Raises:
+        EnvironmentProblem: the file cannot be written
+    """
+    if isinstance(plan, MachinePlan):
+        write_plan(path, plan_of(plan))
+        return
+    text = json.dumps({"schema_version": 1} | division_file(plan), indent=2) + "\n"
+    try:
+        put_in_place(path, text.encode())
+    except OSError as error:
+        raise EnvironmentProblem(f"cannot write the plan to {path}: {error.strerror}", path=str(path)) from error
+
+
+def division_file(plan: DividedPlan) -> dict[str, Any]:
+    """What the file of a division holds."""
+    task = plan.search.task
+    return (
+        {
+            "kind": DIVISION_KIND,
+            "division": _plain_division(plan.search.chosen.division),
+            "sequence_length": plan.shape.sequence,
+            "layers": plan.shape.layers,
+        }
+        | machine_plan_document(plan)
+        | {"precision": task.program.precision}
+    )
+
+
+def _plain_division(division: Division) -> dict[str, Any]:
+    plain: dict[str, Any] = to_plain(division)
+    return plain | {"recomputed": sorted(division.recomputed)}
+
+
+def plan_of(plan: MachinePlan) -> Plan:
+    """A plan of a strategy, as `train`, `export` and `explain` take it."""
+    problem, found = plan.problem, plan.search
+    return Plan(
+        job=plan.reference,
+        strategy=found.chosen.strategy,
+        premises=Premises(
+            graph_digest=problem.graph.digest,
+            global_batch_size=problem.batch,
+            devices=tuple(device.name for device in problem.cluster.devices),
+            memory_bytes=tuple(device.memory_bytes for device in problem.cluster.devices),
+            costs_digest=costs_digest(problem, plan.request),
+        ),
+        prediction=predict(found.chosen),
+        objective="throughput" if plan.outlook is None else plan.outlook.goal,
+        candidates=tuple(candidate_rows(found)),
+        program=program_lines(_whole_program(plan)),
+        training=None if plan.outlook is None else planned_training(plan.outlook),
+    )
+
+
+def costs_digest(problem: Problem, request: ClusterRequest) -> str:
+    """Digest of the costs that a plan is scored by: of the machine, its software and the precision.
+
+    Args:
+        problem: has the costs
+        request: what was asked
+    """
+    costs = f"{request.cluster} {problem.table.fingerprint.torch} {request.precision}"
+    return hashlib.sha256(costs.encode()).hexdigest()[:16]
+
+
+def _whole_program(plan: MachinePlan) -> Program:
+    """The program on all ranks; that of a candidate may be that of one replica, where all are alike."""
+    problem, chosen = plan.problem, plan.chosen
+    if len(chosen.program.ranks) == chosen.strategy.devices:
+        return chosen.program
+    return lower(problem.graph, chosen.strategy, batch=problem.batch, clip=problem.clip)

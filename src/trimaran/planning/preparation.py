@@ -1,0 +1,193 @@
+"""What a plan for this machine starts from: the job, its graph, its data, the devices."""
+
+import platform
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from trimaran.base.errors import InputError
+from trimaran.base.job import Job
+from trimaran.graph.behaviour import Behaviour, weighed
+from trimaran.graph.types import Graph
+from trimaran.jobs.resolve import JobSource
+from trimaran.machine.detect import detect_cluster
+from trimaran.machine.types import Cluster
+from trimaran.planner.epoch import EpochData
+from trimaran.planning.measurement import Calibrated, find_calibrated
+from trimaran.planning.requests import EVERYTHING, PlanRequest
+from trimaran.planning.results import Progress
+from trimaran.program.exactness import difference
+from trimaran.program.strategy import IN_LINE, Feeding, Strategy
+
+if TYPE_CHECKING:
+    from trimaran.runtime.launch.world import World
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """What is known before anything is measured.
+
+    Attributes:
+        job: the job
+        graph: its dataflow graph, the same for any batch
+        cluster: the devices that may take part
+        data: how many samples an epoch has
+        calibrated: figures of this machine that are kept
+    """
+
+    job: Job
+    graph: Graph
+    cluster: Cluster
+    data: EpochData
+    calibrated: Calibrated
+
+
+def local_cluster(request: PlanRequest = EVERYTHING) -> Cluster:
+    """This machine as a cluster.
+
+    Args:
+        request: how many devices, with how much memory, joined by what
+
+    Raises:
+        InputError: more devices than there are
+    """
+    available, devices = detect_cluster().size, request.devices
+    if devices is not None and devices > available and not request.oversubscribe:
+        raise InputError(
+            f"{devices} devices were asked for, this machine has {available}: "
+            f"use --devices {available}, or --oversubscribe to share them",
+            devices=devices,
+            available=available,
+        )
+    cluster = replace(detect_cluster(devices), link=request.link)
+    most = request.memory_bytes
+    if most is None:
+        return cluster
+    limited = tuple(replace(device, memory_bytes=min(most, device.memory_bytes)) for device in cluster.devices)
+    return replace(cluster, devices=limited)
+
+
+def prepare(source: JobSource, request: PlanRequest, progress: Progress) -> Prepared:
+    """Make the job, capture its graph and look at the machine.
+
+    Args:
+        source: where the job comes from
+        request: which devices
+        progress: told what is being done
+
+    Raises:
+        InputError: the job is wrong, or more devices than there are
+    """
+    from trimaran.graph.capture.capture import capture_and_look
+
+    calibrated = find_calibrated(request)
+    progress("reading the job", 0, 0)
+    job = source.make()
+    cluster = local_cluster(request)
+    progress("capturing the graph", 0, 0)
+    graph = gathering_confirmed(source, capture_and_look(job).graph, ranks=cluster.size)
+    if graph.behaviour is not None:
+        graph = replace(graph, behaviour=replace(graph.behaviour, accepted=request.accept_inexact))
+    data = epoch_data(job)
+    if not data.numbered and request.pins.workers:
+        from trimaran.runtime.data.datasets import check_streamed
+
+        check_streamed(job, Feeding(workers=request.pins.workers))
+    if request.objective == "epoch":
+        data.check_known()
+    return Prepared(job=weighed(job, graph.behaviour), graph=graph, cluster=cluster, data=data, calibrated=calibrated)
+
+
+def epoch_data(job: Job) -> EpochData:
+    """How many samples an epoch of a job has; with a sampler its first one.
+
+    Random states are afterwards what they were, whatever a sampler draws.
+
+    Raises:
+        InputError: the data or the sampler will not do
+    """
+    from trimaran.graph.datasets import is_stream
+    from trimaran.graph.user_model import preserved_randomness
+    from trimaran.runtime.data.datasets import (
+        check_length,
+        check_streamed,
+        data_length,
+        make_dataset,
+        make_evaluation_dataset,
+    )
+    from trimaran.runtime.data.orders import draw_order
+
+    with preserved_randomness():
+        dataset = make_dataset(job)
+        samples, numbered = data_length(dataset), not is_stream(dataset)
+        if not numbered:
+            check_streamed(job, IN_LINE)
+        elif samples is not None:
+            if job.sampler is not None:
+                samples = len(draw_order(job, dataset, samples, 0))
+            check_length(samples, job)
+        held_out: int | None = 0
+        if job.evaluation_dataset is not None and job.metric is not None:
+            held_out = data_length(make_evaluation_dataset(job))
+    return EpochData(samples=samples, evaluation_samples=held_out, drop_last=job.drop_last, numbered=numbered)
+
+
+def inexactness(graph: Graph, strategy: Strategy) -> tuple[str, ...]:
+    """How far a strategy that was accepted trains something else, or that it is not known, in words.
+
+    Args:
+        graph: of the job, with what was seen of it
+        strategy: that is run
+    """
+    seen = graph.behaviour
+    if seen is not None and seen.not_looked and strategy.dp * strategy.microbatches > 1:
+        return (
+            f"not known whether parts of a batch train this job exactly: {seen.not_looked}; trimaran train --verify 3 "
+            "compares the first steps with one process",
+        )
+    found = difference(seen, strategy) if seen is not None and seen.accepted else None
+    return () if found is None else (f"accepted, though it trains something else: {found}",)
+
+
+def gathering_confirmed(source: JobSource, graph: Graph, *, ranks: int) -> Graph:
+    """A graph of a job whose loss gathers across ranks, with what it gives on two of them; any other as it is.
+
+    Args:
+        source: where the job comes from
+        graph: of it, with what was seen in one process
+        ranks: that may take part; with one nothing is gathered
+    """
+    from trimaran.runtime.launch.ranks import launch
+
+    if graph.behaviour is None or graph.behaviour.reduction != "gathers" or ranks < 2:
+        return graph
+    return replace(graph, behaviour=launch(_gather, (source, graph.behaviour), ranks=2)[0])
+
+
+def _gather(world: "World", source: JobSource, behaviour: Behaviour) -> Behaviour:
+    from trimaran.graph.examine import look_at_gathering
+    from trimaran.graph.user_model import make_model
+
+    job = source.make()
+    return look_at_gathering(job, make_model(job).to(world.device), behaviour, world.rank, world.size)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# On what a result was found: kept with it
+
+
+def cluster_environment(cluster: Cluster) -> dict[str, str]:
+    """Versions and devices, to be kept with what was found on them.
+
+    Args:
+        cluster: the devices, and what their links are held to
+    """
+    import torch
+
+    from trimaran.measure.costs import name_link
+
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "system": platform.platform(terse=True),
+        "devices": f"{cluster.size} × {cluster.devices[0].name}",
+    } | ({} if cluster.link is None else {"link": name_link(cluster.link)})

@@ -1,0 +1,488 @@
+"""What a person asks of a plan: how many devices, how much memory, which links, which objective.
+
+A memory budget as people give it: a size, or a share of what the job needs without help.
+
+A share is for experiments: it is known only once a step was recorded. A size counts everything that a step holds on the
+device: parameters, gradients, optimizer state, activations.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, get_args
+
+from trimaran.base.errors import InputError
+from trimaran.base.units import parse_bytes, parse_rate
+from trimaran.machine.types import Link, Price, parse_price
+from trimaran.planner.pins import NO_PINS, Pins
+from trimaran.planner.target_estimates import LEAST_SAVED
+from trimaran.pricing.exchange.step import Sync
+from trimaran.pricing.kernels.software import Software
+from trimaran.program.plan import Objective
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What people ask of a scaling study, as they write it
+
+
+SYNCS: tuple[Sync, ...] = ("nccl", "p2p", "server", "byteps")
+_LARGEST = 1 << 20
+
+
+def parse_counts(text: str, *, what: str) -> tuple[int, ...]:
+    """Counts as a list, or as powers of two between two numbers.
+
+    Args:
+        text: such as "1,2,4,8" or "8..1024"
+        what: is counted, for the message
+
+    Raises:
+        InputError: not counts, or a range that ends before it starts
+
+    Example:
+        >>> parse_counts("1,2,6", what="devices"), parse_counts("8..64", what="devices")
+        ((1, 2, 6), (8, 16, 32, 64))
+        >>> parse_counts("1..6", what="devices")
+        (1, 2, 4, 6)
+    """
+    counts: list[int] = []
+    for part in text.split(","):
+        first, dots, last = part.strip().partition("..")
+        if not _is_count(first) or (dots and not _is_count(last)):
+            raise InputError(
+                f'expected {what} such as "1,2,4,8" or "8..1024", got "{text}"', code="scaling.bad-batches", text=text
+            )
+        counts += _doubled(int(first), int(last)) if dots else [int(first)]
+        if dots and int(last) < int(first):
+            raise InputError(f'{what}: "{part}" ends before it starts', code="scaling.range-backwards", text=text)
+    return tuple(dict.fromkeys(counts))
+
+
+def parse_syncs(text: str) -> tuple[Sync, ...]:
+    """Methods of exchange, such as "p2p,nccl".
+
+    Raises:
+        InputError: an unknown one
+
+    Example:
+        >>> parse_syncs("p2p, nccl")
+        ('p2p', 'nccl')
+    """
+    found: list[Sync] = []
+    for part in text.split(","):
+        known = [sync for sync in SYNCS if sync == part.strip().lower()]
+        if not known:
+            raise InputError(f'gradients are exchanged by {", ".join(SYNCS)}; got "{part.strip()}"', sync=part)
+        found += known
+    return tuple(dict.fromkeys(found))
+
+
+def parse_software(text: str) -> Software:
+    """A framework and, after a colon, its year.
+
+    Raises:
+        InputError: a year that is none
+
+    Example:
+        >>> parse_software("mxnet:2018.5").year
+        2018.5
+    """
+    framework, colon, year = text.strip().lower().partition(":")
+    if not framework or (colon and not re.fullmatch(r"(19|20)\d\d(\.\d+)?", year)):
+        raise InputError(f'expected a framework such as "pytorch" or "mxnet:2018.5", got "{text}"', text=text)
+    return Software(framework=framework, year=float(year) if colon else Software().year, source="as asked for")
+
+
+def parse_measured(text: str) -> tuple[float, int | None]:
+    """A figure of one device: samples a second, and the batch it was measured at where that is said.
+
+    Raises:
+        InputError: not a figure such as "363 images/s"
+
+    Example:
+        >>> parse_measured("363 images/s"), parse_measured("1.2e3 samples/s at 64")
+        ((363.0, None), (1200.0, 64))
+    """
+    pattern = r"\s*([0-9]*\.?[0-9]+(?:e[+]?[0-9]+)?)\s*(?:\w+\s*/\s*s(?:ec)?)?\s*(?:(?:at|@)\s*([0-9]+))?\s*"
+    match = re.fullmatch(pattern, text, flags=re.IGNORECASE)
+    if match is None or float(match[1]) <= 0.0 or match[2] == "0":
+        raise InputError(f'expected a figure such as "363 images/s" or "363 images/s at 64", got "{text}"', text=text)
+    return float(match[1]), int(match[2]) if match[2] else None
+
+
+def parse_figures(text: str) -> tuple[tuple[float, int | None], ...]:
+    """One figure of one device, or several of different batches: samples a second, and the batch.
+
+    Raises:
+        InputError: not a figure; several of which one does not say its batch, or two of one batch
+
+    Example:
+        >>> parse_figures("251 images/s at 16, 364 images/s at 128")
+        ((251.0, 16), (364.0, 128))
+    """
+    figures = tuple(parse_measured(part) for part in text.split(","))
+    batches = [batch for _, batch in figures]
+    if len(figures) > 1 and (None in batches or len(set(batches)) < len(batches)):
+        raise InputError(
+            'several figures need a batch each, all different, such as "251 images/s at 16, 364 images/s at 128"; '
+            f'got "{text}"',
+            text=text,
+        )
+    return figures
+
+
+def check_spread(spread: float) -> float:
+    """A spread of the work of batches, as it is.
+
+    Raises:
+        InputError: not a share of the mean
+
+    Example:
+        >>> check_spread(0.1)
+        0.1
+    """
+    if not 0.0 <= spread < 1.0:
+        raise InputError(
+            f"the spread of batches is their standard deviation by their mean, from 0 to below 1, got {spread:g}; "
+            "batches of sentences as they come have about 0.1",
+            length_spread=spread,
+        )
+    return spread
+
+
+def default_software(syncs: tuple[Sync, ...]) -> Software:
+    """Who does the exchange when nobody says: copies between devices are MXNet's, so the rest is compared within it.
+
+    Example:
+        >>> default_software(("p2p", "nccl")).framework, default_software(("nccl",)).framework
+        ('mxnet', 'pytorch')
+    """
+    if "p2p" in syncs or "server" in syncs:
+        return Software(framework="mxnet", year=2018.5, source="assumed: MXNet of 2018, whose KVStore copies so")
+    return Software()
+
+
+def _is_count(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and 1 <= int(text) <= _LARGEST
+
+
+def _doubled(first: int, last: int) -> list[int]:
+    counts = []
+    while first < last:
+        counts.append(first)
+        first *= 2
+    return [*counts, last]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a person asks of a training to a target: a curve, batches, limits, prices
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetRequest:
+    """What is asked of a training to a target.
+
+    Attributes:
+        curve: name in the catalog, or a file; None: the job's own
+        batches: global batches that may be taken; empty: those that the curve is known for
+        most_local_batch: samples of a replica in one update; None: what memory allows
+        price: of devices; None: that of the cluster file
+        least_saved: a doubling of the devices that saves less than this share of the time is not worth it
+        samples_per_epoch: of the data that is trained on; None: of the job's, or as the curve says
+    """
+
+    curve: str | None = None
+    batches: tuple[int, ...] = ()
+    most_local_batch: int | None = None
+    price: Price | None = None
+    least_saved: float = LEAST_SAVED
+    samples_per_epoch: int | None = None
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether anything is."""
+        return self != NO_TARGET
+
+
+NO_TARGET = TargetRequest()
+
+
+def parse_target(
+    *,
+    curve: str | None = None,
+    batches: str | None = None,
+    batch: int | None = None,
+    most_local_batch: int | None = None,
+    price: str | None = None,
+    least_saved: float = LEAST_SAVED,
+    samples_per_epoch: int | None = None,
+) -> TargetRequest:
+    """A request as it is written on the command line.
+
+    Args:
+        curve: as in `TargetRequest`
+        batches: such as "64,128" or "64..4096", doublings
+        batch: the only one
+        most_local_batch: as in `TargetRequest`
+        price: such as "24.48 USD/node-hour"
+        least_saved: as in `TargetRequest`
+        samples_per_epoch: as in `TargetRequest`
+
+    Raises:
+        InputError: texts that mean nothing, both of `batch` and `batches`, a share outside 0 to 1
+
+    Example:
+        >>> parse_target(batches="64..200").batches
+        (64, 128, 200)
+    """
+    if batch is not None and batches is not None:
+        raise InputError(
+            f"--batch {batch} fixes the batch, --batches {batches} leaves it open: give one of them",
+            code="accuracy.batch-and-batches",
+        )
+    if not 0.0 <= least_saved < 1.0:
+        raise InputError(
+            f"--least-saved is a share of the time, from 0 to below 1, got {least_saved:g}",
+            code="accuracy.bad-least-saved",
+            share=least_saved,
+        )
+    return TargetRequest(
+        curve=curve,
+        batches=() if batches is None else tuple(sorted(parse_counts(batches, what="batches"))),
+        most_local_batch=most_local_batch,
+        price=None if price is None else parse_price(price),
+        least_saved=least_saved,
+        samples_per_epoch=samples_per_epoch,
+    )
+
+
+Executions = Literal["any", "eager", "compiled"]
+"""How segments may be run; "any" lets the plan decide."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRequest:
+    """What a plan is to look for, and within which limits.
+
+    Attributes:
+        devices: most devices that may take part; None: all of this machine
+        memory_bytes: memory that each device may use [bytes]; None: what it has
+        oversubscribe: allow more ranks than the machine has devices
+        link: what the links between local ranks are held to; None: nothing
+        objective: what is made best; None: throughput, or what a given plan was made for
+        execution: how segments may be run
+        calibration: file of `trimaran calibrate` whose figures are used; None: what is known of this machine
+        pins: what is decided already
+        time_limit_s: time after which the search takes the best that it has [s]; None: it ends by itself
+        gap: the search may stop when its best is within this share of what anything takes at least
+        target: curve, batches and prices of a training to a target
+        accept_inexact: plans by which something else would be trained than by one process are not refused
+    """
+
+    devices: int | None = None
+    memory_bytes: int | None = None
+    oversubscribe: bool = False
+    link: Link | None = None
+    objective: Objective | None = None
+    execution: Executions = "any"
+    calibration: Path | None = None
+    pins: Pins = NO_PINS
+    time_limit_s: float | None = None
+    gap: float = 0.0
+    target: TargetRequest = NO_TARGET
+    accept_inexact: bool = False
+
+    @property
+    def asks_for_outlook(self) -> bool:
+        """Whether batches are compared, or a training to a target is asked for."""
+        return self.objective in ("time", "cost") or self.target.is_asked
+
+
+EVERYTHING = PlanRequest()
+
+
+def parse_request(
+    *,
+    devices: int | None = None,
+    memory: str | None = None,
+    oversubscribe: bool = False,
+    link: str | None = None,
+    objective: str | None = None,
+    execution: str = "any",
+    calibration: Path | None = None,
+    pins: Pins = NO_PINS,
+    time_limit_s: float | None = None,
+    gap: float = 0.0,
+    target: TargetRequest = NO_TARGET,
+    accept_inexact: bool = False,
+) -> PlanRequest:
+    """A request as it is written on the command line.
+
+    Args:
+        devices: as in `PlanRequest`
+        memory: such as "12GiB"
+        oversubscribe: as in `PlanRequest`
+        link: a rate such as "1Gb/s"
+        objective: "throughput", "epoch", "time" or "cost"; None as in `PlanRequest`
+        execution: "any", "eager" or "compiled"
+        calibration: as in `PlanRequest`
+        pins: as in `PlanRequest`
+        time_limit_s: as in `PlanRequest`
+        gap: as in `PlanRequest`
+        target: as in `PlanRequest`
+        accept_inexact: as in `PlanRequest`
+
+    Raises:
+        InputError: a text that means nothing
+
+    Example:
+        >>> request = parse_request(memory="1KiB", link="1Gb/s")
+        >>> request.memory_bytes, request.link.bytes_per_s
+        (1024, 125000000.0)
+    """
+    return PlanRequest(
+        devices=devices,
+        memory_bytes=None if memory is None else parse_bytes(memory),
+        oversubscribe=oversubscribe,
+        link=None if link is None else parse_link(link),
+        objective=None if objective is None else _one_of(objective, Objective, "objective"),
+        execution=_one_of(execution, Executions, "execution"),
+        calibration=calibration,
+        pins=pins,
+        time_limit_s=time_limit_s,
+        gap=gap,
+        target=target,
+        accept_inexact=accept_inexact,
+    )
+
+
+def parse_link(text: str) -> Link:
+    """A link between local ranks as it is written on the command line.
+
+    Args:
+        text: a rate such as "1Gb/s"
+
+    Raises:
+        InputError: a text that means no rate
+    """
+    return Link(bytes_per_s=parse_rate(text), latency_s=0.0, source=f"asked: {text}")
+
+
+def _one_of(text: str, choices: object, what: str):  # type: ignore[no-untyped-def]  # the literal it was checked against
+    if text not in get_args(choices):
+        raise InputError(f'{what} must be one of {", ".join(get_args(choices))}, got "{text}"', value=text)
+    return text
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a person asks of a plan for a machine that is not here
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterRequest:
+    """What is asked.
+
+    Attributes:
+        cluster: machine, such as "dgx1-v100" or "dgx1-v100:8@ethernet-25g"
+        devices: most devices that may take part; None: all of the machine
+        batch: samples of one update over all devices; None: the job's
+        pins: what is decided already
+        precision: in which is computed: "float32", "tf32", "bfloat16" or "float16"
+        software: framework and year
+        execution: how segments may be run
+        memory_bytes: that each device may use; None: what it has [bytes]
+        time_limit_s: for the search; None: none [s]
+        gap: at which the search may stop, as a share of the bound
+        options: of the job
+        objective: what is made best; None: throughput
+        target: curve, batches and prices of a training to a target
+    """
+
+    cluster: str
+    devices: int | None = None
+    batch: int | None = None
+    pins: Pins = NO_PINS
+    precision: str = "float32"
+    software: Software = field(default_factory=Software)
+    execution: Executions = "any"
+    memory_bytes: int | None = None
+    time_limit_s: float | None = None
+    gap: float = 0.0
+    options: Mapping[str, str] = field(default_factory=dict)
+    objective: Objective | None = None
+    target: TargetRequest = NO_TARGET
+
+    @property
+    def asks_for_outlook(self) -> bool:
+        """Whether batches are compared, or a training to a target is asked for."""
+        return self.objective in ("time", "cost") or self.target.is_asked
+
+
+_SHARE = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*%\s*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """A size or a share; one of them is None.
+
+    Attributes:
+        nbytes: size [bytes]
+        share: part of the peak without help, from 0 to 1
+    """
+
+    nbytes: int | None = None
+    share: float | None = None
+
+    def resolve(self, keep_peak_bytes: int) -> int:
+        """The budget in bytes.
+
+        Args:
+            keep_peak_bytes: peak of the step without help [bytes]
+
+        Example:
+            >>> parse_budget("50%").resolve(1000), parse_budget(300).resolve(1000)
+            (500, 300)
+        """
+        if self.nbytes is not None:
+            return self.nbytes
+        return int(keep_peak_bytes * (1.0 if self.share is None else self.share))
+
+
+def parse_budget(budget: str | int) -> Budget:
+    """A budget as a person gives it.
+
+    Args:
+        budget: a number of bytes, a size such as "12GiB", or a share such as "50%" of the peak without help
+
+    Raises:
+        InputError: none of these, not positive, or more than 100 %
+
+    Example:
+        >>> parse_budget("1GiB").nbytes, parse_budget("70%").share
+        (1073741824, 0.7)
+    """
+    if isinstance(budget, bool) or not isinstance(budget, str | int):
+        raise InputError(
+            f'budget: expected a size such as "12GiB", a number of bytes or a share such as "50%", got {budget!r}',
+            code="budget.malformed",
+            budget=budget,
+        )
+    if isinstance(budget, int):
+        return _positive(Budget(nbytes=budget), budget)
+    share = _SHARE.fullmatch(budget)
+    if share is None:
+        return _positive(Budget(nbytes=parse_bytes(budget)), budget)
+    value = float(share[1]) / 100
+    if not 0 < value <= 1:
+        raise InputError(
+            f'budget: a share is more than 0 % and at most 100 %, got "{budget}"',
+            code="budget.bad-share",
+            budget=budget,
+        )
+    return Budget(share=value)
+
+
+def _positive(budget: Budget, given: str | int) -> Budget:
+    if budget.nbytes is not None and budget.nbytes <= 0:
+        raise InputError(f'budget: expected more than 0 bytes, got "{given}"', code="budget.too-small", budget=given)
+    return budget

@@ -1,0 +1,458 @@
+"""From contenders and a curve to a choice: estimates, the front, the rivals, where to stop.
+
+What a plan for a target asks of the job that follows it: its batch, learning rates, epochs and target.
+
+This is the one place where a curve's learning-rate rule reaches a training: `JobSource.make` applies the recipe that
+is put here, and so does `trimaran.init`.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trimaran.base.errors import InfeasibleError, InputError
+from trimaran.base.job import Job
+from trimaran.jobs.huggingface import is_configuration
+from trimaran.jobs.published_networks import parse_network
+from trimaran.jobs.resolve import JobSource, resolve
+from trimaran.machine.types import Price
+from trimaran.planner.target_estimates import (
+    Contender,
+    Estimate,
+    Goal,
+    Stop,
+    Training,
+    choose_estimate,
+    device_hours,
+    estimate,
+    find_stop,
+    hybrid_verdict,
+    time_cost_front,
+)
+from trimaran.planner.target_search import default_batches
+from trimaran.planning.requests import TargetRequest
+from trimaran.planning.results import Outlook
+from trimaran.program.plan import Objective, Plan, PlannedRates, PlannedTraining
+
+if TYPE_CHECKING:
+    from trimaran.jobs.learning_rate import Recipe
+    from trimaran.pricing.convergence.curve import Curve
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Which curve holds for a job, and how much training it says a batch needs. A curve is never invented
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What is known of a job's convergence.
+
+    Attributes:
+        curve: None: there is none
+        name: as it was asked for
+        job_batch: the job's own
+        samples_per_epoch: of the data that is trained on; None: as the curve says
+        drop_last: the last, smaller batch of an epoch is left out
+        warnings: what the user should know
+    """
+
+    curve: "Curve | None"
+    name: str = ""
+    job_batch: int = 0
+    samples_per_epoch: int | None = None
+    drop_last: bool = False
+    warnings: tuple[str, ...] = ()
+
+
+def find_job_curve(job: Job, reference: str, request: TargetRequest, *, samples: int | None) -> Known:
+    """The curve that was asked for, else the job's own, else none.
+
+    Args:
+        job: may name one
+        reference: of the job
+        request: may name one
+        samples: of the job's training data; None: they stand for others
+
+    Raises:
+        InputError: no such curve, one of another task, or epochs of nobody knows how many samples
+    """
+    name = request.curve or _own_curve(job, reference)
+    if name is None:
+        return Known(curve=None, job_batch=job.global_batch_size, samples_per_epoch=samples)
+    from trimaran.pricing.convergence.curve import check_task
+    from trimaran.pricing.convergence.files import find_curve
+    from trimaran.pricing.convergence.types import oddities
+
+    curve = find_curve(name)
+    # What others trained on is no multiple of what stands for it here.
+    drop_last = job.drop_last and samples is not None
+    samples = request.samples_per_epoch or samples
+    per_epoch = samples or curve.table.samples_per_epoch
+    if curve.table.unit == "epochs" and per_epoch is None:
+        raise InputError(
+            f"the curve {name} is in epochs, and neither it nor {reference} says how many samples one has: give "
+            "--samples-per-epoch, or a column samples_per_epoch in its table",
+            code="curve.epoch-length-unknown",
+            curve=name,
+        )
+    told = check_task(curve, _in_one_spelling(reference), samples_per_epoch=samples, target=job.target)
+    return Known(
+        curve=curve,
+        name=name,
+        job_batch=job.global_batch_size,
+        samples_per_epoch=per_epoch,
+        drop_last=drop_last,
+        warnings=(*told, *_changed_rule(curve.table.recipe), *oddities(curve.table)),
+    )
+
+
+def _changed_rule(recipe: "Recipe | None") -> Iterator[str]:
+    """A word on a learning-rate rule of the user's that is no more what the curve was measured with."""
+    from trimaran.jobs.learning_rate import digest_of_rule
+
+    if recipe is not None and recipe.rule_digest and digest_of_rule(recipe.rule) != recipe.rule_digest:
+        yield f"the rule {recipe.rule} is not there or no more what the curve was measured with: measure it again"
+
+
+def has_own_data(reference: str) -> bool:
+    """Whether a job has training data; those of published networks and configurations are made up.
+
+    Args:
+        reference: of the job
+    """
+    return parse_network(reference) is None and not is_configuration(reference)
+
+
+def own_samples(reference: str) -> int | None:
+    """Samples of a job's own training data; None for a published network, whose data are made up.
+
+    Args:
+        reference: of the job
+    """
+    if not has_own_data(reference):
+        return None
+    from trimaran.planning.preparation import epoch_data
+
+    return epoch_data(resolve(reference)).samples
+
+
+def _in_one_spelling(reference: str) -> str:
+    """A published network as curves name it: "gpt3" is the "gpt" of 175 billion parameters."""
+    network = parse_network(reference)
+    if network is None:
+        return reference
+    name = {"gpt3": "gpt"}.get(network.name, network.name)
+    return f"{name}:{network.size}" if network.size else name
+
+
+def _own_curve(job: Job, reference: str) -> str | None:
+    """The curve that a job names; a file may be named as seen from the file of the job."""
+    file, _, function = reference.rpartition(":")
+    if job.curve is None or not function or not file.endswith(".py"):
+        return job.curve
+    beside = Path(file).parent / job.curve
+    return str(beside) if beside.is_file() and not Path(job.curve).is_file() else job.curve
+
+
+def training_at(known: Known, batch: int) -> Training | None:
+    """How much training a batch needs; None without a curve.
+
+    Args:
+        known: the curve and the data
+        batch: samples of one update
+
+    Raises:
+        InputError: the curve does not say how its unit becomes updates
+    """
+    if known.curve is None:
+        return None
+    samples = known.samples_per_epoch
+    if samples is None:
+        return Training(updates=known.curve.steps(batch))
+    epochs = known.curve.epochs(batch, samples)
+    # A curve of samples says how many are trained on; one of epochs was measured with the same ones left out.
+    in_epochs = known.curve.table.unit == "epochs"
+    steps = float(samples // batch) if known.drop_last and in_epochs else samples / batch
+    return Training(updates=epochs.scaled(steps, "steps"), epochs=epochs, steps_per_epoch=steps)
+
+
+def goal_of(objective: Objective | None, request: TargetRequest) -> Goal:
+    """What is to be made best, where batches are compared: with a curve the time to the target, unless said otherwise.
+
+    Raises:
+        InputError: the time of an epoch, which says nothing of different batches
+    """
+    if objective == "epoch":
+        raise InputError(
+            "--objective epoch compares strategies at one batch; with a curve or several batches ask for time, cost or "
+            "throughput",
+            code="accuracy.epoch-objective",
+        )
+    return objective or ("time" if request.curve else "throughput")
+
+
+def batches_to_try(base: int, known: Known, request: TargetRequest, *, devices: int, fixed: bool) -> tuple[int, ...]:
+    """Global batches that are looked at.
+
+    Args:
+        base: the job's
+        known: the curve
+        request: may say which
+        devices: that there are
+        fixed: the user has said the job's batch
+    """
+    if request.batches:
+        return request.batches
+    if fixed or known.curve is None:
+        return (base,)
+    measured = [point.global_batch for point in known.curve.table.points]
+    return default_batches(base, known.curve.range, measured, devices=devices)
+
+
+def batches_within(batches: Sequence[int], known: Known) -> tuple[list[int], list[tuple[int, str]]]:
+    """Batches that the training data fill, and the others with the reason.
+
+    Args:
+        batches: that are asked for
+        known: says how many samples there are; where it does not, nothing is left out
+
+    Raises:
+        InputError: none is left
+    """
+    samples = known.samples_per_epoch
+    if samples is None:
+        return list(batches), []
+    kept = [batch for batch in batches if batch <= samples]
+    if not kept:
+        raise InputError(
+            f"the training data have {samples} samples, fewer than every batch that is asked for "
+            f"({', '.join(map(str, batches))}): give smaller ones with --batches",
+            samples=samples,
+        )
+    return kept, [(batch, f"the training data have only {samples} samples") for batch in batches if batch > samples]
+
+
+def conclude(
+    contenders: Iterable[Contender],
+    *,
+    asked: Goal,
+    known: Known,
+    request: TargetRequest,
+    batches: Sequence[int],
+    left_out: Sequence[tuple[int, str]] = (),
+    price: Price | None = None,
+    node_devices: int = 1,
+    is_complete: bool = True,
+    chosen: Contender | None = None,
+) -> Outlook:
+    """Choose one of several strategies at several batches.
+
+    Args:
+        contenders: strategies at batches
+        asked: what is to be made best
+        known: the curve
+        request: limits and prices
+        batches: that were looked at
+        left_out: batches that were not, with the reason
+        price: of the cluster file
+        node_devices: devices of a node
+        is_complete: the time of the search did not run out
+        chosen: one of them, where it is chosen already
+
+    Raises:
+        InfeasibleError: nothing is left within the limits
+    """
+    price = request.price or price
+    trainings = {batch: training_at(known, batch) for batch in batches}
+    most = request.most_local_batch
+
+    def paid(devices: int, seconds: float) -> float:
+        if price is None:
+            return device_hours(devices, seconds)
+        return price.of(devices, seconds, node_devices=node_devices)
+
+    unit = "device-hours" if price is None else price.currency
+    estimates = tuple(
+        estimate(one, trainings[one.global_batch], price=paid, unit=unit)
+        for one in contenders
+        if most is None or one.local_batch <= most
+    )
+    if not estimates:
+        why = "; ".join(dict.fromkeys(f"batch {batch}: {reason}" for batch, reason in left_out))
+        limit = "" if most is None else f" with at most {most} samples of a replica in one update"
+        raise InfeasibleError(
+            f"nothing fits{limit}{f': {why}' if why else ''}; take a limit away, or smaller batches",
+            code="accuracy.nothing-fits",
+        )
+    goal: Goal = asked if known.curve is not None else "throughput"
+    best = choose_estimate(estimates, goal)
+    if chosen is not None:
+        best = next((one for one in estimates if one.contender == chosen), best)
+    front = time_cost_front(estimates)
+    return Outlook(
+        asked=asked,
+        goal=goal,
+        curve=known.curve,
+        curve_name=known.name,
+        estimates=estimates,
+        chosen=best,
+        front=front,
+        rivals=hybrid_verdict(estimates, goal, is_complete=is_complete),
+        stop=_stop(estimates, request),
+        batches=tuple(batches),
+        left_out=tuple(left_out),
+        price=price,
+        is_complete=is_complete,
+        warnings=_warnings(asked, known, best, is_complete=is_complete),
+    )
+
+
+def _stop(estimates: Sequence[Estimate], request: TargetRequest) -> Stop | None:
+    timed = {one.devices for one in estimates if one.time_s is not None}
+    return find_stop(estimates, share=request.least_saved) if len(timed) > 1 else None
+
+
+def _warnings(asked: Goal, known: Known, chosen: Estimate, *, is_complete: bool) -> tuple[str, ...]:
+    """What the user should know, each once."""
+    told = [*_no_curve(asked, known), *known.warnings, *_needs(chosen), *_rates(chosen, known)]
+    return tuple(dict.fromkeys([*told, *_cut_short(is_complete)]))
+
+
+def _no_curve(asked: Goal, known: Known) -> tuple[str, ...]:
+    if known.curve is not None or asked == "throughput":
+        return ()
+    return (
+        f"the {asked} to the target is not known without a convergence curve, so throughput was made best: give "
+        "--curve NAME|FILE (`trimaran curve --list`), or measure one with `trimaran converge`",
+    )
+
+
+def _needs(chosen: Estimate) -> tuple[str, ...]:
+    return () if chosen.training is None else chosen.training.updates.warnings
+
+
+def _rates(chosen: Estimate, known: Known) -> tuple[str, ...]:
+    """That nobody says how the learning rate followed the batch, where the batch is not the job's."""
+    if known.curve is None or known.curve.table.recipe is not None or chosen.global_batch == known.job_batch:
+        return ()
+    return (
+        f"the curve does not say how the learning rate followed the batch: at {chosen.global_batch} instead of "
+        f"{known.job_batch} the job's own is left as it is",
+    )
+
+
+def _cut_short(is_complete: bool) -> tuple[str, ...]:
+    return () if is_complete else ("the time of the search ran out: not all that spreads a network was simulated",)
+
+
+HEADROOM = 1.5
+"""A run may take so many times the epochs that the mean over runs takes at most."""
+
+
+def planned_training(outlook: Outlook) -> PlannedTraining | None:
+    """What a plan file says of the training to the target; None without a curve.
+
+    Args:
+        outlook: the choice
+    """
+    chosen, curve = outlook.chosen, outlook.curve
+    training = chosen.training
+    if curve is None or training is None or chosen.time_s is None or chosen.time_interval_s is None:
+        return None
+    epochs, recipe = training.epochs, curve.table.recipe
+    return PlannedTraining(
+        curve=outlook.curve_name,
+        task=curve.table.task,
+        target=curve.table.target,
+        updates=training.updates.amount,
+        epochs=None if epochs is None else epochs.amount,
+        epochs_interval=None if epochs is None else _closed((epochs.low, epochs.high)),
+        time_s=chosen.time_s,
+        time_interval_s=_closed(chosen.time_interval_s),
+        rates=None
+        if recipe is None
+        else PlannedRates(
+            rule=recipe.rule,
+            base_batch=recipe.base_batch,
+            warmup_epochs=recipe.warmup_epochs,
+            schedule=recipe.schedule,
+            # A warm-up of epochs is counted in updates by it.
+            samples_per_epoch=recipe.samples_per_epoch or curve.table.samples_per_epoch or _samples(chosen),
+        ),
+    )
+
+
+def _samples(chosen: Estimate) -> int | None:
+    """Of an epoch, by what the choice counted; None where it did not."""
+    steps = None if chosen.training is None else chosen.training.steps_per_epoch
+    return None if steps is None else round(steps * chosen.global_batch)
+
+
+def _closed(interval: tuple[float, float]) -> tuple[float, float] | None:
+    """An interval whose ends are numbers; None where one is not."""
+    return interval if all(map(math.isfinite, interval)) else None
+
+
+def source_as_planned(plan: Plan, source: JobSource) -> JobSource:
+    """A job at the batch of a plan, with the learning rates, epochs and target of its curve.
+
+    What the user has said of epochs stays. Where a curve says that more of them are needed than the job has, there are
+    more than the upper end of its interval: that is of a mean, and a run strays further. The target ends it anyway.
+
+    Args:
+        plan: says them
+        source: where the job comes from
+
+    Raises:
+        InputError: the job is wrong
+    """
+    batch, training = plan.premises.global_batch_size, plan.training
+    if source.global_batch_size is None and source.make().global_batch_size != batch:
+        source = dataclasses.replace(source, global_batch_size=batch)
+    if training is None:
+        return source
+    job = source.make()
+    epochs = source.epochs
+    if epochs is None and training.epochs_interval is not None:
+        epochs = max(job.epochs, math.ceil(HEADROOM * training.epochs_interval[1]))
+    return dataclasses.replace(
+        source,
+        recipe=source.recipe or recipe_of(training),
+        epochs=epochs,
+        target=source.target if source.target is not None or job.metric is None else training.target,
+    )
+
+
+def job_as_planned(plan: Plan, job: Job) -> Job:
+    """A job of a user's own loop at the batch of a plan that was made with a curve; any other job as it is.
+
+    Args:
+        plan: may have a training
+        job: the user's
+    """
+    if plan.training is None:
+        return job
+    from trimaran.jobs.learning_rate import follow_recipe
+
+    job = dataclasses.replace(job, global_batch_size=plan.premises.global_batch_size)
+    recipe = recipe_of(plan.training)
+    return job if recipe is None else follow_recipe(job, recipe)
+
+
+def recipe_of(training: PlannedTraining) -> "Recipe | None":
+    """How the learning rate follows the batch, as a plan says; None where it does not say."""
+    from trimaran.jobs.learning_rate import Recipe
+
+    rates = training.rates
+    if rates is None:
+        return None
+    return Recipe(
+        rule=rates.rule,
+        base_batch=rates.base_batch,
+        warmup_epochs=rates.warmup_epochs,
+        schedule=rates.schedule,
+        samples_per_epoch=rates.samples_per_epoch,
+    )

@@ -1,0 +1,193 @@
+"""Traces a job at two small batches, and makes of them its workload at any batch.
+
+Optimizers by name, for a workload under another one than the job's.
+
+Learning rates are of no account: nothing is learned.
+"""
+
+import dataclasses
+import difflib
+import gc
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from trimaran.base.errors import ExecutionError, InputError
+from trimaran.graph.batches import map_tensors
+from trimaran.graph.kernels.convert import workload_of
+from trimaran.graph.kernels.optimizer import Updates
+from trimaran.graph.kernels.workload import Workload, affine
+from trimaran.graph.optimizers import Trained
+from trimaran.graph.trace.live_bytes import StepMemory, step_memory
+from trimaran.graph.trace.types import StepTrace
+from trimaran.jobs.resolve import resolve
+from trimaran.planning.meta_trace import JobTracer
+from trimaran.planning.workloads import AffineStep, Request
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+
+def make_optimizer(name: str) -> "Callable[[Iterable[nn.Parameter]], Optimizer]":
+    """Makes an optimizer as networks are usually trained with it.
+
+    Args:
+        name: in small letters. "sgd" is with momentum and weight decay, as image networks are trained; "plain-sgd"
+            without. "lamb" is counted as AdamW, whose state is the same, without the norms of each layer
+
+    Raises:
+        InputError: no such optimizer
+    """
+    from torch import optim
+
+    made: dict[str, Callable[[Iterable[nn.Parameter]], Optimizer]] = {
+        "sgd": lambda p: optim.SGD(p, lr=0.01, momentum=0.9, weight_decay=1e-4),
+        "momentum": lambda p: optim.SGD(p, lr=0.01, momentum=0.9, weight_decay=1e-4),
+        "plain-sgd": lambda p: optim.SGD(p, lr=0.01),
+        "adam": lambda p: optim.Adam(p, lr=1e-3),
+        "adamw": lambda p: optim.AdamW(p, lr=1e-3),
+        "lamb": lambda p: optim.AdamW(p, lr=1e-3),
+        "adagrad": lambda p: optim.Adagrad(p, lr=0.01),
+        "rmsprop": lambda p: optim.RMSprop(p, lr=0.01, momentum=0.9),
+        "adadelta": lambda p: optim.Adadelta(p),
+        "adafactor": lambda p: optim.Adafactor(p),
+    }
+    if name not in made:
+        near = difflib.get_close_matches(name, made, n=1)
+        hint = f'; did you mean "{near[0]}"?' if near else ""
+        raise InputError(
+            f'unknown optimizer "{name}"{hint} Known are {", ".join(made)}', code="optimizer.unknown", optimizer=name
+        )
+    return made[name]
+
+
+SMALL = 2
+"""Traced batches are this and one more: batch norm needs two samples where it sees one position of each."""
+
+_AUTOCAST = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class WorkloadTracer:
+    """Workloads of one job, traced.
+
+    Args:
+        request: what is asked for
+
+    Raises:
+        InputError: there is no such job, or it cannot be made
+    """
+
+    def __init__(self, request: Request) -> None:
+        job = dataclasses.replace(resolve(request.reference), precision="fp32")
+        if request.optimizer:
+            job = dataclasses.replace(job, optimizer=make_optimizer(request.optimizer))
+        self._job = job
+        self._precision = request.precision
+        self._optimizer = ""
+        self._every_update = True
+        noted = dataclasses.replace(job, optimizer=self._make_optimizer)
+        self._tracer = JobTracer(noted, autocast=_AUTOCAST.get(request.precision), layers=True)
+
+    def direct(self, batch: int) -> tuple[Workload, StepMemory]:
+        """The workload and the memory at a batch, from a trace at that batch.
+
+        Args:
+            batch: samples
+        """
+        self._every_update = True
+        with _without_collection():
+            trace = self._tracer.trace(batch)
+        memory = step_memory(trace, trace, batch=batch)
+        if memory is None:  # a trace is like itself
+            raise ExecutionError(f"the trace of {self._job.name} is not like itself")
+        return self._workload(trace, batch), memory
+
+    def affine(self) -> AffineStep | None:
+        """Workload and memory as functions of the batch; None: steps of different batches have different kernels.
+
+        Of parameters of one shape the update of the first is traced, and stands for that of the others: half of what
+        is traced would be updates otherwise. Where that does not do, all are traced.
+        """
+        self._every_update = False
+        with _without_collection():
+            low, high = self._tracer.trace_twice(SMALL)
+            like = self._like(high)
+            if like is None:
+                self._every_update = True
+                low, high = self._tracer.trace_twice(SMALL)
+        form = affine(self._workload(low, SMALL, like), self._workload(high, SMALL + 1, like))
+        untraced = Updates(high, self._optimizer).untraced_bytes(like or {})
+        memory = step_memory(low, high, batch=SMALL + 1, untraced_bytes=untraced)
+        return AffineStep(workload=form, memory=memory) if form is not None and memory is not None else None
+
+    def _like(self, trace: StepTrace) -> dict[str, str] | None:
+        """By name of each trained parameter, the one whose update was traced; None: that cannot be said."""
+        first: dict[object, str] = {}
+        like = {
+            name: first.setdefault(_form(parameter), name) for name, parameter in self._tracer.model.named_parameters()
+        }
+        trained = {trace.names.get(number, "") for number in trace.gradients}
+        known = all(like.get(name) in trained for name in trained)
+        return like if known and Updates(trace, self._optimizer).separate else None
+
+    def _make_optimizer(self, parameters: Trained) -> torch.optim.Optimizer:
+        if not self._every_update:
+            first: dict[object, tuple[str, nn.Parameter]] = {}
+            for name, parameter in parameters.named_parameters():
+                first.setdefault(_form(parameter), (name, parameter))
+            parameters = Trained(first.values())
+        optimizer = self._job.optimizer(parameters)
+        self._optimizer = type(optimizer).__name__
+        return optimizer
+
+    def _workload(self, trace: StepTrace, batch: int, like: dict[str, str] | None = None) -> Workload:
+        tensors = _tensors(self._tracer.batch(batch))
+        return workload_of(
+            trace,
+            name=self._job.name,
+            batch=batch,
+            precision=self._precision,
+            optimizer=self._optimizer,
+            input_bytes=sum(tensor.numel() * tensor.itemsize for tensor in tensors),
+            items_per_sample=_items(tensors),
+            like=like,
+        )
+
+
+def _form(parameter: nn.Parameter) -> object:
+    """Parameters of one form are updated alike."""
+    return tuple(parameter.shape), parameter.dtype, parameter.requires_grad
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """A trace makes many objects and no garbage in cycles: looking for some takes a seventh of its time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _tensors(batch: Any) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        found.append(tensor)
+        return tensor
+
+    map_tensors(batch, note)
+    return found
+
+
+def _items(tensors: list[torch.Tensor]) -> int:
+    """What throughput counts in one sample: tokens of the widest window; 1 where inputs are not tokens alone."""
+    if any(tensor.is_floating_point() for tensor in tensors):
+        return 1
+    return max((tensor.shape[1] for tensor in tensors if tensor.dim() == 2), default=1)

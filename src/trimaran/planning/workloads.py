@@ -1,0 +1,286 @@
+"""Workloads as they are asked for: from this process's memory, from disk, or traced.
+
+torch is imported only where something must be traced.
+
+What a workload is asked for by: a job, options, an optimizer and a precision; and the key under which it is kept.
+
+The key holds the version of Trimaran and of torch, when the sources that a workload follows from last changed, and the
+content of a Hugging Face configuration. A user's own file may import anything, so its workload is not kept on disk.
+
+Workloads on disk: one file for each request, under `workloads` in the directory of measured costs.
+
+A file is put in its place in one step, so a reader never sees half of one. A damaged file is renamed to
+`<name>.damaged` and logged, and the job is traced again. Where the directory cannot be written, nothing is kept.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+import trimaran
+from trimaran.base.errors import InputError
+from trimaran.graph.kernels.workload import AffineWorkload, Workload
+from trimaran.graph.trace.live_bytes import StepMemory
+from trimaran.jobs.huggingface import is_configuration
+from trimaran.jobs.published_networks import parse_network
+from trimaran.jobs.published_networks import with_options as add_options
+from trimaran.measure.cache import cache_directory, put_in_place
+
+if TYPE_CHECKING:
+    from trimaran.planning.workload_tracing import WorkloadTracer
+
+
+PRECISIONS = ("float32", "tf32", "bfloat16", "float16")
+_SOURCES = ("networks/*.py", "graph/**/*.py", "jobs/*.py", "planning/workload*.py", "planning/meta_trace.py")
+"""Files whose code decides what a workload is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What a workload is asked for by.
+
+    Attributes:
+        reference: of the job, options included
+        precision: "float32", "bfloat16" or "float16": "tf32" has the works of "float32"
+        optimizer: in place of the job's; "" for the job's
+    """
+
+    reference: str
+    precision: str
+    optimizer: str
+
+    @property
+    def lasting(self) -> bool:
+        """Whether it may be kept on disk."""
+        return ".py:" not in self.reference
+
+    @property
+    def key(self) -> str:
+        """Name of its file."""
+        parts = [_versions(), _content(self.reference), self.reference, self.precision, self.optimizer]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
+
+
+def make_request(
+    reference: str, *, precision: str, options: Mapping[str, str] | None, optimizer: str | None
+) -> Request:
+    """What a workload is asked for by, in one form.
+
+    Args:
+        reference: of a job
+        precision: one of `PRECISIONS`
+        options: of the job; "optimizer" among them is as the argument
+        optimizer: in place of the job's
+
+    Raises:
+        InputError: an unknown precision, or an option that the job does not have
+    """
+    if precision not in PRECISIONS:
+        raise InputError(
+            f'precision is one of {", ".join(PRECISIONS)}, not "{precision}"',
+            code="workload.unknown-precision",
+            precision=precision,
+        )
+    given = dict(options or {})
+    asked = given.pop("optimizer", None)
+    return Request(
+        reference=_in_full(reference, given),
+        precision="float32" if precision == "tf32" else precision,
+        optimizer=(optimizer or asked or "").lower(),
+    )
+
+
+def _in_full(reference: str, options: Mapping[str, str]) -> str:
+    """One spelling of a reference, with options behind it.
+
+    Raises:
+        InputError: the job has no such option, or no such value of it
+
+    Example:
+        >>> _in_full("ResNet50", {"image": "32"}), _in_full("models/config.json", {"sequence": "64"})
+        ('resnet50:image=32', 'models/config.json:sequence=64')
+    """
+    network = parse_network(reference)
+    if network is not None:
+        return add_options(reference, options) if options else str(network)
+    if not options:
+        return reference
+    if not is_configuration(reference):
+        raise InputError(
+            f'"{reference}" has no options; {", ".join(options)} was given: published networks and Hugging Face '
+            "configurations have some",
+            code="workload.no-options",
+            options=sorted(options),
+        )
+    path, _, _ = reference.rpartition(":") if "=" in reference else (reference, "", "")
+    return f"{path}:{','.join(f'{name}={value}' for name, value in options.items())}"
+
+
+@functools.cache
+def _versions() -> str:
+    root = Path(trimaran.__file__).parent
+    changed = [
+        (str(path.relative_to(root)), stat.st_mtime_ns, stat.st_size)
+        for pattern in _SOURCES
+        for path in sorted(root.glob(pattern))
+        if (stat := path.stat())
+    ]
+    return json.dumps([trimaran.__version__, metadata.version("torch"), changed])
+
+
+def _content(reference: str) -> str:
+    """Of a configuration: what the file says."""
+    path = Path(reference.removeprefix("hf:").partition(".json")[0] + ".json")
+    folder = Path(reference.removeprefix("hf:").partition(":")[0])
+    if ".json" not in reference:
+        path = folder / "config.json"
+        if not reference.startswith("hf:"):
+            return ""
+    try:
+        return metadata.version("transformers") + path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError, metadata.PackageNotFoundError):
+        return ""  # whoever makes the job says what is wrong
+
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AffineStep:
+    """A job's step as a function of the batch.
+
+    Attributes:
+        workload: what it asks of a device
+        memory: what it needs there
+    """
+
+    workload: AffineWorkload
+    memory: StepMemory
+
+
+_DECODER = msgspec.msgpack.Decoder(AffineStep)
+_ENCODER = msgspec.msgpack.Encoder()
+
+
+def path_of(request: Request) -> Path:
+    """The file of a request."""
+    return cache_directory() / "workloads" / f"{request.key}.msgpack"
+
+
+def load(request: Request) -> AffineStep | None:
+    """What is kept; None where there is nothing sound."""
+    if not request.lasting:
+        return None
+    path = path_of(request)
+    try:
+        return _DECODER.decode(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        _LOG.warning("cannot read %s (%s), tracing again", path, error.strerror)
+    except msgspec.MsgspecError:
+        with suppress(OSError):
+            path.replace(path.with_suffix(".damaged"))
+        _LOG.warning("%s is damaged: set aside, tracing again", path)
+    return None
+
+
+def store(request: Request, form: AffineStep) -> None:
+    """Keep a step."""
+    if not request.lasting:
+        return
+    path = path_of(request)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        put_in_place(path, _ENCODER.encode(form))
+    except OSError as error:
+        _LOG.warning("cannot write %s (%s): it will be traced again", path, error.strerror)
+
+
+def workload(
+    reference: str,
+    *,
+    batch: int,
+    precision: str = "float32",
+    options: Mapping[str, str] | None = None,
+    optimizer: str | None = None,
+) -> Workload:
+    """What one step of a job asks of a device.
+
+    Args:
+        reference: of a job: a built-in name, a network, `file.py:factory`, a Hugging Face configuration
+        batch: samples of the step
+        precision: "float32"; "tf32", which has the same works; "bfloat16" and "float16" are autocast
+        options: of the job, such as {"sequence": "512"}; "optimizer" is as the argument
+        optimizer: in place of the job's, such as "adam"
+
+    Raises:
+        InputError: no such job, option, optimizer or precision; a batch below 1; the job cannot be traced
+    """
+    request = _request(reference, batch, precision, options, optimizer)
+    return dataclasses.replace(_at(request, batch)[0], precision=precision)
+
+
+def memory_of_step(
+    reference: str,
+    *,
+    batch: int,
+    precision: str = "float32",
+    options: Mapping[str, str] | None = None,
+    optimizer: str | None = None,
+) -> StepMemory:
+    """What one step of a job needs on one device.
+
+    Args:
+        reference: as for `workload`
+        batch: samples of the step. What is given holds for any batch, unless the job's kernels depend on the batch
+        precision: as for `workload`
+        options: as for `workload`
+        optimizer: as for `workload`
+
+    Raises:
+        InputError: as for `workload`
+    """
+    return _at(_request(reference, batch, precision, options, optimizer), batch)[1]
+
+
+def _request(
+    reference: str, batch: int, precision: str, options: Mapping[str, str] | None, optimizer: str | None
+) -> Request:
+    if batch < 1:
+        raise InputError(f"a step needs at least one sample, not {batch}", code="workload.no-sample", batch=batch)
+    return make_request(reference, precision=precision, options=options, optimizer=optimizer)
+
+
+@functools.lru_cache(maxsize=128)
+def _at(request: Request, batch: int) -> tuple[Workload, StepMemory]:
+    form = _form(request)
+    return _tracer(request).direct(batch) if form is None else (form.workload.at(batch), form.memory)
+
+
+@functools.lru_cache(maxsize=128)
+def _form(request: Request) -> AffineStep | None:
+    kept = load(request)
+    if kept is not None:
+        return kept
+    made = _tracer(request).affine()
+    if made is not None:
+        store(request, made)
+    return made
+
+
+@functools.lru_cache(maxsize=1)
+def _tracer(request: Request) -> "WorkloadTracer":
+    from trimaran.planning.workload_tracing import WorkloadTracer
+
+    return WorkloadTracer(request)

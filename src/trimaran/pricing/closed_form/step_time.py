@@ -1,0 +1,384 @@
+"""Time of a training step of a divided transformer.
+
+    microbatch   (device^p + host^p)^(1/p)     kernels back to back against a host that has to ask for them
+    device       products / (peak · share) + attention / (peak · share) + bytes / bandwidth + exchanges inside a layer
+    pipeline     (m - 1) · slowest stage + one pass through all stages, of which interleaved chunks leave 1 / V;
+                 sends between stages are waited for (1F1B), or V times as many overlap (interleaved)
+    data         gradients reduced and parameters gathered, what the backward does not hide
+    update       about 30 bytes a parameter of this rank, read and written
+
+Source:
+    Narayanan et al., SC 2021, section 2, for the bubble `(P - 1) / (V m)`; Korthikanti et al., 2022, section 4, for the
+    exchanges of a layer; Rajbhandari et al., SC 2020, for those of divided states.
+
+Collectives between ranks of a divided step, priced on a machine.
+
+Ranks stand in the order tensor, context, data, pipeline: the first ones are neighbours on a node. A group whose members
+are `near` ranks apart has as many siblings on the same nodes, and siblings use the nodes' network cards at once. So the
+time of a group that spans nodes is that of a group of whole nodes with the siblings' bytes added.
+
+How long a divided step waits for exchanges: inside layers, between stages, between replicas.
+
+    tensor      4 sums of the residual stream a layer and microbatch, 6 where layers are computed again
+    context     keys and values of all ranks gathered in the forward and twice in the backward
+    experts     tokens sent to their experts and back, forward and backward
+    stages      the residual stream, once forward and once backward, for each chunk
+    replicas    gradients summed once a step; with optimizers divided scattered, and parameters gathered; with gradients
+                divided too, scattered for each microbatch; with parameters divided, gathered twice for each as well
+
+Source:
+    Korthikanti et al., 2022, section 4, for exchanges of a layer; Narayanan et al., SC 2021, section 2.2, for stages;
+    Rajbhandari et al., SC 2020, section 7, for divided states.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from trimaran.machine.types import CatalogDevice, Machine
+from trimaran.pricing.closed_form.activations import AttentionKernel, stream_bytes, tokens_of_rank
+from trimaran.pricing.closed_form.memory import stage_elements
+from trimaran.pricing.closed_form.parallel_degrees import Division, stage_chunks
+from trimaran.pricing.closed_form.shapes import TransformerShape, key_size, layer_elements
+from trimaran.pricing.closed_form.stage_work import (
+    PassWork,
+    StepConstants,
+    backward,
+    embedding_forward,
+    head_forward,
+    layer_forward,
+)
+from trimaran.pricing.collectives.algorithms import collective_cost
+
+Exchange = Callable[[str, float, int, int], float]
+"""Time [s] of a collective: its name, its bytes, devices of the group, and how many of them share a node's links."""
+
+
+def machine_exchange(machine: Machine, *, year: float) -> Exchange:
+    """Prices collectives of groups of ranks on a machine.
+
+    Args:
+        machine: nodes and fabric
+        year: of the library
+
+    Returns:
+        Time [s] of a collective by its name, its bytes, members of the group and how far apart they stand.
+    """
+    per_node = machine.node.devices
+
+    @functools.cache
+    def price(op: str, nbytes: float, members: int, near: int) -> float:
+        if members <= 1 or nbytes <= 0:
+            return 0.0
+        if op == "send_recv":
+            return _send(nbytes, near)
+        on_node = max(1, min(members, per_node // near))
+        nodes = math.ceil(members / on_node)
+        if nodes == 1 or machine.nodes == 1:
+            return _cost(op, nbytes, min(members, per_node), 1)
+        siblings = max(1, per_node // on_node)
+        nodes = min(nodes, machine.nodes)
+        return _cost(op, nbytes * siblings, nodes * per_node, nodes)
+
+    def _send(nbytes: float, stages: int) -> float:
+        crosses = machine.nodes > 1 and machine.devices // max(1, stages) >= per_node
+        cards = machine.fabric[0] if crosses and machine.fabric else per_node
+        return _cost("send_recv", nbytes * max(1.0, per_node / cards), 2, 2 if crosses else 1)
+
+    def _cost(op: str, nbytes: float, devices: int, nodes: int) -> float:
+        return collective_cost(op, nbytes, machine=machine, devices=devices, nodes=nodes, year=year).seconds
+
+    return price
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What trains a divided transformer, as far as the time of a step depends on it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """What trains, as far as a step's time depends on it.
+
+    Attributes:
+        precision: of products: "float16", "bfloat16" or "float8"
+        attention: kind of kernel
+        fused: norms, sums and activations run in kernels made for them
+        overlaps: exchanges of gradients and parameters run beside the backward
+        tensor_overlaps: exchanges of `tensor` ranks run beside products
+        frozen: weights have no gradients, but for few that are added (LoRA)
+        gradient_bytes: of a gradient that is exchanged [bytes]
+        flat_sums: a sum over replicas takes its bytes over the bandwidth of a bus, however many replicas there are
+        send_bytes_per_s: rate of sends between stages; 0: what their link sustains [bytes/s]
+        year: of its kernels
+    """
+
+    precision: str = "bfloat16"
+    attention: AttentionKernel = "fused"
+    fused: bool = True
+    overlaps: bool = True
+    tensor_overlaps: bool = False
+    frozen: bool = False
+    gradient_bytes: int = 4
+    flat_sums: bool = False
+    send_bytes_per_s: float = 0.0
+    year: float = 2024.0
+
+
+def tensor_seconds(
+    shape: TransformerShape, division: Division, program: Program, exchange: Exchange, constants: StepConstants
+) -> float:
+    """Exchanges of one layer and one microbatch, as far as they are waited for [s]."""
+    tokens = tokens_of_rank(shape, division)
+    seconds = 0.0
+    if division.tensor > 1:
+        each = exchange("all_reduce", tokens * shape.hidden * 2, division.tensor, 1)
+        seconds += sum_count(division) * each * (constants.tensor_exposed if program.tensor_overlaps else 1.0)
+    if division.context > 1:
+        keys = 2 * key_size(shape, division.tensor) * 2 * tokens * division.context
+        each = exchange("all_gather", keys, division.context, division.tensor)
+        seconds += 3 * each * constants.tensor_exposed
+    if shape.experts is not None and division.expert > 1:
+        sent = tokens * shape.experts.active * shape.hidden * 2
+        sent //= division.tensor if division.sequence_parallel else 1
+        each = exchange("all_to_all", sent, division.expert, 1)
+        seconds += 4 * each * (constants.tensor_exposed if program.tensor_overlaps else 1.0)
+    return seconds
+
+
+def sum_count(division: Division) -> int:
+    """Sums of the residual stream over `tensor` ranks, in one layer and for one microbatch."""
+    return 6 if "layers" in division.recomputed else 4
+
+
+def send_seconds(division: Division, sends: float, constants: StepConstants) -> float:
+    """What a stage waits for sends of one microbatch once the pipeline is full.
+
+    1F1B sends between two computations, and nothing is left to do meanwhile: of the way there and the way back each
+    stage waits for one. Interleaved chunks send as often as there are chunks, but another chunk computes meanwhile.
+
+    Args:
+        division: stages and chunks
+        sends: a microbatch's stream to a neighbour and its gradient back [s]
+        constants: the share that overlapped sends leave
+
+    Returns:
+        The wait [s].
+    """
+    if division.pipeline == 1:
+        return 0.0
+    return sends / 2.0 if division.chunks == 1 else sends * division.chunks * constants.send_exposed
+
+
+def data_seconds(
+    shape: TransformerShape,
+    division: Division,
+    program: Program,
+    stage: int,
+    microbatch_s: float,
+    exchange: Exchange,
+    constants: StepConstants,
+) -> float:
+    """Exchanges between replicas, as far as they are waited for [s].
+
+    Args:
+        shape: the network
+        division: of it
+        program: whether exchanges overlap, and what a gradient has
+        stage: the slowest one
+        microbatch_s: its forward and backward, beside which they run [s]
+        exchange: prices collectives
+        constants: what overlapped exchanges leave
+    """
+    if program.frozen:
+        return 0.0
+
+    def waits(seconds: float) -> float:
+        # The longer of the two counts, and a share of the shorter one.
+        if not program.overlaps:
+            return seconds
+        return max(0.0, seconds - microbatch_s) + constants.data_exposed * min(seconds, microbatch_s)
+
+    held, experts = stage_elements(shape, division, stage)
+    everywhere, once = _replica_exchanges(
+        held, division.data * division.context, division.tensor, division, program, exchange
+    )
+    # Ranks that hold the same experts stand as far apart as there are ranks with others.
+    apart = division.expert * division.expert_ranks
+    more, more_once = _replica_exchanges(experts, division.expert_data, apart, division, program, exchange)
+    return division.microbatches * waits(everywhere + more) + waits(once + more_once)
+
+
+def _replica_exchanges(
+    held: int, replicas: int, near: int, division: Division, program: Program, exchange: Exchange
+) -> tuple[float, float]:
+    """Exchanges of parameters that replicas share: for each microbatch, and once a step [s]."""
+    if replicas <= 1 or not held:
+        return 0.0, 0.0
+    if division.sharding == "none":
+        ring = 2.0 * (replicas - 1) / replicas if program.flat_sums else 1.0
+        return 0.0, exchange("all_reduce", held * program.gradient_bytes, replicas, near) / ring
+    gather = exchange("all_gather", held * 2, replicas, near)
+    scatter = exchange("reduce_scatter", held * program.gradient_bytes, replicas, near)
+    if division.sharding == "parameters":
+        return 2 * gather + scatter, 0.0
+    return (scatter, gather) if division.sharding == "gradients" else (0.0, gather + scatter)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DividedStep:
+    """Time of a step, by part.
+
+    Attributes:
+        compute_s: products, attention and elementwise work of all microbatches on the slowest stage [s]
+        tensor_s: exchanges inside layers, as far as they are waited for [s]
+        bubble_s: wait of the pipeline, for its filling and for sends between stages [s]
+        data_s: exchanges between replicas, as far as they are waited for [s]
+        update_s: the optimizer [s]
+    """
+
+    compute_s: float
+    tensor_s: float
+    bubble_s: float
+    data_s: float
+    update_s: float
+
+    @property
+    def seconds(self) -> float:
+        """The whole step [s]."""
+        return self.compute_s + self.tensor_s + self.bubble_s + self.data_s + self.update_s
+
+
+def divided_step(
+    shape: TransformerShape,
+    division: Division,
+    program: Program,
+    *,
+    device: CatalogDevice,
+    exchange: Exchange,
+    constants: StepConstants,
+) -> DividedStep:
+    """Time of a step.
+
+    Args:
+        shape: the network
+        division: of it and of its batch
+        program: what trains
+        device: each rank's
+        exchange: prices collectives between ranks
+        constants: shares of peak and overheads
+
+    Returns:
+        By part.
+    """
+    tensor_s = tensor_seconds(shape, division, program, exchange, constants)
+    known: dict[tuple[int, int, bool, bool], float] = {}
+    per_stage = []
+    for stage in range(division.pipeline):
+        # Stages with as many layers of each kind are alike, but for those with the embedding and the head.
+        kind = (*_layers_of_kinds(shape, division, stage), stage == 0, stage == division.pipeline - 1)
+        if kind not in known:
+            known[kind] = _stage_seconds(shape, division, program, stage, device, constants)
+        per_stage.append(known[kind] + tensor_s * _layers(shape, division, stage))
+    slowest = max(per_stage)
+    slowest_at = per_stage.index(slowest)
+    inner = tensor_s * _layers(shape, division, slowest_at)
+    stream = stream_bytes(shape, division)
+    one_way = stream / program.send_bytes_per_s if program.send_bytes_per_s else 0.0
+    sends = 2.0 * (one_way or exchange("send_recv", stream, 2, division.pipeline))
+    through = (sum(per_stage) - slowest) / division.chunks + sends * (division.pipeline - 1)
+    waited = send_seconds(division, sends, constants)
+    held, experts = stage_elements(shape, division, slowest_at)
+    alone = division.sharding == "none"
+    mine = held if alone else held / (division.data * division.context)
+    mine += experts if alone else experts / division.expert_data
+    update = 0.0 if program.frozen else mine * constants.update_bytes
+    return DividedStep(
+        compute_s=division.microbatches * (slowest - inner),
+        tensor_s=division.microbatches * inner,
+        bubble_s=through + division.microbatches * waited if division.pipeline > 1 else 0.0,
+        data_s=data_seconds(shape, division, program, slowest_at, slowest, exchange, constants),
+        update_s=update / (device.bandwidth.bytes_per_s * device.bandwidth.fraction),
+    )
+
+
+def least_seconds(
+    shape: TransformerShape,
+    division: Division,
+    program: Program,
+    *,
+    device: CatalogDevice,
+    exchange: Exchange,
+    constants: StepConstants,
+) -> float:
+    """A step with all stages equally loaded, without bubble, exchanges of replicas and update [s].
+
+    No schedule, sharding or choice of layers for stages makes a division of these degrees faster: the slowest stage has
+    at least the mean load.
+    """
+    whole = replace(division, pipeline=1, chunks=1, parts=())
+    alone = _stage_seconds(shape, whole, program, 0, device, constants) / division.pipeline
+    inside = tensor_seconds(shape, division, program, exchange, constants) * shape.layers / division.pipeline
+    return division.microbatches * (alone + inside)
+
+
+def _layers(shape: TransformerShape, division: Division, stage: int) -> int:
+    return sum(len(chunk) for chunk in stage_chunks(shape, division, stage))
+
+
+def _layers_of_kinds(shape: TransformerShape, division: Division, stage: int) -> tuple[int, int]:
+    """Layers of a stage with an ordinary feed-forward network, and with experts."""
+    every = _layers(shape, division, stage)
+    if shape.experts is None:
+        return every, 0
+    plain = sum(
+        len(range(chunk.start, min(chunk.stop, shape.experts.dense_layers)))
+        for chunk in stage_chunks(shape, division, stage)
+    )
+    return plain, every - plain
+
+
+def _stage_seconds(
+    shape: TransformerShape,
+    division: Division,
+    program: Program,
+    stage: int,
+    device: CatalogDevice,
+    constants: StepConstants,
+) -> float:
+    """Forward and backward of one microbatch on a stage [s]."""
+    work, held = PassWork(), 0
+    # Layers of one kind are alike, and there are two kinds at most.
+    layers = [layer for chunk in stage_chunks(shape, division, stage) for layer in chunk]
+    for kind in (False, True):
+        alike = [layer for layer in layers if shape.has_experts(layer) is kind]
+        if alike:
+            forward = layer_forward(shape, division, attention=program.attention, layer=alike[0])
+            each = forward + backward(forward, attention=program.attention, frozen=program.frozen)
+            each = each + forward.times(*_again(division))
+            work = work + each.times(len(alike), len(alike), len(alike))
+            held += len(alike) * layer_elements(shape, alike[0], tensor=division.tensor)
+    if stage == 0:
+        rows = embedding_forward(shape, division)
+        work = work + rows + backward(rows, attention=program.attention, frozen=program.frozen)
+    if stage == division.pipeline - 1:
+        head = head_forward(shape, division)
+        # The head stays in 16 bits where layers compute in 8.
+        both = head + backward(head, attention=program.attention, frozen=program.frozen)
+        rows_of_rank = shape.vocabulary // division.tensor
+        work = work + both.times(constants.head_factor(program.precision, device, rows_of_rank), 1.0, 1.0)
+    device_s = constants.device_seconds(
+        work, program.precision, kernel=program.attention, fused=program.fused, device=device, year=program.year
+    )
+    if not program.frozen and division.microbatches > 1:
+        device_s += constants.sum_seconds(held, device)
+    calls = sum_count(division) * len(layers) if division.tensor > 1 else 0
+    host_s = constants.host_seconds(work) + calls * constants.call_s
+    power = constants.sharpness
+    return float((device_s**power + host_s**power) ** (1.0 / power))
+
+
+def _again(division: Division) -> tuple[float, float, float]:
+    if "layers" in division.recomputed:
+        return 1.0, 1.0, 1.0
+    return 0.0, 1.0 if "attention" in division.recomputed else 0.0, 0.0

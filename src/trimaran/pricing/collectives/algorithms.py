@@ -1,0 +1,234 @@
+"""Every way to do a collective on a machine, with its time, the fastest first.
+
+What a library offers (rings, trees, switches that add, hierarchies) is priced by the closed forms on the machine's own
+links, and all of it is scaled by what measurements of such collectives strayed from them. So the fastest of a library
+agrees with `collective_cost`, and the others keep their distance from it. Ways outside the library (copies between
+devices, a server in the host) have closed forms with the cost of their calls.
+
+What a collective takes on a machine of the catalog.
+
+Measured curves of that machine give the answer where there are some, and correct the answer elsewhere: the prior of
+the group's links, times what the nearest measurements strayed from theirs (`kriging`). So a machine that was measured
+is interpolated, one of a known kind is predicted well, and a strange one gets a wide interval. A user's own nccl-tests
+log goes before all of it (`corrections`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trimaran.base.errors import InputError
+from trimaran.machine.topology import host_bandwidth
+from trimaran.machine.types import Link, Machine
+from trimaran.pricing.collectives.closed_forms import (
+    chain_time,
+    check_group,
+    double_tree_time,
+    hierarchical_times,
+    nvls_time,
+    ring_time,
+)
+from trimaran.pricing.collectives.corrections import Correction
+from trimaran.pricing.collectives.groups import Group, Timing, group_of
+from trimaran.pricing.collectives.measured_curves import as_measured
+from trimaran.pricing.collectives.parameter_servers import star_time
+from trimaran.pricing.collectives.physics import (
+    between_rate,
+    constants,
+    hop_times,
+    inside_rate,
+    ring_latency,
+    tree_latency,
+    uses_nvls,
+)
+from trimaran.pricing.collectives.prediction import group_cost
+from trimaran.pricing.types import Cost
+
+TIMINGS: dict[str, Timing] = {
+    "": "stream",
+    "stream": "stream",
+    "nccl-tests": "single",
+    "nccl-tests threads": "threads",
+    "nccl-tests processes": "processes",
+    "torch": "torch",
+    "torch.distributed by the host's clock": "wall",
+}
+"""What one may call the way of timing, and what it is."""
+
+
+def collective_cost(
+    op: str,
+    nbytes: float,
+    *,
+    machine: Machine,
+    devices: int,
+    nodes: int = 1,
+    library: str = "",
+    year: float = 2024.0,
+    correction: Correction | None = None,
+) -> Cost:
+    """Time of a collective.
+
+    Args:
+        op: "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all" or "send_recv"
+        nbytes: the whole buffer, as in `closed_forms` [bytes]
+        machine: what the devices sit in
+        devices: in the group, equally many on each node
+        nodes: in use
+        library: how the time is taken, one of `TIMINGS`; "" as in a training step, calls queued ahead
+        year: of the library
+        correction: what the user's own runs on this machine say
+
+    Returns:
+        Time with its 90 % interval [s].
+
+    Raises:
+        InputError: an unknown operation or way of timing, a size below zero, or a group that the machine has not
+    """
+    check_group(op, devices)
+    if not nbytes >= 0:
+        raise InputError(
+            f"{op}: a buffer has at least 0 bytes, got {nbytes}", code="collective.negative-bytes", nbytes=nbytes
+        )
+    if library not in TIMINGS:
+        raise InputError(
+            f'{op}: the library is one of {", ".join(map(repr, TIMINGS))}, got "{library}"',
+            code="collective.unknown-library",
+        )
+    if devices == 1:
+        return Cost(0.0, 0.0, 0.0, "analytic: one device has nothing to exchange")
+    group = as_measured(group_of(machine, devices, nodes))
+    cost = group_cost(op, nbytes, group, timing=TIMINGS[library], year=year)
+    return correction.apply(cost, op, nbytes, devices=devices, nodes=nodes) if correction else cost
+
+
+COPY_CALL_S = 1e-5
+"""Launch of a copy between devices, back to back (uuudown/Tartan@e3166ab: 9 to 10 us)."""
+
+HOST_SUM_BYTES_PER_S = 2e10
+"""What a few cores sum, read and written: assumed, four cores of 5e9 B/s each as MXNet's KVStore "local" uses."""
+
+CHUNKS = 16
+"""Parts that a chain is cut into."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One way to do a collective.
+
+    Attributes:
+        name: "ring", "tree", "nvls", "hierarchical", "chain", "direct", "star" (copies by way of a device that sums)
+            or "server" (by way of the host)
+        seconds: its time [s]
+        latency_s: part that does not grow with the buffer [s]
+        library: a library of collectives does it; else a framework by copies
+        how: in words
+    """
+
+    name: str
+    seconds: float
+    latency_s: float
+    library: bool
+    how: str
+
+
+def algorithms(
+    op: str, nbytes: float, *, machine: Machine, devices: int, nodes: int = 1, year: float = 2024.0
+) -> tuple[Candidate, ...]:
+    """All candidates for a collective, the fastest first.
+
+    Args:
+        op: as in `collective_cost`
+        nbytes: the whole buffer [bytes]
+        machine: what the devices sit in
+        devices: in the group, equally many on each node
+        nodes: in use
+        year: of the library
+
+    Returns:
+        At least one; the first is the winner by prediction.
+
+    Raises:
+        InputError: as `collective_cost`
+    """
+    check_group(op, devices)
+    if devices == 1:
+        return (Candidate(name="direct", seconds=0.0, latency_s=0.0, library=True, how="one device has it all"),)
+    known = constants()["prior"]
+    group = as_measured(group_of(machine, devices, nodes))
+    expected = collective_cost(op, nbytes, machine=machine, devices=devices, nodes=nodes, year=year).seconds
+    offered = _of_library(op, nbytes, group, known, year)
+    scale = expected / min(one.seconds for one in offered)
+    scaled = [
+        Candidate(
+            name=one.name, seconds=one.seconds * scale, latency_s=one.latency_s * scale, library=True, how=one.how
+        )
+        for one in offered
+    ]
+    others = _by_copies(nbytes, machine, group, known) if op == "all_reduce" and nodes == 1 else []
+    return tuple(sorted([*scaled, *others], key=lambda one: one.seconds))
+
+
+def _of_library(op: str, nbytes: float, group: Group, known: Mapping[str, float], year: float) -> list[Candidate]:
+    rate = inside_rate(op, group, known, year=0.0) if group.per_node > 1 else between_rate(op, group, known)
+    if group.nodes > 1:
+        rate = min(rate, between_rate(op, group, known))
+    wire = Link(bytes_per_s=rate, latency_s=0.0, source="prior")
+    latency = ring_latency(op, group, known)
+    flow = ring_time(op, nbytes, ranks=group.devices, link=wire)
+    if op in ("broadcast", "reduce"):
+        hop = hop_times(group, known)[1 if group.nodes > 1 else 0]
+        link = Link(bytes_per_s=rate, latency_s=hop, source="prior")
+        time = chain_time(nbytes, ranks=group.devices, chunks=CHUNKS, link=link)
+        return [_library("chain", known["base"] + time, latency, f"{CHUNKS} parts down a chain")]
+    if op in ("all_to_all", "send_recv"):
+        return [_library("direct", latency + flow, latency, "each to each")]
+    found = [_library("ring", latency + flow, latency, "around rings")]
+    if op != "all_reduce":
+        return found
+    start = tree_latency(group, known)
+    trees = double_tree_time(nbytes, ranks=group.devices, link=wire)
+    found.append(_library("tree", start + trees, start, "up and down two trees, chains inside nodes"))
+    if uses_nvls(group, year) and group.nodes == 1:
+        time = nvls_time(nbytes, ranks=group.devices, ring=wire, gain=known["nvls"])
+        found.append(_library("nvls", time, 25e-6, "the switches add"))
+    if group.nodes > 1 and group.per_node > 1:
+        found.append(_hierarchical(nbytes, group, known))
+    return found
+
+
+def _hierarchical(nbytes: float, group: Group, known: Mapping[str, float]) -> Candidate:
+    inside_s, between_s = hop_times(group, known)
+    inside = Link(bytes_per_s=inside_rate("all_reduce", group, known, year=0.0), latency_s=inside_s, source="prior")
+    each = between_rate("all_reduce", group, known) / group.per_node
+    parts = hierarchical_times(
+        nbytes,
+        per_node=group.per_node,
+        nodes=group.nodes,
+        inside=inside,
+        between=Link(bytes_per_s=each, latency_s=between_s, source="prior"),
+    )
+    # Between one part after the other (their sum) and all at once (the longest): half way.
+    time = known["base"] + 0.5 * (sum(parts) + max(parts))
+    start = known["base"] + 2 * ((group.per_node - 1) * inside_s + (group.nodes - 1) * between_s)
+    return _library("hierarchical", time, start, "inside nodes, between them, inside again")
+
+
+def _by_copies(nbytes: float, machine: Machine, group: Group, known: Mapping[str, float]) -> list[Candidate]:
+    parts = [nbytes / group.devices] * group.devices
+    rate = group.exchange_bytes_per_s * min(1.0, known[f"reached_{group.kind}"])
+    calls = 2 * (group.devices - 1) * COPY_CALL_S
+    memory = machine.node.device.bandwidth.bytes_per_s * machine.node.device.bandwidth.fraction
+    sums = 3 * (group.devices - 1) / group.devices * nbytes / memory  # two read and one written, for each that arrives
+    star = star_time(parts, devices=group.devices, bytes_per_s=rate, call_s=COPY_CALL_S) + sums
+    up = min(host_bandwidth(machine.node, range(group.devices)).values())
+    summed = (group.devices + 1) * nbytes / HOST_SUM_BYTES_PER_S
+    server_calls = 2 * group.devices * COPY_CALL_S
+    server = 2 * nbytes / up + summed + server_calls
+    return [
+        Candidate(name="star", seconds=star, latency_s=calls, library=False, how="each part summed on its own device"),
+        Candidate(name="server", seconds=server, latency_s=server_calls, library=False, how="summed by the host"),
+    ]
+
+
+def _library(name: str, seconds: float, latency_s: float, how: str) -> Candidate:
+    return Candidate(name=name, seconds=seconds, latency_s=latency_s, library=True, how=how)

@@ -1,0 +1,240 @@
+"""A group of devices as its collectives see it: what joins them, and how the time is taken.
+
+Everything that the model of a collective needs to know, so that a machine of the catalog and a machine that somebody
+measured are described alike.
+
+What joins the devices of a group, told from the link graph of their machine.
+
+A library of collectives runs around rings (`cluster.rings` finds them): over links of the devices' own where a ring of
+them exists, else over PCIe, or through host memory where devices have no access to each other, which in a virtual
+machine is slower still. An exchange of all with all uses every link; pairs without one are served through a device in
+between.
+
+Left out: what other traffic shares these wires.
+"""
+
+import functools
+import re
+from dataclasses import dataclass, field
+from typing import Literal
+
+from trimaran.base.errors import InputError
+from trimaran.base.units import format_count
+from trimaran.machine.rings import RingSet, ring_bandwidth, ring_rate
+from trimaran.machine.topology import pair, relays
+from trimaran.machine.types import LinkType, Machine, Node
+
+LinkKind = Literal["nvswitch", "nvlink", "xgmi", "pcie", "host", "virtual"]
+"""What joins devices of a node: links through switches, links pair by pair (of two makes), PCIe, or only
+memory of the host, on a machine of one's own or in a virtual one."""
+
+OVER_PCIE = frozenset({"pcie", "host", "virtual"})
+"""Kinds of devices that have no links of their own."""
+
+CardKind = Literal["", "infiniband", "efa", "ethernet"]
+"""What joins nodes; "ethernet" is TCP, without direct access to device memory."""
+
+Timing = Literal["stream", "threads", "single", "processes", "torch", "wall"]
+"""How a time was taken, which decides the fixed cost in it.
+
+"stream": by the device, calls queued ahead, as in a training step. "threads": nccl-tests with a thread a device.
+"single": nccl-tests with one thread that launches on all devices in turn (its default, `-g 8`). "processes": nccl-tests
+with a process a device. "torch": torch.distributed, calls one after the other. "wall": torch.distributed by the host's
+clock, with the device idle before every call.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Devices that exchange with one another.
+
+    Attributes:
+        devices: in the group
+        nodes: that they sit on, equally many on each
+        kind: of the slowest link of the best rings inside a node
+        generation: of those links, counted within their family: NVLink 1 to 5, PCIe 3 to 6
+        ring_bytes_per_s: of the best set of rings inside a node, one direction [bytes/s]
+        exchange_bytes_per_s: of a device when each sends another part to each other one [bytes/s]
+        card_kind: what joins the nodes; "" with one node
+        cards_bytes_per_s: of all cards of a node together, one direction [bytes/s]; 0 with one node
+        cards: of a node
+        node: name of the machine in the catalog, or of that which was measured
+        device: name of the device's family, such as "a100"
+    """
+
+    devices: int
+    nodes: int = 1
+    kind: LinkKind
+    generation: float
+    ring_bytes_per_s: float
+    exchange_bytes_per_s: float
+    card_kind: CardKind = ""
+    cards_bytes_per_s: float = 0.0
+    cards: int = 0
+    node: str = ""
+    device: str = ""
+
+    @property
+    def per_node(self) -> int:
+        """Devices of each node."""
+        return max(1, self.devices // self.nodes)
+
+
+def family(group: Group) -> Literal["links", "pcie", "network"]:
+    """What decides how a group's collectives go: links of the devices' own, PCIe, or the network between nodes."""
+    if group.nodes > 1:
+        return "network"
+    return "pcie" if group.kind in OVER_PCIE else "links"
+
+
+CLOUDS = ("AWS ", "Azure ", "Google Cloud ", "Lambda Cloud")
+"""How titles of rented machines begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The first devices of a node, as a key: two are the same if their links are."""
+
+    node: Node = field(compare=False)
+    name: str
+    edges: tuple[object, ...] = field(hash=False)
+    peer_access: bool
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Inside:
+    """What joins devices of one node; rates in bytes/s."""
+
+    kind: LinkKind
+    generation: float
+    ring: float
+    exchange: float
+
+
+def group_of(machine: Machine, devices: int, nodes: int = 1) -> Group:
+    """The group of the first devices of each node.
+
+    Args:
+        machine: what they sit in
+        devices: in all, equally many on each node
+        nodes: in use
+
+    Returns:
+        What the model of a collective needs to know of them.
+
+    Raises:
+        InputError: not equally many on each node, or more than there are, or several nodes with nothing between them
+    """
+    node = machine.node
+    if nodes < 1 or devices < 1 or devices % nodes:
+        raise InputError(
+            f"{node.name}: {format_count(devices, 'device')} on {nodes} nodes are not equally many on each",
+            code="collective.uneven-nodes",
+            devices=devices,
+            nodes=nodes,
+        )
+    if devices // nodes > node.devices:
+        raise InputError(
+            f"{node.name}: a node has {format_count(node.devices, 'device')}, {devices // nodes} of each were asked "
+            f"for; use {-(-devices // node.devices)} nodes",
+            code="collective.too-many-devices-on-node",
+            devices=devices,
+            nodes=nodes,
+        )
+    inside = _inside(_Place(node, node.name, node.edges, node.peer_access, devices // nodes))
+    card_kind, count, rate = _cards(machine, nodes)
+    return Group(
+        devices=devices,
+        nodes=nodes,
+        kind=inside.kind,
+        generation=inside.generation,
+        ring_bytes_per_s=inside.ring,
+        exchange_bytes_per_s=inside.exchange,
+        card_kind=card_kind,
+        cards_bytes_per_s=count * rate,
+        cards=count,
+        node=node.name,
+        device=node.device.name,
+    )
+
+
+@functools.lru_cache(maxsize=512)
+def _inside(place: _Place) -> _Inside:
+    if place.count == 1:
+        return _Inside(kind="nvlink", generation=0.0, ring=0.0, exchange=0.0)
+    rings = ring_bandwidth(place.node, range(place.count))
+    first = rings.rings[0]
+    link = pair(place.node, first[0], first[1]).route.edges[0].link
+    exchange = rings.bytes_per_s
+    if rings.kind == "links":
+        exchange = _mesh_exchange(place.node, place.count, link)
+    if rings.kind in ("pcie", "staged"):
+        link = next(
+            (edge.link for edge in place.node.edges if edge.link.kind == "pcie" and "gpu0" in (edge.a, edge.b)), link
+        )
+    return _Inside(
+        kind=_kind(rings, link, place.node), generation=generation(link), ring=rings.bytes_per_s, exchange=exchange
+    )
+
+
+def _kind(rings: RingSet, link: LinkType, node: Node) -> LinkKind:
+    if rings.kind == "switch":
+        return "nvswitch"
+    if rings.kind == "links":
+        return "xgmi" if link.kind == "xgmi" else "nvlink"
+    if rings.kind == "pcie":
+        return "pcie"
+    return "virtual" if node.title.startswith(CLOUDS) else "host"
+
+
+def generation(link: LinkType) -> float:
+    """Number in the name of a link, such as 3 of "nvlink3"."""
+    found = re.search(r"\d+", link.name)
+    return float(found.group()) if found else 0.0
+
+
+def _mesh_exchange(node: Node, count: int, link: LinkType) -> float:
+    """Rate of a device in an exchange of all with all over their own links [bytes/s].
+
+    Pairs without a link go over the devices that have links to both, shared out by the width of those ways. The busiest
+    link decides.
+    """
+    load: dict[tuple[str, str], float] = {}
+    rate: dict[tuple[str, str], float] = {}
+    for a in range(count):
+        for b in range(count):
+            if a == b:
+                continue
+            found = pair(node, a, b)
+            inside = {f"gpu{index}" for index in range(count)}
+            ways = (
+                [found.route] if found.kind == "links" else [w for w in relays(node, a, b) if set(w.vertices) <= inside]
+            )
+            if not ways:
+                return min(found.bytes_per_s, ring_rate(link))
+            width = sum(way.bytes_per_s for way in ways)
+            for way in ways:
+                for start, end, edge in zip(way.vertices, way.vertices[1:], way.edges, strict=False):
+                    load[start, end] = load.get((start, end), 0.0) + way.bytes_per_s / width
+                    rate[start, end] = ring_rate(edge.link) * edge.count
+    return (count - 1) / max(load[step] / rate[step] for step in load)
+
+
+def _cards(machine: Machine, nodes: int) -> tuple[CardKind, int, float]:
+    if nodes == 1:
+        return "", 0, 0.0
+    fabric = machine.fabric or machine.node.network_cards
+    if fabric is None:
+        raise InputError(
+            f"{machine.node.name}: {nodes} nodes have nothing between them; name a fabric, such as "
+            f'"{machine.node.name}:{nodes}@ethernet-25g"',
+            nodes=nodes,
+        )
+    count, link = fabric
+    kind: CardKind = "ethernet"
+    if "efa" in link.name or link.kind == "efa":
+        kind = "efa"
+    elif link.kind == "infiniband" or "roce" in link.name:
+        kind = "infiniband"
+    return kind, count, link.bytes_per_s

@@ -1,0 +1,136 @@
+"""Exchanges through a place where gradients are summed: servers, BytePS, one device for each tensor.
+
+`M` bytes of gradients, `n` workers, `k` servers on machines of their own, `B` bytes/s of each machine in one direction;
+both directions flow at once. Latency and the cost of calls are left out of the closed forms; `star_time` has the cost
+of a call, because tensors are many.
+"""
+
+from collections.abc import Sequence
+
+from trimaran.base.errors import InputError
+from trimaran.program.gradients import homes_by_size
+
+
+def server_time(nbytes: float, *, workers: int, servers: int, bytes_per_s: float) -> float:
+    """Time of an exchange through parameter servers on machines of their own: `max(M/B, nM/(kB))`.
+
+    A worker sends its gradients once; a server takes in its share of them from every worker.
+
+    Args:
+        nbytes: of gradients [bytes]
+        workers: n
+        servers: k
+        bytes_per_s: of each machine, one direction [bytes/s]
+
+    Returns:
+        Time [s]; fetching goes on in the other direction meanwhile.
+
+    Raises:
+        InputError: no server
+
+    Source:
+        Jiang et al., A unified architecture for accelerating distributed DNN training, OSDI 2020, section 2.
+
+    Example:
+        >>> [server_time(1e9, workers=8, servers=k, bytes_per_s=1e9) for k in (4, 8)]
+        [2.0, 1.0]
+    """
+    if servers < 1:
+        raise InputError(
+            f"an exchange through servers needs at least one, got {servers}",
+            code="parameter-server.none",
+            servers=servers,
+        )
+    return max(nbytes / bytes_per_s, workers * nbytes / (servers * bytes_per_s))
+
+
+def colocated_server_time(nbytes: float, *, workers: int, bytes_per_s: float) -> float:
+    """Time of an exchange where every worker's machine is also a server of `1/n`: `2(n-1)M/(nB)`, as a ring's.
+
+    Out of a machine go its gradients to the other servers and, as a server, its sums to the other workers.
+
+    Source:
+        As `server_time`.
+
+    Example:
+        >>> colocated_server_time(1e9, workers=4, bytes_per_s=1e9)
+        1.5
+    """
+    return 2 * (workers - 1) * nbytes / (workers * bytes_per_s)
+
+
+def byteps_time(nbytes: float, *, workers: int, servers: int, bytes_per_s: float) -> float:
+    """Time of an exchange that uses workers' machines and `k` spare ones: `2n(n-1)M / ((n^2 + kn - 2k) B)`.
+
+    With no spare machine it is a ring's time, with as many as workers it is `M/B`, the least possible.
+
+    Args:
+        nbytes: of gradients [bytes]
+        workers: n
+        servers: k, from 0 to n
+        bytes_per_s: of each machine, one direction [bytes/s]
+
+    Returns:
+        Time [s].
+
+    Raises:
+        InputError: fewer servers than none, or more than workers: those would not help
+
+    Source:
+        As `server_time`, section 4.1.
+
+    Example:
+        >>> [round(byteps_time(1e9, workers=4, servers=k, bytes_per_s=1e9), 6) for k in (0, 2, 4)]
+        [1.5, 1.2, 1.0]
+    """
+    if not 0 <= servers <= workers:
+        raise InputError(
+            f"from 0 to {workers} spare machines help {workers} workers, got {servers}",
+            code="parameter-server.bad-spare-count",
+            servers=servers,
+        )
+    if workers == 1:
+        return 0.0
+    return 2 * workers * (workers - 1) * nbytes / ((workers**2 + servers * workers - 2 * servers) * bytes_per_s)
+
+
+def star_time(tensors: Sequence[float], *, devices: int, bytes_per_s: float, call_s: float = 0.0) -> float:
+    """Time of an exchange by copies between devices: each tensor has a home that sums it and hands it out.
+
+    Homes are dealt out as MXNet's KVStore "device" does, tensors by size to the device that has the least so far. Into
+    a home come `n-1` copies of its tensors, then `n-1` go out; the busiest home decides. With equal homes that is
+    `2(n-1)/n S/B`, a ring's bytes; with one huge tensor it is `n` times that, which is why few huge tensors are slow
+    this way. Calls of one home follow one another: `2(n-1)` copies a tensor.
+
+    Args:
+        tensors: their sizes [bytes]
+        devices: n
+        bytes_per_s: into one device from all the others, or out of it, one direction [bytes/s]
+        call_s: fixed cost of a copy [s]
+
+    Returns:
+        Time [s].
+
+    Source:
+        apache/mxnet@master: src/kvstore/comm.h (CommDevice).
+
+    Example:
+        >>> star_time([4e9, 1e9, 1e9, 1e9], devices=4, bytes_per_s=1e9)  # 4 GB in three times, out three times
+        24.0
+        >>> star_time([1e9] * 4, devices=4, bytes_per_s=1e9)
+        6.0
+    """
+    loads = home_loads(tensors, devices)
+    return max(2 * (devices - 1) * (size / bytes_per_s + count * call_s) for size, count in loads)
+
+
+def home_loads(tensors: Sequence[float], devices: int) -> list[tuple[float, int]]:
+    """Bytes and tensors of each home: tensors by size, the largest first, each to the home with the fewest bytes.
+
+    Example:
+        >>> home_loads([1.0, 5.0, 3.0, 1.0], 2)
+        [(5.0, 1), (5.0, 3)]
+    """
+    homes = homes_by_size(tensors, range(devices))
+    sizes = [[size for size, home in zip(tensors, homes, strict=True) if home == place] for place in range(devices)]
+    return [(float(sum(one)), len(one)) for one in sizes]

@@ -1,0 +1,242 @@
+"""Curve files: the points of a curve with task, source and learning-rate recipe, as TOML or JSON; CSV is read too.
+
+    schema_version = 1
+    task = "digits to accuracy 0.97"
+    unit = "epochs"
+    points = [
+      {global_batch = 64, amount = 4.1, runs = 2, deviation = 0.14, values = [4.0, 4.2]},
+    ]
+
+What is fitted is not kept: it follows from the points. The file of a learning-rate rule is kept as seen from the folder
+of the curve file, wherever the command runs that reads it.
+
+Curves that were published, by name: reference convergence points, and projections that are known only as ratios.
+
+`catalog.toml` is written by benchmarks/convergence/catalog.py from tables of published points.
+"""
+
+import csv
+import functools
+import json
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from trimaran.base.errors import EnvironmentProblem, InputError, TrimaranError
+from trimaran.jobs.learning_rate import rule_seen_from
+from trimaran.machine.toml_tables import did_you_mean
+from trimaran.pricing.convergence.curve import Curve, fit_curve
+from trimaran.pricing.convergence.run_tables import read_table
+from trimaran.pricing.convergence.types import CurveTable, check_table
+from trimaran.program.json_files import check_version, decode_object, from_plain, read_text, to_plain
+
+CURVE_VERSION = 1
+
+
+def read_curve(path: Path) -> Curve:
+    """The curve of a file.
+
+    Args:
+        path: a curve file (.toml, .json), or a table of runs (anything else, read as CSV)
+
+    Raises:
+        InputError: it cannot be read, or a place in it is wrong: the message names it
+        CorruptDataError: it is not what its name says, as a truncated file is
+    """
+    try:
+        return fit_curve(_read(path))
+    except TrimaranError:
+        raise
+    except (ArithmeticError, ValueError, csv.Error) as error:
+        raise InputError(
+            f"{path}: a figure or a cell in it is too large to be worked with ({error}): correct it",
+            code="curve-file.figure-too-large",
+            file=str(path),
+        ) from None
+
+
+def _read(path: Path) -> CurveTable:
+    if path.suffix.lower() not in (".toml", ".json"):
+        return read_table(path)
+    text = read_text(path)
+    if path.suffix.lower() == ".json":
+        plain = decode_object(text, source=str(path))
+    else:
+        try:
+            plain = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise InputError(f"{path}: not TOML: {error}", code="curve-file.not-toml", file=str(path)) from None
+    check_version(plain, CURVE_VERSION, source=str(path))
+    return _with_rule(table_of(plain, source=str(path)), path.parent, relative=False)
+
+
+def _with_rule(table: CurveTable, folder: Path, *, relative: bool) -> CurveTable:
+    if table.recipe is None:
+        return table
+    rule = rule_seen_from(table.recipe.rule, folder, relative=relative)
+    return replace(table, recipe=replace(table.recipe, rule=rule))
+
+
+def write_curve(path: Path, table: CurveTable) -> None:
+    """Write a curve file that `read_curve` reads back as the same table.
+
+    Args:
+        path: ends in .toml or .json; an existing file is replaced
+        table: to write
+
+    Raises:
+        InputError: another ending
+        EnvironmentProblem: it cannot be written there
+    """
+    plain = {"schema_version": CURVE_VERSION} | plain_table(_with_rule(table, path.parent, relative=True))
+    if path.suffix.lower() == ".json":
+        text = json.dumps(plain, indent=2, allow_nan=False) + "\n"
+    elif path.suffix.lower() == ".toml":
+        text = toml_text(plain)
+    else:
+        raise InputError(
+            f"{path}: a curve file ends in .toml or .json", code="curve-file.unknown-suffix", file=str(path)
+        )
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    try:
+        unfinished.write_text(text, encoding="utf-8")
+        unfinished.replace(path)
+    except (OSError, UnicodeError) as error:
+        raise EnvironmentProblem(
+            f"{path} cannot be written: {error}", code="curve-file.unwritable", path=str(path)
+        ) from error
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def plain_table(table: CurveTable) -> dict[str, Any]:
+    """A table as JSON data, without what is at its default; points last."""
+    plain: dict[str, Any] = to_plain(table, defaults=False)
+    points = plain.pop("points")
+    return plain | {"points": points}
+
+
+def table_of(plain: Mapping[str, Any], *, source: str) -> CurveTable:
+    """JSON data as a table, checked.
+
+    Args:
+        plain: what a file gave, without its schema version
+        source: what to call it in errors
+
+    Raises:
+        InputError: a missing or unknown key, a figure out of range
+    """
+    table = from_plain(dict(plain), CurveTable, source=source)
+    check_table(table, source=source)
+    return replace(table, points=tuple(sorted(table.points, key=lambda point: point.global_batch)))
+
+
+def toml_text(plain: Mapping[str, Any]) -> str:
+    """TOML of keys whose values are figures, texts, lists and tables; a list of tables has one a line."""
+    lines = []
+    for key, value in plain.items():
+        if isinstance(value, list) and value and isinstance(value[0], Mapping):
+            lines.append(f"{key} = [")
+            lines.extend(f"  {_toml(item)}," for item in value)
+            lines.append("]")
+        else:
+            lines.append(f"{key} = {_toml(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return repr(value) if math.isfinite(value) else {math.inf: "inf", -math.inf: "-inf"}.get(value, "nan")
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    # A JSON text is a TOML text, but for the character DEL.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f") if isinstance(value, str) else str(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoublingRatio:
+    """What a study says of one doubling of the batch, where it names neither batch nor epochs.
+
+    Attributes:
+        name: in the catalog
+        network: reference of the network
+        ratio: epochs at twice the batch over epochs at the batch
+        source: how it is known
+    """
+
+    name: str
+    network: str
+    ratio: float
+    source: str
+
+
+def catalog_names() -> tuple[str, ...]:
+    """Names of the curves, sorted."""
+    return tuple(sorted(_catalog()["curves"]))
+
+
+def doubling_ratios() -> tuple[DoublingRatio, ...]:
+    """Projections that are known only as the ratio of one doubling."""
+    return tuple(
+        DoublingRatio(name=name, network=entry["network"], ratio=float(entry["ratio"]), source=entry["source"])
+        for name, entry in sorted(_catalog()["ratios"].items())
+    )
+
+
+def find_curve(name_or_path: str | Path) -> Curve:
+    """A curve by its name in the catalog, or of a file.
+
+    Args:
+        name_or_path: such as "resnet50", or a curve file or a table of runs
+
+    Raises:
+        InputError: no such name and no such file, or a file that is no curve
+    """
+    text = str(name_or_path)
+    name = text.strip().lower().replace("_", "-")
+    if name in _catalog()["curves"]:
+        return _curve(name)
+    path = Path(text)
+    if _exists(path):
+        return read_curve(path)
+    for known in doubling_ratios():
+        if known.name == name:
+            raise InputError(
+                f'"{name}" is no curve: the study tells only that twice the batch needs {known.ratio:g} times the '
+                "epochs, and not at which batch; measure one with trimaran converge",
+                code="curve.ratio-only",
+                name=name,
+                ratio=known.ratio,
+            )
+    raise InputError(
+        f'"{text}": no curve of the catalog and no file{did_you_mean(name, catalog_names())}',
+        code="curve.unknown",
+        name=text,
+    )
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        # Too long for the name of a file, or with a null in it.
+        return False
+
+
+@functools.cache
+def _curve(name: str) -> Curve:
+    return fit_curve(table_of(_catalog()["curves"][name], source=f'catalog curve "{name}"'))
+
+
+@functools.cache
+def _catalog() -> Mapping[str, Mapping[str, Any]]:
+    text = resources.files("trimaran.pricing.convergence").joinpath("catalog.toml").read_text("utf-8")
+    return tomllib.loads(text)

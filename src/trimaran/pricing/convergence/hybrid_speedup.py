@@ -1,0 +1,134 @@
+"""When a hybrid of data and model parallelism reaches the target before data parallelism alone: closed forms.
+
+    C = T · S · E           time to the target = time of a step × steps of an epoch × epochs
+    SU_N   = SE_N · N · E_1 / E_N                      data parallelism on N devices
+    SU^M_N = SU^M · SE_N · N · E_1 / E_N               N workers of M devices each, M·N in all
+    SU^M > M · (SE_MN / SE_N) · (E_N / E_MN)           the hybrid is ahead of data parallelism on the same M·N devices
+
+The last takes a fixed local batch, so that more replicas mean a larger global batch. With the local batch free, data
+parallelism may keep the hybrid's global batch, with shares that are M times as small. Epochs are then equal, and
+
+    SU^M(b) > T(b) / T(b / M)                          the hybrid is ahead at the same global batch
+
+Source:
+    Pal et al., "Optimizing Multi-GPU Parallelization Strategies for Deep Learning Training", IEEE Micro 39(5), 2019;
+    arXiv:1907.13257. The second criterion is ours.
+"""
+
+from trimaran.base.errors import InputError
+
+
+def data_speedup(devices: int, *, epochs_one: float, epochs: float, efficiency: float = 1.0) -> float:
+    """Speedup of data parallelism over one device, SU_N.
+
+    Args:
+        devices: N
+        epochs_one: E_1, that one device needs with its batch
+        epochs: E_N, that the global batch of N devices needs
+        efficiency: SE_N, of a step: time on one device by time on N
+
+    Example:
+        >>> data_speedup(64, epochs_one=4, epochs=8)
+        32.0
+    """
+    _check_positive(devices=devices, epochs_one=epochs_one, epochs=epochs, efficiency=efficiency)
+    return efficiency * devices * epochs_one / epochs
+
+
+def hybrid_speedup(
+    workers: int, *, worker_speedup: float, epochs_one: float, epochs: float, efficiency: float = 1.0
+) -> float:
+    """Speedup of N workers of several devices over one device, SU^M_N.
+
+    Args:
+        workers: N, data-parallel
+        worker_speedup: SU^M, of a step in one worker over one device, at the same batch
+        epochs_one: E_1, that one device needs with its batch
+        epochs: E_N, that the global batch of N workers needs
+        efficiency: SE_N, of N workers
+
+    Example:
+        >>> hybrid_speedup(32, worker_speedup=1.5, epochs_one=4, epochs=4)
+        48.0
+    """
+    _check_positive(worker_speedup=worker_speedup)
+    return worker_speedup * data_speedup(workers, epochs_one=epochs_one, epochs=epochs, efficiency=efficiency)
+
+
+def needed_worker_speedup(width: int, *, epoch_ratio: float, efficiency_ratio: float = 1.0) -> float:
+    """The SU^M above which the hybrid is ahead on the same devices, at a fixed local batch.
+
+    Args:
+        width: M, devices of a worker
+        epoch_ratio: E_MN / E_N, from 1 on as larger batches need more epochs
+        efficiency_ratio: SE_MN / SE_N
+
+    Example:
+        >>> needed_worker_speedup(2, epoch_ratio=1.6)
+        1.25
+    """
+    _check_positive(width=width, epoch_ratio=epoch_ratio, efficiency_ratio=efficiency_ratio)
+    return width * efficiency_ratio / epoch_ratio
+
+
+def needed_epoch_ratio(width: int, *, worker_speedup: float, efficiency_ratio: float = 1.0) -> float:
+    """The E_MN / E_N above which the hybrid is ahead on the same devices, at a fixed local batch.
+
+    Args:
+        width: M, devices of a worker
+        worker_speedup: SU^M
+        efficiency_ratio: SE_MN / SE_N
+
+    Example:
+        >>> needed_epoch_ratio(2, worker_speedup=1.25)
+        1.6
+    """
+    _check_positive(width=width, worker_speedup=worker_speedup, efficiency_ratio=efficiency_ratio)
+    return width * efficiency_ratio / worker_speedup
+
+
+def hybrid_over_data(width: int, *, worker_speedup: float, epoch_ratio: float, efficiency_ratio: float = 1.0) -> float:
+    """Time to the target of data parallelism by that of the hybrid, on the same devices, at a fixed local batch.
+
+    Args:
+        width: M, devices of a worker
+        worker_speedup: SU^M
+        epoch_ratio: E_MN / E_N
+        efficiency_ratio: SE_MN / SE_N
+
+    Returns:
+        Above 1 where the hybrid is ahead.
+
+    Example:
+        The study's Inception-V3 on 256 devices: 23 epochs for 256 batches, 12 for 128.
+
+        >>> round(hybrid_over_data(2, worker_speedup=1.32, epoch_ratio=23 / 12), 3)
+        1.265
+    """
+    _check_positive(worker_speedup=worker_speedup)
+    return worker_speedup / needed_worker_speedup(width, epoch_ratio=epoch_ratio, efficiency_ratio=efficiency_ratio)
+
+
+def needed_free_speedup(step_s: float, share_step_s: float) -> float:
+    """The SU^M above which the hybrid is ahead of data parallelism with the same global batch, T(b) / T(b / M).
+
+    Args:
+        step_s: T(b), of one device with a worker's batch [s]
+        share_step_s: T(b / M), of one device with its share of it [s]
+
+    Example:
+        >>> needed_free_speedup(0.2, 0.125)
+        1.6
+    """
+    _check_positive(step_s=step_s, share_step_s=share_step_s)
+    return step_s / share_step_s
+
+
+def _check_positive(**figures: float) -> None:
+    for name, value in figures.items():
+        if not 0.0 < value < float("inf"):
+            raise InputError(
+                f"{name.replace('_', ' ')} must be a positive number, got {value!r}",
+                code="hybrid.bad-epochs",
+                **{name: value},
+            )

@@ -1,0 +1,1 @@
+"""Data-parallel gradient exchange: calls, buffers, stragglers, as frameworks do it."""

@@ -1,0 +1,124 @@
+"""What an exchange of gradients costs on a machine: calls, copies into buffers, ranks that wait for the slowest."""
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from trimaran.base.errors import InputError
+from trimaran.machine.types import Machine
+from trimaran.pricing.collectives import collective_cost
+from trimaran.pricing.collectives.corrections import Correction
+from trimaran.pricing.collectives.parameter_servers import byteps_time, colocated_server_time
+from trimaran.pricing.exchange.frameworks import Recipe, exchange_constants
+from trimaran.pricing.exchange.step import Sync
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExchangeOptions:
+    """What a job does differently from its framework's habit.
+
+    Attributes:
+        accumulation: microbatches of a step, whose gradients are exchanged once
+        recipe: how gradients are exchanged; None: as the framework does
+        wire_share: bytes on the wire, as a share of the gradients' own
+        explain: say which layers the step waits for
+        correction: of collectives, from a person's own runs; None: none
+        length_spread: standard deviation of a microbatch's work by its mean, as sentences of different lengths have it
+    """
+
+    accumulation: int = 1
+    recipe: Recipe | None = None
+    wire_share: float = 1.0
+    explain: bool = True
+    correction: Correction | None = None
+    length_spread: float = 0.0
+
+
+def call_price(
+    recipe: Recipe,
+    machine: Machine,
+    *,
+    devices: int,
+    nodes: int,
+    sync: Sync,
+    year: float,
+    correction: Correction | None = None,
+) -> Callable[[int], float]:
+    """What a call takes by its bytes [s].
+
+    Args:
+        recipe: of the framework
+        machine: where
+        devices: in the group
+        nodes: that they are in
+        sync: "nccl", or "server" and "byteps" over several nodes
+        year: of the software, which decides the library of collectives
+        correction: of collectives, from a person's own runs
+    """
+    within = -(-devices // nodes)
+
+    def collective(op: str, nbytes: int, group: int, over: int) -> float:
+        cost = collective_cost(op, nbytes, machine=machine, devices=group, nodes=over, year=year, correction=correction)
+        return cost.seconds
+
+    @functools.cache
+    def price(nbytes: int) -> float:
+        if sync == "nccl" or nodes == 1:
+            return sum(collective(op, nbytes, devices, nodes) for op in recipe.collectives)
+        local_s = collective("all_reduce", nbytes, within, 1) if within > 1 else 0.0
+        return local_s + _over_servers_s(nbytes, machine, nodes=nodes, spread=sync == "byteps")
+
+    return price
+
+
+def _over_servers_s(nbytes: int, machine: Machine, *, nodes: int, spread: bool) -> float:
+    """Push and pull of servers: one on every worker's machine, or with BytePS as many spare machines as workers [s]."""
+    if machine.fabric is None:
+        raise InputError(
+            f'"{machine.node.name}" has no network cards, so several nodes exchange nothing',
+            code="exchange.no-network-cards",
+        )
+    count, link = machine.fabric
+    rate = count * link.bytes_per_s
+    if spread:
+        return 2 * link.latency_s + byteps_time(nbytes, workers=nodes, servers=nodes, bytes_per_s=rate)
+    return 2 * link.latency_s + colocated_server_time(nbytes, workers=nodes, bytes_per_s=rate)
+
+
+def handling_s(recipe: Recipe, machine: Machine, *, tensors: int, nbytes: int) -> float:
+    """Copies of gradients into the buffers of calls and out of them, on the device [s].
+
+    Args:
+        recipe: of the framework
+        machine: whose devices
+        tensors: that are exchanged
+        nbytes: of all of them [bytes]
+    """
+    bandwidth = machine.node.device.bandwidth
+    return (
+        recipe.step_s
+        + recipe.tensor_s * tensors
+        + recipe.passes * nbytes / (bandwidth.bytes_per_s * bandwidth.fraction)
+    )
+
+
+NODE_STRAGGLING = 0.003
+"""Growth of waits for the slowest with each doubling of the nodes, as a share of the step; assumed."""
+
+
+def straggling(devices: int, nodes: int = 1) -> float:
+    """How much longer a step is because all wait for the slowest, as a share of the step.
+
+    Args:
+        devices: in the group
+        nodes: that they are in
+
+    Example:
+        >>> straggling(1)
+        0.0
+    """
+    if devices == 1:
+        return 0.0
+    known = exchange_constants()
+    return known.straggling + known.straggling_growth * math.log2(devices) + NODE_STRAGGLING * math.log2(nodes)

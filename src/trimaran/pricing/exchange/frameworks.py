@@ -1,0 +1,246 @@
+"""How frameworks exchange gradients: what they join into a call, when it may start, what it costs besides bytes.
+
+A recipe is a fact about software, read in its source or its documentation; the costs of calls are fitted to published
+step times. What bytes cost on a machine is the business of `costs.collectives` and of the machine's links.
+"""
+
+import functools
+import tomllib
+from dataclasses import dataclass, replace
+from importlib import resources
+
+from trimaran.base.errors import InputError
+from trimaran.pricing.exchange.step import Sync
+from trimaran.pricing.kernels.software import Software
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Constants of exchanges that no source code says: fitted by benchmarks/fits/exchange.py to published steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExchangeConstants:
+    """What joining a group costs a step, besides its calls.
+
+    Attributes:
+        tensor_s: handling of a tensor: a hook, its place in a buffer and out of it [s]
+        cycles_step_s: handling of a step where calls start in cycles that all ranks agree on [s]
+        straggling: waits for the slowest of a group, as a share of the step
+        straggling_growth: of that with each doubling of the devices, as a share of the step
+        length_spread: where batches hold sentences of different lengths: standard deviation of a batch's work by its
+            mean
+    """
+
+    tensor_s: float
+    cycles_step_s: float
+    straggling: float
+    straggling_growth: float
+    length_spread: float
+
+
+@functools.cache
+def exchange_constants() -> ExchangeConstants:
+    """The constants as fitted."""
+    text = resources.files("trimaran.pricing").joinpath("exchange_constants.toml").read_text("utf-8")
+    found = tomllib.loads(text)
+    return ExchangeConstants(**{name: float(found[name]) for name in ExchangeConstants.__slots__})
+
+
+_MIB = 1 << 20
+_HOROVOD_21 = 2021.0
+"""When containers and packages had taken over the release of November 2020."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """How a framework exchanges gradients.
+
+    Attributes:
+        name: by which it is asked for
+        first_bytes: a first call is full at this size, so that something is under way early [bytes]
+        bucket_bytes: later calls are full at this size; 0: every tensor is a call of its own [bytes]
+        keys: tensors of a call at most; 0: any number
+        cycle_s: calls start at multiples of this time and take what is complete by then; 0: as soon as they are full
+        overlaps: calls may run beside the backward
+        call_s: handling of a call: negotiation, launch, synchronization of streams [s]
+        tensor_s: handling of a tensor: a hook, copies into a buffer and out of it [s]
+        step_s: handling of a step, whatever is exchanged in it [s]
+        passes: how often a gradient is read or written besides the exchange, for those copies
+        collectives: of which the exchange of a call consists, in the words of `costs.collectives`
+        interference: factor on the time of compute while a call runs
+        gathers_rows: of a sparse gradient, the rows that a batch touches are gathered; else all of it is summed
+        source: where this comes from
+    """
+
+    name: str
+    first_bytes: int = 0
+    bucket_bytes: int = 0
+    keys: int = 0
+    cycle_s: float = 0.0
+    overlaps: bool = True
+    call_s: float = 20e-6
+    tensor_s: float = 0.0
+    step_s: float = 0.0
+    passes: int = 0
+    collectives: tuple[str, ...] = ("all_reduce",)
+    interference: float = 1.1
+    gathers_rows: bool = False
+    source: str
+
+
+_TENSOR_S = exchange_constants().tensor_s
+
+DDP = Recipe(
+    name="ddp",
+    first_bytes=_MIB,
+    bucket_bytes=25 * _MIB,
+    tensor_s=_TENSOR_S,
+    passes=4,
+    source="torch nn/parallel/distributed.py, csrc/distributed/c10d/reducer.cpp: 1 MiB, then 25 MiB, reverse order",
+)
+APEX = Recipe(
+    name="apex",
+    first_bytes=40_000_000,
+    bucket_bytes=40_000_000,
+    tensor_s=_TENSOR_S,
+    passes=4,
+    source="NVIDIA/apex parallel/distributed.py: message_size 1e7 elements, flattened by one kernel",
+)
+HOROVOD = Recipe(
+    name="horovod",
+    bucket_bytes=64 * _MIB,
+    cycle_s=5e-3,
+    call_s=0.5e-3,
+    tensor_s=_TENSOR_S,
+    step_s=exchange_constants().cycles_step_s,
+    passes=4,
+    source="horovod/horovod docs: fusion buffer of 64 MB, cycles of 5 ms; every call is negotiated by all ranks",
+)
+HOROVOD_21 = replace(
+    HOROVOD,
+    name="horovod-0.21",
+    bucket_bytes=128 * _MIB,
+    cycle_s=1e-3,
+    source="horovod/horovod v0.21.0 (November 2020): cycles of 1 ms instead of 5, 128 MB instead of 64",
+)
+HOROVOD_TUNED = Recipe(
+    name="horovod-tuned",
+    bucket_bytes=64 * _MIB,
+    cycle_s=0.1e-3,
+    call_s=0.1e-3,
+    passes=4,
+    source="NVIDIA/DeepLearningExamples MxNet/Classification/RN50v1.5: HOROVOD_CYCLE_TIME 0.1, copies in batches",
+)
+REPLICATED = Recipe(
+    name="tf-replicated",
+    call_s=60e-6,
+    tensor_s=_TENSOR_S,
+    source="tensorflow/benchmarks scripts/tf_cnn_benchmarks/variable_mgr.py: one NCCL sum per variable",
+)
+MIRRORED = Recipe(
+    name="tf-mirrored",
+    bucket_bytes=1 << 62,
+    overlaps=False,
+    tensor_s=_TENSOR_S,
+    step_s=exchange_constants().cycles_step_s,
+    passes=4,
+    source="tensorflow cross_device_ops.py: NcclAllReduce packs all gradients once the backward has made them",
+)
+KVSTORE_NCCL = Recipe(
+    name="kvstore-nccl",
+    keys=16,
+    bucket_bytes=1 << 62,
+    overlaps=False,
+    call_s=0.4e-3,
+    tensor_s=_TENSOR_S,
+    collectives=("reduce", "broadcast"),
+    # That nothing is hidden is judged by its published speed against copies on networks of many small tensors.
+    source="apache/mxnet src/kvstore/kvstore_nccl.h, MXNET_KVSTORE_NCCL_AGGREGATION_SIZE: 16 keys a call",
+)
+FUSED = Recipe(
+    name="fused",
+    first_bytes=32 * _MIB,
+    bucket_bytes=32 * _MIB,
+    call_s=30e-6,
+    tensor_s=_TENSOR_S,
+    passes=4,
+    source="PaddlePaddle FLAGS_fuse_parameter_memory_size 32 MB; OneFlow fuses at compilation",
+)
+FLAT = Recipe(
+    name="flat",
+    bucket_bytes=1 << 62,
+    overlaps=False,
+    call_s=30e-6,
+    tensor_s=_TENSOR_S,
+    passes=4,
+    source="facebook/fb.resnet.torch: one flat buffer after the backward; MindSpore: one fused all-reduce by default",
+)
+RECIPES = {
+    recipe.name: recipe
+    for recipe in (DDP, APEX, HOROVOD, HOROVOD_21, HOROVOD_TUNED, REPLICATED, MIRRORED, KVSTORE_NCCL, FUSED, FLAT)
+}
+
+STAR = Recipe(
+    name="kvstore-device",
+    call_s=60e-6,
+    tensor_s=_TENSOR_S,
+    source="apache/mxnet src/kvstore/comm.h: keys by size to the least loaded device, n-1 copies in and out",
+)
+SERVER = Recipe(
+    name="server",
+    call_s=60e-6,
+    tensor_s=_TENSOR_S,
+    source="apache/mxnet src/kvstore/comm.h CommCPU; tensorflow/benchmarks variable_update=parameter_server",
+)
+BYTEPS = Recipe(
+    name="byteps",
+    bucket_bytes=4_096_000,
+    call_s=50e-6,
+    tensor_s=_TENSOR_S,
+    source="bytedance/byteps docs: partitions of 4,096,000 bytes, by priority",
+)
+"""What `sync` other than "nccl" stands for."""
+
+
+def recipe_of(software: Software, sync: Sync = "nccl") -> Recipe:
+    """What a framework does by default.
+
+    Args:
+        software: framework and year; `libraries` may name one of `RECIPES`
+        sync: how gradients are exchanged
+
+    Raises:
+        InputError: no such method
+
+    Example:
+        >>> recipe_of(Software(framework="pytorch", year=2020.0)).bucket_bytes
+        26214400
+        >>> recipe_of(Software(framework="mxnet", year=2018.0)).name
+        'kvstore-nccl'
+    """
+    others = {"p2p": STAR, "server": SERVER, "byteps": BYTEPS}
+    if sync in others:
+        return others[sync]
+    if sync != "nccl":
+        raise InputError(
+            f'gradients are exchanged by "nccl", "p2p", "server" or "byteps", got "{sync}"',
+            code="exchange.unknown-sync",
+            sync=sync,
+        )
+    named = [name for name in RECIPES if name in software.libraries]
+    if named:
+        return RECIPES[max(named, key=len)]
+    match software.framework:
+        case "tensorflow":
+            return REPLICATED if software.year < 2018.0 else _horovod(software.year)
+        case "mxnet":
+            return KVSTORE_NCCL if software.year < 2019.0 else _horovod(software.year)
+        case "paddle" | "oneflow":
+            return FUSED
+        case "torch7" | "caffe" | "mindspore":
+            return FLAT
+        case _:
+            return DDP
+
+
+def _horovod(year: float) -> Recipe:
+    return HOROVOD if year < _HOROVOD_21 else HOROVOD_21

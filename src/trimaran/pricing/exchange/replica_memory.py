@@ -1,0 +1,136 @@
+"""Memory of a replica of a network in data parallelism: its own step, and what the exchange of gradients adds.
+
+    what torch's allocator counts            beside it on the card
+    step: weights, state, activations        communicators of NCCL
+    buckets: gradients a second time         context of the driver (of the catalog, per device)
+    sums: what a home of tensors receives
+    workspace of libraries
+
+A home of tensors, as MXNet's KVStore "device" has it, sums them in a buffer, keeps a copy from each of the others and
+the weight itself, and has their state of the optimizer; the others have no state then.
+
+Left out: rounding and fragments of the allocator (a few per cent), and batches that are loaded ahead.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trimaran.graph.kernels.workload import Work, WorkKind
+from trimaran.graph.trace.live_bytes import StepMemory
+from trimaran.machine.types import CatalogDevice
+from trimaran.pricing.exchange.step import Sync
+
+_MIB = 1 << 20
+
+PRODUCT_WORKSPACE_BYTES = {"hopper": 32 * _MIB, "blackwell": 32 * _MIB}
+"""What torch takes for cuBLAS and keeps, by architecture; elsewhere 8 MiB and 125 KiB.
+
+Source: pytorch aten/src/ATen/cuda/CublasHandlePool.cpp: ":4096:2:16:8", on Hopper and later 32 MiB.
+"""
+_PRODUCT_WORKSPACE_BYTES = 2 * 4096 * 1024 + 8 * 16 * 1024
+
+CHANNELS = 16
+"""Of a communicator; assumed: NCCL takes 2 to 32, as links allow."""
+
+CONNECTION_BYTES = 4 * _MIB + 4_915_200 + 524_288
+"""Buffers of one connection, for NCCL's three protocols: simple 4 MiB, LL128 640 x 120 x 64, LL 512 x 16 x 64.
+
+Source: NVIDIA/nccl src/include/device.h, with NCCL_BUFFSIZE as by default.
+"""
+_CONNECTIONS = 2  # a channel receives over a ring and over a tree
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaMemory:
+    """What one rank needs.
+
+    Attributes:
+        step_bytes: weights, gradients, state and activations at their peak [bytes]
+        bucket_bytes: gradients a second time, in the buckets of the exchange [bytes]
+        home_bytes: for the tensors that are summed here, less the state that it has not of the others [bytes]
+        workspace_bytes: of libraries [bytes]
+        communicator_bytes: buffers of NCCL, which no allocator counts [bytes]
+        context_bytes: of the driver [bytes]
+        card_bytes: what the card has for all of it [bytes]
+    """
+
+    step_bytes: int
+    bucket_bytes: int
+    home_bytes: int
+    workspace_bytes: int
+    communicator_bytes: int
+    context_bytes: int
+    card_bytes: int
+
+    @property
+    def peak_bytes(self) -> int:
+        """What the allocator of the framework counts at most [bytes]."""
+        return self.step_bytes + self.bucket_bytes + self.home_bytes + self.workspace_bytes
+
+    @property
+    def fits(self) -> bool:
+        """Whether the card has room for it, and for what no allocator counts."""
+        return self.peak_bytes + self.communicator_bytes + self.context_bytes <= self.card_bytes
+
+
+def replica_memory(
+    memory: StepMemory,
+    works: Sequence[Work],
+    *,
+    batch: int,
+    devices: int,
+    sync: Sync,
+    device: CatalogDevice,
+    summed_bytes: int = 0,
+    keeps_gradients: bool = False,
+    bucket_view: bool = False,
+) -> ReplicaMemory:
+    """Memory of one rank.
+
+    Args:
+        memory: of its step
+        works: of its step at this batch, for the workspaces that they need
+        batch: samples of its step
+        devices: in the group
+        sync: how gradients are exchanged
+        device: what the rank runs on
+        summed_bytes: gradients that this rank is home to, with "p2p"; 0: it is home to none [bytes]
+        keeps_gradients: gradients are there from step to step: set to zero, not dropped, as torch did before 2.0 and
+            other frameworks do
+        bucket_view: gradients are views of the buckets, as DistributedDataParallel has them where asked
+    """
+    alone = devices == 1
+    buckets = sync == "nccl" and not alone
+    return ReplicaMemory(
+        step_bytes=memory.peak(batch, keeps_gradients=keeps_gradients or (buckets and bucket_view)),
+        bucket_bytes=memory.gradient_bytes if buckets and not bucket_view else 0,
+        home_bytes=0 if alone or sync != "p2p" else _home_bytes(memory, devices, summed_bytes),
+        workspace_bytes=_workspace_bytes(works, device),
+        communicator_bytes=0 if alone or sync in ("p2p", "server") else CHANNELS * _CONNECTIONS * CONNECTION_BYTES,
+        context_bytes=device.memory.context_bytes,
+        card_bytes=device.memory.reported_bytes,
+    )
+
+
+def _home_bytes(memory: StepMemory, devices: int, summed_bytes: int) -> int:
+    """Of each tensor summed here: the sum, a copy from every other device, the weight; and state of these alone.
+
+    Source:
+        MXNet src/kvstore/comm.h, CommDevice: `merged` and `copy_buf`; kvstore_local.h: `local_`, updated on the home.
+    """
+    if not memory.gradient_bytes:
+        return 0
+    state = memory.optimizer_bytes * summed_bytes // memory.gradient_bytes
+    return summed_bytes * (devices + 1) + state - memory.optimizer_bytes
+
+
+def _workspace_bytes(works: Sequence[Work], device: CatalogDevice) -> int:
+    """What libraries take: a fixed amount for products; for convolutions what the largest reads and writes.
+
+    cuDNN's kernels for tensor cores keep channels last, and turn all three tensors of a convolution to that and back in
+    their workspace. Other kernels need less as a rule; it is assumed for all.
+    """
+    kinds = {work.kind for work in works}
+    products = PRODUCT_WORKSPACE_BYTES.get(device.architecture, _PRODUCT_WORKSPACE_BYTES)
+    convolutions = max((work.nbytes for work in works if work.kind is WorkKind.CONVOLUTION), default=0)
+    return convolutions + (products if WorkKind.PRODUCT in kinds or WorkKind.RECURRENT in kinds else 0)

@@ -1,0 +1,86 @@
+"""A data-parallel step on several devices, taken apart."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from trimaran.pricing.types import Cost
+
+Sync = Literal["nccl", "p2p", "server", "byteps"]
+"""How gradients are exchanged.
+
+"nccl": all-reduce, in buckets, while the backward runs, and every rank updates. "p2p": each tensor is copied to one
+device, summed and updated there, and copied back (MXNet's KVStore "device"). "server": the same on hosts (parameter
+servers; MXNet's "local", TensorFlow's "parameter_server"). "byteps": servers that take part with their own links.
+"""
+
+Limiter = Literal["compute", "launches", "communication", "update", "feeding", "memory"]
+"""What a device would have to have more of, for the step to be shorter."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExposedGradient:
+    """A layer whose gradients cannot hide behind the backward.
+
+    Attributes:
+        module: path of the layer
+        nbytes: of its gradients [bytes]
+        ready_s: when they are complete, from the start of the step [s]
+        done_s: when they have been exchanged [s]
+        exposed_s: the step's wait that goes away if this layer's gradients cost nothing [s]
+    """
+
+    module: str
+    nbytes: int
+    ready_s: float
+    done_s: float
+    exposed_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaledStep:
+    """The step of a rank in a group. `step = fp + bp + wu_exposed + feeding`, where WU is what happens with gradients.
+
+    Attributes:
+        devices: in the group
+        batch_per_device: samples of each
+        sync: how gradients are exchanged
+        step: the whole
+        forward_s: FP [s]
+        backward_s: BP, as long as it takes beside communication [s]
+        communication_s: exchange of gradients, however much of it is hidden [s]
+        exposed_communication_s: the part of it that the backward does not hide [s]
+        update_s: the optimizer, where it runs on this rank or this rank waits for it [s]
+        overhead_s: calls, synchronization, stragglers [s]
+        feeding_s: wait for data [s]
+        limiter: what the step would be shortened by
+        exposed: layers that the step waits for, the longest wait first
+    """
+
+    devices: int
+    batch_per_device: int
+    sync: Sync
+    step: Cost
+    forward_s: float
+    backward_s: float
+    communication_s: float
+    exposed_communication_s: float
+    update_s: float
+    overhead_s: float
+    feeding_s: float
+    limiter: Limiter
+    exposed: tuple[ExposedGradient, ...] = ()
+
+    @property
+    def fp_bp_s(self) -> float:
+        """FP and BP together [s]."""
+        return self.forward_s + self.backward_s
+
+    @property
+    def wu_s(self) -> float:
+        """WU, hidden parts included: communication, update and overhead [s]."""
+        return self.communication_s + self.update_s + self.overhead_s
+
+    @property
+    def wu_exposed_s(self) -> float:
+        """What WU adds to the step [s]."""
+        return self.exposed_communication_s + self.update_s + self.overhead_s

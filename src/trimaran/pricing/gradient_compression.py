@@ -1,0 +1,351 @@
+"""What compressed gradients take: encoding and decoding on each rank, and what is left on the wire.
+
+    backward  ██████▒ b0 ███▒ b1            ▒ a bucket is encoded where it is complete, which puts the rest off
+    b0               ══════
+    b1                      ═════
+    decoding                ▒ b0   ▒ b1     in the order of the buckets, before what waits for them
+
+Encoding is all that a rank does up to the first byte on the wire, decoding all that it does afterwards. Both were
+measured on this machine with every rank busy, or follow from passes over memory for a device of the catalog.
+
+PowerSGD sends P, and when its sum is there, Q: see `two_rounds`. Its times are kept for one matrix by the matrix's
+size, because that is what it works on; those of the 16-bit methods for a whole bucket.
+
+Encoding inside a backward, and the two sums of PowerSGD's buckets, as the wire of the runtime makes them.
+
+    backward  ██████▒ P0 ███│ wait, ▒ Q0, ▒ P1 ███│ wait, ▒ Q1, ▒ P2 │ wait, ▒ Q2 │ decode │ update
+    b0               ═══════         ═══════
+    b1                                       ═══════       ═══════
+    b2                                                              ═══════      ═══════
+
+A bucket is encoded where it is complete, which puts the rest of the backward off. The second sum of a bucket is started
+when the next bucket is complete: the backward stands still there until the first one has come, and then computes what
+lies between them. That of the last bucket is started before the update, which the simulator sees to.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from trimaran.base.errors import InputError
+from trimaran.graph.types import Graph
+from trimaran.machine.types import CatalogDevice, Cluster
+from trimaran.pricing.curves import at_size
+from trimaran.pricing.tables import CostTable, Curve, CurveKey
+from trimaran.pricing.transfers import HOST, transfer_cost
+from trimaran.pricing.types import Cost, Transfer, Turn
+from trimaran.program.gradients import SMALLEST_BYTES, Bucket, Compression
+from trimaran.program.lowering.rows import buckets_by_token
+from trimaran.program.strategy import Strategy
+from trimaran.program.types import Instruction, Kind, Program
+
+_BYTES_16 = (7.0, 1.5)
+"""Bytes that encoding and decoding a byte of gradients to 16 bits read and write.
+
+Of a number of 4 bytes: the error of the last step is added (8 read, 4 written), the sum is rounded (4, 2), what that
+loses is the error of this step (6, 4). Back: 2 read, 4 written.
+"""
+
+_LAUNCHES_16 = (3, 1)
+"""Kernels of a bucket."""
+
+_BYTES_FACTORS = (4.0, 4.0)
+"""The same with PowerSGD: the error is added (8 read, 4 written), P = M Q reads the matrix (4). Then Q = Mᵀ P reads it
+(4), what P Qᵀ lacks of it is the error of this step (4 read, 4 written), and P Qᵀ of the sums is written (4)."""
+
+_LAUNCHES_FACTORS = (2, 4)
+"""Kernels of a matrix, besides those that make the columns of P orthogonal: two of each column."""
+
+_BETWEEN = 0.75
+"""Share of what follows the first sum that lies before the second: of the 16 bytes of a number 12 are read and written
+before it, and P Qᵀ (4) after it."""
+
+_LEAST, _MOST = 0.5, 2.0
+"""Ends of the interval of such an estimate: operations that are joined into one kernel, and that are not; assumed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coding:
+    """What a rank does for one bucket.
+
+    Attributes:
+        encode: until its first byte is on the wire
+        decode: when the last sum is there
+        between: from the first sum to the second; None: there is one
+        second_bytes: of the second sum [bytes]
+    """
+
+    encode: Cost
+    decode: Cost
+    between: Cost | None = None
+    second_bytes: int = 0
+
+
+def coding_keys(compression: Compression) -> tuple[CurveKey, CurveKey]:
+    """The curves of encoding and decoding, by the size of what is encoded.
+
+    Example:
+        >>> [key.kind for key in coding_keys(Compression(method="bf16"))]
+        ['ENC bf16 host', 'DEC bf16 host']
+    """
+    return CurveKey(f"ENC {compression.name}{HOST}", 1), CurveKey(f"DEC {compression.name}{HOST}", 1)
+
+
+def reduce_key(compression: Compression, ranks: int) -> CurveKey | None:
+    """The curve of an all-reduce of numbers of 16 bits, by their bytes; None where 32 bits are sent.
+
+    Args:
+        compression: how gradients are sent
+        ranks: in the group
+    """
+    return None if compression.method == "powersgd" else CurveKey(f"{Kind.ALL_REDUCE} {compression.method}", ranks)
+
+
+def is_priced(compression: Compression, table: CostTable, cluster: Cluster) -> bool:
+    """Whether it is known what a method takes: it was measured, or the devices are of the catalog."""
+    return cluster.machine is not None or all(key in table.curves for key in coding_keys(compression))
+
+
+def code_program(
+    program: Program, graph: Graph, strategy: Strategy, table: CostTable, cluster: Cluster
+) -> dict[str, Coding]:
+    """What each all-reduce of a compressed bucket asks of its ranks, by the id of the all-reduce.
+
+    Args:
+        program: a training step of the strategy
+        graph: the network
+        strategy: how gradients are sent
+        table: what was measured
+        cluster: who sits where
+
+    Raises:
+        InputError: nobody measured the method
+    """
+    if strategy.compression is None:
+        return {}
+    found: dict[str, Coding] = {}
+    known: dict[frozenset[int | None], dict[str, Coding]] = {}
+    shapes = {parameter.name: parameter.shape for parameter in graph.parameters}
+    for instructions in program.ranks:
+        segments = frozenset(item.segment for item in instructions)
+        if segments not in known:
+            buckets = buckets_by_token(graph, strategy, instructions)
+            known[segments] = {
+                token: _coding(bucket, shapes, strategy.compression, table, cluster)
+                for token, bucket in buckets.items()
+            }
+        for item in instructions:
+            if item.token in known[segments]:
+                found[item.id] = known[segments][item.token]
+    return found
+
+
+def reducing_table(strategy: Strategy, table: CostTable) -> CostTable:
+    """The table by which buckets on the wire are priced: with all-reduces of 16 bits where they were measured.
+
+    Args:
+        strategy: how gradients are sent
+        table: what was measured
+    """
+    if strategy.compression is None:
+        return table
+    wanted = reduce_key(strategy.compression, 2)
+    if wanted is None:
+        return table
+    curves: dict[CurveKey, Curve] = dict(table.curves)
+    for key, curve in table.curves.items():
+        if key.kind == wanted.kind:
+            curves[CurveKey(str(Kind.ALL_REDUCE), key.ranks)] = curve
+    return replace(table, curves=curves)
+
+
+def _coding(
+    bucket: Bucket,
+    shapes: Mapping[str, tuple[int, ...]],
+    compression: Compression,
+    table: CostTable,
+    cluster: Cluster,
+) -> Coding:
+    numbers = sum(math.prod(shapes[name]) for name in bucket.parameters)
+    itemsize = bucket.nbytes // numbers if numbers else 0
+    sizes = [bucket.nbytes]
+    factored: list[tuple[int, ...]] = []
+    if itemsize < SMALLEST_BYTES:
+        sizes = []  # gradients of 16 bits go as they are
+    elif compression.method == "powersgd":
+        factored = [shapes[name] for name in bucket.parameters if compression.factors(shapes[name])]
+        sizes = [itemsize * math.prod(shape) for shape in factored]
+    if cluster.machine is not None:
+        encode, decode = _on_device(sizes, compression, cluster.machine.node.device)
+    else:
+        encode, decode = (_along(_measured(key, compression, table), sizes) for key in coding_keys(compression))
+    if not factored:
+        return Coding(encode=encode, decode=decode)
+    return Coding(
+        encode=encode,
+        decode=decode.scaled(1.0 - _BETWEEN),
+        between=decode.scaled(_BETWEEN),
+        second_bytes=itemsize * sum(compression.second_numbers(shape) for shape in factored),
+    )
+
+
+def _measured(key: CurveKey, compression: Compression, table: CostTable) -> Curve:
+    if key not in table.curves:
+        raise InputError(
+            f"nobody measured what compressing gradients by {compression.name} takes on {table.fingerprint.device}: "
+            "plan with --allow compress, or --compression with the method, which measures it",
+            code="cost-table.missing-compression",
+            compression=compression.name,
+        )
+    return table.curves[key]
+
+
+def _along(curve: Curve, sizes: list[int]) -> Cost:
+    """The sum over sizes; errors of one curve are common to all."""
+    costs = [at_size(curve, size) for size in sizes if size]
+    return Cost(
+        math.fsum(cost.seconds for cost in costs),
+        math.fsum(cost.low for cost in costs),
+        math.fsum(cost.high for cost in costs),
+        costs[0].source if costs else "analytic: nothing to do",
+    )
+
+
+def _on_device(sizes: list[int], compression: Compression, device: CatalogDevice) -> tuple[Cost, Cost]:
+    factors = compression.method == "powersgd"
+    nbytes = sum(sizes)
+    rate = device.bandwidth.bytes_per_s * device.bandwidth.fraction
+    found = []
+    for read, launches in zip(
+        _BYTES_FACTORS if factors else _BYTES_16, _LAUNCHES_FACTORS if factors else _LAUNCHES_16, strict=True
+    ):
+        columns = 2 * compression.rank if factors and launches == _LAUNCHES_FACTORS[1] else 0
+        seconds = read * nbytes / rate + (launches + columns) * len(sizes) * device.launch.seconds
+        found.append(Cost(seconds, _LEAST * seconds, _MOST * seconds, "analytic: passes over memory, launches"))
+    return found[0], found[1]
+
+
+def bucket_transfers(
+    instruction: Instruction, coding: Coding, reducing: CostTable, cluster: Cluster
+) -> tuple[Transfer, Transfer | None]:
+    """What the sums of a compressed bucket take when nothing else is under way: the first, and the second where it is.
+
+    Args:
+        instruction: with the bytes on the wire
+        coding: of the bucket
+        reducing: made by `wire.reducing_table`
+        cluster: who sits where
+    """
+    if coding.between is None:
+        return transfer_cost(instruction, reducing, cluster), None
+    sizes = (instruction.nbytes - coding.second_bytes, coding.second_bytes)
+    first, second = (transfer_cost(replace(instruction, nbytes=nbytes), reducing, cluster) for nbytes in sizes)
+    return first, second
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoded:
+    """Backwards that encode their buckets on the way.
+
+    Attributes:
+        compute: durations of all instructions
+        marks: fractions of all marks, those of the turns among them
+        between: by id of the all-reduce, what is left to do before its second sum
+        turns: as in `SecondRound`, by id of the all-reduce
+    """
+
+    compute: dict[str, Cost]
+    marks: dict[tuple[str, str], float]
+    between: dict[str, Cost]
+    turns: dict[str, Turn]
+
+
+def with_encoding(
+    program: Program,
+    compute: Mapping[str, Cost],
+    marks: Mapping[tuple[str, str], float],
+    codings: Mapping[str, Coding],
+) -> Encoded:
+    """Backwards that encode their buckets on the way: longer, and each mark of a bucket where that is encoded.
+
+    Args:
+        program: one step
+        compute: duration of each instruction, without encoding
+        marks: the fraction of it after which each mark is reached
+        codings: by id of the all-reduce (`wire.code_program`)
+    """
+    between = {name: coding.between for name, coding in codings.items() if coding.between is not None}
+    found = Encoded(compute=dict(compute), marks=dict(marks), between=between, turns={})
+    for instructions in program.ranks:
+        handed = _handed_over([item for item in instructions if item.id in codings], codings, between)
+        for item in instructions:
+            if item.id in handed:
+                _lengthen(item, handed[item.id], found)
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Hand:
+    """What the hook of a complete bucket does: it goes on with the bucket before, if that has two sums, and encodes.
+
+    Attributes:
+        encode: its own bucket
+        before: the all-reduce of the bucket before, by id
+        between: what lies between the two sums of that one; None: it has one, or there is no bucket before
+    """
+
+    encode: Cost
+    before: str
+    between: Cost | None
+
+    @property
+    def parts(self) -> tuple[Cost, ...]:
+        return (self.encode,) if self.between is None else (self.between, self.encode)
+
+
+def _handed_over(
+    coded: Sequence[Instruction], codings: Mapping[str, Coding], between: dict[str, Cost]
+) -> dict[str, dict[str, _Hand]]:
+    """What hooks do, by the backward and its mark; what they go on with is no longer left to do."""
+    found: dict[str, dict[str, _Hand]] = {}
+    before, going_on = "", None
+    for item in coded:
+        for backward, is_mark, mark in (name.partition("!") for name in item.after):
+            if is_mark:
+                hand = _Hand(encode=codings[item.id].encode, before=before, between=going_on)
+                found.setdefault(f"r{item.rank}/{backward}", {})[mark] = hand
+                if going_on is not None:
+                    between[before] = going_on.scaled(0.0)
+        before, going_on = item.id, codings[item.id].between
+    return found
+
+
+def _lengthen(backward: Instruction, handed: Mapping[str, _Hand], found: Encoded) -> None:
+    cost = found.compute[backward.id]
+    added = [part for hand in handed.values() for part in hand.parts]
+    whole = Cost(
+        cost.seconds + math.fsum(part.seconds for part in added),
+        cost.low + math.fsum(part.low for part in added),
+        cost.high + math.fsum(part.high for part in added),
+        cost.source,
+    )
+    if whole.seconds <= 0.0:
+        return
+    places = {mark.name: found.marks[backward.id, mark.name] for mark in backward.marks}
+    spent_s = 0.0
+
+    def place(name: str) -> float:
+        return min(1.0, (places[name] * cost.seconds + spent_s) / whole.seconds)
+
+    for name in sorted(places, key=places.__getitem__):
+        hand = handed.get(name)
+        if hand is not None and hand.between is not None:
+            turn = Turn(instruction=backward.id, before=name, pause=f"{name} pause", start=f"{name} second")
+            found.turns[hand.before] = turn
+            found.marks[backward.id, turn.pause] = place(name)
+            spent_s += hand.between.seconds
+            found.marks[backward.id, turn.start] = place(name)
+        if hand is not None:
+            spent_s += hand.encode.seconds
+        found.marks[backward.id, name] = place(name)
+    found.compute[backward.id] = whole

@@ -1,0 +1,314 @@
+"""What a user's own figures say of the curves.
+
+A profile tells kinds of kernels apart: the factor of a kind is what the profile shows of it over what is modelled. A
+few measured steps tell only the device and the host apart, and only where their batches differ enough: the host costs
+the same at every batch, the device more with each sample. One step alone moves both alike.
+
+Profiles of torch's profiler (Kineto) as seconds of each kind of kernel.
+
+A trace is JSON with `traceEvents`. Events of category "kernel" ran on the device; "cpu_op" are the operators that asked
+for them, which a kernel names by "External id" (older: "external id"). What a kernel is follows from its operator; of
+kernels without one, such as those of replayed graphs, from their own name. Steps are "ProfilerStep#…" annotations.
+"""
+
+import gzip
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy
+from numpy.typing import NDArray
+
+from trimaran.base.errors import InputError
+from trimaran.graph.kernels.workload import WorkKind
+from trimaran.pricing.kernels.columns import Column
+
+_OPERATORS = (
+    (WorkKind.CONVOLUTION, ("conv",)),
+    (WorkKind.ATTENTION, ("scaled_dot_product", "flash_attention", "efficient_attention")),
+    (WorkKind.RECURRENT, ("rnn", "lstm", "gru")),
+    (WorkKind.NORMALIZATION, ("batch_norm", "layer_norm", "group_norm", "rms_norm")),
+    (WorkKind.POOLING, ("pool",)),
+    (WorkKind.SOFTMAX, ("softmax", "nll_loss", "cross_entropy")),
+    (WorkKind.EMBEDDING, ("embedding",)),
+    (WorkKind.OPTIMIZER, ("optimizer", "foreach", "fused_adam", "fused_sgd", "fused_adamw", "multi_tensor")),
+    (WorkKind.PRODUCT, ("::mm", "::addmm", "::bmm", "::baddbmm", "::matmul", "::linear", "gemm")),
+    (WorkKind.COPY, ("copy_", "_to_copy", "::cat", "::fill_", "::zero_", "::clone", "contiguous")),
+    (WorkKind.REDUCTION, ("::sum", "::mean", "::norm", "::max", "::min")),
+)
+_KERNELS = (
+    (WorkKind.OPTIMIZER, ("multi_tensor_apply", "adam", "fusedoptimizer")),
+    (WorkKind.ATTENTION, ("flash_fwd", "flash_bwd", "fmha", "attention")),
+    (WorkKind.NORMALIZATION, ("batch_norm", "bn_fw", "bn_bw", "batchnorm", "layer_norm", "layernorm", "rms_norm")),
+    (WorkKind.SOFTMAX, ("softmax", "nll_loss")),
+    (WorkKind.POOLING, ("pool",)),
+    (WorkKind.EMBEDDING, ("embedding",)),
+    (WorkKind.RECURRENT, ("lstm", "rnn_", "persist")),
+    (WorkKind.CONVOLUTION, ("conv", "winograd", "dgrad", "wgrad", "fprop", "nchwtonhwc", "nhwctonchw")),
+    (WorkKind.PRODUCT, ("gemm", "cutlass", "cublas", "gemv", "splitk")),
+    (WorkKind.REDUCTION, ("reduce",)),
+    (WorkKind.COPY, ("copy", "memcpy", "memset", "fill", "catarray")),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """What a profile shows of one step, as a mean over its steps.
+
+    Attributes:
+        kinds_s: seconds of the kernels of each kind [s]
+        step_s: from the start of a step to the start of the next [s]
+        steps: in the profile
+        source: the file
+    """
+
+    kinds_s: Mapping[WorkKind, float]
+    step_s: float
+    steps: int
+    source: str
+
+    @property
+    def device_s(self) -> float:
+        """All kernels of a step [s]."""
+        return sum(self.kinds_s.values())
+
+
+def read_kineto(path: Path, *, steps: int | None = None) -> Profile:
+    """A profile that `torch.profiler` exported, plain or packed by gzip.
+
+    Args:
+        path: of the file
+        steps: that it holds, where it has no "ProfilerStep#…" annotations
+
+    Raises:
+        InputError: there is no such file, it is no such profile, no kernel is in it, or its steps are not known
+    """
+    events = _events(path)
+    kernels = [event for event in events if event.get("cat") == "kernel" and _is_number(event.get("dur"))]
+    if not kernels:
+        raise InputError(
+            f'{path}: no event of category "kernel": profile with activities=[ProfilerActivity.CUDA, …] on a GPU',
+            code="profile.no-kernels",
+        )
+    marks = [
+        event
+        for event in events
+        if str(event.get("name", "")).startswith("ProfilerStep#") and event.get("cat") in ("user_annotation", "cpu_op")
+    ]
+    if steps is None and not marks:
+        raise InputError(
+            f"{path}: no ProfilerStep annotation: call profiler.step() in the loop, or say how many steps",
+            code="profile.no-steps",
+        )
+    count = steps if steps is not None else len({event["name"] for event in marks})
+    if count < 1:
+        raise InputError(f"{path}: a profile has at least one step, got {count}", steps=count)
+    operators = {
+        _external(event): str(event["name"]).lower()
+        for event in events
+        if event.get("cat") == "cpu_op" and _external(event) is not None
+    }
+    seconds: dict[WorkKind, float] = {}
+    for event in kernels:
+        kind = _kind(str(event.get("name", "")).lower(), operators.get(_external(event), ""))
+        seconds[kind] = seconds.get(kind, 0.0) + float(event["dur"]) * 1e-6 / count
+    return Profile(kinds_s=seconds, step_s=_step_s(marks or kernels, count), steps=count, source=str(path))
+
+
+def _events(path: Path) -> Sequence[Mapping[str, Any]]:
+    try:
+        raw = path.read_bytes()
+        text = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
+        document = json.loads(text)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}", code="profile.unreadable") from error
+    except ValueError as error:
+        raise InputError(
+            f"{path}: not JSON ({error}): expected what torch.profiler exports as a Chrome trace",
+            code="profile.not-json",
+        ) from error
+    events = document.get("traceEvents") if isinstance(document, dict) else None
+    if not isinstance(events, list):
+        raise InputError(
+            f'{path}: no list "traceEvents": expected what torch.profiler exports as a Chrome trace',
+            code="profile.no-events",
+        )
+    return [event for event in events if isinstance(event, dict)]
+
+
+def _step_s(events: Sequence[Mapping[str, Any]], count: int) -> float:
+    starts = [float(event["ts"]) for event in events]
+    ends = [float(event["ts"]) + float(event.get("dur", 0.0)) for event in events]
+    return (max(ends) - min(starts)) * 1e-6 / count
+
+
+def _external(event: Mapping[str, Any]) -> Any:
+    arguments = event.get("args")
+    if not isinstance(arguments, dict):
+        return None
+    return arguments.get("External id", arguments.get("external id"))
+
+
+def _kind(kernel: str, operator: str) -> WorkKind:
+    for text, table in ((operator, _OPERATORS), (kernel, _KERNELS)):
+        for kind, words in table:
+            if any(word in text for word in words):
+                return kind
+    return WorkKind.ELEMENTWISE
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+_APART = 0.4
+"""Standard deviation of the logarithm by which device and host may move apart, against `_NOISE`."""
+
+_NOISE = 0.03
+"""Standard deviation of the logarithm of a measured step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Correction:
+    """Factors on modelled times.
+
+    Attributes:
+        kinds: of a kind of kernel
+        others: of kinds that are not in `kinds`
+        host: of the host's time
+        spread: standard deviation of the logarithm of what is left
+        source: where the factors come from
+    """
+
+    kinds: Mapping[WorkKind, float] = field(default_factory=dict)
+    others: float = 1.0
+    host: float = 1.0
+    spread: float = 0.05
+    source: str
+
+    def of_kinds(self, kind: NDArray[numpy.str_]) -> Column:
+        """The factor of each of a column of kinds."""
+        factors = numpy.full(len(kind), self.others)
+        for name, factor in self.kinds.items():
+            factors[kind == name.value] = factor
+        return factors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredStep:
+    """A step that was measured, and what is modelled of it.
+
+    Attributes:
+        seconds: measured [s]
+        device_s: modelled, of its kernels [s]
+        host_s: modelled, of asking for them [s]
+        overlap: of the software, see `step_seconds`
+    """
+
+    seconds: float
+    device_s: float
+    host_s: float
+    overlap: float
+
+
+def step_seconds(device_s: float, host_s: float, overlap: float) -> float:
+    """A step of a device's time and a host's [s].
+
+    Args:
+        device_s: kernels back to back [s]
+        host_s: asking for them [s]
+        overlap: how well the shorter hides behind the longer: not at all with 1, wholly with a large number
+
+    Example:
+        >>> step_seconds(3.0, 4.0, 1.0), step_seconds(3.0, 4.0, 2.0)
+        (7.0, 5.0)
+    """
+    largest = max(device_s, host_s)
+    if largest <= 0:
+        return 0.0
+    return float(largest * ((device_s / largest) ** overlap + (host_s / largest) ** overlap) ** (1 / overlap))
+
+
+def correction_from_steps(steps: Sequence[MeasuredStep]) -> Correction:
+    """The factors of device and host with which the model comes closest to measured steps.
+
+    Minimises, over logarithms `a` and `b` of the two factors, the squared errors of the logarithm of each step plus
+    `(noise / apart × (a - b))²`: where the steps do not tell device and host apart, both move alike.
+
+    Args:
+        steps: measured, on one device with one software
+
+    Raises:
+        InputError: no step, or one that is not a positive time
+    """
+    if not steps:
+        raise InputError("a correction needs at least one measured step", code="correction.no-steps")
+    for step in steps:
+        if not (step.seconds > 0 and math.isfinite(step.seconds)):
+            raise InputError(
+                f"a measured step must be a positive time in seconds, got {step.seconds!r}", code="correction.bad-time"
+            )
+    a = b = 0.0
+    for _ in range(60):
+        a, b = _improved(steps, a, b)
+    errors = [_error(step, a, b) for step in steps]
+    left = math.sqrt(sum(error * error for error in errors) / max(1, len(errors) - 2)) if len(errors) > 2 else _NOISE
+    return Correction(
+        others=math.exp(a),
+        host=math.exp(b),
+        spread=max(left, _NOISE) * 1.5,
+        source=f"{len(steps)} measured step{'s' if len(steps) > 1 else ''}",
+    )
+
+
+def correction_from_profile(profile: Profile, modelled_s: Mapping[WorkKind, float], host_s: float) -> Correction:
+    """The factors of kinds with which the model gives what a profile shows.
+
+    Args:
+        profile: of steps of the same job at the same batch
+        modelled_s: of one step, by kind [s]
+        host_s: modelled, of asking for a step's kernels [s]
+
+    Raises:
+        InputError: the profile has none of the kernels that the step consists of
+    """
+    common = {kind: seconds for kind, seconds in profile.kinds_s.items() if modelled_s.get(kind, 0.0) > 0}
+    if not common:
+        raise InputError(
+            f"{profile.source}: none of its kernels is of a kind that this step has "
+            f"({', '.join(sorted(modelled_s))}): is it a profile of this job's training on a GPU?",
+            code="correction.no-common-kernels",
+        )
+    seen, known = sum(common.values()), sum(modelled_s[kind] for kind in common)
+    host = 1.0
+    if profile.step_s > 1.15 * profile.device_s and host_s > 0:
+        host = profile.step_s / host_s  # the device waits, so the step is the host's
+    return Correction(
+        kinds={kind: seconds / modelled_s[kind] for kind, seconds in common.items()},
+        others=seen / known,
+        host=host,
+        source=profile.source,
+    )
+
+
+def _improved(steps: Sequence[MeasuredStep], a: float, b: float) -> tuple[float, float]:
+    """One damped step of Gauss and Newton."""
+    delta = 1e-4
+    rows = [(_NOISE / _APART, -_NOISE / _APART, (a - b) * _NOISE / _APART)]
+    for step in steps:
+        error = _error(step, a, b)
+        by_a = (_error(step, a + delta, b) - error) / delta
+        by_b = (_error(step, a, b + delta) - error) / delta
+        rows.append((by_a, by_b, error))
+    matrix = numpy.array([row[:2] for row in rows])
+    errors = numpy.array([row[2] for row in rows])
+    move = numpy.linalg.lstsq(matrix, -errors, rcond=None)[0]
+    move = numpy.clip(move, -0.5, 0.5)
+    return a + float(move[0]), b + float(move[1])
+
+
+def _error(step: MeasuredStep, a: float, b: float) -> float:
+    return math.log(step_seconds(step.device_s * math.exp(a), step.host_s * math.exp(b), step.overlap) / step.seconds)

@@ -1,0 +1,403 @@
+"""What messages and collectives take on a machine of the catalog, and which links they occupy there.
+
+    message      within a node: the links of the pair's route; between nodes: one card out, one card in
+    collective   the links of its members' own, or the tree between them, and a share of each node's cards
+
+Times are those of `costs.collectives` for the very devices of the group: they are put first on a copy of their node.
+Links have names by direction, such as "n0 gpu0>gpu3". A link is named only where two such transfers at once would not
+fit on it, since transfers that share a named link halve each other. Left out: what a collective does on links at each
+moment; it is one flow on all of them.
+
+Names of the links that transfers occupy on a machine: links of devices, edges of the tree, cards of nodes.
+
+A name says the node, the ends and the direction: "n0 gpu0>gpu3", "n0 gpu2 out" (to switches), "n1 card0 in".
+
+Which device of a machine each rank of a strategy has: `cluster.layout`, told what the ranks say to each other.
+
+Bytes are rough, and need no cuts: what matters is which kind of talk outweighs which. Of a row the largest tensor of
+the network crosses, forward and back, for each microbatch; shards sum every activation; replicas exchange gradients.
+
+How fast a device copies to and from its host when others copy at the same time.
+
+    gpu ─ link ─┐                        A plan of one device assumes the link for itself. Of data parallel ranks all
+    gpu ─ link ─┤                        run the same plan at the same time, so that each has its part of whatever it
+    gpu ─ link ─┼─ switch ─ uplink ─ socket ─ memory         shares with the others:
+    gpu ─ link ─┘
+
+    rate = min(link, uplink / devices on it, memory of the socket / (2 × devices of the socket))
+
+Each direction of a link has its own rate, so copies out and back do not take from each other there. They do in the
+host's memory, which carries both, hence the 2: a device at full rate each way asks it for twice its rate.
+
+Left out: the host's own traffic (data loading, the optimizer's state there), devices of the other socket, whose copies
+cross the link between the sockets, and that ranks may be out of step. So it is what a plan can rely on, not a mean.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from trimaran.base.errors import InputError
+from trimaran.graph.types import Graph
+from trimaran.machine.rank_order import lay_out, node_talk, spread_over
+from trimaran.machine.topology import DIRECT, pair, switch_links
+from trimaran.machine.types import CatalogDevice, Cluster, Edge, Machine, Node
+from trimaran.pricing.collectives.algorithms import collective_cost
+from trimaran.pricing.types import Cost, Transfer
+from trimaran.program.strategy import Strategy
+from trimaran.program.types import Kind
+
+
+def cards_of(node: Node, count: int, chosen: Sequence[int]) -> tuple[int, ...]:
+    """Cards of a node that some devices send by: cards are dealt out evenly, and a device may have several."""
+    if count >= node.devices:
+        each = count // node.devices
+        return tuple(card for number in sorted(chosen) for card in range(number * each, (number + 1) * each))
+    return tuple(sorted({number * count // node.devices for number in chosen}))
+
+
+def _card_names(machine: Machine, host: int, chosen: Sequence[int], direction: str) -> tuple[str, ...]:
+    if machine.fabric is None:
+        raise InputError(
+            f"{machine.node.name}: {machine.nodes} nodes have nothing between them; name a fabric, such as "
+            f'"{machine.node.name}:{machine.nodes}@ethernet-25g"'
+        )
+    return tuple(f"n{host} card{card} {direction}" for card in cards_of(machine.node, machine.fabric[0], chosen))
+
+
+def message_links(machine: Machine, source: int, target: int) -> tuple[str, ...]:
+    """Links of a message from one device to another."""
+    each = machine.node.devices
+    (host, a), (other, b) = divmod(source, each), divmod(target, each)
+    if host != other:
+        return (*_card_names(machine, host, [a], "out"), *_card_names(machine, other, [b], "in"))
+    node = machine.node
+    if not _linked(node, a, b) and min(switch_links(node, a), switch_links(node, b)):
+        return (f"n{host} gpu{a} out", f"n{host} gpu{b} in")
+    return _route_links(node, host, a, b)
+
+
+def _route_links(node: Node, host: int, a: int, b: int) -> tuple[str, ...]:
+    """Names of the links of a copy within a node that have no room for two of them."""
+    found = pair(node, a, b)
+    vertices = found.route.vertices
+    steps = zip(vertices, vertices[1:], found.route.edges, strict=False)
+    return tuple(f"n{host} {one}>{two}" for one, two, edge in steps if _is_full(edge, found.bytes_per_s))
+
+
+def _is_full(edge: Edge, bytes_per_s: float) -> bool:
+    """Whether a second copy beside a first one would slow both down."""
+    return 2 * bytes_per_s > edge.link.raw_bytes_per_s * edge.count
+
+
+def _linked(node: Node, a: int, b: int) -> bool:
+    ends = {f"gpu{a}", f"gpu{b}"}
+    return any(edge.link.kind in DIRECT and {edge.a, edge.b} == ends for edge in node.edges)
+
+
+def group_links(machine: Machine, host: int, local: Sequence[int], crosses: bool) -> tuple[str, ...]:
+    """Links of a collective's members on one node, in both directions."""
+    node = machine.node
+    names: dict[str, None] = {}
+    if crosses:
+        for direction in ("out", "in"):
+            names.update(dict.fromkeys(_card_names(machine, host, local, direction)))
+    if len(local) < 2:
+        return tuple(names)
+    if min(switch_links(node, number) for number in local):
+        names.update(dict.fromkeys(f"n{host} gpu{number} {way}" for number in local for way in ("out", "in")))
+        return tuple(names)
+    direct = [(a, b) for a in local for b in local if a != b and _linked(node, a, b)]
+    ring = [step for a, b in zip(local, [*local[1:], local[0]], strict=True) for step in ((a, b), (b, a))]
+    for a, b in direct or ring:
+        names.update(dict.fromkeys(_route_links(node, host, a, b)))
+    return tuple(names)
+
+
+OPERATIONS = {
+    Kind.ALL_REDUCE: "all_reduce",
+    Kind.ALL_GATHER: "all_gather",
+    Kind.REDUCE_SCATTER: "reduce_scatter",
+    Kind.BROADCAST: "broadcast",
+    Kind.REDUCE: "reduce",
+}
+"""Names of collectives in `costs.collectives`."""
+
+MESSAGE = "send_recv"
+
+_EMPTY_BYTES = 8
+"""A message of this size takes what no sharing lengthens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """What joins the members of a transfer.
+
+    Attributes:
+        machine: with the members put first on each node, and with the cards that they reach
+        devices: members
+        nodes: that they sit on
+        links: names of those that the transfer occupies
+    """
+
+    machine: Machine
+    devices: int
+    nodes: int
+    links: tuple[str, ...]
+
+
+def machine_transfer(kind: str, nbytes: int, members: Sequence[int], machine: Machine) -> Transfer:
+    """What a transfer costs when nothing else is under way.
+
+    Args:
+        kind: `MESSAGE`, or a kind of collective
+        nbytes: the whole buffer [bytes]
+        members: numbers of the devices on the machine; of a message the sender first
+        machine: that has them
+
+    Returns:
+        The same for all members.
+
+    Raises:
+        InputError: no such collective, a device that is not there, or nothing between two nodes
+    """
+    if len(members) < 2:
+        return Transfer(latency_s=0.0, flow_s=0.0, links=(), low=0.0, high=0.0, source="analytic: one device")
+    if kind != MESSAGE and kind not in OPERATIONS:
+        raise InputError(f'nobody knows what "{kind}" takes between devices', kind=kind)
+    operation = kind if kind == MESSAGE else OPERATIONS[Kind(kind)]
+    order = tuple(members) if kind == MESSAGE else tuple(sorted(members))
+    way = _way(_Key(machine), order, operation == MESSAGE)
+    cost = _cost(way, operation, nbytes)
+    latency_s = min(_latency_s(_WayKey(way), operation), cost.seconds)
+    return Transfer(
+        latency_s=latency_s,
+        flow_s=cost.seconds - latency_s,
+        links=way.links,
+        low=cost.low,
+        high=cost.high,
+        source=cost.source,
+    )
+
+
+class _Key:
+    """A machine by its identity, as a key: comparing link graphs takes longer than finding it again."""
+
+    __slots__ = ("machine",)
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+
+    def __hash__(self) -> int:
+        return hash((self.machine.node.name, self.machine.nodes))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Key) and (self.machine is other.machine or self.machine == other.machine)
+
+
+class _WayKey:
+    """A way by its identity, as a key."""
+
+    __slots__ = ("way",)
+
+    def __init__(self, way: Way) -> None:
+        self.way = way
+
+    def __hash__(self) -> int:
+        return hash(self.way.links)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _WayKey) and self.way is other.way
+
+
+def _cost(way: Way, operation: str, nbytes: int) -> Cost:
+    return collective_cost(operation, nbytes, machine=way.machine, devices=way.devices, nodes=way.nodes)
+
+
+@functools.lru_cache(maxsize=4096)
+def _latency_s(key: _WayKey, operation: str) -> float:
+    return _cost(key.way, operation, _EMPTY_BYTES).seconds
+
+
+@functools.lru_cache(maxsize=4096)
+def _way(key: _Key, members: tuple[int, ...], message: bool) -> Way:
+    machine = key.machine
+    each = machine.node.devices
+    wrong = [number for number in members if not 0 <= number < machine.devices]
+    if wrong:
+        raise InputError(
+            f"{machine.node.title} has devices 0 to {machine.devices - 1}, not {wrong[0]}",
+            code="transfer.no-such-device",
+            device=wrong[0],
+        )
+    on: dict[int, list[int]] = {}
+    for number in members:
+        on.setdefault(number // each, []).append(number % each)
+    if message:
+        links = message_links(machine, members[0], members[1])
+    else:
+        links = tuple(name for host, local in on.items() for name in group_links(machine, host, local, len(on) > 1))
+    per_node = max(len(local) for local in on.values())
+    widest = max(on.values(), key=len)
+    return Way(
+        machine=_with_first(machine, widest, nodes=len(on)),
+        devices=per_node * len(on),
+        nodes=len(on),
+        links=links,
+    )
+
+
+def _with_first(machine: Machine, chosen: Sequence[int], *, nodes: int) -> Machine:
+    """The machine with some devices of a node put first, and no more cards than these devices reach."""
+    node = machine.node
+    order = [*chosen, *(number for number in range(node.devices) if number not in set(chosen))]
+    names = {f"gpu{number}": f"gpu{place}" for place, number in enumerate(order)}
+    if all(old == new for old, new in names.items()):
+        edges = node.edges
+    else:
+        edges = tuple(
+            dataclasses.replace(edge, a=names.get(edge.a, edge.a), b=names.get(edge.b, edge.b)) for edge in node.edges
+        )
+    fabric = machine.fabric
+    if nodes > 1 and fabric is not None:
+        fabric = (len(cards_of(node, fabric[0], chosen)), fabric[1])
+    return Machine(node=dataclasses.replace(node, edges=edges), nodes=machine.nodes, fabric=fabric)
+
+
+def device_order(cluster: Cluster, strategy: Strategy, graph: Graph, *, batch: int) -> tuple[int, ...]:
+    """The device of each rank, what talks most closest together.
+
+    Args:
+        cluster: with its machine; without one, or without rows and shards, the order is the natural one
+        strategy: with or without boundaries
+        graph: the job's
+        batch: samples of one update, over all ranks
+
+    Returns:
+        For `Strategy.device_order`; empty where the natural order is as good.
+    """
+    machine, width = cluster.machine, strategy.pp * strategy.tp
+    if machine is None or width < 2:
+        return ()
+    node = machine.node
+    on_node = min(strategy.devices, node.devices)
+    if on_node % width and width % on_node:
+        return ()
+    share = max(1, batch // strategy.dp)
+    outputs = [sum(spec.nbytes.at(share) for spec in op.outputs) for op in graph.ops]
+    gradients = sum(parameter.nbytes for parameter in graph.parameters if parameter.trainable)
+    rows = min(strategy.pp, max(1, on_node // strategy.tp))
+    talk = node_talk(
+        pp=rows,
+        tp=min(strategy.tp, on_node),
+        dp=max(1, on_node // width),
+        row_bytes=2.0 * max(outputs, default=0.0) if strategy.pp > 1 else 0.0,
+        shard_bytes=2.0 * sum(outputs) if strategy.tp > 1 else 0.0,
+        replica_bytes=2.0 * gradients / width if strategy.dp > 1 else 0.0,
+        chained=not strategy.parts,
+    )
+    order = spread_over(machine, lay_out(node, on_node, talk), strategy.devices)
+    return () if order == tuple(range(strategy.devices)) else order
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostPath:
+    """What lies between some devices and the memory of their host.
+
+    Attributes:
+        sharing: devices on one uplink, this one included
+        uplink_bytes_per_s: sustained by the uplink in each direction [bytes/s]; None: as much as the link of a device
+        socket_sharing: devices whose copies meet in the memory of one socket; None: those of the uplink
+        memory_bytes_per_s: bandwidth of that memory, both directions together [bytes/s]; None: never the narrowest
+
+    Raises:
+        InputError: less than one device, fewer on the socket than on the uplink, or a rate that is not positive
+    """
+
+    sharing: int = 1
+    uplink_bytes_per_s: float | None = None
+    socket_sharing: int | None = None
+    memory_bytes_per_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.sharing < 1:
+            raise InputError(
+                f"at least one device is on a link to the host, not {self.sharing}",
+                code="host-path.no-device",
+                sharing=self.sharing,
+            )
+        if self.socket_sharing is not None and self.socket_sharing < self.sharing:
+            raise InputError(
+                f"{self.sharing} devices share an uplink, so no fewer share the socket; got {self.socket_sharing}",
+                code="host-path.socket-below-uplink",
+                sharing=self.sharing,
+                socket_sharing=self.socket_sharing,
+            )
+        for name in ("uplink_bytes_per_s", "memory_bytes_per_s"):
+            rate = getattr(self, name)
+            if rate is not None and not rate > 0:
+                raise InputError(
+                    f"HostPath.{name} is {rate}: give a rate above 0 bytes/s", code="host-path.bad-rate", **{name: rate}
+                )
+
+
+def shared_bytes_per_s(link_bytes_per_s: float, path: HostPath) -> float:
+    """Rate of a device's copies in one direction while all that share its path copy both ways.
+
+    Args:
+        link_bytes_per_s: of the device alone, in this direction [bytes/s]
+        path: what it shares
+
+    Returns:
+        The rate of each device [bytes/s].
+
+    Source:
+        Equal shares of the narrowest part, as a switch that serves its ports in turn gives them.
+
+    Example:
+        Eight A100, two on each switch, four on each socket of eight channels of DDR4-3200 (204.8e9 bytes/s): the
+        uplink decides, 13.1e9 of the link's 26.2e9 bytes/s; of one device alone, the memory would allow 25.6e9.
+
+        >>> path = HostPath(sharing=2, socket_sharing=4, memory_bytes_per_s=204.8e9)
+        >>> shared_bytes_per_s(26.2e9, path) / 1e9
+        13.1
+        >>> shared_bytes_per_s(26.2e9, HostPath(socket_sharing=4, memory_bytes_per_s=204.8e9)) / 1e9
+        25.6
+    """
+    uplink_bytes_per_s = link_bytes_per_s if path.uplink_bytes_per_s is None else path.uplink_bytes_per_s
+    rates = [link_bytes_per_s, uplink_bytes_per_s / path.sharing]
+    if path.memory_bytes_per_s is not None:
+        rates.append(path.memory_bytes_per_s / (2 * (path.socket_sharing or path.sharing)))
+    return min(rates)
+
+
+def sharing_device(device: CatalogDevice, path: HostPath) -> CatalogDevice:
+    """A device of the catalog with the rates to its host that are left to it.
+
+    Args:
+        device: with its link for itself
+        path: what it shares
+
+    Example:
+        >>> from trimaran.machine.catalog import find_device
+        >>> sharing_device(find_device("titan-x"), HostPath(sharing=4)).copies.to_host_bytes_per_s / 1e9
+        3.2
+    """
+    copies = device.copies
+    to_host, to_device = (
+        shared_bytes_per_s(rate, path) for rate in (copies.to_host_bytes_per_s, copies.to_device_bytes_per_s)
+    )
+    if (to_host, to_device) == (copies.to_host_bytes_per_s, copies.to_device_bytes_per_s):
+        return device
+    shares = f"{path.sharing} devices on one link to the host" if path.sharing > 1 else "shared memory of the host"
+    return replace(
+        device,
+        title=f"{device.title}, {shares}",
+        copies=replace(
+            copies,
+            to_host_bytes_per_s=to_host,
+            to_device_bytes_per_s=to_device,
+            source=f"{copies.source}; {shares}",
+        ),
+    )

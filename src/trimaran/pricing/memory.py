@@ -1,0 +1,534 @@
+"""Bytes that come and go within a step.
+
+What a microbatch needs lives from the start of its forward to the end of its backward: the storages that autograd
+keeps, the tensors that were received, and those that other segments read. While an operation runs, what it makes and
+does not keep is there too: the largest such amount lives for as long as the forward or backward that contains it. So
+does what is gathered of parameters that replicas share. Of a backward in two halves the first frees all but what the
+second needs: the inputs of layers whose weights have their gradients put off, and the gradients of their outputs.
+
+A storage that a segment keeps but did not make is one that it received, and is counted there. Where what another
+segment reads shares its storage with a kept tensor of another name (the result of an in-place operation), it is
+counted twice. Left out: the allocator's own rounding and fragments, and the workspaces of kernels.
+
+Bytes that a rank holds where parameters, gradients or optimizer state are sharded over the replicas.
+
+Shards are there all the time. What is gathered comes and goes: FSDP2 gathers a unit into one flat tensor and copies it
+into the parameters; in the backward the gradients of a unit are whole until they have been copied into another flat
+tensor, which is scattered:
+
+    backward of unit k     parameters of k │ gradients of k │ gathered k-1, flat │ scattered k+1, flat
+    and beside it          the root: its parameters, and its gradients until the end
+
+What is left out: activations, and the allocator's own rounding.
+
+What one rank of a tensor-parallel group computes and keeps of each operation.
+
+An operation inside a sharded region does its share of the work on its share of the tensors; one outside is done whole
+by every rank. A share of a kernel takes its share of the time. Left out: that no kernel is shorter than the call that
+starts it, so that small operations gain less than their share.
+
+What compressing gradients needs of a rank's memory.
+
+    error feedback    what a step lost of each gradient, in 32 bits, until the next one adds it
+    PowerSGD          of each gradient matrix, the thin one from which the next step starts
+    any               what goes over the wire, from the encoding of a bucket to its decoding
+
+Source:
+    Vogels et al., NeurIPS 2019, algorithm 2: the memory of errors, and the right factor that starts the next step.
+
+Bytes that are there all the time: parameters, their gradients, the state of the optimizer, buffers.
+
+A parameter that several segments of a rank use is there once. With one segment a rank holds the user's whole model,
+with what no captured operation reads.
+"""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from trimaran.graph.sharding.fsdp_units import unit_ops, unit_parameters
+from trimaran.graph.types import Graph, Op, Parameter, TensorSpec
+from trimaran.pricing.compute import put_off, weight_shares
+from trimaran.program.gradients import SMALLEST_BYTES, Compression, gradient_buckets
+from trimaran.program.lowering.partition import segment_ops
+from trimaran.program.lowering.tensor_parallel import chosen_regions, chosen_stream, sharded_bytes, share_of
+from trimaran.program.lowering.zero import after_update, padded_bytes, shard_bytes
+from trimaran.program.strategy import Strategy
+from trimaran.program.types import Instruction, Kind, Program
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardedState:
+    """What the rank that holds most of a segment has of it.
+
+    Attributes:
+        parameters: its share of the parameters [bytes]
+        gradients: its share of the gradients [bytes]
+        updated: bytes of parameters that it updates [bytes]
+        updated_tensors: number of tensors that it updates
+        gathered: most that is there beside them while something is gathered or not yet scattered [bytes]
+    """
+
+    parameters: int
+    gradients: int
+    updated: int
+    updated_tensors: int
+    gathered: int
+
+
+def zero_bytes(graph: Graph, ops: Sequence[Op], strategy: Strategy) -> ShardedState:
+    """What a rank holds of a segment.
+
+    Args:
+        graph: the network
+        ops: operations of the segment
+        strategy: what was decided; without sharding everything is whole
+
+    Returns:
+        Of the rank with the largest shares.
+    """
+    held = _held(graph, ops, strategy)
+    trained = [parameter for parameter in held if parameter.trainable]
+    whole = sum(parameter.nbytes for parameter in trained)
+    if strategy.zero < 2 or strategy.dp == 1:
+        handed = after_update(graph, ops, strategy, gradient_buckets(graph, ops, strategy.bucket_bytes))
+        most = max(handed, key=lambda item: item.nbytes, default=None)
+        return ShardedState(
+            parameters=sum(parameter.nbytes for parameter in held),
+            gradients=whole,
+            updated=most.nbytes if most else whole,
+            updated_tensors=len(most.parameters) if most else len(trained),
+            gathered=0,
+        )
+    shards = sum(shard_bytes(parameter, strategy.dp) for parameter in trained)
+    return ShardedState(
+        parameters=sum(shard_bytes(parameter, strategy.dp) for parameter in held),
+        gradients=shards,
+        updated=shards,
+        updated_tensors=len(trained),
+        gathered=max(_moments(graph, ops, strategy, held)),
+    )
+
+
+def _held(graph: Graph, ops: Sequence[Op], strategy: Strategy) -> list[Parameter]:
+    used = {name for op in ops for name in op.parameters}
+    return [parameter for parameter in graph.parameters if strategy.segments == 1 or parameter.name in used]
+
+
+def _moments(graph: Graph, ops: Sequence[Op], strategy: Strategy, held: Sequence[Parameter]) -> list[int]:
+    """Bytes beside the shards, at each moment of a step that may be the worst.
+
+    Shards of gradients count as there all the time. In the only microbatch those of units whose backward is still to
+    come are not there yet; in a later one of several the new ones come on top of those of the earlier ones.
+    """
+    here = {parameter.name for parameter in held}
+    order = ["", *unit_ops(ops, strategy.units)]
+    units = unit_parameters(graph, strategy.units)
+    owned = [[parameter for parameter in units[unit] if parameter.name in here] for unit in order]
+    trained = [[parameter for parameter in parameters if parameter.trainable] for parameters in owned]
+    whole = [padded_bytes(parameters, strategy.dp) for parameters in owned]
+    gradients = [padded_bytes(parameters, strategy.dp) for parameters in trained]
+    several = strategy.microbatches > 1
+    freed = strategy.zero == 3
+    last = len(order) - 1
+    found = [whole[0]]
+    for number in range(1, len(order)):
+        kept = whole[0] + (whole[number] if freed else sum(whole[1 : number + 1]))
+        # Its own flat tensor while it is copied, then the next one's.
+        found.append(kept + max(whole[number], whole[number + 1] if number < last else 0))
+    if not several:
+        found = [nbytes - sum(gradients) // strategy.dp for nbytes in found]
+    for number in range(last, -1, -1):
+        # What is not freed after its forward is freed after its last backward.
+        kept = whole[0] + gradients[0] + sum(_gathered(whole, number, freed=freed, several=several))
+        own = gradients[number] if number else 0
+        ahead = whole[number - 1] if freed and number > 1 else 0
+        behind = gradients[number + 1] if number < last else 0
+        shards = sum(gradients[number + 1 :]) if several else -sum(gradients[: number + 1])
+        found.append(kept + own + ahead + behind + shards // strategy.dp)
+    # The root's gradients, and the flat tensor that they are scattered from.
+    shards = sum(gradients[1:]) if several else -gradients[0]
+    found.append((sum(whole[1:]) if several and not freed else 0) + 2 * gradients[0] + shards // strategy.dp)
+    return [max(nbytes, 0) for nbytes in found]
+
+
+def _gathered(whole: Sequence[int], number: int, *, freed: bool, several: bool) -> Sequence[int]:
+    """The units that are whole in the backward of one of them, the root aside [bytes]."""
+    if freed:
+        return whole[max(number, 1) : number + 1]
+    return whole[1:] if several else whole[1 : number + 1]
+
+
+class Shares:
+    """The shares of one rank, by operation.
+
+    Args:
+        graph: the network
+        strategy: what is sharded
+    """
+
+    def __init__(self, graph: Graph, strategy: Strategy) -> None:
+        self._compute: dict[str, float] = {}
+        self._saved: dict[str, float] = {}
+        if strategy.tp == 1:
+            return
+        parts = dict.fromkeys(chosen_stream(graph, strategy).ops, 1 / strategy.tp)
+        self._compute |= parts
+        self._saved |= parts
+        for region in chosen_regions(graph, strategy):
+            share = share_of(region, strategy.tp)
+            self._compute |= dict.fromkeys((*region.columns, *region.inside), share)
+            self._saved |= dict.fromkeys(region.inside, share)
+            if region.kind != "embedding":
+                # A lookup reads as many rows as before; those of other ranks are zeros.
+                self._compute |= dict.fromkeys(region.rows, share)
+                self._saved |= dict.fromkeys(set(region.rows) - set(region.columns), share)
+
+    def compute(self, op: Op) -> float:
+        """The part of an operation's work that a rank does [0..1]."""
+        return self._compute.get(op.id, 1.0)
+
+    def saved(self, op: Op) -> float:
+        """The part that a rank keeps of what an operation keeps for its backward [0..1]."""
+        return self._saved.get(op.id, 1.0)
+
+
+_Change = tuple[int, int]
+
+# A backward that is split ends with the gradients of the weights.
+_LAST_BACKWARDS = frozenset({Kind.BACKWARD, Kind.BACKWARD_WEIGHT})
+_COMPUTES = frozenset({Kind.FORWARD, Kind.EVALUATE, Kind.BACKWARD, Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentMemory:
+    """Bytes of one segment and microbatch.
+
+    Attributes:
+        kept: from a microbatch's forward to its backward: saved storages and tensors that other segments read, without
+            what was received [bytes]
+        forward_peak: beside them while the forward runs [bytes]
+        backward_peak: beside them while the backward runs [bytes]
+        evaluation_peak: while the forward runs without gradients [bytes]
+        put_off: of what is kept, what is needed until the weights have their gradients [bytes]
+        put_off_gradients: gradients of outputs from the first half of the backward to the second [bytes]
+    """
+
+    kept: int
+    forward_peak: int
+    backward_peak: int
+    evaluation_peak: int
+    put_off: int = 0
+    put_off_gradients: int = 0
+
+
+def segment_memory(graph: Graph, strategy: Strategy, *, batch: int) -> tuple[SegmentMemory, ...]:
+    """Bytes of each segment of a strategy.
+
+    Args:
+        graph: the network
+        strategy: where it is cut
+        batch: samples of a microbatch
+
+    Returns:
+        One entry a segment.
+    """
+    parts = segment_ops(graph, strategy)
+    crossing = graph.exchanged(parts)
+    weights = weight_shares(graph, execution=strategy.execution)
+    shares = Shares(graph, strategy)
+    memory = []
+    for number, ops in enumerate(parts):
+        writes = {spec.name: spec for (source, _), specs in crossing.items() if source == number for spec in specs}
+        segment = _one_segment(graph, ops, tuple(writes.values()), put_off(ops, weights), shares, batch)
+        memory.append(_beside(segment, zero_bytes(graph, ops, strategy).gathered if strategy.zero else 0))
+    return tuple(memory)
+
+
+def memory_changes(program: Program, segments: Sequence[SegmentMemory]) -> dict[str, _Change]:
+    """What lives and dies with each instruction.
+
+    Args:
+        program: what each rank does
+        segments: bytes of each segment
+
+    Returns:
+        For each instruction id, bytes that live from its start on, and bytes that die at its end. What lives in a step
+        also dies in it.
+    """
+    changes: dict[str, _Change] = {}
+    for instructions in program.ranks:
+        changes.update(_rank_changes(instructions, segments))
+    return changes
+
+
+def _rank_changes(instructions: Sequence[Instruction], segments: Sequence[SegmentMemory]) -> dict[str, _Change]:
+    changes: dict[str, _Change] = {}
+    moved = _moved(instructions)
+    trained = {(item.segment, item.microbatch) for item in instructions if item.kind in _LAST_BACKWARDS}
+    for item in instructions:
+        if item.segment is None or item.microbatch is None:
+            continue
+        where = (item.segment, item.microbatch)
+        if item.kind in (Kind.RECEIVE_FORWARD, Kind.RECEIVE_BACKWARD):
+            changes[item.id] = (item.nbytes, 0)
+        elif item.kind == Kind.SEND_BACKWARD or (item.kind == Kind.SEND_FORWARD and where not in trained):
+            changes[item.id] = (0, item.nbytes)
+        elif item.kind in _COMPUTES:
+            changes[item.id] = _compute_change(item.kind, where, segments[item.segment], moved)
+    return changes
+
+
+def _compute_change(
+    kind: Kind, where: tuple[int, int], memory: SegmentMemory, moved: Mapping[tuple[Kind, int, int], int]
+) -> _Change:
+    received = moved.get((Kind.RECEIVE_FORWARD, *where), 0)
+    gradients = moved.get((Kind.RECEIVE_BACKWARD, *where), 0)
+    if kind == Kind.FORWARD:
+        return memory.kept + memory.forward_peak, memory.forward_peak
+    if kind == Kind.EVALUATE:
+        # Without a backward nothing is kept, and what is sent lives until it is sent.
+        sent = moved.get((Kind.SEND_FORWARD, *where), 0)
+        return memory.evaluation_peak + sent, memory.evaluation_peak + received
+    left = memory.put_off + memory.put_off_gradients
+    if kind == Kind.BACKWARD_WEIGHT:
+        return memory.backward_peak, memory.backward_peak + left + received + gradients
+    sent = moved.get((Kind.SEND_BACKWARD, *where), 0)
+    if kind == Kind.BACKWARD_INPUT:
+        made = memory.backward_peak + memory.put_off_gradients + sent
+        return made, memory.backward_peak + memory.kept - memory.put_off
+    return memory.backward_peak + sent, memory.backward_peak + memory.kept + received + gradients
+
+
+def _moved(instructions: Sequence[Instruction]) -> dict[tuple[Kind, int, int], int]:
+    moved: dict[tuple[Kind, int, int], int] = {}
+    for item in instructions:
+        if item.segment is not None and item.microbatch is not None:
+            key = (item.kind, item.segment, item.microbatch)
+            moved[key] = moved.get(key, 0) + item.nbytes
+    return moved
+
+
+def _beside(memory: SegmentMemory, gathered: int) -> SegmentMemory:
+    """With bytes of gathered parameters there while anything runs."""
+    return replace(
+        memory,
+        forward_peak=memory.forward_peak + gathered,
+        backward_peak=memory.backward_peak + gathered,
+        evaluation_peak=memory.evaluation_peak + gathered,
+    )
+
+
+def _one_segment(
+    graph: Graph, ops: Sequence[Op], writes: Sequence[TensorSpec], later: Sequence[Op], shares: Shares, batch: int
+) -> SegmentMemory:
+    made = {spec.name: spec for op in ops for spec in op.outputs}
+    saved = {name for op in ops for name in op.saved}
+    fed = {spec.name for spec in graph.inputs}
+    own = {name for name in saved if name in made or name in fed or _is_inner(name, ops)}
+    share: dict[str, float] = {}
+    for op in ops:
+        for name in op.saved:
+            share[name] = max(share.get(name, 0.0), shares.saved(op))
+    kept = {name: graph.storages[name].at(batch) * share[name] for name in own}
+    needed = {name for op in later for name in op.inputs if name in own}
+    gradients = sum(spec.nbytes.at(batch) for op in later for spec in op.outputs if spec.requires_grad)
+    put_off_bytes = round(sum(kept[name] for name in needed))
+    kept |= {spec.name: spec.nbytes.at(batch) for spec in writes}
+    return SegmentMemory(
+        kept=round(sum(kept.values())),
+        forward_peak=max((_passing(op, saved, batch) for op in ops), default=0),
+        backward_peak=max((_gradients(op, made, batch) for op in ops), default=0),
+        evaluation_peak=max((_passing(op, (), batch) + _inputs(op, made, batch) for op in ops), default=0),
+        put_off=put_off_bytes,
+        put_off_gradients=round(gradients),
+    )
+
+
+def _is_inner(name: str, ops: Sequence[Op]) -> bool:
+    """Whether a storage is one that no tensor of the graph names: `<operation>/<number>`, kept by that operation."""
+    owner, slash, _ = name.rpartition("/")
+    return bool(slash) and any(op.id == owner for op in ops)
+
+
+def _passing(op: Op, saved: Collection[str], batch: int) -> int:
+    return round(sum(spec.nbytes.at(batch) for spec in op.outputs if spec.name not in saved))
+
+
+def _inputs(op: Op, made: dict[str, TensorSpec], batch: int) -> int:
+    return round(sum(made[name].nbytes.at(batch) for name in op.inputs if name in made))
+
+
+def _gradients(op: Op, made: dict[str, TensorSpec], batch: int) -> int:
+    outputs = sum(spec.nbytes.at(batch) for spec in op.outputs if spec.requires_grad)
+    inputs = sum(made[name].nbytes.at(batch) for name in op.inputs if name in made and made[name].requires_grad)
+    return round(outputs + inputs)
+
+
+_NUMBER_BYTES = 4
+
+
+def kept_bytes(compression: Compression | None, parameters: Sequence[Parameter]) -> int:
+    """What is kept from one step to the next [bytes]; nothing of gradients of 16 bits, which go as they are.
+
+    Args:
+        compression: how gradients are sent; None: as they are
+        parameters: whose gradients this rank sends
+
+    Example:
+        Of a matrix of 64 by 32, 2,048 errors; with rank 2 also 2 · 32 numbers. Of its bias nothing is lost.
+
+        >>> matrix = Parameter(name="weight", shape=(64, 32), dtype="float32", nbytes=8192)
+        >>> bias = Parameter(name="bias", shape=(64,), dtype="float32", nbytes=256)
+        >>> kept_bytes(Compression(method="powersgd", rank=2), [matrix, bias])
+        8448
+        >>> kept_bytes(Compression(method="bf16"), [matrix, bias])
+        8448
+    """
+    if compression is None:
+        return 0
+    numbers = 0
+    for parameter in parameters:
+        whole = math.prod(parameter.shape)
+        if not parameter.trainable or parameter.nbytes < SMALLEST_BYTES * whole:
+            continue
+        if compression.method != "powersgd":
+            numbers += whole
+        elif compression.factors(parameter.shape):
+            rows = parameter.shape[0]
+            numbers += whole + min(compression.rank, rows, whole // rows) * (whole // rows)
+    return _NUMBER_BYTES * numbers
+
+
+def with_wire_buffers(
+    memory: Mapping[str, tuple[int, int]], program: Program, coded: Collection[str]
+) -> dict[str, tuple[int, int]]:
+    """What lives and dies with each instruction, with what is on the wire: from its encoding up to the update.
+
+    Args:
+        memory: without [bytes]
+        program: one step
+        coded: ids of the all-reduces of compressed buckets
+    """
+    found = dict(memory)
+    for instructions in program.ranks:
+        alive = 0
+        for item in instructions:
+            if item.id in coded:
+                found[item.id] = (item.nbytes, 0)
+                alive += item.nbytes
+            elif item.kind is Kind.UPDATE:
+                born, died = found.get(item.id, (0, 0))
+                found[item.id] = (born, died + alive)
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankState:
+    """What one rank holds.
+
+    Attributes:
+        parameters: bytes of its parameters [bytes]
+        trained: bytes of those that have a gradient [bytes]
+        trained_tensors: number of those that have a gradient
+        updated: bytes of the trained that this rank updates; with homes it is home to them [bytes]
+        updated_tensors: number of those
+        buffers: bytes of its buffers, such as running statistics [bytes]
+        kept: by the compression of gradients from one step to the next [bytes]
+    """
+
+    parameters: int
+    trained: int
+    trained_tensors: int
+    updated: int
+    updated_tensors: int
+    buffers: int
+    kept: int = 0
+
+    def resident_bytes(self, *, state_bytes_per_byte: float) -> int:
+        """Parameters, gradients, optimizer state, buffers and what compression keeps, together [bytes].
+
+        Args:
+            state_bytes_per_byte: state that the optimizer keeps for a byte of parameter that it updates [bytes/byte]
+
+        Example:
+            >>> counts = {"trained_tensors": 2, "updated_tensors": 1}
+            >>> state = RankState(parameters=100, trained=80, updated=60, buffers=5, **counts)
+            >>> state.resident_bytes(state_bytes_per_byte=2.0)  # 100 + 80 + 2 * 60 + 5
+            305
+        """
+        state = round(self.updated * state_bytes_per_byte)
+        return self.parameters + self.trained + state + self.buffers + self.kept
+
+
+def rank_states(program: Program, graph: Graph, strategy: Strategy) -> tuple[RankState, ...]:
+    """What each rank of a program holds.
+
+    Args:
+        program: says which segments a rank computes
+        graph: the network
+        strategy: where it is cut
+    """
+    parts = segment_ops(graph, strategy)
+    states: dict[frozenset[int], RankState] = {}
+    found = []
+    for rank, instructions in enumerate(program.ranks):
+        segments = frozenset(item.segment for item in instructions if item.segment is not None)
+        ops = [op for segment in sorted(segments) for op in parts[segment]]
+        if segments not in states:
+            states[segments] = held_state(graph, ops, strategy)
+        reduces = [item for item in instructions if item.kind == Kind.REDUCE]
+        found.append(_at_home(states[segments], rank, reduces, graph, ops, strategy) if reduces else states[segments])
+    return tuple(found)
+
+
+def _at_home(
+    state: RankState, rank: int, reduces: Sequence[Instruction], graph: Graph, ops: Sequence[Op], strategy: Strategy
+) -> RankState:
+    """The state of a rank that updates only what it is home to."""
+    labels = {item.label for item in reduces if item.home == rank}
+    own = [bucket for bucket in gradient_buckets(graph, ops, strategy.bucket_bytes) if bucket.label in labels]
+    return replace(
+        state,
+        updated=sum(bucket.nbytes for bucket in own),
+        updated_tensors=sum(len(bucket.parameters) for bucket in own),
+    )
+
+
+def held_state(graph: Graph, ops: Sequence[Op], strategy: Strategy) -> RankState:
+    """What a rank holds of some operations, and updates where nobody else does.
+
+    Args:
+        graph: the network
+        ops: of the segments of the rank
+        strategy: what is sharded
+    """
+    whole = strategy.segments == 1
+    used = {name for op in ops for name in op.parameters}
+    shards = sharded_bytes(graph, strategy)
+    parameters = [
+        replace(parameter, nbytes=shards.get(parameter.name, parameter.nbytes))
+        for parameter in graph.parameters
+        if whole or parameter.name in used
+    ]
+    trained = [parameter for parameter in parameters if parameter.trainable]
+    buffers = set(graph.buffers) if whole else {name for op in ops for name in op.buffers}
+    if strategy.zero:
+        held = zero_bytes(graph, ops, strategy)
+        return RankState(
+            parameters=held.parameters,
+            trained=held.gradients,
+            trained_tensors=len(trained),
+            updated=held.updated,
+            updated_tensors=held.updated_tensors,
+            buffers=sum(graph.buffers.get(name, 0) for name in buffers),
+        )
+    return RankState(
+        parameters=sum(parameter.nbytes for parameter in parameters),
+        trained=sum(parameter.nbytes for parameter in trained),
+        trained_tensors=len(trained),
+        updated=sum(parameter.nbytes for parameter in trained),
+        updated_tensors=len(trained),
+        buffers=sum(graph.buffers.get(name, 0) for name in buffers),
+        kept=kept_bytes(strategy.compression, trained),
+    )

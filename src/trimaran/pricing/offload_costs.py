@@ -1,0 +1,238 @@
+"""What the planning of memory knows of a device: how long each operation takes, and how fast copies to the host are.
+
+Durations are fixed: what a copy takes away from an operation that runs beside it is left out.
+
+What coding of offloaded storages brings: fewer bytes on the link, for time on the device.
+
+Whether coding is worth its time is a matter of two rates. To copy b bytes takes b / B; coded to a part 1/r of them at a
+rate K, b / K + b / (r B). So
+
+    coding pays where K > B / (1 - 1/r)
+
+For r = 2.6 that is 1.6 times the link. Copies between two parts of one memory, as on a CPU, are faster than any coding
+in plain operations, and it never pays there. A GPU that codes with ordinary operations reads and writes each byte
+several times (`GPU_PASSES`), at the rate of its memory: with PCIe it pays if those operations are not in the way, with
+NVLink-C2C hardly. What a ReLU has made can often be made again from its input in two passes: then nothing need be
+copied at all, and recomputing is cheaper than coding.
+
+Source:
+    Rhu et al., "Compressing DMA Engine", HPCA 2018: 2.6 times fewer bytes on average for trained networks on ImageNet,
+    with an engine in hardware beside the link.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimaran.base.errors import InputError
+from trimaran.graph.trace.types import StepTrace, TraceOp, Value
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MemoryCosts:
+    """Durations of a trace's moments, and the link to the host.
+
+    Attributes:
+        durations_s: of each moment, 0 at ticks [s]
+        to_host_bytes_per_s: rate of copies to the host [bytes/s]
+        to_device_bytes_per_s: rate of copies back [bytes/s]
+        copy_latency_s: what a copy takes beside its bytes [s]
+        source: where the figures come from
+    """
+
+    durations_s: NDArray[np.float64]
+    to_host_bytes_per_s: float
+    to_device_bytes_per_s: float
+    copy_latency_s: float
+    source: str
+
+    def __post_init__(self) -> None:
+        for name in ("to_host_bytes_per_s", "to_device_bytes_per_s"):
+            value = getattr(self, name)
+            if not value > 0:
+                raise InputError(
+                    f"MemoryCosts.{name} is {value}: give a rate above 0 bytes/s",
+                    code="memory-costs.bad-rate",
+                    **{name: value},
+                )
+        if not self.copy_latency_s >= 0:
+            raise InputError(
+                f"MemoryCosts.copy_latency_s is {self.copy_latency_s}: give 0 s or more",
+                code="memory-costs.negative-latency",
+                copy_latency_s=self.copy_latency_s,
+            )
+        if not (np.isfinite(self.durations_s).all() and (self.durations_s >= 0).all()):
+            raise InputError(
+                "MemoryCosts.durations_s has entries that are negative or not finite", code="memory-costs.bad-durations"
+            )
+
+    @property
+    def compute_s(self) -> float:
+        """Time of all operations, one after the other [s]."""
+        return float(self.durations_s.sum())
+
+    def to_host_s(self, nbytes: int) -> float:
+        """Time of a copy to the host [s]."""
+        return self.copy_latency_s + nbytes / self.to_host_bytes_per_s
+
+    def to_device_s(self, nbytes: int) -> float:
+        """Time of a copy to the device [s]."""
+        return self.copy_latency_s + nbytes / self.to_device_bytes_per_s
+
+
+def measured_costs(
+    trace: StepTrace,
+    *,
+    to_host_bytes_per_s: float,
+    to_device_bytes_per_s: float,
+    copy_latency_s: float = 0.0,
+    source: str = "measured",
+) -> MemoryCosts:
+    """Costs of a trace whose operations were timed.
+
+    Args:
+        trace: a step that really ran
+        to_host_bytes_per_s: measured rate of copies to the host [bytes/s]
+        to_device_bytes_per_s: measured rate of copies back [bytes/s]
+        copy_latency_s: what a copy takes beside its bytes [s]
+        source: where the figures come from
+
+    Raises:
+        InputError: an operation has no duration, or a rate is not above 0
+    """
+    durations_s = np.zeros(trace.length)
+    for event in trace.events:
+        if not isinstance(event, TraceOp):
+            continue
+        if event.duration_s is None:
+            raise InputError(
+                f"operation {event.name} at moment {event.moment} was not timed (traced on {trace.device}): "
+                f"trace a real step, or price the trace for a device of the catalog",
+                code="memory-costs.not-timed",
+                moment=event.moment,
+            )
+        durations_s[event.moment] = event.duration_s
+    return MemoryCosts(
+        durations_s=durations_s,
+        to_host_bytes_per_s=to_host_bytes_per_s,
+        to_device_bytes_per_s=to_device_bytes_per_s,
+        copy_latency_s=copy_latency_s,
+        source=source,
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A step of a whole network as it ran on one rank, with what its operations, copies and hooks cost there
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookCosts:
+    """What a memory plan takes of a rank's time beside stalls and recomputation.
+
+    Attributes:
+        tick_s: a pack with its unpack, in the thread that computes [s]
+        moving_s_per_byte: the thread that computes, for what goes to the host and comes back: handing over, memory that
+            no cache holds [s/byte]
+        copying_s_per_byte: the threads that copy, for the same [s/byte]
+        cores: of the machine
+    """
+
+    tick_s: float = 0.0
+    moving_s_per_byte: float = 0.0
+    copying_s_per_byte: float = 0.0
+    cores: int = 1
+
+    def seconds(self, *, packs: int, moved_bytes: int, ranks: int) -> float:
+        """Time that hooks add to a step.
+
+        Where every core has a rank, the threads that copy take their time from the ranks.
+
+        Args:
+            packs: of a step
+            moved_bytes: that go to the host and come back [bytes]
+            ranks: busy on the machine
+
+        Returns:
+            The time [s].
+
+        Example:
+            100 packs of 10 µs; 1 MB that takes 2 ms of the rank, and 1 ms of copying.
+
+            >>> costs = HookCosts(tick_s=10e-6, moving_s_per_byte=2e-9, copying_s_per_byte=1e-9, cores=2)
+            >>> costs.seconds(packs=100, moved_bytes=1_000_000, ranks=1)
+            0.003
+            >>> costs.seconds(packs=100, moved_bytes=1_000_000, ranks=2)
+            0.004
+        """
+        copying_s_per_byte = self.copying_s_per_byte if ranks >= self.cores else 0.0
+        return packs * self.tick_s + moved_bytes * (self.moving_s_per_byte + copying_s_per_byte)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TracedStep:
+    """What a memory plan is made from.
+
+    Attributes:
+        trace: of one microbatch, with its update
+        costs: of its operations, and of copies to the host and back
+        hooks: what a plan costs beside; nothing on a GPU, whose host runs ahead
+    """
+
+    trace: StepTrace
+    costs: MemoryCosts
+    hooks: HookCosts = HookCosts()
+
+
+GPU_PASSES = 7.0
+"""Bytes that ordinary operations of a GPU read and write to code one: compare (1.25), number what is there (0.25 and
+2), pick it (1 and 2, and what comes out)."""
+
+_MAKES_ZEROS = ("aten.relu", "aten.threshold", "aten.clamp_min", "aten.hardtanh")
+_PASSES_ZEROS = ("aten.max_pool", "aten.native_dropout", "aten._adaptive_avg_pool", "aten.avg_pool")
+
+
+def after_relu(trace: StepTrace) -> frozenset[int]:
+    """Movable storages whose packed version a ReLU has made, or a pooling or dropout of such.
+
+    Args:
+        trace: of the step
+    """
+    sparse: set[Value] = set()
+    for op in trace.ops:
+        zeros = op.name.startswith(_MAKES_ZEROS)
+        passed = op.name.startswith(_PASSES_ZEROS) and any(value in sparse for value in op.reads)
+        if (zeros or passed) and op.writes and "backward" not in op.name:
+            sparse.add(op.writes[0])
+    return frozenset(one.number for one in trace.movable if (one.number, one.version) in sparse)
+
+
+def least_codec_rate(link_bytes_per_s: float, ratio: float) -> float:
+    """Rate above which coding pays [bytes/s].
+
+    Args:
+        link_bytes_per_s: of the link [bytes/s]
+        ratio: how many times fewer bytes
+
+    Example:
+        >>> least_codec_rate(12e9, 4.0) / 1e9
+        16.0
+    """
+    return link_bytes_per_s / (1.0 - 1.0 / ratio) if ratio > 1 else math.inf
+
+
+def saved_s(nbytes: int, *, link_bytes_per_s: float, codec_bytes_per_s: float, ratio: float) -> float:
+    """Time that coding saves in one direction; negative where it costs more than it saves [s].
+
+    Args:
+        nbytes: to copy [bytes]
+        link_bytes_per_s: of the link [bytes/s]
+        codec_bytes_per_s: of the coding, by bytes that go in [bytes/s]
+        ratio: how many times fewer bytes
+
+    Example:
+        >>> round(saved_s(12_000_000_000, link_bytes_per_s=12e9, codec_bytes_per_s=48e9, ratio=4.0), 6)
+        0.5
+    """
+    return nbytes / link_bytes_per_s * (1.0 - 1.0 / ratio) - nbytes / codec_bytes_per_s

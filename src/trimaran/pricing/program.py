@@ -1,0 +1,366 @@
+"""From a program and a cost table to what the simulator needs.
+
+Every instruction gets its cost from the strategy (which operations a segment holds, how large a microbatch is) and the
+table (what those take here). Nothing is measured in this room, and nothing is looked up outside the table: the same
+arguments give the same costs.
+
+Whether the replicas of a program are so alike that one of them says what all do.
+
+They are where each is priced the same and none gets in the way of another: what replicas move within themselves flows
+over links of its own. What they do together is priced for the whole group.
+"""
+
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from dataclasses import replace
+
+from trimaran.base.errors import InputError
+from trimaran.graph.types import Graph
+from trimaran.machine.rank_order import order_devices
+from trimaran.machine.types import Cluster
+from trimaran.pricing import input_pipeline as fed_step
+from trimaran.pricing.compute import SegmentCost, context_of, operation_costs, own_form, segment_cost, weight_shares
+from trimaran.pricing.curves import at_batch
+from trimaran.pricing.gradient_compression import bucket_transfers, code_program, reducing_table, with_encoding
+from trimaran.pricing.memory import (
+    RankState,
+    Shares,
+    held_state,
+    memory_changes,
+    rank_states,
+    segment_memory,
+    with_wire_buffers,
+)
+from trimaran.pricing.tables import CostTable, StepCosts
+from trimaran.pricing.transfers import SEND, collectives_at_once, handling_seconds, transfer_cost
+from trimaran.pricing.types import Cost, Interference, ProgramCosts, SecondRound, Transfer, add
+from trimaran.program.lowering.partition import segment_ops
+from trimaran.program.strategy import Feeding, Strategy
+from trimaran.program.types import Instruction, Kind, Program
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The loads of a program whose strategy does not load in line, and how often its data come
+
+
+def price_feeding(
+    program: Program,
+    strategy: Strategy,
+    table: CostTable,
+    step: StepCosts | None,
+    compute: MutableMapping[str, Cost],
+    transfers: Iterable[Transfer],
+    beside: Iterable[float],
+    *,
+    microbatch: int,
+) -> Cost | None:
+    """Replace what loads cost in line by what they cost as the strategy feeds, and find how often data come.
+
+    Args:
+        program: one step; an evaluation loads in line, whatever its strategy says
+        strategy: says how ranks are fed
+        table: of this machine
+        step: has what samples take; where nobody measured it, loads keep their price in line as the most they take
+        compute: price of each instruction that is not communication; those of loads are replaced
+        transfers: of all communication; of a collective of two sums both
+        beside: what the threads of ranks do for each communication: handling, and decoding of what came [s]
+        microbatch: samples of one
+
+    Returns:
+        The time below which no step comes [s]; None where the training's own thread does all the loading.
+    """
+    feeding = strategy.feeding
+    loads = [item for item in program if item.kind == Kind.LOAD]
+    is_training = any(item.kind == Kind.FORWARD for item in program)
+    if not is_training or not loads or _is_in_line(feeding):
+        return None
+    samples = None if step is None else step.samples
+    if samples is None:
+        for item in loads:
+            compute[item.id] = replace(compute[item.id], low=0.0, source="assumed: at most what it takes in line")
+        return None
+    cost = fed_step.load(samples, feeding, microbatch=microbatch)
+    for item in loads:
+        compute[item.id] = cost
+    if not feeding.workers and not feeding.copies_ahead:
+        return None
+    copies = strategy.devices / len(program.ranks)  # one replica may stand for all
+    readers = len({item.rank for item in loads})
+    on_host = table.fingerprint.kind == "cpu"
+    cores = table.fingerprint.cores
+    busy_s = 0.0
+    if on_host:
+        held = bool(table.fingerprint.link)
+        busy_s = copies * (
+            sum(entry.seconds for entry in compute.values())
+            + sum(beside)
+            # Unless something holds a local link back, its bytes are moved by cores.
+            + sum(0.0 if held else entry.flow_s for entry in transfers)
+        )
+    return fed_step.period(
+        samples,
+        feeding,
+        microbatch=microbatch,
+        microbatches=max(1, len(loads) // max(1, readers)),
+        readers=round(readers * copies),
+        busy_s=busy_s,
+        cores=cores if on_host else max(1, cores - strategy.devices),
+    )
+
+
+def _is_in_line(feeding: Feeding) -> bool:
+    return not (feeding.workers or feeding.cached or feeding.copies_ahead)
+
+
+def price(
+    program: Program, graph: Graph, strategy: Strategy, table: CostTable, cluster: Cluster, *, batch: int
+) -> ProgramCosts:
+    """What each instruction of a program costs.
+
+    Args:
+        program: a training step or an evaluation, lowered from the strategy
+        graph: the network
+        strategy: what was decided
+        table: what was measured, for this graph and device
+        cluster: who sits where
+        batch: global batch size [samples]
+
+    Returns:
+        Costs, marks and memory of every instruction.
+
+    Raises:
+        InputError: the table or the cluster lacks something that the program needs
+    """
+    if strategy.device_order:
+        cluster = order_devices(cluster, strategy.device_order)
+    microbatch = microbatch_size(program, strategy, batch=batch)
+    operations = operation_costs(graph, table, batch=microbatch, execution=strategy.execution)
+    context = context_of(
+        graph, table, operations, batch=microbatch, form=own_form(strategy), execution=strategy.execution
+    )
+    weights = weight_shares(graph, execution=strategy.execution)
+    shares = Shares(graph, strategy)
+    segments = [
+        segment_cost(ops, operations, context, weights=weights, shares=shares.compute)
+        for ops in segment_ops(graph, strategy)
+    ]
+    states = rank_states(program, graph, strategy)
+    step = table.steps.get(graph.digest)
+    compute: dict[str, Cost] = {}
+    transfers: dict[str, Transfer] = {}
+    handling: dict[str, float] = {}
+    known: dict[tuple[object, ...], tuple[Transfer, Transfer | None]] = {}
+    seconds: dict[str, Transfer] = {}
+    codings = code_program(program, graph, strategy, table, cluster)
+    reducing = reducing_table(strategy, table)
+    for instruction in program:
+        if instruction.communicates:
+            # The members of a group share the price of what they do together.
+            what = instruction.kind, instruction.rank if instruction.peer is not None else None, instruction.peer
+            coding = codings.get(instruction.id)
+            key = (*what, instruction.group, instruction.root, instruction.nbytes, coding)
+            if key not in known and coding is not None:
+                known[key] = bucket_transfers(instruction, coding, reducing, cluster)
+            elif key not in known:
+                known[key] = transfer_cost(instruction, table, cluster), None
+            transfers[instruction.id], second = known[key]
+            if second is not None:
+                seconds[instruction.id] = second
+            handling[instruction.id] = handling_seconds(instruction, table)
+        else:
+            compute[instruction.id] = _compute_cost(instruction, segments, states[instruction.rank], step, microbatch)
+    if step is not None and step.accumulate is not None:
+        held = [held_state(graph, ops, strategy) for ops in segment_ops(graph, strategy)]
+        _add_sums(program, compute, [step.accumulate.at(tensors=s.trained_tensors, nbytes=s.trained) for s in held])
+    _add_calls(program, compute, handling)
+    marks = _marks(program, segments)
+    memory = memory_changes(program, segment_memory(graph, strategy, batch=microbatch))
+    encoded = with_encoding(program, compute, marks, codings)
+    compute = encoded.compute
+    memory = with_wire_buffers(memory, program, codings)
+    decoding = {name: coding.decode for name, coding in codings.items()}
+    beside = [*handling.values(), *(cost.seconds for cost in (*decoding.values(), *encoded.between.values()))]
+    moved = (*transfers.values(), *seconds.values())
+    period = price_feeding(program, strategy, table, step, compute, moved, beside, microbatch=microbatch)
+    return ProgramCosts(
+        compute=compute,
+        transfers=transfers,
+        marks=encoded.marks,
+        handling=handling,
+        decoding=decoding,
+        second_rounds={
+            name: SecondRound(between=encoded.between[name], transfer=second, turn=encoded.turns.get(name))
+            for name, second in seconds.items()
+        },
+        interference=_interference(program, table),
+        at_once=collectives_at_once(table, cluster),
+        host_blocks=table.fingerprint.kind == "cpu",
+        resident_bytes=tuple(
+            state.resident_bytes(state_bytes_per_byte=step.state_bytes_per_byte if step else 0.0) for state in states
+        ),
+        memory=memory,
+        period=period,
+    )
+
+
+def microbatch_size(program: Program, strategy: Strategy, *, batch: int) -> int:
+    """Samples of the largest microbatch.
+
+    Args:
+        program: says into how many microbatches a replica splits its share
+        strategy: says how many replicas there are
+        batch: global batch size [samples]
+
+    Raises:
+        InputError: fewer samples than replicas
+
+    Example:
+        >>> program = Program(ranks=((), ()), segments=1, microbatches=4)
+        >>> microbatch_size(program, Strategy(dp=2, microbatches=4), batch=30)  # shares of 15: 4, 4, 4, 3
+        4
+    """
+    if batch < strategy.dp:
+        raise InputError(
+            f"a global batch of {batch} is too small for {strategy.dp} replicas: take a larger one or fewer of them",
+            code="pricing.batch-too-small",
+            batch=batch,
+            replicas=strategy.dp,
+        )
+    share = -(-batch // strategy.dp)
+    return -(-share // program.microbatches)
+
+
+def _compute_cost(
+    instruction: Instruction,
+    segments: Sequence[SegmentCost],
+    state: RankState,
+    step: StepCosts | None,
+    microbatch: int,
+) -> Cost:
+    kind = instruction.kind
+    if kind in (Kind.LOAD, Kind.UPDATE, Kind.CLIP):
+        if step is None:
+            raise InputError(
+                f"{instruction.id}: the cost table has no measured load and update of this job; measure it",
+                code="pricing.no-update-cost",
+            )
+        if kind == Kind.LOAD:
+            return at_batch(step.load, microbatch)
+        fit = step.update if kind == Kind.UPDATE else step.clip
+        return fit.at(tensors=state.updated_tensors, nbytes=state.updated)
+    if instruction.segment is None or instruction.segment >= len(segments):
+        raise InputError(f'{instruction.id}: "{kind}" needs a segment of 0 to {len(segments) - 1}')
+    steps = segments[instruction.segment].steps
+    if kind in steps:
+        return steps[kind]
+    if kind == Kind.RECOMPUTE:
+        return steps[Kind.FORWARD]
+    raise InputError(
+        f'{instruction.id}: nobody measured what "{kind}" takes', code="pricing.not-measured", kind=str(kind)
+    )
+
+
+def _add_sums(program: Program, compute: dict[str, Cost], sums: Sequence[Cost]) -> None:
+    """Add what a further microbatch spends on adding its gradients to those that are there."""
+    for instructions in program.ranks:
+        seen: set[int | None] = set()
+        for item in instructions:
+            if item.kind not in (Kind.BACKWARD, Kind.BACKWARD_WEIGHT):
+                continue
+            if item.segment in seen and item.segment is not None:
+                compute[item.id] = add((compute[item.id], sums[item.segment]), source=compute[item.id].source)
+            seen.add(item.segment)
+
+
+def _add_calls(program: Program, compute: dict[str, Cost], handling: Mapping[str, float]) -> None:
+    """Add what a backward spends on handing its gradients over to homes.
+
+    A backward that ran under DDP has its few calls in its measured time; with homes there is one a bucket, or one a
+    parameter.
+    """
+    for instruction in program:
+        if instruction.kind != Kind.REDUCE or not handling[instruction.id]:
+            continue
+        for name in instruction.after:
+            backward, is_mark, _ = name.partition("!")
+            if is_mark:
+                identifier = f"r{instruction.rank}/{backward}"
+                cost, more_s = compute[identifier], handling[instruction.id]
+                compute[identifier] = Cost(cost.seconds + more_s, cost.low + more_s, cost.high + more_s, cost.source)
+
+
+def _interference(program: Program, table: CostTable) -> Interference:
+    """The factors of the kind of transfer that moves most bytes; messages and collectives differ."""
+    moved = {SEND: 0, str(Kind.ALL_REDUCE): 0}
+    for instruction in program:
+        if instruction.communicates:
+            moved[str(Kind.ALL_REDUCE) if instruction.group else SEND] += instruction.nbytes
+    kinds = sorted(moved, key=lambda kind: -moved[kind])
+    found = [table.interference[kind] for kind in kinds if moved[kind] and kind in table.interference]
+    return found[0] if found else Interference()
+
+
+def _marks(program: Program, segments: Sequence[SegmentCost]) -> dict[tuple[str, str], float]:
+    marks: dict[tuple[str, str], float] = {}
+    for instruction in program:
+        if not instruction.marks:
+            continue
+        places: Mapping[str, tuple[float, float]] = {}
+        if instruction.segment is not None:
+            places = segments[instruction.segment].places.get(instruction.kind, {})
+        for mark in instruction.marks:
+            if mark.op not in places:
+                raise InputError(
+                    f'{instruction.id}: mark "{mark.name}" is at operation "{mark.op}", which is not in its segment',
+                    op=mark.op,
+                )
+            before, after = places[mark.op]
+            marks[instruction.id, mark.name] = before if mark.before else after
+    return marks
+
+
+def can_fold(program: Program, strategy: Strategy, table: CostTable, cluster: Cluster) -> bool:
+    """Whether the simulation of the first replica, or of the first node of them, gives the times of all.
+
+    Args:
+        program: the lists of the first replica, or node (`program.lower_replica`)
+        strategy: how many replicas there are, and on which devices
+        table: what was measured
+        cluster: the devices
+
+    Returns:
+        False also where homes make replicas differ.
+    """
+    if strategy.dp == 1 or strategy.sync == "p2p":
+        return False
+    cluster = order_devices(cluster, strategy.device_order)
+    if len({(device.kind, device.name) for device in cluster.devices[: strategy.devices]}) > 1:
+        return False
+    size = len(program.ranks)
+    return all(_is_alike(item, size, strategy, table, cluster) for item in _within(program, size))
+
+
+def _within(program: Program, size: int) -> list[Instruction]:
+    """What a replica or node moves within itself: one instruction for each pair or group and size."""
+    found: dict[tuple[object, ...], Instruction] = {}
+    for item in program:
+        if item.peer is not None or (item.group and item.group[-1] < size):
+            found.setdefault((item.kind, item.rank if item.peer is not None else None, item.peer, item.group), item)
+    return list(found.values())
+
+
+def _is_alike(item: Instruction, size: int, strategy: Strategy, table: CostTable, cluster: Cluster) -> bool:
+    taken: set[str] = set()
+    first = transfer_cost(item, table, cluster)
+    for shift in range(0, strategy.devices, size):
+        moved = replace(
+            item,
+            rank=item.rank + shift,
+            peer=None if item.peer is None else item.peer + shift,
+            group=tuple(rank + shift for rank in item.group),
+            root=None if item.root is None else item.root + shift,
+        )
+        found = transfer_cost(moved, table, cluster)
+        same = (found.latency_s, found.flow_s) == (first.latency_s, first.flow_s)
+        if not same or not taken.isdisjoint(found.links):
+            return False
+        taken.update(found.links)
+    return True

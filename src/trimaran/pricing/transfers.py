@@ -1,0 +1,302 @@
+"""What messages and collectives take on the links of a cluster.
+
+Ranks on one host, with no link of their own in the cluster, talk over its loopback: one link, shared by all of them,
+whose costs are the table's measured curves. Where such links are held to a rate, each rank has a line of its own out
+and one in, so that messages in opposite directions do not share. Other pairs need a link in the cluster, priced by its
+closed form. On a machine of the catalog every transfer is priced by what joins its devices (`machine_transfers`).
+"""
+
+from dataclasses import dataclass, replace
+
+from trimaran.base.errors import InputError
+from trimaran.base.units import format_count
+from trimaran.machine.types import Cluster, Link
+from trimaran.pricing.collectives.closed_forms import collective_time, message_time, messages, volume
+from trimaran.pricing.curves import at_size, fixed_part, latency
+from trimaran.pricing.machine_transfers import MESSAGE, machine_transfer
+from trimaran.pricing.tables import CostTable, Curve, CurveKey
+from trimaran.pricing.types import Cost, Transfer
+from trimaran.program.types import RECEIVES, SENDS, Instruction, Kind
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The links of a cluster that a transfer goes over, where they are not those of a machine of the catalog
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """The links between the members of a transfer: their names, and the slowest; None: the measured loopback.
+
+    Over the uplinks of hosts it takes at least what was measured within one.
+    """
+
+    names: tuple[str, ...]
+    slowest: Link | None
+    is_uplink: bool = False
+
+
+def find_way(ranks: tuple[int, ...], cluster: Cluster, *, is_message: bool) -> Way:
+    """The links that a transfer goes over.
+
+    Args:
+        ranks: its members; of a message the source and the target
+        cluster: who sits where
+        is_message: from one rank to another; else a collective of all
+
+    Raises:
+        InputError: a rank that the cluster has no device for, or two that no link joins
+    """
+    if max(ranks) >= cluster.size:
+        raise InputError(
+            f'the program has a rank {max(ranks)}, cluster "{cluster.name}" has {format_count(cluster.size, "device")}',
+            code="cluster.too-few-devices",
+            rank=max(ranks),
+            devices=cluster.size,
+        )
+    pairs = [tuple(sorted(pair)) for pair in zip(ranks, (*ranks[1:], ranks[0]), strict=True)]
+    pairs = list(dict.fromkeys(pairs[:1] if is_message else pairs))
+    names: dict[str, None] = {}
+    known: list[Link] = []
+    uplinks: list[Link] = []
+    for a, b in pairs:
+        link = cluster.links.get((a, b))
+        if link is not None:
+            names[f"{a}-{b}"] = None
+            known.append(link)
+        elif cluster.hosts[a] == cluster.hosts[b]:
+            names.update(dict.fromkeys(_local(cluster, cluster.hosts[a], ranks, is_message=is_message)))
+        elif cluster.uplink is not None:
+            names.update(dict.fromkeys(_up_and_down(cluster, ranks if is_message else (a, b), is_message=is_message)))
+            uplinks.append(cluster.uplink)
+        else:
+            raise InputError(
+                f'cluster "{cluster.name}" has no link between ranks {a} and {b}, which are on different hosts',
+                code="cluster.no-link",
+                ranks=(a, b),
+            )
+    # The measured curve holds for a group that is all on one host; where a link leaves the host, it is what limits.
+    slowest = min([*known, *uplinks], key=lambda link: link.bytes_per_s, default=None)
+    return Way(names=tuple(names), slowest=slowest, is_uplink=bool(uplinks) and not known)
+
+
+def _up_and_down(cluster: Cluster, ends: tuple[int, ...], *, is_message: bool) -> tuple[str, ...]:
+    """The uplinks between the hosts of two ranks: of a message one each, of a collective both in both directions."""
+    first, second = (f"host {cluster.hosts[rank]}" for rank in ends)
+    up = (f"out of {first}", f"into {second}")
+    return up if is_message else (*up, f"out of {second}", f"into {first}")
+
+
+def _local(cluster: Cluster, host: int, ranks: tuple[int, ...], *, is_message: bool) -> tuple[str, ...]:
+    """The links within one host: its loopback, or the lines out of the ranks that send and into those that receive."""
+    if cluster.link is None:
+        return ("loopback" if len(set(cluster.hosts)) == 1 else f"loopback{host}",)
+    if is_message:
+        return (f"out of {ranks[0]}", f"into {ranks[1]}")
+    return tuple(f"{way} {rank}" for way in ("out of", "into") for rank in ranks)
+
+
+SEND = "SEND"
+HOST = " host"
+HOST_SEND = f"SEND{HOST}"
+HOST_RECEIVE = f"RECV{HOST}"
+HOST_COLLECTIVE = f"AR{HOST}"
+"""Kinds of curves: what a rank's own thread spends on a transfer."""
+
+QUEUED = " queued"
+"""Behind the kind of a collective: one of many that wait for each other, as those from and to homes do. Their starts
+overlap, so each takes less than it does alone."""
+
+
+def transfer_cost(instruction: Instruction, table: CostTable, cluster: Cluster) -> Transfer:
+    """What a send, a receive or a collective costs when nothing else is under way.
+
+    Args:
+        instruction: the instruction; a group of one rank costs nothing
+        table: measured curves
+        cluster: who sits where
+
+    Returns:
+        The same for all members of the transfer.
+
+    Raises:
+        InputError: ranks that no link joins, or a transfer that nobody measured
+    """
+    if instruction.kind in SENDS or instruction.kind in RECEIVES:
+        ends = (instruction.rank, _peer(instruction))
+        ranks = tuple(dict.fromkeys(ends if instruction.kind in SENDS else reversed(ends)))
+        kind = SEND
+    else:
+        ranks, kind = instruction.group, str(instruction.kind)
+        queued = CurveKey(f"{kind}{QUEUED}", len(ranks))
+        if instruction.root is not None and queued in table.curves:
+            kind = queued.kind
+    if len(ranks) < 2:
+        return Transfer(latency_s=0.0, flow_s=0.0, links=(), low=0.0, high=0.0, source="analytic: one rank")
+    if cluster.machine is not None:
+        members = [_number(rank, cluster) for rank in ranks]
+        return machine_transfer(MESSAGE if kind == SEND else kind, instruction.nbytes, members, cluster.machine)
+    way = find_way(ranks, cluster, is_message=kind == SEND)
+    if way.slowest is None:
+        return _measured(kind, len(ranks), instruction.nbytes, table, way.names)
+    if way.is_uplink:
+        return _over_uplink(kind, len(ranks), instruction.nbytes, table, way)
+    return _analytic(kind.removesuffix(QUEUED), len(ranks), instruction.nbytes, way.slowest, way.names)
+
+
+def collectives_at_once(table: CostTable, cluster: Cluster) -> int:
+    """How many collectives of one group are under way at once.
+
+    Two by gloo, whose process groups have two workers. Where every core has a rank the second gains nothing.
+
+    Args:
+        table: measured curves
+        cluster: who sits where; a machine of the catalog has one stream a group
+
+    Source:
+        torch.distributed.ProcessGroupGloo: `Options.threads` is 2.
+    """
+    return 2 if table.fingerprint.kind == "cpu" and cluster.machine is None and not _no_spare_core(table) else 1
+
+
+def has_queues(table: CostTable, ranks: int) -> bool:
+    """Whether reductions to homes and broadcasts from them were measured, many at once, between so many ranks.
+
+    Args:
+        table: measured curves
+        ranks: in the group
+    """
+    return all(CurveKey(f"{kind}{QUEUED}", ranks) in table.curves for kind in (Kind.BROADCAST, Kind.REDUCE))
+
+
+def handling_seconds(instruction: Instruction, table: CostTable) -> float:
+    """Time that the rank's own thread spends on a transfer, and so does not compute [s].
+
+    It counts where the host computes: on a GPU, and where nobody measured it, it is 0.
+
+    Args:
+        instruction: a send, a receive or a collective
+        table: measured curves
+    """
+    if table.fingerprint.kind != "cpu":
+        return 0.0
+    if instruction.kind == Kind.BROADCAST and instruction.root is not None:
+        queued = CurveKey(f"{instruction.kind}{QUEUED}", len(instruction.group))
+        if queued in table.curves:
+            return 0.0  # these follow one another with no compute between them, and were measured so
+    kind = HOST_COLLECTIVE
+    if instruction.kind in SENDS or instruction.kind in RECEIVES:
+        kind = HOST_SEND if instruction.kind in SENDS else HOST_RECEIVE
+    curve = table.curves.get(CurveKey(kind, 2))
+    return at_size(curve, instruction.nbytes).seconds if curve else 0.0
+
+
+def _peer(instruction: Instruction) -> int:
+    if instruction.peer is None:
+        raise InputError(f'{instruction.id}: "{instruction.kind}" needs a peer')
+    return instruction.peer
+
+
+def _number(rank: int, cluster: Cluster) -> int:
+    """The device of a rank, on the machine."""
+    if rank >= cluster.size:
+        raise InputError(
+            f'the program has a rank {rank}, cluster "{cluster.name}" has {format_count(cluster.size, "device")}',
+            rank=rank,
+            devices=cluster.size,
+        )
+    return cluster.numbers[rank] if cluster.numbers else rank
+
+
+def _measured(kind: str, num_ranks: int, nbytes: int, table: CostTable, links: tuple[str, ...]) -> Transfer:
+    curve = _curve(kind, num_ranks, table)
+    cost = at_size(curve, nbytes)
+    latency_s = 0.0 if _no_spare_core(table) else fixed_part(curve, nbytes)
+    return Transfer(
+        latency_s=latency_s,
+        flow_s=cost.seconds - latency_s,
+        links=links,
+        low=cost.low,
+        high=cost.high,
+        source=cost.source,
+    )
+
+
+def _no_spare_core(table: CostTable) -> bool:
+    # Then the latency of a transfer is work of the cores too, and shares and disturbs as the bytes do.
+    return table.fingerprint.kind == "cpu" and table.fingerprint.ranks >= table.fingerprint.cores
+
+
+def _curve(kind: str, num_ranks: int, table: CostTable) -> Curve:
+    curve = table.curves.get(CurveKey(kind, num_ranks))
+    if curve:
+        return curve
+    if kind == Kind.REDUCE:
+        return _like_all_reduce(_curve(str(Kind.ALL_REDUCE), num_ranks, table))
+    if kind in (Kind.ALL_GATHER, Kind.REDUCE_SCATTER) and not any(key.kind == kind for key in table.curves):
+        whole = table.fingerprint.kind == "cpu" and kind == Kind.REDUCE_SCATTER
+        return _like_all_reduce(_curve(str(Kind.ALL_REDUCE), num_ranks, table), share=1.0 if whole else 0.5)
+    measured = sorted(key.ranks for key in table.curves if key.kind == kind)
+    if not measured or kind == SEND:
+        raise InputError(
+            f'the cost table has no measured time of "{kind}" between {num_ranks} ranks; measure the links of '
+            f"{table.fingerprint.device} first",
+            code="cost-table.missing-transfer",
+            kind=kind,
+            ranks=num_ranks,
+        )
+    nearest = min(measured, key=lambda ranks: (abs(ranks - num_ranks), ranks))
+    return _rescale(table.curves[CurveKey(kind, nearest)], kind, nearest, num_ranks)
+
+
+def _like_all_reduce(curve: Curve, *, share: float = 1.0) -> Curve:
+    """What nobody measured, from an all-reduce.
+
+    A reduce moves as much: gloo sums shares in a ring and gathers them at the root. A ring's all-reduce is a
+    reduce-scatter and then an all-gather, half of it each. A reduce-scatter of gloo is measured to take a whole
+    all-reduce: 55 ms and 55 ms for 4 MB on 4 ranks at 1 Gb/s.
+    """
+    how = "as an all-reduce" if share == 1.0 else "half an all-reduce"
+    return tuple((size, replace(cost.scaled(share), source=f"assumed: {how}, {cost.source}")) for size, cost in curve)
+
+
+def _rescale(curve: Curve, kind: str, measured: int, wanted: int) -> Curve:
+    """The curve of another group size: its latency by the number of messages, the rest by the volume."""
+    first_s = latency(curve)
+    steps = messages(kind, wanted) / messages(kind, measured)
+    flow = volume(kind, wanted) / volume(kind, measured)
+
+    def scale(cost: Cost) -> Cost:
+        seconds = first_s * steps + (cost.seconds - first_s) * flow
+        scaled = cost.scaled(seconds / cost.seconds if cost.seconds else 1.0)
+        return replace(scaled, source=f"analytic: from {measured} ranks, {cost.source}")
+
+    return tuple((size, scale(cost)) for size, cost in curve)
+
+
+def _over_uplink(kind: str, num_ranks: int, nbytes: int, table: CostTable, way: Way) -> Transfer:
+    """Over the uplinks of hosts: the start as it was measured, then what the slowest of them carries."""
+    within = _measured(kind, num_ranks, nbytes, table, way.names)
+    if way.slowest is None:
+        return within
+    flow_s = _analytic(kind.removesuffix(QUEUED), num_ranks, nbytes, way.slowest, way.names).flow_s
+    latency_s = within.latency_s + way.slowest.latency_s
+    total_s = latency_s + max(within.flow_s, flow_s)
+    return Transfer(
+        latency_s=latency_s,
+        flow_s=total_s - latency_s,
+        links=way.names,
+        low=total_s - within.latency_s - within.flow_s + within.low,
+        high=total_s - within.latency_s - within.flow_s + within.high,
+        source=f"analytic: {way.slowest.source}, start as {within.source}",
+    )
+
+
+def _analytic(kind: str, num_ranks: int, nbytes: int, link: Link, links: tuple[str, ...]) -> Transfer:
+    if kind == SEND:
+        latency_s, total_s = link.latency_s, message_time(nbytes, link)
+    else:
+        latency_s = messages(kind, num_ranks) * link.latency_s
+        total_s = collective_time(kind, nbytes, num_ranks=num_ranks, link=link)
+    source = f"analytic: {link.source}"
+    return Transfer(
+        latency_s=latency_s, flow_s=total_s - latency_s, links=links, low=total_s, high=total_s, source=source
+    )

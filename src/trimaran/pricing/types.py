@@ -1,0 +1,217 @@
+"""Costs with their uncertainty, and what the simulator needs to know of a program.
+
+Formulas inside this package return plain floats in SI units. What leaves it is a `Cost`: a median, a 90 % interval
+and a source.
+
+How intervals combine.
+
+Two kinds of error. The errors of different operations are taken as independent: half-widths add in quadrature. The
+error of a factor that all of them share (the context, a slow minute of the machine) is common: it scales the sum as a
+whole. Both are approximations for 90 % intervals that need not be symmetric, so the two sides are treated separately.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """A duration with its 90 % interval.
+
+    Attributes:
+        seconds: median [s]
+        low: lower end of the interval [s]
+        high: upper end of the interval [s]
+        source: "measured", "interpolated", "calibrated", "analytic" or "published", and a word on how after a colon
+    """
+
+    seconds: float
+    low: float
+    high: float
+    source: str
+
+    def scaled(self, factor: float) -> "Cost":
+        """The same cost, `factor` times as long."""
+        return Cost(self.seconds * factor, self.low * factor, self.high * factor, self.source)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpCost:
+    """Durations of one operation at one batch size.
+
+    Attributes:
+        forward: of its forward
+        backward: of its backward
+        launches: share of both that starting kernels takes, of which a part of the operation has as many; 0 where
+            nobody tells it apart [0..1]
+    """
+
+    forward: Cost
+    backward: Cost
+    launches: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interference:
+    """How much slower things get side by side on one rank; 1 is no slowdown.
+
+    Attributes:
+        compute: factor on the time of compute while communication or a copy runs
+        communication: factor on the time of communication or a copy while compute runs
+        source: where the factors come from
+    """
+
+    compute: float = 1.0
+    communication: float = 1.0
+    source: str = "assumed: none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer:
+    """What a send, a receive or a collective costs when nothing else is under way.
+
+    A transfer takes `latency_s`, then its bytes flow. Transfers that are under way on the same link at the same time
+    share it: with k of them, each advances at 1/k of its own speed.
+
+    Attributes:
+        latency_s: part that no sharing lengthens [s]
+        flow_s: part during which bytes flow, alone on its links [s]
+        links: names of the links that it occupies
+        low: lower end of the 90 % interval of the sum [s]
+        high: upper end of the 90 % interval of the sum [s]
+        source: where the figures come from
+    """
+
+    latency_s: float
+    flow_s: float
+    links: tuple[str, ...]
+    low: float
+    high: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """Where an instruction goes on with a collective of two sums: two marks that the program does not have.
+
+    Attributes:
+        instruction: by id
+        before: the mark of the program in front of which the two are, also where all three are at one place
+        pause: name of the mark at which the instruction stands still until the first sum has ended
+        start: name of the mark at which it has made the terms of the second sum, and starts that
+    """
+
+    instruction: str
+    before: str
+    pause: str
+    start: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecondRound:
+    """The second sum of a collective that has two, whose terms each rank makes out of the first one.
+
+    Attributes:
+        between: what a rank's thread does with the first sum before it starts the second; nothing where an instruction
+            has that in its own time, in a turn
+        transfer: the second sum
+        turn: where that is; None: a rank starts the second sum before anything that names the collective
+    """
+
+    between: Cost
+    transfer: Transfer
+    turn: Turn | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramCosts:
+    """Everything that the simulator has to know of a program's instructions.
+
+    Attributes:
+        compute: duration of each instruction that is not communication, by instruction id
+        transfers: each communication instruction, by instruction id; the two ends of a message, and the members of a
+            collective, have equal entries
+        marks: for each `(instruction id, mark name)`, the fraction of the instruction after which the mark is reached;
+            those of turns are among them [0..1]
+        handling: for a communication instruction, how long its rank's thread works for it before it starts; counts
+            where `host_blocks` [s]
+        decoding: for a collective whose result is encoded, how long each of its ranks works on it once it has ended,
+            before anything that names it starts
+        second_rounds: for a collective of two sums, by id, what follows the first one, which is in `transfers`
+        interference: slowdown of compute and communication side by side
+        at_once: collectives of one group that are under way at once: they wait in the order of their issue for so many
+            workers, so each starts when any of those under way has ended
+        host_blocks: an instruction runs on the host that issues the ones after it (a CPU), so nothing later in the
+            rank's list is issued before compute ends; False where a host runs ahead of its device (a GPU)
+        resident_bytes: for each rank, what is there all the time: parameters, gradients, optimizer state [bytes]
+        memory: for each instruction id, bytes that live from its start on and bytes that die at its end
+        period: the time below which no step comes, because data are not made more often; None: they are
+    """
+
+    compute: Mapping[str, Cost]
+    transfers: Mapping[str, Transfer] = field(default_factory=dict)
+    marks: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    handling: Mapping[str, float] = field(default_factory=dict)
+    decoding: Mapping[str, Cost] = field(default_factory=dict)
+    second_rounds: Mapping[str, SecondRound] = field(default_factory=dict)
+    interference: Interference = Interference()
+    at_once: int = 1
+    host_blocks: bool = True
+    resident_bytes: tuple[int, ...] = ()
+    memory: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    period: Cost | None = None
+
+
+def add(costs: Iterable[Cost], *, source: str | None = None) -> Cost:
+    """The sum of costs whose errors are independent.
+
+    Args:
+        costs: the terms
+        source: of the sum; None: that of the longest term
+
+    Returns:
+        The sum; 0 for no terms.
+
+    Example:
+        >>> add([Cost(10.0, 7.0, 13.0, "measured"), Cost(5.0, 1.0, 9.0, "measured")])
+        Cost(seconds=15.0, low=10.0, high=20.0, source='measured')
+    """
+    terms = list(costs)
+    seconds = math.fsum(term.seconds for term in terms)
+    below = math.hypot(*(term.seconds - term.low for term in terms))
+    above = math.hypot(*(term.high - term.seconds for term in terms))
+    longest = max(terms, key=lambda term: term.seconds, default=None)
+    if source is None:
+        source = longest.source if longest else "measured"
+    return Cost(seconds, max(0.0, seconds - below), seconds + above, source)
+
+
+def multiply(cost: Cost, factor: Cost) -> Cost:
+    """A cost times a factor with an error of its own, independent of the cost's.
+
+    Args:
+        cost: duration
+        factor: the factor [1], with its interval
+
+    Example:
+        >>> multiply(Cost(10.0, 7.0, 13.0, "measured"), Cost(2.0, 1.2, 2.8, "measured"))
+        Cost(seconds=20.0, low=10.0, high=30.0, source='measured')
+    """
+    seconds = cost.seconds * factor.seconds
+    below = math.hypot((cost.seconds - cost.low) * factor.seconds, (factor.seconds - factor.low) * cost.seconds)
+    above = math.hypot((cost.high - cost.seconds) * factor.seconds, (factor.high - factor.seconds) * cost.seconds)
+    return Cost(seconds, max(0.0, seconds - below), seconds + above, cost.source)
+
+
+def divide(cost: Cost, seconds: float) -> Cost:
+    """A cost as a multiple of a reference duration; 1 where the reference is nothing.
+
+    Args:
+        cost: duration
+        seconds: the reference [s]
+
+    Returns:
+        The ratio [1], with its interval.
+    """
+    return cost.scaled(1.0 / seconds) if seconds > 0 else Cost(1.0, 1.0, 1.0, "assumed: nothing to compare with")

@@ -1,0 +1,1 @@
+"""From a strategy to a program: instructions of each rank."""

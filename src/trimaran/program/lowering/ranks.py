@@ -1,0 +1,386 @@
+"""The instructions of one rank, from its row of the pipeline."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from trimaran.base.timeline import COMMUNICATION, HOST
+from trimaran.program.gradients import bucket_homes
+from trimaran.program.layout import Layout, across_nodes, shard_bytes, within_node
+from trimaran.program.lowering.messages import Message
+from trimaran.program.lowering.partition import Cut
+from trimaran.program.lowering.rows import Row, in_order
+from trimaran.program.lowering.schedules import BACKWARDS, Compute
+from trimaran.program.strategy import Strategy, Sync
+from trimaran.program.types import Axis, Instruction, Kind, Mark, inner_instructions, inner_marks, token_of
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A rank with all that decides its instructions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A rank, with all that decides its instructions.
+
+    Attributes:
+        layout: which rank holds what
+        replica: its replica
+        row: number of its row
+        shard: its number among the ranks that share the tensors of its row
+        plan: what its row does
+        cut: the graph, cut
+        strategy: how replicas stay alike, and what they share
+    """
+
+    layout: Layout
+    replica: int
+    row: int
+    shard: int = 0
+    plan: Row
+    cut: Cut
+    strategy: Strategy
+
+    @property
+    def rank(self) -> int:
+        """Its number."""
+        return self.layout.rank(self.replica, self.row, self.shard)
+
+    @property
+    def replicas(self) -> tuple[int, ...]:
+        """The ranks that hold the same as this one, itself included."""
+        return self.layout.replicas(self.row, self.shard)
+
+    @property
+    def within(self) -> tuple[int, ...]:
+        """Those of the replicas that are on its node."""
+        return within_node(self.replicas, self.strategy.nodes, self.rank)
+
+    @property
+    def across(self) -> tuple[int, ...]:
+        """Those of the replicas that have its place on other nodes, itself included."""
+        return across_nodes(self.replicas, self.strategy.nodes, self.rank)
+
+    @property
+    def alike(self) -> tuple[int, ...]:
+        """The ranks of all rows and replicas that have its shard: those of one row count the same samples."""
+        return self.layout.everyone[self.shard :: self.layout.tp]
+
+    @property
+    def norm(self) -> tuple[int, ...]:
+        """The ranks over which the gradients of the whole model are spread: rows and shards of a replica, or homes."""
+        if self.strategy.sync == "p2p":
+            return self.replicas
+        if self.strategy.zero >= 2 or (self.strategy.shards and self.strategy.tp == 1):
+            return self.layout.everyone
+        return self.layout.replica(self.replica)
+
+    @property
+    def axes(self) -> dict[Axis, tuple[int, ...]]:
+        """The ranks of each axis of collectives inside steps."""
+        return {"shards": self.layout.shards(self.replica, self.row), "replicas": self.replicas}
+
+    @property
+    def reduction(self) -> Kind:
+        """What has ended when gradients are added up."""
+        return _LAST[self.strategy.sync]
+
+    def homes(self, segment: int) -> Mapping[str, int]:
+        """Where each bucket of a segment is updated, by its label; everywhere where it is not here."""
+        if self.strategy.sync != "p2p" or self.layout.dp == 1:
+            return {}
+        return bucket_homes(self.plan.buckets[segment], self.replicas)
+
+
+_LAST: Mapping[Sync, Kind] = {
+    "all-reduce": Kind.ALL_REDUCE,
+    "p2p": Kind.REDUCE,
+    "hierarchical": Kind.ALL_GATHER,
+}
+
+
+def collective(
+    place: Place,
+    label: str,
+    *,
+    group: tuple[int, ...],
+    nbytes: int,
+    after: tuple[str, ...] = (),
+    segment: int | None = None,
+    kind: Kind = Kind.ALL_REDUCE,
+    root: int | None = None,
+) -> Instruction:
+    """A collective of a rank, which is no part of a step of compute.
+
+    Args:
+        place: the rank
+        label: of the collective
+        group: its ranks
+        nbytes: of the tensor on each rank [bytes]
+        after: what it waits for
+        segment: that it concerns; None: no one segment
+        kind: what is done
+        root: where a broadcast starts or a reduce ends; None: at the first of the group
+    """
+    return Instruction(
+        kind=kind,
+        rank=place.rank,
+        segment=segment,
+        stream=COMMUNICATION,
+        group=group,
+        root=root,
+        label=label,
+        nbytes=nbytes,
+        after=after,
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a rank does after its last backward: sums of shared weights, the global norm, the update, weights handed out
+
+
+NORM_BYTES = 8
+"""A sum of squares, fp64 [bytes]."""
+
+
+def finish(place: Place, *, clip: bool) -> Iterator[Instruction]:
+    """Everything after the last backward up to the update: shared weights, the global norm, the update.
+
+    Args:
+        place: the rank
+        clip: gradients are clipped by their global norm
+
+    Yields:
+        Its instructions, in order.
+    """
+    row, layout = place.plan, place.layout
+    ready = [row.completing[segment].token for segment in row.segments]
+    if layout.dp > 1:
+        ready += [
+            f"{segment}{place.reduction}#{bucket.label}" for segment in row.segments for bucket in row.buckets[segment]
+        ]
+    ready += _left_running(place)
+    sums = [
+        collective(place, label, group=place.axes["shards"], nbytes=nbytes, after=tuple(ready))
+        for label, nbytes in row.sums
+    ]
+    yield from sums
+    ready += [instruction.token for instruction in sums]
+    for shared in _shared_weights(place):
+        yield shared
+        ready.append(shared.token)
+    if clip:
+        group = place.norm
+        if len(group) > 1:
+            norm = collective(place, "norm", group=group, nbytes=NORM_BYTES, after=tuple(ready))
+            yield norm
+            ready = [norm.token]
+        clipping = Instruction(kind=Kind.CLIP, rank=place.rank, after=tuple(ready))
+        yield clipping
+        ready = [clipping.token]
+    if len(place.alike) > 1:
+        # Waiting for the loss costs nothing by now, and lets a run stop at a loss that is not a number.
+        ready.append(f"{Kind.ALL_REDUCE}#loss")
+    yield Instruction(kind=Kind.UPDATE, rank=place.rank, after=tuple(ready))
+
+
+def hand_out(place: Place) -> Iterator[Instruction]:
+    """Weights from those who have updated them: the homes of buckets, or the replicas that share the update.
+
+    Args:
+        place: the rank
+
+    Yields:
+        Its instructions, in order.
+    """
+    for segment in place.plan.segments:
+        homes = place.homes(segment)
+        buckets = place.plan.buckets[segment] if homes else ()
+        handed = [(bucket.label, homes[bucket.label], bucket.nbytes) for bucket in buckets]
+        handed += [(item.label, place.replicas[item.root], item.nbytes) for item in place.plan.handed[segment]]
+        for label, root, nbytes in handed:
+            yield collective(
+                place,
+                label,
+                kind=Kind.BROADCAST,
+                segment=segment,
+                group=place.replicas,
+                root=root,
+                nbytes=nbytes,
+                after=(str(Kind.UPDATE),),
+            )
+
+
+def _left_running(place: Place) -> list[str]:
+    """What the last steps of the segments started and did not wait for; what earlier ones did ends before it."""
+    return [
+        token_of(inner, step.segment, step.microbatch)
+        for _, step in sorted(place.plan.completing.items())
+        for inner in place.plan.inners.get(step, ())
+        if inner.wait is None
+    ]
+
+
+def _shared_weights(place: Place) -> Iterator[Instruction]:
+    row, layout = place.plan, place.layout
+    for number, (parameter, segments) in enumerate(place.cut.tied.items()):
+        holders = {layout.rows[segment] for segment in segments}
+        if place.row not in holders or len(holders) == 1:
+            continue
+        found = row.bucket_of(parameter)
+        if found is not None and layout.dp > 1:
+            after: tuple[str, ...] = (f"{found[0]}{Kind.ALL_REDUCE}#{found[1].label}",)
+        else:
+            after = tuple(row.completing[segment].token for segment in segments if layout.rows[segment] == place.row)
+        yield collective(
+            place,
+            f"tie{number}",
+            group=layout.within(place.replica, holders, place.shard),
+            nbytes=place.cut.parameter_bytes[parameter],
+            after=after,
+        )
+
+
+MEAN_BYTES = 16
+"""A sum and its weight, both fp64 [bytes]."""
+
+
+def rank_instructions(place: Place, *, clip: bool) -> Iterator[Instruction]:
+    """The list of one rank.
+
+    Args:
+        place: the rank
+        clip: gradients are clipped by their global norm
+
+    Yields:
+        Its instructions, in order.
+    """
+    row = place.plan
+    broadcasts = {instruction.segment: instruction for instruction in _broadcasts(place)}
+    yield from broadcasts.values()
+    training = bool(row.completing)
+    if row.mean < 0:
+        yield from _mean(place, training=training, after=())
+    for position, step in enumerate(row.steps):
+        yield from (_receive(place, message) for message in row.received[position])
+        if row.loaded[position]:
+            nbytes = sum(place.cut.data_bytes[name] for name in row.data)
+            yield Instruction(kind=Kind.LOAD, rank=place.rank, microbatch=step.microbatch, stream=HOST, nbytes=nbytes)
+        after = [_receive(place, message).token for message in row.needed[position]]
+        if row.fed[position]:
+            after.append(f"{Kind.LOAD}{step.microbatch}")
+        if step.segment in broadcasts:
+            after.append(broadcasts.pop(step.segment).token)
+        computed = _compute(place, step, tuple(after))
+        yield computed
+        yield from inner_instructions(place.plan.inners.get(step, ()), computed, place.axes)
+        yield from (_send(place, message) for message in row.sent[position])
+        if row.completing.get(step.segment) == step:
+            yield from _reductions(place, step)
+        if position == row.mean:
+            scored = step.kind not in BACKWARDS and step.segment == place.cut.loss
+            yield from _mean(place, training=training, after=(step.token,) if scored else ())
+    if training:
+        yield from finish(place, clip=clip)
+        yield from hand_out(place)
+
+
+def _compute(place: Place, step: Compute, after: tuple[str, ...]) -> Instruction:
+    marks = inner_marks(place.plan.inners.get(step, ()), step.segment, step.microbatch)
+    if place.layout.dp > 1 and place.plan.completing.get(step.segment) == step:
+        marks += tuple(Mark(name=bucket.label, op=bucket.op) for bucket in place.plan.buckets[step.segment])
+    if len(marks) > 1:
+        marks = in_order(marks, place.cut.parts[step.segment], backward=step.kind in BACKWARDS)
+    return Instruction(
+        kind=step.kind, rank=place.rank, segment=step.segment, microbatch=step.microbatch, after=after, marks=marks
+    )
+
+
+def _send(place: Place, message: Message) -> Instruction:
+    return Instruction(
+        kind=Kind.SEND_FORWARD if message.forward else Kind.SEND_BACKWARD,
+        rank=place.rank,
+        segment=message.sender,
+        microbatch=message.microbatch,
+        stream=COMMUNICATION,
+        peer=place.layout.rank(place.replica, message.target, place.shard),
+        peer_segment=message.receiver,
+        nbytes=message.nbytes,
+        after=tuple(step.token for step in message.producers),
+    )
+
+
+def _receive(place: Place, message: Message) -> Instruction:
+    return Instruction(
+        kind=Kind.RECEIVE_FORWARD if message.forward else Kind.RECEIVE_BACKWARD,
+        rank=place.rank,
+        segment=message.receiver,
+        microbatch=message.microbatch,
+        stream=COMMUNICATION,
+        peer=place.layout.rank(place.replica, message.source, place.shard),
+        peer_segment=message.sender,
+        nbytes=message.nbytes,
+    )
+
+
+def _broadcasts(place: Place) -> Iterator[Instruction]:
+    """Running statistics drift apart between replicas; a training step starts from those of replica 0, as in DDP."""
+    if place.layout.dp == 1 or not place.plan.completing:
+        return
+    for segment in place.plan.segments:
+        nbytes = place.cut.buffer_bytes[segment]
+        if nbytes:
+            group = place.replicas
+            yield collective(place, "buffers", segment=segment, group=group, nbytes=nbytes, kind=Kind.BROADCAST)
+
+
+def _mean(place: Place, *, training: bool, after: tuple[str, ...]) -> Iterator[Instruction]:
+    group = place.alike
+    if len(group) > 1:
+        yield collective(place, "loss" if training else "metric", group=group, nbytes=MEAN_BYTES, after=after)
+
+
+def _reductions(place: Place, step: Compute) -> Iterator[Instruction]:
+    if place.layout.dp == 1:
+        return
+    if place.strategy.sync == "hierarchical":
+        yield from _in_levels(place, step)
+        return
+    homes = place.homes(step.segment)
+    for bucket in place.plan.buckets[step.segment]:
+        yield collective(
+            place,
+            bucket.label,
+            kind=place.reduction,
+            segment=step.segment,
+            group=place.replicas,
+            root=homes.get(bucket.label),
+            nbytes=bucket.wire_bytes,
+            after=(f"{step.token}!{bucket.label}",),
+        )
+
+
+def _in_levels(place: Place, step: Compute) -> Iterator[Instruction]:
+    """Sums within the node and across nodes, bucket by bucket; behind them what hands the sums out within the node."""
+    gathers = []
+    for bucket in place.plan.buckets[step.segment]:
+        scatter, total, gather = (
+            collective(place, bucket.label, kind=kind, segment=step.segment, group=group, nbytes=nbytes, after=(name,))
+            for kind, group, nbytes, name in (
+                (Kind.REDUCE_SCATTER, place.within, bucket.nbytes, f"{step.token}!{bucket.label}"),
+                (
+                    Kind.ALL_REDUCE,
+                    place.across,
+                    shard_bytes(bucket.nbytes, len(place.within)),
+                    f"{step.segment}{Kind.REDUCE_SCATTER}#{bucket.label}",
+                ),
+                (
+                    Kind.ALL_GATHER,
+                    place.within,
+                    bucket.nbytes,
+                    f"{step.segment}{Kind.ALL_REDUCE}#{bucket.label}",
+                ),
+            )
+        )
+        yield scatter
+        yield total
+        gathers.append(gather)
+    yield from gathers

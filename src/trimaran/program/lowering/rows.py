@@ -1,0 +1,308 @@
+"""What one row of a pipeline does around its steps of compute; the same in every replica."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from trimaran.graph.types import Graph, Op
+from trimaran.program.gradients import Bucket, gradient_buckets
+from trimaran.program.lowering.messages import (
+    FORWARDS,
+    Message,
+    Route,
+    channel_order,
+    messages,
+    receive_positions,
+    send_positions,
+)
+from trimaran.program.lowering.partition import Cut, bytes_of, carried, segment_ops, tied_segments
+from trimaran.program.lowering.schedules import BACKWARDS, Clock, Compute, Order
+from trimaran.program.lowering.tensor_parallel import gradient_sums, own_parameters, tensor_collectives
+from trimaran.program.lowering.zero import Handed, after_update, bucket_reduction, zero_collectives
+from trimaran.program.strategy import Strategy
+from trimaran.program.types import Inner, Instruction, Kind, Mark
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The collectives inside the steps of a row, in the order in which the steps pass them
+
+
+def row_inners(
+    graph: Graph,
+    strategy: Strategy,
+    cut: Cut,
+    steps: Sequence[Compute],
+    completing: Mapping[int, Compute],
+) -> dict[Compute, tuple[Inner, ...]]:
+    """The collectives inside each step of a row.
+
+    Args:
+        graph: the network
+        strategy: what is sharded
+        cut: the graph, in the segments of the strategy
+        steps: of the row, in order
+        completing: for each segment, its last step that adds to gradients
+
+    Returns:
+        For each step that has any, its collectives in the order in which it starts them.
+    """
+    if strategy.dp == 1 and strategy.tp == 1:
+        return {}
+    seen: set[tuple[Kind, int]] = set()
+    made: dict[tuple[Kind, int, bool, bool], tuple[Inner, ...]] = {}
+    found = {}
+    for step in steps:
+        first = (step.kind, step.segment) not in seen
+        seen.add((step.kind, step.segment))
+        key = step.kind, step.segment, first, completing.get(step.segment) == step
+        if key not in made:
+            made[key] = _step_inners(graph, strategy, cut, *key)
+        if made[key]:
+            found[step] = made[key]
+    return found
+
+
+def in_order(marks: Sequence[Mark], ops: Sequence[Op], *, backward: bool) -> tuple[Mark, ...]:
+    """Marks in the order in which a step passes them; those of one point as they were.
+
+    Args:
+        marks: of the step
+        ops: operations of its segment, in order
+        backward: it runs them in reverse
+    """
+    place = {op.id: -number if backward else number for number, op in enumerate(ops)}
+    return tuple(sorted(marks, key=lambda mark: (place[mark.op], not mark.before)))
+
+
+def _step_inners(
+    graph: Graph, strategy: Strategy, cut: Cut, kind: Kind, segment: int, first: bool, last: bool
+) -> tuple[Inner, ...]:
+    ops = cut.parts[segment]
+    found = [
+        *tensor_collectives(graph, ops, strategy, samples=cut.microbatch, kind=kind),
+        *zero_collectives(graph, ops, strategy, kind=kind, first=first, last=last),
+    ]
+    place = {op.id: -number if kind in BACKWARDS else number for number, op in enumerate(ops)}
+
+    def moment(inner: Inner) -> tuple[int, bool]:
+        return place[inner.start.op], not inner.start.before
+
+    return tuple(sorted(found, key=moment))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The buckets of gradients of one rank, by segment
+
+
+COMPLETING = frozenset({Kind.BACKWARD, Kind.BACKWARD_WEIGHT})
+"""Steps that add to gradients; the last one of a segment completes them."""
+
+
+def rank_buckets(
+    graph: Graph,
+    strategy: Strategy,
+    parts: Sequence[Sequence[Op]],
+    completing: Sequence[int],
+    *,
+    tied: Mapping[str, Collection[int]],
+    sizes: Mapping[str, int] | None = None,
+) -> dict[int, tuple[Bucket, ...]]:
+    """Buckets of the segments of a rank; a weight that two of them share is complete with the later one.
+
+    Args:
+        graph: the job
+        strategy: how replicas stay alike, and how large a bucket is
+        parts: the operations of each segment
+        completing: the segments that are trained here, in the order in which their gradients are complete
+        tied: for each parameter that several segments use, those segments
+        sizes: bytes that a rank holds of parameters of which it may hold a share; None: all are whole
+    """
+    if bucket_reduction(strategy) is None:
+        return dict.fromkeys(completing, ())
+    taken = set(own_parameters(graph, strategy))
+    buckets = {}
+    for segment in reversed(completing):
+        buckets[segment] = gradient_buckets(
+            graph,
+            parts[segment],
+            strategy.bucket_bytes,
+            without=taken,
+            sizes=sizes,
+            compression=strategy.compression,
+        )
+        taken.update(name for name, users in tied.items() if segment in users)
+    return buckets
+
+
+def buckets_by_token(graph: Graph, strategy: Strategy, instructions: Sequence[Instruction]) -> dict[str, Bucket]:
+    """The bucket of each all-reduce of gradients of a rank, by the token of the all-reduce.
+
+    Args:
+        graph: the job
+        strategy: that the program was lowered from; whole tensors on each rank
+        instructions: of the rank
+    """
+    parts = segment_ops(graph, strategy)
+    last = {
+        item.segment: position
+        for position, item in enumerate(instructions)
+        if item.kind in COMPLETING and item.segment is not None
+    }
+    found = rank_buckets(
+        graph,
+        strategy,
+        parts,
+        sorted(last, key=last.__getitem__),
+        tied=tied_segments(graph, parts),
+    )
+    return {f"{segment}{Kind.ALL_REDUCE}#{bucket.label}": bucket for segment, some in found.items() for bucket in some}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """The steps of a row and what stands around each.
+
+    Attributes:
+        steps: its steps of compute
+        received: for each step, the messages that are received before it in the list
+        sent: for each step, the messages that are sent after it in the list
+        needed: for each step, the messages that it waits for
+        data: names of the tensors of a batch that the row reads
+        loaded: for each step that reads a microbatch first, True
+        fed: for each step, whether it reads a tensor of the batch
+        completing: for each segment that is trained here, its last step that adds to gradients
+        buckets: for each of those segments, its gradient buckets
+        inners: for each step, the collectives inside it
+        sums: labels and sizes [bytes] of gradients that the ranks sharing its tensors add up after the last backward
+        handed: for each of those segments, what replicas hand out after the update
+        mean: the all-reduce of losses or metrics is listed after this step; -1: before the first
+    """
+
+    steps: tuple[Compute, ...]
+    received: tuple[tuple[Message, ...], ...]
+    sent: tuple[tuple[Message, ...], ...]
+    needed: tuple[tuple[Message, ...], ...]
+    data: tuple[str, ...]
+    loaded: tuple[bool, ...]
+    fed: tuple[bool, ...]
+    completing: Mapping[int, Compute]
+    buckets: Mapping[int, tuple[Bucket, ...]]
+    inners: Mapping[Compute, tuple[Inner, ...]]
+    sums: tuple[tuple[str, int], ...]
+    handed: Mapping[int, tuple[Handed, ...]]
+    mean: int
+
+    @property
+    def segments(self) -> tuple[int, ...]:
+        """The segments of the row, ascending."""
+        return tuple(sorted({step.segment for step in self.steps}))
+
+    def bucket_of(self, parameter: str) -> tuple[int, Bucket] | None:
+        """The segment and bucket that reduce a parameter; None where no bucket does."""
+        for segment, buckets in self.buckets.items():
+            for bucket in buckets:
+                if parameter in bucket.parameters:
+                    return segment, bucket
+        return None
+
+
+def routes_of(graph: Graph, cut: Cut, rows: Sequence[int]) -> tuple[Route, ...]:
+    """What goes from each segment to each other row.
+
+    Args:
+        graph: the job
+        cut: the graph, in segments
+        rows: row of each segment
+    """
+    return tuple(
+        Route(
+            producer=producer,
+            consumer=consumer,
+            readers=readers,
+            forward_bytes=bytes_of(specs, cut.microbatch),
+            backward_bytes=bytes_of([spec for spec in specs if spec.requires_grad], cut.microbatch),
+        )
+        for (producer, consumer), (specs, readers) in carried(graph, cut.parts, rows).items()
+    )
+
+
+def plan_rows(graph: Graph, strategy: Strategy, cut: Cut, order: Order, clock: Clock) -> tuple[Row, ...]:
+    """Put loads, messages and reductions around the steps of an order.
+
+    Args:
+        graph: the job
+        strategy: says which row has which segment, and how replicas stay alike
+        cut: the graph, in the segments of the strategy
+        order: one row of steps a rank
+        clock: when the steps run
+
+    Returns:
+        One row for each row of the order.
+    """
+    starts, rows = clock.starts, strategy.rows
+    sent = messages(order, routes_of(graph, cut, rows), rows, starts)
+    if clock.lengths is not None:
+        sent = channel_order(order, sent, clock.lengths)
+    before = [[list[Message]() for _ in steps] for steps in order]
+    for message, position in zip(sent, receive_positions(order, sent, clock), strict=True):
+        before[message.target][position].append(message)
+    after = [[list[Message]() for _ in steps] for steps in order]
+    needed: dict[Compute, list[Message]] = {}
+    for message, position in zip(sent, send_positions(order, sent), strict=True):
+        after[message.source][position].append(message)
+        for step in message.consumers:
+            needed.setdefault(step, []).append(message)
+    scoring = [step for step in order[rows[cut.loss]] if step.kind in FORWARDS and step.segment == cut.loss]
+    last = max(scoring, key=starts.__getitem__)
+    planned = []
+    for steps, received, made in zip(order, before, after, strict=True):
+        fed = tuple(_reads_batch(step, cut) for step in steps)
+        completing = {step.segment: step for step in steps if step.kind in COMPLETING}
+        buckets = _buckets(graph, strategy, cut, steps, completing)
+        planned.append(
+            Row(
+                steps=steps,
+                received=tuple(map(tuple, received)),
+                sent=tuple(map(tuple, made)),
+                needed=tuple(tuple(needed.get(step, ())) for step in steps),
+                data=tuple(name for name in cut.data_bytes if any(name in cut.data[step.segment] for step in steps)),
+                loaded=_first_uses(steps, fed),
+                fed=fed,
+                completing=completing,
+                buckets=buckets,
+                inners=row_inners(graph, strategy, cut, steps, completing),
+                sums=_sums(graph, strategy, cut, completing),
+                handed={
+                    segment: after_update(graph, cut.parts[segment], strategy, found)
+                    for segment, found in buckets.items()
+                },
+                mean=sum(starts[step] <= starts[last] for step in steps) - 1,
+            )
+        )
+    return tuple(planned)
+
+
+def _sums(graph: Graph, strategy: Strategy, cut: Cut, completing: Mapping[int, Compute]) -> tuple[tuple[str, int], ...]:
+    found = (total for segment in sorted(completing) for total in gradient_sums(graph, cut.parts[segment], strategy))
+    return tuple((label, nbytes) for label, _, nbytes in found)
+
+
+def _reads_batch(step: Compute, cut: Cut) -> bool:
+    return step.kind in FORWARDS and bool(cut.data[step.segment])
+
+
+def _first_uses(steps: Sequence[Compute], fed: Sequence[bool]) -> tuple[bool, ...]:
+    seen: set[int] = set()
+    first = []
+    for step, reads in zip(steps, fed, strict=True):
+        first.append(reads and step.microbatch not in seen)
+        if reads:
+            seen.add(step.microbatch)
+    return tuple(first)
+
+
+def _buckets(
+    graph: Graph, strategy: Strategy, cut: Cut, steps: Sequence[Compute], completing: Mapping[int, Compute]
+) -> dict[int, tuple[Bucket, ...]]:
+    """Buckets of each segment of a row."""
+    position = {step: index for index, step in enumerate(steps)}
+    order = sorted(completing, key=lambda segment: position[completing[segment]])
+    return rank_buckets(graph, strategy, cut.parts, order, tied=cut.tied, sizes=cut.parameter_bytes)

@@ -1,0 +1,1 @@
+"""What every program and every strategy must satisfy, checked before anything runs."""

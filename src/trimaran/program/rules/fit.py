@@ -1,0 +1,387 @@
+"""Whether a strategy fits a graph and a batch, and if not, what would.
+
+Whether the parts of a placement cover a graph, can run one after the other, and keep together what must be.
+
+What must stay together are the operations between two neighbouring cuts of the graph (`Graph.cuts`): one of them may
+write in place what another has made, or share its running state.
+"""
+
+from collections.abc import Sequence
+from typing import Any, get_args
+
+from trimaran.base.errors import InputError
+from trimaran.graph.types import Graph
+from trimaran.program.lowering.partition import segment_ops
+from trimaran.program.lowering.tensor_parallel import check_shards
+from trimaran.program.strategy import Schedule, Strategy, Sync
+
+
+def check_parts(graph: Graph, strategy: Strategy) -> None:
+    """Refuse parts that cannot be lowered.
+
+    Args:
+        graph: the graph
+        strategy: with parts
+
+    Raises:
+        InputError: an operation that is missing or there twice, a part that reads what a later one makes, a row
+            without a part, operations apart that must be together, an order of backwards that cannot run
+    """
+    if strategy.boundaries or strategy.chunks > 1:
+        raise InputError(
+            "a placement (Strategy.parts) has no boundaries and no chunks: its parts are its segments",
+            code="parts.with-boundaries",
+            boundaries=strategy.boundaries,
+            chunks=strategy.chunks,
+        )
+    _check_cover(graph, strategy)
+    _check_rows(strategy)
+    _check_together(graph, strategy)
+    _check_orders(graph, strategy)
+
+
+def stretches(graph: Graph) -> tuple[tuple[str, ...], ...]:
+    """Ids of the operations that must be in one part: those between two neighbouring cuts, in order."""
+    return tuple(tuple(op.id for op in ops) for ops in graph.parts(graph.cuts))
+
+
+def _check_cover(graph: Graph, strategy: Strategy) -> None:
+    parts = segment_ops(graph, strategy)
+    seen: dict[str, int] = {}
+    place = {op.id: number for number, op in enumerate(graph.ops)}
+    for number, ops in enumerate(parts):
+        if not ops:
+            raise InputError(f"part {number} of the placement has no operations", code="parts.empty", part=number)
+        for op in ops:
+            if op.id in seen:
+                raise InputError(
+                    f'operation "{op.id}" is in part {seen[op.id]} and in part {number} of the placement: every '
+                    "operation is in exactly one",
+                    code="parts.operation-twice",
+                    op=op.id,
+                )
+            seen[op.id] = number
+        order = [place[op.id] for op in ops]
+        if order != sorted(order):
+            raise InputError(
+                f"the operations of part {number} are not in the order of the graph",
+                code="parts.not-in-graph-order",
+                part=number,
+            )
+    missing = [op.id for op in graph.ops if op.id not in seen]
+    if missing:
+        raise InputError(
+            f"the placement loses {_listed_parts(missing)}: every operation of {graph.name!r} is in exactly one part",
+            code="parts.operation-missing",
+            missing=tuple(missing),
+        )
+
+
+def _check_rows(strategy: Strategy) -> None:
+    empty = sorted(set(range(strategy.pp)) - set(strategy.rows))
+    wrong = sorted({row for row in strategy.rows if not 0 <= row < strategy.pp})
+    if empty or wrong:
+        what = f"row {empty[0]} of the placement has no part" if empty else f"a part is on row {wrong[0]}"
+        raise InputError(
+            f"{what}; it has rows 0 to {strategy.pp - 1} (Strategy.pp={strategy.pp}), each with at least one part",
+            code="parts.empty-row",
+            rows=strategy.rows,
+            pp=strategy.pp,
+        )
+
+
+def _check_together(graph: Graph, strategy: Strategy) -> None:
+    owner = {name: number for number, part in enumerate(strategy.parts) for name in part.ops}
+    for stretch in stretches(graph):
+        apart = [name for name in stretch if owner[name] != owner[stretch[0]]]
+        if apart:
+            raise InputError(
+                f'"{stretch[0]}" and "{apart[0]}" must be in one part, and are in parts {owner[stretch[0]]} and '
+                f"{owner[apart[0]]}: one may write in place what the other makes. {graph.name!r} can be divided after "
+                f"{_listed_parts(graph.cuts)}",
+                code="parts.in-place-split",
+                together=stretch,
+            )
+
+
+def _check_orders(graph: Graph, strategy: Strategy) -> None:
+    crossing = graph.exchanged(segment_ops(graph, strategy))
+    for (producer, consumer), specs in crossing.items():
+        if producer > consumer:
+            raise InputError(
+                f'part {consumer} reads "{specs[0].name}", which part {producer} makes after it: list the parts in an '
+                "order in which their forwards can run, and divide parts that need each other",
+                code="parts.reads-later-part",
+                parts=(producer, consumer),
+            )
+    order = strategy.backward_order
+    if not order:
+        return
+    if sorted(order) != list(range(strategy.segments)):
+        raise InputError(
+            f"Strategy.backward_order must name each of the {strategy.segments} parts once, got {_listed_parts(order)}",
+            code="parts.bad-backward-order",
+            backward_order=order,
+        )
+    place = {segment: position for position, segment in enumerate(order)}
+    for (producer, consumer), specs in crossing.items():
+        if place[producer] < place[consumer] and any(spec.requires_grad for spec in specs):
+            raise InputError(
+                f"Strategy.backward_order runs part {producer} before part {consumer}, which gives it the gradient of "
+                f'"{specs[0].name}"',
+                code="parts.gradient-not-ready",
+                backward_order=order,
+                parts=(producer, consumer),
+            )
+
+
+def _listed_parts(values: Sequence[object], most: int = 12) -> str:
+    shown = ", ".join(str(value) for value in values[:most])
+    return f"{shown}, ... ({len(values)} in all)" if len(values) > most else shown
+
+
+def check_strategy(graph: Graph, strategy: Strategy, *, batch: int) -> None:
+    """Refuse a strategy that cannot be lowered.
+
+    Args:
+        graph: the graph that it is for
+        strategy: the strategy
+        batch: global batch size [samples]
+
+    Raises:
+        InputError: a degree below 1, a memory budget, homes or a compression that the strategy cannot have, boundaries
+            that the graph does not offer, or a batch that does not divide
+    """
+    for name in ("dp", "pp", "tp", "chunks", "microbatches", "bucket_bytes", "nodes"):
+        value = getattr(strategy, name)
+        if value < 1:
+            raise InputError(
+                f"Strategy.{name} must be at least 1, got {value}", code="strategy.degree-too-small", **{name: value}
+            )
+    for name, known in _CHOICES.items():
+        value = getattr(strategy, name)
+        if value not in known:
+            listed = " or ".join(f'"{choice}"' if isinstance(choice, str) else str(choice) for choice in known)
+            raise InputError(
+                f"Strategy.{name} must be {listed}, got {value!r}".replace("'", '"'),
+                code="strategy.unknown-sync",
+                **{name: value},
+            )
+    _check_whole(strategy)
+    _check_devices(strategy)
+    _check_nodes(strategy)
+    _check_zero(strategy)
+    _check_compression(strategy)
+    if strategy.parts:
+        check_parts(graph, strategy)
+    else:
+        _check_chain(graph, strategy)
+    if strategy.tp > 1 or strategy.shards:
+        check_shards(graph, strategy)
+    check_batch(batch, dp=strategy.dp, microbatches=strategy.microbatches)
+
+
+_CHOICES: dict[str, tuple[object, ...]] = {"sync": get_args(Sync), "schedule": get_args(Schedule), "zero": (0, 1, 2, 3)}
+
+
+def _check_whole(strategy: Strategy) -> None:
+    """What is for whole networks only is not asked for of parts of them."""
+    split = strategy.pp > 1 or strategy.tp > 1
+    if strategy.memory_bytes is not None and (strategy.memory_bytes < 1 or split):
+        raise InputError(
+            f"Strategy.memory_bytes must be positive and is for whole networks (pp=1), got {strategy.memory_bytes} "
+            f"with pp={strategy.pp} and tp={strategy.tp}",
+            memory_bytes=strategy.memory_bytes,
+            pp=strategy.pp,
+        )
+    if strategy.sync == "p2p" and (split or strategy.zero):
+        raise InputError(
+            f'Strategy.sync "p2p" is for whole networks (pp=1), got {strategy.name}: a weight of several stages would '
+            'have several homes. Take sync "all-reduce"',
+            code="strategy.sync-with-stages",
+            sync=strategy.sync,
+            pp=strategy.pp,
+        )
+
+
+def _check_nodes(strategy: Strategy) -> None:
+    """Levels need several nodes with several replicas each, of whole networks that share nothing."""
+    nodes = strategy.nodes
+    if strategy.sync != "hierarchical":
+        if nodes != 1:
+            raise InputError(
+                f'Strategy.nodes={nodes} is for sync "hierarchical", got {strategy.name}',
+                code="strategy.nodes-without-hierarchy",
+                nodes=nodes,
+                sync=strategy.sync,
+            )
+        return
+    wrong = ""
+    if strategy.pp > 1 or strategy.tp > 1 or strategy.parts or strategy.shards or strategy.zero:
+        wrong = "is for replicas of whole networks that share nothing (pp=1, tp=1, zero=0)"
+    elif nodes < 2 or strategy.dp % nodes or strategy.dp // nodes < 2:
+        wrong = f"needs two nodes or more with as many replicas on each, two or more; {strategy.dp} are on {nodes}"
+    if wrong:
+        raise InputError(
+            f'Strategy.sync "hierarchical" {wrong}, got {strategy.name}. Take sync "all-reduce"',
+            code="strategy.uneven-nodes",
+            sync=strategy.sync,
+            nodes=nodes,
+            dp=strategy.dp,
+        )
+
+
+def _check_zero(strategy: Strategy) -> None:
+    """What is sharded over replicas needs replicas that exchange by all-reduce; whole units need a whole network."""
+    zero = strategy.zero
+    if not zero:
+        return
+    divided = strategy.pp > 1 or strategy.tp > 1 or bool(strategy.parts) or strategy.execution != "eager"
+    wrong = ""
+    if strategy.dp == 1:
+        wrong = "needs several replicas (dp)"
+    elif zero == 1 and (strategy.chunks > 1 or strategy.parts):
+        wrong = "is for networks whose replicas have one segment a rank"
+    elif zero > 1 and divided:
+        wrong = "is for whole networks, run eagerly (pp=1, tp=1)"
+    if wrong:
+        raise InputError(f"Strategy.zero={zero} {wrong}, got {strategy.name}", zero=zero, strategy=strategy.name)
+
+
+def _check_compression(strategy: Strategy) -> None:
+    """Only sums of whole gradients over replicas are compressed."""
+    if strategy.compression is None:
+        return
+    wrong = ""
+    if strategy.dp == 1:
+        wrong = "needs several replicas (dp): one sends no gradients"
+    elif strategy.sync != "all-reduce" or strategy.zero:
+        wrong = 'is for gradients that every replica sums whole (sync "all-reduce", zero=0)'
+    elif strategy.tp > 1 or strategy.shards:
+        wrong = "is for replicas that hold whole tensors (tp=1, no shards)"
+    if wrong:
+        raise InputError(
+            f'Strategy.compression "{strategy.compression.name}" {wrong}, got {strategy.name}',
+            code="strategy.compression-needs-replicas",
+            strategy=strategy.name,
+        )
+
+
+def _check_devices(strategy: Strategy) -> None:
+    order = strategy.device_order
+    if order and (len(order) != strategy.devices or len(set(order)) < len(order) or min(order) < 0):
+        raise InputError(
+            f"Strategy.device_order must name a different device for each of the {strategy.devices} ranks, got "
+            f"{_listed(order)}",
+            device_order=order,
+        )
+
+
+def _check_chain(graph: Graph, strategy: Strategy) -> None:
+    segments = strategy.pp * strategy.chunks
+    if strategy.chunks > 1 and (strategy.schedule != "interleaved" or strategy.pp == 1):
+        raise InputError(
+            f'Strategy.chunks={strategy.chunks} is for the schedule "interleaved" of two stages or more, got '
+            f'"{strategy.schedule}" with pp={strategy.pp}',
+            chunks=strategy.chunks,
+            schedule=strategy.schedule,
+        )
+    if strategy.schedule == "interleaved" and strategy.pp > 1 and strategy.chunks == 1:
+        raise InputError(
+            'the schedule "interleaved" needs several segments a stage (Strategy.chunks), got 1: with one it is "1f1b"',
+            chunks=strategy.chunks,
+        )
+    if strategy.backward_order:
+        raise InputError(
+            "Strategy.backward_order is for placements (Strategy.parts): a pipeline runs its backwards by its schedule"
+        )
+    if len(strategy.boundaries) != segments - 1:
+        stages = f"{strategy.pp} pipeline stages" + (f" of {strategy.chunks} segments" if strategy.chunks > 1 else "")
+        raise InputError(
+            f"{stages} need {segments - 1} boundaries between them, "
+            f"got {len(strategy.boundaries)}: {_listed(strategy.boundaries)}",
+            code="strategy.wrong-boundary-count",
+            pp=strategy.pp,
+            boundaries=strategy.boundaries,
+        )
+    check_boundaries(graph, strategy.boundaries)
+
+
+def check_boundaries(graph: Graph, boundaries: Sequence[str]) -> None:
+    """Refuse boundaries that the graph does not offer, or that are out of order.
+
+    Args:
+        graph: the graph
+        boundaries: last operation of every segment but the last
+
+    Raises:
+        InputError: a boundary that is not in `graph.cuts`, or not after the one before it
+    """
+    order = {cut: index for index, cut in enumerate(graph.cuts)}
+    for boundary in boundaries:
+        if boundary not in order:
+            raise InputError(
+                f"{graph.name!r} cannot be cut after {boundary!r}; it can be cut after {_listed(graph.cuts)}",
+                code="strategy.cannot-split-after",
+                boundary=boundary,
+                cuts=graph.cuts,
+            )
+    positions = [order[boundary] for boundary in boundaries]
+    if positions != sorted(set(positions)):
+        in_order = [graph.cuts[position] for position in sorted(set(positions))]
+        raise InputError(
+            f"boundaries must be different and in the order in which the model runs: got {_listed(boundaries)}, "
+            f"in order they are {_listed(in_order)}",
+            code="strategy.boundaries-out-of-order",
+            boundaries=tuple(boundaries),
+        )
+
+
+def check_batch(batch: int, *, dp: int, microbatches: int) -> int:
+    """Refuse a global batch that does not split evenly.
+
+    Args:
+        batch: global batch size [samples]
+        dp: data-parallel replicas
+        microbatches: microbatches of a replica's share
+
+    Returns:
+        Samples of a microbatch.
+
+    Raises:
+        InputError: samples are left over; says which numbers would do
+
+    Example:
+        >>> check_batch(64, dp=2, microbatches=4)
+        8
+    """
+    for name, value in (("replicas", dp), ("microbatches", microbatches)):
+        if value < 1:
+            figures: dict[str, Any] = {name: value}
+            raise InputError(
+                f"the number of {name} must be at least 1, got {value}", code="strategy.count-too-small", **figures
+            )
+    parts = dp * microbatches
+    if batch >= 1 and batch % parts == 0:
+        return batch // parts
+    above = (max(batch, 1) + parts - 1) // parts * parts
+    below = above - parts
+    batches = f"{below} or {above}" if below else f"{above}"
+    message = (
+        f"a global batch of {batch} does not split evenly over {dp} replicas of {microbatches} microbatches: "
+        f"it must be a multiple of {parts}, such as {batches}"
+    )
+    share, left = divmod(batch, dp)
+    if batch >= 1 and not left:
+        counts = [count for count in range(1, share + 1) if share % count == 0]
+        message += f"; with this batch and {dp} replicas, the number of microbatches can be {_listed(counts)}"
+    raise InputError(
+        message, code="strategy.batch-not-divisible", batch=batch, dp=dp, microbatches=microbatches, multiple_of=parts
+    )
+
+
+def _listed(values: Sequence[object], most: int = 12) -> str:
+    if not values:
+        return "nothing"
+    shown = ", ".join(str(value) for value in values[:most])
+    return f"{shown}, ... ({len(values)} in all)" if len(values) > most else shown

@@ -1,1 +1,0 @@
-"""A convergence curve for people and programs: document, lines, drawing."""

@@ -1,0 +1,421 @@
+"""A convergence curve with what was asked of it.
+
+A convergence curve as a drawing: points, the prediction with its interval, and the form, both axes logarithmic.
+
+amount           ╱░
+     ●       ●─●╱░░   points, prediction, 90 %
+     └─●──●─╱─ ─ ─    the form, dashed
+      └──────────── batch
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from trimaran.base.errors import InputError
+from trimaran.pricing.convergence.curve import Curve, LeftOut, Quality
+from trimaran.pricing.convergence.files import DoublingRatio
+from trimaran.pricing.convergence.fit import noise_of_single_runs
+from trimaran.pricing.convergence.types import LARGEST_BATCH, Need, oddities
+from trimaran.program.json_files import to_plain
+from trimaran.report.svg import Drawing
+
+_FAR_BELOW = 90.0
+"""Bcrit is sought down to a hundredth of the smallest batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What one batch needs.
+
+    Attributes:
+        global_batch: samples of one update
+        need: in the unit of the table
+    """
+
+    global_batch: int
+    need: Need
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurveStudy:
+    """A curve, how well it foretells, and what was asked.
+
+    Attributes:
+        name: in the catalog, or of the file
+        curve: with its table
+        quality: leave-one-out figures
+        asked: batches that were asked for
+    """
+
+    name: str
+    curve: Curve
+    quality: Quality
+    asked: tuple[Asked, ...] = ()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is odd about the points, what their source notes, and what is odd about the batches asked for."""
+        table = self.curve.table
+        projection = ("a study's projection, not measured",) if table.projection else ()
+        found = [*projection, *oddities(table), *self._of_fit(), *table.notes]
+        for asked in self.asked:
+            found += [warning for warning in asked.need.warnings if warning not in found]
+        return tuple(found)
+
+    def _of_fit(self) -> tuple[str, ...]:
+        fit, points, found = self.curve.fit, self.curve.table.points, []
+        if len(points) > 1 and math.isinf(fit.b_crit):
+            found.append("the amounts do not rise with the batch: Bcrit lies beyond what was measured")
+        if fit.b_crit < points[0].global_batch / _FAR_BELOW:
+            found.append("the amounts rise as fast as the batch: E0 and Bcrit lie below what was measured, not known")
+        noise = 0.0 if self.curve.table.projection else noise_of_single_runs(points)
+        if noise:
+            found.append(f"single runs jump by more than is usual, as if they strayed by {noise:.0%}: taken as noisy")
+        return tuple(found)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A convergence curve as one JSON object
+
+
+def study_document(study: CurveStudy) -> dict[str, object]:
+    """A study as JSON data. Amounts are in `unit`; null is infinite, or not known.
+
+    Args:
+        study: of one curve
+    """
+    curve, table = study.curve, study.curve.table
+    needs = curve.needs(tuple(point.global_batch for point in table.points))
+    return {
+        "name": study.name,
+        "task": table.task,
+        "unit": table.unit,
+        "network": table.network or None,
+        "source": table.source,
+        "projection": table.projection,
+        "samples_per_epoch": table.samples_per_epoch,
+        "tokens_per_sample": table.tokens_per_sample,
+        "target": table.target,
+        "recipe": None if table.recipe is None else to_plain(table.recipe),
+        **_fit_document(curve),
+        **quality_document(study.quality),
+        "range": list(curve.range),
+        "points": [
+            {
+                "global_batch": point.global_batch,
+                "amount": point.amount,
+                "interval": [need.low, need.high],
+                "predicted": need.amount,
+                "form": curve.fit.e0 * (1 + point.global_batch / curve.fit.b_crit),
+                "runs": point.runs,
+                "deviation": point.deviation,
+                "values": list(point.values),
+                "failed": point.failed,
+            }
+            for point, need in zip(table.points, needs, strict=True)
+        ],
+        "left_out": [
+            {
+                "global_batch": point.global_batch,
+                "measured": point.measured,
+                "predicted": point.predicted,
+                "interval": [point.low, point.high],
+                "error": point.error,
+                "inside": point.inside,
+                "covered": point.covered,
+            }
+            for point in study.quality.left_out
+        ],
+        "at": [need_document(curve, asked.global_batch, asked.need) for asked in study.asked],
+        "warnings": list(study.warnings),
+    }
+
+
+def need_document(curve: Curve, batch: int, need: Need) -> dict[str, object]:
+    """What a batch needs as JSON data, in every unit that the table knows.
+
+    Args:
+        curve: it comes from
+        batch: samples of one update
+        need: in the unit of the table
+    """
+    found: dict[str, object] = {"global_batch": batch, "amount": need.amount, "interval": [need.low, need.high]}
+    for unit in ("epochs", "samples", "steps"):
+        try:
+            other: Need | None = getattr(curve, unit)(batch)
+        except InputError:
+            other = None
+        found[unit] = None if other is None else other.amount
+        found[f"{unit}_interval"] = None if other is None else [other.low, other.high]
+    return found | {"source": need.source, "warnings": list(need.warnings)}
+
+
+def quality_document(quality: Quality) -> dict[str, object]:
+    """Figures of one or several curves as JSON data; null where nothing can be left out."""
+    return {
+        "rms": quality.rms,
+        "leave_one_out_mean": quality.mean,
+        "leave_one_out_mean_inside": quality.mean_inside,
+        "coverage_90": quality.coverage,
+        "points_left_out": len(quality.left_out),
+    }
+
+
+def catalog_document(
+    studies: Sequence[CurveStudy], quality: Quality, ratios: Sequence[DoublingRatio]
+) -> dict[str, object]:
+    """The catalog as JSON data.
+
+    Args:
+        studies: of every curve
+        quality: of the measured ones together
+        ratios: projections that are no curves
+    """
+    return {
+        "curves": [
+            {
+                "name": study.name,
+                "task": study.curve.table.task,
+                "unit": study.curve.table.unit,
+                "network": study.curve.table.network or None,
+                "points": len(study.curve.table.points),
+                "range": list(study.curve.range),
+                "projection": study.curve.table.projection,
+                **_fit_document(study.curve),
+                **quality_document(study.quality),
+                "source": study.curve.table.source,
+                "warnings": list(study.warnings),
+            }
+            for study in studies
+        ],
+        "ratios": [to_plain(ratio) for ratio in ratios],
+        "catalog": quality_document(quality),
+    }
+
+
+def _fit_document(curve: Curve) -> dict[str, object]:
+    fit = curve.fit
+    return {
+        "e0": fit.e0,
+        "e0_interval": list(fit.e0_interval),
+        "b_crit": _finite(fit.b_crit),
+        "b_crit_interval": [_finite(end) for end in fit.b_crit_interval],
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A convergence curve as tables and lines for people, within 80 columns
+
+
+def points_table(study: CurveStudy) -> Table:
+    """Each measured batch: what it needs, what the form and the other points say of it."""
+    curve, unit = study.curve, study.curve.table.unit
+    left_out = {point.global_batch: point for point in study.quality.left_out}
+    table = Table(box=None, pad_edge=False)
+    for title in ("batch", unit, "runs", "spread", "form", "foretold by the others"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for point in curve.table.points:
+        form = curve.fit.e0 * (1 + point.global_batch / curve.fit.b_crit)
+        spread = "" if point.deviation is None or point.runs < 2 else f"{point.deviation / point.amount:.1%}"
+        table.add_row(
+            str(point.global_batch),
+            figure(point.amount),
+            str(point.runs),
+            spread,
+            f"{form / point.amount - 1:+.1%}",
+            _foretold(left_out.get(point.global_batch)),
+        )
+    return table
+
+
+def asked_table(study: CurveStudy) -> Table:
+    """What each batch that was asked for needs."""
+    table = Table(box=None, pad_edge=False)
+    for title in ("batch", study.curve.table.unit, "interval", ""):
+        table.add_column(title, justify="left" if not title else "right", no_wrap=bool(title))
+    for asked in study.asked:
+        need = asked.need
+        table.add_row(
+            str(asked.global_batch), figure(need.amount), f"{figure(need.low)}–{figure(need.high)}", need.source
+        )
+    return table
+
+
+def fit_lines(study: CurveStudy) -> list[str]:
+    """E0, Bcrit and the quality of the curve in words."""
+    fit, unit = study.curve.fit, study.curve.table.unit
+    e0 = f"E0 {figure(fit.e0)} {unit} ({figure(fit.e0_interval[0])}–{figure(fit.e0_interval[1])})"
+    critical = f"Bcrit {figure(fit.b_crit)} ({figure(fit.b_crit_interval[0])}–{figure(fit.b_crit_interval[1])})"
+    return [f"E(B) = E0 (1 + B / Bcrit): {e0}, {critical}", *quality_lines(study.quality)]
+
+
+def quality_lines(quality: Quality) -> list[str]:
+    """Errors of the form and of points left out."""
+    found = [] if quality.rms is None else [f"the form misses the points by {quality.rms:.1%} rms"]
+    if quality.mean is not None and quality.coverage is not None:
+        inside = "" if quality.mean_inside is None else f", {quality.mean_inside:.1%} where others lie on both sides"
+        found.append(
+            f"each left out and foretold by the others: off by {quality.mean:.1%}{inside}; "
+            f"{quality.coverage:.0%} of {len(quality.left_out)} within 90 % intervals"
+        )
+    return found
+
+
+def catalog_table(studies: Sequence[CurveStudy]) -> Table:
+    """The curves of the catalog, one a line."""
+    table = Table(box=None, pad_edge=False)
+    for title in ("name", "batches", "points", "unit", "Bcrit", "rms", "left out"):
+        table.add_column(title, justify="left" if title in ("name", "unit") else "right", no_wrap=True)
+    for study in studies:
+        fit, (low, high) = study.curve.fit, study.curve.range
+        mean = study.quality.mean
+        table.add_row(
+            study.name + ("*" if study.curve.table.projection else ""),
+            f"{low}–{high}" if low != high else str(low),
+            str(len(study.curve.table.points)),
+            study.curve.table.unit,
+            figure(fit.b_crit),
+            "" if study.quality.rms is None else f"{study.quality.rms:.1%}",
+            "" if mean is None else f"{mean:.1%}",
+        )
+    return table
+
+
+def figure(value: float) -> str:
+    """Four figures, without an exponent up to a million.
+
+    Example:
+        >>> figure(35.5594), figure(49486.4), figure(2308590.5), figure(float("inf"))
+        ('35.56', '49490', '2.309e+06', 'infinite')
+    """
+    if math.isinf(value):
+        return "infinite"
+    if 1000 <= abs(value) < 1e6:
+        return f"{float(f'{value:.4g}'):.0f}"
+    return f"{value:.4g}"
+
+
+def _foretold(point: LeftOut | None) -> str:
+    if point is None:
+        return ""
+    mark = "" if point.covered else " !"
+    return f"{point.error:+.1%} [{point.low / point.measured - 1:+.0%}, {point.high / point.measured - 1:+.0%}]{mark}"
+
+
+_LEFT, _TOP, _WIDTH, _HEIGHT = 84.0, 66.0, 560.0, 320.0
+_PLACES = 121
+_BEYOND = 2.0
+_TICKS = (1.0, 2.0, 5.0)
+
+
+def plot(study: CurveStudy) -> str:
+    """The drawing as text of an SVG file, from half the smallest to twice the largest batch."""
+    curve, table = study.curve, study.curve.table
+    asked = [entry.global_batch for entry in study.asked]
+    first = min([curve.range[0] / _BEYOND, *asked])
+    last = max([min(curve.range[1] * _BEYOND, LARGEST_BATCH), *asked])
+    batches = sorted(
+        {min(max(1, round(first * (last / first) ** (n / (_PLACES - 1)))), LARGEST_BATCH) for n in range(_PLACES)}
+    )
+    needs = curve.needs(tuple(batches))
+    lowest = min(min(need.low for need in needs), min(point.amount for point in table.points))
+    highest = max(max(need.high for need in needs), max(point.amount for point in table.points))
+    across = (math.log(batches[0]), math.log(batches[-1]))
+    up = (math.log(lowest) - 0.05, math.log(highest) + 0.05)
+
+    def place(batch: float, amount: float) -> tuple[float, float]:
+        x = (math.log(batch) - across[0]) / max(across[1] - across[0], 1e-9)
+        y = (math.log(amount) - up[0]) / (up[1] - up[0])
+        return _LEFT + _WIDTH * x, _TOP + _HEIGHT * (1.0 - min(max(y, 0.0), 1.0))
+
+    drawing = Drawing(width=_LEFT + _WIDTH + 36, height=_TOP + _HEIGHT + 92)
+    drawing.text(_LEFT, 24, table.task, size=15, bold=True)
+    drawing.text(_LEFT, 42, f"{table.unit} to the target by global batch" + _projected(study), colour="#555")
+    for batch in _ticks(batches[0], batches[-1]):
+        x, _ = place(batch, highest)
+        drawing.line([(x, _TOP), (x, _TOP + _HEIGHT)], colour="#e4e4e4")
+        drawing.text(x, _TOP + _HEIGHT + 18, figure(batch), anchor="middle")
+    for amount in _ticks(math.exp(up[0]), math.exp(up[1])):
+        _, y = place(batches[0], amount)
+        drawing.line([(_LEFT, y), (_LEFT + _WIDTH, y)], colour="#e4e4e4")
+        drawing.text(_LEFT - 8, y + 4, figure(amount), anchor="end")
+    for end in ("low", "high"):
+        line = [place(batch, getattr(need, end)) for batch, need in zip(batches, needs, strict=True)]
+        drawing.line(line, colour="#9db8d2")
+    form = [place(batch, curve.fit.e0 * (1 + batch / curve.fit.b_crit)) for batch in batches]
+    drawing.line(form, colour="#999", dashed=True)
+    drawing.line([place(b, need.amount) for b, need in zip(batches, needs, strict=True)], colour="#1b6ca8", width=2.0)
+    for point in table.points:
+        for value in point.values:
+            drawing.dot(*place(point.global_batch, value), colour="#e3a1a9")
+        drawing.dot(*place(point.global_batch, point.amount), colour="#d1495b")
+    _legend(drawing)
+    return drawing.render()
+
+
+def _legend(drawing: Drawing) -> None:
+    y = _TOP + _HEIGHT + 52
+    entries = (("predicted", "#1b6ca8", False), ("90 %", "#9db8d2", False), ("E0 (1 + B / Bcrit)", "#999", True))
+    for number, (name, colour, dashed) in enumerate(entries):
+        x = _LEFT + number * 130
+        drawing.line([(x, y - 4), (x + 18, y - 4)], colour=colour, width=2.0, dashed=dashed)
+        drawing.text(x + 24, y, name)
+    drawing.dot(_LEFT + 440, y - 4, colour="#d1495b")
+    drawing.text(_LEFT + 450, y, "points")
+    drawing.text(_LEFT + _WIDTH, _TOP + _HEIGHT + 36, "global batch [samples]", anchor="end", colour="#333")
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Round figures between two: powers of ten, with 2 and 5 where the range is short."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    kinds = _TICKS if high / low < 2000 else (1.0,)
+    return [kind * 10.0**power for power in powers for kind in kinds if low <= kind * 10.0**power <= high]
+
+
+def _projected(study: CurveStudy) -> str:
+    return " (a study's projection)" if study.curve.table.projection else ""
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# How convergence curves look to people
+
+
+def print_curve(out: Console, study: CurveStudy) -> None:
+    """Print points, fit, what was asked, warnings, source."""
+    table = study.curve.table
+    out.print(f"[bold]{escape(study.name)}[/]: {escape(table.task)}\n")
+    out.print(points_table(study))
+    out.print("[dim]form, foretold: against what was measured; ! outside its 90 % interval[/]\n")
+    for line in fit_lines(study):
+        out.print(escape(line))
+    if study.asked:
+        out.print()
+        out.print(asked_table(study))
+    if study.warnings:
+        out.print()
+    for warning in study.warnings:
+        out.print(f"[yellow]note:[/] {escape(warning)}")
+    out.print(f"\n[dim]source: {escape(table.source)}[/]")
+
+
+def print_catalog(
+    out: Console, studies: Sequence[CurveStudy], quality: Quality, ratios: Sequence[DoublingRatio]
+) -> None:
+    """Print the catalog."""
+    out.print(catalog_table(studies))
+    out.print("[dim]left out: mean error of each point foretold by the others   * a study's projection[/]\n")
+    out.print("All measured curves together:")
+    for line in quality_lines(quality):
+        out.print(f"  {escape(line)}")
+    for ratio in ratios:
+        out.print(f"\n{escape(ratio.name)} is no curve: twice the batch needs {ratio.ratio:g} times the epochs.")
+    out.print("\nShow one: trimaran curve NAME. Your own: trimaran curve TABLE.csv.")

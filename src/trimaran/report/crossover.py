@@ -1,0 +1,485 @@
+"""Where a hybrid of data and model parallelism begins to reach the target sooner than data parallelism, as values.
+
+A crossover as a drawing: how much sooner the hybrid is ahead, over devices, one panel a basis, one line a width.
+
+hybrid/DP
+2 ┤                 ╱● M=2
+1 ┤─────────●──●───╱────── as soon as data parallelism
+½ ┤  ●──●──╱
+  └────────────── devices
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.markup import escape
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from trimaran.pricing.convergence.types import Unit
+from trimaran.report.svg import Drawing
+from trimaran.report.tables import frame_table
+
+Basis = Literal["paper", "ours"]
+"""Paper: a fixed local batch, SE = 1, equal devices. Ours: local batch free, predicted exchange, devices may be
+idle."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worker:
+    """The best way to run a batch on several devices by model parallelism alone.
+
+    Attributes:
+        width: devices, M
+        batch: samples of the worker
+        strategy: of the plan; "one device" where no division is faster
+        speedup: SU^M, over one device with the same batch
+        interval: its 90 % interval
+        slow_links: the speedup on links half as fast
+        fast_links: the speedup on links twice as fast
+    """
+
+    width: int
+    batch: int
+    strategy: str
+    speedup: float
+    interval: tuple[float, float]
+    slow_links: float
+    fast_links: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """One way to train on so many devices.
+
+    Attributes:
+        devices: that it uses
+        width: devices of a worker; 1 is data parallelism
+        local_batch: samples of a worker
+        step_s: time of a step [s]
+        alone_s: of it, what a worker takes without the others [s]
+        need: samples to the target, in the unit of the curve; 1 without a curve
+        time_s: to the target [s]; None where the curve says only how batches compare
+    """
+
+    devices: int
+    width: int
+    local_batch: int
+    step_s: float
+    alone_s: float
+    need: float
+    time_s: float | None = None
+
+    @property
+    def workers(self) -> int:
+        """Data-parallel workers."""
+        return self.devices // self.width
+
+    @property
+    def global_batch(self) -> int:
+        """Samples of an update."""
+        return self.workers * self.local_batch
+
+    @property
+    def name(self) -> str:
+        """Such as "256 × 8" or "128 of 2 × 64": workers, and samples of each."""
+        return f"{self.workers}{f' of {self.width}' if self.width > 1 else ''} × {self.local_batch}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A number of devices.
+
+    Attributes:
+        devices: that there are
+        data: best data parallelism
+        hybrid: best hybrid
+        speedup: time of the former by that of the latter; above 1 the hybrid is ahead
+        interval: its 90 % interval
+        likely: share of the draws in which the hybrid is ahead
+        equal_batch_limit: largest global batch at which the hybrid's step is shorter than that of data parallelism with
+            the same batch; None: at none
+        needed_epoch_ratio: epochs of the batch at which data parallelism does the most samples a second, by epochs of
+            the batch at which the hybrid would run: above it the hybrid is ahead
+    """
+
+    devices: int
+    data: Way
+    hybrid: Way
+    speedup: float
+    interval: tuple[float, float]
+    likely: float
+    equal_batch_limit: int | None
+    needed_epoch_ratio: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sensitivity:
+    """The crossover if something were otherwise.
+
+    Attributes:
+        change: such as "links twice as fast"
+        devices: at which the hybrid is ahead then; None: at none of those that were asked for
+    """
+
+    change: str
+    devices: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crossing:
+    """One width on one basis.
+
+    Attributes:
+        width: devices of a worker
+        basis: how it is reckoned
+        worker: at the local batch of paper mode
+        needed_speedup: of a worker, for as short a step as data parallelism has with the same global batch, without
+            exchanges: T(b) / T(b / M); None where a share has no whole sample
+        devices: fewest of those asked for at which the hybrid is ahead; None: at none, or no curve
+        interval: 90 % of that; None: at none
+        never: share of the draws in which it is ahead at none
+        rows: by devices
+        sensitivities: what it would be otherwise
+        reason: in words
+    """
+
+    width: int
+    basis: Basis
+    worker: Worker
+    needed_speedup: float | None
+    devices: int | None
+    interval: tuple[int | None, int | None]
+    never: float
+    rows: tuple[Row, ...]
+    sensitivities: tuple[Sensitivity, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsedCurve:
+    """The convergence curve that is reckoned with.
+
+    Attributes:
+        name: as it was asked for
+        task: what was trained to which target
+        source: of the points
+        unit: in what it counts
+        range: smallest and largest measured batch
+        projection: a study's projection rather than a measurement
+        warnings: what the reader should know
+    """
+
+    name: str
+    task: str
+    source: str
+    unit: Unit
+    range: tuple[int, int]
+    projection: bool
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crossover:
+    """All widths on both bases.
+
+    Attributes:
+        job: as asked for
+        cluster: the machine, with as many nodes as the largest count needs
+        device: of which it has many
+        precision: in which is computed
+        software: framework and year
+        local_batch: of a worker in paper mode
+        counts: numbers of devices
+        curve: None where there is none
+        crossings: by width, paper mode first
+        notes: what was assumed
+    """
+
+    job: str
+    cluster: str
+    device: str
+    precision: str
+    software: str
+    local_batch: int
+    counts: tuple[int, ...]
+    curve: UsedCurve | None
+    crossings: tuple[Crossing, ...]
+    notes: tuple[str, ...]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A crossover for programs: plain data in seconds and samples
+
+
+def crossover_document(found: Crossover) -> dict[str, Any]:
+    """The crossover as plain data; intervals are `[low, high]`, null where a hybrid is ahead at no count."""
+    curve = found.curve
+    return {
+        "job": found.job,
+        "cluster": found.cluster,
+        "device": found.device,
+        "precision": found.precision,
+        "software": found.software,
+        "local_batch_size": found.local_batch,
+        "devices": list(found.counts),
+        "curve": None if curve is None else asdict(curve) | {"range": list(curve.range)},
+        "crossings": [_crossing(crossing, is_known=curve is not None) for crossing in found.crossings],
+        "notes": list(found.notes),
+    }
+
+
+def _crossing(crossing: Crossing, *, is_known: bool) -> dict[str, Any]:
+    return {
+        "model_parallel_width": crossing.width,
+        "basis": crossing.basis,
+        "crossover_devices": crossing.devices,
+        "crossover_interval": list(crossing.interval),
+        "share_never": crossing.never if is_known else None,
+        "reason": crossing.reason,
+        "worker": worker_document(crossing.worker),
+        "needed_speedup": crossing.needed_speedup,
+        "sensitivity": [
+            {"change": entry.change, "crossover_devices": entry.devices} for entry in crossing.sensitivities
+        ],
+        "rows": [_row(row, is_known=is_known) for row in crossing.rows],
+    }
+
+
+def worker_document(worker: Worker) -> dict[str, Any]:
+    """Model parallelism inside a worker."""
+    return {
+        "devices": worker.width,
+        "batch_size": worker.batch,
+        "strategy": worker.strategy,
+        "speedup": worker.speedup,
+        "speedup_interval": list(worker.interval),
+        "speedup_links_half": worker.slow_links,
+        "speedup_links_double": worker.fast_links,
+    }
+
+
+def _row(row: Row, *, is_known: bool) -> dict[str, Any]:
+    return {
+        "devices": row.devices,
+        "speedup_over_dp": row.speedup if is_known else None,
+        "speedup_interval": list(row.interval) if is_known else None,
+        "likely": row.likely if is_known else None,
+        "equal_batch_limit": row.equal_batch_limit,
+        "needed_epoch_ratio": row.needed_epoch_ratio,
+        "data_parallel": way_document(row.data),
+        "hybrid": way_document(row.hybrid),
+    }
+
+
+def way_document(way: Way) -> dict[str, Any]:
+    """One way to train."""
+    return {
+        "devices": way.devices,
+        "workers": way.workers,
+        "model_parallel_width": way.width,
+        "local_batch_size": way.local_batch,
+        "global_batch_size": way.global_batch,
+        "step_time_s": way.step_s,
+        "worker_alone_s": way.alone_s,
+        "time_to_accuracy_s": way.time_s,
+    }
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A crossover for people: what happens at which width, then the rows, readable at 80 columns and without colour
+
+
+TITLES = {"paper": "paper mode: fixed local batch, SE = 1", "ours": "local batch free, predicted exchange"}
+
+
+def head_lines(found: Crossover) -> list[str]:
+    """What is compared, and by which curve."""
+    lines = [f"local batch of paper mode: {found.local_batch}; {found.software}"]
+    if found.curve is not None:
+        low, high = found.curve.range
+        lines.append(f"curve {found.curve.name}: {found.curve.task}; batches {low:,} to {high:,}; {found.curve.source}")
+        lines += found.curve.warnings
+    return [*lines, *found.notes]
+
+
+def summary_table(found: Crossover) -> Table:
+    """One line a width: the worker, and from how many devices on it is ahead on each basis."""
+    told = "from so many devices on" if found.curve else f"where, on {max(found.counts)} devices,"
+    table = frame_table(f"The hybrid is ahead {told}")
+    for title in ("M", "worker", "SU^M"):
+        table.add_column(title, justify="left" if title == "worker" else "right", no_wrap=True)
+    for title in ("paper mode", "ours"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for first in found.crossings:
+        if first.basis != "paper":
+            continue
+        ours = next((one for one in found.crossings if one.width == first.width and one.basis == "ours"), first)
+        worker = first.worker
+        low, high = worker.interval
+        table.add_row(
+            str(first.width),
+            worker.strategy,
+            f"{worker.speedup:.2f} ({low:.2f}–{high:.2f})",
+            *(_from(one, is_known=found.curve is not None) for one in (first, ours)),
+        )
+    return table
+
+
+def crossing_table(crossing: Crossing, *, is_known: bool) -> Table:
+    """The best ways of both sides on each number of devices."""
+    table = frame_table(f"M = {crossing.width}, {TITLES[crossing.basis]}")
+    for title in ("GPUs", "data parallel", "hybrid"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for title in ("hybrid/DP", "90 %", "likely") if is_known else ("epochs needed", "largest same batch"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for row in crossing.rows:
+        table.add_row(str(row.devices), row.data.name, row.hybrid.name, *_cells(row, is_known=is_known))
+    return table
+
+
+def reason_lines(found: Crossover) -> list[str]:
+    """Why, and what it would be otherwise."""
+    lines = []
+    for one in found.crossings:
+        lines.append(f"M = {one.width}, {'paper mode' if one.basis == 'paper' else 'ours'}: {one.reason}")
+        changed = [entry for entry in one.sensitivities if entry.devices != one.devices]
+        if changed:
+            lines.append("  otherwise " + _told(f"{entry.change}: {_count(entry.devices)}" for entry in changed))
+        elif one.sensitivities:
+            lines.append("  the same with every change of workers, curve or links that was tried")
+    return lines
+
+
+def legend_lines(found: Crossover) -> list[str]:
+    """What the columns mean."""
+    if found.curve is None:
+        return [
+            "Ways are workers × local batch, here those with the most samples a second.",
+            "epochs needed: the ratio of epochs above which the hybrid is ahead; largest same batch: the largest "
+            "global batch at which its step is the shorter one; at smaller ones it may not be.",
+        ]
+    return [
+        "Ways are workers × local batch, '128 of 2 × 64' workers of two devices.",
+        "hybrid/DP: how much sooner the hybrid reaches the target; likely: share of 400 draws of curve, workers, "
+        "exchange and small batches in which it is ahead.",
+    ]
+
+
+def _from(crossing: Crossing, *, is_known: bool) -> str:
+    if not is_known:
+        return _needed(crossing)
+    low, high = crossing.interval
+    ends = _count(low) if low == high else f"{_count(low)}–{_count(high)}"
+    return f"{_count(crossing.devices)} ({ends})"
+
+
+def _needed(crossing: Crossing) -> str:
+    """What would have to hold, where there is no curve."""
+    if not crossing.rows:
+        return "never"
+    last = crossing.rows[-1]
+    if crossing.basis == "paper":
+        return f"epochs × {last.needed_epoch_ratio:.2f}"
+    return "never" if last.equal_batch_limit is None else f"at batch {last.equal_batch_limit:,}"
+
+
+def _cells(row: Row, *, is_known: bool) -> tuple[str, ...]:
+    if not is_known:
+        limit = row.equal_batch_limit
+        return f"× {row.needed_epoch_ratio:.2f}", "none" if limit is None else f"{limit:,}"
+    low, high = row.interval
+    return f"{row.speedup:.3f}", f"{low:.2f}–{high:.2f}", f"{row.likely:.0%}"
+
+
+def _count(devices: int | None) -> str:
+    return "never" if devices is None else str(devices)
+
+
+def _told(parts: Iterable[str]) -> str:
+    return "; ".join(parts)
+
+
+_COLOURS = ("#1b6ca8", "#d1495b", "#2e8b57", "#8a5fbf", "#c77d0a", "#3aa6a6")
+_PANEL = (72.0, 84.0, 330.0, 270.0)
+_GAP = 70.0
+
+
+def plot(found: Crossover) -> str:
+    """The drawing as text of an SVG file."""
+    left, top, width, height = _PANEL
+    widths = list(dict.fromkeys(one.width for one in found.crossings))
+    drawing = Drawing(width=2 * (left + width) + 30, height=top + height + 70 + 18 * ((len(widths) + 3) // 4))
+    drawing.text(left, 24, f"{found.job} on {found.cluster}", size=15, bold=True)
+    told = "no curve: samples a second alone" if found.curve is None else f"curve {found.curve.name}"
+    drawing.text(left, 42, f"{found.device}, {found.precision}, {told}", colour="#555")
+    for place, basis in enumerate(TITLES):
+        crossings = [one for one in found.crossings if one.basis == basis]
+        _panel(drawing, crossings, TITLES[basis], left=left + place * (width + _GAP), is_known=found.curve is not None)
+    for number, each in enumerate(widths):
+        x, y = left + (number % 4) * 110, top + height + 62 + 18 * (number // 4)
+        drawing.line([(x, y - 4), (x + 18, y - 4)], colour=_COLOURS[number % len(_COLOURS)], width=2.0)
+        drawing.text(x + 24, y, f"M = {each}")
+    return drawing.render()
+
+
+def _panel(drawing: Drawing, crossings: Sequence[Crossing], title: str, *, left: float, is_known: bool) -> None:
+    _, top, width, height = _PANEL
+    rows = [row for one in crossings for row in one.rows]
+    drawing.text(left, top - 8, f"hybrid/DP, {title}", colour="#333")
+    drawing.text(left + width, top + height + 36, "devices", anchor="end", colour="#333")
+    if not rows:
+        drawing.text(left + 8, top + 24, "nothing fits", colour="#555")
+        return
+    counts = sorted({row.devices for row in rows})
+    ends = [end for row in rows for end in (row.interval if is_known else (row.speedup,))]
+    low, high = min(-1, math.floor(math.log2(min(ends)))), max(1, math.ceil(math.log2(max(ends))))
+    span = math.log2(counts[-1] / counts[0]) or 1.0
+
+    def place(devices: int, ratio: float) -> tuple[float, float]:
+        up = (math.log2(ratio) - low) / (high - low)
+        return left + width * math.log2(devices / counts[0]) / span, top + height * (1 - up)
+
+    for count in counts:
+        x, _ = place(count, 1.0)
+        drawing.line([(x, top), (x, top + height)], colour="#e4e4e4")
+        drawing.text(x, top + height + 18, str(count), anchor="middle")
+    for power in range(low, high + 1):
+        y = place(counts[0], 2.0**power)[1]
+        drawing.line([(left, y), (left + width, y)], colour="#555" if power == 0 else "#e4e4e4", dashed=power == 0)
+        drawing.text(left - 8, y + 4, f"{2.0**power:g}", anchor="end")
+    for number, crossing in enumerate(crossings):
+        colour = _COLOURS[number % len(_COLOURS)]
+        drawing.line([place(row.devices, row.speedup) for row in crossing.rows], colour=colour, width=2.0)
+        for row in crossing.rows:
+            drawing.dot(*place(row.devices, row.speedup), colour=colour)
+            if is_known:
+                drawing.line([place(row.devices, end) for end in row.interval], colour=colour)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# How a crossover looks for people
+
+
+def print_crossover(out: Console, found: Crossover) -> None:
+    """Print the summary, the best ways on each number of devices, the reasons, and what the figures mean."""
+    out.print(
+        f"[bold]{escape(found.job)}[/] on {escape(found.cluster)} ({escape(found.device)}), {escape(found.precision)}"
+    )
+    for line in head_lines(found):
+        out.print(f"[dim]{escape(line)}[/]")
+    out.print("", summary_table(found), "")
+    for crossing in found.crossings:
+        if crossing.rows and (found.curve is not None or crossing.basis == "ours"):
+            out.print(crossing_table(crossing, is_known=found.curve is not None), "")
+    out.print("[bold]Why[/]")
+    for line in reason_lines(found):
+        text = line.lstrip()
+        out.print(Padding(Text(text), (0, 0, 0, 2 + len(line) - len(text))))
+    out.print()
+    for line in legend_lines(found):
+        out.print(f"[dim]{escape(line)}[/]")

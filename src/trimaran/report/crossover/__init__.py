@@ -1,1 +1,0 @@
-"""The crossover between data parallelism and a hybrid: values, documents, lines, a drawing."""

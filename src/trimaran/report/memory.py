@@ -1,0 +1,598 @@
+"""What a step's memory is without help, at its floor, and under plans: the figures, before any run.
+
+Every size is of live bytes: what tensors hold, not what an allocator has set aside around them. Peak and mean are given
+with and without weights (parameters, buffers, gradients and the optimizer's state), as figures of others leave those
+out. A mean is over the operations of forward and backward, each counted once, as the vDNN paper counts layers; the mean
+over time is beside it. The slowdown of a plan is against the same step with memory without end. Where the plan runs
+modules in parts of the batch, it is against the whole step, and only plan, floor and limit are of the step in parts.
+
+Times are modelled; what a figure rests on is in `source`.
+
+Live bytes over a step as text, readable at 80 columns and without colour.
+
+    19.1 GiB ┤                  ··
+             │              ····  ····
+    11.6 GiB ┤──────────███████████████──────────
+             │     ██████████████████████
+             │██████████████████████████████████
+         0 B ┼────────────────────────────────────
+              forward       │ backward       │ update
+
+A column stands for a share of the time of the step and shows the most that lives within it, so no peak is lost. Filled:
+under the plan. Dots: what autograd alone would hold above that. The budget has a line of its own.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from trimaran.base.units import format_bytes, format_seconds
+from trimaran.report.tables import frame_table
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The figures of a step some of whose modules run on a part of the batch at a time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitFigures:
+    """Modules that run on a part of the batch at a time, and the split step with everything kept.
+
+    Attributes:
+        name: which modules in how many parts, for people
+        written: the same as the command takes it
+        whole_floor_bytes: least memory of the step that is not split [bytes]
+        kept_s: the split step with memory without end [s]
+        keep_peak_bytes: peak of the split step as autograd keeps everything [bytes]
+    """
+
+    name: str
+    written: str
+    whole_floor_bytes: int
+    kept_s: float
+    keep_peak_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Memory over a step.
+
+    Attributes:
+        peak_bytes: most at once [bytes]
+        mean_bytes: mean over the operations of forward and backward [bytes]
+        time_mean_bytes: mean over the time of the step [bytes]
+        bare_peak_bytes: most at once, weights left out [bytes]
+        bare_mean_bytes: mean, weights left out [bytes]
+    """
+
+    peak_bytes: int
+    mean_bytes: int
+    time_mean_bytes: int
+    bare_peak_bytes: int
+    bare_mean_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """What a part of the floor is made of.
+
+    Attributes:
+        name: of a module or a weight; "" where unknown
+        role: what it is to the step
+        nbytes: of it [bytes]
+        count: storages that were taken together
+    """
+
+    name: str
+    role: str
+    nbytes: int
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyFigures:
+    """A policy's plan and what it costs.
+
+    Attributes:
+        name: "none", "all", "conv", "dyn", "ours"
+        fits: whether its peak is within the budget
+        usage: memory over the step
+        step_time_s: of the step under the plan [s]
+        slowdown: against the whole step with memory without end; 0.02 is 2 % slower
+        to_host_bytes: offloaded [bytes]
+        to_device_bytes: brought back [bytes]
+        recomputed_bytes: made again [bytes]
+        recompute_s: time of making them again [s]
+        stall_s: time for which operations wait for copies [s]
+        note: what else there is to say; "" for nothing
+    """
+
+    name: str
+    fits: bool
+    usage: Usage
+    step_time_s: float
+    slowdown: float
+    to_host_bytes: int
+    to_device_bytes: int
+    recomputed_bytes: int
+    recompute_s: float
+    stall_s: float
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageLine:
+    """What becomes of one storage, and why.
+
+    Attributes:
+        number: in the trace
+        module: that made it
+        nbytes: of it [bytes]
+        role: what it is to the step
+        decision: "keep", "offload" or "recompute"
+        reason: in a few words
+    """
+
+    number: int
+    module: str
+    nbytes: int
+    role: str
+    decision: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LargestBatch:
+    """The most samples that fit.
+
+    Attributes:
+        without_help: as autograd keeps everything; 0: not even one
+        with_plan: with a plan that costs at most `slowdown_limit`; 0: not even one
+        at_floor: at any price
+        slowdown_limit: most that the plan may cost
+        slowdown: what it costs at `with_plan`
+    """
+
+    without_help: int
+    with_plan: int
+    at_floor: int
+    slowdown_limit: float
+    slowdown: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class LiveCurve:
+    """Live bytes over the step, at each moment.
+
+    Both curves share one axis, the time of the operations without any waiting.
+
+    Attributes:
+        seconds: duration of each moment [s]
+        phases: phase of each moment, "FP", "BP" or "WU"
+        kept_bytes: as autograd keeps everything [bytes]
+        plan_bytes: under the plan [bytes]; empty where there is none
+    """
+
+    seconds: tuple[float, ...]
+    phases: tuple[str, ...]
+    kept_bytes: tuple[int, ...]
+    plan_bytes: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryEstimate:
+    """What a job's step needs on a device, and what a plan makes of it.
+
+    Attributes:
+        job: its name
+        batch: samples of the step
+        device: as its vendor calls it
+        precision: how products are computed
+        source: what the times rest on
+        card_bytes: memory of the card that the budget stands for [bytes]; None: the budget is a share of the keep-peak
+        context_bytes: what comes off that for the context [bytes]
+        budget_bytes: what the step may use [bytes]
+        weight_bytes: parameters and buffers [bytes]
+        optimizer_bytes: state of the optimizer [bytes]
+        gradient_bytes: gradients of the parameters [bytes]
+        kept_s: the whole step with memory without end [s]
+        keep: memory of that step
+        floor_bytes: no plan of whole operations needs less [bytes]
+        floor_at: operation that needs it
+        floor_held_by: what it holds, largest first
+        bound_s: no plan within the budget makes the step faster [s]
+        offload_bound_s: the same for plans that only offload [s]
+        decides: what keeps the plan from being faster, in a sentence
+        policy: which of `policies` is the plan
+        policies: the paper's and ours, in the order in which they are shown
+        storages: what becomes of each, largest first
+        curve: live bytes over the step
+        largest_batch: None: it was not looked for
+        split: modules that run in parts under the plan; plan, floor, bounds, storages and curve are then of the step in
+            parts; None: none do
+        trace_s: time that tracing took here [s]
+        planning_s: time that planning took here [s]
+    """
+
+    job: str
+    batch: int
+    device: str
+    precision: str
+    source: str
+    budget_bytes: int
+    weight_bytes: int
+    optimizer_bytes: int
+    gradient_bytes: int
+    kept_s: float
+    keep: Usage
+    floor_bytes: int
+    floor_at: str
+    floor_held_by: tuple[Holder, ...]
+    bound_s: float
+    offload_bound_s: float
+    decides: str
+    policy: str
+    policies: tuple[PolicyFigures, ...]
+    storages: tuple[StorageLine, ...]
+    curve: LiveCurve
+    card_bytes: int | None = None
+    context_bytes: int = 0
+    largest_batch: LargestBatch | None = None
+    split: SplitFigures | None = None
+    trace_s: float = 0.0
+    planning_s: float = 0.0
+
+    @property
+    def fits_without_help(self) -> bool:
+        """Whether the step fits as autograd keeps everything."""
+        return self.keep.peak_bytes <= self.budget_bytes
+
+    @property
+    def plan(self) -> PolicyFigures:
+        """Figures of the plan."""
+        return next(line for line in self.policies if line.name == self.policy)
+
+    @property
+    def ratio_to_limit(self) -> float:
+        """How much longer the step takes under the plan than the bound; at least 1."""
+        return self.plan.step_time_s / self.bound_s if self.bound_s else math.inf
+
+    @property
+    def kept_bytes(self) -> int:
+        """Of what a plan may move, what this one keeps [bytes]."""
+        return self._decided("keep")
+
+    def _decided(self, decision: Literal["keep", "offload", "recompute"]) -> int:
+        return sum(line.nbytes for line in self.storages if line.decision == decision)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A memory estimate for programs: plain data, sizes in bytes and times in seconds
+
+
+def memory_document(estimate: MemoryEstimate) -> dict[str, Any]:
+    """The figures for programs; storages and curve are left to `storage_documents` and the trace file."""
+    plan, batches = estimate.plan, estimate.largest_batch
+    return {
+        "job": estimate.job,
+        "batch": estimate.batch,
+        "device": estimate.device,
+        "precision": estimate.precision,
+        "source": estimate.source,
+        "card_bytes": estimate.card_bytes,
+        "context_bytes": estimate.context_bytes,
+        "budget_bytes": estimate.budget_bytes,
+        "fits": plan.fits,
+        "fits_without_help": estimate.fits_without_help,
+        "keep_peak_bytes": estimate.keep.peak_bytes,
+        "keep_mean_bytes": estimate.keep.mean_bytes,
+        "keep": asdict(estimate.keep),
+        "weight_bytes": estimate.weight_bytes,
+        "optimizer_bytes": estimate.optimizer_bytes,
+        "gradient_bytes": estimate.gradient_bytes,
+        "floor_bytes": estimate.floor_bytes,
+        "floor": {"at": estimate.floor_at, "held_by": [asdict(holder) for holder in estimate.floor_held_by]},
+        "kept_s": estimate.kept_s,
+        "plan": {"policy": estimate.policy, "kept_bytes": estimate.kept_bytes} | _policy_document(plan),
+        "bound_s": estimate.bound_s,
+        "offload_bound_s": estimate.offload_bound_s,
+        "ratio_to_limit": estimate.ratio_to_limit,
+        "decides": estimate.decides,
+        "policies": {line.name: _policy_document(line) for line in estimate.policies},
+        "largest_batch": None if batches is None else batches.with_plan,
+        "largest_batch_without_help": None if batches is None else batches.without_help,
+        "largest_batch_at_floor": None if batches is None else batches.at_floor,
+        "largest_batch_slowdown_limit": None if batches is None else batches.slowdown_limit,
+        "split": None if estimate.split is None else asdict(estimate.split),
+        "trace_s": estimate.trace_s,
+        "planning_s": estimate.planning_s,
+    }
+
+
+def storage_documents(estimate: MemoryEstimate) -> list[dict[str, Any]]:
+    """What becomes of each storage, for programs."""
+    return [asdict(line) for line in estimate.storages]
+
+
+def _policy_document(line: PolicyFigures) -> dict[str, Any]:
+    return {
+        "fits": line.fits,
+        **asdict(line.usage),
+        "step_time_s": line.step_time_s,
+        "slowdown": line.slowdown,
+        "to_host_bytes": line.to_host_bytes,
+        "to_device_bytes": line.to_device_bytes,
+        "recomputed_bytes": line.recomputed_bytes,
+        "recompute_s": line.recompute_s,
+        "stall_s": line.stall_s,
+        "note": line.note,
+    }
+
+
+_EIGHTHS = " ▁▂▃▄▅▆▇█"
+_PHASE_NAMES = {"FP": "forward", "BP": "backward", "WU": "update"}
+_LABEL = 10  # columns for a size such as "1023.9 GiB"
+
+
+def memory_chart(curve: LiveCurve, *, budget_bytes: int, width: int = 80, height: int = 12) -> str:
+    """The curve as lines of text, none longer than `width`.
+
+    Args:
+        curve: live bytes over the step
+        budget_bytes: where the line goes [bytes]
+        width: of the whole chart [columns]
+        height: of the plot [lines]
+
+    Example:
+        >>> curve = LiveCurve(seconds=(1.0, 1.0), phases=("FP", "BP"), kept_bytes=(4, 8), plan_bytes=(4, 4))
+        >>> print(memory_chart(curve, budget_bytes=6, width=20, height=4))
+               8 B ┤    ····
+               6 B ┤────····
+                   │████████
+                   │████████
+               0 B ┼────────
+                    forw│bac
+    """
+    columns = max(2, width - _LABEL - 2)
+    kept = _columns(curve.kept_bytes, curve.seconds, columns)
+    plan = _columns(curve.plan_bytes or curve.kept_bytes, curve.seconds, columns)
+    top = max(*kept, *plan, budget_bytes, 1)
+    # Rows are such that the budget ends one: what is within it never reaches above its line.
+    line = max(1, int(budget_bytes / top * height))
+    size = max(budget_bytes / line, top / height)
+    rows = [_row(kept, plan, size=size, level=level, line=level == line) for level in range(height, 0, -1)]
+    labels = {height: format_bytes(size * height), line: format_bytes(budget_bytes)}
+    text = []
+    for level, row in zip(range(height, 0, -1), rows, strict=True):
+        text.append(f"{labels.get(level, ''):>{_LABEL}} {'┤' if level in labels else '│'}{row}")
+    text.append(f"{format_bytes(0):>{_LABEL}} ┼{'─' * columns}")
+    text.append(" " * (_LABEL + 2) + _phases(curve, columns))
+    return "\n".join(row.rstrip() for row in text)
+
+
+def chart_legend(curve: LiveCurve, *, split: bool = False) -> str:
+    """What the signs of the chart mean.
+
+    Args:
+        curve: that is drawn
+        split: whether it is of a step with modules in parts
+    """
+    if not curve.plan_bytes:
+        return "█ live bytes   ─ budget"
+    return f"█ under the plan   · with everything kept{', in parts' if split else ''}   ─ budget"
+
+
+def _row(kept: Sequence[float], plan: Sequence[float], *, size: float, level: int, line: bool) -> str:
+    """One line of the plot; it stands for what lies between `level - 1` and `level` times its size."""
+    signs = []
+    for before, now in zip(kept, plan, strict=True):
+        share = now / size - (level - 1)
+        filled = _EIGHTHS[min(8, max(0, round(share * 8)))]
+        above = before / size - (level - 1) > 0.5
+        signs.append(filled if filled != " " else "·" if above else "─" if line else " ")
+    return "".join(signs)
+
+
+def _columns(values: Sequence[int], seconds: Sequence[float], columns: int) -> list[float]:
+    """The largest value within each column of time; moments without a duration count where they happen."""
+    total = sum(seconds) or float(len(seconds)) or 1.0
+    even = not sum(seconds)
+    largest = [0.0] * columns
+    clock = 0.0
+    for value, duration in zip(values, seconds, strict=True):
+        first = min(columns - 1, int(clock / total * columns + 1e-9))
+        clock += 1.0 if even else duration
+        last = min(columns - 1, max(first, int(clock / total * columns - 1e-9)))
+        for column in range(first, last + 1):
+            largest[column] = max(largest[column], value)
+    return largest
+
+
+def _phases(curve: LiveCurve, columns: int) -> str:
+    """Names of the phases below the plot, cut off where there is no room."""
+    total = sum(curve.seconds)
+    text, clock, start = "", 0.0, 0
+    ends: list[tuple[str, int]] = []
+    for place, (phase, duration) in enumerate(zip(curve.phases, curve.seconds, strict=True)):
+        clock += duration
+        if place + 1 == len(curve.phases) or curve.phases[place + 1] != phase:
+            ends.append((phase, round(clock / total * columns) if total else columns))
+    for number, (phase, end) in enumerate(ends):
+        mark = "│" if number else ""
+        room = end - start
+        text += f"{mark}{_PHASE_NAMES.get(phase, phase)}"[:room].ljust(room)
+        start = max(start, end)
+    return text
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A memory estimate for people: lines and tables, readable at 80 columns and without colour
+
+
+_POLICY_NAMES = {"ours": "trimaran", "none": "none", "all": "vDNN all", "conv": "vDNN conv", "dyn": "vDNN dyn"}
+
+
+def budget_line(estimate: MemoryEstimate) -> str:
+    """Where the budget comes from."""
+    budget = format_bytes(estimate.budget_bytes)
+    if estimate.card_bytes is None:
+        peak_bytes = estimate.keep.peak_bytes
+        share = estimate.budget_bytes / peak_bytes if peak_bytes else 0.0
+        return f"budget {budget}, {100 * share:.0f} % of what autograd alone needs"
+    context = format_bytes(estimate.context_bytes)
+    return f"budget {budget}: a card of {format_bytes(estimate.card_bytes)} less {context} for its context"
+
+
+def summary_table(estimate: MemoryEstimate) -> Table:
+    """Peak, mean and time: without help, at the floor, under the plan, at the limit."""
+    table = frame_table("")
+    split = estimate.split
+    table.add_column("", no_wrap=split is None)
+    for title in ("peak", "mean", "step", "slower"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    plan = estimate.plan
+    keep = "fits as it is" if estimate.fits_without_help else "does not fit"
+    table.add_row("everything kept", *_sizes(estimate.keep), format_seconds(estimate.kept_s), "", keep)
+    fits = f"{estimate.ratio_to_limit:.3f} × the limit" if plan.fits else "does not fit"
+    name = Text("the plan" if split is None else f"the plan, {split.name}")
+    table.add_row(name, *_sizes(plan.usage), format_seconds(plan.step_time_s), slower(plan.slowdown), fits)
+    limit = max(0.0, estimate.bound_s / estimate.kept_s - 1) if estimate.kept_s else 0.0
+    parts = "" if split is None else ", in parts"
+    table.add_row(f"the limit{parts}", "", "", format_seconds(estimate.bound_s), slower(limit), "no plan is faster")
+    table.add_row(f"the floor{parts}", format_bytes(estimate.floor_bytes), "", "", "", "no plan needs less")
+    if split is not None:
+        table.add_row("the floor, whole", format_bytes(split.whole_floor_bytes), "", "", "", "without the split")
+    return table
+
+
+def explanation_lines(estimate: MemoryEstimate) -> list[str]:
+    """What the floor holds, what the plan does, what decides, and which batches fit."""
+    plan = estimate.plan
+    held = ", ".join(
+        f"{format_bytes(one.nbytes)} {f'{one.count} × ' if one.count > 1 else ''}{one.name or one.role}"
+        for one in estimate.floor_held_by[:4]
+    )
+    lines = [
+        "" if estimate.split is None else split_line(estimate.split),
+        f"The floor is at {estimate.floor_at}: {held}." if held else "",
+        f"The plan keeps {format_bytes(estimate.kept_bytes)} of what it could move, offloads "
+        f"{format_bytes(plan.to_host_bytes)} and makes {format_bytes(plan.recomputed_bytes)} again "
+        f"({format_seconds(plan.recompute_s)}); {_waiting(plan.stall_s)}.",
+        f"What decides: {estimate.decides}" if estimate.decides else "",
+        "" if estimate.largest_batch is None else batch_line(estimate.largest_batch),
+    ]
+    return [line for line in lines if line]
+
+
+def split_line(split: SplitFigures) -> str:
+    """What a split is, and what is of it."""
+    return (
+        f"Split: {split.name}; the plan, its floor and its limit are of the step in parts, all else is of the whole "
+        f"step. In parts with everything kept it would need {format_bytes(split.keep_peak_bytes)} and "
+        f"{format_seconds(split.kept_s)}."
+    )
+
+
+def _waiting(seconds: float) -> str:
+    return f"operations wait {format_seconds(seconds)} for copies" if seconds else "operations never wait for copies"
+
+
+def batch_line(batches: LargestBatch) -> str:
+    """The most samples that fit."""
+    text = f"Largest batch: {batches.without_help} without help, {batches.with_plan} with a plan"
+    if batches.with_plan:
+        text += f" at most {100 * batches.slowdown_limit:g} % slower ({slower(batches.slowdown)} by plan)"
+    return f"{text}, {batches.at_floor} at any price."
+
+
+def policy_table(estimate: MemoryEstimate) -> Table:
+    """The paper's policies and ours, one line each."""
+    table = frame_table("Policies", "w/o: without weights, gradients and optimizer state   * the plan")
+    table.add_column("", no_wrap=True)
+    table.add_column("policy", no_wrap=True)
+    for title in ("peak", "mean", "mean w/o", "slower", "to host", "again"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("fits", no_wrap=True)
+    for line in estimate.policies:
+        table.add_row(
+            "*" if line.name == estimate.policy else "",
+            _POLICY_NAMES.get(line.name, line.name),
+            *_sizes(line.usage),
+            format_bytes(line.usage.bare_mean_bytes),
+            slower(line.slowdown),
+            format_bytes(line.to_host_bytes) if line.to_host_bytes else "–",
+            format_bytes(line.recomputed_bytes) if line.recomputed_bytes else "–",
+            "yes" if line.fits else "no",
+            style="bold" if line.name == estimate.policy else None,
+        )
+    return table
+
+
+def policy_notes(policies: Sequence[PolicyFigures]) -> list[str]:
+    """What else there is to say of policies."""
+    return [f"{_POLICY_NAMES.get(line.name, line.name)}: {line.note}" for line in policies if line.note]
+
+
+def storage_table(lines: Sequence[StorageLine]) -> Table:
+    """What becomes of each storage, and why."""
+    table = frame_table("Storages")
+    table.add_column("", justify="right", no_wrap=True)
+    table.add_column("made by", max_width=26, overflow="ellipsis", no_wrap=True)
+    table.add_column("size", justify="right", no_wrap=True)
+    table.add_column("becomes", no_wrap=True)
+    table.add_column("why")
+    for line in lines:
+        table.add_row(str(line.number), line.module or line.role, format_bytes(line.nbytes), line.decision, line.reason)
+    return table
+
+
+def slower(share: float) -> str:
+    """A slowdown as people read it.
+
+    Example:
+        >>> slower(0.0071), slower(0.19), slower(0.0)
+        ('+0.7 %', '+19 %', '+0.0 %')
+    """
+    return f"{100 * share:+.{1 if abs(share) < 0.0995 else 0}f} %"
+
+
+def _sizes(usage: Usage) -> tuple[str, str]:
+    return format_bytes(usage.peak_bytes), format_bytes(usage.mean_bytes)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# How a memory estimate looks for people
+
+
+_WIDEST = 120  # columns: a wider chart is no clearer
+
+
+def print_estimate(out: Console, found: MemoryEstimate, *, chart: bool, storages: bool) -> None:
+    """Print the estimate, and what was asked for beside it."""
+    out.print(
+        f"[bold]{escape(found.job)}[/], batch {found.batch}, on {escape(found.device)}, {found.precision}\n"
+        f"{escape(budget_line(found))}\n"
+    )
+    out.print(summary_table(found), "")
+    for line in explanation_lines(found):
+        out.print(escape(line))
+    if chart:
+        legend = chart_legend(found.curve, split=found.split is not None)
+        out.print("\n[bold]Live bytes over the step[/]", f"[dim]{legend}[/]", sep="\n" if found.split else "   ")
+        width = min(out.width, _WIDEST)
+        out.print(escape(memory_chart(found.curve, budget_bytes=found.budget_bytes, width=width)), soft_wrap=True)
+    out.print("", policy_table(found))
+    for note in policy_notes(found.policies):
+        out.print(f"[dim]{escape(note)}[/]")
+    if storages:
+        out.print("", storage_table(found.storages))
+    out.print(
+        f"\n[dim]Times are {escape(found.source)}. Traced in {format_seconds(found.trace_s)}, "
+        f"planned in {format_seconds(found.planning_s)}.[/]"
+    )

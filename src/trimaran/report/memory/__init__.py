@@ -1,1 +1,0 @@
-"""How a memory estimate is told: figures, tables, a chart, plain data, a trace for a viewer."""

@@ -1,1 +1,0 @@
-"""How published results that were run again are told, beside what was published."""

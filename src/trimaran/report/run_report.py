@@ -1,0 +1,258 @@
+"""The report of a run as a JSON file, `report.json`.
+
+One nested object, `schema_version` first. Errors are `predicted / measured - 1`, intervals are at 90 % as
+`[low, high]`, figures of ranks and instructions are lists, one entry each; null is what nobody measured.
+
+The noise of repeated runs, as it is said beside a comparison.
+
+An error of a prediction means little where it is smaller than the difference of two runs that are alike.
+"""
+
+import contextlib
+import errno
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trimaran.base.errors import EnvironmentProblem
+from trimaran.pricing.noise import Noise
+from trimaran.program.json_files import check_version, decode_object, read_text, to_plain
+from trimaran.program.plan import Prediction
+from trimaran.program.strategy import Strategy
+from trimaran.report.breakdown import PARTS
+from trimaran.report.comparison import Comparison, Figure
+
+
+def noise_line(noise: Noise | None) -> str:
+    """One line for people, to be read beside a measured figure.
+
+    Args:
+        noise: of runs like the measured one; None where it is not known
+
+    Example:
+        >>> runs = {"ranks": 2, "step_time_s": (0.1, 0.101), "date": "2026-11-20", "source": "example"}
+        >>> noise_line(Noise(low=-0.038, high=0.04, **runs))
+        'identical runs on 2 ranks differ by up to ±4.0 % (90 %), calibrated 2026-11-20'
+        >>> noise_line(None)
+        'noise of repeated runs unknown here: trimaran calibrate'
+    """
+    if noise is None:
+        return "noise of repeated runs unknown here: trimaran calibrate"
+    ranks = "1 rank" if noise.ranks == 1 else f"{noise.ranks} ranks"
+    percent = 100 * noise.high
+    return (
+        f"identical runs on {ranks} differ by up to ±{percent:.{1 if percent < 10 else 0}f} % (90 %), "
+        f"calibrated {noise.date}"
+    )
+
+
+def noise_document(noise: Noise | None) -> dict[str, Any] | None:
+    """The same for programs.
+
+    Args:
+        noise: of runs like the measured one; None where it is not known
+
+    Returns:
+        `interval`, at 90 %, of the ratio of two identical runs minus 1; `date`, `ranks`, `runs`, `source`.
+    """
+    if noise is None:
+        return None
+    return {
+        "interval": [noise.low, noise.high],
+        "date": noise.date,
+        "ranks": noise.ranks,
+        "runs": len(noise.step_time_s),
+        "source": noise.source,
+    }
+
+
+REPORT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReport:
+    """What is kept of a run.
+
+    Attributes:
+        job: reference or name of the job
+        strategy: how it ran
+        prediction: of the step, before the run
+        comparison: prediction beside measurement; None where nothing was recorded
+        samples_per_s: throughput of training over the whole run [samples/s]
+        final: figures at the end by name, such as "accuracy" and "loss"
+        run_dir: directory of the run
+        environment: versions and device by name
+        noise: how far identical runs are apart here; None where that is not known
+        memory: what the memory plan of rank 0 did, by name; None where everything was kept
+        gradient_noise: noise scale of the gradients, as `gradient_noise_document` has it; None where nobody asked
+        verified: how far the first steps were from those of one process; None where nobody asked
+        notes: what the user should know, such as what the model could not be used for
+    """
+
+    job: str
+    strategy: Strategy
+    prediction: Prediction
+    comparison: Comparison | None = None
+    samples_per_s: float | None = None
+    final: Mapping[str, float] = field(default_factory=dict)
+    run_dir: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    noise: Noise | None = None
+    memory: Mapping[str, Any] | None = None
+    gradient_noise: Mapping[str, Any] | None = None
+    verified: Mapping[str, Any] | None = None
+    notes: tuple[str, ...] = ()
+
+
+def report_document(report: RunReport) -> dict[str, Any]:
+    """The report as the object that its file holds.
+
+    Args:
+        report: of a run
+    """
+    comparison = report.comparison
+    measured_s = comparison.step.measured_s if comparison else None
+    step = Figure(predicted_s=report.prediction.step_time_s, measured_s=measured_s)
+    document: dict[str, Any] = {
+        "schema_version": REPORT_VERSION,
+        "job": report.job,
+        "plan": {"strategy": report.strategy.name, "details": to_plain(report.strategy)},
+        "predicted": to_plain(report.prediction),
+        "measured": {
+            "step_time_s": measured_s,
+            "steps": comparison.steps if comparison else 0,
+            "warmup": comparison.warmup if comparison else 0,
+        },
+        "error": step.error,
+        "noise": noise_document(report.noise),
+        "memory": None if report.memory is None else dict(report.memory),
+        **({} if report.gradient_noise is None else {"gradient_noise": dict(report.gradient_noise)}),
+        **({} if report.verified is None else {"verified": dict(report.verified)}),
+        "samples_per_s": report.samples_per_s,
+        "final": dict(report.final),
+        "run_dir": report.run_dir,
+        "environment": dict(report.environment),
+        "notes": list(report.notes),
+    }
+    return document | (comparison_document(comparison) if comparison else {})
+
+
+def comparison_document(comparison: Comparison) -> dict[str, Any]:
+    """The parts of a comparison as JSON data.
+
+    Args:
+        comparison: prediction beside measurement
+
+    Returns:
+        `by_rank`, one list an attribute of `RankComparison`; `by_kind`, one object a kind; `by_instruction`, lists.
+    """
+    ranks = comparison.ranks
+    return {
+        "by_rank": {
+            "rank": [rank.rank for rank in ranks],
+            **{name: _lists(getattr(rank, name) for rank in ranks) for name in ("step", *PARTS, "hidden")},
+        },
+        "by_kind": [
+            {
+                "kind": kind.kind.value,
+                "count": kind.count,
+                "observed": kind.observed,
+                "predicted_s": kind.each.predicted_s,
+                "measured_s": kind.each.measured_s,
+                "error": kind.each.error,
+            }
+            for kind in comparison.kinds
+        ],
+        "by_instruction": {
+            "instruction": list(comparison.instructions),
+            **_lists(comparison.instructions.values()),
+        },
+    }
+
+
+def write_report(path: Path, report: RunReport) -> None:
+    """Write the report of a run; the file is there whole or not at all.
+
+    Args:
+        path: where; an existing file is replaced
+        report: of the run
+
+    Raises:
+        EnvironmentProblem: it cannot be written there
+    """
+    write_whole(path, (json.dumps(report_document(report), indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def read_report(path: Path) -> dict[str, Any]:
+    """Read the report of a run.
+
+    Args:
+        path: the file
+
+    Returns:
+        The object, without its schema version.
+
+    Raises:
+        CorruptDataError: the file is truncated
+        InputError: no such file, or a schema version that we do not know
+    """
+    plain = decode_object(read_text(path), source=str(path))
+    check_version(plain, REPORT_VERSION, source=str(path))
+    return plain
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all.
+
+    Args:
+        path: where; an existing file is replaced
+        content: of the file
+
+    Raises:
+        EnvironmentProblem: it cannot be written there
+    """
+    with _unfinished(path) as unfinished:
+        unfinished.write_bytes(content)
+        unfinished.replace(path)
+
+
+def check_writable(path: Path) -> None:
+    """Refuse a file that could not be written, before the work for it is done.
+
+    Args:
+        path: where it will be written; nothing is there afterwards that was not there before
+
+    Raises:
+        EnvironmentProblem: it cannot be written there
+    """
+    with _unfinished(path) as unfinished:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        unfinished.write_bytes(b"")
+
+
+@contextlib.contextmanager
+def _unfinished(path: Path) -> Iterator[Path]:
+    """A name beside a file, for what is not whole yet; nothing is left under it."""
+    unfinished = path.parent / f".{path.name}.{os.getpid()}"
+    try:
+        yield unfinished
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"{path} cannot be written: {error.strerror}", code="report.unwritable", path=str(path)
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):
+            unfinished.unlink()
+
+
+def _lists(figures: Iterable[Figure]) -> dict[str, list[float | None]]:
+    rows = list(figures)
+    return {
+        "predicted_s": [figure.predicted_s for figure in rows],
+        "measured_s": [figure.measured_s for figure in rows],
+        "error": [figure.error for figure in rows],
+    }

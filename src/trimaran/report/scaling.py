@@ -1,0 +1,464 @@
+"""A scaling study as values: what a job does on so many devices of a machine, what limits it, what would help.
+
+A scaling study for people: one table a batch and method, readable at 80 columns and without colour.
+
+The names of the columns fill 80 columns, so that no figure may be longer than its column's name: times have at most
+five characters, in a unit that the whole table shares.
+
+A scaling study as a drawing: speedup over devices, and the shares of a step, as SVG that any browser shows.
+
+speedup                              shares of a step
+8 ┤           ╱ linear               ┌──┐┌──┐┌──┐  other
+  │        ╱──●                      │  ││▒▒││▒▒│  update
+2 ┤    ╱─●                           │██││██││██│  exposed
+  └────────────── devices            └──┘└──┘└──┘  FP+BP
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from math import log2
+from typing import Any, Literal
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from trimaran.base.units import format_bytes, format_seconds
+from trimaran.pricing.exchange.step import ScaledStep
+from trimaran.report.svg import Drawing
+
+Mode = Literal["weak", "strong"]
+"""Weak: each device has its batch, however many there are. Strong: all devices share one batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingRow:
+    """One set-up of the study.
+
+    Attributes:
+        step: the step of each rank, taken apart
+        nodes: that the devices are in
+        samples_per_s: of all devices together [samples/s]
+        low: lower end of its 90 % interval [samples/s]
+        high: upper end [samples/s]
+        speedup: against one device, with the same batch a device (weak) or in all (strong)
+        efficiency: speedup by devices
+        peak_bytes: memory of the rank that needs the most, as its framework's allocator counts [bytes]
+        own_peak_bytes: memory of a rank that is home to no tensor [bytes]
+        card_bytes: memory of a device, as its driver reports [bytes]
+        fits: whether the rank that needs the most fits its device, with what no allocator counts
+    """
+
+    step: ScaledStep
+    nodes: int
+    samples_per_s: float
+    low: float
+    high: float
+    speedup: float
+    efficiency: float
+    peak_bytes: int
+    own_peak_bytes: int
+    card_bytes: int
+    fits: bool
+
+    @property
+    def limiter(self) -> str:
+        """What the step would be shortened by; memory before all where it does not fit."""
+        return self.step.limiter if self.fits else "memory"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """A change of the network, or of how it is trained, with what it is expected to gain.
+
+    Attributes:
+        change: what to do
+        reason: why it helps
+        gain: of throughput, as a share; 0.1 is 10 % more samples/s
+        row: the set-up that it is about
+    """
+
+    change: str
+    reason: str
+    gain: float
+    row: ScalingRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingStudy:
+    """All set-ups.
+
+    Attributes:
+        job: as asked for
+        cluster: machine with the number of nodes
+        device: of which it has many
+        precision: in which is computed
+        software: framework and year
+        mode: weak or strong
+        unit: what is counted, "images" or "samples"
+        rows: by batch, method and devices, in that order
+        advice: changes that help the largest groups, the largest gain first
+        notes: what was assumed
+        source: of the times
+    """
+
+    job: str
+    cluster: str
+    device: str
+    precision: str
+    software: str
+    mode: Mode
+    unit: str
+    rows: tuple[ScalingRow, ...]
+    advice: tuple[Advice, ...]
+    notes: tuple[str, ...]
+    source: str
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A scaling study for programs: plain data in bytes, seconds and samples
+
+
+def study_document(study: ScalingStudy) -> dict[str, Any]:
+    """The study as plain data."""
+    return {
+        "job": study.job,
+        "cluster": study.cluster,
+        "device": study.device,
+        "precision": study.precision,
+        "software": study.software,
+        "mode": study.mode,
+        "source": study.source,
+        "rows": [row_document(row) for row in study.rows],
+        "advice": [
+            {
+                "devices": advice.row.step.devices,
+                "batch_per_device": advice.row.step.batch_per_device,
+                "sync": advice.row.step.sync,
+                "change": advice.change,
+                "reason": advice.reason,
+                "gain": advice.gain,
+            }
+            for advice in study.advice
+        ],
+        "notes": list(study.notes),
+    }
+
+
+def row_document(row: ScalingRow) -> dict[str, Any]:
+    """One set-up."""
+    step = row.step
+    return {
+        "devices": step.devices,
+        "batch_per_device": step.batch_per_device,
+        "sync": step.sync,
+        "samples_per_s": row.samples_per_s,
+        "interval": [row.low, row.high],
+        "speedup": row.speedup,
+        "efficiency": row.efficiency,
+        "fp_bp_s": step.fp_bp_s,
+        "wu_s": step.wu_s,
+        "wu_exposed_s": step.wu_exposed_s,
+        "limiter": row.limiter,
+        "peak_bytes": row.peak_bytes,
+        "fits": row.fits,
+        "nodes": row.nodes,
+        "step_s": step.step.seconds,
+        "forward_s": step.forward_s,
+        "backward_s": step.backward_s,
+        "communication_s": step.communication_s,
+        "exposed_communication_s": step.exposed_communication_s,
+        "hidden_communication_s": step.communication_s - step.exposed_communication_s,
+        "update_s": step.update_s,
+        "overhead_s": step.overhead_s,
+        "feeding_s": step.feeding_s,
+        "own_peak_bytes": row.own_peak_bytes,
+        "card_bytes": row.card_bytes,
+        "exposed": [asdict(layer) for layer in step.exposed],
+    }
+
+
+_SHORT = {
+    "compute": "compute",
+    "launches": "launch",
+    "communication": "comm",
+    "update": "update",
+    "feeding": "feed",
+    "memory": "memory",
+}
+_COLUMNS = ("GPUs", "samples/s", "±", "speedup", "eff.", "FP+BP", "hidden", "exposed", "update", "other")
+_LAYERS = 4
+_UNITS = {"ms": 1e-3, "s": 1.0, "h": 3600.0}
+# Of a unit, so that it takes five characters.
+_MOST = 9999.5
+
+
+def study_tables(study: ScalingStudy) -> list[Table]:
+    """The rows, a table for each batch and method.
+
+    Times are in milliseconds of a step; where these would be longer than their columns, in seconds or hours, and the
+    title says so.
+    """
+    return [_table(study, rows) for rows in groups(study.rows, strong=study.mode == "strong")]
+
+
+def groups(rows: Iterable[ScalingRow], *, strong: bool) -> list[list[ScalingRow]]:
+    """Rows of one batch and one method together, in order.
+
+    Args:
+        rows: of a study
+        strong: the batch is that of all devices
+    """
+    found: dict[tuple[int, str], list[ScalingRow]] = {}
+    for row in rows:
+        batch = row.step.batch_per_device * (row.step.devices if strong else 1)
+        found.setdefault((batch, row.step.sync), []).append(row)
+    return list(found.values())
+
+
+def _table(study: ScalingStudy, rows: Sequence[ScalingRow]) -> Table:
+    first, unit = rows[0].step, _unit(rows)
+    batch = first.batch_per_device * (first.devices if study.mode == "strong" else 1)
+    table = Table(
+        title=f"{first.sync}, batch {batch} {'in all' if study.mode == 'strong' else 'a device'}"
+        + ("" if unit == "ms" else f", times in {unit}"),
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        title_style="bold",
+        padding=(0, 0, 0, 0),
+        pad_edge=False,
+        show_edge=False,
+    )
+    for name in _COLUMNS:
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("limit", no_wrap=True)
+    table.add_column("memory", justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*_cells(row, unit))
+    return table
+
+
+def _cells(row: ScalingRow, unit: str) -> list[str]:
+    step, peak = row.step, row.peak_bytes / 2**30
+    return [
+        str(step.devices),
+        _rate(row.samples_per_s),
+        f"{100 * (row.high - row.low) / 2 / row.samples_per_s:.0f}%",
+        f"{row.speedup:.2f}",
+        f"{100 * row.efficiency:.0f}%",
+        *(_time(seconds, unit) for seconds in _times(step)),
+        _SHORT[row.limiter],
+        f"{peak:.{1 if peak < 99.95 else 0}f}G{'' if row.fits else '!'}",
+    ]
+
+
+def _times(step: ScaledStep) -> tuple[float, ...]:
+    """The parts of a step that are shown [s]."""
+    hidden_s = step.communication_s - step.exposed_communication_s
+    return step.fp_bp_s, hidden_s, step.exposed_communication_s, step.update_s, step.overhead_s + step.feeding_s
+
+
+def _unit(rows: Sequence[ScalingRow]) -> str:
+    """The smallest unit in which no time is longer than its column."""
+    longest_s = max(seconds for row in rows for seconds in _times(row.step))
+    return next((unit for unit, size in _UNITS.items() if longest_s < _MOST * size), "h")
+
+
+def _time(seconds: float, unit: str) -> str:
+    """A time in a unit; milliseconds to a tenth, longer ones to as much as five characters hold."""
+    value = seconds / _UNITS[unit]
+    if value >= 999.95:
+        return f"{value:,.0f}"
+    decimals = 1 if unit == "ms" or value >= 99.995 else 2 if value >= 9.9995 else 3
+    return f"{value:.{decimals}f}"
+
+
+def _rate(samples_per_s: float) -> str:
+    if samples_per_s < 10:
+        return f"{samples_per_s:.2f}" if samples_per_s >= 0.1 else f"{samples_per_s:.2g}"
+    return f"{samples_per_s:,.0f}" if samples_per_s < 9_999_999.5 else f"{samples_per_s / 1e6:,.1f}M"
+
+
+def layer_lines(study: ScalingStudy) -> list[str]:
+    """Which layers the largest groups wait for."""
+    lines = []
+    for row in worst_waits(study):
+        layers = ", ".join(
+            f"{layer.module} ({format_bytes(layer.nbytes)}, {_wait(layer.exposed_s)})"
+            for layer in row.step.exposed[:_LAYERS]
+        )
+        lines.append(f"{_place(row)}: {layers}")
+    return lines
+
+
+def _wait(seconds: float) -> str:
+    return f"{1e3 * seconds:.1f} ms" if seconds < 1.0 else format_seconds(seconds)
+
+
+def worst_waits(study: ScalingStudy) -> list[ScalingRow]:
+    """For each method the set-up that waits for layers the longest, as a share of its step."""
+    worst: dict[str, ScalingRow] = {}
+    for row in study.rows:
+        before = worst.get(row.step.sync)
+        if row.step.exposed and (before is None or _waited(row) > _waited(before)):
+            worst[row.step.sync] = row
+    return list(worst.values())
+
+
+def _waited(row: ScalingRow) -> float:
+    return row.step.exposed_communication_s / row.step.step.seconds
+
+
+def advice_lines(advice: Iterable[Advice], *, most: int = 6) -> list[str]:
+    """Changes that would help, each where it helps the most, the largest gain first."""
+    best: dict[tuple[str, str], Advice] = {}
+    for item in advice:
+        best.setdefault((item.row.step.sync, item.reason), item)
+    return [
+        f"+{100 * item.gain:.0f} % ({_place(item.row)}) {item.change}: {item.reason}"
+        for item in list(best.values())[:most]
+    ]
+
+
+def legend_lines(study: ScalingStudy) -> list[str]:
+    """What the columns mean."""
+    in_ms = {_unit(rows) for rows in groups(study.rows, strong=study.mode == "strong")} == {"ms"}
+    return [
+        f"{'ms' if in_ms else 'Parts'} of a step: FP+BP beside the exchange; communication hidden behind it and "
+        "exposed; the optimizer; other: "
+        "calls, copies into buffers, waits for the slowest. ±: half of the 90 % interval.",
+        "memory: of the rank that needs the most, in GiB; !: more than a device has.",
+        f"Times are {study.source}; {study.software}.",
+        *study.notes,
+    ]
+
+
+def _place(row: ScalingRow) -> str:
+    return f"{row.step.sync}, {row.step.devices} x {row.step.batch_per_device}"
+
+
+_COLOURS = ("#1b6ca8", "#d1495b", "#2e8b57", "#8a5fbf", "#c77d0a", "#3aa6a6", "#7a7a7a", "#a8324a")
+_PARTS = (("FP+BP", "#c9d8e6"), ("exposed communication", "#d1495b"), ("update", "#e0a72e"), ("other", "#8c8c8c"))
+_PANEL = (72.0, 76.0, 330.0, 270.0)
+_GAP = 44.0
+_BAR = 15.0
+
+
+def plot(study: ScalingStudy) -> str:
+    """The drawing as text of an SVG file."""
+    found = groups(study.rows, strong=study.mode == "strong")
+    bars = sum(len(rows) for rows in found)
+    left, top, width, height = _PANEL
+    second = left + width + _GAP + 20
+    bars_width = max(270.0, bars * _BAR * 1.35 + len(found) * 14)
+    drawing = Drawing(width=second + bars_width + 30, height=top + height + 86 + 18 * ((len(found) + 1) // 2))
+    drawing.text(left, 24, f"{study.job} on {study.cluster}", size=15, bold=True)
+    drawing.text(left, 42, f"{study.device}, {study.precision}, {study.mode} scaling, {study.software}", colour="#555")
+    _speedups(drawing, study, found)
+    _shares(drawing, found, left=second, width=bars_width)
+    return drawing.render()
+
+
+def _speedups(drawing: Drawing, study: ScalingStudy, found: Sequence[Sequence[ScalingRow]]) -> None:
+    left, top, width, height = _PANEL
+    rows = [row for group in found for row in group]
+    largest = max(2, *(row.step.devices for row in rows))
+    lowest = min(1.0, *(row.speedup for row in rows))
+    high = max(log2(largest), *(log2(row.speedup) for row in rows))
+    low = log2(lowest)
+
+    def place(devices: float, speedup: float) -> tuple[float, float]:
+        up = (log2(speedup) - low) / (high - low)
+        return left + width * log2(devices) / log2(largest), top + height * (1 - up)
+
+    drawing.text(left, top - 8, "speedup", colour="#333")
+    drawing.text(left + width, top + height + 36, "devices", anchor="end", colour="#333")
+    for power in range(int(log2(largest)) + 1):
+        x, _ = place(2**power, 1.0)
+        drawing.line([(x, top), (x, top + height)], colour="#e4e4e4")
+        drawing.text(x, top + height + 18, str(2**power), anchor="middle")
+    for power in range(int(low), int(high) + 1):
+        _, y = place(1.0, 2.0**power)
+        drawing.line([(left, y), (left + width, y)], colour="#e4e4e4")
+        drawing.text(left - 8, y + 4, f"{2.0**power:g}", anchor="end")
+    drawing.line([place(1, 1.0), place(largest, float(largest))], colour="#999", dashed=True)
+    for number, group in enumerate(found):
+        colour = _COLOURS[number % len(_COLOURS)]
+        dots = sorted(((row.step.devices, row) for row in group), key=lambda pair: pair[0])
+        drawing.line([place(n, row.speedup) for n, row in dots], colour=colour, width=2.0)
+        for n, row in dots:
+            drawing.dot(*place(n, row.speedup), colour=colour)
+        x = left + (number % 2) * width / 2
+        y = top + height + 60 + 18 * (number // 2)
+        drawing.line([(x, y - 4), (x + 18, y - 4)], colour=colour, width=2.0)
+        drawing.text(x + 24, y, _name(study, group))
+
+
+def _shares(drawing: Drawing, found: Sequence[Sequence[ScalingRow]], *, left: float, width: float) -> None:
+    _, top, _, height = _PANEL
+    drawing.text(left, top - 8, "shares of a step", colour="#333")
+    x = left
+    for number, group in enumerate(found):
+        first = x
+        for row in group:
+            _bar(drawing, row, x)
+            drawing.text(x + _BAR / 2, top + height + 16, str(row.step.devices), anchor="middle", size=9)
+            x += _BAR * 1.35
+        colour = _COLOURS[number % len(_COLOURS)]
+        y = top + height + 22
+        drawing.line([(first, y), (x - _BAR * 0.35, y)], colour=colour, width=3.0)
+        x += 14
+    for number, (name, colour) in enumerate(_PARTS):
+        place = left + (number % 2) * 110
+        y = top + height + 60 + 18 * (number // 2)
+        drawing.box(place, y - 10, 12, 12, colour=colour)
+        drawing.text(place + 18, y, name)
+
+
+def _bar(drawing: Drawing, row: ScalingRow, x: float) -> None:
+    _, top, _, height = _PANEL
+    step = row.step
+    parts = (step.fp_bp_s, step.exposed_communication_s, step.update_s, step.overhead_s + step.feeding_s)
+    whole = sum(parts)
+    y = top + height
+    for seconds, (_, colour) in zip(parts, _PARTS, strict=True):
+        tall = height * seconds / whole
+        y -= tall
+        drawing.box(x, y, _BAR, tall, colour=colour)
+
+
+def _name(study: ScalingStudy, group: Sequence[ScalingRow]) -> str:
+    step = group[0].step
+    if study.mode == "strong":
+        return f"{step.sync}, batch {step.batch_per_device * step.devices} in all"
+    return f"{step.sync}, batch {step.batch_per_device}"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# How a scaling study looks for people
+
+
+def print_study(out: Console, study: ScalingStudy) -> None:
+    """Print the tables, what the step waits for, what would help, and what the figures mean."""
+    out.print(
+        f"[bold]{escape(study.job)}[/] on {escape(study.cluster)} ({escape(study.device)}), {study.precision}, "
+        f"{study.mode} scaling\n"
+    )
+    for table in study_tables(study):
+        out.print(table, "")
+    _print_list(out, "Layers whose gradients cannot hide", layer_lines(study))
+    _print_list(out, "What would help", advice_lines(study.advice))
+    for line in legend_lines(study):
+        out.print(f"[dim]{escape(line)}[/]")
+
+
+def _print_list(out: Console, title: str, lines: list[str]) -> None:
+    if not lines:
+        return
+    out.print(f"[bold]{title}[/]")
+    for line in lines:
+        out.print(Padding(Text(line), (0, 0, 0, 2)))
+    out.print()

@@ -1,1 +1,0 @@
-"""A scaling study for people and programs: tables, plots, a document."""

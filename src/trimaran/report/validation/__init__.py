@@ -1,1 +1,0 @@
-"""Predicted against published figures: scores, tables, the JSON document."""

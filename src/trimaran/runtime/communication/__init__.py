@@ -1,0 +1,1 @@
+"""Messages and collectives between ranks: channels, shared memory, hierarchies, compression."""

@@ -1,0 +1,570 @@
+"""Sends, receives and collectives by torch.distributed.
+
+Messages between two ranks of one machine go through memory (`letterbox`), where that can be. Of the others,
+upward messages (to a higher rank) have one process group and downward ones another, so that each ordered pair of
+ranks is a channel of its own, first in, first out, as programs assume. Each group of a program's collectives has its
+process group. All are made, and used once, before training, in an order that is the same on every rank: NCCL connects
+on first use, and two ranks that connect in opposite orders wait for each other.
+
+A collective that starts when another one has ended, without the rank's own thread waiting for that.
+
+    CPU    training   B0 ████████████████████████          issues the first, goes on computing
+           chain         waits ▒▒▒▒▒│ starts the second    a thread, which sleeps in gloo
+           gloo          first ══════ second ═══════
+
+    GPU    host       B0 issues both, one after the other, and goes on
+           chain         ▒▒▒▒▒▒▒▒▒▒▒ a stream that waits for the first; what is issued on it comes after
+           NCCL          first ══════ second ═══════
+
+Where a group's collectives must start in one order on all its members, nothing but one chain may start them.
+
+Several tensors as one flat one of each dtype; and collectives on flat tensors, under the names that this torch has.
+
+torch 2.13 gave them other names, and warns of the old ones.
+"""
+
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+
+from trimaran.base.errors import ExecutionError
+from trimaran.base.timeline import COMMUNICATION, WAIT
+from trimaran.program.types import COLLECTIVES, SENDS, Program
+from trimaran.runtime.communication.shared_memory import Letterbox, Receiver, Sender, open_letterboxes
+from trimaran.runtime.launch.failures import is_peer_failure
+from trimaran.runtime.launch.world import World, calm_event_loops
+from trimaran.runtime.record import Recorder
+from trimaran.runtime.streams import Stamp, Streams
+
+Start = Callable[[], Any]
+"""Starts a collective, and gives what torch.distributed returned."""
+
+_PATIENCE_S = 5.0
+
+
+class Chain(Protocol):
+    """Starts collectives after others."""
+
+    def after(self, first: Any, start: Start) -> tuple[Any, Any]:
+        """Start a second collective when the first has ended.
+
+        Args:
+            first: what torch.distributed returned for the first
+            start: the second
+
+        Returns:
+            Both, to be waited for in the place of what torch.distributed returned.
+        """
+
+    def close(self) -> None:
+        """Start nothing more."""
+
+
+class _Ended:
+    """The first of two collectives: the chain's thread waits for it, and others for that thread."""
+
+    def __init__(self, future: "Future[None]") -> None:
+        self._future = future
+
+    def wait(self) -> None:
+        """Wait until it has ended."""
+        self._future.result()
+
+    def get_future(self) -> "_Ended":
+        """What tells the end; see `then`."""
+        return self
+
+    def then(self, done: Callable[[Any], None]) -> None:
+        """Call when it has ended, unless it failed."""
+        self._future.add_done_callback(lambda ended: None if ended.exception() else done(ended))
+
+
+class _Started:
+    """The second of two collectives, once it has been started."""
+
+    def __init__(self, future: "Future[Any]") -> None:
+        self._future = future
+
+    def wait(self) -> None:
+        """Wait until it has been started and has ended."""
+        self._future.result().wait()
+
+    def get_future(self) -> "_Started":
+        """What tells the end; see `then`."""
+        return self
+
+    def then(self, done: Callable[[Any], None]) -> None:
+        """Call when it has ended, unless it failed."""
+
+        def ask(started: "Future[Any]") -> None:
+            if not started.exception():
+                started.result().get_future().then(done)
+
+        self._future.add_done_callback(ask)
+
+
+class HostChain:
+    """A thread that waits for one first collective after the other, in the order in which they were started."""
+
+    def __init__(self) -> None:
+        self._links: queue.SimpleQueue[tuple[Any, Start, Future[None], Future[Any]] | None] = queue.SimpleQueue()
+        # One that sleeps in a collective which never ends must not keep the process.
+        self._thread = threading.Thread(target=_follow, args=(self._links,), name="trimaran-chain", daemon=True)
+        self._thread.start()
+
+    def after(self, first: Any, start: Start) -> tuple[Any, Any]:
+        """See `Chain`."""
+        ended: Future[None] = Future()
+        started: Future[Any] = Future()
+        self._links.put((first, start, ended, started))
+        return _Ended(ended), _Started(started)
+
+    def close(self) -> None:
+        """End the thread, once what it was given has ended."""
+        self._links.put(None)
+        self._thread.join(_PATIENCE_S)
+
+
+def _follow(links: "queue.SimpleQueue[tuple[Any, Start, Future[None], Future[Any]] | None]") -> None:
+    while (link := links.get()) is not None:
+        first, start, ended, started = link
+        try:
+            first.wait()
+            ended.set_result(None)
+            started.set_result(start())
+        except Exception as error:  # noqa: BLE001 whatever it is, those who wait are told
+            for future in (ended, started):
+                if not future.done():
+                    future.set_exception(error)
+        # Until the next one comes nothing may keep these alive.
+        del link, first, start, ended, started
+
+
+class DeviceChain:
+    """A stream that waits in the place of the host.
+
+    Args:
+        device: "cuda:<n>"
+    """
+
+    def __init__(self, device: str) -> None:
+        self._stream = torch.cuda.Stream(torch.device(device))
+
+    def after(self, first: Any, start: Start) -> tuple[Any, Any]:
+        """See `Chain`."""
+        with torch.cuda.stream(self._stream):
+            first.wait()
+            return first, start()
+
+    def close(self) -> None:
+        """Nothing is left to end."""
+
+
+def open_chain(device: str) -> Chain:
+    """The chain of a device.
+
+    Args:
+        device: "cpu" or "cuda:<n>"
+    """
+    return DeviceChain(device) if device.startswith("cuda") else HostChain()
+
+
+Packed = Sequence[tuple[torch.Tensor, Sequence[torch.Tensor]]]
+"""Flat tensors, each with those that it was made of."""
+
+all_gather: Callable[..., Any] = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+"""Gather equal parts into one tensor: `(whole, part, group, async_op)`."""
+
+reduce_scatter: Callable[..., Any] = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+"""Sum tensors and keep equal parts of the sum: `(part, whole, op, group, async_op)`."""
+
+
+def pack(tensors: Sequence[torch.Tensor]) -> Packed:
+    """One flat tensor of those of each dtype; a tensor that is alone is not copied."""
+    found = []
+    for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+        alike = [tensor for tensor in tensors if tensor.dtype == dtype]
+        alone = len(alike) == 1 and alike[0].is_contiguous()
+        flat = alike[0].view(-1) if alone else torch.cat([tensor.reshape(-1) for tensor in alike])
+        found.append((flat, alike))
+    return found
+
+
+def unpack(packed: Packed) -> None:
+    """Copy what flat tensors hold into those that they were made of."""
+    for flat, alike in packed:
+        parts = flat.split([tensor.numel() for tensor in alike])
+        for tensor, part in zip(alike, parts, strict=True):
+            if part.data_ptr() != tensor.data_ptr():
+                tensor.copy_(part.view_as(tensor))
+
+
+Group = tuple[int, ...]
+
+
+class Channels:
+    """The connections that programs need.
+
+    Args:
+        programs: all that will run
+        world: this process's
+    """
+
+    def __init__(self, programs: Iterable[Program], world: World) -> None:
+        self._world = world
+        self._pairs: dict[bool, Any] = {}
+        self._groups: dict[Group, Any] = {}
+        self._boxes: dict[tuple[int, int], Letterbox] = {}
+        self._chain: Chain | None = None
+        self.control: Any = None
+        if world.size == 1:
+            return
+        # For clocks, weights and words: on the host, whatever the device.
+        timeout = timedelta(seconds=world.timeout_s)
+        self.control = dist.new_group(backend="gloo", timeout=timeout)
+        programs = list(programs)
+        instructions = [instruction for program in programs for instruction in program]
+        sent = [_sent(program) for program in programs]
+        pairs = sorted({pair for sizes in sent for pair in sizes})
+        room = {pair: max(_room(sizes.get(pair, [])) for sizes in sent) for pair in pairs}
+        if world.device == "cpu":
+            self._boxes = open_letterboxes(room, world, self.control)
+        groups = sorted({i.group for i in instructions if i.kind in COLLECTIVES and len(i.group) > 1})
+        for upward in sorted({source < target for source, target in pairs}):
+            self._pairs[upward] = dist.new_group(timeout=timeout)
+        for group in groups:
+            self._groups[group] = dist.new_group(list(group), timeout=timeout)
+        calm_event_loops()
+        self._warm_up(pairs, groups)
+
+    def room(self, nbytes: int, target: int) -> torch.Tensor | None:
+        """Where a message is best put together before it is sent; None: anywhere.
+
+        Args:
+            nbytes: of the message [bytes]
+            target: where the next `send` goes
+        """
+        box = self._boxes.get((self._world.rank, target))
+        return self._start(box.room, nbytes) if isinstance(box, Sender) and nbytes <= box.capacity else None
+
+    def send(self, buffer: torch.Tensor, target: int) -> Any:
+        """Start to send a buffer of bytes; it must not change before the work has been waited for."""
+        box = self._boxes.get((self._world.rank, target))
+        if isinstance(box, Sender) and buffer.nbytes <= box.capacity:
+            return self._start(box.send, buffer)
+        return self._start(dist.isend, buffer, target, group=self._pairs[self._world.rank < target])
+
+    def receive(self, buffer: torch.Tensor, source: int) -> Any:
+        """Start to receive into a buffer of bytes."""
+        box = self._boxes.get((source, self._world.rank))
+        if isinstance(box, Receiver) and buffer.nbytes <= box.capacity:
+            return box.receive(buffer)
+        return self._start(dist.irecv, buffer, source, group=self._pairs[source < self._world.rank])
+
+    def all_reduce(self, tensor: torch.Tensor, group: Group) -> Any:
+        """Start to add a tensor up over a group, in place."""
+        return self._start(dist.all_reduce, tensor, group=self._groups[group], async_op=True)
+
+    def broadcast(self, tensor: torch.Tensor, group: Group, source: int) -> Any:
+        """Start to copy a tensor from one rank of a group to the others, in place."""
+        return self._start(dist.broadcast, tensor, src=source, group=self._groups[group], async_op=True)
+
+    def reduce(self, tensor: torch.Tensor, group: Group, target: int) -> Any:
+        """Start to add a tensor up on one rank of a group, in place; on the others its content is lost."""
+        return self._start(dist.reduce, tensor, dst=target, group=self._groups[group], async_op=True)
+
+    def reduce_scatter(self, shard: torch.Tensor, whole: torch.Tensor, group: Group) -> Any:
+        """Start to add a tensor up over a group, of which each rank gets its share of the sum."""
+        return self._start(reduce_scatter, shard, whole, group=self._groups[group], async_op=True)
+
+    def all_gather(self, whole: torch.Tensor, shard: torch.Tensor, group: Group) -> Any:
+        """Start to put together what each rank of a group has a share of."""
+        return self._start(all_gather, whole, shard, group=self._groups[group], async_op=True)
+
+    def from_rank_0(self, number: int) -> int:
+        """The number that rank 0 gives; every rank calls it.
+
+        Raises:
+            ExecutionError: another rank is gone
+        """
+        if self.control is None:
+            return number
+        value = torch.tensor([number])
+        with in_contact(self._world.rank, "a word from rank 0"):
+            dist.broadcast(value, group_src=0, group=self.control)
+        return int(value)
+
+    def first_rank(self, own: bool) -> int | None:
+        """The first rank on which something is true; every rank calls it.
+
+        Args:
+            own: whether it is on this one
+
+        Raises:
+            ExecutionError: another rank is gone
+        """
+        if self.control is None:
+            return 0 if own else None
+        flags = torch.zeros(self._world.size, dtype=torch.int64)
+        flags[self._world.rank] = int(own)
+        with in_contact(self._world.rank, "a question to all ranks"):
+            dist.all_reduce(flags, group=self.control)
+        ranks = flags.nonzero().flatten().tolist()
+        return int(ranks[0]) if ranks else None
+
+    def told_by_all(self, own: Sequence[int]) -> list[tuple[int, ...]]:
+        """What each rank says, by rank; every rank calls it.
+
+        Args:
+            own: of this one: as many numbers as the others have, of 63 bits
+
+        Raises:
+            ExecutionError: another rank is gone
+        """
+        if self.control is None:
+            return [tuple(own)]
+        told = torch.zeros((self._world.size, len(own)), dtype=torch.int64)
+        told[self._world.rank] = torch.tensor(own, dtype=torch.int64)
+        with in_contact(self._world.rank, "a question to all ranks"):
+            dist.all_reduce(told, group=self.control)
+        return [tuple(row) for row in told.tolist()]
+
+    def group(self, ranks: Group) -> Any:
+        """The process group of some ranks that a collective of a program names."""
+        return self._groups[ranks]
+
+    def chain(self) -> Chain:
+        """What starts collectives when others have ended; it is closed with the connections."""
+        if self._chain is None:
+            self._chain = open_chain(self._world.device)
+        return self._chain
+
+    def close(self) -> None:
+        """End all connections that were made here."""
+        if self._chain is not None:
+            self._chain.close()
+            self._chain = None
+        for box in self._boxes.values():
+            box.close()
+        self._boxes = {}
+        for group in (*self._pairs.values(), *self._groups.values(), self.control):
+            if isinstance(group, dist.ProcessGroup):
+                dist.destroy_process_group(group)
+        self._pairs, self._groups, self.control = {}, {}, None
+
+    def _start(self, operation: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        try:
+            return operation(*arguments, **options)
+        except (RuntimeError, OSError) as error:
+            raise lost_peer(self._world.rank, operation.__name__, error) from error
+
+    def _warm_up(self, pairs: list[tuple[int, int]], groups: list[Group]) -> None:
+        rank, device = self._world.rank, self._world.device
+        byte = torch.zeros(1, dtype=torch.uint8, device=device)
+        for source, target in pairs:
+            if rank == source:
+                wait_for(self.send(byte, target), rank, f"first message to rank {target}")
+            elif rank == target:
+                wait_for(self.receive(byte, source), rank, f"first message from rank {source}")
+        for group in groups:
+            if rank in group:
+                wait_for(self.all_reduce(byte, group), rank, f"first collective of ranks {group}")
+
+
+def _sent(program: Program) -> dict[tuple[int, int], list[int]]:
+    """Sizes of the messages of a step, by source and target [bytes]."""
+    found: dict[tuple[int, int], list[int]] = {}
+    for instruction in program:
+        if instruction.kind in SENDS and instruction.peer is not None:
+            found.setdefault((instruction.rank, instruction.peer), []).append(instruction.nbytes)
+    return found
+
+
+def _room(sizes: Sequence[int]) -> int:
+    """Room for all messages of a step, wherever in the ring the first one starts, each with some padding [bytes]."""
+    return sum(sizes) + max(sizes, default=0) + _PADDING_BYTES * (len(sizes) + 2)
+
+
+_PADDING_BYTES = 4096
+
+
+@contextmanager
+def in_contact(rank: int, what: str) -> Iterator[None]:
+    """Tell a failure because of another rank as what it is; others go on as they are.
+
+    Args:
+        rank: of this process, for the message
+        what: is done, for the message
+
+    Raises:
+        ExecutionError: another rank is gone, or silent for longer than the time-out
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if is_peer_failure(error):
+            raise lost_peer(rank, what, error) from error
+        raise
+
+
+def wait_for(work: Any, rank: int, what: str) -> None:
+    """Wait for a piece of communication; on a GPU, make the current stream wait.
+
+    Args:
+        work: what torch.distributed returned
+        rank: of this process, for the message
+        what: for the message
+
+    Raises:
+        ExecutionError: another rank is gone, or silent for longer than the time-out
+    """
+    try:
+        work.wait()
+    except (RuntimeError, OSError) as error:
+        raise lost_peer(rank, what, error) from error
+
+
+def lost_peer(rank: int, what: str, error: RuntimeError | OSError) -> ExecutionError:
+    """The error of a rank whose communication failed."""
+    detail = str(error).strip().splitlines()
+    return ExecutionError(
+        f"rank {rank} lost contact with another rank during {what}: {detail[-1] if detail else type(error).__name__}. "
+        "See the logs of the other ranks for the cause",
+        code="rank.lost-peer",
+        rank=rank,
+        lost_peer=True,
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Communication that has been started and not yet been waited for
+
+
+def _nothing() -> None:
+    pass
+
+
+@dataclass(slots=True, kw_only=True)
+class Pending:
+    """One instruction under way.
+
+    Attributes:
+        token: of the instruction
+        nbytes: moved since `start` [bytes]
+        works: what torch.distributed returned
+        buffers: kept alive until they have been sent or filled
+        start: when it was posted
+        finish: to do when it has ended: unpack, store; it may start more of the same instruction
+        end: when it ended, where somebody can tell
+    """
+
+    token: str
+    nbytes: int
+    works: Sequence[Any]
+    buffers: Sequence[torch.Tensor]
+    start: Stamp
+    finish: Callable[[], None] = _nothing
+    end: Stamp = field(default=None)
+
+
+def _together(one: Pending, other: Pending) -> Pending:
+    """Two pieces of one instruction, such as two buckets where the program has one."""
+
+    def finish() -> None:
+        one.finish()
+        other.finish()
+
+    return Pending(
+        token=one.token,
+        nbytes=one.nbytes + other.nbytes,
+        works=[*one.works, *other.works],
+        buffers=[*one.buffers, *other.buffers],
+        start=one.start,
+        finish=finish,
+    )
+
+
+class InFlight:
+    """All communication of a rank that is under way, by token.
+
+    Args:
+        rank: number of the rank
+        streams: its device's
+        recorder: gets a span for each that ends, and for each wait
+    """
+
+    def __init__(self, rank: int, streams: Streams, recorder: Recorder) -> None:
+        self._rank = rank
+        self._streams = streams
+        self._recorder = recorder
+        self._pending: dict[str, Pending] = {}
+
+    def add(self, pending: Pending, channel: str, *, collective: bool, stood_still: bool) -> None:
+        """Keep what was just started. What its instruction has under way already is then waited for together with it.
+
+        Args:
+            pending: what was started
+            channel: communication that runs in order has one
+            collective: it is one; False: it is a message
+            stood_still: the rank packed and handed over data from its start to now, and computed nothing
+        """
+        before = self._pending.get(pending.token)
+        self._pending[pending.token] = pending if before is None else _together(before, pending)
+        if stood_still:
+            self._recorder.add(pending.token, WAIT, pending.start, self._recorder.stamp())
+        if self._recorder.watches(collective=collective):
+
+            def done(stamp: Stamp, kept: Pending = self._pending[pending.token]) -> None:
+                kept.end = stamp
+
+            for work in pending.works:
+                self._streams.watch(work, channel, done)
+
+    def wait(self, token: str) -> None:
+        """Wait for one to its end; nothing happens where it is not under way.
+
+        Args:
+            token: of the instruction
+        """
+        while token in self._pending:
+            self.advance(token)
+
+    def advance(self, token: str) -> None:
+        """Wait for what one has started last, which may then start more.
+
+        Args:
+            token: of the instruction
+        """
+        pending = self._pending.pop(token, None)
+        if pending is None:
+            return
+        before = self._recorder.stamp()
+        for work in pending.works:
+            wait_for(work, self._rank, token)
+        after = self._recorder.stamp()
+        pending.finish()
+        if token not in self._pending:
+            end = after if pending.end is None else pending.end
+            self._recorder.add(token, COMMUNICATION, pending.start, end, pending.nbytes)
+        self._recorder.add(token, WAIT, before, after)
+
+    def wait_for_all(self, chosen: Callable[[str], bool] = lambda token: True) -> None:
+        """Wait for all, in the order in which they were started.
+
+        Args:
+            chosen: leaves out those for whose tokens it is False
+        """
+        for token in [token for token in self._pending if chosen(token)]:
+            self.wait(token)
+
+    def forget(self) -> None:
+        """Drop all, after a failure."""
+        self._pending.clear()

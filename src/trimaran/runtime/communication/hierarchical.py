@@ -1,0 +1,156 @@
+"""Buckets of gradients that are summed in levels: within the node, across nodes, and handed out within the node.
+
+    backward    ████████ b0 ████████ b1 ▒▒ ▒▒▒▒▒▒▒▒▒▒▒ U
+    within               RS b0       RS b1    AG b0   AG b1     one group, one order on all its members
+    across                 AR b0 ═══════ AR b1 ═══════          starts by itself when a scatter has ended (`chains`)
+
+A gather is started when the backward has ended and the rank has waited for the sum across nodes. Buckets whose number
+of elements the ranks of the node do not divide are padded with zeros, which costs two copies of them.
+
+In its first step DDP makes other buckets than the program has, and where some parameters have no gradient it may have
+more of them in every step, two under one name. They are summed all the same, and those that no instruction gathers are
+gathered before the gradients are used.
+"""
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from trimaran.program.layout import shard_bytes
+from trimaran.program.types import Instruction, Kind
+from trimaran.runtime.communication.channels import Chain, Channels, Group, InFlight, Pending
+from trimaran.runtime.record import Recorder
+from trimaran.runtime.streams import Stamp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scattered:
+    """A bucket whose shards are on their way.
+
+    Attributes:
+        instruction: its reduce-scatter
+        flat: its gradients
+        padded: the same, with as many elements as the ranks of the node divide; `flat` itself where they do
+        shard: what this rank has of the sum
+    """
+
+    instruction: Instruction
+    flat: torch.Tensor
+    padded: torch.Tensor
+    shard: torch.Tensor
+
+
+class Levels:
+    """Sums of buckets over the nodes.
+
+    Args:
+        across: the ranks that have this one's place on their nodes
+        channels: communicate
+        chain: starts the sums across nodes
+        in_flight: communication under way
+        recorder: writes down what happens
+    """
+
+    def __init__(
+        self, across: Group, *, channels: Channels, chain: Chain, in_flight: InFlight, recorder: Recorder
+    ) -> None:
+        self._across = across
+        self._channels = channels
+        self._chain = chain
+        self._in_flight = in_flight
+        self._recorder = recorder
+        self._scattered: dict[str, list[_Scattered]] = {}
+
+    def start(self, instruction: Instruction, flat: torch.Tensor) -> None:
+        """Sum a bucket within the node, and then its shards across nodes.
+
+        Args:
+            instruction: the reduce-scatter of the bucket
+            flat: its gradients; the sums replace them after the gather
+        """
+        ranks = len(instruction.group)
+        start = self._recorder.stamp()
+        padded = _padded(flat, ranks)
+        shard = padded.new_empty(padded.numel() // ranks)
+        started: list[Stamp] = []
+
+        def add_up() -> Any:
+            started.append(self._recorder.stamp())
+            return self._channels.all_reduce(shard, self._across)
+
+        scatter = self._channels.reduce_scatter(shard, padded, instruction.group)
+        first, second = self._chain.after(scatter, add_up)
+        begun = _Scattered(instruction=instruction, flat=flat, padded=padded, shard=shard)
+        self._scattered.setdefault(instruction.label, []).append(begun)
+        self._add(instruction, first, [padded, shard], nbytes=flat.nbytes, start=start)
+        total = replace(instruction, kind=Kind.ALL_REDUCE, group=self._across)
+        pending = self._add(total, second, [shard], nbytes=shard_bytes(flat.nbytes, ranks), start=start)
+
+        def began() -> None:
+            pending.start = started[0]
+
+        pending.finish = began
+
+    def gather(self, instruction: Instruction) -> None:
+        """Hand out the sums of a bucket; nothing happens where this step had no such bucket.
+
+        Args:
+            instruction: the all-gather of the bucket
+        """
+        for found in self._scattered.pop(instruction.label, ()):
+            self._gather(found, instruction)
+
+    def settle(self) -> None:
+        """Hand out the sums of buckets that the program has not, as those of DDP's first step."""
+        for label in list(self._scattered):
+            for found in self._scattered.pop(label):
+                self._gather(found, replace(found.instruction, kind=Kind.ALL_GATHER, after=()))
+
+    def forget(self) -> None:
+        """Drop all, after a failure."""
+        self._scattered.clear()
+
+    def _gather(self, found: _Scattered, instruction: Instruction) -> None:
+        self._in_flight.wait(found.instruction.token)
+        self._in_flight.wait(replace(found.instruction, kind=Kind.ALL_REDUCE).token)
+        start = self._recorder.stamp()
+        work = self._channels.all_gather(found.padded, found.shard, instruction.group)
+        pending = self._add(
+            instruction,
+            work,
+            [found.padded, found.shard],
+            nbytes=found.flat.nbytes,
+            start=start,
+            stood_still=True,
+        )
+        if found.padded is not found.flat:
+            pending.finish = partial(_copy_back, found.flat, found.padded)
+
+    def _add(
+        self,
+        instruction: Instruction,
+        work: Any,
+        buffers: list[torch.Tensor],
+        *,
+        nbytes: int,
+        start: Stamp,
+        stood_still: bool = False,
+    ) -> Pending:
+        pending = Pending(token=instruction.token, nbytes=nbytes, works=[work], buffers=buffers, start=start)
+        # gloo cannot tell when a gather has ended; of a scatter the chain tells.
+        seen = instruction.kind is not Kind.ALL_GATHER
+        channel = f"{instruction.kind} {instruction.group}"
+        self._in_flight.add(pending, channel, collective=seen, stood_still=stood_still)
+        return pending
+
+
+def _padded(flat: torch.Tensor, ranks: int) -> torch.Tensor:
+    """A flat tensor with as many elements as ranks divide; itself where they do."""
+    left = -flat.numel() % ranks
+    return torch.cat([flat, flat.new_zeros(left)]) if left else flat
+
+
+def _copy_back(flat: torch.Tensor, padded: torch.Tensor) -> None:
+    flat.copy_(padded[: flat.numel()])

@@ -1,0 +1,366 @@
+"""The collectives of a step, and the update that they lead to.
+
+By label: "b<k>" adds up a bucket of gradients over the replicas, and is started by a mark of the last backward, so
+that here there is nothing left to do; "loss" and "metric" add up sums and weights over all ranks; "tie<k>" adds up
+the gradients of a weight that several stages hold; "norm" adds up squares over the stages, or over homes; "buffers"
+copies replica 0's. A scatter and a gather of "b<k>" are levels of its sum (`levels`). A reduce of "b<k>" adds the
+bucket up at its home only, and a broadcast of "b<k>" hands out its weights from there. "f<k>", "g<k>", "u<k>", "v<k>",
+"s<k>", "x<k>" and "y<k>" are what a library communicates inside an instruction of compute: there is nothing left to do
+for them either.
+
+Where replicas may use different parameters (`used`), the all-reduce of the losses waits for the end of the backward,
+and takes along what each has used. Gradients that nobody has made are dropped before anything is done with gradients.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+import torch
+
+from trimaran.base.errors import InputError
+from trimaran.base.timeline import COMPUTE
+from trimaran.program.types import Instruction, Kind
+from trimaran.runtime.communication.channels import Channels, InFlight, Pending, pack, unpack
+from trimaran.runtime.communication.compression import Wire
+from trimaran.runtime.communication.hierarchical import Levels
+from trimaran.runtime.launch.world import World
+from trimaran.runtime.parts.part import HasGradient, Used
+from trimaran.runtime.precision import LossScaler
+from trimaran.runtime.record import Recorder
+from trimaran.runtime.step.gradient_noise import GradientNoise
+from trimaran.runtime.step.state import LossSums, State, own_loss, own_metric
+from trimaran.runtime.step.updates import Updater
+from trimaran.runtime.streams import Stamp
+
+
+class Reductions:
+    """What a rank adds up with others, and its update.
+
+    Args:
+        world: this process's
+        channels: communicate
+        in_flight: communication under way
+        recorder: writes down what happened
+        updater: optimizer of this rank
+        tied: for each label of a "tie", the parameter
+        buffers: of each segment, by its number
+        homed: parameters of each bucket that has a home, by its label
+        scaler: unscales gradients, and says which steps are left out; None: there is no scale
+        wire: adds up buckets of gradients with less on the wire; None: they go as they are
+        levels: adds up buckets of gradients within nodes and then across them; None: all replicas at once
+        used: which parameters got a gradient here; None: the same ones on all replicas
+        never: parameters that have no gradient on any rank
+        typical: weight of a sample by which weighted losses are scaled already (`Job.loss_weight`); None: they are not
+
+    Attributes:
+        losses: sums of losses and metrics
+        gradient_noise: notes the norms of gradients; None: nobody wants them
+        settled: called when the gradients are those of the global batch, before they are clipped; None: nobody asks
+    """
+
+    def __init__(
+        self,
+        world: World,
+        *,
+        channels: Channels,
+        in_flight: InFlight,
+        recorder: Recorder,
+        updater: Updater,
+        tied: Mapping[str, HasGradient],
+        buffers: Mapping[int, Sequence[torch.Tensor]],
+        homed: Mapping[str, Sequence[torch.nn.Parameter]],
+        scaler: LossScaler | None = None,
+        typical: float | None = None,
+        wire: Wire | None = None,
+        levels: Levels | None = None,
+        used: Used | None = None,
+        never: Sequence[torch.nn.Parameter] = (),
+    ) -> None:
+        self._world = world
+        self._channels = channels
+        self._in_flight = in_flight
+        self._recorder = recorder
+        self._updater = updater
+        self._tied = tied
+        self._buffers = buffers
+        self._homed = homed
+        self._scaler = scaler
+        self._typical = typical
+        self._wire = wire
+        self._levels = levels
+        self._used = used
+        self._never = tuple(never)
+        self._weighted: bool | None = None
+        self.losses = LossSums(world, channels.first_rank)
+        self.gradient_noise: GradientNoise | None = None
+        self.settled: Callable[[], None] | None = None
+
+    @property
+    def updater(self) -> Updater:
+        """The update of this rank."""
+        return self._updater
+
+    @property
+    def optimizer(self) -> str:
+        """Name of the optimizer's class; empty where this rank updates nothing."""
+        return "" if self._updater.optimizer is None else type(self._updater.optimizer).__name__
+
+    @property
+    def learning_rate(self) -> float | None:
+        """That of the optimizer's first group; None where this rank updates nothing."""
+        return None if self._updater.optimizer is None else float(self._updater.optimizer.param_groups[0]["lr"])
+
+    def end_epoch(self, metric: float) -> None:
+        """One step of a schedule that follows a metric, where this rank has one."""
+        self._updater.end_epoch(metric)
+
+    @property
+    def torch_optimizer(self) -> torch.optim.Optimizer | None:
+        """The optimizer; None where this rank updates nothing."""
+        optimizer: torch.optim.Optimizer | None = self._updater.optimizer
+        return optimizer
+
+    def second_moment(self, parameter: torch.nn.Parameter) -> tuple[torch.Tensor, float] | None:
+        """The mean square of a parameter's earlier gradients, where the optimizer keeps it here."""
+        return self._updater.second_moment(parameter)
+
+    def run(self, instruction: Instruction, state: State) -> None:
+        """Run a collective, by its kind and label."""
+        if instruction.kind is Kind.BROADCAST:
+            self.broadcast(instruction, state)
+            return
+        if self._levels is not None and instruction.kind is Kind.ALL_GATHER:
+            self._levels.gather(instruction)
+            return
+        name = instruction.label.rstrip("0123456789")
+        if name in _ELSEWHERE and name != instruction.label:
+            return
+        method = _METHODS.get(name)
+        if method is None or instruction.kind is not Kind.ALL_REDUCE:
+            raise InputError(f'{instruction.id}: the runtime knows no {instruction.kind} "{instruction.label}"')
+        method(self, instruction, state)
+
+    def wait_for_all(self) -> None:
+        """Wait for all communication that is under way."""
+        self._in_flight.wait_for_all()
+
+    def forget(self) -> None:
+        """Drop all communication that is under way, after a failure."""
+        self._in_flight.forget()
+        if self._levels is not None:
+            self._levels.forget()
+
+    def start_bucket(self, instruction: Instruction, flat: torch.Tensor, parameters: Sequence[torch.Tensor]) -> None:
+        """Add up a bucket of gradients.
+
+        Args:
+            instruction: of the bucket
+            flat: its gradients; the sum replaces them, at least at its home
+            parameters: whose gradients they are, in order
+        """
+        if self._wire is not None:
+            self._wire.start(instruction, flat, parameters)
+            return
+        if self._levels is not None:
+            self._levels.start(instruction, flat)
+            return
+        start = self._recorder.stamp()
+        if instruction.kind is Kind.REDUCE:
+            work = self._channels.reduce(flat, instruction.group, instruction.home)
+        else:
+            work = self._channels.all_reduce(flat, instruction.group)
+        self._launch(instruction, [work], [flat], start=start, stood_still=False)
+
+    def broadcast(self, instruction: Instruction, state: State) -> None:
+        """Copy the buffers of replica 0 to the others, or the weights of a bucket from its home."""
+        self._wait(instruction)
+        if instruction.label in self._homed:
+            tensors = [weight.detach() for weight in self._homed[instruction.label]]
+        else:
+            tensors = list(self._buffers.get(instruction.segment or 0, ()))
+        start = self._recorder.stamp()
+        packed = pack(tensors)
+        flats = [flat for flat, _ in packed]
+        works = [self._channels.broadcast(flat, instruction.group, instruction.home) for flat in flats]
+        pending = self._launch(instruction, works, flats, start=start)
+        if instruction.home != self._world.rank:
+            pending.finish = partial(unpack, packed)
+
+    def share_buffers(self, instructions: Sequence[Instruction], state: State) -> None:
+        """Copy the buffers of replica 0 to the others, where a program does that.
+
+        Args:
+            instructions: of this rank, in a training step
+            state: of anything
+        """
+        for instruction in instructions:
+            if instruction.kind is Kind.BROADCAST and instruction.label not in self._homed:
+                self.broadcast(instruction, state)
+                self._in_flight.wait(instruction.token)
+
+    def clip(self, instruction: Instruction, state: State) -> None:
+        """Clip the gradients by their global norm."""
+        self._wait(instruction)
+        self._settle_gradients(state)
+        start = self._recorder.stamp()
+        squared = self._updater.square_norm(self._world.device) if state.norm is None else state.norm
+        self._updater.clip(squared.sqrt())
+        self._recorder.add(instruction.token, COMPUTE, start, self._recorder.stamp())
+
+    def update(self, instruction: Instruction, state: State) -> None:
+        """Update the parameters, unless the loss is not a finite number, or scaled gradients are not."""
+        self._wait(instruction)
+        self._settle_gradients(state)
+        # Before the weights are lost.
+        self.losses.check(state)
+        start = self._recorder.stamp()
+        if self._scaler is None or self._scaler.agree():
+            self._updater.update()
+        else:
+            self._updater.drop_gradients()
+        self._recorder.add(instruction.token, COMPUTE, start, self._recorder.stamp())
+
+    def _mean_loss(self, instruction: Instruction, state: State) -> None:
+        if self._used is None:
+            self._add_up(instruction, state, own_loss(state, self._world.device))
+        else:
+            state.late_loss = instruction
+
+    def _mean_loss_and_use(self, used: Used, instruction: Instruction, state: State) -> None:
+        device = self._world.device
+        own = torch.cat([own_loss(state, device), used.take(device)])
+
+        def store() -> None:
+            state.mean, state.used = own[:2], own[2:]
+
+        start = self._recorder.stamp()
+        work = self._channels.all_reduce(own, instruction.group)
+        self._launch(instruction, [work], [own], start=start).finish = store
+
+    def _mean_metric(self, instruction: Instruction, state: State) -> None:
+        self._add_up(instruction, state, own_metric(state, self._world.device))
+
+    def _add_up(self, instruction: Instruction, state: State, own: torch.Tensor) -> None:
+        def store() -> None:
+            state.mean = own
+
+        start = self._recorder.stamp()
+        pending = self._launch(instruction, [self._channels.all_reduce(own, instruction.group)], [own], start=start)
+        pending.finish = store
+
+    def _norm(self, instruction: Instruction, state: State) -> None:
+        self._wait(instruction)
+        self._settle_gradients(state)
+        before = self._recorder.stamp()
+        squared = self._updater.square_norm(self._world.device).reshape(1)
+        # The first half of clipping.
+        self._recorder.add(Kind.CLIP, COMPUTE, before, self._recorder.stamp())
+
+        def store() -> None:
+            state.norm = squared[0]
+
+        start = self._recorder.stamp()
+        work = self._channels.all_reduce(squared, instruction.group)
+        self._launch(instruction, [work], [squared], start=start).finish = store
+
+    def _tie(self, instruction: Instruction, state: State) -> None:
+        self._wait(instruction)
+        parameter = self._tied[instruction.label]
+        found = parameter.grad
+        if found is None and isinstance(parameter, torch.Tensor):
+            found = torch.zeros_like(parameter)
+        if found is None:
+            raise InputError(f"{instruction.id}: there is no gradient to add up", label=instruction.label)
+        gradient = found.contiguous()
+        parameter.grad = gradient
+        start = self._recorder.stamp()
+        self._launch(instruction, [self._channels.all_reduce(gradient, instruction.group)], [gradient], start=start)
+
+    def _settle_gradients(self, state: State) -> None:
+        """Make the gradients those of the global batch."""
+        if state.gradients_ready:
+            return
+        state.gradients_ready = True
+        if self._used is not None and state.late_loss is not None:
+            self._mean_loss_and_use(self._used, state.late_loss, state)
+        # Also buckets that the program does not have: DDP makes its own in the first step.
+        if self._levels is not None:
+            self._levels.settle()
+        self._in_flight.wait_for_all(_carries_gradients)
+        if self._used is not None and state.late_loss is not None:
+            self._in_flight.wait(state.late_loss.token)
+            self._drop_unused(self._used, state)
+        for parameter in self._never:
+            parameter.grad = None
+        divisor = weights = None
+        if self._agree_on_weighted(state):
+            self._in_flight.wait(f"{Kind.ALL_REDUCE}#loss")
+            before = self._recorder.stamp()
+            weights = self.losses.mean(state)[1]
+            divisor = weights if self._typical is None else weights / (state.samples * self._typical)
+            # To ask a GPU would be to wait for it.
+            if self._world.device != "cpu" or float(divisor) != 1.0:
+                self._updater.divide(divisor)
+            self._recorder.add(Kind.UPDATE, COMPUTE, before, self._recorder.stamp())
+        if self._scaler is not None:
+            self._scaler.unscale(self._updater.gradients())
+        if self.gradient_noise is not None:
+            self.gradient_noise.settle(state, divisor, weights)
+        if self.settled is not None:
+            self.settled()
+
+    def _drop_unused(self, used: Used, state: State) -> None:
+        """Leave parameters that no replica has used without a gradient, as a plain loop does."""
+        if state.used is None:
+            return
+        for parameter in used.unused(state.used):
+            if self._wire is not None and parameter.grad is not None:
+                self._wire.give_back(parameter, parameter.grad)
+            parameter.grad = None
+
+    def _agree_on_weighted(self, state: State) -> bool:
+        """Whether the loss is (sum, weight): only the last stage has seen it, so it is asked, once in a run."""
+        if self._weighted is None:
+            own = any(term.weighted for term in state.terms)
+            self._weighted = self._channels.first_rank(own) is not None
+        return self._weighted
+
+    def _launch(
+        self,
+        instruction: Instruction,
+        works: Sequence[object],
+        buffers: Sequence[torch.Tensor],
+        *,
+        start: Stamp,
+        stood_still: bool = True,
+    ) -> Pending:
+        nbytes = sum(buffer.nbytes for buffer in buffers)
+        pending = Pending(token=instruction.token, nbytes=nbytes, works=works, buffers=buffers, start=start)
+        self._in_flight.add(
+            pending, f"{instruction.kind} {instruction.group}", collective=True, stood_still=stood_still
+        )
+        return pending
+
+    def _wait(self, instruction: Instruction) -> None:
+        if self._wire is not None:
+            self._wire.go_on()
+        for token in instruction.after:
+            self._in_flight.wait(token)
+
+
+def _carries_gradients(token: str) -> bool:
+    summed = f"{Kind.ALL_REDUCE}#" in token and not token.endswith("#loss")
+    in_levels = f"{Kind.REDUCE_SCATTER}#b" in token or f"{Kind.ALL_GATHER}#b" in token
+    return summed or in_levels or f"{Kind.REDUCE}#" in token
+
+
+_METHODS: dict[str, Callable[[Reductions, Instruction, State], None]] = {
+    "loss": Reductions._mean_loss,
+    "metric": Reductions._mean_metric,
+    "norm": Reductions._norm,
+    "tie": Reductions._tie,
+    "q": Reductions._tie,
+}
+
+# Started by a mark, or done by a library.
+_ELSEWHERE = frozenset("bfguvsxy")

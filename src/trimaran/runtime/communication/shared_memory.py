@@ -1,0 +1,302 @@
+"""Messages between two ranks of one machine through memory that both see.
+
+A message takes one copy in and one copy out, and no thread beside those that compute; through a socket it takes four
+copies, and on a machine whose cores all compute, the threads that serve sockets take turns with them. Where the ranks
+are on links that are held to a rate, or on several machines, messages go through sockets as they did.
+
+    sender     copy in ─▶ │ ring of bytes        │ ─▶ copy out     receiver
+               one byte ──▶ pipe "there is one" ──▶ waits here
+        waits here ◀── pipe "it is out" ◀── one byte
+                  only where the ring is full
+
+The ring has room for all messages of a step, so that nobody waits for room that only his own later work would free.
+Ring and pipes have no name in the file system: the receiver opens the sender's descriptors, and the kernel frees them
+with the processes. A rank that ends closes its pipes, which the other end sees.
+
+Opening letterboxes between the ranks that can have one.
+
+The source of a pair makes the memory and the pipes and tells the target where they are; the target opens them, or says
+that it cannot: it is on another machine, behind a link of its own, or may not look into the source's process. All ranks
+call in one order, so that the answers fit the questions.
+"""
+
+import mmap
+import os
+import select
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from trimaran.runtime.launch.world import World
+
+_ALIGNMENT = 64
+_MANY = 4096
+
+
+class Ring:
+    """Where each message lies; both ends count alike.
+
+    Args:
+        capacity: [bytes]
+
+    Example:
+        >>> ring = Ring(200)
+        >>> ring.place(100), ring.place(50), ring.place(90)
+        (0, 128, 0)
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self._next = 0
+
+    def place(self, nbytes: int) -> int:
+        """Where the next message starts; it lies in one piece."""
+        start = self._next if self._next + nbytes <= self.capacity else 0
+        self._next = start + -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+        return start
+
+
+class _Pipe:
+    """One end of a pipe of single bytes."""
+
+    def __init__(self, descriptor: int, timeout_s: float) -> None:
+        self._descriptor = descriptor
+        self._timeout_ms = timeout_s * 1000
+        self._poll = select.poll()
+        self._poll.register(descriptor, select.POLLIN)
+
+    def put(self) -> None:
+        """Write one."""
+        os.write(self._descriptor, b"\0")
+
+    def take(self) -> int:
+        """Wait until there is one, and read all that are there: how many."""
+        if not self._poll.poll(self._timeout_ms):
+            raise RuntimeError(f"nothing came for {self._timeout_ms / 1000:.0f} s")
+        found = len(os.read(self._descriptor, _MANY))
+        if not found:
+            raise RuntimeError("Connection closed by peer")
+        return found
+
+    def close(self) -> None:
+        """Close it, which the other end sees; once is enough."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor = -1
+
+
+class Sender:
+    """The end of a letterbox that writes.
+
+    Args:
+        memory: the ring, as a file
+        capacity: of the ring [bytes]
+        arrived: pipe to the receiver
+        freed: pipe from the receiver
+        timeout_s: how long to wait for room [s]
+    """
+
+    def __init__(self, memory: int, capacity: int, arrived: int, freed: int, timeout_s: float) -> None:
+        self.capacity = capacity
+        self._bytes = _mapped(memory, capacity)
+        self._ring = Ring(capacity)
+        self._arrived, self._freed = _Pipe(arrived, timeout_s), _Pipe(freed, timeout_s)
+        self._under_way: deque[tuple[int, int]] = deque()
+        self._room: torch.Tensor | None = None
+
+    def room(self, nbytes: int) -> torch.Tensor:
+        """The place of the next message, to be written to before it is sent; waits while it is taken.
+
+        Args:
+            nbytes: of the message [bytes]
+        """
+        start = self._ring.place(nbytes)
+        while any(start < end and first < start + nbytes for first, end in self._under_way):
+            for _ in range(self._freed.take()):
+                self._under_way.popleft()
+        self._under_way.append((start, start + nbytes))
+        self._room = self._bytes[start : start + nbytes]
+        return self._room
+
+    def send(self, buffer: torch.Tensor) -> "Done":
+        """Send a buffer; it may change as soon as this returns.
+
+        Args:
+            buffer: bytes, or what `room` has given
+        """
+        room = self._room if self._room is not None else self.room(buffer.nbytes)
+        if room.data_ptr() != buffer.data_ptr():
+            room.copy_(buffer)
+        self._room = None
+        self._arrived.put()
+        return DONE
+
+    def close(self) -> None:
+        """Let go of the ring and the pipes."""
+        self._arrived.close()
+        self._freed.close()
+
+
+class Done:
+    """A piece of communication that has ended."""
+
+    def wait(self) -> None:
+        """Nothing."""
+
+
+DONE = Done()
+
+
+class _Letter:
+    """A message that a receive has been posted for."""
+
+    def __init__(self, box: "Receiver", buffer: torch.Tensor) -> None:
+        self._box: Receiver | None = box
+        self.buffer = buffer
+
+    def wait(self) -> None:
+        """Until it is in its buffer; those that were posted before it come first."""
+        while self._box is not None:
+            self._box.take_one()
+
+    def arrived(self) -> None:
+        """It is in its buffer."""
+        self._box = None
+
+
+class Receiver:
+    """The end of a letterbox that reads; arguments as of `Sender`, the pipes the other way round."""
+
+    def __init__(self, memory: int, capacity: int, arrived: int, freed: int, timeout_s: float) -> None:
+        self.capacity = capacity
+        self._bytes = _mapped(memory, capacity)
+        self._ring = Ring(capacity)
+        self._arrived, self._freed = _Pipe(arrived, timeout_s), _Pipe(freed, timeout_s)
+        self._posted: deque[_Letter] = deque()
+        self._there = 0
+
+    def receive(self, buffer: torch.Tensor) -> _Letter:
+        """Post a receive into a buffer of bytes."""
+        letter = _Letter(self, buffer)
+        self._posted.append(letter)
+        return letter
+
+    def take_one(self) -> None:
+        """Wait for the next message, and copy it out."""
+        while not self._there:
+            self._there += self._arrived.take()
+        self._there -= 1
+        letter = self._posted.popleft()
+        start = self._ring.place(letter.buffer.nbytes)
+        letter.buffer.copy_(self._bytes[start : start + letter.buffer.nbytes])
+        letter.arrived()
+        # A sender that has ended since then needs no room.
+        with suppress(BrokenPipeError):
+            self._freed.put()
+
+    def close(self) -> None:
+        """Let go of the ring and the pipes."""
+        self._arrived.close()
+        self._freed.close()
+
+
+Letterbox = Sender | Receiver
+
+
+def _mapped(memory: int, capacity: int) -> torch.Tensor:
+    return torch.frombuffer(mmap.mmap(memory, capacity, flags=mmap.MAP_SHARED | _POPULATE), dtype=torch.uint8)
+
+
+# The pages are there from the start, so that no message waits for the kernel to make some.
+_POPULATE = getattr(mmap, "MAP_POPULATE", 0)
+
+LARGEST_RING_BYTES = 2**30
+"""A pair of ranks with more than this to say in a step says it through sockets [bytes]."""
+
+
+def open_letterboxes(
+    capacities: Mapping[tuple[int, int], int], world: World, group: dist.ProcessGroup | None
+) -> dict[tuple[int, int], Letterbox]:
+    """The letterboxes of this rank, for pairs that share a machine and no slow link; all ranks call this.
+
+    Args:
+        capacities: bytes of a step, and of its largest message on top, for each pair of source and target [bytes]
+        world: this process's
+        group: all ranks, for host memory
+
+    Returns:
+        One for each pair that has one, by the pair.
+    """
+    found: dict[tuple[int, int], Letterbox] = {}
+    for (source, target), capacity in sorted(capacities.items()):
+        box: Letterbox | None = None
+        if world.rank == source:
+            box = _offer(capacity, target, world, group)
+        elif world.rank == target:
+            box = _accept(source, world, group)
+        if box is not None:
+            found[source, target] = box
+    return found
+
+
+def _offer(capacity: int, target: int, world: World, group: dist.ProcessGroup | None) -> Sender | None:
+    """Make a letterbox and tell the target of it; none where the target cannot open it."""
+    offered: Any = None
+    ends: tuple[int, ...] = ()
+    if 0 < capacity <= LARGEST_RING_BYTES and world.device == "cpu" and hasattr(os, "memfd_create"):
+        memory = os.memfd_create("trimaran")
+        os.ftruncate(memory, capacity)
+        arrived, freed = os.pipe(), os.pipe()
+        ends = (memory, arrived[0], arrived[1], freed[0], freed[1])
+        offered = (_neighbourhood(), os.getpid(), capacity, (memory, arrived[0], freed[1]))
+    dist.send_object_list([offered], group_dst=target, group=group)
+    answer: list[Any] = [None]
+    dist.recv_object_list(answer, group_src=target, group=group)
+    box = Sender(ends[0], capacity, ends[2], ends[3], world.timeout_s) if answer[0] else None
+    # What the target has opened too; with its own ends it sees when this process is gone.
+    kept = {ends[2], ends[3]} if box is not None else set()
+    for descriptor in set(ends) - kept:
+        os.close(descriptor)
+    return box
+
+
+def _accept(source: int, world: World, group: dist.ProcessGroup | None) -> Receiver | None:
+    """Open the letterbox of a source, where that can be."""
+    offer: list[Any] = [None]
+    dist.recv_object_list(offer, group_src=source, group=group)
+    box = None
+    if offer[0] is not None and world.device == "cpu":
+        neighbourhood, process, capacity, descriptors = offer[0]
+        if neighbourhood == _neighbourhood():
+            box = _open(process, capacity, descriptors, world.timeout_s)
+    dist.send_object_list([box is not None], group_dst=source, group=group)
+    return box
+
+
+def _open(process: int, capacity: int, descriptors: tuple[int, int, int], timeout_s: float) -> Receiver | None:
+    opened: list[int] = []
+    try:
+        for descriptor, mode in zip(descriptors, (os.O_RDWR, os.O_RDONLY, os.O_WRONLY), strict=True):
+            opened.append(os.open(f"/proc/{process}/fd/{descriptor}", mode | os.O_CLOEXEC))
+        box = Receiver(opened[0], capacity, opened[1], opened[2], timeout_s)
+    except OSError:
+        # Another user's process, or a system that does not show descriptors: sockets will do.
+        for descriptor in opened:
+            os.close(descriptor)
+        return None
+    os.close(opened[0])
+    return box
+
+
+def _neighbourhood() -> tuple[str, str] | None:
+    """The running system and the network that this process is in; ranks on links of their own differ in the latter."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return boot, str(Path("/proc/self/ns/net").readlink())
+    except OSError:
+        return None

@@ -1,0 +1,382 @@
+"""The order of the samples of an epoch: a permutation under the job's seed, or what the job's sampler gives.
+
+A sampler is the user's code, and what it gives decides what is trained on. So it must be a function of the data set and
+the epoch alone: then any number of ranks, and a run that goes on, visit the same samples. It draws under a seed of the
+job and the epoch, as a data set does (`drawing`). That it is such a function is looked at, not believed: each rank that
+reads data draws the order, and the orders must be the same; the first one is drawn twice; and the state of a feed has a
+digest of its order, so that a run goes on in that order or not at all.
+"""
+
+import hashlib
+import operator
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+import numpy
+import torch
+import torch.distributed as dist
+from torch.utils.data import DistributedSampler
+
+from trimaran.base.errors import InputError
+from trimaran.base.job import Job
+from trimaran.graph.datasets import describe
+from trimaran.runtime.communication.channels import in_contact
+from trimaran.runtime.seeds import derive_seed, seeded
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What ranks tell each other of their data, so that all of them go on, or all of them end, in the same place
+
+
+class Agreement:
+    """A word of every rank for every rank.
+
+    Each method is called on every rank, in the same order.
+
+    Args:
+        rank: number of this rank
+        size: ranks in all
+        group: of all ranks, on the host; None: this process is alone
+    """
+
+    def __init__(self, rank: int = 0, size: int = 1, group: Any = None) -> None:
+        self.rank = rank
+        self._size = size
+        self._group = group
+
+    def words(self, said: Any, what: str) -> list[Any]:
+        """What each rank says, by rank.
+
+        Args:
+            said: by this one; it is pickled
+            what: it is about, for messages
+
+        Raises:
+            ExecutionError: another rank is gone
+        """
+        if self._group is None:
+            return [said]
+        heard: list[Any] = [None] * self._size
+        with in_contact(self.rank, what):
+            dist.all_gather_object(heard, said, group=self._group)
+        return heard
+
+    def figures(self, said: Sequence[int], what: str) -> list[list[int]]:
+        """Some integers of each rank, by rank; as many from each.
+
+        Args:
+            said: by this one, each of 64 bits
+            what: they are about, for messages
+
+        Raises:
+            ExecutionError: another rank is gone
+        """
+        if self._group is None:
+            return [list(said)]
+        mine = torch.tensor(said, dtype=torch.int64)
+        heard = [torch.empty_like(mine) for _ in range(self._size)]
+        with in_contact(self.rank, what):
+            dist.all_gather(heard, mine, group=self._group)
+        return [one.tolist() for one in heard]
+
+
+ALONE = Agreement()
+"""Of a process that is alone."""
+
+_MOST_TIMES, _MOST_ANYWAY = 100, 1_000_000
+"""An order is at most so many times as long as its data set, or so long: a sampler that never ends is told from a long
+one."""
+
+
+def sample_order(samples: int, *, seed: int, epoch: int) -> torch.Tensor:
+    """The order in which an epoch visits its samples, where the job has no sampler.
+
+    Args:
+        samples: of the data set
+        seed: of the job
+        epoch: number of the epoch, from 0
+
+    Returns:
+        Each of the numbers 0 to `samples - 1` once, int64.
+    """
+    generator = torch.Generator().manual_seed(derive_seed(seed, "order", epoch))
+    return torch.randperm(samples, generator=generator)
+
+
+def draw_order(job: Job, dataset: Any, samples: int, epoch: int) -> torch.Tensor:
+    """The order in which an epoch visits its samples. Random states are afterwards what they were.
+
+    Args:
+        job: has the seed, and perhaps a sampler
+        dataset: what `Job.dataset` made, for the sampler
+        samples: of it
+        epoch: number of the epoch, from 0
+
+    Returns:
+        Numbers of samples, int64.
+
+    Raises:
+        InputError: the sampler raised, or gave something else than such numbers, or none, or too many
+    """
+    if job.sampler is None:
+        return sample_order(samples, seed=job.seed, epoch=epoch)
+    where = f"Job.sampler, for epoch {epoch},"
+    with seeded(derive_seed(job.seed, "sampler", epoch)):
+        try:
+            made = job.sampler(dataset, epoch)
+        except Exception as error:
+            raise InputError(f"{where} failed: {describe(error)}", code="sampler.fails", epoch=epoch) from error
+        if isinstance(made, DistributedSampler) and made.num_replicas > 1:
+            raise InputError(
+                f"{where} made a {type(made).__name__}, which gives this rank one of {made.num_replicas} parts of the "
+                "order: give the order of the whole epoch, ranks are given their parts of it",
+                replicas=made.num_replicas,
+            )
+        order = _whole(made, samples, where) if _is_array(made) else _gathered(made, samples, where)
+    if not len(order):
+        raise InputError(
+            f"{where} gave no index: give at least one, or train fewer epochs", code="sampler.empty", epoch=epoch
+        )
+    return order
+
+
+class Orders:
+    """The orders of the epochs, on one rank.
+
+    Without a sampler an order is drawn where it is asked for. With one, ranks agree on it when its epoch begins, and
+    only the order of that epoch is known: a sampler may look at what training has changed.
+
+    Args:
+        job: has the seed, and perhaps a sampler
+        dataset: what `Job.dataset` made; None: this rank has none, and needs no more of an order than its length
+        samples: of the data set
+        agreement: with the other ranks
+
+    Attributes:
+        sampled: the job has a sampler
+    """
+
+    def __init__(self, job: Job, dataset: Any, samples: int, agreement: Agreement = ALONE) -> None:
+        self.sampled = job.sampler is not None
+        self._job, self._dataset, self._samples = job, dataset, samples
+        self._agreement = agreement
+        self._epoch, self._digest = -1, 0
+        self._order = torch.empty(0, dtype=torch.int64)
+        self._looked = False
+
+    @property
+    def known(self) -> int:
+        """The last epoch that ranks have agreed on; -1: none, or there is no sampler."""
+        return self._epoch
+
+    def digest(self, epoch: int) -> int:
+        """Of the order of an epoch; 0: it is not known yet.
+
+        Args:
+            epoch: its number
+        """
+        return self._digest if epoch == self._epoch else 0
+
+    def of(self, epoch: int) -> torch.Tensor:
+        """The order of an epoch, int64; of the right length, where this rank has no data.
+
+        Args:
+            epoch: its number; with a sampler the one that was begun last
+
+        Raises:
+            InputError: it was not begun
+        """
+        if not self.sampled:
+            return sample_order(self._samples, seed=self._job.seed, epoch=epoch)
+        if epoch != self._epoch:
+            raise InputError(f"the order of epoch {epoch} is not known: its sampler was not asked yet", epoch=epoch)
+        return self._order
+
+    def begin(self, epoch: int, *, expected: int = 0) -> bool:
+        """Agree on the order of an epoch, if that has not been done; every rank calls it.
+
+        Args:
+            epoch: its number
+            expected: digest of the order in which a run was that goes on; 0: it begins
+
+        Returns:
+            Whether it is new.
+
+        Raises:
+            InputError: on every rank: a sampler failed on one of them, or gave them different orders, or another one
+                than `expected`
+        """
+        if not self.sampled or epoch == self._epoch:
+            return False
+        order, digest, fault = torch.empty(0, dtype=torch.int64), 0, ""
+        if self._dataset is not None:
+            try:
+                order = self._draw(epoch)
+                digest = _digest(order)
+            except InputError as error:
+                fault = error.message
+        heard = self._agreement.words((fault, digest, len(order)), "agreeing on the order of an epoch")
+        told = [(rank, *said) for rank, said in enumerate(heard) if said[0] or said[2]]
+        for rank, text, _, _ in told:
+            if text:
+                raise InputError(
+                    f"rank {rank}: {text}" if len(heard) > 1 else text,
+                    code="sampler.fails-on-rank",
+                    rank=rank,
+                    epoch=epoch,
+                )
+        first, _, digest, length = told[0]
+        for rank, _, other, size in told:
+            if other != digest:
+                raise InputError(
+                    f"Job.sampler gave rank {first} and rank {rank} different orders for epoch {epoch}, of {length} "
+                    f"and {size} indices: it must give every rank the order of the whole epoch, of which ranks are "
+                    "given their parts. Let it neither share out by rank nor draw from a generator that is not "
+                    "seeded, and go through no set, whose order is another in each process",
+                    ranks=(first, rank),
+                    epoch=epoch,
+                )
+        if expected and digest != expected:
+            raise other_order(epoch)
+        # A rank without data needs no more than the length: one value stands for all.
+        self._order = order if self._dataset is not None else torch.zeros(1, dtype=torch.int64).expand(length)
+        self._epoch, self._digest = epoch, digest
+        return True
+
+    def _draw(self, epoch: int) -> torch.Tensor:
+        order = draw_order(self._job, self._dataset, self._samples, epoch)
+        if self._looked:
+            return order
+        again = draw_order(self._job, self._dataset, self._samples, epoch)
+        if not torch.equal(order, again):
+            both = zip(order.tolist(), again.tolist(), strict=False)
+            position = next((at for at, (one, other) in enumerate(both) if one != other), min(len(order), len(again)))
+            raise InputError(
+                f"Job.sampler gave two orders for epoch {epoch}, of {len(order)} and {len(again)} indices; they differ "
+                f"from position {position} on. A run could not go on in it, nor be repeated: let it draw from "
+                "the global generators, which are seeded by job and epoch, or from one that it makes and seeds with "
+                "the number of the epoch, and keep no state between calls",
+                epoch=epoch,
+                position=position,
+            )
+        self._looked = True
+        return order
+
+
+def other_order(epoch: int) -> InputError:
+    """A run cannot go on, as its order is another one now.
+
+    Args:
+        epoch: that was under way
+    """
+    return InputError(
+        f"Job.sampler gives epoch {epoch} another order than when the state was saved, so that samples would be left "
+        "out or seen twice: let it depend on the data set and the number of the epoch alone, or begin an epoch anew "
+        "without the state",
+        code="sampler.other-order",
+        epoch=epoch,
+    )
+
+
+def _is_array(made: Any) -> bool:
+    return isinstance(made, torch.Tensor | numpy.ndarray)
+
+
+def _whole(made: Any, samples: int, where: str) -> torch.Tensor:
+    """The indices of a tensor or an array, all at once."""
+    found = torch.as_tensor(made).detach().cpu() if isinstance(made, torch.Tensor) else numpy.asarray(made)
+    integral = (
+        not (found.is_floating_point() or found.is_complex() or found.dtype == torch.bool)
+        if isinstance(found, torch.Tensor)
+        else found.dtype.kind in "iu"
+    )
+    if len(found.shape) != 1 or not integral:
+        raise InputError(
+            f"{where} gave an array of shape {tuple(found.shape)} and type {found.dtype}: give the indices of samples, "
+            "integers in one dim",
+            code="sampler.bad-array",
+        )
+    order = torch.as_tensor(numpy.asarray(found).astype(numpy.int64))
+    _check_length(len(order), samples, where)
+    wrong = ((order < 0) | (order >= samples)).nonzero()
+    if len(wrong):
+        position = int(wrong[0])
+        raise _outside(int(order[position]), position, samples, where)
+    return order
+
+
+def _gathered(made: Any, samples: int, where: str) -> torch.Tensor:
+    """The indices of anything that can be gone through."""
+    if not isinstance(made, Iterable):
+        raise InputError(
+            f"{where} made a {type(made).__name__}, which cannot be gone through: give the indices of samples, as a "
+            "list or a torch.utils.data.Sampler",
+            code="sampler.not-iterable",
+        )
+    order = array("q")
+    most = _most(samples)
+    indices: Iterator[Any] = iter(())
+    try:
+        indices = iter(made)
+        for index in islice(indices, most + 1):
+            order.append(_as_index(index, len(order), samples, where))
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(
+            f"{where} failed after {len(order)} indices: {describe(error)}",
+            code="sampler.fails-midway",
+            position=len(order),
+        ) from error
+    _check_length(len(order), samples, where)
+    return torch.tensor(order, dtype=torch.int64) if len(order) else torch.empty(0, dtype=torch.int64)
+
+
+def _as_index(value: Any, position: int, samples: int, where: str) -> int:
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        index = operator.index(value)
+    except Exception:  # noqa: BLE001 whatever a value of the user's raises
+        grouped = "; it groups samples, which the feed does itself: give one index after the other"
+        raise InputError(
+            f"{where} gave {str(value)[:80]!r} (a {type(value).__name__}) at position {position}: give the indices of "
+            f"samples, integers{grouped if isinstance(value, list | tuple) else ''}",
+            code="sampler.not-an-integer",
+            position=position,
+        ) from None
+    if not 0 <= index < samples:
+        raise _outside(index, position, samples, where)
+    return index
+
+
+def _outside(index: int, position: int, samples: int, where: str) -> InputError:
+    return InputError(
+        f"{where} gave the index {index} at position {position}, and the data set has {samples} samples: give 0 to "
+        f"{samples - 1}",
+        code="sampler.index-out-of-range",
+        index=index,
+        position=position,
+        samples=samples,
+    )
+
+
+def _most(samples: int) -> int:
+    return max(_MOST_TIMES * samples, _MOST_ANYWAY)
+
+
+def _check_length(length: int, samples: int, where: str) -> None:
+    if length > _most(samples):
+        raise InputError(
+            f"{where} gave more than {_most(samples)} indices for {samples} samples, as if it never ended: let it end, "
+            "and train more epochs",
+            code="sampler.endless",
+            samples=samples,
+        )
+
+
+def _digest(order: torch.Tensor) -> int:
+    # 63 bits, which plain figures and tensors hold; never 0, which stands for none.
+    found = hashlib.blake2b(order.numpy().tobytes(), digest_size=8).digest()
+    return (int.from_bytes(found, "big") >> 1) or 1

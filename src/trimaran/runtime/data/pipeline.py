@@ -1,0 +1,644 @@
+"""The training data: in which order, and who loads what.
+
+The order of the samples of an epoch is a permutation drawn from the job's seed and the number of the epoch, or what
+the job's sampler gives (`orders`), or that of a stream (`streaming`). Global batch k is the k-th run of
+`global_batch_size` of them. Which of its samples go to which replica and microbatch is in `shares`. So every plan
+trains on the same global batches, and a run can go on at any batch of any epoch, with any number of ranks.
+
+Only ranks whose stage reads the data load it: the first stage of a pipeline, the last one, and what lies between
+where it reads a part of the batch.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from trimaran.base.errors import InputError
+from trimaran.base.job import Job
+from trimaran.graph.datasets import is_stream
+from trimaran.program.strategy import IN_LINE, Feeding, Strategy
+from trimaran.runtime.data.batch_shares import Share, Shares, microbatch_sizes, skip_to
+from trimaran.runtime.data.cache import SampleCache, Shared, share_cache
+from trimaran.runtime.data.datasets import check_length, check_replicas, check_streamed, data_length, make_dataset
+from trimaran.runtime.data.loader import TIMEOUT_S, Loader
+from trimaran.runtime.data.orders import ALONE, Agreement, Orders, other_order
+from trimaran.runtime.data.prefetch import Ahead, AheadInLine, Arrivals, Loading, OnDemand, Taken
+from trimaran.runtime.data.reading import Reading, Request
+from trimaran.runtime.data.streaming import StreamReader
+from trimaran.runtime.launch.world import World
+from trimaran.runtime.precision import place_batch
+from trimaran.runtime.seeds import derive_seed
+from trimaran.runtime.streams import open_lane
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Where a run is in its data
+
+
+_VERSION = 1
+_FIGURES = ("epoch", "index", "samples", "global_batch_size", "seed")
+_KINDS = {"order": ("no sampler", "a sampler"), "stream": ("numbered samples", "a stream")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """The global batch that comes next, and what decides which samples it has.
+
+    Nothing in it depends on the number of ranks, or on how they are fed.
+
+    Attributes:
+        epoch: number of the epoch, from 0
+        index: number of the global batch in it, from 0; that of an epoch which is over is its number of batches
+        samples: of the data set; 0 of a stream
+        global_batch_size: samples of a global batch
+        seed: of the job
+        order: digest of what the sampler gave for the epoch, 0 before it was asked; None: there is no sampler
+        stream: digest of the last batch of the stream, 0 before the first; None: it is none
+        dataset: what `state_dict()` of the stream gave; None: it has none
+    """
+
+    epoch: int
+    index: int
+    samples: int
+    global_batch_size: int
+    seed: int
+    order: int | None = None
+    stream: int | None = None
+    dataset: Any = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain figures, and what a stream has given."""
+        found: dict[str, Any] = {"version": _VERSION, **{name: getattr(self, name) for name in _FIGURES}}
+        for name in (*_KINDS, "dataset"):
+            if getattr(self, name) is not None:
+                found[name] = getattr(self, name)
+        return found
+
+    @classmethod
+    def from_dict(cls, state: Mapping[str, Any]) -> "Position":
+        """From plain figures.
+
+        Args:
+            state: of `to_dict`
+
+        Raises:
+            InputError: of another form
+        """
+        if not isinstance(state, Mapping) or state.get("version") != _VERSION:
+            raise InputError(
+                f"this is no state of a feed: it needs version {_VERSION}, {', '.join(_FIGURES)}; take what "
+                "Feed.state_dict() gave",
+                code="feed-state.malformed",
+            )
+        kinds = [name for name in _KINDS if state.get(name) is not None]
+        for name in (*_FIGURES, *kinds):
+            value = state.get(name)
+            if not isinstance(value, int) or isinstance(value, bool) or (name != "seed" and value < 0):
+                raise InputError(
+                    f'"{name}" of the state of a feed must be an integer of at least 0, got {value!r}',
+                    code="feed-state.bad-value",
+                    value=value,
+                )
+        return cls(**{name: state[name] for name in (*_FIGURES, *kinds)}, dataset=state.get("dataset"))
+
+    def check_against(self, own: "Position") -> None:
+        """Refuse to go on in other data.
+
+        Args:
+            own: of the feed that is to go on
+
+        Raises:
+            InputError: its global batches are others, or it has no such batch
+        """
+        pairs = [
+            (f"{what} {getattr(self, name)}", f"{what} {getattr(own, name)}")
+            for name, what in (("samples", "samples"), ("global_batch_size", "global batch"), ("seed", "seed"))
+        ]
+        # What kind of data it is says more than how many samples they have.
+        kinds = [
+            (words[getattr(self, name) is not None], words[getattr(own, name) is not None])
+            for name, words in _KINDS.items()
+        ]
+        for theirs, ours in (*kinds, *pairs):
+            if theirs != ours:
+                raise InputError(
+                    f"the state was saved with {theirs}, this job has {ours}: its global batches are others, so that "
+                    "samples would be left out or seen twice. Go on with the same data, global batch and seed, or "
+                    "begin an epoch anew without the state",
+                    code="feed-state.other-job",
+                    saved=theirs,
+                    now=ours,
+                )
+        if self.order is not None or self.stream is not None:
+            # How many batches an epoch has is not known before it begins.
+            return
+        most = -(-self.samples // self.global_batch_size)
+        if self.index > most:
+            raise InputError(
+                f"the state is at batch {self.index} of an epoch that has {most}: it was damaged or edited",
+                code="feed-state.beyond-epoch",
+                index=self.index,
+                batches=most,
+            )
+
+
+_BEFORE_ALL = (-1, 0, 0)
+_AFTER_ALL = (sys.maxsize, 0, 0)
+
+
+class Feed:
+    """The training data of one rank.
+
+    Args:
+        job: makes the data set and the batches
+        replicas: data-parallel replicas
+        microbatches: of each replica
+        replica: this rank's
+        reads: this rank's stage reads the data
+        samples: of the data set, where that is known; None: look
+        streams: the data are a stream; None: look
+        dataset: what `Job.dataset` made, where it has been made; None: make it, where it is needed
+        feeding: how batches are loaded
+        device: where batches go
+        rank: number of this rank, for messages
+        cache: samples that ranks of this host have read; None: nothing is kept
+        notes: what a person should know of how it was opened
+        timeout_s: how long a worker may take for a batch [s]
+        agreement: with the other ranks, of which each has such a feed
+
+    Attributes:
+        samples: of the data set; of a stream what it says that it has, None where it does not say
+        epoch: number of the epoch that is under way, or comes next
+        index: number of the global batch in it that comes next
+        observe: told what it took to get each microbatch, by the thread that trains; None: nobody
+
+    Raises:
+        InputError: the data set or the order of the first epoch is smaller than a batch; or a batch has fewer samples
+            than replicas; or the sampler failed; or a stream was to be read by workers
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        *,
+        replicas: int,
+        microbatches: int,
+        replica: int,
+        reads: bool,
+        samples: int | None = None,
+        streams: bool | None = None,
+        dataset: Any = None,
+        feeding: Feeding = IN_LINE,
+        device: str = "cpu",
+        rank: int = 0,
+        cache: SampleCache | None = None,
+        notes: tuple[str, ...] = (),
+        timeout_s: float = TIMEOUT_S,
+        agreement: Agreement = ALONE,
+    ) -> None:
+        looks = samples is None and streams is None
+        if dataset is None and (reads or looks):
+            dataset = make_dataset(job)
+        if streams is None:
+            streams = dataset is not None and is_stream(dataset)
+        if looks:
+            samples = data_length(dataset)
+        self.samples = samples
+        check_replicas(job, replicas)
+        self._stream: StreamReader | None = None
+        self._orders: Orders | None = None
+        if streams:
+            check_streamed(job, feeding)
+            own = dataset if reads else None
+            self._stream = StreamReader(own, batch=job.global_batch_size, seed=job.seed, agreement=agreement)
+        else:
+            self._orders = Orders(job, None if job.sampler is None else dataset, samples or 0, agreement)
+            self._orders.begin(0)
+            check_length(len(self._orders.of(0)) if self._orders.sampled else samples or 0, job)
+        self._job = job
+        self._replicas, self._microbatches, self._replica = replicas, microbatches, replica
+        self._reads = reads
+        self._reading = Reading(dataset, job.collate, cache=cache) if reads and not streams else None
+        self._feeding, self._device, self._rank = feeding, device, rank
+        self._cache, self._notes, self._timeout_s = cache, notes, timeout_s
+        self._arrivals: Arrivals | None = None
+        self._last, self._by_share = _BEFORE_ALL, False
+        self._epochs: dict[int, Shares] = {}
+        self._saved: Position | None = None
+        self.epoch = 0
+        self.index = 0
+        self.observe: Callable[[Loading], None] | None = None
+
+    @property
+    def batches(self) -> int | None:
+        """Global batches of an epoch; None: not known, as a stream does not say how many samples it has.
+
+        With a sampler those of the epoch that was begun last; the length that a stream says may turn out wrong.
+        """
+        samples = self.epoch_samples
+        if samples is None:
+            return None
+        full, left = divmod(samples, self._job.global_batch_size)
+        return full + (0 if self._job.drop_last or left < self._replicas else 1)
+
+    @property
+    def streams(self) -> bool:
+        """Whether the data are a stream."""
+        return self._stream is not None
+
+    @property
+    def epoch_samples(self) -> int | None:
+        """Samples of an epoch, as those of `batches`."""
+        if self._orders is not None and self._orders.sampled:
+            return len(self._orders.of(self._orders.known))
+        return self.samples
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a person should know: samples that are left out, or that are not kept although they should be."""
+        notes = list(self._notes)
+        left = (self.epoch_samples or 0) % self._job.global_batch_size
+        if self._stream is None and not self._job.drop_last and 0 < left < self._replicas:
+            notes.append(
+                f"the last {left} samples of each epoch are left out: they are fewer than the {self._replicas} replicas"
+            )
+        misfits = 0 if self._cache is None else self._cache.misfits
+        if misfits:
+            notes.append(f"{misfits} samples are not like the others: they are not cached, but read each time")
+        return tuple(dict.fromkeys(notes))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where it is, and in which data: as plain figures, the same on every rank and for any number of them.
+
+        A batch that is under way counts as done. Of a stream that has `state_dict` and `load_state_dict`, what the
+        first gives is in it too, on ranks that read.
+
+        Raises:
+            InputError: the `state_dict` of a stream failed
+        """
+        return self._position().to_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where another feed of the same job was, perhaps with another number of ranks; every rank calls it.
+
+        A sampler, or a stream, is looked at when the next share is asked for.
+
+        Args:
+            state: from `state_dict`
+
+        Raises:
+            InputError: it is no such state, or that of other data, another global batch or another seed
+        """
+        position = Position.from_dict(state)
+        position.check_against(self._position())
+        self.go_to(position.epoch, position.index)
+        self._saved = position
+
+    def go_to(self, epoch: int, index: int = 0) -> None:
+        """Go on at a batch; every rank does.
+
+        Args:
+            epoch: number of the epoch, from 0
+            index: number of the global batch in it, from 0
+        """
+        self.close()
+        self.epoch, self.index, self._saved = epoch, index, None
+
+    def shares(self) -> Iterator[Share]:
+        """This rank's shares of the global batches that are left of the epoch; then the epoch is over.
+
+        With a sampler ranks agree on the order of the epoch first, and with a stream on each global batch: every rank
+        goes through its shares at the same time.
+
+        Raises:
+            InputError: the sampler or the stream failed, or is not the same on every rank; or an epoch has no batch
+        """
+        epoch = self.epoch
+        if self._stream is not None:
+            yield from self._streamed(self._stream, epoch)
+        else:
+            yield from self._numbered(epoch)
+        if self.epoch == epoch:
+            self.epoch, self.index = epoch + 1, 0
+
+    def _numbered(self, epoch: int) -> Iterator[Share]:
+        self._begin(epoch)
+        while self.epoch == epoch and self.index < (self.batches or 0):
+            number = self.index
+            # The batch that is under way counts as done, should somebody ask in the middle of its step.
+            self.index = number + 1
+            samples, sizes = self._shares(epoch).sizes(number)
+            take = take_whole = None
+            if self._reading is not None:
+                take = partial(self._take, epoch, number)
+                take_whole = partial(self._take, epoch, number, 0, by_share=True)
+            yield Share(samples=samples, sizes=sizes, take=take, take_whole=take_whole)
+
+    def _begin(self, epoch: int) -> None:
+        """Ask the sampler for the order of an epoch, if there is one."""
+        if self._orders is None or not self._orders.sampled:
+            return
+        saved = self._saved
+        expected = saved.order or 0 if saved is not None and saved.epoch == epoch else 0
+        if self._orders.begin(epoch, expected=expected):
+            self._epochs = {}
+            # Workers load no further than an epoch whose order is known.
+            self.close()
+        elif expected and expected != self._orders.digest(epoch):
+            raise other_order(epoch)
+        if not self.batches:
+            raise InputError(
+                f"the sampler gave {self.epoch_samples} indices for epoch {epoch}, of which no global batch is made: "
+                "give more, or leave the epoch out",
+                epoch=epoch,
+                samples=self.epoch_samples,
+            )
+
+    def _streamed(self, stream: StreamReader, epoch: int) -> Iterator[Share]:
+        size = self._job.global_batch_size
+        while self.epoch == epoch:
+            number = self.index
+            if not stream.is_at(epoch, number):
+                self._seek(stream, epoch, number)
+            samples = stream.read()
+            if samples < self._replicas or (samples < size and self._job.drop_last):
+                self._end_stream(stream, samples, epoch)
+                return
+            self.index = number + 1
+            yield self._cut(stream, samples, epoch, number)
+
+    def _seek(self, stream: StreamReader, epoch: int, number: int) -> None:
+        """Go to a global batch of the stream."""
+        if not number:
+            stream.begin(epoch)
+            return
+        saved = self._saved
+        known = saved is not None and (saved.epoch, saved.index) == (epoch, number)
+        state, expected = (saved.dataset, saved.stream or 0) if known and saved is not None else (None, 0)
+        if stream.go_on(epoch, number, state=state, expected=expected):
+            self._notes += (
+                f"{number * self._job.global_batch_size} samples of the stream were read again to go on after them: it "
+                "has no state_dict and load_state_dict",
+            )
+
+    def _end_stream(self, stream: StreamReader, left: int, epoch: int) -> None:
+        """The stream has ended, perhaps with samples that are no batch."""
+        if not self.index:
+            few = f"{left} samples, of which no global batch is made" if left else "no sample"
+            anew = ": its __iter__ must begin anew each time" if epoch and not left else ""
+            raise InputError(
+                f"the stream gave {few} in epoch {epoch}{anew}", code="feed.empty-epoch", epoch=epoch, samples=left
+            )
+        if left and not self._job.drop_last:
+            self._notes += (
+                f"the last {left} samples of the stream are left out: they are fewer than the {self._replicas} "
+                "replicas",
+            )
+        if self.samples not in (None, stream.total):
+            self._notes += (
+                f"the stream says that it has {self.samples} samples, and gave {stream.total} in epoch {epoch}: steps "
+                "were foretold by what it says",
+            )
+
+    def _cut(self, stream: StreamReader, samples: int, epoch: int, number: int) -> Share:
+        """This rank's share of the global batch that the stream has just given."""
+        size = self._job.global_batch_size
+        first = number * size
+        parts = microbatch_sizes(samples, replicas=self._replicas, microbatches=self._microbatches)
+        start = first + sum(sum(part) for part in parts[: self._replica])
+        stream.keep(range(start, start + sum(parts[self._replica])))
+        # The positions of this batch, as an order of its own.
+        shares = Shares(
+            torch.arange(first, first + samples),
+            batch=size,
+            replicas=self._replicas,
+            microbatches=self._microbatches,
+            replica=self._replica,
+        )
+        (share,) = shares.load(
+            range(1),
+            stream.samples if self._reads else None,
+            self._job,
+            seed=derive_seed(self._job.seed, "samples", epoch),
+            pin_memory=self._feeding.pinned and self._device != "cpu",
+            place=partial(place_batch, precision=self._job.precision, device=self._device),
+            observe=partial(self._observe_streamed, stream.read_s, stream.prepared_s),
+        )
+        return share
+
+    def _observe_streamed(self, read_s: float, prepared_s: float, taken: Taken) -> Taken:
+        """The first microbatch of a share has the time in which its global batch was read."""
+        loading = taken.loading
+        if not taken.key[2]:
+            loading = replace(loading, read_s=loading.read_s + read_s, prepared_s=loading.prepared_s + prepared_s)
+        if self.observe is not None:
+            self.observe(loading)
+        return taken._replace(loading=loading)
+
+    def close(self) -> None:
+        """End the workers; the next batch starts new ones."""
+        if self._arrivals is not None:
+            self._arrivals.close()
+        self._arrivals, self._last = None, _BEFORE_ALL
+
+    def _take(self, epoch: int, number: int, microbatch: int, *, by_share: bool = False) -> Taken:
+        key = (epoch, number, microbatch)
+        start_ns = time.perf_counter_ns()
+        if self._arrivals is None or key <= self._last or by_share != self._by_share:
+            self.close()
+            self._by_share = by_share
+            self._arrivals = self._open(epoch, number)
+        opened_s = (time.perf_counter_ns() - start_ns) * 1e-9
+        # Where it fails, what comes after is another microbatch: whoever asks again begins anew.
+        self._last = _AFTER_ALL
+        taken = skip_to(self._arrivals, key)
+        self._last = taken.key
+        if not taken.loading.in_line:
+            taken = taken._replace(loading=replace(taken.loading, taken_s=taken.loading.taken_s + opened_s))
+        if self.observe is not None:
+            self.observe(taken.loading)
+        return taken
+
+    def _open(self, epoch: int, number: int) -> Arrivals:
+        """Load from a batch on, epoch after epoch."""
+        if self._reading is None:
+            raise InputError("this rank reads no data", rank=self._rank)
+        loader = Loader(
+            self._reading,
+            self._requests(epoch, number),
+            self._feeding,
+            pin=self._feeding.pinned and self._device != "cpu",
+            seed=self._job.seed,
+            rank=self._rank,
+            timeout_s=self._timeout_s,
+        )
+        place = partial(place_batch, precision=self._job.precision, device=self._device)
+        if not self._feeding.copies_ahead:
+            return OnDemand(loader, place)
+        lane = open_lane(self._device)
+        if loader.in_line:
+            return AheadInLine(loader, place, lane, self._feeding.copies_ahead)
+        return Ahead(loader, place, lane, self._feeding.copies_ahead)
+
+    def _requests(self, epoch: int, number: int) -> Iterator[Request]:
+        while True:
+            seed = derive_seed(self._job.seed, "samples", epoch)
+            numbers, whole = range(number, self.batches or 0), self._by_share
+            yield from self._shares(epoch).requests(numbers, seed=seed, epoch=epoch, whole=whole)
+            if self._orders is None or self._orders.sampled:
+                # The order of the next epoch is not known yet.
+                return
+            epoch, number = epoch + 1, 0
+
+    def _shares(self, epoch: int) -> Shares:
+        # Workers are an epoch ahead at most, where an epoch has more batches than they have ready.
+        shares = self._epochs.get(epoch)
+        if shares is None:
+            if self._orders is None:
+                raise InputError("the samples of a stream have no numbers")
+            shares = Shares(
+                self._orders.of(epoch),
+                batch=self._job.global_batch_size,
+                replicas=self._replicas,
+                microbatches=self._microbatches,
+                replica=self._replica,
+            )
+            # A thread that loads ahead asks too: what it may be reading is replaced and not changed.
+            near = {one: kept for one, kept in self._epochs.items() if one in (epoch - 1, epoch + 1)}
+            self._epochs = {**near, epoch: shares}
+        return shares
+
+    def _position(self) -> Position:
+        order = stream = dataset = None
+        if self._orders is not None and self._orders.sampled:
+            order = self._orders.digest(self.epoch) or self._waits_at("order") or 0
+        if self._stream is not None:
+            here = self._stream.is_at(self.epoch, self.index)
+            stream = self._stream.digest if here and self.index else self._waits_at("stream") or 0
+            dataset = self._stream.state if here and self.index else self._waits_at("dataset")
+        return Position(
+            epoch=self.epoch,
+            index=self.index,
+            samples=0 if self._stream is not None else self.samples or 0,
+            global_batch_size=self._job.global_batch_size,
+            seed=self._job.seed,
+            order=order,
+            stream=stream,
+            dataset=dataset,
+        )
+
+    def _waits_at(self, name: str) -> Any:
+        """What the state that was loaded says of where the feed still is."""
+        saved = self._saved
+        here = saved is not None and (saved.epoch, saved.index) == (self.epoch, self.index)
+        return getattr(saved, name) if here else None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The feed of a rank, as its strategy says, with what ranks must agree on first
+
+
+def open_feed(
+    job: Job,
+    strategy: Strategy,
+    feeding: Feeding,
+    world: World,
+    *,
+    replica: int,
+    reads: bool,
+    group: Any,
+) -> tuple[Feed, Shared]:
+    """Open the training data of one rank; every rank calls it.
+
+    Args:
+        job: what is trained
+        strategy: says into how many shares and microbatches a global batch is cut
+        feeding: how batches are loaded
+        world: this process's
+        replica: of this rank
+        reads: this rank reads data
+        group: of all ranks, on the host; None: this process is alone
+
+    Returns:
+        The feed, and this rank's end of the cache, to be closed after it.
+
+    Raises:
+        InputError: the data or the sampler will not do, or are not the same on every rank
+    """
+    agreement = Agreement(world.rank, world.size, group)
+    # A sampler is asked on rank 0 too, should it read nothing: somebody must know the data.
+    dataset, fault = None, None
+    said: tuple[bool, int | None] | None = None
+    if reads or world.rank == 0:
+        try:
+            dataset = make_dataset(job)
+            said = is_stream(dataset), data_length(dataset)
+        except InputError as error:
+            fault = error
+    streams, samples = _agreed(agreement, said, fault)
+    shared, notes = Shared(), []
+    if feeding.cached and streams:
+        notes.append("samples of a stream are not cached: they have no numbers by which they would be found")
+    elif feeding.cached:
+        own = dataset if reads else None
+        share = partial(agreement.words, what="agreeing on a cache of samples")
+        shared = share_cache(own, samples or 0, rank=world.rank, exchange=share)
+        notes += [shared.note] if shared.note else []
+    if feeding.copies_ahead and streams:
+        notes.append("copies of batches of a stream do not go ahead: the next one is read when it is asked for")
+    try:
+        feed = Feed(
+            job,
+            replicas=strategy.dp,
+            microbatches=strategy.microbatches,
+            replica=replica,
+            reads=reads,
+            samples=samples,
+            streams=streams,
+            dataset=dataset,
+            feeding=feeding,
+            device=world.device,
+            rank=world.rank,
+            cache=shared.cache,
+            notes=tuple(notes),
+            # The others wait for this rank in a collective, and must not be the first to give up.
+            timeout_s=min(TIMEOUT_S, world.timeout_s / 2),
+            agreement=agreement,
+        )
+    except BaseException:
+        shared.close()
+        raise
+    return feed, shared
+
+
+def _agreed(
+    agreement: Agreement, said: tuple[bool, int | None] | None, fault: InputError | None
+) -> tuple[bool, int | None]:
+    """Whether the data are a stream, and their length, on which all ranks that have some must agree."""
+    heard = agreement.words((said, "" if fault is None else fault.message), "agreeing on the data")
+    if fault is not None:
+        raise fault
+    for rank, (_, text) in enumerate(heard):
+        if text:
+            raise InputError(f"rank {rank}: {text}", rank=rank)
+    told: list[tuple[int, tuple[bool, int | None]]] = [
+        (rank, one) for rank, (one, _) in enumerate(heard) if one is not None
+    ]
+    first, agreed = told[0]
+    for rank, one in told:
+        if one != agreed:
+            raise InputError(
+                f"Job.dataset makes {_named(*agreed)} on rank {first}, and {_named(*one)} on rank {rank}: let it "
+                "make all data on every rank, ranks are given their shares",
+                ranks=(first, rank),
+            )
+    return agreed
+
+
+def _named(streams: bool, samples: int | None) -> str:
+    kind = "a stream" if streams else "a data set"
+    return f"{kind} of unknown length" if samples is None else f"{kind} of {samples} samples"

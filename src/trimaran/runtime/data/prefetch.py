@@ -1,0 +1,276 @@
+"""Microbatches as the training takes them: on the device, in the job's precision, with what that took.
+
+    OnDemand      training   take: load, or wait for a worker │ place │ step i              take: …
+    Ahead         training   take i ▒ │ step i ███████████████ │ take i+1 │ step i+1
+                  its thread    wait for a worker, place i+1 ══╝ i+2 ═════╝       so many are ready or on their way
+    AheadInLine   training   take i: load i+1, begin its copy │ step i ███████████ │ take i+1: load i+2, …
+                  lane                                   copy i+1 ═════╝
+
+Without workers the training's own thread loads, also where copies go ahead: a data set draws from the same generators
+as dropout, so that no other thread may read it. Only the copies go beside what the device computes.
+"""
+
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from trimaran.graph.batches import map_tensors
+from trimaran.runtime.data.loader import Loader
+from trimaran.runtime.data.reading import Answer, Key, now, since
+from trimaran.runtime.streams import Lane, Stamp
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What it took to get a microbatch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loading:
+    """What it took to get one microbatch, as it was observed.
+
+    With workers, reading and preparing happen beside the training; what the training's own thread spends is `waited_s`
+    and `taken_s`. Without, its own thread reads and prepares, and `waited_s` is 0.
+
+    Attributes:
+        samples: of the microbatch
+        read_s: standing still while the data set was asked: neither computing nor waiting for a core [s]
+        prepared_s: work of data set and collate function, and waiting for a core meanwhile [s]
+        waited_s: the training's thread stood still until a worker had the batch ready [s]
+        taken_s: time of the training's thread to start the workers, where this is their first, and its work to take it
+            over from one [s]
+        copied_s: the training's thread brought it to the device, or waited until it was there [s]
+        in_line: the training's own thread loaded it
+    """
+
+    samples: int
+    read_s: float = 0.0
+    prepared_s: float = 0.0
+    waited_s: float = 0.0
+    taken_s: float = 0.0
+    copied_s: float = 0.0
+    in_line: bool = True
+
+
+Place = Callable[[Any], Any]
+"""Brings a batch to the device, in the job's precision."""
+
+
+class Taken(NamedTuple):
+    """A microbatch.
+
+    Attributes:
+        key: which one
+        batch: on the device
+        loading: what it took
+    """
+
+    key: Key
+    batch: Any
+    loading: Loading
+
+
+class Arrivals(Protocol):
+    """Gives microbatches in their order."""
+
+    def take(self) -> Taken:
+        """The next one.
+
+        Raises:
+            StopIteration: there is none
+            InputError: the data set or the collate function raised
+            ExecutionError: a worker died, or hangs
+        """
+
+    def close(self) -> None:
+        """End what works for it."""
+
+
+class OnDemand:
+    """Each is placed when it is taken.
+
+    Args:
+        loader: loads them
+        place: brings one to the device
+    """
+
+    def __init__(self, loader: Loader, place: Place) -> None:
+        self._loader = loader
+        self._place = place
+
+    def take(self) -> Taken:
+        """Load it, or wait for a worker that does, and place it."""
+        if self._loader.in_line:
+            return self._load()
+        start = now()
+        answer = self._loader.next()
+        still_s, busy_s = since(start)
+        batch, copied_s = self._bring(answer)
+        return Taken(answer.key, batch, _by_worker(answer, still_s, busy_s, copied_s))
+
+    def close(self) -> None:
+        """End the workers."""
+        self._loader.close()
+
+    def _load(self) -> Taken:
+        answer, prepared_s = _load(self._loader)
+        batch, copied_s = self._bring(answer)
+        return Taken(answer.key, batch, _in_line(answer, prepared_s, copied_s))
+
+    def _bring(self, answer: Answer) -> tuple[Any, float]:
+        """The batch where it is wanted, and the time of that [s]."""
+        start_ns = time.perf_counter_ns()
+        batch = self._place(answer.batch)
+        return batch, (time.perf_counter_ns() - start_ns) * 1e-9
+
+
+class _Begun(NamedTuple):
+    taken: Taken
+    copied: Stamp
+
+
+class AheadInLine:
+    """The thread that takes them loads so many more, and begins their copies.
+
+    Args:
+        loader: loads them in line
+        place: brings one to the device
+        lane: on which it does
+        count: how many are on their way
+    """
+
+    def __init__(self, loader: Loader, place: Place, lane: Lane, count: int) -> None:
+        self._loader = loader
+        self._place = place
+        self._lane = lane
+        self._count = count
+        self._begun: deque[_Begun | Exception] = deque()
+
+    def take(self) -> Taken:
+        """One that was begun before, once those that come after it are begun too."""
+        while len(self._begun) <= self._count and not (self._begun and isinstance(self._begun[-1], StopIteration)):
+            self._begun.append(self._begin())
+        found = self._begun.popleft()
+        if isinstance(found, Exception):
+            # What cannot be loaded is told when it is asked for.
+            raise found
+        self._lane.finish(_tensors(found.taken.batch), found.copied)
+        return found.taken
+
+    def close(self) -> None:
+        """Nothing works for it."""
+        self._loader.close()
+
+    def _begin(self) -> _Begun | Exception:
+        try:
+            answer, prepared_s = _load(self._loader)
+            start_ns = time.perf_counter_ns()
+            batch, copied = self._lane.start(partial(self._place, answer.batch))
+        except Exception as error:  # noqa: BLE001 whatever it is, it belongs to a later batch
+            return error
+        copied_s = (time.perf_counter_ns() - start_ns) * 1e-9
+        return _Begun(Taken(answer.key, batch, _in_line(answer, prepared_s, copied_s)), copied)
+
+
+class _Placed(NamedTuple):
+    answer: Answer
+    batch: Any
+    copied: Stamp
+    arrived_ns: int
+
+
+class Ahead:
+    """A thread takes them from the workers, and places so many before they are asked for.
+
+    Args:
+        loader: loads them in workers
+        place: brings one to the device
+        lane: on which it does
+        count: how many are ready or on their way
+    """
+
+    def __init__(self, loader: Loader, place: Place, lane: Lane, count: int) -> None:
+        self._loader = loader
+        self._place = place
+        self._lane = lane
+        self._room = threading.Semaphore(count)
+        self._placed: queue.SimpleQueue[_Placed | BaseException] = queue.SimpleQueue()
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="trimaran-feed", daemon=True)
+        self._thread.start()
+
+    def take(self) -> Taken:
+        """Wait until it is on the device, or on its way there."""
+        start = now()
+        found = self._placed.get()
+        if isinstance(found, BaseException):
+            # There is nothing behind it, whoever asks again.
+            self._placed.put(found)
+            raise found
+        self._room.release()
+        self._lane.finish(_tensors(found.batch), found.copied)
+        still_s, busy_s = since(start)
+        # It stood still for a worker until the batch had come, and for the copy from then on.
+        waited_s = min(still_s, max(0.0, (found.arrived_ns - start.clock_ns) * 1e-9))
+        return Taken(found.answer.key, found.batch, _by_worker(found.answer, waited_s, busy_s, still_s - waited_s))
+
+    def close(self) -> None:
+        """End the thread and the workers."""
+        self._closing = True
+        self._loader.stop()
+        self._room.release()
+        self._thread.join()
+        self._loader.close()
+
+    def _run(self) -> None:
+        try:
+            while self._room.acquire() and not self._closing:
+                answer = self._loader.next()
+                arrived_ns = time.perf_counter_ns()
+                batch, copied = self._lane.start(partial(self._place, answer.batch))
+                self._placed.put(_Placed(answer, batch, copied, arrived_ns))
+                # What is on its way belongs to whoever takes it.
+                del answer, batch, copied
+        except BaseException as error:  # noqa: BLE001 the training must hear of it, whatever it is
+            self._placed.put(error)
+
+
+def _load(loader: Loader) -> tuple[Answer, float]:
+    """A microbatch that this thread loads, and what of that was work [s]."""
+    start_ns = time.perf_counter_ns()
+    answer = loader.next()
+    loaded_s = (time.perf_counter_ns() - start_ns) * 1e-9
+    # What the loader does around it is work of this thread too.
+    return answer, max(0.0, loaded_s - answer.read_s)
+
+
+def _in_line(answer: Answer, prepared_s: float, copied_s: float) -> Loading:
+    return Loading(samples=answer.samples, read_s=answer.read_s, prepared_s=prepared_s, copied_s=copied_s)
+
+
+def _by_worker(answer: Answer, waited_s: float, taken_s: float, copied_s: float) -> Loading:
+    return Loading(
+        samples=answer.samples,
+        read_s=answer.read_s,
+        prepared_s=answer.prepared_s,
+        waited_s=waited_s,
+        taken_s=taken_s,
+        copied_s=copied_s,
+        in_line=False,
+    )
+
+
+def _tensors(batch: Any) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+
+    def add(tensor: torch.Tensor) -> torch.Tensor:
+        found.append(tensor)
+        return tensor
+
+    map_tensors(batch, add)
+    return found

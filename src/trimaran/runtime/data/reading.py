@@ -1,0 +1,330 @@
+"""One microbatch from the data set to a batch, in the thread or the worker in which it is called.
+
+    request ─▶ samples, from the cache or the data set ─▶ collate ─▶ answer: the batch, and what it took
+
+What a sample draws depends on the epoch and on its number, so that global batches are the same however they are cut.
+What the job's collate function draws depends on the first sample of its microbatch, so that two ranks that load the
+same microbatch, as the first and the last stage of a pipeline do, see the same; how a global batch is cut does matter
+there.
+
+Functions of the user's that may draw random numbers: what they draw depends on a seed alone.
+
+So a sample is the same in every process, however a global batch is cut, and dropout goes on as if nothing had been
+drawn. It holds for what is drawn from the global generators of torch, `random` and numpy; a generator that a data set
+makes for itself is not known here.
+
+Seeding three generators for each sample costs some 20 µs, as much as the sample itself where it lies in memory. So it
+is found out from which of them a function draws: the first calls are seeded one by one, and looked at. From then on
+only those are seeded, and for a function that has not drawn none; afterwards it is seen that the others have not moved.
+If they have, the calls are made again.
+
+What a thread did with its time: work, or standing still.
+
+Standing still is what is left of the time on the clock without the thread's work and without its waits for a core:
+sleep, storage, network, the interpreter's lock. A wait for a core counts as work, because it is work that makes it:
+that of others who share the cores.
+
+Source:
+    `/proc/thread-self/schedstat`: time on a core, time ready to run and without one, times run (Linux,
+    Documentation/scheduler/sched-stats.rst). Its first figure is only renewed now and then, so that the clock of the
+    thread's work (`CLOCK_THREAD_CPUTIME_ID`) is asked in its place.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch.utils.data import Dataset, Subset, TensorDataset
+from torch.utils.data._utils.collate import collate, collate_tensor_fn, default_collate_fn_map
+
+from trimaran.graph.datasets import Fault, Faulty, batching_fault, reading_fault
+from trimaran.runtime.data.cache import SampleCache
+from trimaran.runtime.seeds import (
+    ALL_GENERATORS,
+    derive_seed,
+    find_moved,
+    host_states,
+    mark_host,
+    restore_host,
+    seed_host,
+    turn_back,
+)
+
+_Item = TypeVar("_Item")
+_Made = TypeVar("_Made")
+
+
+class Drawing:
+    """One function, as far as it draws.
+
+    Attributes:
+        drawn: generators that it has drawn from, numbers in `seeds.HOST_GENERATORS`; None: it has not been called yet
+    """
+
+    def __init__(self) -> None:
+        self.drawn: frozenset[int] | None = None
+
+    def call(
+        self,
+        items: Sequence[_Item],
+        each: Callable[[_Item], _Made],
+        together: Callable[[Sequence[_Item]], list[_Made]],
+        seed: Callable[[_Item], int],
+    ) -> list[_Made]:
+        """Call it for some items.
+
+        Args:
+            items: for which
+            each: calls it for one item
+            together: the same for all of them, perhaps quicker
+            seed: of an item
+        """
+        if self.drawn is not None:
+            states, marks = host_states(self.drawn), mark_host(ALL_GENERATORS - self.drawn)
+            try:
+                made = self._seeded(items, each, seed) if self.drawn else together(items)
+            finally:
+                moved = find_moved(marks)
+                restore_host(states)
+                turn_back(marks, moved)
+            if not moved:
+                return made
+        states = host_states()
+        try:
+            return self._observed(items, each, seed)
+        finally:
+            restore_host(states)
+
+    def _seeded(
+        self, items: Sequence[_Item], each: Callable[[_Item], _Made], seed: Callable[[_Item], int]
+    ) -> list[_Made]:
+        made = []
+        for item in items:
+            seed_host(seed(item), self.drawn or ())
+            made.append(each(item))
+        return made
+
+    def _observed(
+        self, items: Sequence[_Item], each: Callable[[_Item], _Made], seed: Callable[[_Item], int]
+    ) -> list[_Made]:
+        made = []
+        drawn = self.drawn or frozenset()
+        for item in items:
+            seed_host(seed(item))
+            marks = mark_host()
+            made.append(each(item))
+            drawn |= find_moved(marks)
+        self.drawn = drawn
+        return made
+
+
+_SCHEDSTAT = "/proc/thread-self/schedstat"
+
+
+class Moment(NamedTuple):
+    """A moment of one thread.
+
+    Attributes:
+        clock_ns: on the host's clock [ns]
+        busy_ns: how long the thread has worked or waited for a core so far [ns]
+    """
+
+    clock_ns: int
+    busy_ns: int
+
+
+def now() -> Moment:
+    """This moment of this thread."""
+    return Moment(time.perf_counter_ns(), time.thread_time_ns() + _delay_ns())
+
+
+def since(start: Moment) -> tuple[float, float]:
+    """How a thread has spent its time since a moment.
+
+    Args:
+        start: from `now`, in the same thread
+
+    Returns:
+        Standing still, and at work [s]; they add up to the time on the clock.
+    """
+    end = now()
+    clock_ns = end.clock_ns - start.clock_ns
+    busy_ns = min(clock_ns, end.busy_ns - start.busy_ns)
+    return (clock_ns - busy_ns) * 1e-9, busy_ns * 1e-9
+
+
+class _Schedstat:
+    """The open file of one thread; a forked process has other threads, so that it opens its own."""
+
+    def __init__(self, thread: int) -> None:
+        self.thread = thread
+        try:
+            self.descriptor = os.open(_SCHEDSTAT, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self.descriptor = -1
+
+    def __del__(self) -> None:
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+
+
+_files = threading.local()
+
+
+def _delay_ns() -> int:
+    """How long this thread has waited for a core so far [ns]; 0 where the system does not say."""
+    thread = threading.get_native_id()
+    file: _Schedstat | None = getattr(_files, "schedstat", None)
+    if file is None or file.thread != thread:
+        file = _files.schedstat = _Schedstat(thread)
+    if file.descriptor < 0:
+        return 0
+    try:
+        return int(os.pread(file.descriptor, 64, 0).split()[1])
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+Key = tuple[int, int, int]
+"""Epoch, number of the global batch in it, number of the microbatch: they rise."""
+
+
+class Request(NamedTuple):
+    """A microbatch that is asked for.
+
+    Attributes:
+        key: which one
+        seed: of what is drawn in its epoch
+        samples: their numbers in the data set
+    """
+
+    key: Key
+    seed: int
+    samples: list[int]
+
+
+class Answer(NamedTuple):
+    """A microbatch that was loaded.
+
+    Attributes:
+        key: which one
+        samples: how many
+        batch: as collate made it; None where something is wrong
+        read_s: standing still [s]
+        prepared_s: work, and waiting for a core [s]
+        fault: what is wrong
+    """
+
+    key: Key
+    samples: int
+    batch: Any
+    read_s: float
+    prepared_s: float
+    fault: Fault | None
+
+
+class Reading(Dataset[Answer]):
+    """A data set of which requests are the index.
+
+    Args:
+        dataset: the job's, map-style
+        collate: the job's; None: torch's default
+        cache: samples that were read before; None: nothing is kept
+
+    Attributes:
+        dataset: the job's
+    """
+
+    def __init__(
+        self, dataset: Any, collate: Callable[[list[Any]], Any] | None, *, cache: SampleCache | None = None
+    ) -> None:
+        self.dataset = dataset
+        self._collate = collate
+        self._cache = cache
+        self._reads = None if _is_rows(dataset) else Drawing()
+        self._makes = None if collate is None else Drawing()
+
+    def __getitem__(self, request: Request) -> Answer:
+        start = now()
+        batch, fault = None, None
+        try:
+            batch = self._make(self._read(request), request)
+        except Faulty as error:
+            fault = error.fault
+        read_s, prepared_s = since(start)
+        return Answer(request.key, len(request.samples), batch, read_s, prepared_s, fault)
+
+    def _read(self, request: Request) -> list[Any]:
+        cache = self._cache
+        if cache is None:
+            return self._fetch(request.samples, request.seed)
+        # A batch of the job's own making may share memory with its samples, and is the training's to change.
+        kept = {number: cache.get(number, copy=self._collate is not None) for number in request.samples}
+        missing = [number for number, sample in kept.items() if sample is None]
+        if missing:
+            for number, sample in zip(missing, self._fetch(missing, request.seed), strict=True):
+                kept[number] = sample
+                if self._reads is None or not self._reads.drawn:
+                    cache.put(number, sample)
+        return [kept[number] for number in request.samples]
+
+    def _fetch(self, samples: Sequence[int], seed: int) -> list[Any]:
+        if self._reads is None:
+            return self._all(samples)
+        return self._reads.call(samples, self._one, self._all, lambda number: derive_seed(seed, number))
+
+    def _one(self, number: int) -> Any:
+        try:
+            return self.dataset[number]
+        except Exception as error:
+            raise Faulty(reading_fault(error, [number])) from error
+
+    def _all(self, samples: Sequence[int]) -> list[Any]:
+        fetch = getattr(self.dataset, "__getitems__", None)
+        try:
+            found = [self.dataset[number] for number in samples] if fetch is None else list(fetch(list(samples)))
+        except Exception as error:
+            # Which one is it? By itself it raises again.
+            for number in samples:
+                self._one(number)
+            raise Faulty(reading_fault(error, samples)) from error
+        if len(found) != len(samples):
+            wrong = ValueError(f"__getitems__ gave {len(found)} samples for {len(samples)} numbers")
+            raise Faulty(reading_fault(wrong, samples))
+        return found
+
+    def _make(self, samples: list[Any], request: Request) -> Any:
+        def make(numbers: Sequence[int]) -> Any:
+            try:
+                return (self._collate or _default_collate)(samples)
+            except Exception as error:
+                raise Faulty(batching_fault(error, samples, numbers, own=self._collate is not None)) from error
+
+        if self._makes is None:
+            return make(request.samples)
+        seed = derive_seed(request.seed, "collate", request.samples[0])
+        (batch,) = self._makes.call([request.samples], make, lambda one: [make(one[0])], lambda _: seed)
+        return batch
+
+
+def _is_rows(dataset: Any) -> bool:
+    """Whether a data set is rows of tensors, or a choice of them, which draw nothing."""
+    while type(dataset) is Subset:
+        dataset = dataset.dataset
+    return type(dataset) is TensorDataset
+
+
+def _default_collate(samples: list[Any]) -> Any:
+    """As torch does by default, but without memory that workers share of each batch's own: batches have blocks."""
+    known = default_collate_fn_map
+    plain: dict[Any, Any] = {torch.Tensor: _stack} if known.get(torch.Tensor) is collate_tensor_fn else {}
+    return collate(samples, collate_fn_map={**known, **plain})
+
+
+def _stack(samples: list[torch.Tensor], *, collate_fn_map: Any = None) -> Any:
+    if samples[0].layout != torch.strided or samples[0].is_nested:
+        return collate_tensor_fn(samples, collate_fn_map=collate_fn_map)  # says what to do
+    return torch.stack(samples, 0)

@@ -1,0 +1,300 @@
+"""Streams: samples that come one after the other, without numbers.
+
+    stream        s0 s1 s2 s3 │ s4 s5 s6 s7 │ s8 s9          the same on every rank that reads
+    rank 0        s0 s1       │ s4 s5       │ s8             each goes through all of it, and keeps
+    rank 1              s2 s3 │       s6 s7 │    s9          its share of each global batch
+
+So a global batch is the same for any number of ranks, and each reading rank does the whole reading. A stream that gives
+ranks different samples, as one that shares itself out by rank, would make other global batches of them; so ranks tell
+each other, before each global batch is trained on, how many samples they have and a digest of these. That one message
+is also how all of them come to the end of an epoch at the same step, wherever that is.
+
+What a stream draws from the global generators is seeded by epoch and global batch, so that it is the same on every
+rank, and again in a run that goes on.
+"""
+
+import copy
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+import numpy
+import torch
+
+from trimaran.base.errors import ExecutionError, InputError
+from trimaran.graph.datasets import describe, streaming_fault
+from trimaran.runtime.data.orders import ALONE, Agreement
+from trimaran.runtime.data.reading import now, since
+from trimaran.runtime.seeds import derive_seed, seeded
+
+_WHOLE_BYTES, _LOOKED_AT = 1 << 14, 1 << 11
+"""Of an array up to so large all bytes count for its digest, of a larger one so many elements, evenly spread [bytes,
+elements]."""
+_DEEPEST = 8
+
+
+class StreamReader:
+    """One rank's way through a stream, a global batch at a time; every rank of the world has one.
+
+    Args:
+        dataset: what the job made; None: this rank reads nothing, and hears from the others
+        batch: samples of a global batch
+        seed: of what the stream draws
+        agreement: with the other ranks
+        name: of what made the stream, for messages
+
+    Attributes:
+        samples: of the last global batch, by their positions in the epoch
+        digest: of the last global batch, the same on every rank; 0 before the first
+        read_s: standing still for the last global batch [s]
+        prepared_s: work for it, and waiting for a core [s]
+    """
+
+    def __init__(
+        self, dataset: Any, *, batch: int, seed: int, agreement: Agreement = ALONE, name: str = "Job.dataset"
+    ) -> None:
+        self._dataset, self._batch, self._seed = dataset, batch, seed
+        self._agreement, self._name = agreement, name
+        self._epoch, self._number, self._total = -1, 0, 0
+        self._items: Iterator[Any] | None = None
+        self._state: Any = None
+        self._fault = ""
+        self.samples: dict[int, Any] = {}
+        self.digest = 0
+        self.read_s = self.prepared_s = 0.0
+
+    @property
+    def total(self) -> int:
+        """Samples of the epoch so far."""
+        return self._total
+
+    @property
+    def state(self) -> Any:
+        """What `state_dict` of the stream gives, after the last global batch; None: it has none."""
+        gives = getattr(self._dataset, "state_dict", None)
+        if not callable(gives) or not callable(getattr(self._dataset, "load_state_dict", None)):
+            return None
+        try:
+            # It may be what the stream goes on to change.
+            return copy.deepcopy(gives())
+        except Exception as error:
+            raise InputError(f"state_dict() of the stream that {self._name} makes failed: {describe(error)}") from error
+
+    def is_at(self, epoch: int, number: int) -> bool:
+        """Whether a global batch is the next to be read.
+
+        Args:
+            epoch: number of the epoch
+            number: of the global batch in it
+        """
+        return (epoch, number) == (self._epoch, self._number)
+
+    def begin(self, epoch: int) -> None:
+        """Begin an epoch.
+
+        Args:
+            epoch: its number
+        """
+        self._restart(epoch)
+
+    def go_on(self, epoch: int, number: int, *, state: Any = None, expected: int = 0) -> bool:
+        """Go to a global batch in the middle of an epoch; every rank calls it.
+
+        Args:
+            epoch: number of the epoch
+            number: of the global batch that comes next, from 1
+            state: what `state` was there; None: go through the samples before it again
+            expected: digest of the batch before it; 0: it is not known
+
+        Returns:
+            Whether this rank went through samples again.
+
+        Raises:
+            InputError: on every rank: the stream does not come so far, or gives other samples now
+        """
+        self._restart(epoch)
+        # Ranks without data have no state of the stream, and must do as those that have one.
+        loads = max(said[0] for said in self._agreement.figures([self._loads(state)], _WHAT)) == 1
+        if loads:
+            self._number, self._total, self.digest, self._state = number, number * self._batch, expected, state
+            return False
+        while self._dataset is not None and self._number < number and self._read():
+            pass
+        total = self._agree()
+        if total <= (number - 1) * self._batch:
+            raise InputError(
+                f"the state is at batch {number} of epoch {epoch}, before which there are more than "
+                f"{(number - 1) * self._batch} samples, and the stream that {self._name} makes ends after {total}: go "
+                "on with the same data, or begin an epoch anew without the state",
+                code="feed-state.stream-too-short",
+                index=number,
+                samples=total,
+            )
+        if expected and self.digest != expected:
+            raise InputError(
+                f"the stream that {self._name} makes gives other samples for batch {number - 1} of epoch {epoch} than "
+                "when the state was saved: let it give the same ones in the same order each time, drawing from the "
+                "global generators, which are seeded, or give it state_dict and load_state_dict; or begin an epoch "
+                "anew without the state",
+                code="feed-state.other-samples",
+                index=number,
+            )
+        self._number = number
+        return self._dataset is not None
+
+    def read(self) -> int:
+        """Read the next global batch; every rank calls it.
+
+        Returns:
+            Its samples, fewer at the end of the stream, 0 after it; the same on every rank.
+
+        Raises:
+            InputError: on every rank: the stream raised on one of them, or gave them different samples
+        """
+        before = self._total
+        if before < self._number * self._batch:
+            # It has ended before; all ranks know. An iterator that is asked once more might begin anew.
+            return 0
+        if self._dataset is not None:
+            self._read()
+        return self._agree() - before
+
+    def keep(self, positions: range) -> None:
+        """Let go of the samples of the last global batch that are for others.
+
+        Args:
+            positions: of those that stay, in the epoch
+        """
+        self.samples = {position: self.samples[position] for position in positions if position in self.samples}
+
+    def _restart(self, epoch: int) -> None:
+        self._epoch, self._number, self._total, self._fault = epoch, 0, 0, ""
+        self._items, self._state, self.samples, self.digest = None, None, {}, 0
+
+    def _loads(self, state: Any) -> int:
+        if self._dataset is None:
+            return -1
+        return int(state is not None and callable(getattr(self._dataset, "load_state_dict", None)))
+
+    def _read(self) -> int:
+        """The next global batch, or what there is of it, on this rank; its samples."""
+        start = now()
+        found: list[Any] = []
+        try:
+            with seeded(derive_seed(self._seed, "stream", self._epoch, self._number)):
+                if self._items is None:
+                    self._items = self._open()
+                found.extend(islice(self._items, self._batch))
+        except Exception as error:  # noqa: BLE001 whatever the user's stream raises; every rank hears of it
+            self._fault = streaming_fault(error, self._total + len(found)).text
+            found = []
+        self.read_s, self.prepared_s = since(start)
+        self.samples = dict(enumerate(found, self._total))
+        self._number, self._total = self._number + 1, self._total + len(found)
+        if found:
+            self.digest = digest_of(found)
+        return len(found)
+
+    def _open(self) -> Iterator[Any]:
+        sets = getattr(self._dataset, "set_epoch", None)
+        if callable(sets):
+            sets(self._epoch)
+        if self._state is not None:
+            self._dataset.load_state_dict(self._state)
+            self._state = None
+        return iter(self._dataset)
+
+    def _agree(self) -> int:
+        """Samples of the epoch so far, once all ranks have come to the same.
+
+        Raises:
+            InputError: they have not, or one has failed
+        """
+        reads = self._dataset is not None
+        heard = self._agreement.figures([reads, bool(self._fault), self._total, self.digest], _WHAT)
+        if any(faulty for _, faulty, _, _ in heard):
+            texts = self._agreement.words(self._fault, _WHAT)
+            rank, text = next((rank, text) for rank, text in enumerate(texts) if text)
+            raise InputError(f"rank {rank}: {text}" if len(texts) > 1 else text, rank=rank)
+        told = [(rank, total, digest) for rank, (one, _, total, digest) in enumerate(heard) if one]
+        if not told:
+            raise ExecutionError("no rank reads the data of the job")
+        first, agreed, digest = told[0]
+        for rank, total, other in told:
+            if (total, other) != (agreed, digest):
+                raise InputError(
+                    f"the stream that {self._name} makes is not the same on every rank: "
+                    f"{_unlike(first, agreed, rank, total)}. Each rank goes through all of it and trains on its share, "
+                    "so that global batches are the same for any number of ranks: let it give every rank all samples "
+                    "in one order. It must not share itself out by rank (torch.distributed, RANK, split_by_node), and "
+                    "draw from the global generators, which are seeded, or from one that it seeds itself",
+                    ranks=(first, rank),
+                    epoch=self._epoch,
+                )
+        self._total, self.digest = agreed, digest
+        if not reads:
+            self._number += 1
+        return agreed
+
+
+_WHAT = "agreeing on a batch of the stream"
+
+
+def _unlike(first: int, agreed: int, rank: int, total: int) -> str:
+    if agreed != total:
+        return f"rank {first} has had {agreed} samples where rank {rank} has had {total}"
+    return f"of {total} samples the last ones differ between rank {first} and rank {rank}"
+
+
+def digest_of(samples: Sequence[Any]) -> int:
+    """A digest of some samples, of 63 bits and never 0.
+
+    Args:
+        samples: as the data set gave them; of large arrays a part counts
+    """
+    found = hashlib.blake2b(digest_size=8)
+    for sample in samples:
+        _add(sample, found.update, 0)
+    return (int.from_bytes(found.digest(), "big") >> 1) or 1
+
+
+def _add(value: Any, update: Callable[[bytes], None], depth: int) -> None:
+    update(type(value).__name__.encode())
+    if isinstance(value, torch.Tensor):
+        _add_tensor(value, update)
+    elif isinstance(value, numpy.ndarray | numpy.generic):
+        array = numpy.asarray(value)
+        update(f"{array.dtype} {array.shape}".encode())
+        if array.dtype.kind != "O":
+            update(_few(array.reshape(-1), array.nbytes).tobytes())
+    elif isinstance(value, str | bytes | int | float | complex | None):
+        update(repr(value).encode())
+    elif depth == _DEEPEST:
+        return
+    elif isinstance(value, Mapping):
+        for key, part in value.items():
+            update(repr(key).encode())
+            _add(part, update, depth + 1)
+    elif isinstance(value, tuple | list):
+        update(str(len(value)).encode())
+        for part in value:
+            _add(part, update, depth + 1)
+    elif hasattr(value, "__array_interface__"):
+        # Such as pictures that are still to be converted.
+        _add(numpy.asarray(value), update, depth + 1)
+    else:
+        _add(getattr(value, "__dict__", None), update, depth + 1)
+
+
+def _add_tensor(tensor: torch.Tensor, update: Callable[[bytes], None]) -> None:
+    update(f"{tensor.dtype} {tuple(tensor.shape) if not tensor.is_nested else 'nested'}".encode())
+    if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized or not tensor.numel():
+        return
+    plain = tensor.detach().resolve_conj().resolve_neg().reshape(-1)
+    few = _few(plain, plain.nbytes).cpu().contiguous()
+    update(few.view(torch.uint8).numpy().tobytes())
+
+
+def _few(flat: Any, nbytes: int) -> Any:
+    return flat if nbytes <= _WHOLE_BYTES else flat[:: max(1, len(flat) // _LOOKED_AT)]

@@ -1,1 +1,0 @@
-"""A program with real communication and pretended compute: more ranks than there are cores."""

@@ -1,0 +1,1 @@
+"""Processes of a run: their start, their world, their failures, the links between them."""

@@ -1,0 +1,150 @@
+"""What went wrong on the ranks of one launch, and which of several failures is the cause.
+
+When one rank fails, those that wait for it fail too, and their complaint ("connection closed by peer") may arrive
+first. So a failure says whether it is that of a peer, and the cause is the first one that is not.
+"""
+
+import signal
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trimaran.base.errors import ExecutionError, TrimaranError
+from trimaran.base.user_errors import DEBUG, debugging, innermost_lines, raised_by_user, summary, user_lines
+
+LINES_OF_LOG = 20
+
+# What torch's back ends say when the other end of a connection is gone or silent.
+_PEER_PHRASES = (
+    "closed by peer",
+    "reset by peer",
+    "broken pipe",
+    "connection refused",
+    "timed out",
+    "nccl",
+    "socket",
+    "remote",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """The end of one rank.
+
+    Attributes:
+        rank: which one
+        error: what it raised, where it raised one of ours
+        text: type and message of any other exception
+        lines: of the user's code that led to it, or where there are none, the innermost ones of whosever code
+        trace: the whole traceback of any exception
+        exit_code: of a process that ended without a word; negative: the signal that killed it
+        because_of_peer: another rank is the cause
+    """
+
+    rank: int
+    error: TrimaranError | None = None
+    text: str = ""
+    lines: tuple[str, ...] = ()
+    trace: str = ""
+    exit_code: int | None = None
+    because_of_peer: bool = False
+
+
+def to_failure(rank: int, error: Exception) -> Failure:
+    """What a rank says of an exception that ends it.
+
+    Args:
+        rank: number of the rank
+        error: what was raised
+    """
+    ours = isinstance(error, TrimaranError)
+    return Failure(
+        rank=rank,
+        error=error if isinstance(error, TrimaranError) else None,
+        text=summary(error),
+        lines=() if ours else (*_notes(error), *(user_lines(error) or innermost_lines(error))),
+        trace="".join(traceback.format_exception(error)),
+        because_of_peer=is_peer_failure(error),
+    )
+
+
+def _notes(error: Exception) -> list[str]:
+    return [f"    {note}" for note in getattr(error, "__notes__", ())]
+
+
+def is_peer_failure(error: BaseException) -> bool:
+    """Whether an exception only says that another rank is gone.
+
+    Args:
+        error: raised by torch, or by us about a lost peer
+    """
+    if isinstance(error, TrimaranError):
+        return bool(error.figures.get("lost_peer"))
+    if not isinstance(error, RuntimeError) or raised_by_user(error):
+        return False
+    return any(phrase in str(error).lower() for phrase in _PEER_PHRASES)
+
+
+def find_cause(failures: Sequence[Failure]) -> Failure:
+    """The failure that explains the others.
+
+    Args:
+        failures: at least one, in order of arrival
+
+    Returns:
+        The first that is not because of a peer; else the first.
+    """
+    return next((failure for failure in failures if not failure.because_of_peer), failures[0])
+
+
+def to_error(failure: Failure, log: Path, *, kept: bool) -> TrimaranError:
+    """The error that the parent raises for a failure.
+
+    Args:
+        failure: the cause
+        log: log file of its rank
+        kept: the log outlives the launch, so that the error may name it
+
+    Returns:
+        What the rank raised, with the rank among its figures; else an `ExecutionError` with the lines of the user's
+        code, or where the process ended without a word, with the end of the log.
+    """
+    if failure.error is not None:
+        failure.error.figures.setdefault("rank", failure.rank)
+        failure.error.add_note(f"raised on rank {failure.rank}" + (f"; its log is {log}" if kept else ""))
+        return _with_trace(failure.error, failure)
+    named = {"log": str(log)} if kept else {}
+    if failure.exit_code is None:
+        whole = f"The whole traceback is in {log}" if kept else f"{DEBUG}=1 shows the whole traceback"
+        message = "\n".join([f"rank {failure.rank} raised {failure.text}", *failure.lines, whole])
+        return _with_trace(ExecutionError(message, code="rank.raised", rank=failure.rank, **named), failure)
+    if failure.exit_code < 0:
+        what = f"rank {failure.rank} was killed by {_signal_name(-failure.exit_code)}"
+        if failure.exit_code == -signal.SIGKILL:
+            what += " (by hand, or by the system when memory ran out)"
+    else:
+        what = f"rank {failure.rank} ended with exit code {failure.exit_code} before its work was done"
+    end = _end_of_log(log, kept=kept)
+    return ExecutionError(f"{what}. {end}", code="rank.died", rank=failure.rank, exit_code=failure.exit_code, **named)
+
+
+def _with_trace(error: TrimaranError, failure: Failure) -> TrimaranError:
+    if debugging() and failure.trace:
+        error.add_note(f"on rank {failure.rank}:\n{failure.trace}")
+    return error
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _end_of_log(log: Path, *, kept: bool) -> str:
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    if not lines:
+        return f"Its log {log} is empty" if kept else "It printed nothing"
+    title = f"The end of its log {log}:" if kept else "The end of what it printed:"
+    return "\n".join([title, *(f"    {line}" for line in lines[-LINES_OF_LOG:])])

@@ -1,0 +1,304 @@
+"""Start the ranks of one machine, and never leave one behind.
+
+    parent                                        rank k (a process in a session of its own)
+    ──────                                        ──────
+    private folder for the ranks to meet in, and for
+    their logs, where nobody wants these afterwards
+    with slow links: a network of their own
+    start all, send each its request     ──▶      join the others through a file, gloo or NCCL on the loopback interface
+                                                  or on that network
+                                         ◀──      events, while `function` runs
+                                         ◀──      its result, or what it raised
+    all have answered: say so, return    ──▶      leave; the last one removes the folder
+
+The parent ends all ranks, first asking, then killing, as soon as one fails, or when anything is raised in it, Ctrl-C
+included. A rank whose parent is gone, even killed, removes the folder and ends itself: each watches a pipe that only
+the parent's death closes before all have answered. No port is opened outside the loopback interface or the ranks' own
+network, which ends with the last of them, and nothing has a fixed name, so that runs do not collide.
+"""
+
+import contextlib
+import os
+import pickle
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+from trimaran.base.errors import InputError
+from trimaran.machine.types import Link
+from trimaran.runtime.launch.failures import Failure, find_cause, to_error
+from trimaran.runtime.launch.rate_limited_links import Seat, Uplink, wired, wired_nodes
+from trimaran.runtime.launch.world import TIMEOUT_S, DeviceChoice, World, join_world
+
+__all__ = ["Event", "World", "join_world", "launch"]
+
+Event = Mapping[str, object]
+
+# A rank that lost a peer may speak before the peer's own failure is seen.
+_GRACE_S = 3.0
+# From asking a process to end to killing it, and from its last message to its natural end.
+_TERMINATE_S = 2.0
+_LEAVE_S = 10.0
+_POLL_S = 0.1
+
+_NOT_INHERITED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_DEFAULTS = {
+    # glibc gives large blocks back to the system when they are freed, and each step then pays for getting them again,
+    # page by page: a tenth of the step of a small CNN. With these, what was once used is kept for the next step.
+    "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20),
+    "MALLOC_TRIM_THRESHOLD_": str(2**40),
+    "MALLOC_TOP_PAD_": str(64 * 2**20),
+}
+_ENVIRONMENT = {
+    "GLOO_SOCKET_IFNAME": "lo",
+    "NCCL_SOCKET_IFNAME": "lo",
+    # On a CPU a device is one process with one thread, so that ranks do not fight over cores.
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    # What a rank printed before it was killed is in its log.
+    "PYTHONUNBUFFERED": "1",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What the parent asks of one rank.
+
+    Attributes:
+        rank: number of the rank
+        ranks: number of ranks
+        device: as for `join_world`
+        timeout_s: how long a collective may wait [s]
+        python_path: the parent's own PYTHONPATH, None where it has none
+        work: the pickled `(function, arguments)`; opened once the rank can import what the parent can
+    """
+
+    rank: int
+    ranks: int
+    device: DeviceChoice
+    timeout_s: float
+    python_path: str | None
+    work: bytes
+
+
+@dataclass(slots=True, kw_only=True)
+class _Rank:
+    number: int
+    process: "subprocess.Popen[bytes]"
+    connection: Connection
+    log: Path
+    answered: bool = False
+    result: Any = field(default=None)
+    failure: Failure | None = None
+
+    @property
+    def finished(self) -> bool:
+        return self.answered or self.failure is not None
+
+
+def launch(
+    function: Callable[..., Any],
+    arguments: Sequence[Any] = (),
+    *,
+    ranks: int,
+    log_dir: str | Path | None = None,
+    on_event: Callable[[int, Event], None] | None = None,
+    environment: Mapping[str, str] | None = None,
+    device: DeviceChoice = "auto",
+    timeout_s: float = TIMEOUT_S,
+    link: Link | None = None,
+    uplink: Uplink | None = None,
+) -> list[Any]:
+    """Run `function(world, *arguments)` on each of several local ranks, and wait for all.
+
+    Args:
+        function: a function that another process can import; gets its `World` first
+        arguments: the same for all ranks; sent through memory, never through a file
+        ranks: how many
+        log_dir: folder for `rank<k>.log`, which gets what rank k prints; made where it is missing. None: a folder that
+            is gone with the ranks, also where this process is killed
+        on_event: called in the parent with the rank and the event for each `world.report(event)`
+        environment: variables to set in the ranks, such as `{"OMP_NUM_THREADS": "4"}`; by default a rank has one thread
+        device: "auto" takes GPUs where there is one a rank, else the CPU
+        timeout_s: how long a collective may wait for the others [s]
+        link: what the links between the ranks are held to, each way; needs root, see `runtime.wires`. None: nothing
+        uplink: with a link: deals the ranks to nodes, which are joined by others; see `runtime.uplinks`
+
+    Returns:
+        What the function returned, by rank.
+
+    Raises:
+        InputError: the function or its arguments cannot be sent
+        EnvironmentProblem: links cannot be held to a rate here
+        TrimaranError: what a rank raised, with the rank among its figures; the others have been ended
+        ExecutionError: a rank raised something else or died, with the end of its log; the others have been ended
+    """
+    if ranks < 1:
+        raise InputError(f"at least one rank is needed, got {ranks}", code="launch.no-rank", ranks=ranks)
+    work = _pack(function, arguments)
+    with _network(link, uplink, ranks) as seats:
+        folder = tempfile.mkdtemp(prefix="trimaran-")
+        logs = Path(folder if log_dir is None else log_dir)
+        started: list[_Rank] = []
+        try:
+            logs.mkdir(parents=True, exist_ok=True)
+            # Extended one by one: what has been started must be known when the next one fails.
+            started.extend(
+                _start(number, folder, logs / f"rank{number}.log", environment or {}, seat)
+                for number, seat in enumerate(seats)
+            )
+            for rank in started:
+                _ask(rank, Request(
+                    rank=rank.number,
+                    ranks=ranks,
+                    device=device,
+                    timeout_s=timeout_s,
+                    python_path=os.environ.get("PYTHONPATH"),
+                    work=work,
+                ))  # fmt: skip
+            _listen(started, on_event, keeps_logs=log_dir is not None)
+            _let_go(started)
+            return [rank.result for rank in started]
+        finally:
+            _end(started)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _network(
+    link: Link | None, uplink: Uplink | None, ranks: int
+) -> contextlib.AbstractContextManager[tuple[Seat, ...]]:
+    if link is not None and uplink is not None:
+        return wired_nodes(link, uplink, ranks=ranks)
+    return wired(link, ranks=ranks)
+
+
+def _pack(function: Callable[..., Any], arguments: Sequence[Any]) -> bytes:
+    if getattr(function, "__module__", None) == "__main__":
+        raise InputError(
+            f"{function!r} is defined in the script that is running, where another process cannot import it: "
+            "move it to a module"
+        )
+    try:
+        return pickle.dumps((function, tuple(arguments)))
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise InputError(
+            f"{function!r} and its arguments must be sent to other processes, and cannot be: {error}. Use a function "
+            "at the top level of a module, and plain values",
+            code="launch.cannot-send",
+        ) from error
+
+
+def _start(number: int, folder: str, log: Path, environment: Mapping[str, str], seat: Seat) -> _Rank:
+    ours, theirs = socket.socketpair()
+    variables = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
+    # The rank imports what the parent can import; it puts the variable back before it runs anything.
+    variables["PYTHONPATH"] = os.pathsep.join(str(Path(entry).resolve()) for entry in sys.path)
+    with theirs, log.open("wb") as output:
+        process = seat.start(
+            lambda: subprocess.Popen(
+                # -P: the folder in which the parent happens to be is not searched unless the parent searches it.
+                [sys.executable, "-P", "-m", "trimaran.runtime.worker", str(theirs.fileno()), folder],
+                env={**_DEFAULTS, **variables, **_ENVIRONMENT, **seat.environment, **environment},
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                # Ctrl-C reaches the parent alone, and a rank and what it started can be killed together.
+                start_new_session=True,
+            )
+        )
+    return _Rank(number=number, process=process, connection=Connection(ours.detach()), log=log)
+
+
+def _ask(rank: _Rank, request: Request) -> None:
+    try:
+        rank.connection.send_bytes(pickle.dumps(request))
+    except OSError:
+        rank.failure = Failure(rank=rank.number, exit_code=rank.process.wait(_LEAVE_S))
+
+
+def _listen(ranks: Sequence[_Rank], on_event: Callable[[int, Event], None] | None, *, keeps_logs: bool) -> None:
+    """Wait until every rank has answered; raise the cause as soon as one has failed."""
+    failures: list[Failure] = []
+    deadline: float | None = None
+    while not all(rank.finished for rank in ranks):
+        waiting = {rank.connection: rank for rank in ranks if not rank.finished}
+        ready = wait(list(waiting), timeout=_POLL_S)
+        for connection, rank in waiting.items():
+            if connection in ready:
+                _receive(rank, on_event)
+            elif rank.process.poll() is not None and not connection.poll():
+                # A process that the rank itself started may still hold the pipe open.
+                rank.failure = Failure(rank=rank.number, exit_code=rank.process.returncode)
+        failures += [rank.failure for rank in waiting.values() if rank.failure is not None]
+        if failures and deadline is None:
+            deadline = time.monotonic() + _GRACE_S
+        if failures and (not find_cause(failures).because_of_peer or time.monotonic() > (deadline or 0.0)):
+            break
+    failures += [rank.failure for rank in ranks if rank.failure is not None and rank.failure not in failures]
+    if failures:
+        cause = find_cause(failures)
+        raise to_error(cause, ranks[cause.rank].log, kept=keeps_logs)
+
+
+def _receive(rank: _Rank, on_event: Callable[[int, Event], None] | None) -> None:
+    try:
+        # Written by our own child, into a pipe that nobody else can open.
+        kind, value = pickle.loads(rank.connection.recv_bytes())  # noqa: S301
+    except (EOFError, OSError):
+        rank.failure = Failure(rank=rank.number, exit_code=rank.process.wait(_LEAVE_S))
+        return
+    if kind == "event":
+        if on_event is not None:
+            on_event(rank.number, value)
+    elif kind == "result":
+        rank.answered, rank.result = True, value
+    else:
+        rank.failure = value
+
+
+def _let_go(ranks: Sequence[_Rank]) -> None:
+    """Tell ranks that have answered that all have, so that none leaves while another still needs it."""
+    for rank in ranks:
+        with contextlib.suppress(OSError):  # it may have died since
+            rank.connection.send_bytes(b"all")
+        rank.connection.close()
+    deadline = time.monotonic() + _LEAVE_S
+    for rank in ranks:
+        try:
+            rank.process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            return
+
+
+def _end(ranks: Sequence[_Rank]) -> None:
+    """End what still runs, with all that it started: ask, wait a little, kill."""
+    for rank in ranks:
+        _signal(rank, signal.SIGTERM)
+    deadline = time.monotonic() + _TERMINATE_S
+    for rank in ranks:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            rank.process.wait(max(0.0, deadline - time.monotonic()))
+        # Also where the rank itself has ended: what it started may be left.
+        _signal(rank, signal.SIGKILL, group=True)
+        rank.process.wait()
+        rank.connection.close()
+
+
+def _signal(rank: _Rank, number: signal.Signals, *, group: bool = False) -> None:
+    try:
+        if group:
+            os.killpg(rank.process.pid, number)
+        elif rank.process.poll() is None:
+            os.kill(rank.process.pid, number)
+    except ProcessLookupError:
+        pass

@@ -1,0 +1,1 @@
+"""What one rank holds of the model: segments, replicas, stages."""

@@ -1,0 +1,212 @@
+"""A segment of the network as a stage: cut out by capture, with autograd that goes on in the segments around it.
+
+What comes from other segments is a leaf of this rank's autograd graph, and what goes to others is a root of it: the
+gradients that come back for a root are given to the backward, and the gradient of a leaf is what goes back.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from trimaran.base.job import Job
+from trimaran.graph.batches import name_tensors
+from trimaran.graph.capture.capture import Capture
+from trimaran.graph.capture.segments import Segment, build_part
+from trimaran.graph.types import Graph, Op
+from trimaran.program.gradients import Bucket, gradient_buckets
+from trimaran.program.layout import strategy_layout
+from trimaran.program.lowering.partition import segment_ops, tied_segments
+from trimaran.program.lowering.tensor_parallel import own_parameters
+from trimaran.program.rules.fit import check_parts
+from trimaran.program.strategy import Execution, Strategy
+from trimaran.program.types import Instruction, Kind
+from trimaran.runtime.communication.channels import Channels
+from trimaran.runtime.launch.world import World
+from trimaran.runtime.parts.part import Part, ReduceBucket, ReduceSegmentBucket
+from trimaran.runtime.parts.replica import BucketReducer
+from trimaran.runtime.step.dgrad_wgrad import Deferred
+
+
+class SegmentStage:
+    """One segment on one rank.
+
+    Args:
+        segment: on its device
+        execution: "compiled" runs it through torch.compile
+        buckets: its parameters, bucket by bucket; none where there is one replica
+        reduce_bucket: starts an all-reduce
+    """
+
+    def __init__(
+        self,
+        segment: Segment,
+        *,
+        execution: Execution,
+        buckets: Sequence[Sequence[nn.Parameter]],
+        reduce_bucket: ReduceBucket,
+    ) -> None:
+        self.module: nn.Module = segment
+        self.is_last = segment.is_last
+        # What is compiled has no place for a backward of our own.
+        self.divides = execution == "eager"
+        self._inputs = segment.inputs
+        self._segment = segment
+        if execution == "compiled":
+            segment.compile()
+        self._reducer = BucketReducer(buckets, reduce_bucket)
+
+    def forward(
+        self, batch: Any, received: Mapping[str, torch.Tensor], samples: int, *, completing: bool
+    ) -> tuple[dict[str, torch.Tensor], Any]:
+        """Forward of one microbatch; see `stages.Stage`."""
+        result: tuple[dict[str, torch.Tensor], Any] = self._segment(self._values(batch, received), samples)
+        return result
+
+    def backward(
+        self, roots: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None], *, completing: bool
+    ) -> None:
+        """Backward of one microbatch; see `stages.Stage`."""
+        if completing:
+            self._reducer.arm()
+        if roots:
+            torch.autograd.backward(list(roots), list(gradients))
+        if completing:
+            self._reducer.finish()
+
+    def backward_weights(self, deferred: Deferred, *, completing: bool) -> None:
+        """What a backward has put off; see `stages.Divided`."""
+        if completing:
+            self._reducer.arm(among=deferred.parameters)
+        deferred.run(self._reducer.arrived)
+        if completing:
+            self._reducer.finish()
+
+    def evaluate(
+        self, batch: Any, received: Mapping[str, torch.Tensor], samples: int
+    ) -> tuple[dict[str, torch.Tensor], Any]:
+        """Forward of one microbatch for evaluation; see `stages.Stage`."""
+        result: tuple[dict[str, torch.Tensor], Any] = self._segment(self._values(batch, received), samples)
+        return result
+
+    def close(self) -> None:
+        """Take the hooks off the parameters; see `stages.Stage`."""
+        self._reducer.close()
+
+    def _values(self, batch: Any, received: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        values = dict(received)
+        if self._inputs:
+            fed = name_tensors(batch)
+            values.update((name, fed[name]) for name in self._inputs)
+        return values
+
+
+def parameters_by_name(graph: Graph, module: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters of a module under the names that the graph has for them.
+
+    A segment may hold a tied weight under one of its other names only.
+
+    Args:
+        graph: names each parameter once
+        module: the user's model, or a segment of it
+    """
+    held = dict(module.named_parameters(remove_duplicate=False))
+    found = {}
+    for parameter in graph.parameters:
+        for name in (parameter.name, *parameter.aliases):
+            if name in held:
+                found[parameter.name] = held[name]
+                break
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The part of a rank that has some segments of the network: stages of a pipeline, or parts of a placement
+
+
+_COMPLETING = (Kind.BACKWARD, Kind.BACKWARD_WEIGHT)
+
+
+def segmented_part(
+    job: Job,
+    strategy: Strategy,
+    capture: Capture,
+    model: nn.Module,
+    *,
+    never: Collection[str] = (),
+    world: World,
+    channels: Channels,
+    instructions: Sequence[Instruction],
+    reduce_bucket: ReduceSegmentBucket,
+) -> Part:
+    """The segments of one row of a replica.
+
+    A weight that several of them use is one parameter here, with one gradient.
+
+    Args:
+        job: the job
+        strategy: what is cut, and who has what
+        capture: of the job
+        model: the user's, on its device
+        never: names of parameters that get no gradient
+        world: this process's
+        channels: communicate
+        instructions: of this rank
+        reduce_bucket: starts the all-reduce of a bucket
+
+    Raises:
+        InputError: the graph cannot be cut like that
+    """
+    if strategy.parts:
+        check_parts(capture.graph, strategy)
+    row = strategy_layout(strategy).place_of(world.rank)[1]
+    graph, parts = capture.graph, segment_ops(capture.graph, strategy)
+    own = [segment for segment, of in enumerate(strategy.rows) if of == row]
+    segments = {number: build_part(capture, parts, number) for number in own}
+    named = {number: parameters_by_name(graph, segment) for number, segment in segments.items()}
+    tied = tied_segments(graph, parts)
+    buckets = _buckets(strategy, graph, parts, tied, instructions) if strategy.dp > 1 else {}
+    stages = {
+        number: SegmentStage(
+            segment,
+            execution=strategy.execution,
+            buckets=[[named[number][name] for name in bucket.parameters] for bucket in buckets.get(number, ())],
+            reduce_bucket=partial(reduce_bucket, number),
+        )
+        for number, segment in segments.items()
+    }
+    trained: dict[str, nn.Parameter] = {}
+    for found in named.values():
+        trained.update((name, parameter) for name, parameter in found.items() if parameter.requires_grad)
+    first = {name: strategy.rows[users[0]] for name, users in tied.items()}
+    return Part(
+        stages=stages,
+        parameters=tuple(trained.values()),
+        counted=tuple(parameter for name, parameter in trained.items() if first.get(name, row) == row),
+        tied={f"tie{number}": trained[name] for number, name in enumerate(tied) if name in trained},
+        never=tuple(parameter for name, parameter in trained.items() if name in never),
+        reads=any(segment.inputs or segment.is_last for segment in segments.values()),
+    )
+
+
+def _buckets(
+    strategy: Strategy,
+    graph: Graph,
+    parts: Sequence[Sequence[Op]],
+    tied: Mapping[str, Sequence[int]],
+    instructions: Sequence[Instruction],
+) -> dict[int, tuple[Bucket, ...]]:
+    """The gradient buckets of each segment of a rank; a weight of several is in the one that completes last."""
+    order = dict.fromkeys(
+        instruction.segment
+        for instruction in reversed(instructions)
+        if instruction.kind in _COMPLETING and instruction.segment is not None
+    )
+    taken = set(own_parameters(graph, strategy))
+    found = {}
+    for number in order:
+        found[number] = gradient_buckets(graph, parts[number], strategy.bucket_bytes, without=taken)
+        taken.update(name for name, users in tied.items() if number in users)
+    return found

@@ -1,0 +1,420 @@
+"""From a strategy to the part of the job that this rank runs."""
+
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from trimaran.base.errors import InputError
+from trimaran.base.job import Job
+from trimaran.graph.behaviour import OptimizerTraits
+from trimaran.graph.capture.capture import Capture
+from trimaran.graph.optimizers import identity_fault, make_optimizer, named_in, trained_parameters
+from trimaran.graph.types import Graph, ParameterUse
+from trimaran.program.exactness import update_obstacle
+from trimaran.program.gradients import gradient_buckets
+from trimaran.program.layout import is_chained
+from trimaran.program.strategy import Strategy
+from trimaran.program.types import Instruction, Kind, Program
+from trimaran.runtime.communication.channels import Channels
+from trimaran.runtime.launch.world import World
+from trimaran.runtime.parts.part import Part, ReduceSegmentBucket, Used
+from trimaran.runtime.parts.replica import BucketedReplica, Replica
+from trimaran.runtime.parts.segments import parameters_by_name, segmented_part
+from trimaran.runtime.step.updates import Updater
+
+
+def check_world(strategy: Strategy, programs: Sequence[Program], world: World) -> None:
+    """Refuse a world that a strategy and its programs are not for.
+
+    Raises:
+        InputError: the number of ranks differs
+    """
+    for program in programs:
+        if len(program.ranks) != strategy.devices:
+            raise InputError(
+                f"the strategy is for {strategy.devices} ranks, the program for {len(program.ranks)}: lower it again",
+                code="strategy.program-for-other-ranks",
+                strategy=strategy.devices,
+                program=len(program.ranks),
+            )
+    if strategy.devices != world.size:
+        names = ("dp", "pp", "tp") if strategy.tp > 1 else ("dp", "pp")
+        degrees = " x ".join(f"{name} {getattr(strategy, name)}" for name in names)
+        raise InputError(
+            f"the strategy is for {strategy.devices} ranks ({degrees}), this world has "
+            f"{world.size}: start as many, or plan again for this world",
+            code="strategy.wrong-world-size",
+            strategy=strategy.devices,
+            world=world.size,
+        )
+
+
+def is_divided(strategy: Strategy) -> bool:
+    """Whether a strategy divides the network: ranks run what was captured, in parts, and not the user's own model."""
+    return strategy.pp > 1 or strategy.segments > 1 or strategy.tp > 1 or bool(strategy.shards)
+
+
+def check_capture(job: Job, strategy: Strategy, capture: Capture | None) -> None:
+    """Refuse a strategy that divides the network, where there is no graph to divide.
+
+    Raises:
+        InputError: the model could not be captured, or its capture is not given
+    """
+    if is_divided(strategy) and (capture is None or capture.flow is None):
+        raise InputError(
+            f"the model of {job.name!r} could not be captured as a graph, so it cannot be cut into {strategy.segments} "
+            "stages, nor its tensors be shared: use data parallelism (pp=1, tp=1)"
+        )
+    if strategy.sync == "p2p" and strategy.dp > 1 and capture is None:
+        raise InputError(
+            f"homes need the graph of {job.name!r}, which says when each parameter has its gradient: give `capture`"
+        )
+
+
+def check_update(
+    job: Job, strategy: Strategy, model: nn.Module, traits: OptimizerTraits, *, gradient_noise: bool = False
+) -> None:
+    """Refuse a strategy under which the update would not be that of a plain loop.
+
+    Args:
+        job: the job
+        strategy: how it runs
+        model: the user's, whole
+        traits: of its optimizer
+        gradient_noise: the norms of gradients are to be noted
+
+    Raises:
+        InputError: with the reason
+    """
+    found = update_obstacle(strategy, traits, precision=job.precision)
+    if found:
+        raise InputError(
+            f"{job.name!r} cannot train under {strategy.name}: {found}",
+            code="strategy.cannot-update",
+            strategy=strategy.name,
+        )
+    if strategy.zero or strategy.pp > 1 or strategy.shards or (strategy.sync == "p2p" and strategy.dp > 1):
+        # Others may take the place of these parameters, so that nothing may depend on which they are. Asked of the
+        # whole model, so that all ranks find the same.
+        parameters = trained_parameters(model)
+        if len(parameters) and (found := identity_fault(make_optimizer(job, parameters), parameters, traits)):
+            raise InputError(
+                f"{job.name!r} cannot train under {strategy.name}, where a rank updates some parameters, or shards: "
+                f"its optimizer knows them by identity or values, as {found}. Tell them by name (named_parameters() of "
+                'the argument of Job.optimizer), or use replicas that update everything (sync="all-reduce", zero=0)',
+                code="strategy.parameters-by-identity",
+                strategy=strategy.name,
+            )
+    if gradient_noise and job.precision == "fp16":
+        raise InputError(
+            "the gradient noise scale cannot be seen in fp16, where losses are scaled: use bf16 or fp32",
+            code="gradient-noise.fp16",
+        )
+
+
+def make_updater(job: Job, strategy: Strategy, part: Part, model: nn.Module, traits: OptimizerTraits) -> Updater:
+    """The job's optimizer over what a rank trains.
+
+    Args:
+        job: the job
+        strategy: how it runs
+        part: of the rank
+        model: the user's, which holds the parameters of the part under their names
+        traits: of the optimizer over all parameters
+
+    Raises:
+        InputError: the optimizer would not do on these what it does on all
+    """
+    some = bool(part.elsewhere) or strategy.pp > 1 or bool(strategy.shards)
+    parameters = named_in(model, part.parameters)
+    return Updater(job, parameters, part.counted, elsewhere=part.elsewhere, traits=traits if some else None)
+
+
+def share_weights(model: nn.Module, world: World, channels: Channels) -> None:
+    """Give every rank the parameters and buffers of rank 0.
+
+    The seed has made them equal already, unless the model draws from something that the seed does not reach.
+
+    Args:
+        model: the user's
+        world: this process's
+        channels: communicate
+    """
+    if world.size == 1:
+        return
+    group = channels.control if world.device == "cpu" else None
+    with torch.no_grad():
+        for tensor in (*model.parameters(), *model.buffers()):
+            contiguous = tensor.detach().contiguous()
+            dist.broadcast(contiguous, src=0, group=group)
+            if contiguous.data_ptr() != tensor.data_ptr():
+                tensor.copy_(contiguous)
+
+
+def make_part(
+    job: Job,
+    strategy: Strategy,
+    capture: Capture | None,
+    model: nn.Module,
+    traits: OptimizerTraits,
+    *,
+    use: ParameterUse,
+    never: Collection[str],
+    world: World,
+    channels: Channels,
+    instructions: Sequence[Instruction],
+    reduce_bucket: ReduceSegmentBucket,
+) -> Part:
+    """The part of this rank, made by whoever knows how.
+
+    Args:
+        job: the job
+        strategy: how it is divided
+        capture: of the job, where `check_capture` wants one
+        model: the user's, on its device, with the weights of rank 0
+        traits: of the job's optimizer
+        use: which parameters get a gradient; fits the strategy (`check_use`)
+        never: names of those that never get one, where the network is divided
+        world: this process's
+        channels: communicate
+        instructions: of this rank, in a training step
+        reduce_bucket: starts the reduction of a bucket
+
+    Raises:
+        InputError: the program is not for the strategy
+    """
+    if strategy.zero > 1:
+        # Imported where it is used: FSDP2 takes a second to import.
+        from trimaran.runtime.zero.part import zero_part
+
+        return zero_part(job, strategy, model, traits, use=use, world=world, channels=channels)
+    buckets = bucket_instructions(instructions).get(0, [])
+    if capture is not None and (strategy.segments > 1 or strategy.shards):
+        make = _sharded_or_segmented(strategy)
+        part = make(
+            job,
+            strategy,
+            capture,
+            model,
+            never=never,
+            world=world,
+            channels=channels,
+            instructions=instructions,
+            reduce_bucket=reduce_bucket,
+        )
+    elif capture is not None and strategy.sync == "p2p" and strategy.dp > 1:
+        part = homed_model(job, strategy, capture, model, use=use, reduces=buckets, reduce_bucket=reduce_bucket)
+    else:
+        part = whole_model(job, strategy, capture, model, use=use, channels=channels, reduce_bucket=reduce_bucket)
+    if strategy.zero == 1 and strategy.dp > 1 and capture is not None:
+        from trimaran.runtime.zero.part import share_update
+
+        part = share_update(part, strategy, capture, world=world, instructions=instructions)
+    return part
+
+
+def _sharded_or_segmented(strategy: Strategy) -> Callable[..., Part]:
+    if not strategy.shards:
+        return segmented_part
+    from trimaran.runtime.tensor.part import tensor_part
+
+    return tensor_part
+
+
+def bucket_instructions(instructions: Sequence[Instruction]) -> dict[int, list[Instruction]]:
+    """The reductions of gradient buckets of each segment, in order; of those in levels the first level."""
+    found: dict[int, list[Instruction]] = {}
+    for instruction in instructions:
+        label = instruction.label
+        first = instruction.kind in _REDUCTIONS and not is_chained(instruction)
+        if first and label[:1] == "b" and label[1:].isdigit():
+            found.setdefault(instruction.segment or 0, []).append(instruction)
+    return found
+
+
+_REDUCTIONS = (Kind.ALL_REDUCE, Kind.REDUCE, Kind.REDUCE_SCATTER)
+
+
+def check_use(job: Job, strategy: Strategy, use: ParameterUse) -> None:
+    """Refuse a strategy that divides a network of which another part is used from batch to batch.
+
+    Raises:
+        InputError: it does
+    """
+    if use != "varies":
+        return
+    if is_divided(strategy):
+        raise InputError(
+            f"which parameters of {job.name!r} get a gradient depends on the data, and what is cut into parts runs all "
+            "of them: use data parallelism (pp=1, tp=1)",
+            code="unused-parameters.pipeline",
+        )
+    if strategy.zero > 1 and strategy.units:
+        raise InputError(
+            f"which parameters of {job.name!r} get a gradient depends on the data, so a unit such as "
+            f"{strategy.units[0]!r} may be called on one replica and not on another, which would wait for it: shard "
+            "the model as a whole (units=()), or take zero=1",
+            code="unused-parameters.sharded-units",
+            units=strategy.units,
+        )
+
+
+def replica_buckets(
+    graph: Graph | None, parameters: Sequence[nn.Parameter], model: nn.Module, bucket_bytes: int
+) -> list[list[nn.Parameter]]:
+    """The buckets of all trained parameters of a model, in order of readiness: first those of the program.
+
+    Args:
+        graph: has the operations that use them; None: they are taken to be ready in the reverse order of the model
+        parameters: that are trained, or may be later
+        model: the user's
+        bucket_bytes: size at which a bucket is reduced [bytes]
+
+    Returns:
+        Buckets of one dtype and device each. What no operation of the graph uses is in buckets behind the others.
+    """
+    found: list[list[nn.Parameter]] = []
+    if graph is not None:
+        named = parameters_by_name(graph, model)
+        made = gradient_buckets(graph, graph.ops, bucket_bytes)
+        found = [[named[name] for name in bucket.parameters] for bucket in made]
+    placed = {id(parameter) for bucket in found for parameter in bucket}
+    opened: dict[tuple[torch.dtype, torch.device], list[nn.Parameter]] = {}
+    for parameter in reversed(parameters):
+        if id(parameter) in placed:
+            continue
+        kind = (parameter.dtype, parameter.device)
+        opened.setdefault(kind, []).append(parameter)
+        if sum(one.nbytes for one in opened[kind]) >= bucket_bytes:
+            found.append(opened.pop(kind))
+    return [*found, *opened.values()]
+
+
+def whole_model(
+    job: Job,
+    strategy: Strategy,
+    capture: Capture | None,
+    model: nn.Module,
+    *,
+    use: ParameterUse,
+    channels: Channels,
+    reduce_bucket: ReduceSegmentBucket,
+) -> Part:
+    """The part of a rank that has the whole model.
+
+    Args:
+        job: the job
+        strategy: how
+        capture: says in which order gradients are ready; None: that is guessed, where it matters
+        model: the user's, on its device
+        use: which parameters get a gradient
+        channels: communicate
+        reduce_bucket: starts the all-reduce of a bucket
+    """
+    parameters = tuple(parameter for parameter in model.parameters() if parameter.requires_grad)
+    refits = strategy.dp == 1 or (strategy.sync == "all-reduce" and strategy.compression is None)
+    thawing = False
+    if refits and (job.on_step is not None or job.on_epoch is not None):
+        # A callback may free what is frozen now; without a gradient an optimizer leaves a parameter alone.
+        thawing = len(parameters) < sum(1 for _ in model.parameters())
+        parameters = tuple(model.parameters())
+    used = Used(parameters) if strategy.dp > 1 and parameters and (use != "always" or thawing) else None
+    stage: Replica | BucketedReplica
+    if used is None:
+        stage = Replica(
+            model,
+            own_loss=job.loss is None,
+            execution=strategy.execution,
+            group=channels.group(tuple(range(strategy.dp))) if strategy.dp > 1 else None,
+            bucket_bytes=strategy.bucket_bytes,
+            reduce_bucket=partial(reduce_bucket, 0),
+        )
+    else:
+        graph = None if capture is None else capture.graph
+        stage = BucketedReplica(
+            model,
+            own_loss=job.loss is None,
+            execution=strategy.execution,
+            buckets=replica_buckets(graph, parameters, model, strategy.bucket_bytes),
+            reduce_bucket=partial(reduce_bucket, 0),
+            used=used,
+        )
+    return Part(
+        stages={0: stage},
+        parameters=parameters,
+        counted=parameters,
+        tied={},
+        reads=True,
+        used=used,
+        refit=stage.refit if refits else None,
+    )
+
+
+def homed_model(
+    job: Job,
+    strategy: Strategy,
+    capture: Capture,
+    model: nn.Module,
+    *,
+    use: ParameterUse,
+    reduces: Sequence[Instruction],
+    reduce_bucket: ReduceSegmentBucket,
+) -> Part:
+    """The part of a rank that has the whole model and is home to some of its buckets.
+
+    What no operation of the graph uses is at home where the last bucket is, and is handed out with it.
+
+    Args:
+        job: the job
+        strategy: how
+        capture: names its parameters
+        model: the user's, on its device
+        use: which parameters get a gradient
+        reduces: those of this rank, which say where each bucket is at home
+        reduce_bucket: starts the reduce of a bucket
+
+    Raises:
+        InputError: the program's buckets are not those of the strategy
+    """
+    graph = capture.graph
+    labels = [bucket.label for bucket in gradient_buckets(graph, graph.ops, strategy.bucket_bytes)]
+    filled = replica_buckets(
+        graph, [one for one in model.parameters() if one.requires_grad], model, strategy.bucket_bytes
+    )
+    homes = {instruction.label: instruction.home == instruction.rank for instruction in reduces}
+    if not homes.keys() == set(labels) or (filled and not labels):
+        raise InputError(
+            f"the program reduces {len(homes)} buckets to their homes, and the strategy {strategy.name} makes "
+            f"{len(labels)}: lower it again",
+            program=len(homes),
+            strategy=len(labels),
+        )
+    buckets = dict(zip(labels, filled, strict=False))
+    if labels:
+        others = [parameter for bucket in filled[len(labels) :] for parameter in bucket]
+        buckets[labels[-1]] = [*buckets[labels[-1]], *others]
+    own = {id(parameter) for label, bucket in buckets.items() if homes[label] for parameter in bucket}
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    mine = tuple(parameter for parameter in trained if id(parameter) in own)
+    used = Used(trained) if trained and use != "always" else None
+    stage = BucketedReplica(
+        model,
+        own_loss=job.loss is None,
+        execution=strategy.execution,
+        buckets=filled,
+        reduce_bucket=partial(reduce_bucket, 0),
+        used=used,
+    )
+    return Part(
+        stages={0: stage},
+        parameters=mine,
+        counted=mine,
+        tied={},
+        reads=True,
+        buckets=buckets,
+        elsewhere=tuple(parameter for parameter in trained if id(parameter) not in own),
+        used=used,
+    )

@@ -1,0 +1,1 @@
+"""A training step on one rank: state, losses, backward in two halves, update."""

@@ -1,0 +1,278 @@
+"""The weight gradients of linear layers and convolutions, put off.
+
+A backward makes two products at each such layer: the gradient of its input, which the stage before waits for, and the
+gradient of its weight, which nobody waits for before the update. Under `Deferred.recording` the layers of a forward run
+as functions whose backward makes the first and notes down the second; `Deferred.run` does what was noted:
+
+    I   dx3 ─▶ dx2 ─▶ dx1 ─▶ send              B = I and W; norms, embeddings and recurrent layers, whose gradients
+    W                         dw3 dw2 dw1          come out of one computation, are in I as a whole
+
+Between the two, a layer's input and the gradient of its output are kept, and nothing else: what other operations had
+saved is freed by I. Weights are the same objects and the products the same kernels, so gradients differ from those of
+an undivided backward by nothing but the order of sums, where a weight is used several times.
+
+What is left to autograd, and so is in I: weights that are no leaves (parametrized ones), that have hooks, or that are
+not plain tensors; layers called by other functions than torch's.
+
+Linear layers and convolutions as functions that put the gradients of their weights off.
+
+Each makes the gradient of its input in its backward, by the kernel that autograd would use, and leaves a function that
+makes those of its weight and bias. A function here returns None where it leaves a call to autograd.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+
+class Notes(Protocol):
+    """Where what is put off is noted down; `deferral.Deferred`."""
+
+    def note(self, parameters: tuple[nn.Parameter, ...], gradients: Callable[[], Sequence[torch.Tensor]]) -> None:
+        """Put the gradients of some parameters off.
+
+        Args:
+            parameters: whose
+            gradients: makes one a parameter
+        """
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, deferred: Notes, x: torch.Tensor, weight: Any, bias: Any) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        ctx.deferred, ctx.weight, ctx.bias = deferred, weight, bias
+        return functional.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        (x,), (dy,) = ctx.saved_tensors, gradients
+        weight, bias = ctx.weight, ctx.bias
+
+        def products() -> list[torch.Tensor]:
+            rows = dy.reshape(-1, dy.shape[-1])
+            found = [(rows.t() @ x.reshape(-1, x.shape[-1])).to(weight.dtype)]
+            if bias is not None:
+                found.append(rows.sum(0).to(bias.dtype))
+            return found
+
+        ctx.deferred.note((weight,) if bias is None else (weight, bias), products)
+        return None, dy @ weight.to(dy.dtype) if ctx.needs_input_grad[1] else None, None, None
+
+
+class _Convolution(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, deferred: Notes, x: torch.Tensor, weight: Any, bias: Any, options: tuple[Any, ...]
+    ) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        ctx.deferred, ctx.weight, ctx.bias, ctx.options = deferred, weight, bias, options
+        result: torch.Tensor = torch.convolution(
+            x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype), *options
+        )
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        (x,), (dy,) = ctx.saved_tensors, gradients
+        weight, bias, options = ctx.weight, ctx.bias, ctx.options
+
+        def product(*wanted: bool) -> Any:
+            sizes = None if bias is None else list(bias.shape)
+            return torch.ops.aten.convolution_backward(dy, x, weight.to(dy.dtype), sizes, *options, list(wanted))
+
+        def products() -> list[torch.Tensor]:
+            if bias is None:
+                return [product(False, True, False)[1].to(weight.dtype)]
+            _, of_weight, of_bias = product(False, True, True)
+            return [of_weight.to(weight.dtype), of_bias.to(bias.dtype)]
+
+        ctx.deferred.note((weight,) if bias is None else (weight, bias), products)
+        return None, product(True, False, False)[0] if ctx.needs_input_grad[1] else None, None, None, None
+
+
+def _linear(deferred: Notes, x: torch.Tensor, weight: Any, bias: Any = None) -> torch.Tensor | None:
+    if not _can_wait(weight, bias):
+        return None
+    x = _as_autocast(x)
+    with torch.autocast(x.device.type, enabled=False):
+        result: torch.Tensor = _Linear.apply(deferred, x, weight, bias)  # type: ignore[no-untyped-call]
+    return result
+
+
+def _convolution(dims: int) -> Callable[..., torch.Tensor | None]:
+    def convolution(
+        deferred: Notes,
+        x: torch.Tensor,
+        weight: Any,
+        bias: Any = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+    ) -> torch.Tensor | None:
+        if isinstance(padding, str):
+            return None
+        return _convolved(
+            deferred, x, weight, bias, dims, stride, padding, dilation, transposed=False, more=0, groups=groups
+        )
+
+    return convolution
+
+
+def _transposed(dims: int) -> Callable[..., torch.Tensor | None]:
+    def convolution(
+        deferred: Notes,
+        x: torch.Tensor,
+        weight: Any,
+        bias: Any = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        output_padding: Any = 0,
+        groups: int = 1,
+        dilation: Any = 1,
+    ) -> torch.Tensor | None:
+        return _convolved(
+            deferred,
+            x,
+            weight,
+            bias,
+            dims,
+            stride,
+            padding,
+            dilation,
+            transposed=True,
+            more=output_padding,
+            groups=groups,
+        )
+
+    return convolution
+
+
+def _convolved(
+    deferred: Notes,
+    x: torch.Tensor,
+    weight: Any,
+    bias: Any,
+    dims: int,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    *,
+    transposed: bool,
+    more: Any,
+    groups: int,
+) -> torch.Tensor | None:
+    if not _can_wait(weight, bias) or x.dim() != dims + 2:
+        return None
+    x = _as_autocast(x)
+    sizes = [_each(value, dims) for value in (stride, padding, dilation)]
+    options = (*sizes, transposed, _each(more, dims), groups)
+    with torch.autocast(x.device.type, enabled=False):
+        result: torch.Tensor = _Convolution.apply(deferred, x, weight, bias, options)  # type: ignore[no-untyped-call]
+    return result
+
+
+def _can_wait(weight: Any, bias: Any) -> bool:
+    return all(
+        type(tensor) is nn.Parameter and tensor.requires_grad and not tensor._backward_hooks
+        for tensor in (weight, bias)
+        if tensor is not None
+    )
+
+
+def _as_autocast(x: torch.Tensor) -> torch.Tensor:
+    kind = x.device.type
+    return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
+
+
+def _each(value: Any, dims: int) -> list[int]:
+    values = [value] * dims if isinstance(value, int) else list(value)
+    return values * dims if len(values) == 1 else values
+
+
+LAYERS: dict[Any, Callable[..., torch.Tensor | None]] = {
+    functional.linear: _linear,
+    torch.ops.aten.linear.default: _linear,
+    functional.conv1d: _convolution(1),
+    functional.conv2d: _convolution(2),
+    functional.conv3d: _convolution(3),
+    functional.conv_transpose1d: _transposed(1),
+    functional.conv_transpose2d: _transposed(2),
+    functional.conv_transpose3d: _transposed(3),
+    torch.ops.aten.conv1d.default: _convolution(1),
+    torch.ops.aten.conv2d.default: _convolution(2),
+    torch.ops.aten.conv3d.default: _convolution(3),
+    torch.ops.aten.conv_transpose1d.default: _transposed(1),
+    torch.ops.aten.conv_transpose2d.input: _transposed(2),
+    torch.ops.aten.conv_transpose3d.input: _transposed(3),
+}
+"""What stands for which function of torch."""
+
+
+_Gradients = Callable[[], Sequence[torch.Tensor]]
+
+
+class Deferred:
+    """What one forward of a segment leaves to be done after its backward for the inputs."""
+
+    def __init__(self) -> None:
+        self._noted: list[tuple[tuple[nn.Parameter, ...], _Gradients]] = []
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """Those whose gradients are put off, once for each use."""
+        return [parameter for parameters, _ in self._noted for parameter in parameters]
+
+    def recording(self) -> AbstractContextManager[object]:
+        """A block in which layers are run so that their weights' gradients are put off; put the forward inside."""
+        return _Mode(self)
+
+    def note(self, parameters: tuple[nn.Parameter, ...], gradients: _Gradients) -> None:
+        """Put the gradients of some parameters off.
+
+        Args:
+            parameters: whose
+            gradients: makes one a parameter
+        """
+        self._noted.append((parameters, gradients))
+
+    def run(self, arrived: Callable[[nn.Parameter], None]) -> None:
+        """Add the gradients that were put off to those of the parameters; afterwards nothing is kept.
+
+        Args:
+            arrived: told of each parameter after the last of its gradients
+        """
+        left = Counter(map(id, self.parameters))
+        self._noted.reverse()
+        with torch.no_grad():
+            while self._noted:
+                parameters, gradients = self._noted.pop()
+                for parameter, gradient in zip(parameters, gradients(), strict=True):
+                    parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+                    left[id(parameter)] -= 1
+                    if not left[id(parameter)]:
+                        arrived(parameter)
+
+
+class _Mode(TorchFunctionMode):
+    def __init__(self, deferred: Deferred) -> None:
+        super().__init__()
+        self._deferred = deferred
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        layer = LAYERS.get(func)
+        options = dict(kwargs or {})
+        if layer is not None and torch.is_grad_enabled():
+            given = [options.pop("input")] if "input" in options else []
+            args = (*given, *args)
+            result = layer(self._deferred, *args, **options)
+            if result is not None:
+                return result
+        return func(*args, **options)

@@ -1,0 +1,342 @@
+"""What a rank knows in the middle of a step.
+
+Tensors that cross from segment to segment lie in one pool a microbatch, by name, whether another rank has sent them or
+a segment of this rank has made them; so do the gradients that come back, several a name where there are several
+readers. Whoever needs one next, a segment or a message, takes it from there.
+
+The loss of a global batch, from the losses of its microbatches.
+
+The gradient of a step must be that of the mean over the whole global batch, whatever the plan and however uneven the
+shares. Write L for the mean loss of the N samples of a global batch, and L_m for that of the n_m samples of
+microbatch m. Then L = sum over m of (n_m / N) L_m. So each microbatch's loss is multiplied by n_m / N before its
+backward, and gradients are *summed* over microbatches and replicas, never averaged: an average over replicas is right
+only when all have equally many samples.
+
+A loss that returns `(sum, weight)`, such as a mean over tokens that are not padding, has L = (sum of sums) / (sum of
+weights), and the divisor is known only when all ranks have been heard. Its sums are propagated as they are, and
+gradients are divided once, before the update. A loss whose weight w `Job.loss_weight` gives is such a mean too: each
+microbatch's is multiplied by w_m / (N t), with t the typical weight of a sample, and gradients are divided by
+(sum of weights) / (N t). That is 1, and nothing is divided, where all samples weigh the same, as texts of one length.
+
+A loss that is a sum over samples (`Job.loss_weight` is `SUMMED`) adds up as it is.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from trimaran.base.errors import ExecutionError, InputError
+from trimaran.base.job import Job
+from trimaran.graph.batches import SUMMED, split_batch
+from trimaran.graph.behaviour import typical_weight
+from trimaran.program.types import Instruction
+from trimaran.runtime.launch.world import World
+from trimaran.runtime.step.dgrad_wgrad import Deferred
+from trimaran.runtime.streams import fetch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossTerm:
+    """What one microbatch adds to the loss of the global batch.
+
+    Attributes:
+        total: its part of the sum, detached, fp64
+        weight: its part of the divisor of the loss, fp64
+        weighted: gradients are divided by the sum of the weights, where `Job.loss_weight` gives them by that over the
+            samples; False: they are scaled already
+    """
+
+    total: torch.Tensor
+    weight: torch.Tensor
+    weighted: bool
+
+
+def loss_term(job: Job, output: Any, batch: Any, *, samples: int, of: int) -> tuple[torch.Tensor, LossTerm]:
+    """The loss of one microbatch.
+
+    Args:
+        job: the job
+        output: what the model returned
+        batch: the microbatch
+        samples: of the microbatch
+        of: samples of the global batch
+
+    Returns:
+        Where its backward starts, and what it adds to the loss.
+
+    Raises:
+        InputError: the loss is no scalar, or no tensor
+    """
+    if job.loss is None:
+        value = output["loss"] if isinstance(output, dict) else getattr(output, "loss", None)
+        if value is None:
+            raise InputError(
+                f"the job has loss=None, so its model must return an object with .loss; it returned {_describe(output)}"
+            )
+    else:
+        value = job.loss(output, split_batch(batch)[2])
+    if isinstance(value, tuple) and len(value) == 2:
+        total, weight = value
+        total = _scalar(total, "the sum of the loss")
+        weight = _on_device(weight, total.device)
+        return total, LossTerm(total=total.detach().double(), weight=weight, weighted=True)
+    mean = _scalar(value, "the loss")
+    if job.loss_weight is SUMMED:
+        share = _on_device(samples / of, mean.device)
+        return mean, LossTerm(total=mean.detach().double(), weight=share, weighted=False)
+    if job.loss_weight is not None:
+        weight = _on_device(job.loss_weight(batch), mean.device)
+        # The mean over nothing is no number, and adds nothing.
+        nothing = torch.zeros_like(mean)
+        root = torch.where(weight > 0, mean * (weight / (of * typical_weight(job))).to(mean.dtype), nothing)
+        total = torch.where(weight > 0, mean.detach().double() * weight, nothing.double())
+        return root, LossTerm(total=total, weight=weight, weighted=True)
+    weight = _on_device(samples, mean.device)
+    return mean * (samples / of), LossTerm(total=mean.detach().double() * samples, weight=weight, weighted=False)
+
+
+def _on_device(weight: Any, device: torch.device) -> torch.Tensor:
+    if isinstance(weight, torch.Tensor):
+        return weight.detach().to(device, torch.float64).reshape(())
+    # Filled where the tensor lives: a copy from the host would wait for the device.
+    return torch.full((), float(weight), dtype=torch.float64, device=device)
+
+
+def _scalar(value: Any, what: str) -> torch.Tensor:
+    if not isinstance(value, torch.Tensor) or value.numel() != 1:
+        raise InputError(
+            f"{what} must be a scalar tensor, a mean over the samples of the batch, or (sum, weight); it is "
+            f"{_describe(value)}: reduce it, as in loss.mean()",
+            code="loss.not-reduced",
+        )
+    return value.reshape(())
+
+
+def _describe(value: Any) -> str:
+    return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"
+
+
+@dataclass(slots=True, kw_only=True)
+class Passage:
+    """The forward of one segment for one microbatch, until its backward.
+
+    Attributes:
+        read: tensors of other segments, by name: leaves of autograd here
+        made: tensors for other segments, by name, with their history
+        root: the loss, where the segment has it
+        deferred: gradients of weights that are put off; None: the backward is not divided
+        roots: from which the backward starts, where all of it is put off, with their gradients
+    """
+
+    read: dict[str, torch.Tensor]
+    made: dict[str, torch.Tensor] = field(default_factory=dict)
+    root: torch.Tensor | None = None
+    deferred: Deferred | None = None
+    roots: tuple[Sequence[torch.Tensor], Sequence[torch.Tensor | None]] = ((), ())
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a gradient goes back from it to another segment."""
+        return any(leaf.requires_grad for leaf in self.read.values())
+
+
+@dataclass(slots=True, kw_only=True)
+class State:
+    """One step, or the evaluation of one batch, under way on one rank.
+
+    Attributes:
+        number: of the step
+        samples: of the global batch
+        sizes: samples of each microbatch of this replica; 0: it is left out, by all ranks
+        source: gives a microbatch, on the device and in the job's precision
+        completing: for each segment, the microbatch whose backward completes its gradients
+        batches: microbatches that were loaded
+        values: for each microbatch, tensors that segments or messages here still read, by name
+        gradients: for each microbatch, gradients of tensors that crossed, by name; one a reader
+        passages: forwards that wait for their backwards, by segment and microbatch
+        terms: what the microbatches add to the loss, where it is computed
+        metrics: metric and samples of each microbatch, where they are computed
+        mean: sum and weight of losses or metrics over all ranks, when it is known
+        fetched: gives `mean` to the host, where it is on its way there
+        norm: global norm of the gradients, squared, when it is known
+        gradients_ready: the gradients are those of the global batch
+        late_loss: the all-reduce of the losses, where it waits for the gradients and takes along what was used
+        used: how many replicas have used each trained parameter, where that was asked and is known
+    """
+
+    number: int
+    samples: int
+    sizes: tuple[int, ...]
+    source: Callable[[int], Any]
+    completing: dict[int, int] = field(default_factory=dict)
+    batches: dict[int, Any] = field(default_factory=dict)
+    values: dict[int, dict[str, torch.Tensor]] = field(default_factory=dict)
+    gradients: dict[int, dict[str, list[torch.Tensor]]] = field(default_factory=dict)
+    passages: dict[tuple[int, int], Passage] = field(default_factory=dict)
+    terms: list[LossTerm] = field(default_factory=list)
+    metrics: list[tuple[float, int]] = field(default_factory=list)
+    mean: torch.Tensor | None = None
+    fetched: Callable[[], list[float]] | None = None
+    norm: torch.Tensor | None = None
+    gradients_ready: bool = False
+    late_loss: Instruction | None = None
+    used: torch.Tensor | None = None
+
+    def take_gradient(self, microbatch: int, name: str) -> torch.Tensor | None:
+        """The sum of the gradients of a tensor that are there, which are then gone; None: there are none.
+
+        Args:
+            microbatch: number of the microbatch
+            name: of the tensor
+        """
+        parts = self.gradients.get(microbatch, {}).pop(name, ())
+        total = None
+        for part in parts:
+            total = part if total is None else total + part
+        return total
+
+    def add_gradient(self, microbatch: int, name: str, gradient: torch.Tensor) -> None:
+        """Keep a gradient of a tensor that crossed, for whoever needs it.
+
+        Args:
+            microbatch: number of the microbatch
+            name: of the tensor
+            gradient: from one of its readers
+        """
+        self.gradients.setdefault(microbatch, {}).setdefault(name, []).append(gradient)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The loss and the metric of a batch: this rank's sums of them, and the loss that follows when all have been heard
+
+
+def own_loss(state: State, device: str) -> torch.Tensor:
+    """Sum and weight of the losses of this rank's microbatches; zeros where another rank has them.
+
+    Args:
+        state: of the step
+        device: where the sums are wanted
+    """
+    if not state.terms:
+        return torch.zeros(2, dtype=torch.float64, device=device)
+    if len(state.terms) == 1:
+        return torch.stack([state.terms[0].total, state.terms[0].weight])
+    return torch.stack(
+        [
+            torch.stack([term.total for term in state.terms]).sum(),
+            torch.stack([term.weight for term in state.terms]).sum(),
+        ]
+    )
+
+
+def own_metric(state: State, device: str) -> torch.Tensor:
+    """Sum over the samples of the metric of this rank's microbatches, and their number, in fp64.
+
+    Args:
+        state: of the evaluation of one batch
+        device: where the sums are wanted
+    """
+    total = math.fsum(value * samples for value, samples in state.metrics)
+    samples = sum(samples for _, samples in state.metrics)
+    return torch.tensor([total, float(samples)], dtype=torch.float64, device=device)
+
+
+def as_number(value: Any) -> float:
+    """What a job's metric returned.
+
+    Raises:
+        InputError: no number
+    """
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(
+            f"Job.metric returns a number, the mean over the samples of the batch; it returned a {type(value).__name__}"
+        ) from error
+
+
+class LossSums:
+    """Losses and metrics over all ranks, as far as this rank knows them.
+
+    Args:
+        world: this process's
+        first_rank: the first rank on which something is true; all ranks are asked
+    """
+
+    def __init__(self, world: World, first_rank: Callable[[bool], int | None]) -> None:
+        self._world = world
+        self._first_rank = first_rank
+
+    def mean(self, state: State) -> torch.Tensor:
+        """Sum and weight of the loss over all ranks, where they have been added up; else of this one.
+
+        Args:
+            state: of a step
+        """
+        if state.mean is None:
+            state.mean = own_loss(state, self._world.device)
+        return state.mean
+
+    def mean_metric(self, state: State) -> torch.Tensor:
+        """Sum over the samples of the metric of a batch, and their number, over all ranks, fp64, in host memory.
+
+        Args:
+            state: of the evaluation of one batch
+        """
+        return (own_metric(state, self._world.device) if state.mean is None else state.mean).cpu()
+
+    def fetch(self, state: State) -> None:
+        """Where a GPU trains alone, start to bring the loss to the host as soon as the last forward has been issued.
+
+        So the check before the update waits for the forward only, and not for the backward. With several ranks the
+        loss is known when all have been heard, and the check waits for that.
+
+        Args:
+            state: of a step; does nothing before its last forward
+        """
+        if self._world.device == "cpu" or self._world.size > 1:
+            return
+        if len(state.terms) == sum(size > 0 for size in state.sizes):
+            state.fetched = fetch(self.mean(state))
+
+    def check(self, state: State) -> None:
+        """See that the loss is a finite number, before weights are updated by it.
+
+        Args:
+            state: of a step whose loss has been added up
+
+        Raises:
+            ExecutionError: it is not; on every rank
+        """
+        sums = self.mean(state).tolist() if state.fetched is None else state.fetched()
+        self._finite(sums, state)
+
+    def loss(self, state: State) -> float:
+        """The loss of the global batch, on every rank; also waits for a GPU to have done the step.
+
+        Args:
+            state: of a step whose loss has been added up
+
+        Raises:
+            ExecutionError: it is not a finite number; on every rank
+        """
+        return self._finite(self.mean(state).tolist(), state)
+
+    def _finite(self, sums: Sequence[float], state: State) -> float:
+        total, weight = sums
+        loss = total / weight if weight else math.nan
+        if not math.isfinite(loss):
+            rank = self._first_rank(any(not math.isfinite(float(term.total)) for term in state.terms))
+            where = "summed over all ranks" if rank is None else f"first on rank {rank}"
+            raise ExecutionError(
+                f"the loss of step {state.number} is {loss}, {where}: lower the learning rate, clip the gradients "
+                "(Job.clip_norm), or look at the data of this batch",
+                code="loss.not-finite",
+                step=state.number,
+                rank=rank,
+                loss=loss,
+            )
+        return float(loss)

@@ -1,0 +1,214 @@
+"""The part of a rank that shares tensors with others.
+
+The user's parameters as shares, in their places and under their names.
+
+DTensor lays out each section of a parameter over the mesh, and gathers it again. In between the model has plain
+tensors, one a rank, so that optimizers, buckets and norms work on them as on any other.
+"""
+
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+
+from trimaran.base.errors import InputError
+from trimaran.base.job import Job
+from trimaran.graph.capture.capture import Capture
+from trimaran.graph.types import Graph, Parameter, Split, share_bounds
+from trimaran.graph.user_model import device_of
+from trimaran.program.layout import strategy_layout
+from trimaran.program.lowering.tensor_parallel import chosen_regions, chosen_stream, gradient_sums, sharded_bytes
+from trimaran.program.strategy import Strategy
+from trimaran.program.types import Instruction
+from trimaran.runtime.communication.channels import Channels
+from trimaran.runtime.launch.world import World
+from trimaran.runtime.parts.part import HasGradient, Part, ReduceSegmentBucket, Sharing
+from trimaran.runtime.parts.segments import segmented_part
+from trimaran.runtime.tensor.collectives import Edges, Group, PartialGradients, SampleEdges, WholeEdges
+from trimaran.runtime.tensor.rewriting import rewrite
+
+
+class SharedWeights:
+    """The sharded parameters of a model on one rank.
+
+    Args:
+        model: the user's, whole; its sharded parameters are replaced by shares
+        mesh: the ranks that share them
+        splits: how each lies on them
+        parameters: of the graph, which know the other names of each
+
+    Attributes:
+        shares: this rank's, by the name of the parameter
+    """
+
+    def __init__(
+        self, model: nn.Module, mesh: DeviceMesh, splits: Sequence[Split], parameters: Sequence[Parameter]
+    ) -> None:
+        self._model = model
+        self._mesh = mesh
+        self._splits = {split.parameter: split for split in splits}
+        self._names = {parameter.name: (parameter.name, *parameter.aliases) for parameter in parameters}
+        self.shares: dict[str, nn.Parameter] = {}
+        self._own: dict[str, nn.Parameter] = {}
+        for name, split in self._splits.items():
+            whole = model.get_parameter(name)
+            share = nn.Parameter(self._share(whole.detach(), split), requires_grad=whole.requires_grad)
+            self.shares[name], self._own[name] = share, whole
+            # The shape stays, the memory goes.
+            whole.data = whole.new_zeros(()).expand(whole.shape)
+            self._place(name, share)
+
+    @property
+    def shapes(self) -> dict[str, torch.Size]:
+        """Whole shapes, by every name of each sharded parameter."""
+        return {alias: whole.shape for name, whole in self._own.items() for alias in self._names[name]}
+
+    def restore(self) -> None:
+        """Give the model its own parameters back: whole, with zeros for what other ranks have. Nobody communicates."""
+        for name, whole in self._own.items():
+            whole.data = torch.zeros(whole.shape, dtype=whole.dtype, device=whole.device)
+            whole.grad = None
+            self._place(name, whole)
+
+    def _place(self, name: str, parameter: nn.Parameter) -> None:
+        for alias in self._names[name]:
+            owner, _, attribute = alias.rpartition(".")
+            self._model.get_submodule(owner)._parameters[attribute] = parameter
+
+    def sharing(self, ranks: tuple[int, ...]) -> dict[str, Sharing]:
+        """How each sharded parameter lies on the ranks of the mesh.
+
+        Args:
+            ranks: of the mesh, in order
+        """
+        return {
+            name: Sharing(ranks=ranks, shape=self._own[name].shape, whole=partial(self._whole, split=split))
+            for name, split in self._splits.items()
+        }
+
+    def load(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Put whole tensors in their places.
+
+        Args:
+            state: by the names of the model's `state_dict`
+        """
+        own = dict(state)
+        for name, split in self._splits.items():
+            whole = state[next(alias for alias in self._names[name] if alias in state)]
+            share = self._share(whole.to(self.shares[name].device), split)
+            own.update((alias, share) for alias in self._names[name] if alias in own)
+        with torch.no_grad():
+            for name, tensor in self._model.state_dict().items():
+                tensor.copy_(own[name])
+
+    def _share(self, whole: torch.Tensor, split: Split) -> torch.Tensor:
+        sections = whole.split(list(split.sections), split.dim)
+        placements = [Shard(split.dim)]
+        # Every rank has the whole: nothing is sent.
+        parts = [distribute_tensor(part, self._mesh, placements, src_data_rank=None).to_local() for part in sections]
+        return torch.cat(parts, split.dim).clone(memory_format=torch.contiguous_format)
+
+    def _whole(self, share: torch.Tensor, split: Split) -> torch.Tensor:
+        rank, ranks = self._mesh.get_local_rank(), self._mesh.size()
+        bounds = [share_bounds(section, ranks, rank) for section in split.sections]
+        sizes = [high - low for low, high in bounds]
+        wholes = []
+        for part, section in zip(share.split(sizes, split.dim), split.sections, strict=True):
+            shape = list(share.shape)
+            shape[split.dim] = section
+            like = torch.empty(shape, device="meta")
+            placements = [Shard(split.dim)]
+            laid_out = DTensor.from_local(
+                part.contiguous(), self._mesh, placements, run_check=False, shape=like.shape, stride=like.stride()
+            )
+            wholes.append(laid_out.full_tensor())
+        return torch.cat(wholes, split.dim)
+
+
+def tensor_part(
+    job: Job,
+    strategy: Strategy,
+    capture: Capture,
+    model: nn.Module,
+    *,
+    never: Collection[str] = (),
+    world: World,
+    channels: Channels,
+    instructions: Sequence[Instruction],
+    reduce_bucket: ReduceSegmentBucket,
+) -> Part:
+    """The segments of a rank, with its share of what is sharded.
+
+    Args:
+        job: the job
+        strategy: what is sharded, and how the rest is divided
+        capture: of the job
+        model: the user's, whole, on its device, the same on every rank; its sharded parameters become shares
+        never: names of parameters that get no gradient
+        world: this process's
+        channels: communicate
+        instructions: of this rank
+        reduce_bucket: starts the sum of a bucket over the replicas
+
+    Raises:
+        InputError: the model has no graph; what its attention draws cannot be shared
+    """
+    if capture.flow is None:
+        raise InputError(f"the model of {job.name!r} could not be captured as a graph, so its tensors cannot be shared")
+    layout = strategy_layout(strategy)
+    replica, row, _ = layout.place_of(world.rank)
+    sharers = layout.shards(replica, row) if strategy.tp > 1 else layout.replicas(row)
+    process_group = channels.group(sharers)
+    group, device = Group(process_group, world.rank), device_of(model)
+    if strategy.tp > 1:
+        edges: Edges = WholeEdges(group)
+    else:
+        share = -(-job.global_batch_size // strategy.dp)
+        edges = SampleEdges(group, -(-share // strategy.microbatches))
+    regions, stream = chosen_regions(capture.graph, strategy), chosen_stream(capture.graph, strategy)
+    splits = {split.parameter: split for region in regions for split in region.splits}
+    mesh = DeviceMesh.from_group(process_group, device.type)
+    # While the model is whole: the regions are found in it again.
+    flow = rewrite(capture.flow, model, regions, edges, precision=job.precision, sequences=bool(stream.ops))
+    weights = SharedWeights(model, mesh, tuple(splits.values()), capture.graph.parameters)
+    graph = _with_shares(capture.graph, sharded_bytes(capture.graph, strategy))
+    part = segmented_part(
+        job,
+        strategy,
+        dataclasses.replace(capture, graph=graph, flow=flow),
+        model,
+        never=never,
+        world=world,
+        channels=channels,
+        instructions=instructions,
+        reduce_bucket=reduce_bucket,
+    )
+    own = {id(share) for share in weights.shares.values()}
+    return dataclasses.replace(
+        part,
+        # What every rank has whole counts once.
+        counted=tuple(parameter for parameter in part.counted if group.shard == 0 or id(parameter) in own),
+        tied=dict(part.tied) | _partial(graph, strategy, model),
+        sharing=weights.sharing(sharers),
+        load=weights.load,
+        shapes=weights.shapes,
+        close=weights.restore,
+    )
+
+
+def _partial(graph: Graph, strategy: Strategy, model: nn.Module) -> dict[str, HasGradient]:
+    sums = gradient_sums(graph, graph.ops, strategy)
+    return {label: PartialGradients([model.get_parameter(name) for name in names]) for label, names, _ in sums}
+
+
+def _with_shares(graph: Graph, held: Mapping[str, int]) -> Graph:
+    """The graph with the sizes that parameters have on one rank, by which buckets are made."""
+
+    def shrunk(parameter: Parameter) -> Parameter:
+        return dataclasses.replace(parameter, nbytes=held.get(parameter.name, parameter.nbytes))
+
+    return dataclasses.replace(graph, parameters=tuple(shrunk(parameter) for parameter in graph.parameters))

@@ -1,5 +1,0 @@
-"""What a job's step needs on a device, and what a plan of its memory makes of it, before any run."""
-
-from trimaran.session.memory.estimate import MemoryRequest, MemoryStudy, estimate_memory
-
-__all__ = ["MemoryRequest", "MemoryStudy", "estimate_memory"]

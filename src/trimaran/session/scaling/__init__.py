@@ -1,1 +1,0 @@
-"""The scaling study: a job on machines that are not at hand."""

@@ -1,1 +1,0 @@
-"""What stands behind `virtual_memory`: hooks, batches, steps, plans, and the report."""

@@ -1,0 +1,377 @@
+"""A data-parallel step on several devices: one device's step, the exchange of gradients beside it, waits around it.
+
+    feeding │ forward │ backward, slower beside calls │ exposed │ update │ stragglers, copies into buffers
+                         └ calls of the exchange ─────────────┘
+
+Ranks are alike and start together, so one is enough; what their unequal speeds cost is `costs.exchange.straggling`,
+what batches of unequal work cost is `costs.exchange_lengths`.
+Left out: a next step's forward that begins before all weights are back.
+
+Batches of unequal work: devices get sentences of different lengths, and all wait for the longest batch.
+
+A device's work in a step is taken as normally distributed about the mean that one device alone shows. The step takes
+as long as the largest of the group's draws. Left out: work that is skewed, and batches that a sampler made alike.
+"""
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+from trimaran.base.errors import InputError
+from trimaran.base.units import format_count
+from trimaran.graph.kernels.workload import Workload
+from trimaran.graph.types import Phase
+from trimaran.machine.types import Machine
+from trimaran.pricing.exchange.costs import ExchangeOptions, call_price, handling_s, straggling
+from trimaran.pricing.exchange.frameworks import Recipe, recipe_of
+from trimaran.pricing.exchange.step import ExposedGradient, Limiter, ScaledStep, Sync
+from trimaran.pricing.input_pipeline import Feed
+from trimaran.pricing.kernels.estimate import StepEstimate
+from trimaran.pricing.kernels.software import Software
+from trimaran.pricing.types import Cost
+from trimaran.simulator.exchange_clock import Exchanged, Ready, exchange_calls
+from trimaran.simulator.parameter_server import exchange_star, star_of
+
+# ---------------------------------------------------------------------------------------------------------------------
+# An exchange of gradients, given a step and a machine: which gradients are complete when, and what becomes of them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """Everything that decides how gradients are exchanged.
+
+    Attributes:
+        workload: one rank's step, or a microbatch of it
+        estimate: what that takes alone
+        machine: where
+        devices: in the group
+        nodes: that they are in
+        sync: how gradients are exchanged
+        software: framework and year
+        options: what the job does differently
+    """
+
+    workload: Workload
+    estimate: StepEstimate
+    machine: Machine
+    devices: int
+    nodes: int
+    sync: Sync
+    software: Software
+    options: ExchangeOptions
+
+    @property
+    def recipe(self) -> Recipe:
+        """How the framework does it."""
+        return self.options.recipe or recipe_of(self.software, self.sync)
+
+    @property
+    def is_star(self) -> bool:
+        """Whether gradients are copied to a home each, and weights updated there."""
+        return self.devices > 1 and (self.sync == "p2p" or (self.sync == "server" and self.nodes == 1))
+
+    def run(self, gradients: Sequence[Ready], *, compute: float = 1.0, links: float = 1.0) -> Exchanged:
+        """The exchange beside the last microbatch's backward.
+
+        Args:
+            gradients: to exchange, in the order in which they are complete
+            compute: how many times as fast the backward is
+            links: how many times as fast calls and copies are
+        """
+        backward_s = self.estimate.backward.seconds / compute
+        ready = [replace(gradient, ready_s=gradient.ready_s / compute) for gradient in gradients]
+        if self.devices == 1 or not ready:
+            return Exchanged((), (), backward_s)
+        if self.is_star:
+            star = star_of(
+                [gradient.nbytes for gradient in ready],
+                self.machine.node,
+                self.recipe,
+                devices=self.devices,
+                on_host=self.sync == "server",
+                update_s=self.estimate.update.seconds,
+                links=links,
+            )
+            return exchange_star(ready, star, backward_s=backward_s)
+        price = call_price(
+            self.recipe,
+            self.machine,
+            devices=self.devices,
+            nodes=self.nodes,
+            sync=self.sync,
+            year=self.software.year,
+            correction=self.options.correction,
+        )
+        return exchange_calls(ready, self.recipe, lambda nbytes: (0.0, price(nbytes) / links), backward_s=backward_s)
+
+
+def ready_gradients(workload: Workload, estimate: StepEstimate, *, wire_share: float = 1.0) -> list[Ready]:
+    """Gradients with the moments at which they are complete, from the start of the backward.
+
+    Args:
+        workload: whose
+        estimate: of it
+        wire_share: bytes on the wire, as a share of the gradients' own
+    """
+    backward = (
+        seconds if work.phase is Phase.BACKWARD else 0.0
+        for work, seconds in zip(workload.works, estimate.work_s, strict=True)
+    )
+    passed_s = list(accumulate(backward))
+    limit_s = estimate.backward.seconds
+    stretch = estimate.backward.seconds / passed_s[-1] if passed_s and passed_s[-1] else 0.0
+    ready = [
+        Ready(place, max(1, round(gradient.nbytes * wire_share)), min(passed_s[gradient.work] * stretch, limit_s))
+        for place, gradient in enumerate(workload.gradients)
+    ]
+    return sorted(ready, key=lambda gradient: gradient.ready_s)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Which layers a step waits for: gradients that are complete too late, or too large, to be exchanged in time
+
+
+_EXAMINED = 8
+_SHORTEST = 0.002
+
+
+def exposed_gradients(exchange: Exchange, gradients: Sequence[Ready], done: Exchanged) -> tuple[ExposedGradient, ...]:
+    """Layers that the step waits for, the longest wait first.
+
+    A layer's wait is what goes away if its gradients cost nothing, the others being exchanged as before: the largest
+    layers are tried one after another.
+
+    Args:
+        exchange: how gradients are exchanged
+        gradients: all of them
+        done: what became of them
+    """
+    if done.exposed_s <= 0.0:
+        return ()
+    layers = _by_layer(exchange, gradients)
+    ends = {place: span.end_s for call, span in zip(done.calls, done.spans, strict=True) for place in call.gradients}
+    before_s = exchange.estimate.forward.seconds * exchange.options.accumulation
+    before_s += exchange.estimate.backward.seconds * (exchange.options.accumulation - 1)
+    found = []
+    for module in sorted(layers, key=lambda module: -_nbytes(layers[module]))[:_EXAMINED]:
+        own = {ready.gradient for ready in layers[module]}
+        without = [replace(ready, nbytes=1) if ready.gradient in own else ready for ready in gradients]
+        saved_s = done.end_s - exchange.run(without).end_s
+        if saved_s > _SHORTEST * done.end_s:
+            found.append(
+                ExposedGradient(
+                    module=module,
+                    nbytes=_nbytes(layers[module]),
+                    ready_s=before_s + max(ready.ready_s for ready in layers[module]),
+                    done_s=before_s + max(ends[place] for place in own),
+                    exposed_s=saved_s,
+                )
+            )
+    return tuple(sorted(found, key=lambda layer: -layer.exposed_s))
+
+
+def _by_layer(exchange: Exchange, gradients: Sequence[Ready]) -> dict[str, list[Ready]]:
+    layers: dict[str, list[Ready]] = {}
+    for ready in gradients:
+        layers.setdefault(exchange.workload.gradients[ready.gradient].module, []).append(ready)
+    return layers
+
+
+def _nbytes(layer: Sequence[Ready]) -> int:
+    return sum(ready.nbytes for ready in layer)
+
+
+_REACH = 9.0
+"""Standard deviations beyond which nothing of a normal distribution is left that counts."""
+
+_PARTS = 3600
+
+
+@functools.cache
+def largest_of(count: int) -> float:
+    """Mean of the largest of so many standard normal draws.
+
+    Args:
+        count: of draws
+
+    Source:
+        Harter, "Expected values of normal order statistics", Biometrika 48, 1961: the integral of
+        x n phi(x) Phi(x)^(n - 1), here by the trapezoidal rule, and its table: 0.56419 of 2, 1.42360 of 8.
+
+    Example:
+        >>> [round(largest_of(count), 3) for count in (1, 2, 4, 8, 16)]
+        [0.0, 0.564, 1.029, 1.424, 1.766]
+    """
+    if count == 1:
+        return 0.0
+    width = 2 * _REACH / _PARTS
+    places = (-_REACH + width * part for part in range(_PARTS + 1))
+    return round(width * sum(place * _density(place) * count * _below(place) ** (count - 1) for place in places), 9)
+
+
+def length_wait(spread: float, devices: int, *, microbatches: int = 1) -> float:
+    """How much longer forward and backward are because devices have unequal work, as a share of them.
+
+    Args:
+        spread: standard deviation of a microbatch's work by its mean
+        devices: in the group
+        microbatches: that a device runs before it waits; their work evens out
+
+    Example:
+        >>> round(length_wait(0.1, 4), 4), round(length_wait(0.1, 4, microbatches=4), 4), length_wait(0.1, 1)
+        (0.1029, 0.0515, 0.0)
+    """
+    return spread * largest_of(devices) / math.sqrt(microbatches)
+
+
+def _density(place: float) -> float:
+    return math.exp(-place * place / 2) / math.sqrt(2 * math.pi)
+
+
+def _below(place: float) -> float:
+    return math.erfc(-place / math.sqrt(2)) / 2
+
+
+_UNSURE = 0.3
+"""Half the width of the 90 % interval of what is neither forward, backward nor update, as a share of it."""
+
+
+def scale_step(
+    workload: Workload,
+    estimate: StepEstimate,
+    machine: Machine,
+    *,
+    devices: int,
+    nodes: int = 1,
+    sync: Sync = "nccl",
+    software: Software | None = None,
+    feed: Feed | None = None,
+    options: ExchangeOptions | None = None,
+) -> ScaledStep:
+    """The step of a rank in a data-parallel group, taken apart.
+
+    Args:
+        workload: one rank's step, or one microbatch of it where gradients accumulate
+        estimate: what that takes alone
+        machine: nodes and fabric
+        devices: in the group, over all nodes
+        nodes: that they are in
+        sync: how gradients are exchanged
+        software: framework and year; decides what is joined into a call. None: PyTorch of today
+        feed: what the host of a node hands over; None: data are there
+        options: what the job does differently from its framework's habit
+
+    Raises:
+        InputError: more devices than the machine has, or a method that does not span nodes
+    """
+    _check(machine, devices=devices, nodes=nodes, sync=sync)
+    options = options or ExchangeOptions()
+    exchange = Exchange(
+        workload=workload,
+        estimate=estimate,
+        machine=machine,
+        devices=devices,
+        nodes=nodes,
+        sync=sync,
+        software=software or Software(),
+        options=options,
+    )
+    gradients = ready_gradients(workload, estimate, wire_share=options.wire_share)
+    return _assembled(exchange, gradients, exchange.run(gradients), feed)
+
+
+def _check(machine: Machine, *, devices: int, nodes: int, sync: Sync) -> None:
+    room = machine.node.devices * nodes
+    if not 1 <= devices <= room or nodes > max(1, machine.nodes):
+        raise InputError(
+            f'{max(1, machine.nodes)} x "{machine.node.name}" have '
+            f"{format_count(machine.devices, 'device')}; "
+            f"got {format_count(devices, 'device')} in {format_count(nodes, 'node')}",
+            code="exchange.wrong-device-count",
+            devices=devices,
+            nodes=nodes,
+            machine=machine.node.name,
+        )
+    if sync == "p2p" and nodes > 1:
+        raise InputError(
+            'copies between devices ("p2p") stay within one node; take "nccl" or "server" for several',
+            code="exchange.copies-across-nodes",
+            nodes=nodes,
+        )
+
+
+def _assembled(exchange: Exchange, gradients: Sequence[Ready], done: Exchanged, feed: Feed | None) -> ScaledStep:
+    estimate, options = exchange.estimate, exchange.options
+    forward_s = options.accumulation * estimate.forward.seconds
+    backward_s = (options.accumulation - 1) * estimate.backward.seconds + done.backward_s
+    exposed_s, update_s = _exposed_and_update(exchange, done)
+    overhead_s = _overhead_s(exchange, gradients, compute_s=forward_s + backward_s)
+    step_s = forward_s + backward_s + exposed_s + update_s + overhead_s
+    batch = exchange.workload.batch * options.accumulation
+    local = -(-exchange.devices // exchange.nodes)
+    feeding_s = feed.wait_s(batch, devices=local, step_s=step_s) if feed is not None else 0.0
+    return ScaledStep(
+        devices=exchange.devices,
+        batch_per_device=batch,
+        sync=exchange.sync,
+        step=_interval(exchange, step_s + feeding_s, unsure_s=exposed_s + overhead_s + feeding_s),
+        forward_s=forward_s,
+        backward_s=backward_s,
+        communication_s=max(done.communication_s, exposed_s),
+        exposed_communication_s=exposed_s,
+        update_s=update_s,
+        overhead_s=overhead_s,
+        feeding_s=feeding_s,
+        limiter="feeding" if feeding_s > 0.0 else _limiter(exchange, gradients, update_s=update_s),
+        exposed=exposed_gradients(exchange, gradients, done) if options.explain else (),
+    )
+
+
+def _exposed_and_update(exchange: Exchange, done: Exchanged) -> tuple[float, float]:
+    """Waits for communication, and the optimizer [s, s].
+
+    In a star homes update on the way. What runs on a device beside the backward takes its time from it, so a device's
+    part of the update counts in full; a host's part counts as far as the step waits for it.
+    """
+    update_s = exchange.estimate.update.seconds
+    if not exchange.is_star:
+        return done.exposed_s, update_s
+    update_s = update_s / exchange.devices if exchange.sync == "p2p" else min(done.exposed_s, update_s)
+    return max(0.0, done.exposed_s - update_s), update_s
+
+
+def _overhead_s(exchange: Exchange, gradients: Sequence[Ready], *, compute_s: float) -> float:
+    if exchange.devices == 1:
+        return 0.0
+    nbytes = sum(gradient.nbytes for gradient in gradients)
+    handling = handling_s(exchange.recipe, exchange.machine, tensors=len(gradients), nbytes=nbytes)
+    options = exchange.options
+    waits = straggling(exchange.devices, exchange.nodes)
+    waits += length_wait(options.length_spread, exchange.devices, microbatches=options.accumulation)
+    return handling + waits * compute_s
+
+
+def _interval(exchange: Exchange, step_s: float, *, unsure_s: float) -> Cost:
+    estimate, repeats = exchange.estimate, exchange.options.accumulation
+    parts = (estimate.forward.scaled(repeats), estimate.backward.scaled(repeats), estimate.update)
+    less = sum(part.seconds - part.low for part in parts) + _UNSURE * unsure_s
+    more = sum(part.high - part.seconds for part in parts) + _UNSURE * unsure_s
+    return Cost(step_s, max(0.0, step_s - less), step_s + more, f"{estimate.source}; exchange simulated")
+
+
+def _limiter(exchange: Exchange, gradients: Sequence[Ready], *, update_s: float) -> Limiter:
+    """What saves the most time when it is twice as fast."""
+    estimate, options = exchange.estimate, exchange.options
+    whole_s = exchange.run(gradients).end_s
+    others = (options.accumulation - 1) * estimate.backward.seconds + options.accumulation * estimate.forward.seconds
+    saved = {
+        "compute": whole_s - exchange.run(gradients, compute=2.0).end_s + others / 2,
+        "communication": whole_s - exchange.run(gradients, links=2.0).end_s,
+        "update": update_s / 2,
+    }
+    largest = max(saved, key=lambda name: saved[name])
+    if largest == "compute":
+        return "launches" if estimate.launch_bound else "compute"
+    return "communication" if largest == "communication" else "update"

@@ -1,0 +1,232 @@
+"""Exchange by copies to one place and back: MXNet's KVStore "device" (homes on devices), servers in a node's host.
+
+Every tensor has a home. When its gradient is complete everywhere, it is copied there from all devices, summed, the
+weight is updated, and copied back to all:
+
+    device 1 ──copy──┐                       ┌──copy──▶ device 1
+    device 2 ──copy──┼─▶ home: sum, update ──┼──copy──▶ device 2
+    device 3 ──copy──┘                       └──copy──▶ device 3
+
+A copy occupies every link of its route, first come first served, so a home's own links and links through the host are
+what a large tensor waits for. Left out: slices of a copy, and what sums take from the backward of their home.
+"""
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from trimaran.machine.topology import host_route, pair
+from trimaran.machine.types import Edge, Node
+from trimaran.pricing.exchange.frameworks import Recipe
+from trimaran.program.gradients import homes_by_size
+from trimaran.simulator.exchange_clock import Call, Exchanged, Ready, Span
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """A route between two places.
+
+    Attributes:
+        links: names of its links in this direction, with what each carries in all [bytes/s]
+        bytes_per_s: of one copy alone [bytes/s]
+        latency_s: of a copy [s]
+    """
+
+    links: tuple[tuple[str, float], ...]
+    bytes_per_s: float
+    latency_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Star:
+    """Where tensors are summed, and at what cost.
+
+    Attributes:
+        devices: places that have gradients, such as "gpu0"
+        homes: of each gradient, in their order
+        paths: between places, by both ends
+        sum_bytes_per_s: at which a home reads and writes what it sums [bytes/s]
+        update_s: of the optimizer on the whole model at one home [s]
+        call_s: handling of a tensor at its home [s]
+        copy_s: handling of each of its copies [s]
+    """
+
+    devices: tuple[str, ...]
+    homes: tuple[str, ...]
+    paths: Mapping[tuple[str, str], Path]
+    sum_bytes_per_s: float
+    update_s: float
+    call_s: float
+    copy_s: float
+
+
+def exchange_star(gradients: Sequence[Ready], star: Star, *, backward_s: float) -> Exchanged:
+    """Run the copies, sums and updates of a step.
+
+    Args:
+        gradients: what there is to exchange, one home each
+        star: where and at what cost
+        backward_s: undisturbed; copies are left to copy engines, so it stays so [s]
+
+    Returns:
+        For each gradient a call, from when it is complete until all have the new weight.
+
+    Example:
+        >>> paths = {ends: Path((("wire", 1.0),), 1.0, 0.0) for ends in (("gpu0", "gpu1"), ("gpu1", "gpu0"))}
+        >>> star = Star(devices=("gpu0", "gpu1"), homes=("gpu0",), paths=paths, sum_bytes_per_s=1e9, update_s=0.0,
+        ...             call_s=0.0, copy_s=0.0)
+        >>> round(exchange_star([Ready(0, 3, 1.0)], star, backward_s=1.0).exposed_s, 6)  # 3 s in, 3 s out
+        6.0
+    """
+    total = sum(ready.nbytes for ready in gradients) or 1
+    traffic = _Traffic(star)
+    events = [(ready.ready_s, 0, place) for place, ready in enumerate(gradients)]
+    heapq.heapify(events)
+    ends = [0.0] * len(gradients)
+    while events:
+        now_s, stage, place = heapq.heappop(events)
+        nbytes, home = gradients[place].nbytes, star.homes[place]
+        others = [device for device in star.devices if device != home]
+        if stage == 0:
+            done_s = max([now_s, *(traffic.copy(device, home, nbytes, now_s) for device in others)])
+            heapq.heappush(events, (done_s, 1, place))
+        elif stage == 1:
+            work_s = (len(others) + 2) * nbytes / star.sum_bytes_per_s + star.update_s * nbytes / total
+            work_s += star.call_s + 2 * len(others) * star.copy_s
+            heapq.heappush(events, (traffic.work(home, work_s, now_s), 2, place))
+        else:
+            ends[place] = max([now_s, *(traffic.copy(home, device, nbytes, now_s) for device in others)])
+    spans = tuple(Span(ready.ready_s, end_s) for ready, end_s in zip(gradients, ends, strict=True))
+    order = sorted(range(len(gradients)), key=lambda place: ends[place])
+    calls = [
+        Call(gradients[p].ready_s, spans[p].end_s - spans[p].start_s, 0.0, (gradients[p].gradient,)) for p in order
+    ]
+    return Exchanged(tuple(calls), tuple(spans[place] for place in order), backward_s, traffic.busy_s)
+
+
+class _Traffic:
+    """Who is occupied until when.
+
+    Attributes:
+        busy_s: what the busiest link or home had to do [s]
+    """
+
+    def __init__(self, star: Star) -> None:
+        self._star = star
+        self._free_s: dict[str, float] = {}
+        self._load_s: dict[str, float] = {}
+
+    @property
+    def busy_s(self) -> float:
+        return max(self._load_s.values(), default=0.0)
+
+    def copy(self, source: str, target: str, nbytes: int, now_s: float) -> float:
+        """When a copy that is asked for now has arrived [s]."""
+        path = self._star.paths[source, target]
+        start_s = max([now_s, *(self._free_s.get(link, 0.0) for link, _ in path.links)])
+        end_s = start_s + nbytes / path.bytes_per_s
+        for link, bytes_per_s in path.links:
+            self._occupy(link, start_s, nbytes / bytes_per_s)
+            end_s = max(end_s, self._free_s[link])
+        return end_s + path.latency_s
+
+    def work(self, home: str, seconds: float, now_s: float) -> float:
+        """When a home is done with work that it is given now [s]."""
+        self._occupy(home, max(now_s, self._free_s.get(home, 0.0)), seconds)
+        return self._free_s[home]
+
+    def _occupy(self, name: str, start_s: float, seconds: float) -> None:
+        self._free_s[name] = start_s + seconds
+        self._load_s[name] = self._load_s.get(name, 0.0) + seconds
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Stars on a node's links: which device or host is home to which tensor, and over what the copies go
+
+
+HOST = "host"
+"""Memory of a node, over all its sockets."""
+
+HOST_SUM_BYTES_PER_S = 25e9
+"""At which cores of a host read and write what they sum: four threads of MXNet's CommCPU on two channels or more."""
+
+READS_BETWEEN_SOCKETS = 0.8
+"""Share of the raw rate of links between sockets that ordinary reads of memory sustain, as copies staged in the host's
+memory make them; assumed. What such links sustain of writes from device to device is far less, and not meant here."""
+
+COPY_S = 10e-6
+"""Handling of a copy by its home. Source: fixed cost of a copy, Tartan (DGX-1P peer copies, 9.2 to 9.9 us)."""
+
+
+def star_of(
+    nbytes: Sequence[int],
+    node: Node,
+    recipe: Recipe,
+    *,
+    devices: int,
+    on_host: bool,
+    update_s: float,
+    links: float = 1.0,
+) -> Star:
+    """The star of a node's first devices.
+
+    Args:
+        nbytes: of each tensor, in their order [bytes]
+        node: on which
+        recipe: what a tensor's handling costs
+        devices: in the group
+        on_host: homes are on the host, else on the devices
+        update_s: of the optimizer on a device, for the whole model [s]
+        links: how many times as fast links are
+    """
+    members = tuple(f"gpu{number}" for number in range(devices))
+    if on_host:
+        homes: tuple[str, ...] = (HOST,) * len(nbytes)
+    else:
+        homes = homes_by_size(nbytes, members)
+    memory = node.device.bandwidth
+    places = dict.fromkeys(homes)
+    return Star(
+        devices=members,
+        homes=homes,
+        paths={
+            ends: _path(node, *ends, links)
+            for home in places
+            for member in members
+            if member != home
+            for ends in ((member, home), (home, member))
+        },
+        sum_bytes_per_s=HOST_SUM_BYTES_PER_S if on_host else memory.bytes_per_s * memory.fraction,
+        update_s=update_s,
+        call_s=recipe.call_s,
+        copy_s=COPY_S,
+    )
+
+
+def _path(node: Node, source: str, target: str, links: float) -> Path:
+    """The way of a copy between two devices, or between a device and its nearest socket."""
+    ends = [int(place.removeprefix("gpu")) for place in (source, target) if place.startswith("gpu")]
+    if len(ends) == 2:
+        found = pair(node, *ends)
+        way, rate, staged = found.route, found.bytes_per_s, not found.peer
+    else:
+        way = host_route(node, ends[0])
+        rate, staged = way.bytes_per_s, True
+    vertices = way.vertices if way.vertices[0] == source else tuple(reversed(way.vertices))
+    widths = dict.fromkeys(pairwise(vertices), 0.0)
+    for edge in way.edges:
+        hop = (edge.a, edge.b) if (edge.a, edge.b) in widths else (edge.b, edge.a)
+        widths[hop] += _width(edge, staged=staged)
+    return Path(
+        links=tuple((f"{a}>{b}", width * links) for (a, b), width in widths.items()),
+        bytes_per_s=rate * links,
+        latency_s=way.latency_s,
+    )
+
+
+def _width(edge: Edge, *, staged: bool) -> float:
+    """What all copies together get of an edge [bytes/s]."""
+    if staged and edge.link.kind == "socket":
+        return edge.link.raw_bytes_per_s * edge.count * READS_BETWEEN_SOCKETS
+    return edge.bytes_per_s

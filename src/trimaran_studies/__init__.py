@@ -1,0 +1,1 @@
+"""Studies: predictions against published measurements, and published experiments run again."""

@@ -1,0 +1,277 @@
+"""`trimaran reproduce`: published results again, with the published figures beside them."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from trimaran.base.units import format_count
+from trimaran.cli.options import Json
+from trimaran.cli.output import check_plot, console, errors_reported, print_json, progress_shown
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Options of `trimaran reproduce`, and which reproduction takes which
+
+
+DEVICE, RANKS, STEPS = "titan-x", 2, 18
+
+# Options that some reproductions alone take.
+_TAKEN_BY = {
+    "--device": ("vdnn",),
+    "--devices": ("dgx1 --real",),
+    "--steps": ("dgx1 --real", "feeding --real"),
+    "--plot": ("feeding",),
+}
+
+
+class Paper(StrEnum):
+    """What can be reproduced."""
+
+    VDNN = "vdnn"
+    DGX1 = "dgx1"
+    HYBRID = "hybrid"
+    FEEDING = "feeding"
+
+
+Which = Annotated[
+    Paper,
+    typer.Argument(
+        help="vdnn: Rhu et al., MICRO 2016. dgx1: data parallelism on a DGX-1, Mojumder et al., IISWC 2018. "
+        "hybrid: data and model parallelism together, Pal et al., IEEE Micro 2019. "
+        "feeding: split, pre-load, compress, Xu et al., ICCAD 2021.",
+        show_default=False,
+    ),
+]
+DeviceName = Annotated[
+    str | None,
+    typer.Option(
+        "--device", help='vdnn: device of the catalog that is simulated, such as "titan-x".', show_default=DEVICE
+    ),
+]
+Networks = Annotated[
+    str | None,
+    typer.Option(
+        "--networks",
+        help='Some of its networks, such as "alexnet,vgg16:256".  [default: all, with its batches]',
+        show_default=False,
+    ),
+]
+Real = Annotated[bool, typer.Option("--real", help="Run networks on this machine instead, small ones without a GPU.")]
+
+Plot = Annotated[Path | None, typer.Option("--plot", help="feeding: draw it into this SVG file.", show_default=False)]
+RealDevices = Annotated[
+    int | None,
+    typer.Option("--devices", help="dgx1 --real: processes, or GPUs where there are as many.", show_default=str(RANKS)),
+]
+RealSteps = Annotated[
+    int | None,
+    typer.Option("--steps", help="dgx1 and feeding --real: timed steps of each, at least.", show_default=str(STEPS)),
+]
+
+
+def check_options(which: str, given: Mapping[str, object]) -> None:
+    """Refuse options that a reproduction does not take.
+
+    Args:
+        which: the reproduction, such as "dgx1 --real"
+        given: options and their values; None: not given
+
+    Raises:
+        InputError: one is for others
+    """
+    from trimaran.base.errors import InputError
+
+    for option, value in given.items():
+        if value is not None and which not in _TAKEN_BY[option]:
+            takes = " and ".join(f'"reproduce {name}"' for name in _TAKEN_BY[option])
+            raise InputError(
+                f'"reproduce {which}" takes no {option}, which is for {takes}: leave it out', option=option
+            )
+
+
+def reproduce(
+    paper: Which,
+    device: DeviceName = None,
+    networks: Networks = None,
+    real: Real = False,
+    devices: RealDevices = None,
+    steps: RealSteps = None,
+    plot: Plot = None,
+    as_json: Json = False,
+) -> None:
+    """Run a paper's networks under its policies and ours, and show what is published beside."""
+    with errors_reported(as_json=as_json):
+        given = {"--device": device, "--devices": devices, "--steps": steps, "--plot": plot}
+        check_options(f"{paper} --real" if real else paper, given)
+        check_plot(plot)
+        if paper is Paper.FEEDING and real:
+            _measure_feeding(networks, STEPS if steps is None else steps, as_json=as_json)
+        elif paper is Paper.FEEDING:
+            _feeding(networks, plot, as_json=as_json)
+        elif paper is Paper.HYBRID:
+            _hybrid(networks, real=real, as_json=as_json)
+        elif paper is Paper.DGX1 and real:
+            ranks = RANKS if devices is None else devices
+            _measure_exchange(networks, ranks, STEPS if steps is None else steps, as_json=as_json)
+        elif paper is Paper.DGX1:
+            _exchange(networks, as_json=as_json)
+        elif real:
+            _run(networks, as_json=as_json)
+        else:
+            _simulate(DEVICE if device is None else device, networks, as_json=as_json)
+
+
+def _simulate(device: str, networks: str | None, *, as_json: bool) -> None:
+    from trimaran_studies.reproduce.vdnn import (
+        SOURCE,
+        accounting_lines,
+        network_table,
+        reproduce_vdnn,
+        reproduction_document,
+    )
+
+    with progress_shown() as progress:
+        found = reproduce_vdnn(device=device, networks=networks, progress=progress)
+    if as_json:
+        print_json(reproduction_document(found))
+        return
+    out = console()
+    out.print(f"[bold]vDNN[/] on {escape(found.device)}, simulated\n[dim]{SOURCE}[/]\n")
+    for network in found.networks:
+        out.print(network_table(network))
+        for note in network.notes:
+            out.print(f"[dim]{escape(note)}[/]")
+        out.print()
+    for line in accounting_lines(found):
+        out.print(f"[dim]{escape(line)}[/]")
+
+
+def _exchange(networks: str | None, *, as_json: bool) -> None:
+    from trimaran_studies.reproduce.dgx1 import exchange_document, ratio_table, reproduce_dgx1, studied_table
+
+    with progress_shown() as progress:
+        found = reproduce_dgx1(networks=networks, progress=progress)
+    if as_json:
+        print_json(exchange_document(found))
+        return
+    out = console()
+    out.print(f"[bold]Data parallelism on {escape(found.cluster)}[/], {escape(found.software)}, simulated\n")
+    for network in found.networks:
+        out.print(studied_table(network), "")
+    out.print(ratio_table(found.networks), "")
+    out.print(
+        "[dim]ms of a step; WU: what gradients and weights add to it: exposed communication, update, calls, waits. "
+        "Published: Apache's wiki, batch not said; the study's own figures are not public.[/]"
+    )
+
+
+def _hybrid(networks: str | None, *, real: bool, as_json: bool) -> None:
+    from trimaran.base.errors import InputError
+    from trimaran_studies.reproduce.hybrid import (
+        hybrid_document,
+        hybrid_lines,
+        hybrid_table,
+        legend_lines,
+        reproduce_hybrid,
+    )
+
+    if real:
+        raise InputError("--real runs small networks, and the study of hybrids needs two V100 or more: leave it out")
+    with progress_shown() as progress:
+        found = reproduce_hybrid(networks=networks, progress=progress)
+    if as_json:
+        print_json(hybrid_document(found))
+        return
+    out = console()
+    out.print(f"[bold]Hybrid parallelism[/], workers of two devices on {escape(found.cluster)}\n")
+    out.print(hybrid_table(found), "")
+    for line in hybrid_lines(found):
+        out.print(escape(line))
+    out.print()
+    for line in legend_lines(found):
+        out.print(f"[dim]{escape(line)}[/]")
+
+
+def _feeding(networks: str | None, plot: Path | None, *, as_json: bool) -> None:
+    from trimaran_studies.reproduce.input_pipeline import reproduce_feeding
+    from trimaran_studies.reproduce.input_pipeline_report import (
+        feeding_document,
+        feeding_table,
+        legend_lines,
+        savings_table,
+        verdict_lines,
+    )
+
+    with progress_shown() as progress:
+        found = reproduce_feeding(networks=networks, progress=progress)
+    if plot is not None:
+        from trimaran.report.svg import write_drawing
+        from trimaran_studies.reproduce.input_pipeline_report import plot as draw
+
+        write_drawing(plot, draw(found))
+    if as_json:
+        print_json(feeding_document(found))
+        return
+    out = console()
+    out.print(f"[bold]Feed and wire[/]: three remedies, {escape(found.software)}, simulated\n")
+    for machine in found.machines:
+        for batch in found.batches:
+            out.print(feeding_table(found, machine, batch), "")
+    for machine in found.machines:
+        out.print(savings_table(found, machine), "")
+    for line in verdict_lines(found):
+        out.print(escape(line))
+    out.print()
+    for line in legend_lines(found):
+        out.print(f"[dim]{escape(line)}[/]")
+
+
+def _measure_feeding(jobs: str | None, steps: int, *, as_json: bool) -> None:
+    from trimaran_studies.reproduce.input_pipeline_real import tried_document, tried_lines, tried_tables, try_feeding
+
+    with progress_shown() as progress:
+        found = try_feeding(jobs=jobs, steps=steps, progress=progress)
+    if as_json:
+        print_json(tried_document(found))
+        return
+    out = console()
+    out.print(f"[bold]Feed and wire on this machine[/], {format_count(found.ranks, 'rank')}, for real\n")
+    for table in tried_tables(found):
+        out.print(table, "")
+    for line in tried_lines(found):
+        out.print(f"[dim]{escape(line)}[/]")
+
+
+def _measure_exchange(networks: str | None, devices: int, steps: int, *, as_json: bool) -> None:
+    from trimaran_studies.reproduce.dgx1_real import measure_dgx1, measured_document, measured_lines, measured_table
+
+    with progress_shown() as progress:
+        found = measure_dgx1(networks=networks, devices=devices, steps=steps, progress=progress)
+    if as_json:
+        print_json(measured_document(found))
+        return
+    out = console()
+    out.print(f"[bold]Data parallelism on this machine[/], {format_count(devices, 'device')}, for real\n")
+    for network in found:
+        out.print(measured_table(network), "")
+    for line in measured_lines(found):
+        out.print(f"[dim]{escape(line)}[/]")
+
+
+def _run(networks: str | None, *, as_json: bool) -> None:
+    from trimaran_studies.reproduce.vdnn_real import real_document, real_lines, real_table, run_vdnn
+
+    with progress_shown() as progress:
+        runs = run_vdnn(networks, progress=progress)
+    if as_json:
+        print_json(real_document(runs))
+        return
+    out = console()
+    out.print("[bold]vDNN[/] on this machine, for real\n")
+    for run in runs:
+        out.print(real_table(run), "")
+    for line in real_lines():
+        out.print(f"[dim]{line}[/]")

@@ -1,0 +1,81 @@
+"""`trimaran validate`: published measurements through the predictor, and how far off it is."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from trimaran.cli.options import Json
+from trimaran.cli.output import console, errors_reported, print_json, progress_shown
+
+Data = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--data", help="A CSV file of measurements; may be repeated.  [default: rows that come with Trimaran]",
+        show_default=False,
+    ),
+]  # fmt: skip
+Family = Annotated[
+    str | None,
+    typer.Option(
+        "--family",
+        help="Only these rows: single_gpu_time, dp_throughput, dp_step_time, mp_throughput, mp_step_time, "
+        "collectives, memory, time_to_train; feeding: those that differ in what feeds them.",
+        show_default=False,
+    ),
+]
+AnchorOption = Annotated[
+    Literal["single", "none"],
+    typer.Option("--anchor", help="Use one device's figure of the same source where a row has one, or never."),
+]
+Sizes = Annotated[
+    bool,
+    typer.Option(
+        "--sizes/--no-sizes",
+        help="Scale networks of which only the size is known from one device's figure too; otherwise they are skipped.",
+    ),
+]
+Rows = Annotated[bool, typer.Option("--rows", help="Print every row.")]
+
+
+def validate(
+    data: Data = None,
+    family: Family = None,
+    anchor: AnchorOption = "single",
+    sizes: Sizes = False,
+    rows: Rows = False,
+    as_json: Json = False,
+) -> None:
+    """Predict published measurements, and show how far off the predictions are."""
+    with errors_reported(as_json=as_json):
+        from trimaran_studies.validation.regret import regret_document, regret_jobs, regret_lines, regret_table
+        from trimaran_studies.validation.report import (
+            by_family,
+            family_table,
+            reading_lines,
+            rows_table,
+            skipped_lines,
+            validation_document,
+            worst_table,
+        )
+        from trimaran_studies.validation.validate import ValidationRequest, scored
+        from trimaran_studies.validation.validate import validate as run
+
+        request = ValidationRequest(files=tuple(data or ()), family=family, anchor=anchor, sizes=sizes)
+        with progress_shown() as progress:
+            answers = run(request, progress=progress)
+        found, jobs = [scored(answer) for answer in answers], regret_jobs(answers)
+        if as_json:
+            print_json(validation_document(found, anchor=anchor) | ({"regret": regret_document(jobs)} if jobs else {}))
+            return
+        out = console()
+        if rows:
+            out.print(rows_table(found))
+        for name, part in by_family(found).items():
+            out.print(family_table(name, part))
+            out.print(*skipped_lines(part), sep="\n", end="\n\n")
+        out.print(worst_table(found))
+        if lines := regret_lines(jobs):
+            out.print(regret_table(jobs))
+            out.print(*lines, sep="\n", end="\n\n")
+        out.print(*reading_lines(), sep="\n")

@@ -1,0 +1,142 @@
+"""What the benchmarks of submitted results train: networks, data, evaluations. Facts, not fitted."""
+
+import functools
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+
+from trimaran.graph.kernels.workload import Workload
+from trimaran.jobs.published_networks import with_options
+from trimaran.networks.names import canonical_network
+from trimaran.planning.workloads import workload
+from trimaran_studies.facts.sizes import sized_name, sized_workload
+
+_UNKNOWN_SAMPLES = 4
+"""Of ResNet-50, that stand for a sample of a benchmark that nobody knows."""
+
+_START_S = 2.0
+"""From the start of the clock to the first step; assumed."""
+
+_EVALUATION_S = 0.5
+"""Of an evaluation, whatever the number of devices, where nothing runs on one host; assumed."""
+
+_LARGE = ("gpt", "gpt2", "gpt3", "llama", "llama1", "llama2", "llama3", "mpt", "opt")
+"""Families of transformers of which no single device holds a replica: a smaller one stands in."""
+
+_UNKNOWN_EPOCH = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Benchmark:
+    """What a benchmark trains.
+
+    Attributes:
+        name: of the benchmark, by which results are summed up
+        curve: of its convergence in the catalog; "": not known
+        network: a job whose step has the shape of this one's; "" where only the size is known
+        options: of that job
+        optimizer: of that job; "": its own
+        sized: an entry of the published sizes; ""
+        samples: of that job, that do the work of one of the benchmark's
+        gathered_bytes: of a sample, that go each way between devices besides gradients [bytes]
+        samples_per_epoch: of its data
+        evaluations: of a training
+        evaluation_s: of one, whatever the number of devices [s]
+        sharded_update: whether the optimizer's work is divided among devices
+        divided: devices that share a replica, where no single one holds it
+        counted_from: what a log says before the first epoch
+        stand_in: whether nothing is known of it
+    """
+
+    name: str
+    curve: str = ""
+    network: str = ""
+    options: Mapping[str, str]
+    optimizer: str = ""
+    sized: str = ""
+    samples: float = 1.0
+    gathered_bytes: int = 0
+    samples_per_epoch: int
+    evaluations: int
+    evaluation_s: float = _EVALUATION_S
+    sharded_update: bool = False
+    divided: int = 1
+    counted_from: float = 0.0
+    stand_in: bool = False
+
+    @property
+    def fixed_s(self) -> float:
+        """Of a training, whatever the number of devices [s]."""
+        return _START_S + self.evaluations * self.evaluation_s
+
+    def step_workload(self, samples: float, *, precision: str) -> Workload:
+        """A step of one device.
+
+        Args:
+            samples: of the benchmark's, on this device; below 1 where several devices share one
+            precision: in which it computes
+        """
+        batch = max(1, round(samples * self.samples))
+        if self.sized:
+            return sized_workload(self.sized, batch=batch, precision=precision, split=True)
+        reference = with_options(self.network, dict(self.options))
+        return workload(reference, batch=batch, precision=precision, optimizer=self.optimizer or None)
+
+
+def benchmark_of(name: str, version: float) -> Benchmark:
+    """What a name of a benchmark means in a round.
+
+    Args:
+        name: as results call it, such as "ssd"
+        version: of the round; 0: not known
+
+    Example:
+        >>> benchmark_of("ssd", 1.1).name, benchmark_of("ssd", 2.0).name
+        ('ssd', 'retinanet')
+    """
+    plain = name.lower()
+    for words, rounds, found in _known():
+        if any(word in plain for word in words) and rounds[0] <= version <= rounds[1]:
+            return found
+    built, sized = canonical_network(plain), sized_name(plain)
+    if built is not None and built.split(":")[0] in _LARGE:
+        built, sized = "bert:large", None
+    return Benchmark(
+        name=plain,
+        network=built or ("" if sized else "resnet50"),
+        options={},
+        sized="" if built else sized or "",
+        samples=1.0 if built or sized else _UNKNOWN_SAMPLES,
+        samples_per_epoch=_UNKNOWN_EPOCH,
+        evaluations=10,
+        stand_in=True,
+    )
+
+
+@functools.cache
+def _known() -> tuple[tuple[tuple[str, ...], tuple[float, float], Benchmark], ...]:
+    text = resources.files("trimaran_studies.facts").joinpath("benchmarks.toml").read_text("utf-8")
+    return tuple(
+        (
+            tuple(entry["words"]),
+            (entry.get("rounds", [0.0, 99.0])[0], entry.get("rounds", [0.0, 99.0])[1]),
+            Benchmark(
+                name=entry["name"],
+                curve=entry.get("curve", ""),
+                network=entry.get("network", ""),
+                options=entry.get("options", {}),
+                optimizer=entry.get("optimizer", ""),
+                sized=entry.get("sized", ""),
+                samples=entry.get("samples", 1.0),
+                gathered_bytes=entry.get("gathered_bytes", 0),
+                samples_per_epoch=entry["samples_per_epoch"],
+                evaluations=entry["evaluations"],
+                evaluation_s=entry.get("evaluation_s", _EVALUATION_S),
+                sharded_update=entry.get("sharded_update", False),
+                divided=entry.get("divided", 1),
+                counted_from=entry.get("counted_from", 0.0),
+            ),
+        )
+        for entry in tomllib.loads(text)["benchmarks"]
+    )

@@ -1,0 +1,211 @@
+"""A study of data parallelism on a DGX-1 with V100 again: five networks, three batches, 1 to 8 devices, two exchanges.
+
+Its figures are not public, its setting is: MXNet with copies between devices or NCCL, 32-bit, each device with its own
+batch. What is public of the same machine and software is how NCCL compares with copies on eight devices; that stands
+beside ours (`report/reproduction/exchange_figures`).
+
+What is published of NCCL against copies between devices, on eight V100 of one machine.
+
+Apache's wiki gives how much faster MXNet's tree is than each of them, for training on synthetic data; their quotient is
+how much faster NCCL is than the copies. The batch of those runs is not said there, other figures of the page are at 4 a
+device; the quotient is nearer to 1 the larger the batch.
+
+Source:
+    cwiki.apache.org, MXNET: Single machine All Reduce Topology-aware Communication (2018).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.table import Table
+
+from trimaran.base.errors import InputError
+from trimaran.features.scaling import StudyRequest, study
+from trimaran.planning.requests import default_software
+from trimaran.planning.results import Progress, ignore_progress
+from trimaran.report.scaling import ScalingRow, row_document
+from trimaran.report.tables import frame_table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedRatio:
+    """How the tree compares on a network, and what follows.
+
+    Attributes:
+        over_copies: speed of the tree by that of the copies
+        over_nccl: speed of the tree by that of NCCL
+    """
+
+    over_copies: float
+    over_nccl: float
+
+    @property
+    def nccl_over_copies(self) -> float:
+        """Speed of NCCL by that of the copies.
+
+        Example:
+            >>> round(PublishedRatio(over_copies=6.60, over_nccl=1.42).nccl_over_copies, 2)
+            4.65
+        """
+        return self.over_copies / self.over_nccl
+
+
+PUBLISHED_RATIOS = {
+    "alexnet": PublishedRatio(over_copies=6.60, over_nccl=1.42),
+    "inception_v3": PublishedRatio(over_copies=1.15, over_nccl=1.34),
+    "resnet50": PublishedRatio(over_copies=1.19, over_nccl=1.33),
+    "vgg16": PublishedRatio(over_copies=5.89, over_nccl=1.06),
+}
+"""By network."""
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A study of exchanges on one machine, for people and programs: FP, BP and WU of each set-up, published ratios
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudiedNetwork:
+    """One network on every set-up.
+
+    Attributes:
+        network: its name
+        rows: by batch, method and devices
+        published: what is public of it; None: nothing
+    """
+
+    network: str
+    rows: tuple[ScalingRow, ...]
+    published: PublishedRatio | None
+
+    def ratio(self, batch: int, devices: int) -> float | None:
+        """Speed of NCCL by that of copies; None where one of them is missing."""
+        found = {
+            row.step.sync: row.samples_per_s
+            for row in self.rows
+            if row.step.batch_per_device == batch and row.step.devices == devices
+        }
+        return found["nccl"] / found["p2p"] if {"nccl", "p2p"} <= found.keys() else None
+
+    @property
+    def batches(self) -> tuple[int, ...]:
+        """Batches of a device, in order."""
+        return tuple(dict.fromkeys(row.step.batch_per_device for row in self.rows))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReproducedExchange:
+    """All networks.
+
+    Attributes:
+        cluster: the machine
+        software: framework and year
+        networks: in order
+    """
+
+    cluster: str
+    software: str
+    networks: tuple[StudiedNetwork, ...]
+
+
+def studied_table(network: StudiedNetwork) -> Table:
+    """FP, BP and WU in milliseconds: a line for each batch and number of devices, both methods beside each other."""
+    table = frame_table(network.network)
+    for name in ("batch", "GPUs", "FP"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for sync in ("p2p", "nccl"):
+        for name in ("BP", "WU", "samples/s"):
+            table.add_column(f"{name}\n{sync}" if name != "BP" else f"BP\n{sync}", justify="right", no_wrap=True)
+    table.add_column("nccl/p2p", justify="right", no_wrap=True)
+    pairs: dict[tuple[int, int], dict[str, ScalingRow]] = {}
+    for row in network.rows:
+        pairs.setdefault((row.step.batch_per_device, row.step.devices), {})[row.step.sync] = row
+    for (batch, devices), rows in pairs.items():
+        cells = [str(batch), str(devices), _ms(rows["p2p"].step.forward_s)]
+        for sync in ("p2p", "nccl"):
+            step = rows[sync].step
+            cells += [_ms(step.backward_s), _ms(step.wu_exposed_s), f"{rows[sync].samples_per_s:,.0f}"]
+        ratio = network.ratio(batch, devices)
+        table.add_row(*cells, "" if ratio is None or devices == 1 else f"{ratio:.2f}")
+    return table
+
+
+def ratio_table(networks: Sequence[StudiedNetwork], devices: int = 8) -> Table:
+    """NCCL by copies on eight devices, ours and what is published."""
+    table = frame_table(f"speed of NCCL by that of copies, {devices} GPUs")
+    table.add_column("network", no_wrap=True)
+    batches = networks[0].batches
+    for batch in batches:
+        table.add_column(f"batch {batch}", justify="right", no_wrap=True)
+    table.add_column("published", justify="right", no_wrap=True)
+    for network in networks:
+        ours = (network.ratio(batch, devices) for batch in batches)
+        public = "" if network.published is None else f"{network.published.nccl_over_copies:.2f}"
+        table.add_row(network.network, *("" if ratio is None else f"{ratio:.2f}" for ratio in ours), public)
+    return table
+
+
+def exchange_document(found: ReproducedExchange) -> dict[str, Any]:
+    """The study as plain data."""
+    return {
+        "cluster": found.cluster,
+        "software": found.software,
+        "networks": [
+            {
+                "network": network.network,
+                "published_nccl_over_p2p": None if network.published is None else network.published.nccl_over_copies,
+                "nccl_over_p2p": {str(batch): network.ratio(batch, 8) for batch in network.batches},
+                "rows": [row_document(row) for row in network.rows],
+            }
+            for network in found.networks
+        ],
+    }
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.1f}"
+
+
+STUDIED_NETWORKS = ("lenet", "alexnet", "googlenet", "inception_v3", "resnet50")
+"""The study's networks; ResNet in the size that the public ratio is of."""
+
+BATCHES = (16, 32, 64)
+DEVICES = (1, 2, 4, 8)
+_CLUSTER = "dgx1-v100"
+
+
+def reproduce_dgx1(
+    *,
+    networks: str | None = None,
+    batches: tuple[int, ...] = BATCHES,
+    devices: tuple[int, ...] = DEVICES,
+    progress: Progress = ignore_progress,
+) -> ReproducedExchange:
+    """Every network on every set-up, and the networks of which a ratio is public.
+
+    Args:
+        networks: some of them, such as "alexnet,resnet50"; None: all
+        batches: of a device
+        devices: sizes of the group
+        progress: told what is being done
+
+    Raises:
+        InputError: a network that is in neither
+    """
+    known = tuple(dict.fromkeys((*STUDIED_NETWORKS, *PUBLISHED_RATIOS)))
+    names = known if networks is None else tuple(part.strip() for part in networks.split(","))
+    for name in names:
+        if name not in known:
+            raise InputError(f'"{name}" is not of this study; there are {", ".join(known)}', network=name)
+    software = default_software(("p2p", "nccl"))
+    found = []
+    for place, name in enumerate(dict.fromkeys(names)):
+        progress(name, place, len(names))
+        request = StudyRequest(
+            cluster=_CLUSTER, devices=devices, batches=batches, syncs=("p2p", "nccl"), software=software
+        )
+        result = study(name, request)
+        found.append(StudiedNetwork(network=name, rows=result.rows, published=PUBLISHED_RATIOS.get(name)))
+    return ReproducedExchange(
+        cluster=_CLUSTER, software=f"{software.framework} of {software.year:.0f}", networks=tuple(found)
+    )

@@ -1,0 +1,396 @@
+"""The split of a step into FP, BP and WU, measured on the machine at hand with both exchanges of the study.
+
+The study's five networks, reduced, on a few local processes: gradients by all-reduce, and by copies to homes and back.
+Each step is split from the record of what ran (`report/breakdown`), and predicted by the simulator from what the
+operations, the updates and the transfers were measured to take just before. Imports torch in the ranks only.
+
+The five networks of the study of data parallelism, in a size of which a processor does many steps a second.
+
+They are the package's own networks, narrower and on smaller images: every layer is there, so the number of gradients
+and their order are those of the full network, and their sizes are to each other as there. Times say nothing of the
+full networks.
+"""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from trimaran.base.errors import InputError
+from trimaran.base.job import Job
+from trimaran.machine.detect import detect_cluster
+from trimaran.planning.results import Progress, ignore_progress
+from trimaran.pricing.program import price
+from trimaran.pricing.tables import CostTable, Curve, CurveKey
+from trimaran.program.lowering.lower import lower
+from trimaran.program.strategy import Strategy
+from trimaran.report.tables import frame_table
+from trimaran.simulator.engine import simulate
+from trimaran_studies.reproduce.step_split import TERMS, SplitTerms, measured_terms, predicted_terms, recording_cost
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from trimaran_studies.reproduce.dgx1_rank import RankFindings
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The study's networks, reduced, on the machine at hand: FP, BP and WU with both exchanges, predicted and measured
+
+
+MOST_MISSING = 0.01
+"""By how much the parts of a step may differ from it."""
+
+MOST_RECORDING = 0.02
+"""By how much recording may lengthen a step."""
+
+_COLUMNS = (
+    ("FP", "forward_s"),
+    ("BP", "backward_s"),
+    ("exposed", "exposed_s"),
+    ("update", "update_s"),
+    ("other", "overhead_s"),
+    ("step", "step_s"),
+    ("hidden", "hidden_s"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredExchange:
+    """One network with one exchange.
+
+    Attributes:
+        sync: "all-reduce" or "p2p"
+        calls: collectives of gradients and weights in a step
+        measured: where a step went
+        predicted: the same as simulated
+        recording: what recording adds to a step, as a share of it
+        steps: recorded
+    """
+
+    sync: str
+    calls: int
+    measured: SplitTerms
+    predicted: SplitTerms
+    recording: float
+    steps: int
+
+    def error(self, term: str) -> float:
+        """Predicted minus measured, as a share of the measured step.
+
+        Args:
+            term: of `TERMS`, or "step" or "hidden"
+        """
+        name = f"{term}_s"
+        difference: float = getattr(self.predicted, name) - getattr(self.measured, name)
+        return difference / self.measured.step_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredNetwork:
+    """One network with both exchanges.
+
+    Attributes:
+        network: its name
+        form: how it was reduced, for people
+        devices: ranks
+        batch_per_device: samples of a rank
+        gradient_bytes: of all gradients [bytes]
+        tensors: trained parameters
+        exchanges: all-reduce, then P2P
+    """
+
+    network: str
+    form: str
+    devices: int
+    batch_per_device: int
+    gradient_bytes: int
+    tensors: int
+    exchanges: tuple[MeasuredExchange, ...]
+
+
+def measured_document(networks: Sequence[MeasuredNetwork]) -> dict[str, Any]:
+    """All figures as plain data, in seconds; `error` by term is (predicted - measured) / measured step."""
+    return {"networks": [_network_document(network) for network in networks]}
+
+
+def _network_document(network: MeasuredNetwork) -> dict[str, Any]:
+    plain = asdict(network)
+    for entry, exchange in zip(plain["exchanges"], network.exchanges, strict=True):
+        entry["measured"]["wu_s"] = exchange.measured.wu_s
+        entry["predicted"]["wu_s"] = exchange.predicted.wu_s
+        entry["missing"] = exchange.measured.missing
+        entry["error"] = {term: exchange.error(term) for term in (*TERMS, "hidden", "step")}
+    return plain
+
+
+def measured_table(network: MeasuredNetwork) -> Table:
+    """Measured, predicted and error of each exchange, in milliseconds and shares of the step."""
+    table = frame_table(
+        f"{network.network}, {network.form}, {network.batch_per_device} samples a device; "
+        f"{network.tensors} gradients of {network.gradient_bytes / 1e6:.1f} MB"
+    )
+    table.add_column("exchange", no_wrap=True)
+    table.add_column("ms", no_wrap=True)
+    for title, _ in _COLUMNS:
+        table.add_column(title, justify="right", no_wrap=True)
+    for exchange in network.exchanges:
+        for label, terms in (("measured", exchange.measured), ("predicted", exchange.predicted)):
+            cells = [f"{1e3 * getattr(terms, name):.2f}" for _, name in _COLUMNS]
+            table.add_row(exchange.sync if label == "measured" else "", label, *cells)
+        errors = [f"{100 * exchange.error(name.removesuffix('_s')):+.0f} %" for _, name in _COLUMNS]
+        table.add_row("", "error", *errors, style="dim")
+    return table
+
+
+def measured_lines(networks: Sequence[MeasuredNetwork]) -> list[str]:
+    """How the figures are meant, and whether they can be relied on."""
+    exchanges = [exchange for network in networks for exchange in network.exchanges]
+    missing = max((exchange.measured.missing for exchange in exchanges), key=abs)
+    recording = max(exchange.recording for exchange in exchanges)
+    return [
+        "WU is exposed + update + other: communication while a rank waits, the optimizer, and loading, waiting for a "
+        "peer and what the host does in between. hidden: communication while ranks compute; not part of the step. "
+        "error: (predicted - measured) / measured step.",
+        "all-reduce: DDP's buckets, every rank updates everything. p2p: every parameter has a home, which sums, "
+        "updates and hands out, as MXNet's KVStore device. Networks are reduced: every layer is there, narrower.",
+        f"The parts sum to the step within {100 * abs(missing):.2f} % "
+        f"({'as they' if abs(missing) <= MOST_MISSING else 'NOT as they'} must, {100 * MOST_MISSING:.0f} %). Recording "
+        f"costs up to {100 * recording:.1f} % of a step, {_count(exchanges)}.",
+    ]
+
+
+def _count(exchanges: Sequence[MeasuredExchange]) -> str:
+    slow = sum(exchange.recording > MOST_RECORDING for exchange in exchanges)
+    return f"more than {100 * MOST_RECORDING:.0f} % in {slow} of {len(exchanges)} measurements"
+
+
+BATCH = 16
+"""Samples of a device: the smallest of the study."""
+
+_CLASSES = 10
+_GLOBAL_BATCHES = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudiedForm:
+    """A network as it is trained here.
+
+    Attributes:
+        width: of its layers, as a share of the full network's
+        pixels: height and width of an image
+        channels: of an image
+    """
+
+    width: float
+    pixels: int
+    channels: int = 3
+
+    @property
+    def text(self) -> str:
+        """For people.
+
+        Example:
+            >>> StudiedForm(width=0.25, pixels=64).text
+            'width 1/4, 64 × 64 pixels'
+        """
+        width = "full width" if self.width == 1.0 else f"width 1/{round(1 / self.width)}"
+        return f"{width}, {self.pixels} × {self.pixels} pixels"
+
+
+STUDIED_FORMS = {
+    "lenet": StudiedForm(width=1.0, pixels=32, channels=1),
+    "alexnet": StudiedForm(width=0.125, pixels=96),
+    "googlenet": StudiedForm(width=0.25, pixels=64),
+    "inception_v3": StudiedForm(width=0.125, pixels=75),
+    "resnet50": StudiedForm(width=0.125, pixels=64),
+}
+"""The networks by name; LeNet is as published."""
+
+
+def studied_job(name: str, *, devices: int) -> Job:
+    """The job of one of them; the same in every process.
+
+    Args:
+        name: of `STUDIED_FORMS`
+        devices: ranks, each with `BATCH` samples
+
+    Raises:
+        InputError: another name
+    """
+    import torch
+    from torch.nn import functional
+    from torch.utils.data import TensorDataset
+
+    form = STUDIED_FORMS.get(name)
+    if form is None:
+        raise InputError(f'"{name}" is not measured here; there are {", ".join(STUDIED_FORMS)}', network=name)
+    batch = BATCH * devices
+
+    def images() -> TensorDataset:
+        generator = torch.Generator().manual_seed(0)
+        shape = (_GLOBAL_BATCHES * batch, form.channels, form.pixels, form.pixels)
+        return TensorDataset(
+            torch.randn(shape, generator=generator), torch.randint(_CLASSES, shape[:1], generator=generator)
+        )
+
+    return Job(
+        name=name,
+        model=_models()[name],
+        loss=functional.cross_entropy,
+        optimizer=functools.partial(torch.optim.SGD, lr=1e-3, momentum=0.9),
+        dataset=images,
+        global_batch_size=batch,
+        drop_last=True,
+    )
+
+
+def _models() -> dict[str, "Callable[[], nn.Module]"]:
+    from trimaran.networks.alexnet import AlexNet
+    from trimaran.networks.googlenet import GoogLeNet
+    from trimaran.networks.inception_v3 import InceptionV3
+    from trimaran.networks.resnet import ResNet
+    from trimaran.networks.small_images import LeNet
+
+    width = {name: form.width for name, form in STUDIED_FORMS.items()}
+    return {
+        "lenet": LeNet,
+        "alexnet": lambda: AlexNet(_CLASSES, width=width["alexnet"]),
+        "googlenet": lambda: GoogLeNet(classes=_CLASSES, width=width["googlenet"]),
+        "inception_v3": lambda: InceptionV3(classes=_CLASSES, width=width["inception_v3"]),
+        "resnet50": lambda: ResNet(50, classes=_CLASSES, width=width["resnet50"]),
+    }
+
+
+STEPS = 18
+"""Timed steps of each exchange, with the record on, by default."""
+
+_LEAST_STEPS = 8
+
+
+def measure_dgx1(
+    *,
+    networks: str | None = None,
+    devices: int = 2,
+    steps: int = STEPS,
+    progress: Progress = ignore_progress,
+) -> tuple[MeasuredNetwork, ...]:
+    """Measure the study's networks, reduced, on this machine.
+
+    Args:
+        networks: some of them, such as "lenet,resnet50"; None: all
+        devices: processes, or GPUs where there are as many
+        steps: timed, of each exchange
+        progress: told what is being done
+
+    Raises:
+        InputError: an unknown network, fewer than two devices, more than there are, or too few steps
+        ExecutionError: a rank failed
+    """
+    from trimaran.runtime.launch.ranks import launch
+    from trimaran_studies.reproduce.dgx1_rank import measure_exchanges
+
+    names = _names(networks)
+    _check(devices, steps)
+
+    def on_event(rank: int, event: Mapping[str, object]) -> None:
+        if "measuring" in event and rank == 0 and event["measuring"] in names:
+            progress(f"measuring {event['measuring']}", int(str(event["done"])), int(str(event["total"])))
+
+    ranks = launch(measure_exchanges, (names, steps), ranks=devices, on_event=on_event)
+    return _report(names, ranks, devices)
+
+
+def _names(networks: str | None) -> tuple[str, ...]:
+    names = tuple(STUDIED_FORMS) if networks is None else tuple(part.strip() for part in networks.split(","))
+    for name in names:
+        if name not in STUDIED_FORMS:
+            raise InputError(f'"{name}" is not measured here; there are {", ".join(STUDIED_FORMS)}', network=name)
+    return tuple(dict.fromkeys(names))
+
+
+def _check(devices: int, steps: int) -> None:
+    available = detect_cluster().size
+    if not 2 <= devices <= available:
+        raise InputError(
+            f"an exchange needs from 2 devices to the {available} of this machine, got {devices}", devices=devices
+        )
+    if steps < _LEAST_STEPS:
+        raise InputError(f"a median needs at least {_LEAST_STEPS} steps, got {steps}", steps=steps)
+
+
+def _report(
+    names: Sequence[str], ranks: "Sequence[Sequence[RankFindings]]", devices: int
+) -> tuple[MeasuredNetwork, ...]:
+    """Predict what was measured, and put both together.
+
+    Links were measured with every network, and are the same for all: what is in the middle counts.
+    """
+    of_networks = list(zip(*ranks, strict=True))
+    tables = [_table(of_ranks, devices) for of_ranks in of_networks]
+    links = _middle_curves([table.curves for table in tables])
+    return tuple(
+        _network(name, of_ranks, replace(table, curves=links))
+        for name, of_ranks, table in zip(names, of_networks, tables, strict=True)
+    )
+
+
+def _middle_curves(measured: Sequence[Mapping[CurveKey, Curve]]) -> dict[CurveKey, Curve]:
+    """The median of several measurements, size by size; of two, the shorter."""
+    return {
+        key: tuple(
+            (points[0][0], sorted((cost for _, cost in points), key=lambda cost: cost.seconds)[(len(points) - 1) // 2])
+            for points in zip(*(curves[key] for curves in measured), strict=True)
+        )
+        for key in measured[0]
+    }
+
+
+def _table(of_ranks: "Sequence[RankFindings]", devices: int) -> CostTable:
+    from trimaran.measure.costs import fingerprint_here
+    from trimaran.measure.findings import assemble
+
+    graph = of_ranks[0].graph
+    findings = [rank.findings for rank in of_ranks]
+    return assemble(findings, None, graph, job=graph.digest, fingerprint=fingerprint_here(devices))
+
+
+def _network(name: str, of_ranks: "Sequence[RankFindings]", table: CostTable) -> MeasuredNetwork:
+    from trimaran_studies.reproduce.dgx1_rank import strategies
+
+    graph, devices = of_ranks[0].graph, len(of_ranks)
+    trained = [parameter for parameter in graph.parameters if parameter.trainable]
+    return MeasuredNetwork(
+        network=name,
+        form=STUDIED_FORMS[name].text,
+        devices=devices,
+        batch_per_device=BATCH,
+        gradient_bytes=sum(parameter.nbytes for parameter in trained),
+        tensors=len(trained),
+        exchanges=tuple(_exchange(strategy, of_ranks, table) for strategy in strategies(devices)),
+    )
+
+
+def _exchange(strategy: Strategy, of_ranks: "Sequence[RankFindings]", table: CostTable) -> MeasuredExchange:
+    from trimaran.runtime.record import WATCH_EVERY
+
+    graph, batch = of_ranks[0].graph, BATCH * strategy.dp
+    program = lower(graph, strategy, batch=batch)
+    costs = price(program, graph, strategy, table, detect_cluster(strategy.dp), batch=batch)
+    steps = [rank.steps[strategy.sync] for rank in of_ranks]
+    timeline = steps[0].timeline
+    return MeasuredExchange(
+        sync=strategy.sync,
+        calls=sum(item.segment is not None and bool(item.group) for item in program.ranks[0]),
+        measured=measured_terms(
+            program,
+            timeline,
+            [rank.recorded for rank in steps],
+            watched={number for number in timeline.steps if number % WATCH_EVERY == 0},
+        ),
+        predicted=predicted_terms(program, simulate(program, costs)),
+        recording=recording_cost(steps[0].recorded, steps[0].plain, every=WATCH_EVERY),
+        steps=sum(map(len, steps[0].recorded)),
+    )

@@ -1,0 +1,492 @@
+"""The vDNN paper again: its networks, batches and policies, and ours, on a device of the catalog in simulation.
+
+Each network's step is traced on meta tensors and priced by the device's roofline. From the one trace come both
+accountings (`report/reproduction`): the list of layers for the paper's buffers, and the live bytes of PyTorch's own.
+Which constants were fixed before anything was compared, and which were not, is in `docs/vdnn.md`.
+
+The vDNN paper's networks and policies as they come out here, beside what the paper says.
+
+Memory is counted twice. **Paper** is the paper's own way: the buffers of Torch and cuDNN in 2016, allocated for the
+whole network (the baseline) or layer by layer (its policies), with workspaces, means over time. **Trace** is ours:
+every storage of a step of PyTorch as autograd packs and unpacks it, without workspaces, means over the operations of
+forward and backward. Figures of the two are not to be mixed; each is compared with its own baseline.
+
+Figures of the paper have a grade: published (in its abstract) or recalled (from its figures and from summaries of it,
+not checked against the paper).
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Literal
+
+from rich.table import Table
+
+from trimaran.base.errors import InfeasibleError, InputError
+from trimaran.base.units import format_bytes
+from trimaran.features.memory_fit.figures import simulated, usage
+from trimaran.graph.trace.types import StepTrace
+from trimaran.jobs.published_jobs import network_job
+from trimaran.machine.catalog import find_device
+from trimaran.machine.types import CatalogDevice
+from trimaran.memory.search import plan_memory
+from trimaran.memory.vdnn import Offload, vdnn_all, vdnn_conv
+from trimaran.memory.vdnn_dynamic import Algorithm, Usage, choose_dynamically, vdnn_dyn
+from trimaran.planning.meta_trace import JobTracer
+from trimaran.planning.results import Progress, ignore_progress
+from trimaran.pricing.kernels.roofline import memory_costs
+from trimaran.pricing.offload_costs import MemoryCosts
+from trimaran.program.memory import KEEP_ALL, MemoryPlan
+from trimaran.report.tables import frame_table
+from trimaran_studies.reproduce.vdnn_accounting import (
+    Buffers,
+    PaperNetwork,
+    baseline,
+    network_of,
+    offload_on_demand,
+    virtualized,
+)
+
+Accounting = Literal["paper", "trace"]
+Grade = Literal["published", "recalled"]
+SOURCE = "Rhu et al., vDNN, MICRO 2016, arXiv:1602.08124"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaperFigure:
+    """What the paper says of a network under a policy.
+
+    Attributes:
+        network: name of the network
+        batch: samples of a step
+        policy: of the paper: "none (p)", "all (m)", "dyn"
+        quantity: memory that is needed, the part of the mean that is saved, or the loss of speed
+        value: in bytes, or a part of 1
+        text: as one writes it
+        grade: where it was read
+    """
+
+    network: str
+    batch: int
+    policy: str
+    quantity: Literal["total", "saved", "slower"]
+    value: float
+    text: str
+    grade: Grade
+
+
+PAPER_FIGURES = (
+    PaperFigure(
+        network="alexnet",
+        batch=128,
+        policy="all (m)",
+        quantity="saved",
+        value=0.89,
+        text="89 % saved",
+        grade="published",
+    ),
+    PaperFigure(
+        network="overfeat",
+        batch=128,
+        policy="all (m)",
+        quantity="saved",
+        value=0.91,
+        text="91 % saved",
+        grade="published",
+    ),
+    PaperFigure(
+        network="googlenet",
+        batch=128,
+        policy="all (m)",
+        quantity="saved",
+        value=0.95,
+        text="95 % saved",
+        grade="published",
+    ),
+    PaperFigure(
+        network="vgg16",
+        batch=256,
+        policy="none (p)",
+        quantity="total",
+        value=28e9,
+        text="28 GB",
+        grade="published",
+    ),
+    PaperFigure(
+        network="vgg16",
+        batch=256,
+        policy="dyn",
+        quantity="slower",
+        value=0.18,
+        text="18 % slower",
+        grade="published",
+    ),
+    PaperFigure(
+        network="alexnet",
+        batch=128,
+        policy="none (p)",
+        quantity="total",
+        value=1.1e9,
+        text="1.1 GB",
+        grade="recalled",
+    ),
+    PaperFigure(
+        network="vgg16",
+        batch=128,
+        policy="none (p)",
+        quantity="total",
+        value=14e9,
+        text="14 GB",
+        grade="recalled",
+    ),
+    PaperFigure(
+        network="vgg416",
+        batch=32,
+        policy="none (m)",
+        quantity="total",
+        value=67.1e9,
+        text="67.1 GB",
+        grade="recalled",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReproducedPolicy:
+    """A network under a policy.
+
+    Attributes:
+        policy: name; (m) and (p) say which algorithms convolutions have
+        accounting: how memory is counted
+        fits: whether the peak is within the device
+        peak_bytes: peak [bytes]
+        mean_bytes: mean [bytes]
+        bare_mean_bytes: mean without weights, their gradients and optimizer state [bytes]
+        saved: part of the baseline's mean without weights that is saved
+        slowdown: how much longer the step takes than with everything kept and the fastest algorithms: 0.02 is 2 %
+        note: what else there is to say
+    """
+
+    policy: str
+    accounting: Accounting
+    fits: bool
+    peak_bytes: int
+    mean_bytes: int
+    bare_mean_bytes: int
+    saved: float
+    slowdown: float
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReproducedNetwork:
+    """A network at a batch size.
+
+    Attributes:
+        network: name
+        batch: samples of a step
+        policies: in both accountings
+        notes: what does not fit into a line
+    """
+
+    network: str
+    batch: int
+    policies: tuple[ReproducedPolicy, ...]
+    notes: tuple[str, ...] = ()
+
+    def figure(self, line: ReproducedPolicy) -> PaperFigure | None:
+        """What the paper says of it."""
+        if line.accounting != "paper":
+            return None
+        return next(
+            (
+                figure
+                for figure in PAPER_FIGURES
+                if (figure.network, figure.batch, figure.policy) == (self.network, self.batch, line.policy)
+            ),
+            None,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reproduction:
+    """All networks on a device.
+
+    Attributes:
+        device: title of the device
+        paper_budget_bytes: what the paper's policies may use: its pool is as large as the card [bytes]
+        trace_budget_bytes: what a step of PyTorch may use: the card less its context [bytes]
+        networks: in order
+        source: where durations come from
+    """
+
+    device: str
+    paper_budget_bytes: int
+    trace_budget_bytes: int
+    networks: tuple[ReproducedNetwork, ...]
+    source: str
+
+
+def reproduction_document(found: Reproduction) -> dict[str, object]:
+    """All figures as plain data."""
+    return {
+        "device": found.device,
+        "paper": SOURCE,
+        "paper_budget_bytes": found.paper_budget_bytes,
+        "trace_budget_bytes": found.trace_budget_bytes,
+        "source": found.source,
+        "networks": [
+            {
+                "network": network.network,
+                "batch": network.batch,
+                "policies": [
+                    asdict(line) | {"paper": None if (figure := network.figure(line)) is None else asdict(figure)}
+                    for line in network.policies
+                ],
+                "notes": list(network.notes),
+            }
+            for network in found.networks
+        ],
+    }
+
+
+PAPER_NETWORKS: tuple[tuple[str, int], ...] = (
+    ("alexnet", 128),
+    ("overfeat", 128),
+    ("googlenet", 128),
+    ("vgg16", 64),
+    ("vgg16", 128),
+    ("vgg16", 256),
+    ("vgg116", 32),
+    ("vgg216", 32),
+    ("vgg316", 32),
+    ("vgg416", 32),
+)
+"""The paper's networks with their batch sizes."""
+
+
+def parse_networks(text: str | None) -> tuple[tuple[str, int], ...]:
+    """Networks as a person names them: "alexnet,vgg16:256"; without a batch, every one that the paper has.
+
+    Raises:
+        InputError: not a network of the paper, or not a batch size
+
+    Example:
+        >>> parse_networks("alexnet,vgg16:8")
+        (('alexnet', 128), ('vgg16', 8))
+        >>> parse_networks("vgg16")
+        (('vgg16', 64), ('vgg16', 128), ('vgg16', 256))
+    """
+    if text is None:
+        return PAPER_NETWORKS
+    found: list[tuple[str, int]] = []
+    for part in text.split(","):
+        name, colon, batch = part.strip().partition(":")
+        batches = [batch_size for network, batch_size in PAPER_NETWORKS if network == name]
+        if not batches:
+            known = ", ".join(dict.fromkeys(network for network, _ in PAPER_NETWORKS))
+            raise InputError(f'unknown network "{name}"; the paper has {known}', network=name)
+        if colon and not (batch.isascii() and batch.isdecimal() and int(batch)):
+            raise InputError(f'expected a network as "vgg16:256", got "{part}": the batch is a count', network=part)
+        found += [(name, int(batch))] if colon else [(name, batch_size) for batch_size in batches]
+    return tuple(found)
+
+
+def reproduce_vdnn(
+    *, device: str = "titan-x", networks: str | None = None, progress: Progress = ignore_progress
+) -> Reproduction:
+    """Simulate the paper's networks under its policies and ours.
+
+    Args:
+        device: of the catalog
+        networks: which, as `parse_networks` reads them; None: all of the paper
+        progress: told what is being done
+
+    Raises:
+        InputError: an unknown device or network
+    """
+    card = find_device(device)
+    wanted = parse_networks(networks)
+    found, sources, tracers = [], [], dict[str, JobTracer]()
+    for place, (name, batch) in enumerate(wanted):
+        progress(f"{name}, batch {batch}", place, len(wanted))
+        if name not in tracers:
+            tracers = {name: JobTracer(network_job(name))}  # one at a time: traces of the deep ones are large
+        trace = tracers[name].trace(batch)
+        costs = memory_costs(trace, card)
+        sources.append(costs.source)
+        found.append(_reproduced(name, batch, _Step(trace=trace, costs=costs, device=card)))
+    return Reproduction(
+        device=card.title,
+        paper_budget_bytes=card.memory.nbytes,
+        trace_budget_bytes=card.budget_bytes(card.memory.nbytes),
+        networks=tuple(found),
+        source=sources[-1],
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Step:
+    """A network's step on the device."""
+
+    trace: StepTrace
+    costs: MemoryCosts
+    device: CatalogDevice
+
+
+def _reproduced(name: str, batch: int, step: _Step) -> ReproducedNetwork:
+    paper, chosen = _in_paper_accounting(step)
+    traced, notes = _in_trace_accounting(step)
+    return ReproducedNetwork(network=name, batch=batch, policies=(*paper, *traced), notes=(*chosen, *notes))
+
+
+def _in_paper_accounting(step: _Step) -> tuple[list[ReproducedPolicy], list[str]]:
+    network = network_of(step.trace, step.costs.durations_s)
+    convolutions = tuple(n for n, layer in enumerate(network.layers) if layer.convolution is not None)
+    frugal = dict.fromkeys(convolutions, Algorithm.MEMORY)
+    budget_bytes = step.device.memory.nbytes
+    rows: dict[str, Buffers] = {
+        "none (p)": baseline(network),
+        "none (m)": baseline(network, frugal),
+        "all (m)": _virtualized(network, Offload.ALL, frugal, step.costs),
+        "all (p)": _virtualized(network, Offload.ALL, {}, step.costs),
+        "conv (m)": _virtualized(network, Offload.CONV, frugal, step.costs),
+        "conv (p)": _virtualized(network, Offload.CONV, {}, step.costs),
+    }
+    notes = []
+    try:
+        choice = choose_dynamically(
+            lambda offload, algorithms: _paper_usage(network, offload, algorithms, step.costs),
+            convolutions,
+            budget_bytes=budget_bytes,
+        )
+        rows["dyn"] = _virtualized(network, choice.offload, choice.algorithms, step.costs)
+        notes.append(f"dyn, buffers of 2016: {' → '.join(choice.tried)}.")
+    except InfeasibleError as error:
+        notes.append(f"dyn, buffers of 2016: {error.message}")
+    return [_paper_row(policy, found, rows["none (p)"], budget_bytes) for policy, found in rows.items()], notes
+
+
+def _virtualized(
+    network: PaperNetwork, offload: Offload, algorithms: Mapping[int, Algorithm], costs: MemoryCosts
+) -> Buffers:
+    if offload == Offload.NONE:
+        return baseline(network, algorithms)
+    return virtualized(
+        network,
+        offload,
+        algorithms,
+        to_host_bytes_per_s=costs.to_host_bytes_per_s,
+        to_device_bytes_per_s=costs.to_device_bytes_per_s,
+    )
+
+
+def _paper_usage(
+    network: PaperNetwork, offload: Offload, algorithms: Mapping[int, Algorithm], costs: MemoryCosts
+) -> Usage:
+    found = _virtualized(network, offload, algorithms, costs)
+    steps = (found.steps_bytes + found.weight_bytes).tolist()
+    return Usage(
+        peak_bytes=found.peak_bytes,
+        by_convolution={n: max(steps[n], steps[-1 - n]) for n in algorithms},
+    )
+
+
+def _paper_row(policy: str, found: Buffers, kept: Buffers, budget_bytes: int) -> ReproducedPolicy:
+    return ReproducedPolicy(
+        policy=policy,
+        accounting="paper",
+        fits=found.peak_bytes <= budget_bytes,
+        peak_bytes=found.peak_bytes,
+        mean_bytes=round(found.mean_bytes),
+        bare_mean_bytes=round(found.mean_without_weights_bytes),
+        saved=1 - found.mean_without_weights_bytes / kept.mean_without_weights_bytes,
+        slowdown=found.step_time_s / kept.step_time_s - 1,
+    )
+
+
+def _in_trace_accounting(step: _Step) -> tuple[list[ReproducedPolicy], list[str]]:
+    trace, costs = step.trace, step.costs
+    budget_bytes = step.device.budget_bytes(step.device.memory.nbytes)
+    plans: dict[str, MemoryPlan] = {"none": KEEP_ALL, "all": vdnn_all(trace), "conv": vdnn_conv(trace)}
+    notes = []
+    try:
+        plans["dyn"] = vdnn_dyn(trace, budget_bytes=budget_bytes)
+    except InfeasibleError as error:
+        notes.append(f"dyn, a step of PyTorch: {error.message}")
+    plans["on demand"] = offload_on_demand(trace)
+    try:
+        plans["trimaran"] = plan_memory(trace, costs, budget_bytes=budget_bytes).plan
+    except InfeasibleError as error:
+        notes.append(f"trimaran: {error.message}")
+    return _trace_rows(step, plans, budget_bytes), notes
+
+
+def _trace_rows(step: _Step, plans: Mapping[str, MemoryPlan], budget_bytes: int) -> list[ReproducedPolicy]:
+    rows: list[ReproducedPolicy] = []
+    for policy, plan in plans.items():
+        found = simulated(step.trace, plan, step.costs)
+        used = usage(step.trace, found.live, step.costs)
+        row = ReproducedPolicy(
+            policy=policy,
+            accounting="trace",
+            fits=used.peak_bytes <= budget_bytes,
+            peak_bytes=used.peak_bytes,
+            mean_bytes=used.mean_bytes,
+            bare_mean_bytes=used.bare_mean_bytes,
+            saved=0.0,
+            slowdown=found.run.slowdown,
+        )
+        kept = rows[0].bare_mean_bytes if rows else row.bare_mean_bytes
+        rows.append(replace(row, saved=1 - row.bare_mean_bytes / kept if kept else 0.0))
+    return rows
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A reproduction for people: one table a network, readable at 80 columns and without colour
+
+
+_SECTIONS: tuple[tuple[Accounting, str], ...] = (("paper", "buffers of 2016"), ("trace", "a step of PyTorch"))
+
+
+def network_table(network: ReproducedNetwork) -> Table:
+    """Policies in the paper's accounting, then in ours."""
+    table = frame_table(f"{network.network}, batch {network.batch}")
+    table.add_column("policy", no_wrap=True)
+    for title in ("peak", "mean", "w/o", "saved", "slower"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("fits", no_wrap=True)
+    table.add_column("the paper", no_wrap=True)
+    for accounting, title in _SECTIONS:
+        lines = [line for line in network.policies if line.accounting == accounting]
+        if not lines:
+            continue
+        table.add_row(f"[dim]{title}[/]")
+        for line in lines:
+            figure = network.figure(line)
+            mark = "" if figure is None else figure.text + ("" if figure.grade == "published" else " ~")
+            table.add_row(
+                f"  {line.policy}",
+                *(f"{nbytes / 1e9:.2f}" for nbytes in (line.peak_bytes, line.mean_bytes, line.bare_mean_bytes)),
+                f"{100 * line.saved:.1f} %",
+                f"{100 * line.slowdown:.1f} %",
+                "yes" if line.fits else "no",
+                mark,
+            )
+    return table
+
+
+def accounting_lines(found: Reproduction) -> list[str]:
+    """How the figures are counted."""
+    return [
+        "Buffers of 2016: the paper's way. Feature maps (ReLU in place), gradient maps, workspace, weights twice; the "
+        "baseline allocates all at once, with two gradient maps of the largest size; means are over time.",
+        "A step of PyTorch: every storage as autograd holds it, with the optimizer's state, without workspaces; means "
+        "are over the operations of forward and backward.",
+        "Sizes are in GB of 1e9 bytes. w/o: the mean without weights, their gradients and the optimizer's state; "
+        "saved: of that. "
+        f"fits: into {format_bytes(found.paper_budget_bytes)} (the paper's pool is the whole card), "
+        f"with PyTorch into {format_bytes(found.trace_budget_bytes)} (the card less its context).",
+        "(p): fastest convolutions, (m): without workspace; slower: than none (p). "
+        "~: recalled; other figures of the paper are in its abstract.",
+        f"Times are {found.source}.",
+    ]

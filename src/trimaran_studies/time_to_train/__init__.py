@@ -1,0 +1,24 @@
+"""Times to train: rows that say how long a whole training took. One is predicted from another of the same file."""
+
+from collections.abc import Sequence
+
+from trimaran_studies.time_to_train.from_submissions import answer_submissions
+from trimaran_studies.time_to_train.from_tables import answer_tables
+from trimaran_studies.validation.measurement import Answer, Row
+
+FAMILY = "time_to_train"
+
+
+def answer_times(rows: Sequence[Row]) -> tuple[Answer, ...]:
+    """What we say of rows of this family, in their order.
+
+    Args:
+        rows: all of them together, because one is predicted from another
+    """
+    answers: list[Answer | None] = [None] * len(rows)
+    results = [place for place, row in enumerate(rows) if "benchmark" in row.fields]
+    tables = [place for place, row in enumerate(rows) if "benchmark" not in row.fields]
+    for places, answer in ((results, answer_submissions), (tables, answer_tables)):
+        for place, found in zip(places, answer([rows[place] for place in places]), strict=True):
+            answers[place] = found
+    return tuple(found for found in answers if found is not None)

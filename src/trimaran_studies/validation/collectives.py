@@ -1,0 +1,156 @@
+"""Published times of collectives through the predictor: what a row's bytes mean, and how its time was taken.
+
+Tables of different programs count differently. nccl-tests counts the whole buffer, and its usual run launches on all
+devices from one thread. Mist's and Aceso's tables are of their profiler: torch.distributed, timed by the host's clock
+with the device idle before; the size of an all-gather is one rank's part; all-gather and reduce-scatter go through
+lists of tensors, so that torch copies the gathered buffer once more. About a fifth of those tables' sizes are not whole
+multiples of a vector's width, which NCCL's kernels of the time did at half the rate on NVLink; which sizes those are
+the tables do not say, so only the interval knows of it.
+
+Source: Aceso's profiler of communication (microsoft/Aceso, profiler/); nccl-tests doc/PERFORMANCE.md.
+"""
+
+from dataclasses import dataclass
+
+from trimaran.base.errors import InputError
+from trimaran.machine.matching import MatchedMachine, match_machine
+from trimaran.machine.types import CatalogDevice, Machine
+from trimaran.pricing.collectives.algorithms import collective_cost
+from trimaran.pricing.collectives.closed_forms import OPERATIONS
+from trimaran.pricing.collectives.groups import family, group_of
+from trimaran_studies.validation.measurement import Answer, Row
+
+_NAMES = {
+    "alltoall": "all_to_all",
+    "sendrecv": "send_recv",
+    "p2p": "send_recv",
+    "point_to_point": "send_recv",
+    "allreduce": "all_reduce",
+    "allgather": "all_gather",
+    "reducescatter": "reduce_scatter",
+    "bcast": "broadcast",
+}
+_COPY_LAUNCH_S = 5e-6
+
+MISALIGNED = 2.0
+"""Upper end of the interval where a buffer's parts may start between vectors of 16 bytes: half the rate. Cards on PCIe
+are held up by their slots before that."""
+
+_YEARS = {"k80": 2016.0, "titan": 2017.0, "p100": 2018.0, "v100": 2020.0, "t4": 2020.0, "a100": 2021.5}
+_PROFILER_YEAR = 2022.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Meaning:
+    """What a row asks for.
+
+    Attributes:
+        op: the operation
+        nbytes: whole buffer [bytes]
+        library: how the time is taken
+        year: of the library
+        copied_bytes: read and written once more beside the collective [bytes]
+        copies: in how many launches
+        may_be_misaligned: parts of the buffer may start between vectors of memory
+    """
+
+    op: str
+    nbytes: float
+    library: str
+    year: float
+    copied_bytes: float = 0.0
+    copies: int = 0
+    may_be_misaligned: bool = False
+
+
+def answer_collectives(row: Row) -> Answer:
+    """What we say of a published time of a collective.
+
+    Args:
+        row: of the family "collectives"; its figure in microseconds
+
+    Returns:
+        Time in microseconds with its 90 % interval.
+
+    Raises:
+        InputError: an operation, a number or a machine that is not understood
+    """
+    devices = _count(row, "n_gpus")
+    found = match_machine(row.fields.get("machine", ""), row.fields.get("gpu", ""), devices=devices, nodes=_nodes(row))
+    if found is None:
+        raise InputError(
+            f'{row.row_id}: no machine is known by "{row.fields.get("machine", "")}" '
+            f'with "{row.fields.get("gpu", "")}"',
+            code="collective-row.unknown-machine",
+        )
+    asked = _meaning(row, devices, found)
+    cost = collective_cost(
+        asked.op,
+        asked.nbytes,
+        machine=found.machine,
+        devices=devices,
+        nodes=found.machine.nodes,
+        library=asked.library,
+        year=asked.year,
+    )
+    more = _copy_time(asked, found.device)
+    slower = MISALIGNED if asked.may_be_misaligned and _own_links(found.machine, devices) else 1.0
+    return Answer(
+        row=row,
+        predicted=(cost.seconds + more) * 1e6,
+        low=(cost.low + 0.9 * more) * 1e6,
+        high=(slower * cost.high + 1.1 * more) * 1e6,
+    )
+
+
+def _meaning(row: Row, devices: int, found: MatchedMachine) -> _Meaning:
+    op = row.fields.get("op", "").strip().lower().replace("-", "_")
+    op = _NAMES.get(op, op)
+    if op not in OPERATIONS:
+        raise InputError(
+            f'{row.row_id}: a collective is one of {", ".join(OPERATIONS)}, got "{op}"',
+            code="collective-row.unknown-collective",
+        )
+    nbytes = float(_count(row, "bytes"))
+    if "mist" in row.fields.get("source_file", "").lower() or "mist" in row.fields.get("source_repo", "").lower():
+        gathered = nbytes * devices if op == "all_gather" else nbytes
+        listed = op in ("all_gather", "reduce_scatter")
+        return _Meaning(
+            op=op,
+            nbytes=gathered,
+            library="torch.distributed by the host's clock",
+            year=_PROFILER_YEAR,
+            copied_bytes=gathered if listed else 0.0,
+            copies=devices if listed else 0,
+            may_be_misaligned=op in ("all_gather", "reduce_scatter", "all_to_all"),
+        )
+    year = next((year for name, year in _YEARS.items() if name in found.device.name), 2024.0)
+    return _Meaning(op=op, nbytes=nbytes, library="nccl-tests", year=year)
+
+
+def _own_links(machine: Machine, devices: int) -> bool:
+    return family(group_of(machine, devices, machine.nodes)) == "links"
+
+
+def _copy_time(asked: _Meaning, device: CatalogDevice) -> float:
+    """Time of the copies beside the collective, each byte read and written [s]."""
+    bandwidth = device.bandwidth.bytes_per_s * device.bandwidth.fraction
+    return 2 * asked.copied_bytes / bandwidth + asked.copies * _COPY_LAUNCH_S
+
+
+def _nodes(row: Row) -> int | None:
+    text = row.fields.get("n_nodes", "") or row.fields.get("nodes", "")
+    return int(float(text)) if text else None
+
+
+def _count(row: Row, name: str) -> int:
+    text = row.fields.get(name, "")
+    try:
+        value = int(float(text))
+    except ValueError as error:
+        raise InputError(
+            f'{row.row_id}: {name}: expected a number, got "{text}"', code="collective-row.not-a-number"
+        ) from error
+    if value < (0 if name == "bytes" else 1):
+        raise InputError(f"{row.row_id}: {name}: {value} is too few", code="collective-row.too-few")
+    return value

@@ -1,0 +1,113 @@
+"""How sure we are of a row's figure: the components' own intervals, widened or narrowed by what calibration rows show.
+
+Components say how sure they are of their part; what they cannot know is how a source's script differs from what we take
+it for. So a deviation (a standard deviation of the logarithm) is put together from two, which are independent:
+
+    of the step on one device    max(least, factor x what the operators' curves say)      nothing where it was measured
+    of what devices add to it    sqrt(base^2 + (slope x share)^2)                         nothing on one device
+
+with `share` the part of the step that is exchange, its overhead, and waits for data. The constants make the mean
+interval score on calibration rows smallest (`benchmarks/fits/intervals.py`).
+"""
+
+import functools
+import math
+import tomllib
+from dataclasses import dataclass
+from importlib import resources
+
+_NORMAL_90 = 1.645
+"""Standard deviations from the middle to either end of a 90 % interval."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepWidth:
+    """The deviation of a step on one device.
+
+    Attributes:
+        factor: on the deviation of the curves
+        least: smallest deviation
+    """
+
+    factor: float
+    least: float
+
+    def deviation(self, own: float) -> float:
+        """Of a figure whose curves say `own`."""
+        return max(self.least, self.factor * own)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingWidth:
+    """The deviation of what several devices add.
+
+    Attributes:
+        base: however small their share of the step is
+        slope: for all of the step
+    """
+
+    base: float
+    slope: float
+
+    def deviation(self, share: float) -> float:
+        """Of a step of which they add a share.
+
+        Example:
+            >>> round(ScalingWidth(base=0.03, slope=0.4).deviation(0.1), 4)
+            0.05
+        """
+        return math.hypot(self.base, self.slope * share)
+
+
+@functools.cache
+def step_widths() -> dict[str, StepWidth]:
+    """By family."""
+    return {name: StepWidth(factor=entry["factor"], least=entry["least"]) for name, entry in _table("step").items()}
+
+
+@functools.cache
+def scaling_widths() -> dict[str, ScalingWidth]:
+    """By how well the network is known: "built", or "size only"."""
+    return {name: ScalingWidth(base=entry["base"], slope=entry["slope"]) for name, entry in _table("scaling").items()}
+
+
+@functools.cache
+def _table(name: str) -> dict[str, dict[str, float]]:
+    text = resources.files("trimaran_studies.validation").joinpath("intervals.toml").read_text("utf-8")
+    table: dict[str, dict[str, float]] = tomllib.loads(text).get(name, {})
+    return table
+
+
+def deviation(family: str, *, own: float | None, share: float | None, known: bool) -> float:
+    """The deviation of a row's figure.
+
+    Args:
+        family: of the row
+        own: deviation of the step on one device, by its curves; None where it was measured
+        share: of the step that several devices add; None on one device
+        known: whether the network is one that Trimaran builds, not one of known size only
+    """
+    parts = []
+    if own is not None:
+        width = step_widths().get(family)
+        parts.append(own if width is None else width.deviation(own))
+    if share is not None:
+        scaling = scaling_widths().get("built" if known else "size only")
+        parts.append(0.05 if scaling is None else scaling.deviation(share))
+    return math.hypot(*parts) if parts else 0.02
+
+
+def interval(predicted: float, spread: float, *, time: bool) -> tuple[float, float]:
+    """A 90 % interval, wider to the slow side: a run may be much slower than it could be, but hardly faster.
+
+    Args:
+        predicted: the figure
+        spread: its deviation
+        time: the figure is a time, so that more of it is slower; else a rate
+
+    Returns:
+        Its ends.
+    """
+    sides = _table("sides").get("of deviations", {"slow": 1.0, "fast": 1.0})
+    slow, fast = (math.exp(_NORMAL_90 * spread * sides[side]) for side in ("slow", "fast"))
+    return (predicted / fast, predicted * slow) if time else (predicted / slow, predicted * fast)

@@ -1,0 +1,248 @@
+"""A published measurement, what it was measured on, and what we say of it."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from trimaran.base.errors import InputError
+from trimaran.machine.types import Machine
+from trimaran.pricing.exchange.step import Sync
+from trimaran.pricing.kernels.software import Software
+
+Anchor = Literal["single", "none"]
+"""Whether the figure of one device, where the source has it, may be used."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A line of a file of published measurements, as it stands there.
+
+    Attributes:
+        row_id: its own, or the number of its line
+        family: such as "dp_throughput"
+        fields: every other column that is not empty, by name
+        measured: the figure
+        unit: of the figure, as published
+        anchor: the same set-up on one device, in the same unit; None where the source has none
+        flag: a known slip of the source; "" where none is known
+    """
+
+    row_id: str
+    family: str
+    fields: Mapping[str, str]
+    measured: float
+    unit: str
+    anchor: float | None
+    flag: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What a row was measured on, in our words.
+
+    Attributes:
+        network: name of a job of ours
+        options: of that job, such as {"sequence": "128"}
+        batch_per_device: samples
+        accumulation: microbatches of a step, whose gradients are exchanged once
+        precision: "float32", "tf32", "float16" or "bfloat16"
+        machine: nodes and fabric; also for one device, what it stands in
+        device: name in the catalog
+        devices: in use
+        nodes: in use
+        software: framework and year
+        sync: how gradients are exchanged
+        real_data: data are read and decoded by the host; None: not said
+        items_per_sample: what the figure counts in one sample
+        assumed: what the row does not say and we took for granted, in words
+    """
+
+    network: str
+    options: Mapping[str, str]
+    batch_per_device: int
+    accumulation: int = 1
+    precision: str
+    machine: Machine
+    device: str
+    devices: int
+    nodes: int
+    software: Software
+    sync: Sync
+    real_data: bool | None
+    items_per_sample: int = 1
+    assumed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What we say of a row.
+
+    Attributes:
+        row: the row
+        predicted: in the row's unit; None where it was skipped
+        low: lower end of the 90 % interval
+        high: upper end
+        skipped: why there is no prediction; "" where there is one
+        baselines: what simple rules say, by name, such as "linear" and "log2", where there is an anchor
+        setup: as understood; None where it was not
+        fits: whether the step fits the memory of the row's device; None where that is not asked or not known
+        basis: what it was predicted from, in words, where that is another row; ""
+        anchors: rows that it was predicted from
+        several_nodes: whether devices of several nodes took part, where the set-up does not say it; None
+    """
+
+    row: Row
+    predicted: float | None
+    low: float | None = None
+    high: float | None = None
+    skipped: str = ""
+    baselines: Mapping[str, float] | None = None
+    setup: Setup | None = None
+    fits: bool | None = None
+    basis: str = ""
+    anchors: tuple[str, ...] = ()
+    several_nodes: bool | None = None
+
+    @property
+    def error(self) -> float | None:
+        """`predicted / measured - 1`; None where there is no prediction."""
+        return None if self.predicted is None else self.predicted / self.row.measured - 1
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Cells of a row that hold more than one figure: batches by precision, devices of a node, accumulated gradients
+
+
+REDUCED = frozenset({"amp", "fp16", "bf16", "mixed", "float16", "bfloat16", "half", "fp8"})
+"""Words for computing in 16 bits."""
+
+_PAIR = re.compile(r"(\d+)\s*(?:@|\()\s*([A-Za-z0-9]+)")
+
+_LARGEST = re.compile(r"max bsz=(\d+)")
+
+
+def reduced(row: Row) -> bool:
+    """Whether a row computes in 16 bits."""
+    return bool(words(f"{row.fields.get('precision', '')} {row.unit}") & REDUCED)
+
+
+def words(text: str) -> set[str]:
+    """The words of a text, in small letters.
+
+    Example:
+        >>> sorted(words("FP16/AMP samples/s"))
+        ['amp', 'fp16', 's', 'samples']
+    """
+    return set(re.findall(r"[a-z0-9]+", text.lower()))
+
+
+def whole(row: Row, name: str) -> int | None:
+    """A column as a whole number; of several, the one of the row's precision; None where there is none.
+
+    "128 (TF) / 256 (AMP)" and "64@AMP, 32@FP32" name the precision; "24, 40" is full precision, then reduced.
+    """
+    cell = row.fields.get(name, "")
+    if name == "batch_per_gpu" and (largest := _LARGEST.search(row.fields.get("metric", ""))):
+        # A comparison at each framework's largest batch: the column holds that of the other one.
+        return int(largest.group(1))
+    named = [(int(number), word.lower()) for number, word in _PAIR.findall(cell)]
+    if named:
+        wanted = [number for number, word in named if (word in REDUCED) == reduced(row)]
+        return wanted[0] if wanted else named[0][0]
+    numbers = [int(float(text)) for text in re.findall(r"\d+(?:\.\d+)?", cell)]
+    if not numbers:
+        return None
+    return numbers[-1] if reduced(row) else numbers[0]
+
+
+def accumulation(row: Row) -> int:
+    """Microbatches of a step; 1 where the row says nothing. Of two figures the first is of full precision.
+
+    Example: "Accumulation steps (FP32 and FP16)=128 and 64", but "Gradient Accumulation: mixed precision, TF32=256 ,
+    512" has them the other way round.
+    """
+    for part in row.fields.get("config", "").split(";"):
+        name, _, text = part.partition("=")
+        words = name.lower()
+        if "accumulat" not in words or "batch" in words:
+            continue
+        numbers = [int(number) for number in re.findall(r"\d+", text)]
+        if not numbers:
+            continue
+        first_reduced = "precision, tf32" in words
+        return numbers[-1] if reduced(row) != first_reduced else numbers[0]
+    return 1
+
+
+def count(row: Row, name: str, default: int) -> int:
+    """A column as a positive whole number, or a default where it is empty.
+
+    Raises:
+        InputError: the column holds no positive number
+    """
+    value = whole(row, name)
+    if value is None:
+        if row.fields.get(name):
+            raise InputError(f'row {row.row_id}: column {name}: expected a whole number, got "{row.fields[name]}"')
+        return default
+    if value < 1:
+        raise InputError(f"row {row.row_id}: column {name}: expected at least 1, got {value}", row=row.row_id)
+    return value
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Between the time of a step and the figure that a row publishes: rates of samples or steps, times in any unit
+
+
+_TIMES_S = {"s": 1.0, "sec": 1.0, "seconds": 1.0, "ms": 1e-3, "us": 1e-6, "min": 60.0, "minutes": 60.0, "h": 3600.0}
+
+
+def is_time(row: Row) -> bool:
+    """Whether a row publishes a time, not a rate."""
+    return row.unit.strip().lower() in _TIMES_S
+
+
+def figure_of(row: Row, setup: Setup, step_s: float) -> float:
+    """What a row would publish for a step of that time.
+
+    Args:
+        row: whose unit counts
+        setup: its batch and devices
+        step_s: a step, accumulated microbatches included [s]
+
+    Returns:
+        In the row's unit.
+    """
+    if is_time(row):
+        return step_s / _TIMES_S[row.unit.strip().lower()]
+    return _work(row, setup) / step_s
+
+
+def step_of(row: Row, setup: Setup, figure: float, *, devices: int) -> float:
+    """The time of a step from a published figure: the inverse of `figure_of` [s].
+
+    Args:
+        row: whose unit counts
+        setup: its batch
+        figure: in the row's unit
+        devices: on which the figure was taken
+    """
+    if is_time(row):
+        return figure * _TIMES_S[row.unit.strip().lower()]
+    if figure <= 0:
+        raise InputError(f"row {row.row_id}: a rate of {figure} says nothing of a step", row=row.row_id)
+    return _work(row, setup) * devices / setup.devices / figure
+
+
+def _work(row: Row, setup: Setup) -> float:
+    """What a step of all devices counts for in the row's unit."""
+    unit = row.unit.lower()
+    per_device = 1.0
+    if not re.search(r"\bsteps?\s*/", unit):
+        per_device = float(setup.batch_per_device * setup.accumulation * setup.items_per_sample)
+    if "/ms" in unit:
+        per_device *= 1e-3
+    if "/gpu" in unit or "per gpu" in unit:
+        return per_device
+    return per_device * setup.devices

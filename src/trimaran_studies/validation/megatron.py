@@ -1,0 +1,384 @@
+"""Memory of the last rank in Megatron-LM's training tests, which is the rank that writes their figures.
+
+What the program keeps is known from its source: gradients are 32-bit buffers in bf16 and 16-bit ones in fp16; a product
+library's workspace of 32 MiB for each of its two callers where the test fixes it, and one of Transformer Engine; the
+loss has logits in 16 and in 32 bits, and two more 32-bit forms where it is compiled.
+
+What the training tests of Megatron-LM are asked to run, as published in its repository.
+
+A published figure names its test and not the arguments. Those are public facts of a script; they are kept here by name,
+as far as memory depends on them, and read into our words. A test that is not listed is read by its name, which says
+degrees and main switches in the repository's own manner.
+"""
+
+import functools
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+from trimaran.pricing.closed_form.memory import Bookkeeping, RankMemory, TwoStacks, rank_memory, two_stack_memory
+from trimaran.pricing.closed_form.parallel_degrees import Division, Recomputed
+from trimaran.pricing.closed_form.shapes import Experts, LatentAttention, TransformerShape, padded_vocabulary
+
+Arguments = Mapping[str, str]
+"""Arguments by name, without dashes; one without a value has "true"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MegatronCase:
+    """A test.
+
+    Attributes:
+        family: "gpt", "bert", "moe", "mixtral" or "t5"
+        name: of the test
+        arguments: as given to the program
+        listed: whether the arguments are the published ones, not read from the name
+    """
+
+    family: str
+    name: str
+    arguments: Arguments
+    listed: bool
+
+
+@functools.cache
+def _document() -> dict[str, Any]:
+    text = resources.files("trimaran_studies.validation").joinpath("megatron_cases.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
+
+
+@functools.cache
+def _bases() -> dict[str, Arguments]:
+    """What all tests of a family are given."""
+    return {family: _arguments(line) for family, line in _document()["base"].items()}
+
+
+@functools.cache
+def _cases() -> dict[tuple[str, str], Arguments]:
+    return {
+        (family, name): {**base, **_arguments(group["arguments"])}
+        for family, base in _bases().items()
+        for group in _document()[family]
+        for name in group["cases"]
+    }
+
+
+def _arguments(line: str) -> dict[str, str]:
+    pairs = (word.partition("=") for word in line.split())
+    return {name: value if sign else "true" for name, sign, value in pairs}
+
+
+def megatron_case(path: str) -> MegatronCase | None:
+    """The test whose figures a file of the repository holds.
+
+    Args:
+        path: of the file, such as "tests/functional_tests/test_cases/gpt/gpt3_mcore_te_tp2_pp2/golden_values_lts.json"
+
+    Returns:
+        The test; None where the path names none.
+
+    Example:
+        >>> megatron_case("tests/functional_tests/test_cases/gpt/gpt3_mcore_tp4_pp1/x.json").arguments["hidden-size"]
+        '512'
+    """
+    match = re.search(r"test_cases/([^/]+)/([^/]+)", path)
+    if match is None:
+        return None
+    family, name = match.groups()
+    known = _cases().get((family, name))
+    if known is not None:
+        return MegatronCase(family=family, name=name, arguments=known, listed=True)
+    return MegatronCase(family=family, name=name, arguments=_from_name(family, name), listed=False)
+
+
+_SWITCHES = {
+    "dist_optimizer": "use-distributed-optimizer",
+    "sequence_parallel": "sequence-parallel",
+    "swiglu": "swiglu",
+    "untie": "untie-embeddings-and-output-weights",
+    "disable_bias": "disable-bias-linear",
+    "qk_layernorm": "qk-layernorm",
+    "cross_entropy_loss_fusion": "cross-entropy-loss-fusion",
+    "fsdp": "use-megatron-fsdp",
+}
+
+
+def _from_name(family: str, name: str) -> dict[str, str]:
+    base = {
+        "num-layers": "24" if family == "bert" else "12",
+        "hidden-size": "1024" if family == "bert" else "512",
+        "num-attention-heads": "16" if family == "bert" else "8",
+        "micro-batch-size": "4",
+        "global-batch-size": "128" if family == "bert" else "32",
+        "seq-length": "512" if family == "bert" else "1024",
+        "transformer-impl": "transformer_engine" if "_te_" in name else "local",
+        "fixed-workspace": "true",
+    }
+    if family == "t5":  # two stacks, with names of their own
+        base = {**_bases()[family], "transformer-impl": base["transformer-impl"], "fixed-workspace": "true"}
+    degrees = {
+        "tensor-model-parallel-size": r"(?:^|_)tp(\d+)",
+        "pipeline-model-parallel-size": r"(?:^|_)pp(\d+)",
+        "context-parallel-size": r"(?:^|_)cp(\d+)",
+        "expert-model-parallel-size": r"(?:^|_)ep(\d+)",
+        "expert-tensor-parallel-size": r"(?:^|_)etp(\d+)",
+        "num-virtual-stages-per-pipeline-rank": r"(?:^|_)vp(\d+)",
+        "num-experts": r"(\d+)experts",
+    }
+    found = {key: re.search(pattern, name) for key, pattern in degrees.items()}
+    base |= {key: match.group(1) for key, match in found.items() if match is not None}
+    base |= {argument: "true" for word, argument in _SWITCHES.items() if word in name}
+    if "rope" in name:
+        base["position-embedding-type"] = "rope"
+    if "full_recompute" in name:
+        base["recompute-granularity"] = "full"
+    if "resume" not in name and "nondeterministic" not in name:
+        base["attention-backend"] = "unfused"
+    return base
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The network and the division of a training test of Megatron-LM, from its arguments
+
+
+_ENTRIES = {
+    "GPTSentencePieceTokenizer": 256000,
+    "Llama2Tokenizer": 32000,
+    "BertWordPieceCase": 28996,
+}
+"""Entries of a tokenizer's vocabulary, where it is not GPT-2's 50,257 (facts of the tokenizers' own files)."""
+
+_RECOMPUTED: dict[str, Recomputed] = {
+    "core_attn": "attention",
+    "mlp": "feed_forward",
+    "layernorm": "norms",
+    "moe_act": "activations",
+    "mla_up_proj": "up_projections",
+}
+
+
+def shape_of(case: MegatronCase) -> TransformerShape:
+    """The network of a test."""
+    given = case.arguments
+    hidden, heads = int(given["hidden-size"]), int(given["num-attention-heads"])
+    layers = int(given.get("num-layers") or given["encoder-num-layers"])
+    tensor = _degree(given, "tensor-model-parallel-size")
+    sequence = int(given.get("seq-length") or given["encoder-seq-length"])
+    gated = "swiglu" in given
+    inner = int(given.get("ffn-hidden-size") or (int(4 * hidden * 2 / 3) // 64 * 64 if gated else 4 * hidden))
+    rotary = given.get("position-embedding-type") == "rope" or "use-rotary-position-embeddings" in given
+    entries = int(given.get("vocab-size") or _ENTRIES.get(given.get("tokenizer-type", ""), 50257))
+    if case.family == "bert":
+        entries = _ENTRIES["BertWordPieceCase"]
+    entries += int(given.get("vocab-extra-ids", 0))
+    multiple = int(given.get("make-vocab-size-divisible-by", 128))
+    return TransformerShape(
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=int(given.get("num-query-groups", heads)),
+        head_size=int(given.get("kv-channels", hidden // heads)),
+        ffn=inner,
+        vocabulary=padded_vocabulary(entries, tensor=tensor, multiple=multiple),
+        sequence=sequence,
+        gated=gated,
+        biases="disable-bias-linear" not in given,
+        tied="untie-embeddings-and-output-weights" not in given,
+        positions=0 if rotary else sequence,
+        rotary=rotary,
+        centred_norm=given.get("normalization") != "RMSNorm",
+        query_key_norm="qk-layernorm" in given,
+        hidden_dropout=float(given.get("hidden-dropout", 0.1)) > 0,
+        attention_dropout=float(given.get("attention-dropout", 0.1)) > 0,
+        experts=_experts(given, layers, inner),
+        latent=_latent(given),
+        head="masked" if case.family == "bert" else "causal",
+    )
+
+
+def stacks_of(case: MegatronCase) -> TwoStacks:
+    """The two stacks of a T5."""
+    given = case.arguments
+    layers, sequence = int(given["decoder-num-layers"]), int(given["decoder-seq-length"])
+    return TwoStacks(encoder=shape_of(case), layers=layers, sequence=sequence)
+
+
+def _experts(given: Arguments, layers: int, inner: int) -> Experts | None:
+    count = int(given.get("num-experts", 0))
+    if not count:
+        return None
+    dense = re.match(r"\(\[0\]\*(\d+)", given.get("moe-layer-freq", ""))
+    return Experts(
+        count=count,
+        active=int(given.get("moe-router-topk", 2)),
+        ffn=int(given.get("moe-ffn-hidden-size", inner)),
+        shared_ffn=int(given.get("moe-shared-expert-intermediate-size", 0)),
+        dense_layers=min(layers, int(dense.group(1))) if dense else 0,
+    )
+
+
+def _latent(given: Arguments) -> LatentAttention | None:
+    if "multi-latent-attention" not in given:
+        return None
+    return LatentAttention(
+        query_rank=int(given.get("q-lora-rank", 0)),
+        key_rank=int(given["kv-lora-rank"]),
+        head_size=int(given["qk-head-dim"]),
+        rotary_size=int(given["qk-pos-emb-head-dim"]),
+        value_size=int(given["v-head-dim"]),
+    )
+
+
+def _degree(given: Arguments, name: str) -> int:
+    return int(given.get(name, 1))
+
+
+def division_of(case: MegatronCase, devices: int) -> Division:
+    """How a test divides its network over so many devices."""
+    given = case.arguments
+    tensor, pipeline = _degree(given, "tensor-model-parallel-size"), _degree(given, "pipeline-model-parallel-size")
+    context, microbatch = _degree(given, "context-parallel-size"), int(given["micro-batch-size"])
+    data = max(1, devices // (tensor * pipeline * context))
+    batch = int(given.get("global-batch-size") or microbatch * data * 8)
+    layers = int(given.get("num-layers") or given["encoder-num-layers"])
+    parts = _layout(given, layers, pipeline)
+    chunks = len(parts) // pipeline if parts else _chunks(given, layers, pipeline)
+    sharded = "use-megatron-fsdp" in given or "use-torch-fsdp2" in given
+    expert_tensor = given.get("expert-tensor-parallel-size")
+    return Division(
+        tensor=tensor,
+        pipeline=pipeline,
+        chunks=chunks,
+        context=context,
+        data=data,
+        expert=_degree(given, "expert-model-parallel-size"),
+        expert_tensor=int(expert_tensor) if expert_tensor else None,
+        microbatch=microbatch,
+        microbatches=max(1, batch // (microbatch * data)),
+        sequence_parallel="sequence-parallel" in given and tensor > 1,
+        sharding="parameters" if sharded else "optimizer" if "use-distributed-optimizer" in given else "none",
+        recomputed=_recomputed(given),
+        parts=parts,
+        group=int(given.get("microbatch-group-size-per-virtual-pipeline-stage", 0)),
+    )
+
+
+def _chunks(given: Arguments, layers: int, pipeline: int) -> int:
+    per_chunk = given.get("num-layers-per-virtual-pipeline-stage")
+    if per_chunk:
+        return max(1, layers // pipeline // int(per_chunk))
+    return _degree(given, "num-virtual-stages-per-pipeline-rank")
+
+
+def _layout(given: Arguments, layers: int, pipeline: int) -> tuple[int, ...]:
+    """Layers of each part, where a test says them: as a text such as "Et*3|(tt|)*6L", or by exceptions."""
+    text = given.get("pipeline-model-parallel-layout")
+    if text:
+        text = re.sub(r"\(([^)]*)\)\*(\d+)", lambda found: found.group(1) * int(found.group(2)), text)
+        text = re.sub(r"(\w)\*(\d+)", lambda found: found.group(1) * int(found.group(2)), text)
+        return tuple(part.count("t") for part in text.split("|"))
+    first, last = given.get("decoder-first-pipeline-num-layers"), given.get("decoder-last-pipeline-num-layers")
+    if first and last:
+        between = (layers - int(first) - int(last)) // (pipeline - 2)
+        stages = (int(first), *(between for _ in range(pipeline - 2)), int(last))
+        chunks = max(1, _degree(given, "num-virtual-stages-per-pipeline-rank"))
+        per_chunk = given.get("num-layers-per-virtual-pipeline-stage")
+        chunks = min(stages) // int(per_chunk) if per_chunk else chunks
+        return tuple(count // chunks for _ in range(chunks) for count in stages)
+    if "account-for-embedding-in-pipeline-split" in given:
+        chunks = _chunks(given, layers + 2, pipeline)
+        each = (layers + 2) // (pipeline * chunks)
+        return (each - 1, *(each for _ in range(pipeline * chunks - 2)), each - 1)
+    return ()
+
+
+def _recomputed(given: Arguments) -> frozenset[Recomputed]:
+    grain = given.get("recompute-granularity")
+    if grain == "full":
+        return frozenset({"layers"})
+    if grain != "selective":
+        return frozenset()
+    modules = given.get("recompute-modules", "core_attn").strip("[]").split(",")
+    return frozenset(_RECOMPUTED[module] for module in modules if module in _RECOMPUTED)
+
+
+_MIB = 1024 * 1024
+_FIXED_WORKSPACE = 32 * _MIB
+"""Of `CUBLAS_WORKSPACE_CONFIG=:4096:8`, and PyTorch's own on Hopper and later [bytes]."""
+
+_USUAL_WORKSPACE = 4096 * 2 * 1024 + 16 * 8 * 1024
+"""PyTorch's own before Hopper [bytes]."""
+
+_RELEASE_DEVICES = 512
+"""Assumed of runs before a release, whose number of devices is not published."""
+
+_TEST_DEVICES = 8
+"""Of all other tests (tests/test_utils/recipes of the repository)."""
+
+
+def megatron_rank(case: MegatronCase, *, path: str, device: str, devices: int | None) -> RankMemory:
+    """Memory of the last rank of a test.
+
+    Args:
+        case: the test
+        path: of its file of figures: it names the container that they were taken in
+        device: as the row calls it
+        devices: of the run; None: not said
+
+    Returns:
+        By part.
+    """
+    division = division_of(case, devices or devices_of(case, device))
+    if case.family == "t5":
+        return two_stack_memory(stacks_of(case), division, bookkeeping=_bookkeeping(case, path, device))
+    last = division.pipeline - 1
+    return rank_memory(shape_of(case), division, stage=last, bookkeeping=_bookkeeping(case, path, device))
+
+
+def devices_of(case: MegatronCase, device: str) -> int:
+    """Devices of a test whose row does not say it."""
+    degrees = ("tensor-model-parallel-size", "pipeline-model-parallel-size", "context-parallel-size")
+    least = 1
+    for degree in degrees:
+        least *= int(case.arguments.get(degree, 1))
+    usual = _TEST_DEVICES
+    if "release" in case.name:
+        usual = _RELEASE_DEVICES
+    elif case.name.endswith("1node") and "B200" in device.upper():
+        usual = _TEST_DEVICES // 2
+    return max(least, usual)
+
+
+def _bookkeeping(case: MegatronCase, path: str, device: str) -> Bookkeeping:
+    given = case.arguments
+    local = given.get("transformer-impl") == "local" or given.get("spec") == "local"
+    before_hopper = any(name in device.upper() for name in ("A100", "V100"))
+    fixed = "fixed-workspace" in given or not before_hopper
+    product = _FIXED_WORKSPACE if fixed else _USUAL_WORKSPACE
+    engine = 4 * _MIB if before_hopper else 32 * _MIB
+    logit = 6
+    if "cross-entropy-loss-fusion" in given:
+        logit += 8
+    if "defer-embedding-wgrad-compute" in given:
+        logit += 4
+    fp8 = "fp8-format" in given
+    return Bookkeeping(
+        weight_bytes=4 if fp8 and "fp8-param-gather" not in given else 2,
+        gradient_bytes=2 if "fp16" in given else 4,
+        logit_bytes=logit,
+        product_input_bytes=1 if fp8 else 2,
+        attention="unfused" if _keeps_probabilities(case, local=local, path=path) else "fused",
+        dense_mask="no-create-attention-mask-in-dataloader" not in given,
+        workspace_bytes=4 * product if local else 2 * product + engine,
+    )
+
+
+def _keeps_probabilities(case: MegatronCase, *, local: bool, path: str) -> bool:
+    """Whether attention is not fused: by argument, or since an older container has no deterministic fused kernel."""
+    backend = case.arguments.get("attention-backend", "auto")
+    if local or backend in ("unfused", "local"):
+        return True
+    return backend == "auto" and "deterministic" in case.arguments and "lts_dgxa100_dracooci" in path

@@ -1,0 +1,449 @@
+"""Published steps of divided transformers, answered by the closed forms of `costs/transformers`.
+
+Jean Zay's tables of Megatron-DeepSpeed: what no column says of a step.
+
+Tables without columns for network and batch are each of one network. Some of their rows differ in more than columns
+say. Whether layers are computed again follows in tr3m from the row itself: its time, its TFLOP/s and its devices
+multiply to the work that its authors counted for a step
+
+    work = passes · 2 · parameters · sequence · batch        passes: 4 with layers computed again, 3 without
+
+Time cancels in that product, so nothing of what is to be predicted is taken from it.
+
+Source:
+    bigscience-workshop/bigscience, experiments/gpt2.md, tr3m-1B3.md and tr8-104B.md. Of the 83 rows of gpt2.md, which
+    do say their batch, 80 agree with the formula within 2 %. tr8-104B.md says of its first two tables that a network of
+    58 billion parameters was run by mistake, that the formula does not hold for it, and not how wide its layers were.
+
+What a published row of a divided transformer was measured on, in our words.
+
+Each source has a script of its own; what it does besides the degrees that a row says is a fact of it:
+
+    vTrain        Megatron-DeepSpeed of 2022 in fp16, attention unfused, gradients exchanged after the backward; its
+                  figures are exactly linear in the number of microbatches, as composed ones are, and a sum over
+                  replicas takes its bytes over the bandwidth of a bus (src/predictor.py, `compute_comm_time`)
+    NeMo          Megatron in 8 bits with fused attention; states divided, exchanges overlapped, the stream divided too
+    llm-foundry   PyTorch FSDP in bf16, ALiBi attention in Triton, layers computed again where the row says so
+    Mist          Aceso on Megatron in fp16 with fused attention; stages by the name of the plan, layers computed again
+                  where they would not fit with attention as Aceso's own planner counts it
+    Jean Zay      Megatron-DeepSpeed of 2021 in fp16 on V100, layers computed again, `tensor` 4 where not said
+"""
+
+import math
+import re
+from dataclasses import dataclass, replace
+
+from trimaran.base.errors import InputError, TrimaranError
+from trimaran.machine.matching import match_machine
+from trimaran.machine.types import Machine
+from trimaran.planning.transformer_shapes import named_shape
+from trimaran.pricing.closed_form.memory import Bookkeeping, largest_rank, rank_memory
+from trimaran.pricing.closed_form.parallel_degrees import Division, Recomputed, Sharding
+from trimaran.pricing.closed_form.shapes import TransformerShape, parameter_count
+from trimaran.pricing.closed_form.stage_work import step_constants
+from trimaran.pricing.closed_form.step_time import DividedStep, Program, divided_step, machine_exchange
+from trimaran_studies.published.rows import figure
+from trimaran_studies.validation.measurement import Answer, Row
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Cells of rows of divided transformers: counts, what replicas divide, what is computed again
+
+
+_MOST = 10_000_000
+"""No row has more of anything that is counted."""
+
+
+def count(row: Row, name: str) -> int:
+    """A column as a whole number: "8", "8.0", "1,024", "8 GPUs"; 0 where it holds none.
+
+    Raises:
+        InputError: below zero, or more than any machine or batch has
+    """
+    value = figure(row.fields.get(name, ""))
+    if value is None or math.isnan(value):
+        return 0
+    if not 0 <= value <= _MOST:
+        raise InputError(
+            f"row {row.row_id}: column {name}: {row.fields[name]} is no count of anything",
+            code="model-parallel-row.bad-count",
+            row=row.row_id,
+        )
+    return int(value)
+
+
+def recomputed(row: Row) -> frozenset[Recomputed] | None:
+    """What the backward computes again, by the column `recompute`; None where it says nothing."""
+    told = row.fields.get("recompute", "").strip().lower()
+    if told in ("true", "full", "yes", "y", "1", "uniform", "block"):
+        return frozenset({"layers"})
+    if told in ("selective", "sel"):
+        return frozenset({"attention"})
+    return frozenset() if told in ("false", "none", "no", "n", "0") else None
+
+
+def card_bytes(row: Row) -> float:
+    """Memory of a row's device [bytes]: as it says, or 24 GB of an L4 and 80 GB of others of these sources."""
+    told = count(row, "gpu_mem_gb")
+    return 1e9 * (told or (24 if row.fields.get("gpu", "").upper() == "L4" else 80))
+
+
+def fitted(shape: TransformerShape, division: Division, limit_bytes: float) -> Division:
+    """A division that ran: where its activations do not fit its card, layers are computed again."""
+    keeping = Bookkeeping(attention="unfused", gradient_bytes=2)
+    if largest_rank(shape, division, bookkeeping=keeping).peak <= limit_bytes:
+        return division
+    return replace(division, recomputed=frozenset({"layers"}))
+
+
+def sharding(row: Row, source: str) -> Sharding:
+    """What replicas divide, by the column `zero`: a stage, or whether DeepSpeed's first one is on."""
+    zero = row.fields.get("zero", "").strip().lower().removeprefix("zero").strip("-_ ")
+    # Tables of ZeRO have no column for stages: there are none, and parameters are divided.
+    if "bigscience" in source and not row.fields.get("pp"):
+        return "parameters"
+    stages: dict[str, Sharding] = {"1": "optimizer", "y": "optimizer", "yes": "optimizer", "true": "optimizer"}
+    return stages.get(zero) or {"2": "gradients", "3": "parameters"}.get(zero, "none")  # type: ignore[return-value]
+
+
+_MISTAKEN = {("32", 256.0), ("64", 155.0), ("32", 586.0), ("64", 301.0)}
+"""Nodes and seconds of the rows of tr8's first two tables."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableWork:
+    """What a step of a table computes.
+
+    Attributes:
+        batch: sequences
+        again: layers are computed again in the backward
+    """
+
+    batch: int
+    again: bool
+
+
+def table_network(path: str) -> str:
+    """The network of a table that has no column for it.
+
+    104 billion parameters are taken as 64 layers of 11,600, as the trainings of this size had in the end; the 32 of
+    16,384 with which tr8 begins are as many parameters. Its tables do not tell which they ran.
+    """
+    if "tr3m" in path:
+        return "GPT h2048 L24 a16"
+    return "GPT h11600 L64 a80" if "tr8" in path else "GPT 52B"
+
+
+def table_sequence(path: str) -> int:
+    """Tokens of a sequence, where a table has no column for it."""
+    return 2048 if "tr3m" in path or "tr8" in path else 1024
+
+
+def table_work(row: Row, shape: TransformerShape, devices: int) -> TableWork:
+    """What a step computes, where a table has no column for its batch.
+
+    Args:
+        row: of the table
+        shape: the network
+        devices: in use
+
+    Raises:
+        InputError: it is of a network that nobody knows
+    """
+    path, cells = row.fields.get("source_path", ""), row.fields.get("config", "").split("|")
+    told = len(cells) == _CELLS
+    if told and "tr8" in path and (cells[0], figure(cells[_SECONDS_COLUMN])) in _MISTAKEN:
+        raise InputError(
+            f"row {row.row_id}: its authors ran a network of 58 billion parameters by mistake, and do not tell how "
+            "wide its feed-forward layers were",
+            code="model-parallel-row.left-out",
+            row=row.row_id,
+        )
+    batch = 512 if "tr3m" in path else 2048 if "tr8" in path else 1024
+    seconds, teraflops = (figure(cells[_SECONDS_COLUMN]), figure(cells[_SECONDS_COLUMN + 1])) if told else (None, None)
+    if "tr3m" not in path or not seconds or not teraflops:
+        return TableWork(batch=batch, again=True)
+    one_pass = 2.0 * parameter_count(shape) * shape.sequence * batch
+    return TableWork(batch=batch, again=seconds * teraflops * 1e12 * devices > 3.5 * one_pass)
+
+
+def replicas_alone(row: Row, devices: int) -> bool:
+    """Whether a row is of a table of Hugging Face's trainer, which has no column for degrees: there are only replicas.
+
+    Args:
+        row: of any table of this source
+        devices: in use
+    """
+    if any(row.fields.get(name) for name in ("tp", "pp", "dp")):
+        return False
+    return count(row, "global_batch") == (count(row, "micro_batch") or 1) * devices
+
+
+_CELLS = 8
+"""Nodes, tensor, pipeline, data, microbatch, seconds, TFLOP/s, memory."""
+
+_SECONDS_COLUMN = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DividedRun:
+    """A run of a divided transformer.
+
+    Attributes:
+        shape: the network
+        division: of it
+        program: what trained
+        device: as the row calls it
+        machine: as the row calls it
+        devices: in use
+        nodes: in use; None: not said
+        trainer: the library of the loop, where a source compares several; "" for its first one
+    """
+
+    shape: TransformerShape
+    division: Division
+    program: Program
+    device: str
+    machine: str
+    devices: int
+    nodes: int | None
+    trainer: str = ""
+
+
+def divided_run(row: Row) -> DividedRun:
+    """What a row was measured on.
+
+    Raises:
+        InputError: its network or what it was divided by is not known.
+    """
+    fields = row.fields
+    source = f"{fields.get('source_repo', '')} {fields.get('framework', '')}".lower()
+    path = fields.get("source_path", "")
+    sequence = count(row, "seq_len") or table_sequence(path)
+    model = fields.get("model", "").strip()
+    if not model and "nvidia/nemo" in source:
+        model = "LLAMA3-8B"  # its table of sequence lengths
+    if "bigscience" in source and model in ("", "GPT"):
+        model = table_network(path)
+    shape = named_shape(model, sequence=sequence, source=fields.get("source_repo", ""))
+    if shape is None:
+        raise InputError(
+            f"{model or 'a row without a network'}: no shape is known for it",
+            code="model-parallel-row.unknown-network",
+            model=model,
+        )
+    devices = count(row, "n_gpus") or count(row, "n_nodes") * 4
+    if not devices:
+        raise InputError(f"row {row.row_id}: n_gpus: missing", code="model-parallel-row.missing-cell", row=row.row_id)
+    if "llm-foundry" in source:
+        shape_, division, program = shape, _sharded(row, devices), _foundry(row)
+    elif any(word in source for word in ("bigscience", "vtrain", "aceso", "mist", "megatron-deepspeed")):
+        shape_, division, program = shape, _plain(row, shape, devices, source), _megatron_of_then(source)
+        division = division if "bigscience" in source else fitted(shape, division, card_bytes(row))
+    else:
+        shape_, division, program = _nemo(row, shape, devices)
+    most = 4 * shape_.layers
+    if division.pipeline > most:
+        raise InputError(
+            f"row {row.row_id}: {division.pipeline} stages for {shape_.layers} layers: more than {most} are not known",
+            code="model-parallel-row.too-many-stages",
+            row=row.row_id,
+        )
+    nodes = count(row, "n_nodes") or (math.ceil(devices / 4) if "bigscience" in source else None)
+    device = fields.get("gpu", "")
+    return DividedRun(
+        shape=shape_,
+        division=division,
+        program=program,
+        device=device,
+        machine=fields.get("machine") or device,
+        devices=devices,
+        nodes=nodes,
+        trainer="Hugging Face" if "bigscience" in source and replicas_alone(row, devices) else "",
+    )
+
+
+_VTRAIN_SENDS = 800e9 / 8 * 1.074 / 8
+"""800 Gib/s of four cards, of which a send has a quarter, with twice its bytes (`_compute_p2p_latency`) [bytes/s]."""
+
+
+def _plain(row: Row, shape: TransformerShape, devices: int, source: str) -> Division:
+    stages = re.search(r"_(\d+)stages", row.fields.get("config", ""))
+    pipeline = count(row, "pp") or (int(stages.group(1)) if stages else 1)
+    data, tensor = count(row, "dp"), count(row, "tp")
+    work = table_work(row, shape, devices)
+    batch = count(row, "global_batch") or work.batch
+    microbatch = count(row, "micro_batch") or 1
+    if "bigscience" in source and replicas_alone(row, devices):
+        data = devices
+    if not tensor and data:
+        tensor = devices // (pipeline * data)
+    elif not tensor:
+        tensor = 4 if "bigscience" in source else devices // pipeline if stages else 1
+    data = data or devices // max(1, pipeline * tensor)
+    if pipeline * data * tensor > devices or not pipeline * data * tensor:
+        raise InputError(
+            f"row {row.row_id}: tp {tensor}, pp {pipeline}, dp {data} do not make {devices} devices",
+            code="model-parallel-row.degrees-do-not-multiply",
+            row=row.row_id,
+        )
+    told = recomputed(row)
+    if told is None:
+        told = frozenset({"layers"}) if "bigscience" in source and work.again else frozenset()
+    return Division(
+        tensor=tensor,
+        pipeline=pipeline,
+        data=data,
+        microbatch=microbatch,
+        microbatches=max(1, round(batch / (microbatch * data))),
+        sharding=sharding(row, source),
+        recomputed=told,
+    )
+
+
+def _megatron_of_then(source: str) -> Program:
+    return Program(
+        precision="float16",
+        attention="fused" if "aceso" in source else "unfused",
+        overlaps=False,
+        gradient_bytes=2,
+        flat_sums="vtrain" in source,
+        send_bytes_per_s=_VTRAIN_SENDS if "vtrain" in source else 0.0,
+        year=2021.5 if "bigscience" in source else 2024.0 if "aceso" in source else 2022.5,
+    )
+
+
+def _sharded(row: Row, devices: int) -> Division:
+    microbatch = count(row, "micro_batch") or 1
+    batch = count(row, "global_batch") or microbatch * devices
+    return Division(
+        data=devices,
+        microbatch=microbatch,
+        microbatches=max(1, round(batch / (microbatch * devices))),
+        sharding="parameters",
+        recomputed=frozenset({"layers"}) if row.fields.get("recompute") == "True" else frozenset(),
+    )
+
+
+def _foundry(row: Row) -> Program:
+    precision = "float8" if "fp8" in row.fields.get("precision", "").lower() else "bfloat16"
+    return Program(precision=precision, fused=False, gradient_bytes=4, year=2023.0)
+
+
+def _nemo(row: Row, shape: TransformerShape, devices: int) -> tuple[TransformerShape, Division, Program]:
+    fields = row.fields
+    tensor, pipeline, context = (count(row, name) or 1 for name in ("tp", "pp", "cp"))
+    data = max(1, devices // (tensor * pipeline * context))
+    microbatch = count(row, "micro_batch") or 1
+    batch = count(row, "global_batch") or microbatch * data
+    said = re.search(r"vp=(\d+)", fields.get("config", ""))
+    per_stage = shape.layers // pipeline
+    chunks = int(said.group(1)) if said and pipeline > 1 else 1
+    if chunks > per_stage:
+        chunks = 1
+    expert = count(row, "ep") or 1
+    if max(expert, tensor * pipeline * context) > devices:
+        raise InputError(
+            f"row {row.row_id}: ep {expert}, tp {tensor}, pp {pipeline}, cp {context} do not fit on {devices} devices",
+            row=row.row_id,
+        )
+    fully = re.search(r"fsdp=([1-9]\d*)", fields.get("config", "")) is not None
+    division = Division(
+        tensor=tensor,
+        pipeline=pipeline,
+        chunks=chunks,
+        context=context,
+        data=data,
+        expert=expert if shape.experts is not None else 1,
+        expert_tensor=1 if shape.experts is not None else None,
+        microbatch=microbatch,
+        microbatches=max(1, round(batch / (microbatch * data))),
+        sequence_parallel=tensor > 1,
+        sharding="parameters" if fully and tensor == pipeline == 1 else "optimizer",
+    )
+    # Products in 4 bits are taken as fast as in 8: no row says how much faster a step with them is.
+    eight = any(word in fields.get("precision", "").lower() for word in ("fp8", "mx", "fp4"))
+    # Weights, gradients and their buffers of a rank: a table of fine-tuning names runs that hold no gradients of them.
+    per_rank = _state_bytes(shape, division)
+    frozen = per_rank > 80e9
+    program = Program(
+        precision="float8" if eight else "bfloat16",
+        tensor_overlaps=True,
+        frozen=frozen,
+        year=2025.0,
+    )
+    return shape, division, program
+
+
+def _state_bytes(shape: TransformerShape, division: Division) -> int:
+    return rank_memory(shape, division, stage=0).state
+
+
+_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
+
+
+def answer_model_parallel(row: Row) -> Answer:
+    """What we say of a row of the families "mp_step_time" and "mp_throughput".
+
+    Args:
+        row: as published
+
+    Returns:
+        The answer; one that cannot be given says why.
+    """
+    try:
+        run = divided_run(row)
+        machine = machine_of(run)
+        predicted = in_unit(row, run, run_step(run, machine))
+    except TrimaranError as error:
+        return Answer(row=row, predicted=None, skipped=error.message)
+    constants = step_constants()
+    if "bigscience" in row.fields.get("source_repo", ""):
+        # Its authors: an identical test is 40 % faster or slower on the same nodes at another time of the day.
+        return Answer(row=row, predicted=predicted, low=predicted * 0.6, high=predicted * 2.0)
+    spread = constants.spread_experts if run.shape.experts is not None else constants.spread
+    low, high = predicted / (1.0 + spread), predicted * (1.0 + spread)
+    return Answer(row=row, predicted=predicted, low=low, high=high)
+
+
+def machine_of(run: DividedRun) -> Machine:
+    """What a run's devices sit in.
+
+    Raises:
+        InputError: no device of the catalog is meant.
+    """
+    found = match_machine(run.machine, run.device, devices=run.devices, nodes=run.nodes)
+    if found is None:
+        raise InputError(f"{run.machine or run.device}: no machine of the catalog", machine=run.machine)
+    return found.machine
+
+
+def run_step(run: DividedRun, machine: Machine) -> DividedStep:
+    """Time of a run's step."""
+    return divided_step(
+        run.shape,
+        run.division,
+        run.program,
+        device=machine.node.device,
+        exchange=machine_exchange(machine, year=run.program.year),
+        constants=step_constants(),
+    )
+
+
+def in_unit(row: Row, run: DividedRun, step: DividedStep) -> float:
+    """A step's time or throughput, in the unit of a row.
+
+    Raises:
+        InputError: a unit that no step has.
+    """
+    if row.family == "mp_step_time":
+        if row.unit not in _SECONDS:
+            raise InputError(f"unit {row.unit}: expected one of {', '.join(_SECONDS)}", unit=row.unit)
+        return step.seconds / _SECONDS[row.unit]
+    division = run.division
+    sequences = division.microbatch * division.microbatches * division.data
+    per_s = sequences / step.seconds
+    if row.unit.startswith(("samples", "sequences")):
+        return per_s / (run.devices if row.unit.endswith("/GPU") else 1)
+    if not row.unit.startswith("tokens"):
+        raise InputError(f"unit {row.unit}: expected tokens/s or samples/s", unit=row.unit)
+    return per_s * run.shape.sequence / (run.devices if row.unit.lower().endswith("gpu") else 1)

@@ -1,0 +1,252 @@
+"""Published plans of one job, put together from answers: what the regret of a choice is counted on.
+
+A job is the rows of one network, device count and batch, as they say them; they come from one source besides, and agree
+in machine, precision, length of a sequence, in what trains and in what is trained (all weights, or adapters beside
+frozen ones), or their times could not be compared. Rows of one plan count once, with the median of their figures. Rows
+that were skipped, or are known slips of their source, are left out.
+
+How much a choice among published plans costs: the regret of ours and of a rule of thumb.
+
+A job is one network on so many devices with one batch; its plans are the rows that somebody measured of it. A chooser
+that knows no measurement names one of them, and its regret is that plan's measured time over the shortest one. The rule
+of thumb is the field's: the least model parallelism that fits, and of that the larger microbatch. Plans that stand in a
+source ran, so they fit. A job of one plan leaves nothing to choose: it is counted, and has no regret.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from rich import box
+from rich.table import Table
+
+from trimaran.base.errors import TrimaranError
+from trimaran.pricing.closed_form.parallel_degrees import Division
+from trimaran_studies.validation.measurement import Answer, Row
+from trimaran_studies.validation.model_parallel import DividedRun, divided_run
+from trimaran_studies.validation.scores import quantile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPlan:
+    """A plan of a job, as published.
+
+    Attributes:
+        name: its degrees, such as "tp2 pp4 dp1 mb8"
+        rows: that measured it
+        measured: time of a step, or of a unit of work, median of its rows [s or any unit, the same in a job]
+        predicted: the same by us
+        model_parallel: devices that share a replica of the network
+        stages: of them, those of a pipeline
+        microbatch: sequences
+    """
+
+    name: str
+    rows: tuple[str, ...]
+    measured: float
+    predicted: float
+    model_parallel: int
+    stages: int
+    microbatch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A network, so many devices and a batch, with every plan that was measured of it.
+
+    Attributes:
+        family: of its rows
+        network: as the rows call it
+        devices: in all
+        batch: sequences of a step; "": the rows do not say
+        source: of the rows
+        plans: in the order of the file
+    """
+
+    family: str
+    network: str
+    devices: str
+    batch: str
+    source: str
+    plans: tuple[JobPlan, ...]
+
+    @property
+    def best(self) -> JobPlan:
+        """What was fastest."""
+        return min(self.plans, key=lambda plan: plan.measured)
+
+    @property
+    def chosen(self) -> JobPlan:
+        """What we would have run."""
+        return min(self.plans, key=lambda plan: plan.predicted)
+
+    @property
+    def by_rule(self) -> JobPlan:
+        """What the rule of thumb would have run: of equal model parallelism, that inside layers comes first."""
+        return min(self.plans, key=lambda plan: (plan.model_parallel, plan.stages, -plan.microbatch))
+
+    def regret(self, plan: JobPlan) -> float:
+        """A plan's time over the shortest one."""
+        return plan.measured / self.best.measured
+
+
+def regret_document(jobs: Sequence[Job]) -> dict[str, object]:
+    """Regrets of jobs as one object: a summary, and every job that has a choice."""
+    several = [job for job in jobs if len(job.plans) > 1]
+    return {
+        **_summary([job.regret(job.chosen) for job in several]),
+        "rule_of_thumb": _summary([job.regret(job.by_rule) for job in several]),
+        "jobs_of_one_plan": len(jobs) - len(several),
+        "by_job": [_job_document(job) for job in several],
+    }
+
+
+def regret_table(jobs: Sequence[Job], *, most: int = 24) -> Table:
+    """Regrets of jobs for people, those with the largest of ours first."""
+    several = sorted((job for job in jobs if len(job.plans) > 1), key=lambda job: -job.regret(job.chosen))
+    table = Table(
+        title="regret of published plans", box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False, show_edge=False
+    )
+    for name in ("network", "ours", "rule"):
+        table.add_column(name, no_wrap=True, overflow="ellipsis", max_width=20)
+    for name in ("dev.", "batch", "plans", "regret", "rule's"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for job in several[:most]:
+        regrets = (f"{job.regret(plan):.3f}" for plan in (job.chosen, job.by_rule))
+        places = (job.network, job.chosen.name, job.by_rule.name, job.devices, job.batch, str(len(job.plans)))
+        table.add_row(*places, *regrets)
+    return table
+
+
+def regret_lines(jobs: Sequence[Job]) -> list[str]:
+    """The summary in words."""
+    several = [job for job in jobs if len(job.plans) > 1]
+    if not several:
+        return []
+    lines = []
+    for who, plans in (("ours", [job.chosen for job in several]), ("rule of thumb", [job.by_rule for job in several])):
+        found = sorted(job.regret(plan) for job, plan in zip(several, plans, strict=True))
+        lines.append(
+            f"{who}: regret {median(found):.3f} median, {quantile(found, 0.9):.3f} at p90, {found[-1]:.3f} worst"
+        )
+    alone = len(jobs) - len(several)
+    lines.append(
+        f"{len(several)} jobs of one network, device count and batch; {alone} more have one plan: nothing to choose. "
+        "rule of thumb: the least model parallelism that fits."
+    )
+    return lines
+
+
+def _summary(regrets: Sequence[float]) -> Mapping[str, object]:
+    found = sorted(regrets)
+    if not found:
+        return {"jobs": 0, "median": None, "p90": None, "worst": None}
+    return {"jobs": len(found), "median": median(found), "p90": quantile(found, 0.9), "worst": found[-1]}
+
+
+def _job_document(job: Job) -> dict[str, object]:
+    return {
+        "family": job.family,
+        "network": job.network,
+        "devices": job.devices,
+        "batch": job.batch,
+        "source": job.source,
+        "plans": len(job.plans),
+        "best": _plan_document(job, job.best),
+        "chosen": _plan_document(job, job.chosen),
+        "regret": job.regret(job.chosen),
+        "rule_of_thumb": _plan_document(job, job.by_rule),
+        "rule_of_thumb_regret": job.regret(job.by_rule),
+    }
+
+
+def _plan_document(job: Job, plan: JobPlan) -> dict[str, object]:
+    return {
+        "plan": plan.name,
+        "rows": list(plan.rows),
+        "measured": plan.measured,
+        "predicted": plan.predicted,
+        "regret": job.regret(plan),
+    }
+
+
+FAMILIES = ("mp_step_time", "mp_throughput")
+"""Families whose rows are plans of jobs."""
+
+_ALIKE = ("source_repo", "machine", "gpu", "model", "n_gpus", "n_nodes", "global_batch", "seq_len", "precision")
+"""Columns in which rows of a job agree."""
+
+
+def regret_jobs(answers: Iterable[Answer]) -> tuple[Job, ...]:
+    """The jobs of rows, in the order in which they appear.
+
+    Args:
+        answers: to rows of any families
+    """
+    jobs: dict[tuple[str, ...], dict[Division, list[Answer]]] = {}
+    for found in answers:
+        row = found.row
+        if row.family not in FAMILIES or row.flag or found.predicted is None or found.predicted <= 0:
+            continue
+        try:
+            run = divided_run(row)
+        except TrimaranError:
+            continue
+        jobs.setdefault(_key(row, run), {}).setdefault(run.division, []).append(found)
+    return tuple(_job(plans) for plans in jobs.values())
+
+
+def _key(row: Row, run: DividedRun) -> tuple[str, ...]:
+    told = tuple(row.fields.get(name, "") for name in _ALIKE)
+    trained = "adapters" if run.program.frozen else "all"
+    if row.fields.get("model") and row.fields.get("global_batch"):
+        return (row.family, row.unit, run.trainer, trained, *told)
+    # A table that names neither network nor batch in a column says them in its text, and is of one network.
+    division = run.division
+    batch = division.microbatch * division.microbatches * division.data
+    return (row.family, row.unit, run.trainer, trained, row.fields.get("source_path", ""), str(batch), *told)
+
+
+def _job(plans: dict[Division, list[Answer]]) -> Job:
+    row = next(iter(plans.values()))[0].row
+    fields = row.fields
+    return Job(
+        family=row.family,
+        network=fields.get("model", "") or fields.get("source_path", ""),
+        devices=fields.get("n_gpus", "") or f"{fields.get('n_nodes', '')} nodes",
+        batch=fields.get("global_batch", ""),
+        source=fields.get("source_repo", ""),
+        plans=tuple(_plan(division, found) for division, found in plans.items()),
+    )
+
+
+def _plan(division: Division, found: list[Answer]) -> JobPlan:
+    measured = median(answer.row.measured for answer in found)
+    predicted = median(answer.predicted or 0.0 for answer in found)
+    rate = found[0].row.family == "mp_throughput"
+    return JobPlan(
+        name=plan_name(division),
+        rows=tuple(answer.row.row_id for answer in found),
+        measured=1.0 / measured if rate else measured,
+        predicted=1.0 / predicted if rate else predicted,
+        model_parallel=division.tensor * division.pipeline * division.context,
+        stages=division.pipeline,
+        microbatch=division.microbatch,
+    )
+
+
+def plan_name(division: Division) -> str:
+    """The degrees of a plan in one line.
+
+    Example:
+        >>> plan_name(Division(tensor=2, pipeline=4, data=2, microbatch=8, sharding="optimizer"))
+        'tp2 pp4 dp2 mb8 zero1'
+    """
+    level = {"none": "", "optimizer": " zero1", "gradients": " zero2", "parameters": " zero3"}[division.sharding]
+    chunks = f"x{division.chunks}" if division.chunks > 1 else ""
+    context = f" cp{division.context}" if division.context > 1 else ""
+    again = " recompute" if "layers" in division.recomputed else ""
+    return (
+        f"tp{division.tensor} pp{division.pipeline}{chunks}{context} dp{division.data} "
+        f"mb{division.microbatch}{level}{again}"
+    )

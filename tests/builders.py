@@ -1,0 +1,846 @@
+"""Builders: how tests make clusters, problems, strategies, cost tables, traces and requests.
+
+Tests say here what they care about, by name, and leave the rest to the defaults. They make these types nowhere else, so
+that a change of their fields changes this module only.
+
+The network of most tests is `network`: operation i takes (i + 1) ms a sample forward and twice that backward, the loss
+1 ms and 2 ms (`table_for`). `problem` has two such layers on two devices, with links whose time one can check by head:
+loading takes half a millisecond for 4 samples and 1 ms for 8, nothing interferes, and the two weights and two biases
+have together 96 bytes.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from tests.graphs import chain
+
+from trimaran.base.job import Job
+from trimaran.features.crossover.request import CrossoverRequest
+from trimaran.graph.kernels.workload import Gradient, WeightGradient, Work, WorkKind, Workload
+from trimaran.graph.trace.types import Role, StepTrace, Tick, TraceOp, TraceStorage, Value, View
+from trimaran.graph.types import Graph, Phase
+from trimaran.jobs.resolve import JobSource
+from trimaran.machine.types import Cluster, Device, Link, Price
+from trimaran.planner.candidates import Candidate
+from trimaran.planner.epoch import EpochData
+from trimaran.planner.parallel_degrees.problem import DivisionPins
+from trimaran.planner.pins import NO_PINS, Pins
+from trimaran.planner.problem import Problem
+from trimaran.planner.result import Search
+from trimaran.planning.requests import NO_TARGET, ClusterRequest, Executions, PlanRequest, TargetRequest
+from trimaran.planning.results import Planned
+from trimaran.pricing.closed_form.parallel_degrees import Division, Recomputed, Sharding
+from trimaran.pricing.closed_form.shapes import Experts, LatentAttention, TransformerShape
+from trimaran.pricing.offload_costs import TracedStep
+from trimaran.pricing.tables import (
+    CostTable,
+    Curve,
+    CurveKey,
+    Fingerprint,
+    Form,
+    OperationKey,
+    StepCosts,
+    TensorFit,
+    WholeCost,
+    WholeKey,
+)
+from trimaran.pricing.types import Cost, Interference, OpCost
+from trimaran.program.gradients import DEFAULT_BUCKET_BYTES, Compression
+from trimaran.program.plan import CandidateRow, Objective, Plan, PlannedTraining, Prediction, Premises
+from trimaran.program.strategy import IN_LINE, Execution, Feeding, Part, Schedule, Shard, Strategy, Sync
+
+if TYPE_CHECKING:
+    from trimaran.features.memory_fit.estimate import MemoryRequest  # it imports torch
+
+HAND = "measured: by hand"
+GRADIENT_BYTES = 96
+LOSS_BYTES = 16
+# What no size shortens, and too short to matter.
+NOTHING_S = 1e-9
+UPDATE_MS = 1.0 + 4 * 0.1 + GRADIENT_BYTES * 1e-3
+
+
+# Devices, links, clusters
+
+
+def device(*, name: str = "a core", kind: str = "cpu", memory_bytes: int = 2**30) -> Device:
+    return Device(name=name, kind=kind, memory_bytes=memory_bytes)
+
+
+def link(*, bytes_per_s: float = 1e9, latency_s: float = 0.0, source: str = "example") -> Link:
+    return Link(bytes_per_s=bytes_per_s, latency_s=latency_s, source=source)
+
+
+def cluster(
+    devices: int | Sequence[Device] | None = None,
+    *,
+    hosts: Sequence[int] = (),
+    name: str = "test",
+    kind: str = "cpu",
+    memory_bytes: int = 2**30,
+    links: Mapping[tuple[int, int], Link] | None = None,
+    link: Link | None = None,
+    uplink: Link | None = None,
+) -> Cluster:
+    """A cluster.
+
+    Args:
+        devices: themselves, or how many equal ones; None: two, or as many as `hosts` says
+        hosts: of each device; empty: all on one
+        name: of the cluster
+        kind: of the devices where only their number is said
+        memory_bytes: of each of them [bytes]
+        links: between pairs of devices
+        link: what the links between ranks of this machine are held to
+        uplink: of each host
+    """
+    if devices is None:
+        devices = len(hosts) or 2
+    if isinstance(devices, int):
+        devices = (device(kind=kind, memory_bytes=memory_bytes),) * devices
+    return Cluster(
+        name=name,
+        devices=tuple(devices),
+        hosts=tuple(hosts) or (0,) * len(devices),
+        links=links or {},
+        link=link,
+        uplink=uplink,
+    )
+
+
+# Costs
+
+
+def exact(seconds: float) -> Cost:
+    return Cost(seconds, seconds, seconds, HAND)
+
+
+def about(seconds: float, part: float) -> Cost:
+    """A cost with an interval of so large a part on either side."""
+    return Cost(seconds, seconds * (1 - part), seconds * (1 + part), HAND)
+
+
+def curve(latency_s: float, bytes_per_s: float) -> Curve:
+    return tuple((size, exact(latency_s + size / bytes_per_s)) for size in (1, 1000, 1_000_000))
+
+
+def flat(seconds: float) -> Curve:
+    """A transfer that takes the same time for any size."""
+    return tuple((size, exact(seconds)) for size in (1, GRADIENT_BYTES, 10**9))
+
+
+def of_gradients(seconds: float) -> Curve:
+    """An all-reduce of gradients that takes the same time for any of their sizes; that of the losses takes none."""
+    times = {LOSS_BYTES: NOTHING_S, 8: seconds, 40: seconds, GRADIENT_BYTES: seconds, 10**9: seconds}
+    return tuple((size, exact(times[size])) for size in sorted(times))
+
+
+def proportional(seconds: float) -> Curve:
+    """An all-reduce of all gradients that takes so long, of half of them half as long; of the losses, nothing."""
+    half = GRADIENT_BYTES // 2
+    return (
+        (LOSS_BYTES, exact(NOTHING_S)),
+        (half, exact(seconds / 2)),
+        (GRADIENT_BYTES, exact(seconds)),
+        (10**9, exact(seconds / GRADIENT_BYTES * 1e9)),
+    )
+
+
+def curve_key(kind: str, ranks: int = 2) -> CurveKey:
+    return CurveKey(kind, ranks)
+
+
+def operation_key(content: str, execution: str = "eager") -> OperationKey:
+    return OperationKey(content, execution)
+
+
+def whole_key(graph: str, form: Form, execution: str = "eager") -> WholeKey:
+    return WholeKey(graph, form, execution)
+
+
+def op_cost(*, forward: Cost, backward: Cost, launches: float = 0.0) -> OpCost:
+    return OpCost(forward=forward, backward=backward, launches=launches)
+
+
+def whole_cost(*, forward: Cost, backward: Cost, evaluation: Cost) -> WholeCost:
+    return WholeCost(forward=forward, backward=backward, evaluation=evaluation)
+
+
+def tensor_fit(
+    *,
+    fixed_s: float = 0.0,
+    per_tensor_s: float = 0.0,
+    per_byte_s: float = 0.0,
+    low: float = 1.0,
+    high: float = 1.0,
+    source: str = "by hand",
+) -> TensorFit:
+    return TensorFit(
+        fixed_s=fixed_s, per_tensor_s=per_tensor_s, per_byte_s=per_byte_s, low=low, high=high, source=source
+    )
+
+
+def step_costs(
+    *,
+    update: TensorFit,
+    clip: TensorFit,
+    load: Mapping[int, Cost],
+    state_bytes_per_byte: float = 0.0,
+) -> StepCosts:
+    return StepCosts(update=update, clip=clip, load=load, state_bytes_per_byte=state_bytes_per_byte)
+
+
+def interference(*, compute: float = 1.0, communication: float = 1.0, source: str = "assumed: none") -> Interference:
+    return Interference(compute=compute, communication=communication, source=source)
+
+
+def fingerprint(
+    *,
+    device: str = "a core",
+    kind: str = "cpu",
+    torch: str = "2.13.0",
+    threads: int = 1,
+    ranks: int = 2,
+    cores: int = 2,
+) -> Fingerprint:
+    return Fingerprint(device=device, kind=kind, torch=torch, threads=threads, ranks=ranks, cores=cores)
+
+
+HERE = fingerprint()
+
+
+def cost_table(
+    *,
+    fingerprint: Fingerprint = HERE,
+    operations: Mapping[OperationKey, Mapping[int, OpCost]] | None = None,
+    wholes: Mapping[WholeKey, Mapping[int, WholeCost]] | None = None,
+    steps: Mapping[str, StepCosts] | None = None,
+    curves: Mapping[CurveKey, Curve] | None = None,
+    interference: Mapping[str, Interference] | None = None,
+) -> CostTable:
+    """A table that knows what it is given and nothing else."""
+    return CostTable(
+        fingerprint=fingerprint,
+        operations=operations or {},
+        wholes=wholes or {},
+        steps=steps or {},
+        curves=curves or {},
+        interference=interference or {},
+    )
+
+
+def network(length: int = 4, *, skips: tuple[tuple[int, int], ...] = (), buffers: bool = False) -> Graph:
+    """A chain whose operations differ in content and keep their own outputs for the backward."""
+    graph = chain(length, skips=skips, buffers=buffers)
+    ops = tuple(
+        dataclasses.replace(op, content=f"content of {op.id}", saved=tuple(spec.name for spec in op.outputs))
+        for op in graph.ops
+    )
+    return dataclasses.replace(graph, ops=ops, storages={spec.name: spec.nbytes for op in ops for spec in op.outputs})
+
+
+def table_for(graph: Graph, *, whole_s: float | None = None, part: float = 0.0) -> CostTable:
+    """A table in which operation i of n takes (i + 1) ms a sample forward, twice that backward; the loss 1 ms.
+
+    Args:
+        graph: whose operations
+        whole_s: forward of the whole model at a batch of 8 in every form; backward twice that, evaluation half
+        part: half-width of the intervals of operations
+    """
+    operations = {}
+    for number, op in enumerate(graph.ops):
+        milliseconds = 1.0 if op.id == "loss" else number + 1.0
+        operations[operation_key(op.content)] = {
+            batch: op_cost(
+                forward=about(milliseconds * 1e-3 * batch, part), backward=about(milliseconds * 2e-3 * batch, part)
+            )
+            for batch in (4, 8)
+        }
+    wholes = {}
+    if whole_s is not None:
+        whole = whole_cost(forward=exact(whole_s), backward=exact(2 * whole_s), evaluation=exact(whole_s / 2))
+        forms: tuple[Form, ...] = ("module", "replicated", "graph")
+        wholes = {whole_key(graph.digest, form): {8: whole} for form in forms}
+    fit = tensor_fit(fixed_s=1e-3, per_tensor_s=1e-4, per_byte_s=1e-6, low=0.5, high=2.0, source=HAND)
+    step = step_costs(update=fit, clip=fit, load={4: exact(0.5e-3), 8: exact(1e-3)}, state_bytes_per_byte=1.0)
+    return cost_table(
+        operations=operations,
+        wholes=wholes,
+        steps={graph.digest: step},
+        curves={
+            curve_key("SEND"): curve(1e-4, 1e9),
+            curve_key("AR"): curve(2e-4, 5e8),
+            curve_key("BC"): curve(1e-4, 1e9),
+        },
+        interference={"AR": interference(compute=1.5, communication=2.0, source=HAND)},
+    )
+
+
+# What is decided
+
+
+def strategy(
+    *,
+    dp: int = 1,
+    pp: int = 1,
+    tp: int = 1,
+    boundaries: tuple[str, ...] = (),
+    chunks: int = 1,
+    parts: tuple[Part, ...] = (),
+    backward_order: tuple[int, ...] = (),
+    schedule: Schedule = "gpipe",
+    microbatches: int = 1,
+    bucket_bytes: int = DEFAULT_BUCKET_BYTES,
+    execution: Execution = "eager",
+    memory_bytes: int | None = None,
+    sync: Sync = "all-reduce",
+    nodes: int = 1,
+    zero: Literal[0, 1, 2, 3] = 0,
+    units: tuple[str, ...] = (),
+    shards: tuple[Shard, ...] = (),
+    device_order: tuple[int, ...] = (),
+    compression: Compression | None = None,
+    feeding: Feeding = IN_LINE,
+) -> Strategy:
+    return Strategy(
+        dp=dp,
+        pp=pp,
+        tp=tp,
+        boundaries=boundaries,
+        chunks=chunks,
+        parts=parts,
+        backward_order=backward_order,
+        schedule=schedule,
+        microbatches=microbatches,
+        bucket_bytes=bucket_bytes,
+        execution=execution,
+        memory_bytes=memory_bytes,
+        sync=sync,
+        nodes=nodes,
+        zero=zero,
+        units=units,
+        shards=shards,
+        device_order=device_order,
+        compression=compression,
+        feeding=feeding,
+    )
+
+
+def pins(
+    *,
+    keep: tuple[tuple[str, int], ...] = (),
+    forbid: tuple[str, ...] = (),
+    allow: tuple[str, ...] = (),
+    dp: int | None = None,
+    pp: int | None = None,
+    tp: int | None = None,
+    zero: int | None = None,
+    microbatches: int | None = None,
+    schedule: Schedule | None = None,
+    nodes: int | None = None,
+    compress: bool = False,
+    compression: str | None = None,
+    powersgd_samples: float | None = None,
+    workers: int | None = None,
+) -> Pins:
+    return Pins(
+        keep=keep,
+        forbid=forbid,
+        allow=allow,
+        dp=dp,
+        pp=pp,
+        tp=tp,
+        zero=zero,
+        microbatches=microbatches,
+        schedule=schedule,
+        nodes=nodes,
+        compress=compress,
+        compression=compression,
+        powersgd_samples=powersgd_samples,
+        workers=workers,
+    )
+
+
+def division(
+    *,
+    tensor: int = 1,
+    pipeline: int = 1,
+    chunks: int = 1,
+    context: int = 1,
+    data: int = 1,
+    expert: int = 1,
+    expert_tensor: int | None = None,
+    microbatch: int = 1,
+    microbatches: int = 1,
+    sequence_parallel: bool = False,
+    sharding: Sharding = "none",
+    recomputed: frozenset[Recomputed] = frozenset(),
+    parts: tuple[int, ...] = (),
+    group: int = 0,
+) -> Division:
+    return Division(
+        tensor=tensor,
+        pipeline=pipeline,
+        chunks=chunks,
+        context=context,
+        data=data,
+        expert=expert,
+        expert_tensor=expert_tensor,
+        microbatch=microbatch,
+        microbatches=microbatches,
+        sequence_parallel=sequence_parallel,
+        sharding=sharding,
+        recomputed=recomputed,
+        parts=parts,
+        group=group,
+    )
+
+
+def division_pins(
+    *,
+    tensor: int | None = None,
+    pipeline: int | None = None,
+    data: int | None = None,
+    chunks: int | None = None,
+    microbatch: int | None = None,
+    sharding: Sharding | None = None,
+    recompute: bool | None = None,
+    sequence_parallel: bool | None = None,
+    forbid: frozenset[str] = frozenset(),
+) -> DivisionPins:
+    return DivisionPins(
+        tensor=tensor,
+        pipeline=pipeline,
+        data=data,
+        chunks=chunks,
+        microbatch=microbatch,
+        sharding=sharding,
+        recompute=recompute,
+        sequence_parallel=sequence_parallel,
+        forbid=forbid,
+    )
+
+
+# What a planner is given and what it finds
+
+
+def problem(
+    *,
+    graph: Graph | None = None,
+    table: CostTable | None = None,
+    cluster: Cluster | None = None,
+    batch: int = 8,
+    clip: bool = False,
+    epoch: EpochData | None = None,
+    traces: Mapping[int, TracedStep] | None = None,
+    pins: Pins = NO_PINS,
+    all_reduce: Curve | None = None,
+    message: Curve | None = None,
+    memory_bytes: int = 2**30,
+) -> Problem:
+    """A problem whose ranks may be all devices of its cluster: two layers on two devices, unless said otherwise.
+
+    Args:
+        graph: the job; None: two layers
+        table: costs; None: those of `table_for`, without interference and with the curves below
+        cluster: None: two devices
+        batch: samples of an update
+        clip: the job clips its gradients
+        epoch: make the time of one of these best
+        traces: steps of a microbatch, by its samples
+        pins: what is decided already
+        all_reduce: of gradients, where `table` is not given; None: 10 ms
+        message: where `table` is not given; None: 2 ms
+        memory_bytes: of each device, where `cluster` is not given [bytes]
+    """
+    if graph is None:
+        graph = network(2)
+    if table is None:
+        curves = {
+            curve_key("AR"): of_gradients(10e-3) if all_reduce is None else all_reduce,
+            curve_key("SEND"): flat(2e-3) if message is None else message,
+            curve_key("BC"): flat(1e-3),
+        }
+        table = dataclasses.replace(table_for(graph), curves=curves, interference={})
+    if cluster is None:
+        cluster = _two_devices(memory_bytes)
+    return Problem(
+        graph=graph,
+        table=table,
+        cluster=cluster,
+        batch=batch,
+        devices=cluster.size,
+        clip=clip,
+        epoch=epoch,
+        traces=traces or {},
+        pins=pins,
+    )
+
+
+def _two_devices(memory_bytes: int) -> Cluster:
+    return cluster(memory_bytes=memory_bytes)
+
+
+def premises(
+    *,
+    graph_digest: str = "",
+    global_batch_size: int,
+    devices: tuple[str, ...],
+    memory_bytes: tuple[int, ...],
+    costs_digest: str = "",
+) -> Premises:
+    return Premises(
+        graph_digest=graph_digest,
+        global_batch_size=global_batch_size,
+        devices=devices,
+        memory_bytes=memory_bytes,
+        costs_digest=costs_digest,
+    )
+
+
+def prediction(
+    *, step_time_s: float, interval_s: tuple[float, float] = (0.0, 0.0), peak_bytes: tuple[int, ...] = ()
+) -> Prediction:
+    return Prediction(step_time_s=step_time_s, interval_s=interval_s, peak_bytes=peak_bytes)
+
+
+def plan(
+    *,
+    job: str,
+    strategy: Strategy,
+    premises: Premises,
+    prediction: Prediction,
+    objective: Objective = "throughput",
+    candidates: tuple[CandidateRow, ...] = (),
+    program: tuple[str, ...] = (),
+    training: PlannedTraining | None = None,
+) -> Plan:
+    return Plan(
+        job=job,
+        strategy=strategy,
+        premises=premises,
+        prediction=prediction,
+        objective=objective,
+        candidates=candidates,
+        program=program,
+        training=training,
+    )
+
+
+def planned(
+    *,
+    source: JobSource,
+    job: Job,
+    graph: Graph,
+    cluster: Cluster,
+    table: CostTable,
+    plan: Plan,
+    chosen: Candidate,
+    traces: Mapping[int, TracedStep] | None = None,
+    search: Search | None = None,
+) -> Planned:
+    return Planned(
+        source=source,
+        job=job,
+        graph=graph,
+        cluster=cluster,
+        table=table,
+        plan=plan,
+        chosen=chosen,
+        traces=traces or {},
+        search=search,
+    )
+
+
+# Requests
+
+
+def plan_request(
+    *,
+    devices: int | None = None,
+    memory_bytes: int | None = None,
+    link: Link | None = None,
+    objective: Objective | None = None,
+    execution: Executions = "any",
+    calibration: Path | None = None,
+    pins: Pins = NO_PINS,
+) -> PlanRequest:
+    return PlanRequest(
+        devices=devices,
+        memory_bytes=memory_bytes,
+        link=link,
+        objective=objective,
+        execution=execution,
+        calibration=calibration,
+        pins=pins,
+    )
+
+
+def target_request(
+    *,
+    curve: str | None = None,
+    batches: tuple[int, ...] = (),
+    most_local_batch: int | None = None,
+    price: Price | None = None,
+) -> TargetRequest:
+    return TargetRequest(curve=curve, batches=batches, most_local_batch=most_local_batch, price=price)
+
+
+def cluster_request(
+    *,
+    cluster: str,
+    devices: int | None = None,
+    batch: int | None = None,
+    pins: Pins = NO_PINS,
+    precision: str = "float32",
+    execution: Executions = "any",
+    memory_bytes: int | None = None,
+    time_limit_s: float | None = None,
+    objective: Objective | None = None,
+    target: TargetRequest = NO_TARGET,
+) -> ClusterRequest:
+    return ClusterRequest(
+        cluster=cluster,
+        devices=devices,
+        batch=batch,
+        pins=pins,
+        precision=precision,
+        execution=execution,
+        memory_bytes=memory_bytes,
+        time_limit_s=time_limit_s,
+        objective=objective,
+        target=target,
+    )
+
+
+def crossover_request(
+    *,
+    cluster: str,
+    devices: tuple[int, ...],
+    widths: tuple[int, ...] = (2, 4, 8),
+    local_batch: int | None = None,
+) -> CrossoverRequest:
+    return CrossoverRequest(cluster=cluster, devices=devices, widths=widths, local_batch=local_batch)
+
+
+def memory_request(
+    *,
+    device: str = "titan-x",
+    budget: str | None = None,
+    precision: str | None = None,
+    policy: str = "ours",
+    slowdown_limit: float = 0.1,
+    largest_batch: bool = False,
+    split: str = "auto",
+    sharing: int = 1,
+) -> "MemoryRequest":
+    """What is asked of a job's memory; the largest batch, which takes long to find, only where it is asked for."""
+    from trimaran.features.memory_fit.estimate import MemoryRequest  # it imports torch
+
+    return MemoryRequest(
+        device=device,
+        budget=budget,
+        precision=precision,
+        policy=policy,
+        slowdown_limit=slowdown_limit,
+        largest_batch=largest_batch,
+        split=split,
+        sharing=sharing,
+    )
+
+
+# Steps: what ran, and how long tensors were there
+
+
+def view(*, shape: tuple[int, ...], stride: tuple[int, ...] = (1,), offset: int = 0, dtype: str = "float32") -> View:
+    return View(shape=shape, stride=stride, offset=offset, dtype=dtype)
+
+
+def trace_op(
+    *,
+    moment: int,
+    name: str,
+    phase: Phase = Phase.FORWARD,
+    module: str = "",
+    reads: tuple[Value, ...] = (),
+    writes: tuple[Value, ...] = (),
+    flops: float = 0.0,
+    nbytes: int = 0,
+    dtype: str = "float32",
+    repeatable: bool = True,
+    duration_s: float | None = None,
+    scratch_bytes: int = 0,
+) -> TraceOp:
+    return TraceOp(
+        moment=moment,
+        name=name,
+        phase=phase,
+        module=module,
+        reads=reads,
+        writes=writes,
+        flops=flops,
+        nbytes=nbytes,
+        dtype=dtype,
+        repeatable=repeatable,
+        duration_s=duration_s,
+        scratch_bytes=scratch_bytes,
+    )
+
+
+def tick(
+    *,
+    moment: int,
+    kind: Literal["pack", "unpack"],
+    index: int,
+    pack: int,
+    storage: int,
+    version: int = 0,
+    view: View,
+    node: str = "",
+    end: int,
+) -> Tick:
+    return Tick(
+        moment=moment,
+        kind=kind,
+        index=index,
+        pack=pack,
+        storage=storage,
+        version=version,
+        view=view,
+        node=node,
+        end=end,
+    )
+
+
+def trace_storage(
+    *,
+    number: int,
+    nbytes: int,
+    role: Role,
+    birth: int,
+    outside_end: int,
+    keep_end: int,
+    copy_bytes: int,
+    packs: tuple[int, ...],
+    unpacks: tuple[int, ...],
+    version: int | None,
+    module: str = "",
+) -> TraceStorage:
+    return TraceStorage(
+        number=number,
+        nbytes=nbytes,
+        role=role,
+        birth=birth,
+        outside_end=outside_end,
+        keep_end=keep_end,
+        copy_bytes=copy_bytes,
+        packs=packs,
+        unpacks=unpacks,
+        version=version,
+        module=module,
+    )
+
+
+def step_trace(
+    *,
+    events: Sequence[TraceOp | Tick],
+    storages: Sequence[TraceStorage] = (),
+    names: Mapping[int, str] | None = None,
+    device: str = "meta",
+) -> StepTrace:
+    return StepTrace(events=tuple(events), storages=tuple(storages), names=names or {}, device=device)
+
+
+def work(
+    *,
+    kind: WorkKind,
+    phase: Phase = Phase.FORWARD,
+    gradient: Gradient = Gradient.NONE,
+    module: str = "",
+    name: str,
+    dtype: str = "float32",
+    flops: float = 0.0,
+    nbytes: int = 0,
+    dims: tuple[int, ...] = (),
+    launches: int = 1,
+) -> Work:
+    return Work(
+        kind=kind,
+        phase=phase,
+        gradient=gradient,
+        module=module,
+        name=name,
+        dtype=dtype,
+        flops=flops,
+        nbytes=nbytes,
+        dims=dims,
+        launches=launches,
+    )
+
+
+def weight_gradient(*, name: str, module: str, elements: int, nbytes: int, work: int) -> WeightGradient:
+    return WeightGradient(name=name, module=module, elements=elements, nbytes=nbytes, work=work)
+
+
+def workload(
+    *,
+    works: Sequence[Work],
+    name: str = "by hand",
+    batch: int = 32,
+    precision: str = "float32",
+    optimizer: str = "SGD",
+    gradients: Sequence[WeightGradient] = (),
+    parameter_bytes: int = 0,
+    input_bytes: int = 0,
+) -> Workload:
+    return Workload(
+        name=name,
+        batch=batch,
+        precision=precision,
+        optimizer=optimizer,
+        works=tuple(works),
+        gradients=tuple(gradients),
+        parameter_bytes=parameter_bytes,
+        buffer_bytes=0,
+        optimizer_bytes=0,
+        input_bytes=input_bytes,
+    )
+
+
+def experts(*, count: int, active: int, ffn: int, dense_layers: int = 0) -> Experts:
+    return Experts(count=count, active=active, ffn=ffn, dense_layers=dense_layers)
+
+
+def transformer_shape(
+    *,
+    layers: int = 32,
+    hidden: int = 4096,
+    heads: int = 32,
+    kv_heads: int = 32,
+    head_size: int = 128,
+    ffn: int = 11008,
+    vocabulary: int = 32000,
+    sequence: int = 4096,
+    experts: Experts | None = None,
+    latent: LatentAttention | None = None,
+) -> TransformerShape:
+    """A network built as Llama 2 is, with the sizes of that of 7 billion parameters unless said otherwise."""
+    return TransformerShape(
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_size=head_size,
+        ffn=ffn,
+        vocabulary=vocabulary,
+        sequence=sequence,
+        gated=True,
+        biases=False,
+        tied=False,
+        rotary=True,
+        centred_norm=False,
+        experts=experts,
+        latent=latent,
+    )

@@ -1,0 +1,44 @@
+"""Ways to train that were made up, with round figures."""
+
+from trimaran.features.crossover.candidates import Option
+from trimaran.features.crossover.steps import Exchanged
+from trimaran.pricing.convergence import Curve, CurveTable, Point, fit_curve
+from trimaran.report.crossover import Worker
+
+NOTHING = Exchanged(0.0, 0.0, 1.0, 0.0)
+
+
+def worker(width: int = 2, batch: int = 8, speedup: float = 1.5, *, spread: float = 0.05) -> Worker:
+    return Worker(
+        width=width,
+        batch=batch,
+        strategy="pp2 1f1b m4",
+        speedup=speedup,
+        interval=(speedup * (1 - spread), speedup * (1 + spread)),
+        slow_links=0.8 * speedup,
+        fast_links=1.1 * speedup,
+    )
+
+
+def option(
+    devices: int,
+    local_batch: int,
+    alone_s: float,
+    *,
+    of: Worker | None = None,
+    exchange: Exchanged = NOTHING,
+) -> Option:
+    return Option(
+        devices=devices,
+        width=1 if of is None else of.width,
+        local_batch=local_batch,
+        alone_s=alone_s,
+        worker=of,
+        exchanges={0.5: exchange, 1.0: exchange, 2.0: exchange},
+        small=0.0,
+    )
+
+
+def curve(amounts: dict[int, float], *, projection: bool = True) -> Curve:
+    points = tuple(Point(global_batch=batch, amount=amount) for batch, amount in amounts.items())
+    return fit_curve(CurveTable(task="made up", unit="epochs", points=points, source="by hand", projection=projection))

@@ -1,0 +1,75 @@
+"""Steps of hybrids put together from parts, against the simulation of the whole."""
+
+import pytest
+from tests import builders
+
+from trimaran.features.crossover.candidates import free_options, local_batches, tried_counts
+from trimaran.features.crossover.steps import ALONE, Exchanged, Replicas, Workers
+from trimaran.machine.find import find_machine
+from trimaran.planner.pins import Pins
+from trimaran.planning.plan import plan_on_machine
+from trimaran.planning.results import MachinePlan
+
+NODE = "dgx1-v100"
+
+
+def plan(batch: int, devices: int, pins: Pins) -> MachinePlan:
+    found = plan_on_machine("resnet18", builders.cluster_request(cluster=NODE, devices=devices, batch=batch, pins=pins))
+    assert isinstance(found, MachinePlan)
+    return found
+
+
+@pytest.fixture(scope="module")
+def replicas() -> Replicas:
+    return Replicas("resnet18", builders.crossover_request(cluster=NODE, devices=(8,)), find_machine(NODE))
+
+
+@pytest.fixture(scope="module")
+def workers() -> Workers:
+    return Workers("resnet18", builders.cluster_request(cluster=NODE), 64)
+
+
+def test_four_pipelines_of_two_devices_are_within_a_tenth_of_their_simulation(replicas: Replicas) -> None:
+    """The simulation has no waits for the slowest and no copies into buffers; the parts have both."""
+    alone = plan(64, 2, builders.pins(pp=2, dp=1, schedule="1f1b", microbatches=4))
+    whole = plan(256, 8, builders.pins(pp=2, dp=4, schedule="1f1b", microbatches=4))
+    step_s = replicas.alone_s(64) / alone.speedup + replicas.exchange(64, 8).beside(alone.speedup)
+    assert step_s == pytest.approx(whole.chosen.step_time_s, rel=0.1)
+    assert step_s >= whole.chosen.step_time_s
+
+
+def test_exchanges_hide_less_behind_shorter_backwards() -> None:
+    """4 s of communication, 1 s of it exposed; a backward of 6 s hides 3 s still when it takes 3 s, and 2 s later 2."""
+    exchange = Exchanged(exposed_s=1.0, hidden_s=3.0, backward_s=6.0, other_s=0.0)
+    assert [exchange.beside(speedup) for speedup in (1.0, 2.0, 3.0, 6.0)] == [1.0, 1.0, 2.0, 3.0]
+
+
+def test_slower_links_never_shorten_an_exchange(replicas: Replicas) -> None:
+    added = [replicas.exchange(16, 8, links).beside(1.0) for links in (0.5, 1.0, 2.0)]
+    assert added == sorted(added, reverse=True)
+    assert replicas.exchange(16, 1).beside(1.0) == 0.0
+
+
+def test_the_planners_worker_is_simulated_again_at_other_batches(workers: Workers) -> None:
+    base, small = workers.at(2, 64), workers.at(2, 1)
+    assert base.interval[0] < base.speedup < base.interval[1]
+    assert base.slow_links <= base.speedup <= base.fast_links
+    assert 1.0 < base.speedup < 2.0
+    # One sample cannot be divided into microbatches: stages do not overlap.
+    assert small.speedup < base.speedup
+    assert small.strategy == ALONE or "m4" not in small.strategy
+
+
+def test_local_batches_and_counts_that_are_tried() -> None:
+    assert local_batches(64)[0] == 1
+    assert local_batches(64)[-1] == 256
+    assert tried_counts((64, 48), 2) == (2, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+
+
+def test_every_option_uses_whole_workers(replicas: Replicas, workers: Workers) -> None:
+    found = free_options((8,), 2, base=4, replicas=replicas, workers=workers)
+    assert {one.devices for one in found} == {2, 4, 8}
+    assert {one.global_batch for one in found if one.devices == 8} == {4, 8, 16, 32, 64}
+    assert all(one.step_s() > 0 for one in found)
+    # One worker has nobody to exchange with.
+    assert all(one.exchanges[1.0].beside(1.0) == 0.0 for one in found if one.devices == 2)

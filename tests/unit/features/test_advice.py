@@ -1,0 +1,163 @@
+import re
+
+import pytest
+from tests.unit.measure.observe.observed import FACTS, make_record
+
+from trimaran.features.diagnose.script_remedies import COMPUTE, advise, doubt, name_limiter
+from trimaran.measure.observe import ProcessRecord, analyse
+from trimaran.report.remedies import Remedy
+
+LOADER = {"workers": 0, "batch_size": 8, "prefetch_factor": None, "persistent_workers": False, "pin_memory": False}
+
+
+def advised(*records: ProcessRecord) -> dict[str, Remedy]:
+    return {remedy.name: remedy for remedy in advise(analyse(records), handover=lambda nbytes: nbytes * 1e-6)}
+
+
+def limiter(*records: ProcessRecord) -> str:
+    return name_limiter(advise(analyse(records), handover=lambda _: 0.0))
+
+
+def test_workers_take_over_loading_but_not_the_arrival() -> None:
+    """10 ms a step, 6 of them loading: two workers load a batch in 3 ms, so 4 ms of work and 1 ms of arrival remain."""
+    record = make_record([{"load": 6, "forward": 4}] * 40, loader=LOADER)
+    remedy = advised(record)["load in 2 workers"]
+    assert remedy.predicted_gain == pytest.approx(0.5)
+    assert remedy.setting == {"workers": 2}
+    assert limiter(record) == "loader"
+
+
+def test_workers_are_held_by_the_cores_when_loading_computes() -> None:
+    """Loading is all computing: 10 ms of processor time a step are 10 ms on one core, however many workers."""
+    step = {"load": 6, "forward": 4, "load_cpu_ns": 6e6}
+    assert not advised(make_record([step] * 40, loader=LOADER, cores=1))
+
+
+def test_accumulation_saves_exchange_and_update() -> None:
+    """(6 + 2) × 3/4 of 10 ms."""
+    steps = [{"forward": 2, "exposed": 6, "update": 2}] * 40
+    ranks = [make_record(steps, rank=rank, world=2) for rank in range(2)]
+    assert advised(*ranks)["accumulate 4 steps"].predicted_gain == pytest.approx(0.6)
+    assert limiter(*ranks) == "exchange"
+
+
+def test_half_the_bytes_save_half_of_the_whole_exchange_where_some_of_it_is_hidden() -> None:
+    """4 ms of 10 are exposed, the exchange takes 6: halved it takes 3, of which 2 were hidden, so 1 remains of 4."""
+    ddp = {"backend": "gloo", "comm_hook": "", "buckets": "", "exchange_ns": 6e6, "hidden_ns": 2e6}
+    steps = [{"forward": 6, "exposed": 4}] * 40
+    ranks = [make_record(steps, rank=rank, world=2, model=FACTS["model"] | {"ddp": ddp}) for rank in range(2)]
+    assert advised(*ranks)["send bf16 gradients"].predicted_gain == pytest.approx(0.3)
+
+
+def test_logging_seldom_saves_blocked_collectives_and_reads() -> None:
+    """(4 + 1) × 9/10 of 10 ms."""
+    steps = [{"forward": 5, "collective": 4, "sync": 1, "syncs": 1}] * 40
+    ranks = [make_record(steps, rank=rank, world=2) for rank in range(2)]
+    assert advised(*ranks)["log every 10 steps"].predicted_gain == pytest.approx(0.45)
+    assert limiter(*ranks) == "synchronisation"
+
+
+@pytest.mark.parametrize("model", [{"gradient_nbytes": 2000}, {"fsdp": True}])
+def test_collectives_that_carry_the_gradients_are_no_metrics(model: dict[str, object]) -> None:
+    """1000 bytes a step are half of the gradients': only the read of 1 ms of 10 can wait."""
+    steps = [{"forward": 5, "collective": 4, "sync": 1, "syncs": 1, "collective_nbytes": 1000}] * 40
+    ranks = [make_record(steps, rank=rank, world=2, model=FACTS["model"] | model) for rank in range(2)]
+    assert advised(*ranks)["log every 10 steps"].predicted_gain == pytest.approx(0.09)
+
+
+def test_every_batch_of_a_step_has_to_arrive() -> None:
+    """6 of 10 ms load two batches; each takes 1 ms to arrive, so 4 + 2 ms remain. Shards are the dataset's to make."""
+    record = make_record([{"load": 6, "forward": 4, "batches_loaded": 2}] * 40, loader=LOADER | {"iterable": True})
+    remedy = advised(record)["load in 2 workers"]
+    assert remedy.predicted_gain == pytest.approx(0.4)
+    assert "IterableDataset" in (remedy.assumption or "")
+
+
+def test_an_arrival_that_could_not_be_measured_is_told() -> None:
+    record = make_record([{"load": 6, "forward": 4}] * 40, loader=LOADER)
+    remedies = advise(analyse([record]), handover=lambda _: None)
+    assert "could not be measured" in (remedies[0].assumption or "")
+
+
+def test_a_larger_batch_by_what_the_copy_took() -> None:
+    """Twice the batch takes 1.2 times as long: 8 ms become 4.8 ms, update and other 2 ms become 1 ms, of 10 ms."""
+    again = {"factors": [1, 2], "durations_s": [[0.01], [0.012]], "operators": 9, "pointwise": 0, "operator_s": 1e-6}
+    record = make_record([{"forward": 8, "update": 1, "other": 1}] * 40, again=again)
+    assert advised(record)["batch ×2"].predicted_gain == pytest.approx(0.42)
+    assert limiter(record) == "small kernels"
+
+
+def test_without_a_remedy_worth_naming_the_script_computes() -> None:
+    assert limiter(make_record([{"forward": 10}] * 40)) == COMPUTE
+
+
+def test_every_interval_holds_its_gain() -> None:
+    steps = [{"load": 1 + number % 7, "forward": 5} for number in range(60)]
+    for remedy in advised(make_record(steps, loader=LOADER)).values():
+        low, high = remedy.gain_interval
+        assert low < remedy.predicted_gain < high
+
+
+def doubted(*records: ProcessRecord) -> str | None:
+    findings = analyse(records)
+    return doubt(findings, advise(findings, handover=lambda _: 0.0), handover=lambda _: 0.0)
+
+
+def test_a_run_whose_halves_are_limited_by_other_things_is_doubted() -> None:
+    """Of 10 ms, 6 are loading in the first half, and reading values in the second: 3/10 either way for the whole."""
+    loads = {"load": 6, "forward": 4}
+    reads = {"sync": 6, "syncs": 1, "forward": 4}
+    said = doubted(make_record([loads] * 35 + [reads] * 30, loader=LOADER))
+    assert said is not None
+    assert "the first half of the steps is limited by loader, the second by synchronisation" in said
+    assert doubted(make_record([loads] * 65, loader=LOADER)) is None
+    assert doubted(make_record([{"forward": 10}] * 65)) is None
+
+
+@pytest.mark.parametrize(
+    ("queued_ms", "threads", "said"),
+    [(3, 1, None), (7, 1, "waited 70% of the time for a processor.*Run it alone"), (7, 8, "set OMP_NUM_THREADS")],
+)
+def test_a_thread_that_waits_for_a_processor_longer_than_a_remedy_leads_is_doubted(
+    queued_ms: int, threads: int, said: str | None
+) -> None:
+    """Two workers save half of the step, and without them nothing would save more than 5 %."""
+    steps = [{"load": 6, "forward": 4, "queued_ns": queued_ms * 1e6}] * 65
+    found = doubted(make_record(steps, loader=LOADER, threads=threads))
+    assert found is None if said is None else re.search(said, found or "")
+
+
+def test_intervals_hold_what_blocks_and_rounds_differ_by() -> None:
+    """The copy takes 0.6 times as long a sample for twice the batch in the first rounds, and 0.8 times in the last."""
+    again = {
+        "factors": [1, 2],
+        "durations_s": [[0.01] * 10, [0.012] * 5 + [0.016] * 5],
+        "operators": 9,
+        "pointwise": 0,
+        "operator_s": 1e-6,
+    }
+    low, high = advised(make_record([{"forward": 10}] * 65, again=again))["batch ×2"].gain_interval
+    assert low <= 0.2 + 1e-9
+    assert high >= 0.4 - 1e-9
+    drifting = [{"sync": 4, "syncs": 1, "forward": 6}] * 35 + [{"sync": 6, "syncs": 1, "forward": 4}] * 30
+    low, high = advised(make_record(drifting))["log every 10 steps"].gain_interval
+    assert low <= 0.9 * 0.4 + 1e-9
+    assert high >= 0.9 * 0.6 - 1e-9
+
+
+def test_lines_that_wait_are_named_and_a_librarys_are_told() -> None:
+    place = {"kind": "collective", "line": "lib/loop.py:7", "function": "sync", "library": True, "calls": 40, "ns": 9}
+    steps = [{"forward": 5, "collective": 4, "sync": 1, "syncs": 1}] * 40
+    ranks = [make_record(steps, rank=rank, world=2, places=[place]) for rank in range(2)]
+    remedy = advised(*ranks)["log every 10 steps"]
+    assert "lib/loop.py:7 in sync (100%)" in remedy.basis
+    assert "library" in remedy.assumption
+
+
+def test_a_script_that_accumulates_is_told_what_it_may_do_at_no_price() -> None:
+    again = {"factors": [1, 2], "durations_s": [[0.01], [0.012]], "operators": 9, "pointwise": 0, "operator_s": 1e-6}
+    steps = [{"forward": 4, "exposed": 4, "update": 2, "backwards": 3}] * 40
+    ranks = [make_record(steps, rank=rank, world=2, again=again) for rank in range(2)]
+    found = advised(*ranks)
+    assert "3 times the batch in one piece" in found["batch ×2"].action
+    assert "once in 12 backwards, not in 3" in found["accumulate 4 steps"].action

@@ -1,0 +1,119 @@
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.raising import raises
+
+from trimaran.machine.catalog import find_link
+from trimaran.machine.machine_files import node_text, read_machine, read_machine_file
+from trimaran.machine.node_catalog import find_node, node_names
+from trimaran.machine.topology import pair
+from trimaran.machine.types import Node
+
+PAGE = Path(__file__).parents[3] / "docs" / "clusters.md"
+_TOML = re.search(r"```toml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+EXAMPLE = _TOML[1] if _TOML else ""
+
+
+def test_the_example_of_the_documentation() -> None:
+    machine = read_machine(EXAMPLE, file="rack.toml")
+    node = machine.node
+    assert (node.name, node.devices, machine.nodes, machine.devices) == ("builder", 4, 3, 12)
+    assert machine.fabric == (2, find_link("ethernet-25g"))
+    assert node.device.memory.nbytes == 16 * 2**30
+    assert node.device.tensor_dtypes == ("float16",)
+    assert node.device.compute["float16"].flops_per_s == 76.7e12
+    assert not node.peer_access
+    # 4 links of 12.9e9 B/s; two of the user's own; nothing across sockets
+    assert pair(node, 0, 1).bytes_per_s == pytest.approx(51.6e9)
+    assert pair(node, 2, 3).bytes_per_s == pytest.approx(25e9)
+    assert pair(node, 1, 2).kind == "socket"
+
+
+def test_what_is_not_said_of_a_device_is_assumed_with_its_source() -> None:
+    device = read_machine(EXAMPLE, file="rack.toml").node.device
+    assert device.copies.to_host_bytes_per_s == 26.1e9
+    assert "assumed" in device.copies.source
+    assert device.bandwidth.fraction == 0.81
+    assert device.bandwidth.source.startswith("its data sheet; share: large elementwise work 0.81")
+
+
+BAD = [
+    ('memory = "16 GiB"', 'memory = "16"', {"match": r'devices\[0\]\.memory.*GiB"', "value": "16"}),
+    ('memory = "16 GiB"', "memory = 16", {"match": r'devices\[0\]\.memory.*GiB"', "value": 16}),
+    ('memory = "16 GiB"', 'memory = "16 GB/s"', {"match": r'devices\[0\]\.memory.*GiB"', "value": "16 GB/s"}),
+    ('memory = "16 GiB"', 'memory = "-16 GiB"', {"match": r"devices\[0\]\.memory", "value": "-16 GiB"}),
+    ('memory = "16 GiB"', 'memmory = "16 GiB"', {"match": r'devices\[0\]\.memmory.*"memory"'}),
+    ('memory = "16 GiB"\n', "", {"match": r'devices\[0\]\.memory.*"16 GiB"'}),
+    ('"448 GB/s"', '"448 GiB"', {"match": r'devices\[0\]\.bandwidth.*"25 GB/s".*"1 Gb/s"', "value": "448 GiB"}),
+    ('"19.2 TFLOP/s"', '"19.2 TB/s"', {"match": r"devices\[0\]\.compute\.float32"}),
+    ("float32 =", "float23 =", {"match": r'devices\[0\]\.compute\.float23.*"float32"'}),
+    ('tensor = ["float16"]', 'tensor = ["bfloat16"]', {"match": r'devices\[0\]\.tensor.*"bfloat16"'}),
+    ('pcie = "4.0 x16"', 'pcie = "4.0"', {"match": r'devices\[0\]\.pcie.*x16"', "value": "4.0"}),
+    ('power = "140 W"', 'power = "140"', {"match": r'devices\[0\]\.power.*"300 W"', "key": "power", "value": "140"}),
+    ('source = "its data sheet"\n', "", {"match": r"devices\[0\]\.source"}),
+    ('raw = "14 GB/s"', 'raw = "14 Gb/s"', {"match": r"links\[0\]\.sustained.*\b14\b Gb/s"}),
+    ('latency = "9 us"', 'latency = "9"', {"match": r'links\[0\]\.latency.*"1\.5 us"', "value": "9"}),
+    ("devices = 4", "devices = -4", {"match": r"nodes\[0\]\.devices.*\b1\b", "value": -4}),
+    ("devices = 4", "devices = 5", {"match": r"nodes\[0\]\.links.*gpu4"}),
+    ("gpu2-3 slot", "gpu2 slot", {"match": r"nodes\[0\]\.links.*gpu3.*cpu0, …"}),
+    ('"plx0 gpu0-1 slot",', '"plx1 gpu0-1 slot",', {"match": r"nodes\[0\]\.links.*gpu0.*gpu2, gpu3"}),
+    ("our-bridge x2", "nvlink9 x2", {"match": r'nodes\[0\]\.links\[4\].*"nvlink9".*"nvlink'}),
+    ("gpu0 gpu1 bridge", "gpu0 gpu9 bridge", {"match": r"nodes\[0\]\.links\[3\].*gpu9.*\b4\b"}),
+    ("cpu0 cpu1 xgmi-rome", "cpu0 xgmi-rome", {"match": r"nodes\[0\]\.links\[5\]"}),
+    (
+        '"example-card"  ',
+        '"example-cart"  ',
+        {"match": r"nodes\[0\]\.device", "key": "device", "value": "example-cart"},
+    ),
+    ("peer_access", "peer_acess", {"match": r'nodes\[0\]\.peer_acess.*"peer_access"'}),
+    ("peer_access = false", 'peer_access = "no"', {"match": r"nodes\[0\]\.peer_access", "value": "no"}),
+    ("nodes = 3", "nodes = 0", {"match": r"machine\.nodes.*\b1\b", "value": 0}),
+    ("2 ethernet-25g", "2 ethernet-26g", {"match": r'machine\.fabric.*"ethernet-26g".*"ethernet-'}),
+    ('node = "builder"', 'node = "bilder"', {"match": r'machine\.node.*"builder"', "key": "node", "value": "bilder"}),
+    ("[[nodes]]", "[[node]]", {"match": '"nodes"', "key": "node"}),
+]
+
+
+@pytest.mark.parametrize(("right", "wrong", "figures"), BAD, ids=[wrong or right for right, wrong, _ in BAD])
+def test_a_mistake_is_answered_with_its_place(right: str, wrong: str, figures: dict[str, Any]) -> None:
+    assert right in EXAMPLE
+    with raises("machine-file.wrong-value", file="rack.toml", **figures):
+        read_machine(EXAMPLE.replace(right, wrong, 1), file="rack.toml")
+
+
+def test_a_file_that_is_no_toml_is_told() -> None:
+    with raises("machine-file.not-toml", file="rack.toml"):
+        read_machine(EXAMPLE.replace("[machine]", "[machine", 1), file="rack.toml")
+
+
+def test_several_nodes_need_something_between_them() -> None:
+    node = '[[nodes]]\nname = "a"\ndevice = "t4"\ndevices = 1\nlinks = ["cpu0 gpu0 slot"]\nsource = "b"\n'
+    text = f"[machine]\nnodes = 2\n{node}"
+    with raises("machine-file.wrong-value", match=r"machine\.fabric.*\b2\b"):
+        read_machine(text, file="rack.toml")
+
+
+def test_a_file_without_a_node_is_told_what_it_lacks(tmp_path: Path) -> None:
+    path = tmp_path / "empty.toml"
+    path.write_text("")
+    with raises("machine-file.no-nodes"):
+        read_machine_file(path)
+
+
+def _same(one: Node, other: Node) -> bool:
+    def key(node: Node) -> list[tuple[str, str, str, int, float]]:
+        return sorted((edge.a, edge.b, edge.link.name, edge.count, edge.bytes_per_s) for edge in node.edges)
+
+    return (one.device, one.devices, one.peer_access, one.network_cards, key(one)) == (
+        other.device, other.devices, other.peer_access, other.network_cards, key(other),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", node_names())
+def test_a_node_written_and_read_again_is_the_same(name: str) -> None:
+    node = find_node(name)
+    again = read_machine(node_text(node), file="again.toml").node
+    assert again.device == node.device
+    assert _same(node, again)

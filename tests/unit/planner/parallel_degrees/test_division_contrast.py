@@ -1,0 +1,60 @@
+"""Why a transformer is not divided in another way."""
+
+import pytest
+from tests import builders
+from tests.raising import raises
+from tests.unit.planner.parallel_degrees.test_division_search import LLAMA, WIDE
+
+from trimaran.machine.find import find_machine
+from trimaran.planner.parallel_degrees.contrast import PARTS, binding_part, parts_of, read_kind, why_not
+from trimaran.planner.parallel_degrees.search import search_divisions
+
+MACHINE = find_machine("dgx-a100:2")
+
+
+def test_the_parts_that_are_longer_are_named() -> None:
+    found = search_divisions(WIDE, MACHINE, batch=32)
+    answer = why_not(found, read_kind("tp8-pp2"))
+    assert answer.other is not None
+    assert (answer.other.division.tensor, answer.other.division.pipeline) == (8, 2)
+    assert answer.other.seconds > found.chosen.seconds
+    more = {part: seconds - parts_of(found.chosen)[part] for part, seconds in parts_of(answer.other).items()}
+    assert "slower than the plan" in answer.conclusion
+    assert f"more of {PARTS[max(more, key=lambda part: more[part])]}" in answer.conclusion
+
+
+def test_what_does_not_fit_says_what_it_needs() -> None:
+    found = search_divisions(LLAMA, find_machine("dgx-h100:8"), batch=64)
+    answer = why_not(found, read_kind("DDP"))
+    assert answer.other is None
+    assert "DDP is not to be had" in answer.conclusion
+    assert "needs" in answer.conclusion
+
+
+def test_what_is_faster_than_a_pinned_plan_is_said_to_be() -> None:
+    """A plan that was made to have 16 stages is not the best; its kind does not become so by being asked about."""
+    pinned = search_divisions(WIDE, MACHINE, batch=32, pins=builders.division_pins(pipeline=16))
+    answer = why_not(pinned, read_kind("tp"))
+    assert answer.other is not None
+    assert answer.other.seconds < pinned.chosen.seconds
+    assert "faster than the plan" in answer.conclusion
+    assert "what you decided is against it" in answer.conclusion
+
+
+def test_the_plan_itself_is_recognized() -> None:
+    found = search_divisions(WIDE, MACHINE, batch=32)
+    answer = why_not(found, read_kind(f"dp{found.chosen.division.data}-tp{found.chosen.division.tensor}"))
+    assert "is the plan, and the best of" in answer.conclusion
+
+
+@pytest.mark.parametrize("name", ["magic", "tp0", "tp8 pp4", "placement", "zero4", "", "tp8-", "tp2-tp4"])
+def test_a_kind_that_means_nothing_is_refused_with_those_that_do(name: str) -> None:
+    with raises("why-not.unknown-degrees"):
+        read_kind(name)
+
+
+def test_what_binds_is_the_largest_part() -> None:
+    chosen = search_divisions(WIDE, MACHINE, batch=32).chosen
+    parts = parts_of(chosen)
+    assert sum(parts.values()) == pytest.approx(chosen.seconds)
+    assert binding_part(chosen).startswith(PARTS[max(parts, key=lambda part: parts[part])])

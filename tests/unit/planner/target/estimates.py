@@ -1,0 +1,44 @@
+"""Estimates made by hand: steps in milliseconds, needs in updates, certain unless said otherwise."""
+
+from trimaran.planner.target_estimates import Contender, Estimate, Training, estimate
+from trimaran.pricing.convergence.types import Need
+
+
+def contender(
+    *, devices: int = 1, batch: int = 64, step_ms: float = 10.0, spread: float = 1.0, hybrid: bool = False
+) -> Contender:
+    """A strategy whose step is known within a factor."""
+    step_s = step_ms * 1e-3
+    shape = 3 if hybrid else int(devices > 1)
+    return Contender(
+        name=f"{'hybrid' if hybrid else 'dp'}{devices}",
+        devices=devices,
+        global_batch=batch,
+        replicas=devices // 2 if hybrid else devices,
+        microbatches=1,
+        cases=(step_s / spread, step_s, step_s * spread),
+        peak_bytes=0,
+        simplicity=(shape, devices),
+        is_hybrid=hybrid,
+    )
+
+
+def training(updates: float, spread: float = 1.0, *, steps_per_epoch: float = 100.0) -> Training:
+    """So many updates, known within a factor."""
+    need = Need(amount=updates, low=updates / spread, high=updates * spread, unit="steps", source="measured: 3 runs")
+    return Training(updates=need, epochs=need.scaled(1 / steps_per_epoch, "epochs"), steps_per_epoch=steps_per_epoch)
+
+
+def timed(
+    *,
+    devices: int = 1,
+    batch: int = 64,
+    step_ms: float = 10.0,
+    updates: float = 1000.0,
+    curve: float = 1.0,
+    spread: float = 1.0,
+    hybrid: bool = False,
+) -> Estimate:
+    """A strategy with its training."""
+    one = contender(devices=devices, batch=batch, step_ms=step_ms, spread=spread, hybrid=hybrid)
+    return estimate(one, training(updates, curve))

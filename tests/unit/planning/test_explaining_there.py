@@ -1,0 +1,114 @@
+"""Explaining, on a machine that is not here, the plan of a file."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests import builders
+from tests.raising import raises
+
+from trimaran.base.errors import CorruptDataError, InfeasibleError
+from trimaran.planning.closed_form import DividedPlan
+from trimaran.planning.explanation import Explained, explain_there
+from trimaran.planning.plan import plan_on_machine
+from trimaran.planning.plan_files import write_machine_plan
+from trimaran.planning.requests import ClusterRequest
+from trimaran.planning.results import MachinePlan
+from trimaran.program import read_plan, write_plan
+
+HERE = builders.cluster_request(cluster="dgx1-v100")
+"""Neither devices nor a batch are said: they are the plan's."""
+
+
+@pytest.fixture(scope="module")
+def stages() -> MachinePlan:
+    """Two stages, which are not the best plan: replicas are."""
+    asked = builders.cluster_request(
+        cluster="dgx1-v100", devices=2, batch=4096, pins=builders.pins(pp=2, schedule="gpipe")
+    )
+    found = plan_on_machine("lenet", asked)
+    assert isinstance(found, MachinePlan)
+    return found
+
+
+@pytest.fixture
+def path(stages: MachinePlan, tmp_path: Path) -> Path:
+    write_machine_plan(tmp_path / "plan.json", stages)
+    return tmp_path / "plan.json"
+
+
+def of_file(path: Path, request: ClusterRequest) -> Explained:
+    found = explain_there("lenet", request, path=path, why_not=["dp2"], what_if=["link=x2"])
+    assert isinstance(found, Explained)
+    return found
+
+
+def test_the_plan_of_the_file_is_explained_and_not_a_new_one(stages: MachinePlan, path: Path) -> None:
+    found = of_file(path, HERE)
+    chosen = found.explanation.chosen.candidate
+    assert chosen.strategy == stages.chosen.strategy == found.planned.plan.strategy
+    assert chosen.step_time_s == pytest.approx(stages.chosen.step_time_s)
+    assert sum(found.explanation.chosen.parts.values()) == pytest.approx(chosen.step_time_s)
+    assert found.found.chosen.strategy.dp == 2
+    assert found.notes[-1].endswith(f"{found.found.chosen.strategy.name} would be chosen")
+    contrast = found.explanation.contrasts[0]
+    assert contrast.other is not None
+    assert contrast.other.candidate.step_time_s < chosen.step_time_s
+    kept = found.explanation.outcomes[0].kept
+    assert kept is not None
+    assert kept.strategy.pp == 2
+
+
+def test_by_other_costs_than_those_it_was_made_by_it_is_said_so(stages: MachinePlan, path: Path) -> None:
+    assert not any("other costs" in note for note in of_file(path, HERE).notes)
+    notes = of_file(path, dataclasses.replace(HERE, cluster="dgx-a100")).notes
+    assert any("other costs than those of dgx-a100 in float32" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "figures"),
+    [
+        ({"batch": 2048}, "plan.outdated", {"match": r"\b4096\b.*\b2048\b"}),
+        ({"devices": 4}, "plan.outdated", {"match": r"\b2\b.*\b4\b"}),
+        ({"cluster": "dgx9"}, "machine.unknown", {}),
+        ({"target": builders.target_request(curve="resnet50")}, "explain.curve-and-plan", {}),
+    ],
+)
+def test_what_is_not_as_the_plan_has_it_is_refused(
+    change: dict[str, object], code: str, figures: dict[str, Any], path: Path
+) -> None:
+    with raises(code, **figures):
+        of_file(path, dataclasses.replace(HERE, **change))  # type: ignore[arg-type]
+
+
+def test_a_plan_that_does_not_fit_the_machine_is_refused(path: Path) -> None:
+    with raises("explain.plan-does-not-fit", InfeasibleError, match=r"dgx1-v100.*\b0\b"):
+        of_file(path, dataclasses.replace(HERE, memory_bytes=2**20))
+
+
+def test_a_plan_of_another_job_is_refused(path: Path) -> None:
+    plan = read_plan(path)
+    write_plan(path, dataclasses.replace(plan, premises=dataclasses.replace(plan.premises, graph_digest="0123")))
+    with raises("plan.outdated"):
+        of_file(path, HERE)
+
+
+def test_a_damaged_plan_is_refused(path: Path) -> None:
+    path.write_text(path.read_text().replace("4096", "4095"))
+    with pytest.raises(CorruptDataError):
+        of_file(path, HERE)
+
+
+def test_a_file_of_degrees_says_how_to_ask(tmp_path: Path) -> None:
+    asked = builders.cluster_request(cluster="dgx-h100:2", batch=64)
+    found = plan_on_machine("llama2:7b", asked)
+    assert isinstance(found, DividedPlan)
+    write_machine_plan(tmp_path / "plan.json", found)
+    with raises("plan-file.degrees-only", match="llama2:7b --cluster dgx-h100:2"):
+        explain_there("llama2:7b", asked, path=tmp_path / "plan.json")
+
+
+def test_changes_are_refused_where_closed_forms_plan() -> None:
+    with raises("explain.division-what-if", match="--what-if", what_if="link=x2"):
+        explain_there("llama2:7b", builders.cluster_request(cluster="dgx-h100:2"), what_if=["link=x2"])

@@ -1,0 +1,97 @@
+"""What is asked of a plan, as it is written on the command line, and what comes of the link."""
+
+import dataclasses
+
+import pytest
+from tests import builders
+from tests.builders import problem
+from tests.raising import raises
+
+from trimaran.jobs.resolve import JobSource
+from trimaran.planner.candidates import Candidate
+from trimaran.planner.problem import assess
+from trimaran.planning.plan_files import _rejoined, _rescored, as_planned
+from trimaran.planning.preparation import local_cluster
+from trimaran.planning.requests import parse_request
+
+PLAN = builders.plan(
+    job="digits",
+    strategy=builders.strategy(dp=2),
+    premises=builders.premises(
+        graph_digest="", global_batch_size=24, devices=("core", "core"), memory_bytes=(1000, 1000)
+    ),
+    prediction=builders.prediction(step_time_s=0.0, peak_bytes=()),
+    objective="epoch",
+)
+GIGABIT = builders.link(bytes_per_s=125e6, source="asked: 1Gb/s")
+
+
+def test_nothing_asked_is_everything_this_machine_has() -> None:
+    assert parse_request() == builders.plan_request()
+
+
+@pytest.mark.parametrize(("text", "bytes_per_s"), [("1Gb/s", 125e6), ("200 Mb/s", 25e6), ("25MB/s", 25e6)])
+def test_a_link_is_a_rate(text: str, bytes_per_s: float) -> None:
+    link = parse_request(link=text).link
+    assert link == builders.link(bytes_per_s=bytes_per_s, source=f"asked: {text}")
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("1Gb", "rate.malformed"),
+        ("fast", "quantity.malformed"),
+        ("0Mb/s", "rate.malformed"),
+        ("", "quantity.malformed"),
+    ],
+)
+def test_a_link_that_is_no_rate_is_refused(text: str, code: str) -> None:
+    with raises(code, match="rate"):
+        parse_request(link=text)
+
+
+def test_the_cluster_of_this_machine_has_the_link_that_was_asked_for() -> None:
+    assert local_cluster(builders.plan_request(devices=1, link=GIGABIT)).link == GIGABIT
+    assert local_cluster(builders.plan_request(devices=1)).link is None
+
+
+def test_a_plan_for_other_links_is_told() -> None:
+    (told,) = _rejoined(GIGABIT, None)
+    assert "made for links held to 1 Gb/s, and here they are held to nothing" in told
+
+
+def test_the_same_rate_written_otherwise_is_the_same_link() -> None:
+    assert _rejoined(GIGABIT, parse_request(link="125MB/s").link) == ()
+
+
+def test_what_is_not_asked_is_as_the_plan_was_made_for() -> None:
+    source, request = as_planned(PLAN, JobSource(reference="digits"), builders.plan_request())
+    assert source == JobSource(reference="digits", global_batch_size=24)
+    assert request == builders.plan_request(devices=2, objective="epoch")
+
+
+def test_what_is_asked_goes_before_the_plan() -> None:
+    asked = (
+        JobSource(reference="digits", global_batch_size=48),
+        builders.plan_request(devices=1, objective="throughput"),
+    )
+    assert as_planned(PLAN, *asked) == asked
+
+
+def test_a_batch_that_is_the_job_s_own_overrides_nothing() -> None:
+    """What was measured is kept under the whole source."""
+    own = JobSource(reference="digits")
+    plan = dataclasses.replace(
+        PLAN, premises=dataclasses.replace(PLAN.premises, global_batch_size=own.make().global_batch_size)
+    )
+    assert as_planned(plan, own, builders.plan_request())[0] == own
+
+
+def rescored(step_time_s: float, now: Candidate) -> tuple[str, ...]:
+    return _rescored(dataclasses.replace(PLAN.prediction, step_time_s=step_time_s), now)
+
+
+def test_a_prediction_that_no_longer_holds_is_told_where_there_is_one() -> None:
+    now = assess(builders.strategy(), problem())
+    assert "+100%" in rescored(now.step_time_s / 2, now)[0]
+    assert rescored(now.step_time_s, now) == rescored(0.0, now) == ()

@@ -1,0 +1,80 @@
+"""Who exchanges gradients how, and what follows for calls."""
+
+import pytest
+from tests.raising import raises
+
+from trimaran.machine.find import find_machine
+from trimaran.pricing.exchange.costs import call_price, handling_s, straggling
+from trimaran.pricing.exchange.frameworks import DDP, HOROVOD, KVSTORE_NCCL, RECIPES, recipe_of
+from trimaran.pricing.input_pipeline import LOADERS, Feed, loader_of, photograph_feed
+from trimaran.pricing.kernels.software import Software
+
+
+@pytest.mark.parametrize(
+    ("framework", "year", "name"),
+    [
+        ("pytorch", 2024.0, "ddp"),
+        ("tensorflow", 2017.3, "tf-replicated"),
+        ("tensorflow", 2020.0, "horovod"),
+        ("tensorflow", 2021.5, "horovod-0.21"),
+        ("mxnet", 2018.0, "kvstore-nccl"),
+        ("mindspore", 2020.7, "flat"),
+        ("oneflow", 2020.7, "fused"),
+        ("of a friend", 2024.0, "ddp"),
+    ],
+)
+def test_a_framework_of_a_year_has_its_recipe(framework: str, year: float, name: str) -> None:
+    assert recipe_of(Software(framework=framework, year=year)).name == name
+
+
+def test_libraries_may_name_one() -> None:
+    assert recipe_of(Software(framework="pytorch", year=2019.0, libraries="apex")).name == "apex"
+    assert recipe_of(Software(framework="mxnet", year=2020.0, libraries="horovod-tuned")).name == "horovod-tuned"
+
+
+def test_other_methods_do_not_depend_on_the_framework() -> None:
+    assert recipe_of(Software(), "p2p").name == "kvstore-device"
+    with raises("exchange.unknown-sync"):
+        recipe_of(Software(), "carrier pigeon")  # type: ignore[arg-type]
+
+
+def test_every_recipe_has_a_source() -> None:
+    assert all(recipe.source and recipe.name == name for name, recipe in RECIPES.items())
+
+
+def test_reduce_and_broadcast_take_longer_than_either() -> None:
+    machine = find_machine("dgx1-v100")
+    price = call_price(KVSTORE_NCCL, machine, devices=8, nodes=1, sync="nccl", year=2018.5)
+    both = call_price(DDP, machine, devices=8, nodes=1, sync="nccl", year=2018.5)
+    assert 0.5 * both(10_000_000) < price(10_000_000) < 3 * both(10_000_000)
+
+
+def test_servers_over_nodes_need_a_network() -> None:
+    price = call_price(DDP, find_machine("dgx1-v100:2"), devices=16, nodes=2, sync="server", year=2020.0)
+    # 2 (n - 1) / n of 100 MB over the cards of a DGX-1 takes milliseconds, and the nodes' own part comes on top.
+    assert 1e-3 < price(100_000_000) < 0.1
+    with raises("exchange.no-network-cards"):
+        call_price(DDP, find_machine("dgx1-v100"), devices=16, nodes=2, sync="byteps", year=2020.0)(1_000_000)
+
+
+def test_handling_grows_with_tensors_and_bytes() -> None:
+    machine = find_machine("dgx1-v100")
+    few, many = (handling_s(HOROVOD, machine, tensors=count, nbytes=1_000_000) for count in (10, 300))
+    assert many - few == pytest.approx(290 * HOROVOD.tensor_s)
+
+
+def test_waits_for_the_slowest_grow_with_the_group() -> None:
+    assert 0.0 == straggling(1) < straggling(2) <= straggling(8) < straggling(16, 2)
+
+
+def test_devices_share_what_cores_decode() -> None:
+    """800 images a device, 8 devices, 3,200 images/s: 2 s, of which 1.5 s are not hidden by a step of 0.5 s."""
+    assert Feed(samples_per_s=3200.0, source="example").wait_s(800, devices=8, step_s=0.5) == pytest.approx(1.5)
+
+
+def test_a_loader_is_as_fast_as_its_cores() -> None:
+    node = find_machine("dgx1-v100").node
+    feed = photograph_feed(node, loader="dali-cpu")
+    assert feed.samples_per_s == pytest.approx(node.cpu_cores * LOADERS["dali-cpu"].images_per_core_s)
+    assert photograph_feed(node, loader="torchvision", cores=4).samples_per_s < feed.samples_per_s
+    assert loader_of(Software(framework="pytorch", libraries="dali")) == "dali"

@@ -1,0 +1,61 @@
+"""Closed forms of hybrid parallelism, against the arithmetic of the study.
+
+Source:
+    Pal et al., IEEE Micro 39(5), 2019; arXiv:1907.13257.
+"""
+
+import pytest
+from tests.raising import raises
+
+from trimaran.pricing.convergence.hybrid_speedup import (
+    data_speedup,
+    hybrid_over_data,
+    hybrid_speedup,
+    needed_epoch_ratio,
+    needed_free_speedup,
+    needed_worker_speedup,
+)
+
+
+def test_data_parallelism_on_64_devices_with_the_epochs_of_inception() -> None:
+    """0.9 · 64 · 4 / 7 = 32.914…"""
+    assert data_speedup(64, epochs_one=4, epochs=7, efficiency=0.9) == pytest.approx(230.4 / 7)
+
+
+def test_a_hybrid_of_32_workers_of_two() -> None:
+    """32 workers keep the 4 epochs: 1.32 · 32 = 42.24 times one device."""
+    assert hybrid_speedup(32, worker_speedup=1.32, epochs_one=4, epochs=4) == pytest.approx(42.24)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "gain"),
+    [
+        ((4, 4), -0.34),  # 1.32 / 2
+        ((7, 4), 0.155),  # 1.32 / 2 · 7 / 4
+        ((12, 7), 0.1314),  # 1.32 / 2 · 12 / 7 = 1.13142…
+        ((23, 12), 0.265),  # 1.32 / 2 · 23 / 12
+    ],
+)
+def test_the_studys_gains_of_inception(epochs: tuple[int, int], gain: float) -> None:
+    found = hybrid_over_data(2, worker_speedup=1.32, epoch_ratio=epochs[0] / epochs[1])
+    assert found - 1 == pytest.approx(gain, abs=5e-5)
+
+
+def test_exchange_that_spoils_large_groups_lowers_the_bar() -> None:
+    """SE_MN / SE_N = 0.8 / 0.9, twice the batch needs 1.5 times the epochs: 2 · (8 / 9) / 1.5 = 1.185…"""
+    assert needed_worker_speedup(2, epoch_ratio=1.5, efficiency_ratio=0.8 / 0.9) == pytest.approx(32 / 27)
+
+
+def test_epochs_that_a_given_worker_needs() -> None:
+    assert needed_epoch_ratio(4, worker_speedup=2.5) == pytest.approx(1.6)
+
+
+def test_free_local_batch() -> None:
+    """64 samples take 200 ms, 32 take 110 ms: two devices must be more than 1.818 times as fast as one."""
+    assert needed_free_speedup(0.2, 0.11) == pytest.approx(1.81818, abs=1e-5)
+
+
+@pytest.mark.parametrize("epochs", [0.0, -1.0, float("nan"), float("inf")])
+def test_figures_that_mean_nothing_are_refused(epochs: float) -> None:
+    with raises("hybrid.bad-epochs"):
+        data_speedup(2, epochs_one=1.0, epochs=epochs)

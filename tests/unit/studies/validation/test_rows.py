@@ -1,0 +1,114 @@
+"""Files of published measurements: any order of columns, missing ones, times, and cells that are wrong."""
+
+from pathlib import Path
+
+import pytest
+from tests.raising import raises
+
+from trimaran.base.errors import InputError
+from trimaran_studies.published.rows import figure, read_rows
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "rows.csv"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_columns_may_stand_in_any_order(tmp_path: Path) -> None:
+    path = written(tmp_path, "unit,value,family,model,row_id\nimages/s,363.7,dp_throughput,resnet50,a1\n")
+    (row,) = read_rows(path)
+    assert (row.row_id, row.family, row.measured, row.unit) == ("a1", "dp_throughput", 363.7, "images/s")
+    assert row.fields == {"model": "resnet50", "unit": "images/s"}
+
+
+def test_a_row_without_an_id_is_known_by_its_line(tmp_path: Path) -> None:
+    path = written(tmp_path, "family,value\ndp_throughput,1\ndp_throughput,2\n")
+    assert [row.row_id for row in read_rows(path)] == ["2", "3"]
+
+
+def test_only_the_rows_of_a_family_are_given(tmp_path: Path) -> None:
+    path = written(tmp_path, "family,value\ndp_throughput,1\nsingle_gpu_time,2\npeak_memory,3\n")
+    assert [row.measured for row in read_rows(path, family="single_gpu_time")] == [2.0]
+    assert [row.family for row in read_rows(path, family="memory")] == ["peak_memory"]
+
+
+def test_collectives_are_told_by_their_columns(tmp_path: Path) -> None:
+    path = written(tmp_path, "op,bytes,n_gpus,time_us,machine\nall_reduce,1048576,8,107.5,DGX-1\n")
+    (row,) = read_rows(path)
+    assert (row.family, row.measured, row.unit) == ("collectives", 107.5, "us")
+
+
+def test_an_anchor_is_a_figure(tmp_path: Path) -> None:
+    path = written(tmp_path, "family,value,anchor_value\ndp_throughput,700,100\ndp_throughput,700,\n")
+    assert [row.anchor for row in read_rows(path)] == [100.0, None]
+
+
+@pytest.mark.parametrize(
+    ("cell", "seconds"), [("1:02:03", 3723.0), ("12:30", 750.0), ("2 days 1:00:00", 176400.0), ("1,234.5", 1234.5)]
+)
+def test_times_and_thousands(cell: str, seconds: float) -> None:
+    """1 h 2 min 3 s = 3600 + 120 + 3; 2 d 1 h = 2 x 86400 + 3600."""
+    assert figure(cell) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("family,value\ndp_throughput,fast\n", ":2: column value: "),
+        ("family,value\ndp_throughput,1\ndp_throughput,-2\n", ":3: column value: "),
+        ("family,value\ndp_throughput,1e999\n", ":2: column value: "),
+        ("family,value,anchor_value\ndp_throughput,1,many\n", ":2: column anchor_value: "),
+        ("family,value\n,1\n", ":2: column family: "),
+        ("op,bytes,n_gpus,time_us\nall_reduce,big,8,1\n", ":2: column bytes: "),
+        ("family,model\ndp_throughput,vgg16\n", ":1: column value: "),
+        ("model,value\nvgg16,1\n", ":1: column family: "),
+        ("family,value\ndp_throughput,1,2\n", ":2: more cells"),
+    ],
+)
+def test_a_wrong_cell_is_named_by_its_place(tmp_path: Path, text: str, place: str) -> None:
+    path = written(tmp_path, text)
+    with pytest.raises(InputError) as caught:
+        read_rows(path)
+    assert caught.value.message.startswith(f"{path}{place}")
+
+
+def test_a_family_that_is_not_one_is_refused(tmp_path: Path) -> None:
+    with raises("rows.unknown-family", match="--family", family="speed"):
+        read_rows(written(tmp_path, "family,value\n"), family="speed")
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with raises("rows.unreadable"):
+        read_rows(tmp_path / "none.csv")
+
+
+def test_what_a_file_leaves_out_may_be_the_same_in_all_rows(tmp_path: Path) -> None:
+    path = written(tmp_path, "value\n5\n")
+    (row,) = read_rows(path, same={"family": "dp_throughput", "model": "vgg16"})
+    assert (row.family, row.fields["model"]) == ("dp_throughput", "vgg16")
+
+
+def test_counts_that_a_program_wrote_as_fractions(tmp_path: Path) -> None:
+    path = written(tmp_path, "family,value,n_gpus,seq_len,model,config\ndp_throughput,1,8.0,384.0,resnet50 v1.0,2.5\n")
+    (row,) = read_rows(path)
+    assert row.fields == {"n_gpus": "8", "seq_len": "384", "model": "resnet50 v1.0", "config": "2.5"}
+
+
+@pytest.mark.parametrize("column", ["ttt_min", "global_batch", "to_target_mean"])
+def test_a_figure_without_bounds_is_refused_as_such(tmp_path: Path, column: str) -> None:
+    """Also in columns that are read later; names of hexadecimal digits are no figures."""
+    cells = {
+        "row_id": "41e999",
+        "anchor_row_id": "87e6415909",
+        "benchmark": "resnet",
+        "kind": "submission",
+        "ttt_min": "5",
+        "global_batch": "64",
+    }
+    given = cells | {column: "1e999"}
+    path = written(tmp_path, f"{','.join(given)}\n{','.join(given.values())}\n")
+    with raises("rows.bad-number", match="1e999", line=2, column=column):
+        read_rows(path)
+    path = written(tmp_path, f"{','.join(cells)}\n{','.join(cells.values())}\n")
+    assert [row.row_id for row in read_rows(path)] == ["41e999"]
