@@ -102,7 +102,7 @@ def _move_there(costs: Callable[..., CostTable]) -> None:
 def _replace(thing: Any, other: Any) -> None:
     """Put something in the place of a function or module, under every name that a module of ours has for it."""
     for module in list(sys.modules.values()):
-        if getattr(module, "__name__", "").partition(".")[0] != "trimaran":
+        if not getattr(module, "__name__", "").startswith("trimaran"):
             continue
         for name, value in list(vars(module).items()):
             if value is thing:
