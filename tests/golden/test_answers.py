@@ -22,8 +22,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _cases() -> list[object]:
-    marks = {True: (pytest.mark.slow, pytest.mark.timeout(600)), False: ()}
-    return [pytest.param(command, id=name, marks=marks[command.slow]) for name, command in commands().items()]
+    marks = {True: (pytest.mark.sweep, pytest.mark.timeout(600)), False: ()}
+    return [pytest.param(command, id=name, marks=marks[command.sweep]) for name, command in commands().items()]
 
 
 @pytest.mark.parametrize("command", _cases())
