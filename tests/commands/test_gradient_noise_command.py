@@ -25,9 +25,11 @@ def test_a_run_keeps_its_noise_scale(tmp_path: Path) -> None:
 
 
 def test_a_plan_without_whole_gradients_is_refused(tmp_path: Path) -> None:
-    planned = trimaran("plan", "digits", "--devices", "2", "--zero", "3", "--output", "plan.json", cwd=tmp_path)
+    job = f"{Path(__file__).with_name('faulty_jobs.py')}:good"
+    pins = ("--devices", "2", "--zero", "3", "--execution", "eager")
+    planned = trimaran("plan", job, *pins, "--output", "plan.json", cwd=tmp_path)
     assert planned.returncode == 0, planned.stderr
-    done = trimaran("train", "digits", "--plan", "plan.json", "--gradient-noise", cwd=tmp_path)
+    done = trimaran("train", job, "--plan", "plan.json", "--gradient-noise", cwd=tmp_path)
     assert done.returncode == 2
     assert "zero=3" in done.stderr
     assert not (tmp_path / "runs").exists()
