@@ -8,7 +8,8 @@ from tests.commands.running import trimaran
 
 def test_a_run_keeps_its_noise_scale(tmp_path: Path) -> None:
     """One device alone computes its batch in two microbatches; the report has the same figures as the output."""
-    done = trimaran("train", "digits", "--devices", "1", "--epochs", "2", "--gradient-noise", "--json", cwd=tmp_path)
+    options = ("--devices", "1", "--workers", "0", "--epochs", "2", "--gradient-noise", "--json")
+    done = trimaran("train", "digits", *options, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert document["plan"]["strategy"] == "one device m2"
