@@ -6,10 +6,14 @@ that wording is free. What a clock says is left out, and digests of what was mea
 
 import json
 import math
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+WRITE = os.environ.get("TRIMARAN_GOLDEN") == "write"
+"""Whether answers are written, and not compared."""
 
 TOLERANCE = 1e-9
 """Of figures, relative."""
@@ -94,16 +98,18 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def check(path: Path, answer: Any, *, write: bool) -> None:
-    """Hold an answer against the one in a file, or write it there.
+def check(path: Path, answer: Any, *, part: str | None = None) -> None:
+    """Hold an answer against the one in a file; where golden files are written, write it there.
 
     Args:
         path: of the file
         answer: as `kept` gives it
-        write: it is the answer from now on
+        part: of the file that it is; None: all
     """
-    if write:
+    if WRITE:
+        before = {} if part is None or not path.exists() else json.loads(path.read_text(encoding="utf-8"))
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(written(answer) + "\n", encoding="utf-8")
-    found = list(differences(json.loads(path.read_text(encoding="utf-8")), json.loads(json.dumps(answer))))
+        path.write_text(written(answer if part is None else before | {part: answer}) + "\n", encoding="utf-8")
+    whole = json.loads(path.read_text(encoding="utf-8"))
+    found = list(differences(whole if part is None else whole[part], json.loads(json.dumps(answer))))
     assert not found, f"{path.name}: {len(found)} differences\n" + "\n".join(found[:20])

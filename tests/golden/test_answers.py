@@ -2,7 +2,6 @@
 `commands.toml` for the commands, `comparison.py` for what is compared.
 """
 
-import os
 from importlib.metadata import version
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from tests.golden.comparison import check, kept
 from tests.golden.repeatable import TORCH, be_command_on_record, be_command_without_clock
 
 FOLDER = Path(__file__).parent / "answers"
-WRITE = os.environ.get("TRIMARAN_GOLDEN") == "write"
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +31,7 @@ def test_a_command_answers_as_it_did(command: Command, folder: Path, request: py
             f"costs were recorded with torch {TORCH}, of which graphs are other ones than of {version('torch')}"
         )
     answer = command.answer(folder, be=be_command_on_record if command.here else be_command_without_clock)
-    check(FOLDER / f"{request.node.callspec.id}.json", kept(answer), write=WRITE)
+    check(FOLDER / f"{request.node.callspec.id}.json", kept(answer))
 
 
 def test_no_file_is_left_over() -> None:

@@ -5,7 +5,6 @@ to the best measured ones is in `regret.json`.
 """
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,6 @@ FAMILIES = (
 SCORES = ("all", "nodes", "use", "setting")
 """Of a family; those of machines, networks and sources follow from its rows."""
 
-WRITE = os.environ.get("TRIMARAN_GOLDEN") == "write"
 DIGITS = 10
 """Of a prediction that are kept."""
 
@@ -60,11 +58,11 @@ def _family(documents: list[Any], name: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_family_is_predicted_as_it_was(name: str, documents: list[Any]) -> None:
-    check(FOLDER / f"{name}.json", _family(documents, name), write=WRITE)
+    check(FOLDER / f"{name}.json", _family(documents, name))
 
 
 def test_plans_lose_what_they_lost(documents: list[Any]) -> None:
-    check(FOLDER / "regret.json", kept(documents[0]["regret"]), write=WRITE)
+    check(FOLDER / "regret.json", kept(documents[0]["regret"]))
 
 
 def test_no_family_is_left_out(documents: list[Any]) -> None:
