@@ -35,12 +35,13 @@ Fitted by benchmarks/fits/trainings.py to calibration rows in which one device, 
 what larger ones take, and widened as all intervals are for machines and networks that no constant was fitted on.
 """
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median_low
 
-from trimaran.base.errors import InputError, TrimaranError
+from trimaran.base.errors import InputError
 from trimaran.graph.kernels.workload import Workload
 from trimaran.machine.types import Machine
 from trimaran.pricing.collectives.algorithms import collective_cost
@@ -53,7 +54,7 @@ from trimaran.simulator.data_parallel import scale_step
 from trimaran_studies.facts.benchmarks import Benchmark, benchmark_of
 from trimaran_studies.time_to_train.submissions import Submission, anchors_of, read_submission
 from trimaran_studies.validation.intervals import interval
-from trimaran_studies.validation.measurement import Answer, Row
+from trimaran_studies.validation.measurement import Answer, Row, attempt, cells_read
 from trimaran_studies.validation.steps import scaling_baselines
 
 _YEARS = {0.5: 2018.9, 0.6: 2019.4, 0.7: 2020.5, 1.0: 2021.4, 1.1: 2021.8, 2.0: 2022.4, 2.1: 2022.8, 3.0: 2023.4}
@@ -371,7 +372,7 @@ def answer_submissions(rows: Sequence[Row]) -> tuple[Answer, ...]:
     Args:
         rows: all of a file, because one is predicted from another
     """
-    read = [_read(row) for row in rows]
+    read = [attempt(row, functools.partial(_read, row)) for row in rows]
     every = [one for one in read if isinstance(one, Submission)]
     factors: dict[str, float | None] = {}
     return tuple(
@@ -380,13 +381,9 @@ def answer_submissions(rows: Sequence[Row]) -> tuple[Answer, ...]:
     )
 
 
-def _read(row: Row) -> Submission | str:
-    try:
+def _read(row: Row) -> Submission:
+    with cells_read(row):
         return read_submission(row)
-    except TrimaranError as error:
-        return error.message
-    except (ArithmeticError, LookupError, ValueError, TypeError) as error:
-        return f"row {row.row_id}: a cell is not what its column holds ({error})"
 
 
 def _answer(target: Submission, every: Sequence[Submission], factors: dict[str, float | None]) -> Answer:
@@ -399,13 +396,11 @@ def _answer(target: Submission, every: Sequence[Submission], factors: dict[str, 
         return Answer(row=row, predicted=None, skipped=why)
     found, reasons = [], []
     for anchor in anchors:
-        try:
-            found.append(forecast(anchor, target, benchmark, factors))
-        except TrimaranError as error:
-            reasons.append(error.message)
-        except (ArithmeticError, LookupError, ValueError, TypeError) as error:
-            # A row that nobody thought of must not cost the others their answers; the reason is told all the same.
-            reasons.append(f"row {row.row_id}: Trimaran failed on it: {type(error).__name__}: {error}")
+        one = attempt(row, functools.partial(forecast, anchor, target, benchmark, factors))
+        if isinstance(one, str):
+            reasons.append(one)
+        else:
+            found.append(one)
     if not found:
         return Answer(row=row, predicted=None, skipped=reasons[0])
     middle = median_low([one.minutes for one in found])

@@ -18,7 +18,7 @@ from trimaran.machine.types import CatalogDevice, Machine
 from trimaran.pricing.collectives.algorithms import collective_cost
 from trimaran.pricing.collectives.closed_forms import OPERATIONS
 from trimaran.pricing.collectives.groups import family, group_of
-from trimaran_studies.validation.measurement import Answer, Row
+from trimaran_studies.validation.measurement import Answer, Row, cells_read
 
 _NAMES = {
     "alltoall": "all_to_all",
@@ -140,7 +140,8 @@ def _copy_time(asked: _Meaning, device: CatalogDevice) -> float:
 
 def _nodes(row: Row) -> int | None:
     text = row.fields.get("n_nodes", "") or row.fields.get("nodes", "")
-    return int(float(text)) if text else None
+    with cells_read(row):
+        return int(float(text)) if text else None
 
 
 def _count(row: Row, name: str) -> int:

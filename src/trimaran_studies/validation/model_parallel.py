@@ -33,7 +33,7 @@ import math
 import re
 from dataclasses import dataclass, replace
 
-from trimaran.base.errors import InputError, TrimaranError
+from trimaran.base.errors import InputError
 from trimaran.machine.matching import match_machine
 from trimaran.machine.types import Machine
 from trimaran.planning.transformer_shapes import named_shape
@@ -43,7 +43,7 @@ from trimaran.pricing.closed_form.shapes import TransformerShape, parameter_coun
 from trimaran.pricing.closed_form.stage_work import step_constants
 from trimaran.pricing.closed_form.step_time import DividedStep, Program, divided_step, machine_exchange
 from trimaran_studies.published.rows import figure
-from trimaran_studies.validation.measurement import Answer, Row
+from trimaran_studies.validation.measurement import Answer, Row, attempt, cells_read
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Cells of rows of divided transformers: counts, what replicas divide, what is computed again
@@ -389,13 +389,19 @@ def answer_model_parallel(row: Row) -> Answer:
 
     Returns:
         The answer; one that cannot be given says why.
+
+    Raises:
+        TrimaranError: a fault of the predictor
     """
-    try:
+    found = attempt(row, lambda: _predict(row))
+    return Answer(row=row, predicted=None, skipped=found) if isinstance(found, str) else found
+
+
+def _predict(row: Row) -> Answer:
+    with cells_read(row):
         run = divided_run(row)
-        machine = machine_of(run)
-        predicted = in_unit(row, run, run_step(run, machine))
-    except TrimaranError as error:
-        return Answer(row=row, predicted=None, skipped=error.message)
+    machine = machine_of(run)
+    predicted = in_unit(row, run, run_step(run, machine))
     constants = step_constants()
     if "bigscience" in row.fields.get("source_repo", ""):
         # Its authors: an identical test is 40 % faster or slower on the same nodes at another time of the day.

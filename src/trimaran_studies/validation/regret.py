@@ -20,7 +20,7 @@ from statistics import median
 from rich import box
 from rich.table import Table
 
-from trimaran.base.errors import TrimaranError
+from trimaran.base.errors import InputError
 from trimaran.pricing.closed_form.parallel_degrees import Division
 from trimaran_studies.validation.measurement import Answer, Row
 from trimaran_studies.validation.model_parallel import DividedRun, divided_run
@@ -190,7 +190,7 @@ def regret_jobs(answers: Iterable[Answer]) -> tuple[Job, ...]:
             continue
         try:
             run = divided_run(row)
-        except TrimaranError:
+        except InputError:
             continue
         jobs.setdefault(_key(row, run), {}).setdefault(run.division, []).append(found)
     return tuple(_job(plans) for plans in jobs.values())
