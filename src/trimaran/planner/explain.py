@@ -25,11 +25,12 @@ from dataclasses import dataclass
 from typing import Literal, cast
 
 from trimaran.base.errors import InfeasibleError, InputError
+from trimaran.base.remedies import Remedy
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.contrast import Anatomy, Contrast, conclude, dissect, is_believed_slower, ratios
 from trimaran.planner.pins import spreading
 from trimaran.planner.problem import Problem, assess, is_compiled_known, lack_of_memory
-from trimaran.planner.remedies import Outcome, Prospect, default_changes, outcome_of, prospects, rank_outcomes
+from trimaran.planner.remedies import Outcome, default_changes, outcome_of, rank_outcomes, remedies_for
 from trimaran.planner.result import Search
 from trimaran.planner.space import METHODS, Rejection, unplaced
 from trimaran.planner.what_if import Change
@@ -278,7 +279,7 @@ class Explanation:
     rejected: tuple[Rejection, ...]
     contrasts: tuple[Contrast, ...]
     outcomes: tuple[Outcome, ...]
-    remedies: tuple[Prospect, ...]
+    remedies: tuple[Remedy, ...]
 
 
 def explain(
@@ -307,7 +308,7 @@ def explain(
         rejected=found.rejected,
         contrasts=tuple(contrast(family, anatomy, found, problem) for family in why_not),
         outcomes=rank_outcomes([outcome_of(change, plan, problem) for change in asked]),
-        remedies=prospects(anatomy, problem),
+        remedies=remedies_for(anatomy, problem),
     )
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trimaran.base.errors import InfeasibleError, InputError
+from trimaran.base.remedies import Remedy
 from trimaran.base.units import format_bytes, format_seconds
 from trimaran.jobs.resolve import JobSource
 from trimaran.planner.candidates import Candidate, score
@@ -16,7 +17,7 @@ from trimaran.planner.parallel_degrees.problem import PricedDivision
 from trimaran.planner.parallel_degrees.search import search_task
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.problem import Problem, arrange, effect_of_memory, lack_of_memory
-from trimaran.planner.remedies import Prospect, is_same
+from trimaran.planner.remedies import is_same
 from trimaran.planner.result import Search
 from trimaran.planner.search import ALL_PINS, prices
 from trimaran.planner.trials import Trials
@@ -37,7 +38,6 @@ from trimaran.pricing.tables import Curve, CurveKey, merge
 from trimaran.program.plan import Plan, Premises, check_plan, plan_program, read_plan
 from trimaran.program.rules.against_graph import check_against_graph
 from trimaran.program.strategy import IN_LINE, Strategy
-from trimaran.report.remedies import Remedy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,14 +128,12 @@ def conclude(planned: Planned, found: Search, explanation: Explanation, notes: t
         explanation: why
         notes: what the user should know
     """
-    worth = [remedy for remedy in explanation.remedies if remedy.gain > MODEL_ERROR]
-    rest = [remedy for remedy in explanation.remedies if remedy.gain <= MODEL_ERROR]
     return Explained(
         planned=planned,
         found=found,
         explanation=explanation,
-        remedies=tuple(_remedy(prospect) for prospect in worth),
-        not_worth_it=tuple(_remedy(prospect) for prospect in rest),
+        remedies=tuple(remedy for remedy in explanation.remedies if remedy.predicted_gain > MODEL_ERROR),
+        not_worth_it=tuple(remedy for remedy in explanation.remedies if remedy.predicted_gain <= MODEL_ERROR),
         notes=notes,
     )
 
@@ -167,18 +165,6 @@ def _bare_curves(ranks: int) -> Mapping[CurveKey, Curve]:
     from trimaran.measure.costs import fingerprint_here
 
     return load_cached(fingerprint_here(ranks)).curves
-
-
-def _remedy(prospect: Prospect) -> Remedy:
-    return Remedy(
-        limiter=prospect.limiter,
-        name=prospect.name,
-        action=prospect.action,
-        predicted_gain=prospect.gain,
-        gain_interval=prospect.gain_interval,
-        basis=prospect.basis,
-        assumption=prospect.assumption,
-    )
 
 
 def outdated(strategy: Strategy, found: Search) -> tuple[str, ...]:

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from io import StringIO
 
 from rich.console import Console, Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
+from trimaran.base.remedies import Remedy
 from trimaran.base.units import format_bytes, format_seconds
 from trimaran.program.json_files import to_plain
-from trimaran.report.remedies import Remedy, remedies_document, remedy_table
-from trimaran.report.tables import frame_table
+from trimaran.report.remedies import remedies_document, remedies_view
+from trimaran.report.tables import bullet, frame_table
 
 WIDTH = 80
 
@@ -104,13 +104,10 @@ def observation_view(observation: Observation) -> RenderableType:
     if observation.launch_bound is not None:
         lines.append(_launch_line(observation))
     lines.append(Text())
-    if observation.remedies:
-        lines.append(remedy_table(observation.remedies))
-    else:
-        lines.append(Text("No known remedy would save 1 % of the step."))
+    lines.append(remedies_view(observation.remedies, nothing="No known remedy would save 1 % of the step."))
     if observation.unseen:
         lines += [Text(), Text("Not seen", style="bold")]
-        lines += [_bullet(sentence) for sentence in observation.unseen]
+        lines += [bullet(Text(sentence)) for sentence in observation.unseen]
     return Group(*lines)
 
 
@@ -153,11 +150,3 @@ def _launch_line(observation: Observation) -> Text:
     if observation.device == "cuda":
         return Text(f"{verdict}: before {100 * share:.0f} % of the steps the device had run out of work.")
     return Text(f"{verdict}: {100 * share:.0f} % of forward and backward do not depend on the batch.")
-
-
-def _bullet(sentence: str) -> RenderableType:
-    row = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0))
-    row.add_column(no_wrap=True)
-    row.add_column()
-    row.add_row("-", Text(sentence))
-    return row

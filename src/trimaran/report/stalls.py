@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
+from trimaran.base.remedies import Remedy
 from trimaran.base.units import format_seconds
 from trimaran.program.json_files import to_plain
-from trimaran.report.remedies import Remedy, remedies_document, remedy_table
-from trimaran.report.tables import frame_table
+from trimaran.report.remedies import remedies_document, remedies_view
+from trimaran.report.tables import bullet, frame_table
 
 _TITLES = {
     "fetch": "fetch           standing still for data",
@@ -151,14 +151,16 @@ def stalls_view(report: StallReport) -> RenderableType:
     if report.ranks > 1:
         lines += [Text(), _ranks_table(report)]
     lines.append(Text())
-    if report.advice:
-        lines.append(remedy_table(report.advice, title="Remedies, by the gain that is sure"))
-    else:
-        lines.append(Text("No known remedy for feeding or exchange is sure to save 1 % of the step."))
-    if report.not_worth:
-        lines += [Text(), _not_worth(report.not_worth)]
+    lines.append(
+        remedies_view(
+            report.advice,
+            not_worth=report.not_worth,
+            title="Remedies, by the gain that is sure",
+            nothing="No known remedy for feeding or exchange is sure to save 1 % of the step.",
+        )
+    )
     if report.notes:
-        lines += [Text(), Text("Notes", style="bold"), *(_bullet(Text(note)) for note in report.notes)]
+        lines += [Text(), Text("Notes", style="bold"), *(bullet(Text(note)) for note in report.notes)]
     return Group(*lines)
 
 
@@ -211,21 +213,3 @@ def _ranks_table(report: StallReport) -> RenderableType:
         table.add_row(str(rank.rank), *row, format_seconds(rank.step_time_s))
     left = len(report.by_rank) - _MOST_RANKS
     return Group(table, Text(f"and {left} more ranks: --json", style="dim")) if left > 0 else table
-
-
-def _not_worth(remedies: Sequence[Remedy]) -> RenderableType:
-    lines: list[RenderableType] = [Text("Not worth it here", style="bold")]
-    for remedy in remedies:
-        low, high = (f"{100 * end:.1f}" for end in remedy.gain_interval)
-        text = Text(f"{remedy.name}: {100 * remedy.predicted_gain:.1f} % (90 %: {low} to {high} %). ")
-        text.append(remedy.basis, style="dim")
-        lines.append(_bullet(text))
-    return Group(*lines)
-
-
-def _bullet(text: Text) -> RenderableType:
-    row = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0))
-    row.add_column(no_wrap=True)
-    row.add_column()
-    row.add_row("-", text)
-    return row

@@ -38,6 +38,15 @@ def frame_table(title: str = "", caption: str = "") -> Table:
     )
 
 
+def bullet(text: Text, *, mark: str = "-") -> Table:
+    """A paragraph behind a mark, of which no line begins below the mark."""
+    row = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0))
+    row.add_column(justify="right", no_wrap=True)
+    row.add_column()
+    row.add_row(mark, text)
+    return row
+
+
 _PARTS = (
     ("FP", "forward"),
     ("BP", "backward"),

@@ -108,7 +108,7 @@ def test_what_is_not_simpler_is_not_called_so() -> None:
 
 def remedies(given: Problem, strategy: Strategy | None = None) -> dict[str, float]:
     chosen = None if strategy is None else assess(strategy, given)
-    return {one.name: one.gain for one in explain(given, search(given), chosen=chosen, changes=[]).remedies}
+    return {one.name: one.predicted_gain for one in explain(given, search(given), chosen=chosen, changes=[]).remedies}
 
 
 def test_remedies_of_an_exchange_are_simulated() -> None:

@@ -20,7 +20,7 @@ from trimaran.planning.documents import search_document
 from trimaran.planning.explanation import Explained
 from trimaran.program.json_files import to_plain
 from trimaran.report.plans import training_line
-from trimaran.report.remedies import remedies_document, remedy_table
+from trimaran.report.remedies import remedies_document, remedies_view
 from trimaran.report.tables import frame_table
 
 # Rivals that a table shows; the JSON document has them all.
@@ -68,7 +68,8 @@ def print_explanation(out: Console, explained: Explained) -> None:
     for outcome in explanation.outcomes:
         if outcome.obstacle:
             out.print(f"[dim]{outcome.change.name}: {escape(outcome.obstacle)}[/]")
-    _print_remedies(out, explained)
+    out.print()
+    out.print(remedies_view(explained.remedies, not_worth=explained.not_worth_it))
 
 
 def parts_table(anatomy: Anatomy) -> Table:
@@ -218,17 +219,6 @@ def _rejected(cause: Cause, rejections: Sequence[Rejection]) -> str:
     if cause == "batch":
         return f"rejected, as the batch does not divide: {names}"
     return rejection_line(rejections)
-
-
-def _print_remedies(out: Console, explained: Explained) -> None:
-    out.print()
-    if explained.remedies:
-        out.print(remedy_table(explained.remedies))
-    else:
-        out.print("No known remedy would save more than the simulation leaves out.")
-    if explained.not_worth_it:
-        names = ", ".join(f"{remedy.name} ({_share(remedy.predicted_gain)})" for remedy in explained.not_worth_it)
-        out.print(f"[dim]Not worth it here: {names}[/]")
 
 
 def _signed(seconds: float) -> str:
