@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from trimaran.base.units import format_seconds
 from trimaran.planner.candidates import Candidate, Cases
 from trimaran.planner.space import SCHEDULES, unfaithfulness
 from trimaran.program.gradients import DEFAULT_BUCKET_BYTES
@@ -41,6 +42,39 @@ def simplicity(strategy: Strategy) -> tuple[int, ...]:
     )
 
 
+_SIMPLER = (
+    "its gradients lose less",
+    "a simpler kind of parallelism",
+    "fewer devices",
+    "no offload or recompute",
+    "no compilation",
+    "whole operations on each device",
+    "less of the state sharded",
+    "the usual exchange of gradients",
+    "the usual size of buckets",
+    "fewer microbatches",
+    "stages in place of branches",
+    "fewer segments on a stage",
+    "a simpler schedule",
+    "samples that are not kept",
+    "fewer workers",
+)
+"""What makes a strategy the simpler one, for each entry of `simplicity`."""
+
+
+def what_is_simpler(strategy: Strategy, other: Strategy) -> str:
+    """What makes a strategy simpler than another one, in a few words; empty where it is not.
+
+    Example:
+        >>> what_is_simpler(Strategy(dp=2), Strategy(dp=4)), what_is_simpler(Strategy(dp=2), Strategy())
+        ('fewer devices', '')
+    """
+    for mine, theirs, words in zip(simplicity(strategy), simplicity(other), _SIMPLER, strict=True):
+        if mine != theirs:
+            return words if mine < theirs else ""
+    return ""
+
+
 def choose(candidates: Sequence[Candidate]) -> Candidate:
     """The fastest, unless it is believed faster than a simpler one only within the uncertainty.
 
@@ -54,6 +88,102 @@ def choose(candidates: Sequence[Candidate]) -> Candidate:
     best = fastest(candidates)
     close = [candidate for candidate in candidates if may_be_as_fast(candidate.cases, best.cases)]
     return min(close, key=lambda candidate: (simplicity(candidate.strategy), candidate.objective_s))
+
+
+def is_faster(name: str, share: float, figures: str, reason: str, *, where: str = "") -> str:
+    """The sentence that says of a faster plan why it was not chosen, the same wherever it is said.
+
+    Args:
+        name: of the faster plan
+        share: of the time of the chosen plan that it saves [0..1]
+        figures: both times
+        reason: the rule that chose, as the rest of the sentence
+        where: what the times lead to, as " to the target"; empty: they are of a step or an epoch
+    """
+    digits = 0 if share >= 0.0095 else 1
+    return f"{name} is predicted {100 * share:.{digits}f} % faster{where} ({figures}), {reason}."
+
+
+def compared(other: Candidate, chosen: Candidate) -> tuple[str, str]:
+    """The times of a plan and of the chosen one as figures, and what they lead to where samples count.
+
+    Args:
+        other: the plan
+        chosen: what it is compared with
+
+    Returns:
+        Such as ("98.0 ms against 98.5 ms", ""), or with " to the target" where one needs more samples.
+    """
+    what = "" if chosen.epoch_s is None else " an epoch"
+    figures = f"{format_seconds(other.time_s)} against {format_seconds(chosen.time_s)}{what}"
+    if other.samples_factor == chosen.samples_factor:
+        return figures, ""
+    return f"{figures}, with {other.samples_factor / chosen.samples_factor:.3g} times the samples", " to the target"
+
+
+def why_chosen(
+    chosen: Candidate, faster: Candidate, *, candidates: Sequence[Candidate] = (), pins: str = "", goal: str = ""
+) -> str:
+    """The rule by which a plan was chosen although another one is predicted to be faster, in one sentence.
+
+    Args:
+        chosen: the plan
+        faster: predicted to be faster
+        candidates: of the search that chose; none: no search did, the plan was given
+        pins: what the user decided against the faster one; empty: nothing
+        goal: what was made best over all batches in place of a step; empty: a step was
+    """
+    figures, where = compared(faster, chosen)
+    name, than = faster.strategy.name, chosen.strategy.name
+    share = 1.0 - faster.objective_s / chosen.objective_s
+    simpler = what_is_simpler(chosen.strategy, faster.strategy)
+    best = fastest(candidates) if candidates else faster
+    if pins:
+        reason = f"but {pins} is against it"
+    elif may_be_as_fast(chosen.cases, faster.cases):
+        reason = "which is within the uncertainty"
+        if simpler or goal:
+            reason += f", and {than} is {f'simpler: {simpler}' if simpler else f'chosen for {goal}'}"
+    elif not candidates:
+        reason = "beyond the uncertainty: plan again"
+    elif goal:
+        reason = f"and {than} is chosen for {goal}"
+    elif all(one.strategy != faster.strategy for one in candidates):
+        reason = "but the search does not try it: ask for it by its options"
+    elif may_be_as_fast(chosen.cases, best.cases):
+        reason = (
+            f"but {than} may be as fast as the fastest, {best.strategy.name}, and is simpler: "
+            f"{what_is_simpler(chosen.strategy, best.strategy)}"
+        )
+    else:
+        reason = f"but over all epochs, the first of which reads the samples, {than} may be as fast"
+    return is_faster(name, share, figures, reason, where=where)
+
+
+def rule_of_choice(
+    chosen: Candidate, candidates: Sequence[Candidate], *, references: Sequence[Candidate] = (), goal: str = ""
+) -> str:
+    """The rule that chose a plan over what is listed as faster; empty where nothing is.
+
+    Args:
+        chosen: by a search
+        candidates: of the search
+        references: what people do without a plan; those that are no candidates go against a pin
+        goal: what was made best over all batches in place of a step; empty: a step was
+    """
+    known = {one.strategy for one in candidates}
+    faster = [one for one in candidates if one.objective_s < chosen.objective_s]
+    barred = [one for one in references if one.strategy not in known and one.objective_s < chosen.objective_s]
+    sentences = []
+    if faster:
+        sentences.append(why_chosen(chosen, fastest(faster), candidates=candidates, goal=goal))
+    if barred:
+        sentences.append(why_chosen(chosen, fastest(barred), candidates=candidates, pins="what you decided"))
+    return " ".join(sentences)
+
+
+GOALS = {"time": "the least time to the target", "cost": "the least cost to the target"}
+"""What is made best over all batches, where it is not a step."""
 
 
 def fastest(candidates: Sequence[Candidate]) -> Candidate:

@@ -16,7 +16,7 @@ from statistics import fmean
 from trimaran.base.timeline import COMMUNICATION
 from trimaran.base.units import format_bytes, format_seconds
 from trimaran.planner.candidates import Candidate
-from trimaran.planner.choice import may_be_as_fast, simplicity
+from trimaran.planner.choice import compared, may_be_as_fast, why_chosen
 from trimaran.planner.critical_path import Leg, Part, binding_segments, covered, critical_path, parts_of
 from trimaran.planner.problem import Problem, costs_of
 
@@ -89,36 +89,28 @@ def is_believed_slower(candidate: Candidate, reference: Candidate) -> bool:
     return not may_be_as_fast(candidate.cases, reference.cases)
 
 
-def conclude(chosen: Anatomy, other: Anatomy, *, obstacle: str = "") -> str:
+def conclude(
+    chosen: Anatomy, other: Anatomy, *, obstacle: str = "", candidates: Sequence[Candidate] = (), goal: str = ""
+) -> str:
     """Why one plan was preferred to another, in one sentence.
 
     Args:
         chosen: the plan
         other: what it was preferred to
         obstacle: what keeps the other one from being used at all
+        candidates: of the search that chose the plan; none: the plan was given
+        goal: what was made best over all batches in place of a step; empty: a step was
     """
     mine, theirs = chosen.candidate, other.candidate
     name, than = theirs.strategy.name, mine.strategy.name
     ratio = ratios(theirs, mine)[1]
-    what = "" if mine.epoch_s is None else " an epoch"
-    figures = f"{format_seconds(theirs.time_s)} against {format_seconds(mine.time_s)}{what}"
-    reasons, where = _reasons(chosen, other), ""
-    if theirs.samples_factor != mine.samples_factor:
-        figures += f", with {theirs.samples_factor / mine.samples_factor:.3g} times the samples"
-        where = " to the target"
+    (figures, where), reasons = compared(theirs, mine), _reasons(chosen, other)
     if where or mine.epoch_s is not None:
         reasons = f"in a step, {reasons}"
     if obstacle:
         return f"{name} would take {figures}, but is not to be had: {obstacle}."
-    if is_believed_slower(mine, theirs):
-        share = f"{100 * (1.0 - ratio):.0f} %"
-        return f"{name} is {share} faster{where} than {than} ({figures}), beyond the uncertainty: plan again."
     if ratio < 1.0:
-        simpler = simplicity(mine.strategy) < simplicity(theirs.strategy)
-        return (
-            f"{name} is predicted {100 * (1.0 - ratio):.0f} % faster{where} ({figures}), which is within the "
-            f"uncertainty{f', and {than} is simpler' if simpler else ''}."
-        )
+        return why_chosen(mine, theirs, candidates=candidates, goal=goal)
     if is_believed_slower(theirs, mine):
         return f"{name} is {_longer(ratio)} slower{where} than {than} ({figures}), beyond the uncertainty: {reasons}."
     predicted = f"{name} is predicted {_longer(ratio)} slower{where} than {than}"

@@ -27,6 +27,7 @@ from typing import Literal, cast
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.base.remedies import Remedy
 from trimaran.planner.candidates import Candidate
+from trimaran.planner.choice import rule_of_choice
 from trimaran.planner.contrast import Anatomy, Contrast, conclude, dissect, is_believed_slower, ratios
 from trimaran.planner.pins import spreading
 from trimaran.planner.problem import Problem, assess, is_compiled_known, lack_of_memory
@@ -272,6 +273,9 @@ class Explanation:
         contrasts: an answer for each kind that was asked about
         outcomes: an answer for each change, most gain first
         remedies: what the known remedies would save, most first
+        rule: by which the plan was chosen over what is listed as faster; empty where nothing is, or the plan is not
+            what the search chose
+        is_fresh: the plan is what the search chose
     """
 
     chosen: Anatomy
@@ -280,6 +284,8 @@ class Explanation:
     contrasts: tuple[Contrast, ...]
     outcomes: tuple[Outcome, ...]
     remedies: tuple[Remedy, ...]
+    rule: str
+    is_fresh: bool
 
 
 def explain(
@@ -289,6 +295,7 @@ def explain(
     chosen: Candidate | None = None,
     why_not: Sequence[Family] = (),
     changes: Sequence[Change] | None = None,
+    goal: str = "",
 ) -> Explanation:
     """Explain a plan.
 
@@ -298,21 +305,25 @@ def explain(
         chosen: the plan; None: what the search chose
         why_not: kinds of strategies to compare with
         changes: what to try otherwise; None: what is worth asking of any plan
+        goal: what was made best over all batches in place of a step; empty: a step was
     """
     plan = found.chosen if chosen is None else chosen
+    is_fresh = plan.strategy == found.chosen.strategy
     anatomy = dissect(plan, problem)
     asked = default_changes(problem) if changes is None else changes
     return Explanation(
         chosen=anatomy,
         rivals=tuple(_rival(candidate, plan) for candidate in found.candidates if candidate.strategy != plan.strategy),
         rejected=found.rejected,
-        contrasts=tuple(contrast(family, anatomy, found, problem) for family in why_not),
+        contrasts=tuple(contrast(family, anatomy, found, problem, goal=goal) for family in why_not),
         outcomes=rank_outcomes([outcome_of(change, plan, problem) for change in asked]),
         remedies=remedies_for(anatomy, problem),
+        rule=rule_of_choice(plan, found.candidates, goal=goal) if is_fresh else "",
+        is_fresh=is_fresh,
     )
 
 
-def contrast(family: Family, chosen: Anatomy, found: Search, problem: Problem) -> Contrast:
+def contrast(family: Family, chosen: Anatomy, found: Search, problem: Problem, *, goal: str = "") -> Contrast:
     """The best of a kind beside the chosen plan.
 
     Where the search has none of that kind, those that it rejected are simulated all the same; where it rejected none,
@@ -323,6 +334,7 @@ def contrast(family: Family, chosen: Anatomy, found: Search, problem: Problem) -
         chosen: the plan
         found: what the search found
         problem: that was searched
+        goal: what was made best over all batches in place of a step; empty: a step was
     """
     candidates = [candidate for candidate in found.candidates if candidate.strategy in family]
     obstacle = ""
@@ -347,9 +359,9 @@ def contrast(family: Family, chosen: Anatomy, found: Search, problem: Problem) -
         sentence = f"{best.strategy.name} is the plan, and the best of {family.name}."
         return Contrast(asked=family.name, other=chosen, obstacle=obstacle, conclusion=sentence)
     other = dissect(best, problem)
-    return Contrast(
-        asked=family.name, other=other, obstacle=obstacle, conclusion=conclude(chosen, other, obstacle=obstacle)
-    )
+    is_fresh = chosen.candidate.strategy == found.chosen.strategy
+    conclusion = conclude(chosen, other, obstacle=obstacle, candidates=found.candidates if is_fresh else (), goal=goal)
+    return Contrast(asked=family.name, other=other, obstacle=obstacle, conclusion=conclusion)
 
 
 def _rival(candidate: Candidate, chosen: Candidate) -> Rival:

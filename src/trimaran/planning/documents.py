@@ -7,6 +7,8 @@ from typing import Any
 
 from trimaran.graph.types import Graph
 from trimaran.planner.candidates import Candidate
+from trimaran.planner.choice import GOALS, rule_of_choice
+from trimaran.planner.parallel_degrees.contrast import rule_of_division
 from trimaran.planner.parallel_degrees.document import degrees as division_degrees
 from trimaran.planner.parallel_degrees.document import division_document, division_name
 from trimaran.planner.parallel_degrees.problem import PricedDivision
@@ -21,7 +23,7 @@ from trimaran.program.strategy import Strategy
 
 
 def search_document(
-    found: Search, *, one_device_s: float | None = None, prices: Iterable[PinPrice] = ()
+    found: Search, *, one_device_s: float | None = None, prices: Iterable[PinPrice] = (), goal: str = ""
 ) -> dict[str, Any]:
     """What was chosen from, without the candidates themselves.
 
@@ -29,13 +31,16 @@ def search_document(
         found: the search
         one_device_s: time on one device, where the search does not know it [s]
         prices: of the pins
+        goal: what was made best over all batches in place of a step; empty: a step was
 
     Returns:
-        `runners_up` and `pareto` (names), `baselines` (names), `references` (by role, with reasons), `rejected_counts`,
+        `rule` (that chose, where something listed is faster), `runners_up` and `pareto` (names), `baselines` (names),
+        `references` (by role, with reasons), `rejected_counts`,
         `pins`, `search`.
     """
     base_s = one_device(found) if one_device_s is None else one_device_s
     return {
+        "rule": rule_of_choice(found.chosen, found.candidates, references=found.references, goal=goal),
         "runners_up": [_brief(one, base_s) for one in found.candidates if one is not found.chosen],
         "pareto": [candidate.strategy.name for candidate in found.pareto],
         "baselines": [candidate.strategy.name for candidate in found.references],
@@ -159,6 +164,11 @@ def _brief(candidate: Candidate, base_s: float | None) -> dict[str, Any]:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What a training to a target takes, for programs: the choice, its rivals, the front, what was compared
+
+
+def goal_of_plan(outlook: Outlook | None) -> str:
+    """What a plan was made for over all batches, in words; empty where a step was made short."""
+    return "" if outlook is None else GOALS.get(outlook.goal, "")
 
 
 def outlook_document(outlook: Outlook) -> dict[str, Any]:
@@ -338,7 +348,7 @@ def _simulated(plan: MachinePlan) -> dict[str, Any]:
             for one in found.rejected[:SHOWN_REJECTIONS]
         ],
         "notes": list(plan.notes),
-    } | search_document(found, one_device_s=plan.one_device_s)
+    } | search_document(found, one_device_s=plan.one_device_s, goal=goal_of_plan(plan.outlook))
 
 
 def _entry(candidate: Candidate, plan: MachinePlan) -> dict[str, Any]:
@@ -369,6 +379,7 @@ def _divided(plan: DividedPlan) -> dict[str, Any]:
         "global_batch_size": task.batch,
         "precision": task.program.precision,
         "software": f"closed forms, {task.program.year:g}",
+        "rule": rule_of_division(found, goal=goal_of_plan(plan.outlook)),
         "chosen": chosen | {"layout": {key: details[key] for key in ("stages", "device_order") if key in details}},
         "candidates": [
             chosen,

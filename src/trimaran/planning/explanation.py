@@ -14,7 +14,7 @@ from trimaran.planner.explain import Explanation, compressions_of, explain, read
 from trimaran.planner.parallel_degrees.contrast import Contrast, read_kind
 from trimaran.planner.parallel_degrees.contrast import why_not as contrast
 from trimaran.planner.parallel_degrees.problem import PricedDivision
-from trimaran.planner.parallel_degrees.search import search_task
+from trimaran.planner.parallel_degrees.search import TIME_LIMIT_S, search_task
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.problem import Problem, arrange, effect_of_memory, lack_of_memory
 from trimaran.planner.remedies import is_same
@@ -23,6 +23,7 @@ from trimaran.planner.search import ALL_PINS, prices
 from trimaran.planner.trials import Trials
 from trimaran.planner.what_if import parse_change
 from trimaran.planning.closed_form import DividedPlan, division_pins, shape_of
+from trimaran.planning.documents import goal_of_plan
 from trimaran.planning.estimated import placement_notes, search_within_memory, traces_of
 from trimaran.planning.estimated_problem import machine_problem
 from trimaran.planning.input_pipeline import room_of
@@ -113,7 +114,9 @@ def explain_plan(
     problem = with_compressions(problem, planned.source, methods, find_calibrated(request), progress)
     progress("simulating what could be otherwise", 0, 0)
     chosen = None if given is None else given.chosen
-    explanation = explain(problem, found, chosen=chosen, why_not=families, changes=changes)
+    explanation = explain(
+        problem, found, chosen=chosen, why_not=families, changes=changes, goal=goal_of_plan(planned.outlook)
+    )
     shown = replace(planned if given is None else given, prices=paid)
     late = () if given is None else outdated(given.plan.strategy, found)
     return conclude(shown, found, explanation, (*shown.warnings, *late))
@@ -246,10 +249,11 @@ def explain_division(
     if not isinstance(plan, DividedPlan):
         raise InputError(f"{reference} on {request.cluster} is not planned by closed forms", reference=reference)
     progress("pricing what could be otherwise", 0, 0)
-    limit = {} if request.time_limit_s is None else {"time_limit_s": request.time_limit_s}
+    limit_s = TIME_LIMIT_S if request.time_limit_s is None else request.time_limit_s
+    goal = goal_of_plan(plan.outlook)
     return ExplainedDivision(
         plan=plan,
-        contrasts=tuple(contrast(plan.search, kind, **limit) for kind in kinds),
+        contrasts=tuple(contrast(plan.search, kind, time_limit_s=limit_s, goal=goal) for kind in kinds),
         prices=tuple(_prices(plan)),
     )
 
@@ -264,9 +268,9 @@ def _prices(plan: DividedPlan) -> Iterator[DivisionPrice]:
 
 def _price(name: str, pins: Pins, plan: DividedPlan) -> DivisionPrice:
     task = replace(plan.search.task, pins=division_pins(pins))
-    limit = {} if plan.request.time_limit_s is None else {"time_limit_s": plan.request.time_limit_s}
+    limit_s = TIME_LIMIT_S if plan.request.time_limit_s is None else plan.request.time_limit_s
     try:
-        without = search_task(task, **limit).chosen
+        without = search_task(task, time_limit_s=limit_s).chosen
     except InfeasibleError:
         return DivisionPrice(pin=name, without=None, price=0.0)
     # A plan for a target may be another than the fastest of its search, which is no price of a pin.
@@ -311,7 +315,9 @@ def explain_there(
     else:
         planned, problem, found, notes = _of_file(path, request, progress)
     progress("simulating what could be otherwise", 0, 0)
-    explanation = explain(problem, found, chosen=planned.chosen, why_not=families, changes=changes)
+    explanation = explain(
+        problem, found, chosen=planned.chosen, why_not=families, changes=changes, goal=goal_of_plan(planned.outlook)
+    )
     paid = prices(problem, found, Trials(problem)) if problem.pins != NO_PINS else ()
     return conclude(replace(planned, prices=paid), found, explanation, notes)
 

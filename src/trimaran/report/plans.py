@@ -196,6 +196,8 @@ def machine_plan_lines(document: Mapping[str, Any]) -> list[str | Table]:
         f"Chosen: {chosen['strategy']}, {format_seconds(chosen['step_time_s'])} a step "
         f"({_step_interval(chosen['interval_s'])}), {_gain(document)}.",
     ]
+    if document["rule"]:
+        lines.append(document["rule"])
     if chosen.get("device_order"):
         lines.append(f"Devices of ranks 0, 1, …: {_listed(chosen['device_order'])}.")
     placement = chosen.get("placement", {})

@@ -9,9 +9,10 @@ from rich.table import Table
 
 from trimaran.base.units import format_bytes, format_seconds
 from trimaran.cli.views.plans import print_notes
-from trimaran.planner.parallel_degrees.contrast import PARTS, Contrast, binding_part, parts_of
+from trimaran.planner.parallel_degrees.contrast import PARTS, Contrast, binding_part, parts_of, rule_of_division
 from trimaran.planner.parallel_degrees.document import degrees, division_name
 from trimaran.planner.parallel_degrees.problem import DivisionSearch, PricedDivision, memory_limit
+from trimaran.planning.documents import goal_of_plan
 from trimaran.planning.explanation import DivisionPrice, ExplainedDivision
 from trimaran.report.tables import frame_table
 
@@ -46,6 +47,9 @@ def print_division_explanation(out: Console, explained: ExplainedDivision) -> No
         out.print(escape(_price(entry.pin, entry.without, entry.price)))
     out.print()
     out.print(rival_table(found))
+    rule = rule_of_division(found, goal=goal_of_plan(plan.outlook))
+    if rule:
+        out.print(escape(rule), soft_wrap=True)
     for baseline in found.baselines:
         if baseline.priced is None:
             out.print(f"[dim]no {escape(baseline.name)}: {escape(baseline.reason)}[/]")
@@ -149,6 +153,7 @@ def division_explanation_document(explained: ExplainedDivision) -> dict[str, Any
         "devices": found.task.devices,
         "objective": "throughput" if plan.outlook is None else plan.outlook.goal,
         "plan": _priced(found.chosen) | {"binding": binding_part(found.chosen)},
+        "rule": rule_of_division(found, goal=goal_of_plan(plan.outlook)),
         "rivals": [_priced(rival) | {"slower": rival.seconds / base_s - 1.0} for rival in found.runners_up],
         "references": [
             {"role": one.name, "reason": one.reason} | ({} if one.priced is None else _priced(one.priced))

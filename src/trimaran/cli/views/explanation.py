@@ -16,7 +16,7 @@ from trimaran.planner.critical_path import Part
 from trimaran.planner.explain import Explanation, Rival
 from trimaran.planner.remedies import Outcome
 from trimaran.planner.space import Cause, Rejection
-from trimaran.planning.documents import search_document
+from trimaran.planning.documents import goal_of_plan, search_document
 from trimaran.planning.explanation import Explained
 from trimaran.program.json_files import to_plain
 from trimaran.report.plans import training_line
@@ -134,8 +134,14 @@ def contrast_table(chosen: Anatomy, other: Anatomy) -> Table:
     return table
 
 
-def rival_table(rivals: tuple[Rival, ...], chosen: Candidate) -> Table:
-    """The other candidates, fastest first."""
+def rival_table(rivals: tuple[Rival, ...], chosen: Candidate, *, is_fresh: bool = False) -> Table:
+    """The other candidates, fastest first.
+
+    Args:
+        rivals: of the plan
+        chosen: the plan
+        is_fresh: the search that found the rivals chose it, by a rule that is said below
+    """
     caption = "slower: than the plan\ninterval: over low, median and high costs"
     if any(rival.candidate.samples_factor != chosen.samples_factor for rival in rivals):
         caption = caption.replace("than the plan", "than the plan, to the target: PowerSGD may need more samples")
@@ -152,15 +158,17 @@ def rival_table(rivals: tuple[Rival, ...], chosen: Candidate) -> Table:
             format_seconds(rival.candidate.time_s),
             f"{100 * rival.slower:+.0f} %",
             f"{100 * low:+.0f} to {100 * high:+.0f} %",
-            _verdict(rival),
+            _verdict(rival, is_fresh=is_fresh),
         )
     return table
 
 
-def _verdict(rival: Rival) -> str:
+def _verdict(rival: Rival, *, is_fresh: bool) -> str:
     if not rival.is_certain:
         return "within the uncertainty"
-    return "slower" if rival.slower > 0.0 else "faster: plan again"
+    if rival.slower > 0.0:
+        return "slower"
+    return "faster, but not chosen: see below" if is_fresh else "faster: plan again"
 
 
 def _measure(candidates: Iterable[Candidate]) -> str:
@@ -200,10 +208,13 @@ def outcome_table(outcomes: Sequence[Outcome]) -> Table:
 def _print_rivals(out: Console, explanation: Explanation) -> None:
     if explanation.rivals:
         out.print()
-        out.print(rival_table(explanation.rivals[:MOST_RIVALS], explanation.chosen.candidate))
+        shown = explanation.rivals[:MOST_RIVALS]
+        out.print(rival_table(shown, explanation.chosen.candidate, is_fresh=explanation.is_fresh))
         more = len(explanation.rivals) - MOST_RIVALS
         if more > 0:
             out.print(f"[dim]and {more} more[/]")
+    if explanation.rule:
+        out.print(escape(explanation.rule), soft_wrap=True)
     by_cause: dict[Cause, list[Rejection]] = {}
     for rejection in explanation.rejected:
         by_cause.setdefault(rejection.cause, []).append(rejection)
@@ -272,7 +283,9 @@ def explanation_document(explained: Explained) -> dict[str, Any]:
             {"strategy": entry.strategy.name, "cause": entry.cause, "reason": entry.reason}
             for entry in explanation.rejected
         ],
-        **search_document(explained.found, prices=explained.planned.prices),
+        **search_document(
+            explained.found, prices=explained.planned.prices, goal=goal_of_plan(explained.planned.outlook)
+        ),
         "why_not": [_contrast(answer) for answer in explanation.contrasts],
         "what_if": [_outcome(outcome) for outcome in explanation.outcomes],
         "remedies": remedies_document(explained.remedies),

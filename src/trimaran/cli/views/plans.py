@@ -17,11 +17,11 @@ from trimaran.features.training.train import Trained
 from trimaran.jobs.resolve import JobSource
 from trimaran.measure.costs import name_link
 from trimaran.planner.candidates import Candidate
-from trimaran.planner.choice import shown, simplicity
+from trimaran.planner.choice import rule_of_choice, shown, simplicity
 from trimaran.planner.result import Search
 from trimaran.planner.search import PinPrice
 from trimaran.planner.space import Rejection
-from trimaran.planning.documents import chosen_document, search_document, with_outlook
+from trimaran.planning.documents import chosen_document, goal_of_plan, search_document, with_outlook
 from trimaran.planning.input_pipeline import feeding_document
 from trimaran.planning.plan import plan_job
 from trimaran.planning.requests import PlanRequest
@@ -80,6 +80,8 @@ def print_plan(out: Console, planned: Planned) -> None:
     if planned.outlook is not None:
         print_lines(out, outlook_lines(with_outlook(_plan_document(planned), planned.outlook)))
     print_training(out, planned)
+    if planned.search is not None:
+        print_rule(out, planned.search, goal=goal_of_plan(planned.outlook))
     if planned.search is not None and planned.outlook is None:
         out.print(_against_baseline(planned.search))
         print_prices(out, planned.prices)
@@ -91,6 +93,13 @@ def print_training(out: Console, planned: Planned) -> None:
     """What a plan from a file says of the training to its target; of a plan just made the table says it."""
     if planned.plan.training is not None and planned.outlook is None:
         out.print(escape(training_line(to_plain(planned.plan.training))), soft_wrap=True)
+
+
+def print_rule(out: Console, found: Search, *, goal: str = "") -> None:
+    """What rule chose the plan, where something faster is listed."""
+    rule = rule_of_choice(found.chosen, found.candidates, references=found.references, goal=goal)
+    if rule:
+        out.print(escape(rule), soft_wrap=True)
 
 
 def print_prices(out: Console, prices: Iterable[PinPrice]) -> None:
@@ -219,7 +228,7 @@ def _plan_document(planned: Planned) -> dict[str, Any]:
         | chosen_document(planned.graph, found),
         "feeding": feeding_document(found.chosen.strategy, found),
         "baseline": _candidate(found.baseline) | {"pareto": id(found.baseline) in front},
-        **search_document(found, prices=planned.prices),
+        **search_document(found, prices=planned.prices, goal=goal_of_plan(planned.outlook)),
         "rejected": [
             {"strategy": entry.strategy.name, "cause": entry.cause, "reason": entry.reason} for entry in found.rejected
         ],

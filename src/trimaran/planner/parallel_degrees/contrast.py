@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.base.units import format_seconds
+from trimaran.planner.choice import is_faster
 from trimaran.planner.parallel_degrees.document import division_name
 from trimaran.planner.parallel_degrees.problem import DivisionPins, DivisionSearch, PricedDivision
-from trimaran.planner.parallel_degrees.search import search_task
+from trimaran.planner.parallel_degrees.search import TIME_LIMIT_S, search_task
 from trimaran.pricing.closed_form.parallel_degrees import Sharding
 
 PARTS: Mapping[str, str] = {
@@ -99,19 +100,20 @@ def read_kind(name: str) -> DivisionKind:
     return DivisionKind(name=name, pins=pins)
 
 
-def why_not(found: DivisionSearch, kind: DivisionKind, *, time_limit_s: float = 20.0) -> Contrast:
+def why_not(found: DivisionSearch, kind: DivisionKind, *, time_limit_s: float = TIME_LIMIT_S, goal: str = "") -> Contrast:
     """Why the chosen division is not of some kind.
 
     Args:
         found: the search; its pins do not bind the kind
         kind: that one has in mind
         time_limit_s: of the search for the best of the kind [s]
+        goal: what was made best over all batches in place of a step; empty: a step was
     """
     try:
         other = search_task(replace(found.task, pins=kind.pins), time_limit_s=time_limit_s).chosen
     except InfeasibleError as error:
         return Contrast(asked=kind.name, other=None, conclusion=f"{kind.name} is not to be had: {error.message}.")
-    return Contrast(asked=kind.name, other=other, conclusion=_conclusion(kind.name, other, found))
+    return Contrast(asked=kind.name, other=other, conclusion=_conclusion(kind.name, other, found, goal))
 
 
 def binding_part(priced: PricedDivision) -> str:
@@ -133,26 +135,39 @@ def parts_of(priced: PricedDivision) -> dict[str, float]:
     return {part: getattr(priced.step, part) for part in PARTS}
 
 
-def _conclusion(asked: str, other: PricedDivision, found: DivisionSearch) -> str:
+def _conclusion(asked: str, other: PricedDivision, found: DivisionSearch, goal: str) -> str:
     chosen, name = found.chosen, division_name(other.division)
     if other.division == chosen.division:
         return f"{name} is the plan, and the best of {asked}."
+    if other.seconds < chosen.seconds:
+        return _why_chosen(other, found, goal)
     figures = f"{format_seconds(other.seconds)} against {format_seconds(chosen.seconds)}"
-    percent = 100 * (other.seconds / chosen.seconds - 1.0)
-    if percent < 0.0:
-        change = f"{-percent:.1f} % faster"
-        why = _why_not_faster(found)
-    else:
-        change, why = f"{percent:.1f} % slower", _reasons(other, chosen)
-    return f"The best of {asked}, {name}, is {change} than the plan ({figures}): {why}."
+    change = f"{100 * (other.seconds / chosen.seconds - 1.0):.1f} % slower"
+    return f"The best of {asked}, {name}, is {change} than the plan ({figures}): {_reasons(other, chosen)}."
 
 
-def _why_not_faster(found: DivisionSearch) -> str:
+def _why_chosen(faster: PricedDivision, found: DivisionSearch, goal: str) -> str:
+    """The rule by which the plan was chosen although another one is faster."""
     if not found.complete:
-        return "the search ran out of time (--time-limit)"
-    if found.task.pins == DivisionPins():
-        return "as fast as the plan within what is known, and the plan was taken for the target"
-    return "what you decided is against it"
+        reason = "but the search ran out of time (--time-limit)"
+    elif found.task.pins != DivisionPins():
+        reason = "but what you decided is against it"
+    else:
+        reason = f"and the plan is chosen for {goal or 'the most samples a second over all batches'}"
+    figures = f"{format_seconds(faster.seconds)} against {format_seconds(found.chosen.seconds)}"
+    return is_faster(division_name(faster.division), 1.0 - faster.seconds / found.chosen.seconds, figures, reason)
+
+
+def rule_of_division(found: DivisionSearch, *, goal: str = "") -> str:
+    """The rule that chose over what is listed as faster; empty where nothing is.
+
+    Args:
+        found: the search
+        goal: what was made best over all batches in place of a step; empty: a step was
+    """
+    listed = [*found.runners_up, *(one.priced for one in found.baselines if one.priced is not None)]
+    best = min(listed, key=lambda one: one.seconds, default=found.chosen)
+    return _why_chosen(best, found, goal) if best.seconds < found.chosen.seconds else ""
 
 
 def _reasons(other: PricedDivision, chosen: PricedDivision) -> str:

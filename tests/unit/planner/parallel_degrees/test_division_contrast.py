@@ -37,7 +37,7 @@ def test_what_is_faster_than_a_pinned_plan_is_said_to_be() -> None:
     answer = why_not(pinned, read_kind("tp"))
     assert answer.other is not None
     assert answer.other.seconds < pinned.chosen.seconds
-    assert "faster than the plan" in answer.conclusion
+    assert "% faster" in answer.conclusion
     assert "what you decided is against it" in answer.conclusion
 
 
