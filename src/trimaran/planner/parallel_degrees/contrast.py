@@ -100,7 +100,9 @@ def read_kind(name: str) -> DivisionKind:
     return DivisionKind(name=name, pins=pins)
 
 
-def why_not(found: DivisionSearch, kind: DivisionKind, *, time_limit_s: float = TIME_LIMIT_S, goal: str = "") -> Contrast:
+def why_not(
+    found: DivisionSearch, kind: DivisionKind, *, time_limit_s: float = TIME_LIMIT_S, goal: str = ""
+) -> Contrast:
     """Why the chosen division is not of some kind.
 
     Args:
