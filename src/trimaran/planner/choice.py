@@ -43,8 +43,8 @@ def simplicity(strategy: Strategy) -> tuple[int, ...]:
 
 
 _SIMPLER = (
-    "its gradients lose less",
-    "a simpler kind of parallelism",
+    "gradients that lose less",
+    "simpler kinds of parallelism",
     "fewer devices",
     "no offload or recompute",
     "no compilation",
@@ -143,7 +143,7 @@ def why_chosen(
     elif may_be_as_fast(chosen.cases, faster.cases):
         reason = "which is within the uncertainty"
         if simpler or goal:
-            reason += f", and {than} is {f'simpler: {simpler}' if simpler else f'chosen for {goal}'}"
+            reason += f", and {than} is chosen for {simpler or goal}"
     elif not candidates:
         reason = "beyond the uncertainty: plan again"
     elif goal:
@@ -152,7 +152,7 @@ def why_chosen(
         reason = "but the search does not try it: ask for it by its options"
     elif may_be_as_fast(chosen.cases, best.cases):
         reason = (
-            f"but {than} may be as fast as the fastest, {best.strategy.name}, and is simpler: "
+            f"but {than} may be as fast as the fastest, {best.strategy.name}, and is chosen for "
             f"{what_is_simpler(chosen.strategy, best.strategy)}"
         )
     else:
