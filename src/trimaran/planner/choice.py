@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from trimaran.base.units import format_seconds
 from trimaran.planner.candidates import Candidate, Cases
+from trimaran.planner.parallel_degrees.problem import PricedDivision
 from trimaran.planner.space import SCHEDULES, unfaithfulness
 from trimaran.program.gradients import DEFAULT_BUCKET_BYTES
 from trimaran.program.strategy import IN_LINE, Strategy
@@ -41,6 +42,9 @@ def simplicity(strategy: Strategy) -> tuple[int, ...]:
         strategy.feeding.workers,
     )
 
+
+Option = Candidate | PricedDivision
+"""What a plan may be: a strategy with its simulated step, or degrees priced by the analytical model."""
 
 _SIMPLER = (
     "gradients that lose less",
@@ -104,7 +108,7 @@ def is_faster(name: str, share: float, figures: str, reason: str, *, where: str 
     return f"{name} is predicted {100 * share:.{digits}f} % faster{where} ({figures}), {reason}."
 
 
-def compared(other: Candidate, chosen: Candidate) -> tuple[str, str]:
+def compared(other: Option, chosen: Option) -> tuple[str, str]:
     """The times of a plan and of the chosen one as figures, and what they lead to where samples count.
 
     Args:
@@ -122,7 +126,7 @@ def compared(other: Candidate, chosen: Candidate) -> tuple[str, str]:
 
 
 def why_chosen(
-    chosen: Candidate, faster: Candidate, *, candidates: Sequence[Candidate] = (), pins: str = "", goal: str = ""
+    chosen: Option, faster: Option, *, candidates: Sequence[Option] = (), against: str = "", goal: str = ""
 ) -> str:
     """The rule by which a plan was chosen although another one is predicted to be faster, in one sentence.
 
@@ -130,38 +134,46 @@ def why_chosen(
         chosen: the plan
         faster: predicted to be faster
         candidates: of the search that chose; none: no search did, the plan was given
-        pins: what the user decided against the faster one; empty: nothing
+        against: what stands against the faster one, such as a pin; empty: nothing
         goal: what was made best over all batches in place of a step; empty: a step was
     """
     figures, where = compared(faster, chosen)
-    name, than = faster.strategy.name, chosen.strategy.name
+    name, than = faster.name, chosen.name
     share = 1.0 - faster.objective_s / chosen.objective_s
-    simpler = what_is_simpler(chosen.strategy, faster.strategy)
-    best = fastest(candidates) if candidates else faster
-    if pins:
-        reason = f"but {pins} is against it"
+    best = min(candidates, key=lambda one: one.objective_s, default=faster)
+    if against:
+        reason = f"but {against} is against it"
     elif may_be_as_fast(chosen.cases, faster.cases):
         reason = "which is within the uncertainty"
+        simpler = _simpler(chosen, faster)
         if simpler or goal:
             reason += f", and {than} is chosen for {simpler or goal}"
     elif not candidates:
         reason = "beyond the uncertainty: plan again"
     elif goal:
         reason = f"and {than} is chosen for {goal}"
-    elif all(one.strategy != faster.strategy for one in candidates):
+    elif all(one.name != faster.name for one in candidates):
         reason = "but the search does not try it: ask for it by its options"
     elif may_be_as_fast(chosen.cases, best.cases):
-        reason = (
-            f"but {than} may be as fast as the fastest, {best.strategy.name}, and is chosen for "
-            f"{what_is_simpler(chosen.strategy, best.strategy)}"
-        )
+        reason = f"but {than} may be as fast as the fastest, {best.name}, and is chosen for {_simpler(chosen, best)}"
     else:
         reason = f"but over all epochs, the first of which reads the samples, {than} may be as fast"
     return is_faster(name, share, figures, reason, where=where)
 
 
+def _simpler(chosen: Option, other: Option) -> str:
+    if isinstance(chosen, Candidate) and isinstance(other, Candidate):
+        return what_is_simpler(chosen.strategy, other.strategy)
+    return ""
+
+
 def rule_of_choice(
-    chosen: Candidate, candidates: Sequence[Candidate], *, references: Sequence[Candidate] = (), goal: str = ""
+    chosen: Option,
+    candidates: Sequence[Option],
+    *,
+    references: Sequence[Option] = (),
+    against: str = "",
+    goal: str = "",
 ) -> str:
     """The rule that chose a plan over what is listed as faster; empty where nothing is.
 
@@ -169,20 +181,28 @@ def rule_of_choice(
         chosen: by a search
         candidates: of the search
         references: what people do without a plan; those that are no candidates go against a pin
+        against: what stands against all that are faster; empty: nothing
         goal: what was made best over all batches in place of a step; empty: a step was
     """
-    known = {one.strategy for one in candidates}
+    known = {one.name for one in candidates}
     faster = [one for one in candidates if one.objective_s < chosen.objective_s]
-    barred = [one for one in references if one.strategy not in known and one.objective_s < chosen.objective_s]
+    barred = [one for one in references if one.name not in known and one.objective_s < chosen.objective_s]
     sentences = []
-    if faster:
-        sentences.append(why_chosen(chosen, fastest(faster), candidates=candidates, goal=goal))
-    if barred:
-        sentences.append(why_chosen(chosen, fastest(barred), candidates=candidates, pins="what you decided"))
+    for best, why in ((_best(faster), against), (_best(barred), "what you decided")):
+        if best is not None:
+            sentences.append(why_chosen(chosen, best, candidates=candidates, against=why, goal=goal))
     return " ".join(sentences)
 
 
-GOALS = {"time": "the least time to the target", "cost": "the least cost to the target"}
+def _best(options: Sequence[Option]) -> Option | None:
+    return min(options, key=lambda one: one.objective_s, default=None)
+
+
+GOALS = {
+    "time": "the least time to the target",
+    "cost": "the least cost to the target",
+    "throughput": "the most samples a second over all batches",
+}
 """What is made best over all batches, where it is not a step."""
 
 

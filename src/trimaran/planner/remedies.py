@@ -6,14 +6,13 @@ steps, not an opinion. Where it changes the batch, time is compared per sample, 
 epochs that training needs is left out.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.base.remedies import Remedy
 from trimaran.base.units import format_bytes, format_seconds
 from trimaran.planner.candidates import Candidate
-from trimaran.planner.contrast import Anatomy
 from trimaran.planner.critical_path import Part
 from trimaran.planner.problem import Problem, assess, is_compiled_known, lack_of_memory, reassess
 from trimaran.planner.search import search
@@ -171,19 +170,19 @@ class _Trial:
     batch_ratio: int = 1
 
 
-def remedies_for(anatomy: Anatomy, problem: Problem) -> tuple[Remedy, ...]:
+def remedies_for(chosen: Candidate, parts: Mapping[str, float], problem: Problem) -> tuple[Remedy, ...]:
     """What each known remedy would save a plan.
 
     Args:
-        anatomy: of the plan
+        chosen: the plan
+        parts: time of each class on its critical path [s]
         problem: that it was chosen for
 
     Returns:
         The remedies for the classes of time that its critical path has, most first; those that save nothing too.
     """
-    chosen = anatomy.candidate
     found = []
-    for trial in _trials(anatomy, problem):
+    for trial in _trials(chosen, parts, problem):
         after = _try(trial, chosen, problem)
         if after is None or (trial.change is None and after.program == chosen.program and trial.batch_ratio == 1):
             continue
@@ -206,10 +205,10 @@ def remedies_for(anatomy: Anatomy, problem: Problem) -> tuple[Remedy, ...]:
     return tuple(found)
 
 
-def _trials(anatomy: Anatomy, problem: Problem) -> Iterator[_Trial]:
-    least_s = _WORTH_TREATING * anatomy.candidate.step_time_s
-    bound = {part for part, seconds in anatomy.parts.items() if seconds > least_s}
-    strategy = anatomy.candidate.strategy
+def _trials(chosen: Candidate, parts: Mapping[str, float], problem: Problem) -> Iterator[_Trial]:
+    least_s = _WORTH_TREATING * chosen.step_time_s
+    bound = {part for part, seconds in parts.items() if seconds > least_s}
+    strategy = chosen.strategy
     if Part.LOAD in bound:
         yield _Trial(
             id="load-ahead",

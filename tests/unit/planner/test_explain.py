@@ -115,7 +115,8 @@ def test_what_is_not_simpler_is_not_called_so() -> None:
 
 def remedies(given: Problem, strategy: Strategy | None = None) -> dict[str, float]:
     chosen = None if strategy is None else assess(strategy, given)
-    return {one.name: one.predicted_gain for one in explain(given, search(given), chosen=chosen, changes=[]).remedies}
+    found = explain(given, search(given), chosen=chosen, changes=[])
+    return {one.name: one.predicted_gain for one in (*found.remedies, *found.not_worth_it)}
 
 
 def test_remedies_of_an_exchange_are_simulated() -> None:
