@@ -1,6 +1,5 @@
 """What a search found, for programs: the same keys for this machine and for those that are not at hand."""
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -17,7 +16,7 @@ from trimaran.planner.search import PinPrice
 from trimaran.planner.target_estimates import Estimate, Stop
 from trimaran.planning.closed_form import DividedPlan
 from trimaran.planning.results import MachinePlan, Outlook
-from trimaran.program.json_files import to_plain
+from trimaran.program.json_files import finite, to_plain
 from trimaran.program.lowering.partition import segment_ops
 from trimaran.program.strategy import Strategy
 
@@ -300,7 +299,7 @@ def _figures(one: Estimate) -> dict[str, Any]:
 
 def _ends(low: float, high: float) -> list[float | None]:
     """An interval; an end that is not finite is null."""
-    return [value if math.isfinite(value) else None for value in (low, high)]
+    return [finite(low), finite(high)]
 
 
 def _curve(outlook: Outlook) -> dict[str, Any] | None:
@@ -315,7 +314,7 @@ def _curve(outlook: Outlook) -> dict[str, Any] | None:
         "projection": curve.table.projection,
         "known_batches": list(curve.range),
         "e0": curve.fit.e0,
-        "b_crit": curve.fit.b_crit if math.isfinite(curve.fit.b_crit) else None,
+        "b_crit": finite(curve.fit.b_crit),
         "unit": curve.table.unit,
     }
 

@@ -83,7 +83,10 @@ class Explained:
         planned = self.planned
         if isinstance(planned, DividedPlan):
             return planned.request.cluster
-        return None if planned.cluster.machine is None else planned.cluster.name
+        machine = planned.cluster.machine
+        if machine is None:
+            return None
+        return planned.cluster.name if machine.nodes == 1 else f"{planned.cluster.name}:{machine.nodes}"
 
     @property
     def memory_bytes(self) -> float:

@@ -11,7 +11,7 @@ from trimaran.base.remedies import Remedy
 from trimaran.base.units import format_bytes, format_seconds
 from trimaran.program.json_files import to_plain
 from trimaran.report.remedies import remedies_document, remedies_view
-from trimaran.report.tables import bullet, frame_table
+from trimaran.report.tables import add_figures, add_words, bullet, frame_table
 
 WIDTH = 80
 
@@ -116,12 +116,11 @@ def _parts_table(observation: Observation) -> list[RenderableType]:
     backwards = f" of {observation.backwards:.1f} backwards each" if observation.backwards > 1.05 else ""
     below = f"mean of {observation.steps} steps{backwards}" + (f"; left out: {left_out}" if left_out else "")
     table = frame_table("What a step is spent on")
-    table.add_column("")
-    table.add_column("time", justify="right")
-    table.add_column("share", justify="right")
+    add_words(table, "")
+    add_figures(table, "time", "share", no_wrap=False)
     several = len(observation.ranks) > 1
     for rank in observation.ranks if several else ():
-        table.add_column(f"rank {rank.rank}", justify="right")
+        add_figures(table, f"rank {rank.rank}", no_wrap=False)
     for name, seconds in observation.parts_s.items():
         each = [rank.parts_s[name] for rank in observation.ranks]
         if max(seconds, *each) < 5e-4 * observation.step_s:

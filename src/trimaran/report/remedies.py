@@ -7,7 +7,7 @@ from rich.text import Text
 
 from trimaran.base.remedies import Actor, Method, Remedy
 from trimaran.program.json_files import to_plain
-from trimaran.report.tables import bullet, frame_table
+from trimaran.report.tables import add_figures, add_words, bullet, frame_table
 
 
 def remedies_document(remedies: Sequence[Remedy]) -> list[dict[str, object]]:
@@ -72,11 +72,9 @@ def remedy_table(remedies: Sequence[Remedy], *, title: str = "Remedies, by predi
         A table of names and gains, and below it a paragraph for each remedy.
     """
     table = frame_table(title)
-    table.add_column("", justify="right", no_wrap=True)
-    table.add_column("remedy")
-    table.add_column("limiter")
-    table.add_column("gain", justify="right", no_wrap=True)
-    table.add_column("interval", justify="right", no_wrap=True)
+    add_figures(table, "")
+    add_words(table, "remedy", "limiter")
+    add_figures(table, "gain", "interval")
     for number, remedy in enumerate(remedies, 1):
         low, high = remedy.gain_interval
         table.add_row(

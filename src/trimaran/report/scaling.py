@@ -31,6 +31,7 @@ from trimaran.base.units import format_bytes, format_seconds
 from trimaran.pricing.exchange.step import ScaledStep
 from trimaran.report.remedies import remedies_document, remedy_table
 from trimaran.report.svg import Drawing
+from trimaran.report.tables import add_figures, add_words
 
 Mode = Literal["weak", "strong"]
 """Weak: each device has its batch, however many there are. Strong: all devices share one batch."""
@@ -207,10 +208,9 @@ def _table(study: ScalingStudy, rows: Sequence[ScalingRow]) -> Table:
         pad_edge=False,
         show_edge=False,
     )
-    for name in _COLUMNS:
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("limit", no_wrap=True)
-    table.add_column("memory", justify="right", no_wrap=True)
+    add_figures(table, *_COLUMNS)
+    add_words(table, "limit", no_wrap=True)
+    add_figures(table, "memory")
     for row in rows:
         table.add_row(*_cells(row, unit))
     return table

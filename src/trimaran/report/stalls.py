@@ -10,7 +10,7 @@ from trimaran.base.remedies import Remedy
 from trimaran.base.units import format_seconds
 from trimaran.program.json_files import to_plain
 from trimaran.report.remedies import remedies_document, remedies_view
-from trimaran.report.tables import bullet, frame_table
+from trimaran.report.tables import add_figures, add_words, bullet, frame_table
 
 _TITLES = {
     "fetch": "fetch           standing still for data",
@@ -182,8 +182,8 @@ def _limit_line(report: StallReport) -> Text:
 
 def _ways_table(report: StallReport) -> RenderableType:
     table = frame_table("What a step is spent on")
-    table.add_column("")
-    table.add_column("share", justify="right", no_wrap=True)
+    add_words(table, "")
+    add_figures(table, "share")
     for way in report.ways:
         table.add_column(way, justify="right", no_wrap=True, style="bold" if way == report.way else "")
     own = report.split
@@ -204,10 +204,10 @@ def _ranks_table(report: StallReport) -> RenderableType:
         name for name in _TITLES if any(abs(rank.shares[name]) >= _SHOWN * rank.step_time_s for rank in report.by_rank)
     ]
     table = frame_table(f"By rank, {report.way}")
-    table.add_column("rank", justify="right")
+    add_figures(table, "rank", no_wrap=False)
     for name in shown:
         table.add_column(_SHORT.get(name, name), justify="right", no_wrap=True)
-    table.add_column("step", justify="right", no_wrap=True)
+    add_figures(table, "step")
     for rank in report.by_rank[:_MOST_RANKS]:
         row = (format_seconds(rank.shares[name]) for name in shown)
         table.add_row(str(rank.rank), *row, format_seconds(rank.step_time_s))

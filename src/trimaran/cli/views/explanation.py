@@ -24,7 +24,7 @@ from trimaran.planning.explanation import Explained
 from trimaran.program.json_files import to_plain
 from trimaran.report.plans import training_line
 from trimaran.report.remedies import remedies_document, remedies_view
-from trimaran.report.tables import frame_table
+from trimaran.report.tables import add_figures, add_words, frame_table
 
 # Rivals that a table shows; the JSON document has them all.
 MOST_RIVALS = 8
@@ -84,10 +84,9 @@ def parts_table(anatomy: Anatomy) -> Table:
         if anatomy.legs
         else "the analytical model of one step, whose classes sum to it",
     )
-    table.add_column("class")
-    table.add_column("time", justify="right", no_wrap=True)
-    table.add_column("share", justify="right", no_wrap=True)
-    table.add_column("what it is")
+    add_words(table, "class")
+    add_figures(table, "time", "share")
+    add_words(table, "what it is")
     step_s = anatomy.candidate.step_time_s
     for part, seconds in sorted(anatomy.parts.items(), key=lambda entry: -entry[1]):
         if seconds > 0.0:
@@ -116,9 +115,8 @@ def contrast_table(chosen: Anatomy, other: Anatomy) -> Table:
     """Two plans class by class."""
     mine, theirs = chosen.candidate, other.candidate
     table = frame_table("Class by class", "the differences of the classes sum to that of the steps")
-    table.add_column("class")
-    for title in (mine.name, theirs.name, "difference"):
-        table.add_column(title, justify="right")
+    add_words(table, "class")
+    add_figures(table, mine.name, theirs.name, "difference", no_wrap=False)
     for part, seconds in chosen.parts.items():
         if seconds or other.parts[part]:
             table.add_row(str(part), *_compared(seconds, other.parts[part]))
@@ -162,12 +160,10 @@ def rival_table(
     if any(one.candidate.samples_factor != chosen.samples_factor for one in rivals):
         caption = caption.replace("than the plan", "than the plan, to the target: PowerSGD may need more samples")
     table = frame_table("Runners-up, and what others would run" if references else "Runners-up", caption)
-    table.add_column("strategy")
+    add_words(table, "strategy")
     table.add_column(_measure(one.candidate for one in rivals), justify="right", no_wrap=True)
-    table.add_column("slower", justify="right", no_wrap=True)
-    table.add_column("interval", justify="right", no_wrap=True)
-    table.add_column("memory", justify="right", no_wrap=True)
-    table.add_column("so it is")
+    add_figures(table, "slower", "interval", "memory")
+    add_words(table, "so it is")
     for role, one in [*(("", one) for one in rivals), *references]:
         low, high = one.interval
         table.add_row(
@@ -203,13 +199,11 @@ def outcome_table(outcomes: Sequence[Outcome]) -> Table:
     if any(kept.samples_factor != best.samples_factor for kept, best in pairs):
         caption = caption.replace("by a new search", "by a new search, the soonest to the target")
     table = frame_table("What a change would give", caption)
-    table.add_column("change")
-    table.add_column("this plan", justify="right", no_wrap=True)
-    table.add_column("gain", justify="right", no_wrap=True)
-    table.add_column("interval", justify="right", no_wrap=True)
+    add_words(table, "change")
+    add_figures(table, "this plan", "gain", "interval")
     table.add_column("then chosen", min_width=len("then chosen"))
     compared = (one for outcome in outcomes for one in (outcome.kept, outcome.best) if one is not None)
-    table.add_column(f"its {_measure(compared)}", justify="right", no_wrap=True)
+    add_figures(table, f"its {_measure(compared)}")
     for outcome in outcomes:
         best = outcome.best
         table.add_row(
@@ -245,7 +239,7 @@ def _print_rivals(out: Console, explained: Explained) -> None:
     for cause, rejections in by_cause.items():
         out.print(f"[dim]{escape(_rejected(cause, rejections))}[/]")
     if isinstance(explained.found, DivisionSearch) and explained.found.rejected:
-        counts = "; ".join(f"{number} {reason}" for reason, number in explained.found.rejected.items())
+        counts = "; ".join(f"{reason} ({number})" for reason, number in explained.found.rejected.items())
         out.print(f"[dim]rejected: {escape(counts)}[/]")
 
 
