@@ -84,7 +84,7 @@ def remedy_table(remedies: Sequence[Remedy], *, title: str = "Remedies, by predi
             Text(_percent(remedy.predicted_gain), style="bold" if number == 1 else ""),
             f"{_percent(low)} to {_percent(high)}",
         )
-    caption = Text("gain: share of the time saved; interval: 90 %", style="dim")
+    caption = Text("gain: share of the time saved; interval: 90 %, or over low to high costs", style="dim")
     return Group(table, caption, Text(), *(_paragraph(number, remedy) for number, remedy in enumerate(remedies, 1)))
 
 
