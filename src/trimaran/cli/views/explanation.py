@@ -305,15 +305,16 @@ def _range(ends: tuple[float, float]) -> str:
 
 def explanation_document(explained: Explained) -> dict[str, Any]:
     """An explanation, for programs: the same keys for every plan; what needs a program is empty where there is none."""
-    explanation, goal = explained.explanation, explained.planned.outlook
+    explanation, outlook = explained.explanation, explained.planned.outlook
     chosen = explanation.chosen.candidate
+    found = search_document(explained.found, prices=explanation.prices, goal=goal_of_plan(outlook))
     return {
         "job": explained.reference,
         "cluster": explained.cluster,
         "global_batch_size": explained.global_batch_size,
         "devices": explained.devices,
         "link": None if explained.link is None else name_link(explained.link),
-        "objective": goal.goal if goal is not None and isinstance(chosen, PricedDivision) else chosen.objective,
+        "objective": outlook.goal if outlook is not None and isinstance(chosen, PricedDivision) else chosen.objective,
         "plan": _anatomy(explanation.chosen) | {"binding": binding(explanation.chosen)},
         "critical_path": [
             {
@@ -329,10 +330,11 @@ def explanation_document(explained: Explained) -> dict[str, Any]:
             {"strategy": entry.strategy.name, "cause": entry.cause, "reason": entry.reason}
             for entry in explanation.rejected
         ],
-        **search_document(explained.found, prices=explanation.prices, goal=goal_of_plan(explained.planned.outlook)),
+        **found,
         "references": [
-            {"role": role, "reason": reason} | ({} if one is None else _option(one))
-            for role, one, reason in _others(explained.found)
+            # Of parallel degrees also their parts: nothing else has them.
+            brief | (_option(one) if isinstance(one, PricedDivision) else {})
+            for brief, (_, one, _) in zip(found["references"], _others(explained.found), strict=True)
         ],
         "why_not": [_contrast(answer) for answer in explanation.contrasts],
         "what_if": [_outcome(outcome) for outcome in explanation.outcomes],
