@@ -94,7 +94,7 @@ def explain_plan(
         premises = plan.premises
         request = replace(
             request,
-            link=request.link or premises.link,
+            link=request.link or premises.rate_limit,
             memory_bytes=request.memory_bytes or min(premises.memory_bytes, default=None),
         )
         given = load_plan(path, source, request, progress=progress)
@@ -345,8 +345,8 @@ def _best(reference: str, request: ClusterRequest, progress: Progress) -> _Answe
         premises=Premises(
             graph_digest=problem.graph.digest,
             global_batch_size=problem.batch,
-            devices=tuple(device.name for device in problem.cluster.devices),
-            memory_bytes=tuple(device.memory_bytes for device in problem.cluster.devices),
+            devices=tuple(device.title for device in problem.cluster.devices),
+            memory_bytes=problem.cluster.memory_bytes,
         ),
         prediction=predict(chosen),
         program=(),

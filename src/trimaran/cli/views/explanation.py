@@ -260,7 +260,7 @@ def _range(ends: tuple[float, float]) -> str:
 
 def explanation_document(explained: Explained) -> dict[str, Any]:
     """An explanation, for programs."""
-    explanation, link = explained.explanation, explained.planned.cluster.link
+    explanation, link = explained.explanation, explained.planned.cluster.machine.node.rate_limit
     return {
         "job": explained.planned.source.reference,
         "global_batch_size": explained.planned.job.global_batch_size,

@@ -127,7 +127,11 @@ def print_notes(out: Console, notes: Iterable[str]) -> None:
 
 def over_links(planned: Planned) -> str:
     """What links are held to, as the end of a phrase; empty where they are not held."""
-    return "" if planned.cluster.link is None else f" over {name_link(planned.cluster.link)}"
+    return (
+        ""
+        if planned.cluster.machine.node.rate_limit is None
+        else f" over {name_link(planned.cluster.machine.node.rate_limit)}"
+    )
 
 
 def print_candidates(out: Console, found: Search) -> None:
@@ -211,7 +215,9 @@ def _plan_document(planned: Planned) -> dict[str, Any]:
         "job": planned.source.reference,
         "global_batch_size": planned.plan.premises.global_batch_size,
         "devices": planned.cluster.size,
-        "link": None if planned.cluster.link is None else name_link(planned.cluster.link),
+        "link": None
+        if planned.cluster.machine.node.rate_limit is None
+        else name_link(planned.cluster.machine.node.rate_limit),
         "objective": planned.plan.objective,
         "candidates": [_candidate(one) | {"pareto": id(one) in front} for one in found.candidates],
         "chosen": _candidate(found.chosen)
@@ -233,7 +239,9 @@ def simulation_document(planned: Planned) -> dict[str, Any]:
     return {
         "job": planned.source.reference,
         "global_batch_size": planned.job.global_batch_size,
-        "link": None if planned.cluster.link is None else name_link(planned.cluster.link),
+        "link": None
+        if planned.cluster.machine.node.rate_limit is None
+        else name_link(planned.cluster.machine.node.rate_limit),
         "objective": planned.chosen.objective,
         **_candidate(planned.chosen),
         "rank": [device.rank for device in spent],
