@@ -329,11 +329,12 @@ def changed(problem: Problem, change: Change) -> Problem:
         change: what would be otherwise
     """
     for one in change.each:
-        apply = _APPLY if problem.cluster.machine.node.measured else _APPLY_TO_MACHINE
+        apply = _possible(problem.cluster.machine)
         if one.what not in apply:
             raise InputError(
                 f'what-if "{one.text}" is for devices that were measured; a machine of the catalog can be asked for '
                 f"{', '.join(apply)}",
+                code="what-if.measured-only",
                 what_if=one.text,
             )
         problem = apply[one.what](problem, one)
@@ -493,6 +494,14 @@ _APPLY_TO_MACHINE: Mapping[str, Callable[[Problem, Change], Problem]] = {
     "memory": _memory,
     "devices": machine_devices,
 }
+
+
+def _possible(machine: Machine) -> Mapping[str, Callable[[Problem, Change], Problem]]:
+    """What can be asked of a machine."""
+    if machine.node.measured:
+        return _APPLY
+    # Links that an earlier change put between each two devices have a latency of their own.
+    return {**_APPLY_TO_MACHINE, "latency": _latency} if machine.pairs else _APPLY_TO_MACHINE
 
 
 def _with_links(problem: Problem, change: Callable[[Link], Link]) -> Problem:

@@ -269,7 +269,8 @@ def device_order(cluster: Allocation, strategy: Strategy, graph: Graph, *, batch
     """The device of each rank, what talks most closest together.
 
     Args:
-        cluster: of a machine; where transfers are measured, or without rows and shards, the order is the natural one
+        cluster: of a machine; where transfers are measured, or pairs have links of their own, or without rows and
+            shards, the order is the natural one
         strategy: with or without boundaries
         graph: the job's
         batch: samples of one update, over all ranks
@@ -278,7 +279,7 @@ def device_order(cluster: Allocation, strategy: Strategy, graph: Graph, *, batch
         For `Strategy.device_order`; empty where the natural order is as good.
     """
     machine, width = cluster.machine, strategy.pp * strategy.tp
-    if machine.node.measured or width < 2:
+    if machine.node.measured or machine.pairs or width < 2:
         return ()
     node = machine.node
     on_node = min(strategy.devices, node.devices)

@@ -134,8 +134,8 @@ def transfer_cost(instruction: Instruction, table: CostTable, cluster: Allocatio
     if len(ranks) < 2:
         return Transfer(latency_s=0.0, flow_s=0.0, links=(), low=0.0, high=0.0, source="analytic: one rank")
     machine, members, is_message = cluster.machine, tuple(map(cluster.number, ranks)), kind == SEND
-    own_links = all(pair in machine.pairs for pair in _pairs(members, is_message=is_message))
-    if not machine.node.measured and not own_links:
+    joined = bool(machine.pairs) and all(pair in machine.pairs for pair in _pairs(members, is_message=is_message))
+    if not machine.node.measured and not joined:
         return machine_transfer(MESSAGE if is_message else kind, instruction.nbytes, members, machine)
     way = _find_way(members, machine, is_message=is_message)
     if way.slowest is None:
