@@ -84,9 +84,10 @@ class Explained:
         if isinstance(planned, DividedPlan):
             return planned.request.cluster
         machine = planned.cluster.machine
+        name = machine.node.name
         if machine.node.measured:
             return None
-        return machine.node.name if machine.nodes == 1 else f"{machine.node.name}:{machine.nodes}"
+        return name if machine.nodes == 1 else f"{name}:{machine.nodes}"
 
     @property
     def memory_bytes(self) -> float:

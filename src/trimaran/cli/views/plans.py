@@ -192,9 +192,9 @@ def print_simulation(out: Console, planned: Planned) -> None:
     print_notes(out, planned.warnings)
     chosen = planned.chosen
     low, high = chosen.interval_s
+    over = over_links(planned.cluster.machine.node.rate_limit)
     out.print(
-        f"[bold]{chosen.name}[/]{over_links(planned.cluster.machine.node.rate_limit)}: "
-        f"{format_seconds(chosen.step_time_s)} a step "
+        f"[bold]{chosen.name}[/]{over}: {format_seconds(chosen.step_time_s)} a step "
         f"(90 %: {format_seconds(low)} to {format_seconds(high)}), limited by {escape(chosen.limiter)}"
     )
     out.print(f"peak memory by rank: {', '.join(format_bytes(nbytes) for nbytes in chosen.peak_bytes)}")
