@@ -1,7 +1,8 @@
 """The vDNN paper again: its networks, batches and policies, and ours, on a device of the catalog in simulation.
 
 Each network's step is traced on meta tensors and priced by the kernel model, with the paper's software. From the one
-trace come both accountings: the list of layers for the paper's buffers, and the live bytes of PyTorch's own. Which constants were fixed before anything was compared, and which were not, is in `docs/vdnn.md`.
+trace come both accountings: the list of layers for the paper's buffers, and the live bytes of PyTorch's own. Which
+constants were fixed before anything was compared, and which were not, is in `docs/vdnn.md`.
 
 The vDNN paper's networks and policies as they come out here, beside what the paper says.
 
