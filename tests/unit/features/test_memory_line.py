@@ -76,7 +76,7 @@ def test_a_step_on_the_line_takes_what_the_step_at_that_batch_takes() -> None:
     """Shapes of operations lie on the line too: kernels are priced by them."""
     tracer, device = JobTracer(resolve("digits")), find_device("titan-x")
     line = BatchLine(tracer.trace(16), tracer.trace(32), (16, 32)).at(100)
-    assert line.events == tracer.trace(100).events
+    assert line.ops == tracer.trace(100).ops
     expected = modelled_costs(tracer.trace(100), device).durations_s
     assert modelled_costs(line, device).durations_s.tolist() == expected.tolist()
 

@@ -12,7 +12,7 @@ another structure at another batch; that is seen, and has no such form.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from trimaran.base.errors import InputError
@@ -79,7 +79,8 @@ class Work:
             forward that they are the gradient of. Product: (batch, m, n, k). Recurrent: (steps, batch, input, hidden,
             gates, directions), one layer. Attention: (batch, heads, queries, keys, size). Others: (elements,)
         launches: kernels that an eager framework starts for it
-        moments: of the operations of the trace that it runs, ascending; empty where it was not traced
+        moments: of its operations in the trace that it was made from, ascending; not compared. Of an update that was
+            not traced, those of the one that stands for it
     """
 
     kind: WorkKind
@@ -92,7 +93,7 @@ class Work:
     nbytes: int
     dims: tuple[int, ...]
     launches: int = 1
-    moments: tuple[int, ...] = ()
+    moments: tuple[int, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
