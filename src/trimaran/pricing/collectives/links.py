@@ -51,15 +51,14 @@ def fabric_of(machine: Machine) -> tuple[int, LinkType]:
     Raises:
         InputError: nothing joins its nodes
     """
-    fabric = machine.fabric or machine.node.network_cards
-    if fabric is None:
+    if machine.fabric is None:
         raise InputError(
             f"{machine.node.name}: nothing joins its nodes; name a fabric, such as "
             f'"{machine.node.name}:{max(2, machine.nodes)}@ethernet-25g"',
             code="exchange.no-network-cards",
             nodes=machine.nodes,
         )
-    return fabric
+    return machine.fabric
 
 
 def cards_of(node: Node, count: int, chosen: Iterable[int]) -> tuple[int, ...]:
@@ -137,7 +136,9 @@ def crossing_of(machine: Machine, members: Sequence[int]) -> Crossing:
 
 def _crossing(machine: Machine, on: dict[int, list[int]], load: dict[tuple[int, int], int]) -> Crossing:
     """Of members by node, on cards `(node, card)` that so many transfers use."""
-    local = tuple(max(on.values(), key=len))
+    widest = max(on.values(), key=len)
+    # By itself on its node, a device is like any other.
+    local = tuple(widest) if len(widest) > 1 else (0,)
     if len(on) == 1:
         return Crossing(local=local)
     count, _ = fabric_of(machine)
