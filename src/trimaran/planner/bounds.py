@@ -46,7 +46,7 @@ from dataclasses import dataclass, field, replace
 
 from trimaran.base.timeline import COMPUTE
 from trimaran.graph.types import Graph
-from trimaran.machine.types import Cluster
+from trimaran.machine.types import Allocation
 from trimaran.planner.candidates import Cases, at_end, lower_short
 from trimaran.planner.epoch import EpochData, Part, extra_parts
 from trimaran.pricing.compute import FORMS, context_of, operation_costs, own_form
@@ -237,7 +237,7 @@ def bound(
     strategy: Strategy,
     graph: Graph,
     table: CostTable,
-    cluster: Cluster,
+    cluster: Allocation,
     *,
     batch: int,
     clip: bool = False,
@@ -268,7 +268,7 @@ def bound(
 
 
 def busiest_rank(
-    strategy: Strategy, graph: Graph, table: CostTable, cluster: Cluster, *, batch: int, clip: bool = False
+    strategy: Strategy, graph: Graph, table: CostTable, cluster: Allocation, *, batch: int, clip: bool = False
 ) -> Cases:
     """What a step takes at least, since a rank computes one thing at a time: for any schedule and any sharding.
 
@@ -329,7 +329,9 @@ def shortest_step(program: Program, costs: ProgramCosts, *, microbatches: int) -
     return max(chains, over_links)
 
 
-def _price(part: Part, graph: Graph, table: CostTable, cluster: Cluster, *, clip: bool) -> tuple[ProgramCosts, Program]:
+def _price(
+    part: Part, graph: Graph, table: CostTable, cluster: Allocation, *, clip: bool
+) -> tuple[ProgramCosts, Program]:
     strategy = part.strategy
     microbatch = part.batch // (strategy.dp * strategy.microbatches)
     few = replace(strategy, microbatches=min(strategy.microbatches, PRICED_MICROBATCHES))

@@ -21,7 +21,7 @@ from typing import Literal
 
 from trimaran.machine.rings import RingSet, ring_bandwidth, ring_rate
 from trimaran.machine.topology import pair, relays
-from trimaran.machine.types import LinkType, Machine, Node
+from trimaran.machine.types import Link, Machine, Node
 from trimaran.pricing.collectives.links import Crossing, fabric_of, first_devices
 
 LinkKind = Literal["nvswitch", "nvlink", "xgmi", "pcie", "host", "virtual"]
@@ -184,7 +184,7 @@ def _inside(place: _Place) -> _Inside:
     )
 
 
-def _kind(rings: RingSet, link: LinkType, node: Node) -> LinkKind:
+def _kind(rings: RingSet, link: Link, node: Node) -> LinkKind:
     if rings.kind == "switch":
         return "nvswitch"
     if rings.kind == "links":
@@ -194,13 +194,13 @@ def _kind(rings: RingSet, link: LinkType, node: Node) -> LinkKind:
     return "virtual" if node.title.startswith(CLOUDS) else "host"
 
 
-def generation(link: LinkType) -> float:
+def generation(link: Link) -> float:
     """Number in the name of a link, such as 3 of "nvlink3"."""
     found = re.search(r"\d+", link.name)
     return float(found.group()) if found else 0.0
 
 
-def _mesh_exchange(node: Node, local: Sequence[int], link: LinkType) -> float:
+def _mesh_exchange(node: Node, local: Sequence[int], link: Link) -> float:
     """Rate of a device in an exchange of all with all over their own links [bytes/s].
 
     Pairs without a link go over the devices that have links to both, shared out by the width of those ways. The busiest

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 from trimaran.base.errors import InputError
 from trimaran.base.units import format_count
-from trimaran.machine.types import LinkType, Machine, Node
+from trimaran.machine.types import Link, Machine, Node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class Crossing:
         return len(self.local) * self.nodes
 
 
-def fabric_of(machine: Machine) -> tuple[int, LinkType]:
+def fabric_of(machine: Machine) -> tuple[int, Link]:
     """Network cards of a node: how many, and of what type.
 
     Raises:
