@@ -137,7 +137,7 @@ def _points(path: Path) -> list[Point]:
             machine = machine_of(run)
         except TrimaranError:
             continue
-        exchange = machine_exchange(machine, year=run.program.year)
+        exchange = machine_exchange(machine, ranks=run.division.devices, year=run.program.year)
         points.append(Point(row, run, machine.node.device, exchange))
     return points
 

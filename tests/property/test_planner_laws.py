@@ -17,7 +17,7 @@ from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.graph import Graph
 from trimaran.machine import Allocation
 from trimaran.planner import Candidate, EpochData, Problem, choose, enumerate_strategies, evaluate, search
-from trimaran.planner.bounds import bound
+from trimaran.planner.bounds import bound, busiest_rank
 from trimaran.planner.choice import pareto_front
 from trimaran.planner.problem import cut_for, has_simple_bound, quick_bounds
 from trimaran.pricing import Cost, CostTable, Interference
@@ -171,6 +171,18 @@ def test_a_bound_is_never_above_the_simulation(case: Case) -> None:
             assert bounded <= taken * (1 + TOLERANCE), strategy.name
         for bounded_bytes, peak_bytes in zip(least.peak_bytes, candidate.peak_bytes, strict=True):
             assert bounded_bytes <= peak_bytes, strategy.name
+
+
+@given(cases())
+def test_no_step_is_shorter_than_what_its_busiest_rank_computes(case: Case) -> None:
+    for strategy in strategies(case):
+        if strategy.parts:
+            continue
+        candidate = simulated(case, strategy)
+        taken = (candidate.interval_s[0], candidate.step_time_s, candidate.interval_s[1])
+        busy = busiest_rank(strategy, case.graph, case.table, case.cluster, batch=16, clip=case.clip)
+        for bounded, seconds in zip(busy, taken, strict=True):
+            assert bounded <= seconds * (1 + TOLERANCE), strategy.name
 
 
 def everything_simulated(case: Case, strategies: list[Strategy]) -> list[Candidate]:

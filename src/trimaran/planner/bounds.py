@@ -44,6 +44,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from trimaran.base.timeline import COMPUTE
 from trimaran.graph.types import Graph
 from trimaran.machine.types import Allocation
 from trimaran.planner.candidates import Cases, at_end, lower_short
@@ -57,6 +58,7 @@ from trimaran.program.strategy import Execution, Strategy
 from trimaran.program.types import SENDS, Instruction, Kind, Program
 
 _FORWARDS = (Kind.FORWARD, Kind.EVALUATE)
+_REPEATED = (*_FORWARDS, Kind.BACKWARD, Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,6 +265,50 @@ def bound(
             total = [before + part.count * seconds for before, seconds in zip(total, each, strict=True)]
         cases = (total[0], total[1], total[2])
     return Bound(step_time_s=of_step[1], cases=cases, peak_bytes=smallest_peaks(program, costs, strategy))
+
+
+def busiest_rank(
+    strategy: Strategy, graph: Graph, table: CostTable, cluster: Allocation, *, batch: int, clip: bool = False
+) -> Cases:
+    """What a step takes at least, since a rank computes one thing at a time: for any schedule and any sharding.
+
+    A network whose layers are shared is not evenly shared: what every rank of a layer computes alike counts in full
+    here, and only its mean part in bounds from totals.
+
+    Args:
+        strategy: with boundaries
+        graph: the job's
+        table: costs of its operations and of the links
+        cluster: the devices
+        batch: samples of one update, over all ranks
+        clip: the job clips its gradients
+
+    Returns:
+        With all costs low, at their median, and high [s].
+    """
+    # Chunks take turns of as many microbatches as there are stages.
+    few = min(strategy.microbatches, strategy.pp if strategy.chunks > 1 else PRICED_MICROBATCHES)
+    microbatch = batch // (strategy.dp * strategy.microbatches)
+    short = replace(strategy, microbatches=few)
+    size = strategy.dp * few * microbatch
+    program = lower_short(graph, short, table, cluster, batch=size, clip=clip)
+    costs = price(program, graph, short, table, cluster, batch=size)
+    busy = [_busy(instructions, costs, strategy.microbatches - few) for instructions in program.ranks]
+    low_s, median_s, high_s = (max(one) * min(1.0, costs.interference.compute) for one in zip(*busy, strict=True))
+    return min(low_s, median_s), median_s, max(median_s, high_s)
+
+
+def _busy(instructions: Sequence[Instruction], costs: ProgramCosts, left_out: int) -> Cases:
+    """What a rank computes, at each end of the intervals [s]; the first microbatch stands for those left out."""
+    low_s = median_s = high_s = 0.0
+    for item in instructions:
+        cost = costs.compute.get(item.id) if item.stream == COMPUTE else None
+        if cost is not None:
+            times = 1 + left_out if item.microbatch == 0 and item.kind in _REPEATED else 1
+            low_s += times * cost.low
+            median_s += times * cost.seconds
+            high_s += times * cost.high
+    return low_s, median_s, high_s
 
 
 def shortest_step(program: Program, costs: ProgramCosts, *, microbatches: int) -> float:

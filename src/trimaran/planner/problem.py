@@ -7,7 +7,7 @@ from trimaran.base.errors import InputError
 from trimaran.base.units import format_bytes
 from trimaran.graph.types import Graph
 from trimaran.machine.types import Allocation
-from trimaran.planner.bounds import Bound, QuickBounds, bound
+from trimaran.planner.bounds import Bound, QuickBounds, bound, busiest_rank
 from trimaran.planner.candidates import Candidate, Squeeze, evaluate, score, squeeze, squeezed
 from trimaran.planner.epoch import EpochData
 from trimaran.planner.pins import NO_PINS, Pins
@@ -107,6 +107,26 @@ def least(strategy: Strategy, problem: Problem) -> Bound:
         clip=problem.clip,
         epoch=problem.epoch,
     )
+
+
+def by_busiest_rank(strategy: Strategy, lower: Bound, problem: Problem) -> Bound:
+    """A bound, raised to what the busiest rank computes.
+
+    On few devices a strategy is sooner simulated than bounded so.
+
+    Args:
+        strategy: with boundaries
+        lower: its bound from totals
+        problem: what it is for
+    """
+    if problem.devices <= EVERY_NUMBER or strategy.parts or strategy.memory_bytes is not None:
+        return lower
+    of_step = busiest_rank(
+        strategy, problem.graph, problem.table, problem.cluster, batch=problem.batch, clip=problem.clip
+    )
+    steps = 1 if problem.epoch is None else problem.epoch.full_steps(problem.batch)
+    low, median, high = (max(steps * own, known) for own, known in zip(of_step, lower.cases, strict=True))
+    return replace(lower, step_time_s=max(of_step[1], lower.step_time_s), cases=(low, median, high))
 
 
 def quick_bounds(problem: Problem) -> QuickBounds:

@@ -335,7 +335,7 @@ def pricer(task: DivisionTask) -> Pricer:
     """What prices a task's divisions."""
     return Pricer(
         task=task,
-        exchange=machine_exchange(task.machine, year=task.program.year),
+        exchange=machine_exchange(task.machine, ranks=task.devices, year=task.program.year),
         constants=step_constants(),
         model_flops=model_flops(task.shape),
     )
