@@ -25,7 +25,7 @@ from trimaran.base.timeline import COMMUNICATION, Span, Timeline
 from trimaran.base.units import format_seconds
 from trimaran.pricing.types import ProgramCosts
 from trimaran.program.types import COLLECTIVES, Instruction, Kind, Program
-from trimaran.simulator.engine import Engine, Resources
+from trimaran.simulator.engine import Engine, Resources, after_step
 from trimaran.simulator.tasks import Tasks, build_tasks
 
 
@@ -82,6 +82,12 @@ def critical_path(program: Program, costs: ProgramCosts) -> tuple[Leg, ...]:
         return ()
     tasks = build_tasks(program, costs)
     times, taken_after = _run(program, costs)
+    after_s = after_step(
+        program,
+        costs,
+        starts_s=[times[task][0] for task in tasks.first],
+        ends_s=[times[task][1] for task in tasks.number],
+    )
     before = _prerequisites(tasks)
     for task, ended in taken_after.items():
         before[task].append((ended, None))
@@ -89,6 +95,8 @@ def critical_path(program: Program, costs: ProgramCosts) -> tuple[Leg, ...]:
     last = max(range(len(times)), key=lambda one: (times[one][1], -one))
     at: int | None = last
     at_s, done = times[last][1], 1.0
+    if after_s > 0.0:
+        legs.append(Leg(instruction=None, start_s=at_s, end_s=at_s + after_s, alone_s=0.0))
     while at is not None:
         start_s = min(times[at][0], at_s)
         instruction = instructions[tasks.identifiers[tasks.members[at][0]]]

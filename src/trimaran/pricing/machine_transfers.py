@@ -44,6 +44,7 @@ from trimaran.machine.rank_order import lay_out, node_talk, spread_over
 from trimaran.machine.topology import DIRECT, pair, switch_links
 from trimaran.machine.types import CatalogDevice, Cluster, Edge, Machine, Node
 from trimaran.pricing.collectives.algorithms import collective_cost
+from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.types import Cost, Transfer
 from trimaran.program.strategy import Strategy
 from trimaran.program.types import Kind
@@ -147,7 +148,9 @@ class Way:
     links: tuple[str, ...]
 
 
-def machine_transfer(kind: str, nbytes: int, members: Sequence[int], machine: Machine) -> Transfer:
+def machine_transfer(
+    kind: str, nbytes: int, members: Sequence[int], machine: Machine, *, year: float = Software().year
+) -> Transfer:
     """What a transfer costs when nothing else is under way.
 
     Args:
@@ -155,6 +158,7 @@ def machine_transfer(kind: str, nbytes: int, members: Sequence[int], machine: Ma
         nbytes: the whole buffer [bytes]
         members: numbers of the devices on the machine; of a message the sender first
         machine: that has them
+        year: of the software, which decides the library of collectives
 
     Returns:
         The same for all members.
@@ -169,8 +173,8 @@ def machine_transfer(kind: str, nbytes: int, members: Sequence[int], machine: Ma
     operation = kind if kind == MESSAGE else OPERATIONS[Kind(kind)]
     order = tuple(members) if kind == MESSAGE else tuple(sorted(members))
     way = _way(_Key(machine), order, operation == MESSAGE)
-    cost = _cost(way, operation, nbytes)
-    latency_s = min(_latency_s(_WayKey(way), operation), cost.seconds)
+    cost = _cost(way, operation, nbytes, year)
+    latency_s = min(_latency_s(_WayKey(way), operation, year), cost.seconds)
     return Transfer(
         latency_s=latency_s,
         flow_s=cost.seconds - latency_s,
@@ -211,13 +215,13 @@ class _WayKey:
         return isinstance(other, _WayKey) and self.way is other.way
 
 
-def _cost(way: Way, operation: str, nbytes: int) -> Cost:
-    return collective_cost(operation, nbytes, machine=way.machine, devices=way.devices, nodes=way.nodes)
+def _cost(way: Way, operation: str, nbytes: int, year: float) -> Cost:
+    return collective_cost(operation, nbytes, machine=way.machine, devices=way.devices, nodes=way.nodes, year=year)
 
 
 @functools.lru_cache(maxsize=4096)
-def _latency_s(key: _WayKey, operation: str) -> float:
-    return _cost(key.way, operation, _EMPTY_BYTES).seconds
+def _latency_s(key: _WayKey, operation: str, year: float) -> float:
+    return _cost(key.way, operation, _EMPTY_BYTES, year).seconds
 
 
 @functools.lru_cache(maxsize=4096)

@@ -13,6 +13,7 @@ from trimaran.base.units import format_count
 from trimaran.machine.types import Cluster, Link
 from trimaran.pricing.collectives.closed_forms import collective_time, message_time, messages, volume
 from trimaran.pricing.curves import at_size, fixed_part, latency
+from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.machine_transfers import MESSAGE, machine_transfer
 from trimaran.pricing.tables import CostTable, Curve, CurveKey
 from trimaran.pricing.types import Cost, Transfer
@@ -133,7 +134,9 @@ def transfer_cost(instruction: Instruction, table: CostTable, cluster: Cluster) 
         return Transfer(latency_s=0.0, flow_s=0.0, links=(), low=0.0, high=0.0, source="analytic: one rank")
     if cluster.machine is not None:
         members = [_number(rank, cluster) for rank in ranks]
-        return machine_transfer(MESSAGE if kind == SEND else kind, instruction.nbytes, members, cluster.machine)
+        software = table.software or Software()
+        op = MESSAGE if kind == SEND else kind
+        return machine_transfer(op, instruction.nbytes, members, cluster.machine, year=software.year)
     way = find_way(ranks, cluster, is_message=kind == SEND)
     if way.slowest is None:
         return _measured(kind, len(ranks), instruction.nbytes, table, way.names)

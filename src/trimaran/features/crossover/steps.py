@@ -244,7 +244,7 @@ class Exchanged:
     Attributes:
         exposed_s: communication that nothing hides [s]
         hidden_s: communication that the backward hides [s]
-        backward_s: the backward of one device, which may hide it [s]
+        backward_s: the backward of one device, as long as it takes with the exchange in progress [s]
         other_s: calls, copies into buffers, waits [s]
     """
 
@@ -305,7 +305,7 @@ class Replicas:
         return Exchanged(
             exposed_s=exposed_s,
             hidden_s=step.communication_s - exposed_s,
-            backward_s=alone.backward_s,
+            backward_s=step.backward_s,
             other_s=max(0.0, added_s - exposed_s),
         )
 
