@@ -21,7 +21,7 @@ def plan(batch: int, devices: int, pins: Pins) -> MachinePlan:
 
 @pytest.fixture(scope="module")
 def replicas() -> Replicas:
-    return Replicas("resnet18", builders.crossover_request(cluster=NODE, devices=(8,)), find_machine(NODE))
+    return Replicas.of("resnet18", builders.crossover_request(cluster=NODE, devices=(8,)), find_machine(NODE))
 
 
 @pytest.fixture(scope="module")
