@@ -73,7 +73,7 @@ def _largest(rows: Sequence[ScalingRow]) -> list[ScalingRow]:
 def _splitting(row: ScalingRow, work: Workload, estimate: StepEstimate, seconds: Seconds) -> list[Advice]:
     """A tensor that has one home, cut into one for each device."""
     large = [gradient for gradient in work.gradients if gradient.nbytes > _LARGE_SHARE * work.gradient_bytes]
-    if row.step.sync != "p2p" or not large:
+    if row.step.sync != "kvstore" or not large:
         return []
     parts = row.step.devices
     gradients: list[WeightGradient] = []
@@ -223,6 +223,7 @@ class StudyRequest:
         nccl_log: output of nccl-tests on the machine
         kineto: a trace of PyTorch's profiler of one device
         length_spread: of batches: standard deviation of their work by its mean
+        notes: to be said with the answer
     """
 
     cluster: str
@@ -237,6 +238,7 @@ class StudyRequest:
     nccl_log: Path | None = None
     kineto: Path | None = None
     length_spread: float = 0.0
+    notes: tuple[str, ...] = ()
 
 
 def study(reference: str, request: StudyRequest, *, progress: Progress = ignore_progress) -> ScalingStudy:
@@ -253,7 +255,7 @@ def study(reference: str, request: StudyRequest, *, progress: Progress = ignore_
     machine = find_machine(request.cluster)
     software = request.software or default_software(request.syncs)
     steps = Steps(reference, request, machine, software)
-    notes: list[str] = []
+    notes: list[str] = list(request.notes)
     rows: list[ScalingRow] = []
     for place, batch in enumerate(request.batches):
         progress(f"{reference}, batch {batch}", place, len(request.batches))
@@ -365,8 +367,8 @@ def _rows(steps: Steps, batch: int, sync: Sync, notes: list[str]) -> list[Scalin
         if rest or not share:
             notes.append(f"a batch of {batch} has no equal shares for {format_count(devices, 'device')}: left out")
             continue
-        if sync == "p2p" and devices > steps.job.machine.node.devices:
-            notes.append(f"copies between devices stay within a node: p2p on {devices} devices is left out")
+        if sync == "kvstore" and devices > steps.job.machine.node.devices:
+            notes.append(f"copies between devices stay within a node: kvstore on {devices} devices is left out")
             continue
         rows.append(_row(steps, steps.job.step(share, devices, sync=sync), base))
     return rows

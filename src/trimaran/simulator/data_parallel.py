@@ -72,7 +72,7 @@ class DataParallelSetup:
     @property
     def is_star(self) -> bool:
         """Whether gradients are copied to a home each, and weights updated there."""
-        return self.devices > 1 and (self.sync == "p2p" or (self.sync == "server" and self.nodes == 1))
+        return self.devices > 1 and (self.sync == "kvstore" or (self.sync == "server" and self.nodes == 1))
 
     def run(self, gradients: Sequence[Ready], *, compute: float = 1.0, links: float = 1.0) -> Exchanged:
         """The exchange beside the last microbatch's backward.
@@ -272,9 +272,9 @@ def _check(setup: DataParallelSetup) -> None:
             nodes=nodes,
             machine=machine.node.name,
         )
-    if setup.sync == "p2p" and nodes > 1:
+    if setup.sync == "kvstore" and nodes > 1:
         raise InputError(
-            'copies between devices ("p2p") stay within one node; take "nccl" or "server" for several',
+            'copies between devices ("kvstore") stay within one node; take "nccl" or "server" for several',
             code="exchange.copies-across-nodes",
             nodes=nodes,
         )
@@ -316,7 +316,7 @@ def _exposed_and_update(setup: DataParallelSetup, done: Exchanged) -> tuple[floa
     update_s = setup.estimate.update.seconds
     if not setup.is_star:
         return done.exposed_s, update_s
-    update_s = update_s / setup.devices if setup.sync == "p2p" else min(done.exposed_s, update_s)
+    update_s = update_s / setup.devices if setup.sync == "kvstore" else min(done.exposed_s, update_s)
     return max(0.0, done.exposed_s - update_s), update_s
 
 

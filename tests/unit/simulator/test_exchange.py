@@ -71,7 +71,7 @@ def scaled(job: Workload, devices: int, sync: Sync = "nccl", **fields: object) -
     return data_parallel_step(DataParallelSetup(workload=job, devices=devices, sync=sync, **setup))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("sync", ["nccl", "p2p", "server", "byteps"])
+@pytest.mark.parametrize("sync", ["nccl", "kvstore", "server", "byteps"])
 @pytest.mark.parametrize("devices", [1, 2, 8])
 def test_parts_sum_to_the_step(sync: Sync, devices: int) -> None:
     for job in (SMALL, LARGE_LAST, LARGE_FIRST):
@@ -98,7 +98,7 @@ def test_a_large_layer_that_is_complete_last_cannot_hide() -> None:
 
 def test_copies_to_one_home_are_slow_where_pairs_have_no_link() -> None:
     """Of 8 devices of a DGX-1, 3 have no link to a home: 3 x 400 MB at 12.4 GB/s in, as long out: 0.19 s."""
-    four, eight = scaled(LARGE_LAST, 4, "p2p"), scaled(LARGE_LAST, 8, "p2p")
+    four, eight = scaled(LARGE_LAST, 4, "kvstore"), scaled(LARGE_LAST, 8, "kvstore")
     assert four.exposed_communication_s < 0.03
     assert eight.exposed_communication_s > 0.19 - 0.08
     assert eight.limiter == "communication"
@@ -143,7 +143,7 @@ def test_more_devices_than_there_are_is_refused() -> None:
 def test_copies_between_devices_stay_in_a_node() -> None:
     machine = find_machine("dgx1-v100:2")
     with raises("exchange.copies-across-nodes"):
-        scaled(SMALL, 16, "p2p", machine=machine, nodes=2)
+        scaled(SMALL, 16, "kvstore", machine=machine, nodes=2)
 
 
 def test_an_estimate_of_another_workload_is_noticed() -> None:
