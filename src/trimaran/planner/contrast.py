@@ -155,6 +155,7 @@ _WORDS = {
     Part.MESSAGES: "messages between stages",
     Part.BUBBLE: "bubble",
     Part.UPDATE: "update",
+    Part.AFTER: "copies of gradients and waits for the slowest",
     Part.WAIT: "waiting",
 }
 
@@ -166,7 +167,7 @@ def _list(texts: Iterable[str]) -> str:
 
 GROUPS: Mapping[str, Sequence[Part]] = {
     "compute": (Part.FORWARD, Part.BACKWARD, Part.UPDATE),
-    "communication": (Part.EXCHANGE, Part.MESSAGES, Part.SLOWED),
+    "communication": (Part.EXCHANGE, Part.MESSAGES, Part.SLOWED, Part.AFTER),
     "idle stages": (Part.BUBBLE, Part.WAIT),
     "loading": (Part.LOAD,),
 }
