@@ -42,6 +42,7 @@ from trimaran.pricing.tables import (
     WholeCost,
     WholeKey,
 )
+from trimaran.pricing.transfers import SEND
 from trimaran.pricing.types import Cost, Interference, OpCost
 from trimaran.program.types import Kind
 
@@ -163,7 +164,10 @@ def estimated_table(
         operations=operations,
         wholes=wholes,
         steps={graph.digest: replace(step, updates={batch: one.update for batch, one in steps.items()})},
-        interference={str(Kind.ALL_REDUCE): Interference(compute=recipe.interference, source=recipe.source)},
+        interference={
+            SEND: Interference(source="assumed: messages leave compute alone"),
+            str(Kind.ALL_REDUCE): Interference(compute=recipe.interference, source=recipe.source),
+        },
         software=software,
     )
 
