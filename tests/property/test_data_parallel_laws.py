@@ -16,7 +16,7 @@ from tests.property.test_exchange_laws import lowered
 from trimaran.graph.kernels.workload import Work, WorkKind, Workload
 from trimaran.graph.types import Phase
 from trimaran.machine.find import find_machine
-from trimaran.planner.problem import assess
+from trimaran.planner.problem import assess, cut_for, least, quick_bounds
 from trimaran.planning.data_parallel_job import DataParallelJob
 from trimaran.planning.estimated_problem import machine_problem
 from trimaran.pricing.exchange.costs import ExchangeOptions, handling_s, straggling
@@ -134,3 +134,28 @@ def test_planned_replicas_take_a_data_parallel_step(
         exchange=ExchangeOptions(recipe=recipe, explain=False),
     )
     assert planned.step_time_s == pytest.approx(job.step(local_batch, devices).step.seconds, rel=1e-3)
+
+
+@settings(max_examples=12)
+@given(
+    name=st.sampled_from(sorted(MACHINES)),
+    rows=st.sampled_from([1, 2, 4]),
+    microbatches=st.sampled_from([1, 2, 4]),
+    bucket_bytes=st.sampled_from([1 << 17, 25 << 20]),
+)
+def test_no_bound_on_a_catalog_machine_is_above_the_step(
+    name: str, rows: int, microbatches: int, bucket_bytes: int
+) -> None:
+    """Waits for the slowest and copies of gradients are in both."""
+    devices = MACHINES[name]
+    problem = machine_problem("resnet18", builders.cluster_request(cluster=name, devices=devices, batch=64 * devices))
+    wanted = builders.strategy(
+        dp=devices // rows, pp=rows, microbatches=microbatches, schedule="1f1b", bucket_bytes=bucket_bytes
+    )
+    strategy = cut_for(wanted, problem)
+    found = assess(strategy, problem)
+    low, middle, high = found.cases
+    for bound in (least(strategy, problem), quick_bounds(problem).of(strategy)):
+        assert bound.cases[0] <= low * (1 + TOLERANCE)
+        assert bound.cases[1] <= middle * (1 + TOLERANCE)
+        assert bound.cases[2] <= high * (1 + TOLERANCE)
