@@ -26,7 +26,7 @@ from trimaran.base.units import format_seconds
 from trimaran.graph.types import Graph
 from trimaran.jobs.resolve import resolve
 from trimaran.machine.find import find_machine
-from trimaran.machine.types import CatalogDevice
+from trimaran.machine.types import Device
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.choice import MODEL_ERROR, is_reference, pareto_front, simplicity
 from trimaran.planner.pins import NO_PINS
@@ -107,15 +107,13 @@ def traces_of(
     from trimaran.jobs.resolve import resolve
     from trimaran.planning.meta_trace import JobTracer
 
-    machine = problem.cluster.machine
-    if machine is None:
-        return {}
+    device = problem.cluster.machine.node.device
     lower = {"bfloat16": torch.bfloat16, "float16": torch.float16}
     tracer = JobTracer(resolve(reference), autocast=lower.get(request.precision), layers=True)
-    return {size: _traced(tracer, size, machine.node.device) for size in sorted(sizes)}
+    return {size: _traced(tracer, size, device) for size in sorted(sizes)}
 
 
-def _traced(tracer: "JobTracer", samples: int, device: CatalogDevice) -> TracedStep:
+def _traced(tracer: "JobTracer", samples: int, device: Device) -> TracedStep:
     trace = tracer.trace(samples)
     return TracedStep(trace=trace, costs=memory_costs(trace, device))
 
@@ -285,8 +283,8 @@ def plan_there_for_target(reference: str, request: ClusterRequest, *, progress: 
         request=request.target,
         batches=batches,
         left_out=[*too_large, *((batch, _why(found, batch)) for batch in batches if batch not in found.candidates)],
-        price=machine.node.price if machine else None,
-        node_devices=machine.node.devices if machine else 1,
+        price=machine.node.price,
+        node_devices=machine.node.devices,
         is_complete=found.is_complete,
     )
     batch = outlook.chosen.global_batch
@@ -313,8 +311,8 @@ def _by_throughput(plan: MachinePlan, asked: Goal, known: Known) -> MachinePlan:
         known=known,
         request=plan.request.target,
         batches=(batch,),
-        price=machine.node.price if machine else None,
-        node_devices=machine.node.devices if machine else 1,
+        price=machine.node.price,
+        node_devices=machine.node.devices,
         chosen=contender_of(plan.chosen, batch),
     )
     return dataclasses.replace(plan, outlook=outlook, notes=(*plan.notes, *outlook.warnings))

@@ -22,8 +22,7 @@ from dataclasses import replace
 
 from trimaran.base.errors import InputError
 from trimaran.graph.types import Graph
-from trimaran.machine.rank_order import order_devices
-from trimaran.machine.types import Cluster, Machine
+from trimaran.machine.types import Allocation, Machine
 from trimaran.pricing import input_pipeline as fed_step
 from trimaran.pricing.compute import SegmentCost, context_of, operation_costs, own_form, segment_cost, weight_shares
 from trimaran.pricing.curves import at_batch
@@ -121,7 +120,7 @@ def _is_in_line(feeding: Feeding) -> bool:
 
 
 def price(
-    program: Program, graph: Graph, strategy: Strategy, table: CostTable, cluster: Cluster, *, batch: int
+    program: Program, graph: Graph, strategy: Strategy, table: CostTable, cluster: Allocation, *, batch: int
 ) -> ProgramCosts:
     """What each instruction of a program costs.
 
@@ -140,7 +139,7 @@ def price(
         InputError: the table or the cluster lacks something that the program needs
     """
     if strategy.device_order:
-        cluster = order_devices(cluster, strategy.device_order)
+        cluster = cluster.ordered(strategy.device_order)
     microbatch = microbatch_size(program, strategy, batch=batch)
     operations = operation_costs(graph, table, batch=microbatch, execution=strategy.execution)
     context = context_of(
@@ -159,7 +158,7 @@ def price(
     handling: dict[str, float] = {}
     known: dict[tuple[object, ...], tuple[Transfer, Transfer | None]] = {}
     seconds: dict[str, Transfer] = {}
-    recipe = None if table.software is None or cluster.machine is None else recipe_of(table.software)
+    recipe = None if table.software is None else recipe_of(table.software)
     codings = code_program(program, graph, strategy, table, cluster)
     reducing = reducing_table(strategy, table)
     for instruction in program:
@@ -217,7 +216,7 @@ def price(
         memory=memory,
         period=period,
         copies_s=()
-        if recipe is None or cluster.machine is None
+        if recipe is None
         else _copies_s(program, recipe, cluster.machine, [state.trained_tensors for state in states]),
         straggling=straggling_share(table, cluster, strategy.devices),
     )
@@ -231,7 +230,7 @@ _NOTHING = Transfer(
 )
 
 
-def straggling_share(table: CostTable, cluster: Cluster, devices: int) -> float:
+def straggling_share(table: CostTable, cluster: Allocation, devices: int) -> float:
     """Wait for the slowest rank at the end of a step, as a share of its compute; 0 where costs are measured.
 
     Args:
@@ -239,7 +238,7 @@ def straggling_share(table: CostTable, cluster: Cluster, devices: int) -> float:
         cluster: the devices
         devices: that take part, the first ones of the cluster
     """
-    if table.software is None or cluster.machine is None:
+    if table.software is None:
         return 0.0
     return straggling(devices, len(set(cluster.hosts[:devices])))
 
@@ -261,7 +260,7 @@ def _called(transfer: Transfer, recipe: Recipe) -> Transfer:
     )
 
 
-def _gradient_call(item: Instruction, recipe: Recipe, table: CostTable, cluster: Cluster) -> Transfer:
+def _gradient_call(item: Instruction, recipe: Recipe, table: CostTable, cluster: Allocation) -> Transfer:
     """A call that sums gradients, of all collectives of which the framework makes it."""
     kinds = [item.kind]
     if item.kind == Kind.ALL_REDUCE:
@@ -404,7 +403,7 @@ def _marks(program: Program, segments: Sequence[SegmentCost], *, overlaps: bool)
     return marks
 
 
-def can_fold(program: Program, strategy: Strategy, table: CostTable, cluster: Cluster) -> bool:
+def can_fold(program: Program, strategy: Strategy, table: CostTable, cluster: Allocation) -> bool:
     """Whether the simulation of the first replica, or of the first node of them, gives the times of all.
 
     Args:
@@ -418,8 +417,8 @@ def can_fold(program: Program, strategy: Strategy, table: CostTable, cluster: Cl
     """
     if strategy.dp == 1 or strategy.sync == "p2p":
         return False
-    cluster = order_devices(cluster, strategy.device_order)
-    if len({(device.kind, device.name) for device in cluster.devices[: strategy.devices]}) > 1:
+    cluster = cluster.ordered(strategy.device_order)
+    if len({(device.kind, device.title) for device in cluster.devices[: strategy.devices]}) > 1:
         return False
     size = len(program.ranks)
     return all(_is_alike(item, size, strategy, table, cluster) for item in _within(program, size))
@@ -434,7 +433,7 @@ def _within(program: Program, size: int) -> list[Instruction]:
     return list(found.values())
 
 
-def _is_alike(item: Instruction, size: int, strategy: Strategy, table: CostTable, cluster: Cluster) -> bool:
+def _is_alike(item: Instruction, size: int, strategy: Strategy, table: CostTable, cluster: Allocation) -> bool:
     taken: set[str] = set()
     first = transfer_cost(item, table, cluster)
     for shift in range(0, strategy.devices, size):

@@ -38,7 +38,7 @@ from trimaran.features.memory_fit.largest_batch import at_any_batch, largest_bat
 from trimaran.features.memory_fit.split import AUTO, OURS, choose_split, find_job_split
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.catalog import find_device
-from trimaran.machine.types import CatalogDevice
+from trimaran.machine.types import Device
 from trimaran.memory.floor import floor
 from trimaran.memory.search import MemoryOutcome, plan_memory
 from trimaran.memory_hooks.microbatching import Split
@@ -98,7 +98,7 @@ class Found:
         )
 
 
-def estimate_of(job: Job, device: CatalogDevice, precision: str, found: Found) -> MemoryEstimate:
+def estimate_of(job: Job, device: Device, precision: str, found: Found) -> MemoryEstimate:
     """The figures of a planned step.
 
     Args:
@@ -307,7 +307,7 @@ def _plan(
     return found, in_parts
 
 
-def _in_precision(job: Job, asked: str | None, device: CatalogDevice) -> tuple[Job, str]:
+def _in_precision(job: Job, asked: str | None, device: Device) -> tuple[Job, str]:
     """The job as it computes in a precision, and the name of that."""
     if asked is None and job.precision not in _PRECISIONS:
         raise InputError(
@@ -320,7 +320,7 @@ def _in_precision(job: Job, asked: str | None, device: CatalogDevice) -> tuple[J
     return replace(job, precision="bf16" if precision == "bfloat16" else "fp32"), precision
 
 
-def _budget(asked: str | None, device: CatalogDevice, kept: LiveBytes) -> tuple[int, int | None]:
+def _budget(asked: str | None, device: Device, kept: LiveBytes) -> tuple[int, int | None]:
     """What the step may use, and the card that this stands for; None where it is a share [bytes]."""
     budget = None if asked is None else parse_budget(asked)
     if budget is not None and budget.nbytes is None:

@@ -14,7 +14,7 @@ import numpy
 
 from trimaran.base.errors import InputError
 from trimaran.graph.trace.types import StepTrace, TraceOp
-from trimaran.machine.types import CatalogDevice
+from trimaran.machine.types import Device
 from trimaran.pricing.offload_costs import MemoryCosts
 
 RooflinePrecision = Literal["float32", "tf32", "bfloat16"]
@@ -22,7 +22,7 @@ RooflinePrecision = Literal["float32", "tf32", "bfloat16"]
 
 
 def memory_costs(
-    trace: StepTrace, device: CatalogDevice, *, precision: str = "float32", launches: bool = False
+    trace: StepTrace, device: Device, *, precision: str = "float32", launches: bool = False
 ) -> MemoryCosts:
     """Durations of the operations of a trace, and the rates of copies to and from the host.
 
@@ -57,7 +57,7 @@ def memory_costs(
     )
 
 
-def check_precision(precision: str, device: CatalogDevice) -> None:
+def check_precision(precision: str, device: Device) -> None:
     """Refuse a precision that there is not, or in which a device does not compute.
 
     Raises:
@@ -72,7 +72,7 @@ def check_precision(precision: str, device: CatalogDevice) -> None:
     device.sustained_flops_per_s(precision)
 
 
-def operation_seconds(op: TraceOp, device: CatalogDevice, *, precision: str, launches: bool = False) -> float:
+def operation_seconds(op: TraceOp, device: Device, *, precision: str, launches: bool = False) -> float:
     """Time of one operation [s].
 
     Raises:
@@ -86,7 +86,7 @@ def operation_seconds(op: TraceOp, device: CatalogDevice, *, precision: str, lau
     return seconds + (device.launch.seconds if launches else 0.0)
 
 
-def _flops_per_s(device: CatalogDevice, dtype: str, precision: str) -> float:
+def _flops_per_s(device: Device, dtype: str, precision: str) -> float:
     plain = device.sustained_flops_per_s(dtype)
     if dtype == "float32" and precision == "tf32":
         # GeForce cards run TF32 at the peak of float32; a library then takes what is faster.
