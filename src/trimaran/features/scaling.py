@@ -22,11 +22,9 @@ from trimaran.graph.kernels.workload import WeightGradient, WorkKind, Workload
 from trimaran.graph.types import Phase
 from trimaran.machine.find import find_machine
 from trimaran.machine.types import Device, Machine
-from trimaran.planning.replica_memory import rank_memory
+from trimaran.planning.data_parallel_job import DataParallelJob
 from trimaran.planning.requests import default_software, parse_figures
 from trimaran.planning.results import Progress, ignore_progress
-from trimaran.planning.workloads import workload
-from trimaran.pricing.collectives.corrections import Correction as LinkCorrection
 from trimaran.pricing.collectives.corrections import corrected_by, read_logs
 from trimaran.pricing.exchange.costs import ExchangeOptions
 from trimaran.pricing.exchange.step import ScaledStep, Sync
@@ -35,7 +33,7 @@ from trimaran.pricing.kernels.estimate import StepEstimate, estimate_step, kind_
 from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.types import Cost
 from trimaran.report.scaling import Mode, ScalingRow, ScalingStudy
-from trimaran.simulator.data_parallel import scale_step
+from trimaran.simulator.data_parallel import data_parallel_step
 
 Known = Callable[[int], tuple[Workload, StepEstimate]]
 StepOf = Callable[[Workload, StepEstimate, ScalingRow], Cost]
@@ -80,7 +78,7 @@ def _largest(rows: Sequence[ScalingRow]) -> list[ScalingRow]:
 def _splitting(row: ScalingRow, work: Workload, estimate: StepEstimate, step_of: StepOf) -> list[Remedy]:
     """A tensor that has one owner, split into one for each device."""
     large = [gradient for gradient in work.gradients if gradient.nbytes > _LARGE_SHARE * work.gradient_bytes]
-    if row.step.sync != "p2p" or not large:
+    if row.step.sync != "kvstore" or not large:
         return []
     parts = row.step.devices
     gradients: list[WeightGradient] = []
@@ -277,6 +275,7 @@ class StudyRequest:
         nccl_log: output of nccl-tests on the machine
         kineto: a trace of PyTorch's profiler of one device
         length_spread: of batches: standard deviation of their work by its mean
+        notes: to be said with the answer
     """
 
     cluster: str
@@ -291,6 +290,7 @@ class StudyRequest:
     nccl_log: Path | None = None
     kineto: Path | None = None
     length_spread: float = 0.0
+    notes: tuple[str, ...] = ()
 
 
 def study(reference: str, request: StudyRequest, *, progress: Progress = ignore_progress) -> ScalingStudy:
@@ -307,7 +307,7 @@ def study(reference: str, request: StudyRequest, *, progress: Progress = ignore_
     machine = find_machine(request.cluster)
     software = request.software or default_software(request.syncs)
     steps = Steps(reference, request, machine, software)
-    notes: list[str] = []
+    notes: list[str] = list(request.notes)
     rows: list[ScalingRow] = []
     for place, batch in enumerate(request.batches):
         progress(f"{reference}, batch {batch}", place, len(request.batches))
@@ -324,66 +324,70 @@ def study(reference: str, request: StudyRequest, *, progress: Progress = ignore_
         mode=request.mode,
         unit="samples",
         rows=tuple(rows),
-        advice=advise(rows, steps.known, steps.changed),
+        advice=advise(rows, steps.job.known, steps.changed),
         notes=tuple(dict.fromkeys(notes)),
         source=steps.source,
     )
 
 
-@dataclass(slots=True)
 class Steps:
-    """Steps of the job on one device, by batch, each estimated once."""
+    """Steps of the job in groups, with what a person measured of it.
 
-    reference: str
-    request: StudyRequest
-    machine: Machine
-    software: Software
-    source: str = ""
-    _correction: Correction | None = None
-    _links: LinkCorrection | None = None
-    _known: dict[int, tuple[Workload, StepEstimate]] = field(default_factory=dict)
+    Args:
+        reference: of the job
+        request: what is asked
+        machine: nodes and fabric
+        software: framework and year
 
-    def known(self, batch: int) -> tuple[Workload, StepEstimate]:
-        """The workload at a batch, and what it takes alone."""
-        if batch not in self._known:
-            work = self._work(batch)
-            estimate = self._estimate(work)
-            anchor_s = self._anchor_s(work, estimate)
-            if anchor_s is not None:
-                estimate = estimate_step(work, self.machine.node.device, self.software, anchor_s=anchor_s)
-            self._known[batch] = work, estimate
-            self.source = estimate.source
-        return self._known[batch]
+    Attributes:
+        job: its steps
+        source: of the estimate that was made last
+    """
+
+    def __init__(self, reference: str, request: StudyRequest, machine: Machine, software: Software) -> None:
+        links = None
+        if request.nccl_log is not None:
+            links = corrected_by(read_logs(request.nccl_log), machine=machine, year=software.year)
+        self.job = DataParallelJob(
+            reference=reference,
+            machine=machine,
+            precision=request.precision,
+            software=software,
+            options=request.options,
+            exchange=ExchangeOptions(correction=links, length_spread=request.length_spread),
+            estimator=self._estimate,
+        )
+        self.request = request
+        self.source = ""
+        self._correction: Correction | None = None
 
     def _estimate(self, work: Workload) -> StepEstimate:
+        """A step of one device as modelled, and as the person's figures or profile correct that."""
+        estimate = self._corrected(work)
+        anchor_s = self._anchor_s(work, estimate)
+        if anchor_s is not None:
+            estimate = estimate_step(work, self.job.machine.node.device, self.job.software, anchor_s=anchor_s)
+        self.source = estimate.source
+        return estimate
+
+    def _corrected(self, work: Workload) -> StepEstimate:
         """A step as modelled, and as several figures or a profile of the largest batch correct that."""
-        device = self.machine.node.device
+        device, software = self.job.machine.node.device, self.job.software
         figures = self._figures()
         if self._correction is None and len(figures) > 1:
             if self.request.kineto is not None:
                 raise InputError("several measured figures and a profile correct the same: leave one of them out")
-            known = [(self._work(batch), batch / rate) for rate, batch in figures if batch]
-            self._correction = figures_correction(known, device, self.software)
+            known = [(self.job.workload(batch), batch / rate) for rate, batch in figures if batch]
+            self._correction = figures_correction(known, device, software)
         if self._correction is None and self.request.kineto is not None:
-            profiled = self._work(max(self.request.batches))
+            profiled = self.job.workload(max(self.request.batches))
             self._correction = profile_correction(
-                self.request.kineto, profiled, estimate_step(profiled, device, self.software)
+                self.request.kineto, profiled, estimate_step(profiled, device, software)
             )
-        return estimate_step(work, device, self.software, correction=self._correction)
+        return estimate_step(work, device, software, correction=self._correction)
 
     def _figures(self) -> tuple[tuple[float, int | None], ...]:
         return () if self.request.measured is None else parse_figures(self.request.measured)
-
-    def _work(self, batch: int) -> Workload:
-        return workload(
-            self.reference, batch=batch, precision=self.request.precision, options=self.request.options or None
-        )
-
-    def _options(self, *, explain: bool) -> ExchangeOptions:
-        if self.request.nccl_log is not None and self._links is None:
-            logs = read_logs(self.request.nccl_log)
-            self._links = corrected_by(logs, machine=self.machine, year=self.software.year)
-        return ExchangeOptions(explain=explain, correction=self._links, length_spread=self.request.length_spread)
 
     def _anchor_s(self, work: Workload, estimate: StepEstimate) -> float | None:
         """A step as the person's one figure has it; at another batch, the model is off by the same factor [s]."""
@@ -394,42 +398,20 @@ class Steps:
         base = at or max(self.request.batches)
         if base == work.batch:
             return base / samples_per_s
-        modelled = self._estimate(self._work(base))
+        modelled = self._corrected(self.job.workload(base))
         return estimate.seconds * base / samples_per_s / modelled.seconds
-
-    def scaled(self, batch: int, devices: int, sync: Sync) -> ScaledStep:
-        """The step of a rank at a batch, in a group."""
-        work, estimate = self.known(batch)
-        return scale_step(
-            work,
-            estimate,
-            self.machine,
-            devices=devices,
-            nodes=-(-devices // self.machine.node.devices),
-            sync=sync,
-            software=self.software,
-            options=self._options(explain=True),
-        )
 
     def changed(self, work: Workload, estimate: StepEstimate, row: ScalingRow) -> Cost:
         """The step of a changed workload in the set-up of a row [s]."""
-        step = scale_step(
-            work,
-            estimate,
-            self.machine,
-            devices=row.step.devices,
-            nodes=row.nodes,
-            sync=row.step.sync,
-            software=self.software,
-            options=self._options(explain=False),
-        )
-        return step.step
+        setup = self.job.setup(row.step.batch_per_device, row.step.devices, sync=row.step.sync)
+        options = replace(setup.options, explain=False)
+        return data_parallel_step(replace(setup, workload=work, estimate=estimate, options=options)).step
 
 
 def _rows(steps: Steps, batch: int, sync: Sync, notes: list[str]) -> list[ScalingRow]:
     """One batch and one method on every group."""
     strong = steps.request.mode == "strong"
-    alone = steps.scaled(batch, 1, sync)
+    alone = steps.job.step(batch, 1, sync=sync)
     base = batch / alone.step.seconds
     rows = []
     for devices in steps.request.devices:
@@ -437,10 +419,10 @@ def _rows(steps: Steps, batch: int, sync: Sync, notes: list[str]) -> list[Scalin
         if rest or not share:
             notes.append(f"a batch of {batch} has no equal shares for {format_count(devices, 'device')}: left out")
             continue
-        if sync == "p2p" and devices > steps.machine.node.devices:
-            notes.append(f"copies between devices stay within a node: p2p on {devices} devices is left out")
+        if sync == "kvstore" and devices > steps.job.machine.node.devices:
+            notes.append(f"copies between devices stay within a node: kvstore on {devices} devices is left out")
             continue
-        rows.append(_row(steps, steps.scaled(share, devices, sync), base))
+        rows.append(_row(steps, steps.job.step(share, devices, sync=sync), base))
     return rows
 
 
@@ -448,18 +430,10 @@ def _row(steps: Steps, step: ScaledStep, base: float) -> ScalingRow:
     samples = step.batch_per_device * step.devices
     samples_per_s = samples / step.step.seconds
     speedup = samples_per_s / base
-    work, _ = steps.known(step.batch_per_device)
-    memory = rank_memory(
-        steps.reference,
-        work,
-        step,
-        device=steps.machine.node.device,
-        software=steps.software,
-        options=steps.request.options or None,
-    )
+    memory = steps.job.memory(step)
     return ScalingRow(
         step=step,
-        nodes=-(-step.devices // steps.machine.node.devices),
+        nodes=steps.job.nodes(step.devices),
         samples_per_s=samples_per_s,
         low=samples / step.step.high,
         high=samples / step.step.low,

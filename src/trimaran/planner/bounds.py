@@ -15,6 +15,8 @@ and B of a microbatch, m what a message takes, U what follows the last reduction
     step      >= max over k of max(done(k), reduced(k), the loss's reduction) + U(k)
     step      >= for each link: what flows over it, one after the other, + the shortest U
 
+To each is added what follows the step: copies of gradients, and the wait for the slowest rank.
+
 Nothing here is longer than in a simulation: interference and sharing only lengthen, and what else could be waited for
 is left out. Where a factor of interference is below 1, everything is taken to run at that factor.
 
@@ -51,7 +53,7 @@ from trimaran.planner.candidates import Cases, at_end, lower_short
 from trimaran.planner.epoch import EpochData, Part, extra_parts
 from trimaran.pricing.compute import FORMS, context_of, operation_costs, own_form
 from trimaran.pricing.curves import at_batch
-from trimaran.pricing.program import price
+from trimaran.pricing.program import price, straggling_share
 from trimaran.pricing.tables import CostTable
 from trimaran.pricing.types import Cost, ProgramCosts, add, multiply
 from trimaran.program.strategy import Execution, Strategy
@@ -71,6 +73,7 @@ class Stage:
         backward_s: backward of one microbatch [s]
         last_backward_s: the backward that completes the gradients [s]
         work_s: all forwards and backwards, and the loads between them [s]
+        passes_s: all forwards and backwards [s]
         backwards_s: all backwards [s]
         received: for each segment that sends to it in the forward, what a message takes [s]
         returned: for each segment that sends gradients to it, what a message takes [s]
@@ -86,6 +89,7 @@ class Stage:
     backward_s: float
     last_backward_s: float
     work_s: float
+    passes_s: float
     backwards_s: float
     received: Mapping[int, float]
     returned: Mapping[int, float]
@@ -125,7 +129,7 @@ def stage_of(
     loads = [busy(item) for item in instructions if item.kind == Kind.LOAD]
     left_out = microbatches - len(forwards)
     all_backwards = sum(backwards) + (left_out * backwards[0] if backwards else 0.0)
-    work = sum(forwards) + left_out * forwards[0] + all_backwards
+    work = passes = sum(forwards) + left_out * forwards[0] + all_backwards
     if costs.host_blocks and loads:
         # The first may be loaded while the stage waits for its input.
         work += (microbatches - 1) * min(loads)
@@ -141,6 +145,7 @@ def stage_of(
         backward_s=min(backwards, default=0.0),
         last_backward_s=backwards[-1] if backwards else 0.0,
         work_s=work,
+        passes_s=passes,
         backwards_s=all_backwards,
         received=_by_sender(instructions, Kind.RECEIVE_FORWARD, moved),
         returned=_by_sender(instructions, Kind.RECEIVE_BACKWARD, moved),
@@ -326,7 +331,12 @@ def shortest_step(program: Program, costs: ProgramCosts, *, microbatches: int) -
     replicas = [stages[first : first + width] for first in range(0, len(stages), width)]
     chains = max((_shortest_replica(replica, microbatches) for replica in replicas), default=0.0)
     over_links = _busiest_link(program, costs, microbatches, flow) + min((stage.tail_s for stage in stages), default=0)
-    return max(chains, over_links)
+    copies = costs.copies_s or (0.0,) * len(stages)
+    after_s = max(
+        (copies_s + costs.straggling * stage.passes_s for stage, copies_s in zip(stages, copies, strict=True)),
+        default=0.0,
+    )
+    return max(chains, over_links) + after_s
 
 
 def _price(
@@ -452,6 +462,7 @@ class QuickBounds:
         table: costs of its operations
         batch: samples of one update, over all ranks
         epoch: bound the time of one of these, not of a step
+        cluster: the devices
         balanced: take stages for equal, which makes the bounds of chains those of the closed forms: for searches so
             large that a bound which no cut whatever can undercut would leave too much
     """
@@ -459,6 +470,7 @@ class QuickBounds:
     graph: Graph
     table: CostTable
     batch: int
+    cluster: Allocation
     epoch: EpochData | None = None
     balanced: bool = False
     _works: dict[tuple[int, Execution, str], _Totals] = field(default_factory=dict)
@@ -502,7 +514,8 @@ class QuickBounds:
         step = self.table.steps.get(self.graph.digest)
         load_s = at_batch(step.load, microbatch).low if step and step.load else 0.0
         least = min((min(1.0, entry.compute) for entry in self.table.interference.values()), default=1.0)
-        return least * max(spread, path, chain) + load_s
+        waits = straggling_share(self.table, self.cluster, strategy.devices) * spread
+        return least * (max(spread, path, chain) + waits) + load_s
 
     def _at(self, microbatch: int, execution: Execution, form: str, pieces: int) -> tuple[_Work, ...]:
         key = (microbatch, execution, form)

@@ -162,6 +162,7 @@ _WORDS: Mapping[str, str] = {
     Part.MESSAGES: "messages between stages",
     Part.BUBBLE: "bubble",
     Part.UPDATE: "update",
+    Part.AFTER: "copies of gradients and waits for the slowest",
     Part.WAIT: "waiting",
 }
 
@@ -173,7 +174,7 @@ def _list(texts: Iterable[str]) -> str:
 
 GROUPS: Mapping[str, Sequence[Part]] = {
     "compute": (Part.FORWARD, Part.BACKWARD, Part.UPDATE),
-    "communication": (Part.EXCHANGE, Part.MESSAGES, Part.SLOWED),
+    "communication": (Part.EXCHANGE, Part.MESSAGES, Part.SLOWED, Part.AFTER),
     "idle stages": (Part.BUBBLE, Part.WAIT),
     "loading": (Part.LOAD,),
 }

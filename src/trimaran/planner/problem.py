@@ -135,6 +135,7 @@ def quick_bounds(problem: Problem) -> QuickBounds:
         graph=problem.graph,
         table=problem.table,
         batch=problem.batch,
+        cluster=problem.cluster,
         epoch=problem.epoch,
         balanced=problem.devices > EVERY_NUMBER,
     )

@@ -431,7 +431,12 @@ def _compute(problem: Problem, change: Change) -> Problem:
         for key, points in table.wholes.items()
     }
     steps = {
-        digest: replace(step, update=_scaled_fit(step.update, factor), clip=_scaled_fit(step.clip, factor))
+        digest: replace(
+            step,
+            update=_scaled_fit(step.update, factor),
+            clip=_scaled_fit(step.clip, factor),
+            updates={samples: _scaled_fit(fit, factor) for samples, fit in step.updates.items()},
+        )
         for digest, step in table.steps.items()
     }
     return replace(problem, table=replace(table, operations=operations, wholes=wholes, steps=steps))

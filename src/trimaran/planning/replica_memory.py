@@ -69,7 +69,7 @@ def rank_memory(
 
     own_peak_bytes, card_bytes, fits = of(0)
     peak_bytes = own_peak_bytes
-    if step.sync == "p2p" and step.devices > 1:
+    if step.sync == "kvstore" and step.devices > 1:
         peak_bytes, card_bytes, fits = of(_summed_at_most(work, step.devices))
     return RankMemory(peak_bytes=peak_bytes, own_peak_bytes=own_peak_bytes, card_bytes=card_bytes, fits=fits)
 

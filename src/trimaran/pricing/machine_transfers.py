@@ -44,6 +44,7 @@ from trimaran.machine.topology import DIRECT, pair, switch_links
 from trimaran.machine.types import Allocation, Device, Edge, Machine, Node
 from trimaran.pricing.collectives.algorithms import crossing_cost
 from trimaran.pricing.collectives.links import Crossing, cards_of, crossing_of, fabric_of, members_on_nodes
+from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.types import Cost, Transfer
 from trimaran.program.strategy import Strategy
 from trimaran.program.types import Kind
@@ -132,7 +133,9 @@ class Way:
     links: tuple[str, ...]
 
 
-def machine_transfer(kind: str, nbytes: int, members: Sequence[int], machine: Machine) -> Transfer:
+def machine_transfer(
+    kind: str, nbytes: int, members: Sequence[int], machine: Machine, *, year: float = Software().year
+) -> Transfer:
     """What a transfer costs when nothing else is under way.
 
     Args:
@@ -140,6 +143,7 @@ def machine_transfer(kind: str, nbytes: int, members: Sequence[int], machine: Ma
         nbytes: the whole buffer [bytes]
         members: numbers of the devices on the machine; of a message the sender first
         machine: that has them
+        year: of the software, which decides the library of collectives
 
     Returns:
         The same for all members.
@@ -154,8 +158,8 @@ def machine_transfer(kind: str, nbytes: int, members: Sequence[int], machine: Ma
     operation = kind if kind == MESSAGE else OPERATIONS[Kind(kind)]
     order = tuple(members) if kind == MESSAGE else tuple(sorted(members))
     way = _way(_Key(machine), order, operation == MESSAGE)
-    cost = _cost(way, operation, nbytes)
-    latency_s = min(_latency_s(_WayKey(way), operation), cost.seconds)
+    cost = _cost(way, operation, nbytes, year)
+    latency_s = min(_latency_s(_WayKey(way), operation, year), cost.seconds)
     return Transfer(
         latency_s=latency_s,
         flow_s=cost.seconds - latency_s,
@@ -196,13 +200,13 @@ class _WayKey:
         return isinstance(other, _WayKey) and self.way is other.way
 
 
-def _cost(way: Way, operation: str, nbytes: int) -> Cost:
-    return crossing_cost(operation, nbytes, machine=way.machine, crossing=way.crossing)
+def _cost(way: Way, operation: str, nbytes: int, year: float) -> Cost:
+    return crossing_cost(operation, nbytes, machine=way.machine, crossing=way.crossing, year=year)
 
 
 @functools.lru_cache(maxsize=4096)
-def _latency_s(key: _WayKey, operation: str) -> float:
-    return _cost(key.way, operation, _EMPTY_BYTES).seconds
+def _latency_s(key: _WayKey, operation: str, year: float) -> float:
+    return _cost(key.way, operation, _EMPTY_BYTES, year).seconds
 
 
 @functools.lru_cache(maxsize=4096)

@@ -17,6 +17,7 @@ from trimaran.base.errors import InputError
 from trimaran.machine.types import Allocation, Link, Machine
 from trimaran.pricing.collectives.closed_forms import collective_time, message_time, messages, volume
 from trimaran.pricing.curves import at_size, fixed_part, latency
+from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.machine_transfers import MESSAGE, machine_transfer
 from trimaran.pricing.tables import CostTable, Curve, CurveKey
 from trimaran.pricing.types import Cost, Transfer
@@ -136,7 +137,8 @@ def transfer_cost(instruction: Instruction, table: CostTable, cluster: Allocatio
     machine, members, is_message = cluster.machine, tuple(map(cluster.number, ranks)), kind == SEND
     joined = bool(machine.pairs) and all(pair in machine.pairs for pair in _pairs(members, is_message=is_message))
     if not machine.node.measured and not joined:
-        return machine_transfer(MESSAGE if is_message else kind, instruction.nbytes, members, machine)
+        year = (table.software or Software()).year
+        return machine_transfer(MESSAGE if is_message else kind, instruction.nbytes, members, machine, year=year)
     way = _find_way(members, machine, is_message=is_message)
     if way.slowest is None:
         return _measured(kind, len(ranks), instruction.nbytes, table, way.names)

@@ -85,7 +85,7 @@ class StudiedNetwork:
             for row in self.rows
             if row.step.batch_per_device == batch and row.step.devices == devices
         }
-        return found["nccl"] / found["p2p"] if {"nccl", "p2p"} <= found.keys() else None
+        return found["nccl"] / found["kvstore"] if {"nccl", "kvstore"} <= found.keys() else None
 
     @property
     def batches(self) -> tuple[int, ...]:
@@ -112,7 +112,7 @@ def studied_table(network: StudiedNetwork) -> Table:
     """FP, BP and WU in milliseconds: a line for each batch and number of devices, both methods beside each other."""
     table = frame_table(network.network)
     add_figures(table, "batch", "GPUs", "FP")
-    for sync in ("p2p", "nccl"):
+    for sync in ("kvstore", "nccl"):
         for name in ("BP", "WU", "samples/s"):
             table.add_column(f"{name}\n{sync}" if name != "BP" else f"BP\n{sync}", justify="right", no_wrap=True)
     add_figures(table, "nccl/p2p")
@@ -120,8 +120,8 @@ def studied_table(network: StudiedNetwork) -> Table:
     for row in network.rows:
         pairs.setdefault((row.step.batch_per_device, row.step.devices), {})[row.step.sync] = row
     for (batch, devices), rows in pairs.items():
-        cells = [str(batch), str(devices), _ms(rows["p2p"].step.forward_s)]
-        for sync in ("p2p", "nccl"):
+        cells = [str(batch), str(devices), _ms(rows["kvstore"].step.forward_s)]
+        for sync in ("kvstore", "nccl"):
             step = rows[sync].step
             cells += [_ms(step.backward_s), _ms(step.wu_exposed_s), f"{rows[sync].samples_per_s:,.0f}"]
         ratio = network.ratio(batch, devices)
@@ -196,12 +196,12 @@ def reproduce_dgx1(
     for name in names:
         if name not in known:
             raise InputError(f'"{name}" is not of this study; there are {", ".join(known)}', network=name)
-    software = default_software(("p2p", "nccl"))
+    software = default_software(("kvstore", "nccl"))
     found = []
     for place, name in enumerate(dict.fromkeys(names)):
         progress(name, place, len(names))
         request = StudyRequest(
-            cluster=_CLUSTER, devices=devices, batches=batches, syncs=("p2p", "nccl"), software=software
+            cluster=_CLUSTER, devices=devices, batches=batches, syncs=("kvstore", "nccl"), software=software
         )
         result = study(name, request)
         found.append(StudiedNetwork(network=name, rows=result.rows, published=PUBLISHED_RATIOS.get(name)))

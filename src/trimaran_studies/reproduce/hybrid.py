@@ -393,7 +393,7 @@ def _ours(studied: StudiedHybrid, software: Software) -> _Ours:
 
     cluster, machine = machine_for(CLUSTER, max(studied.devices))
     request = CrossoverRequest(cluster=cluster, devices=studied.devices, software=software)
-    replicas = Replicas(studied.network, request, machine)
+    replicas = Replicas.of(studied.network, request, machine)
     asked = ClusterRequest(cluster=cluster, software=software)
     workers = Workers(studied.network, asked, studied.local_batch)
     demand = Demand(fit_curve(_table(studied)))

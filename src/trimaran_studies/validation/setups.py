@@ -127,7 +127,7 @@ def understand(row: Row) -> Setup:
         devices=devices,
         nodes=machine.nodes,
         software=_software(recipe.software, matched.device),
-        sync="server" if recipe.sync == "p2p" and machine.nodes > 1 else recipe.sync,
+        sync="server" if recipe.sync == "kvstore" and machine.nodes > 1 else recipe.sync,
         real_data=recipe.real_data,
         items_per_sample=recipe.items_per_sample,
         assumed=(*recipe.assumed, *assumed, *matched.assumed),
