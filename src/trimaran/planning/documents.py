@@ -357,13 +357,12 @@ def machine_plan_document(plan: MachinePlan | DividedPlan) -> dict[str, Any]:
 
 def _simulated(plan: MachinePlan) -> dict[str, Any]:
     problem, found = plan.problem, plan.search
-    machine = problem.cluster.machine
     chosen = found.chosen
     return {
         "job": plan.reference,
         "cluster": plan.request.cluster,
-        "machine": machine.node.title if machine else problem.cluster.name,
-        "device": problem.cluster.devices[0].name,
+        "machine": problem.cluster.machine.node.title,
+        "device": problem.cluster.devices[0].title,
         "devices": problem.devices,
         "global_batch_size": problem.batch,
         "precision": plan.request.precision,

@@ -100,13 +100,10 @@ def traces_of(
     from trimaran.planning.meta_trace import JobTracer, PricedSteps
     from trimaran.planning.workload_tracing import job_of
 
-    machine = problem.cluster.machine
-    if machine is None:
-        return {}
     asked = make_request(reference, precision=request.precision, options=request.options or None, optimizer=None)
     steps = PricedSteps(
         tracer=JobTracer(job_of(asked), precision=request.precision),
-        device=machine.node.device,
+        device=problem.cluster.machine.node.device,
         precision=request.precision,
         software=softwares_of(request.software, problem.executions)[problem.executions[0]],
     )
@@ -279,8 +276,8 @@ def plan_there_for_target(reference: str, request: ClusterRequest, *, progress: 
         request=request.target,
         batches=batches,
         left_out=[*too_large, *((batch, _why(found, batch)) for batch in batches if batch not in found.candidates)],
-        price=machine.node.price if machine else None,
-        node_devices=machine.node.devices if machine else 1,
+        price=machine.node.price,
+        node_devices=machine.node.devices,
         is_complete=found.is_complete,
     )
     batch = outlook.chosen.global_batch
@@ -307,8 +304,8 @@ def _by_throughput(plan: MachinePlan, asked: Goal, known: Known) -> MachinePlan:
         known=known,
         request=plan.request.target,
         batches=(batch,),
-        price=machine.node.price if machine else None,
-        node_devices=machine.node.devices if machine else 1,
+        price=machine.node.price,
+        node_devices=machine.node.devices,
         chosen=contender_of(plan.chosen, batch),
     )
     return dataclasses.replace(plan, outlook=outlook, notes=(*plan.notes, *outlook.warnings))

@@ -84,9 +84,10 @@ class Explained:
         if isinstance(planned, DividedPlan):
             return planned.request.cluster
         machine = planned.cluster.machine
-        if machine is None:
+        name = machine.node.name
+        if machine.node.measured:
             return None
-        return planned.cluster.name if machine.nodes == 1 else f"{planned.cluster.name}:{machine.nodes}"
+        return name if machine.nodes == 1 else f"{name}:{machine.nodes}"
 
     @property
     def memory_bytes(self) -> float:
@@ -94,12 +95,12 @@ class Explained:
         planned = self.planned
         if isinstance(planned, DividedPlan):
             return memory_limit(planned.search.task)
-        return min(device.memory_bytes for device in planned.cluster.devices)
+        return min(planned.cluster.memory_bytes)
 
     @property
     def link(self) -> Link | None:
         """The rate limit of links; None: there is none."""
-        return None if isinstance(self.planned, DividedPlan) else self.planned.cluster.link
+        return None if isinstance(self.planned, DividedPlan) else self.planned.cluster.machine.node.rate_limit
 
     @property
     def training(self) -> PlannedTraining | None:
@@ -140,7 +141,7 @@ def explain_plan(
         premises = plan.premises
         request = replace(
             request,
-            link=request.link or premises.link,
+            link=request.link or premises.rate_limit,
             memory_bytes=request.memory_bytes or min(premises.memory_bytes, default=None),
         )
         given = load_plan(path, source, request, progress=progress)
@@ -342,8 +343,8 @@ def _best(reference: str, request: ClusterRequest, progress: Progress) -> _Answe
         premises=Premises(
             graph_digest=problem.graph.digest,
             global_batch_size=problem.batch,
-            devices=tuple(device.name for device in problem.cluster.devices),
-            memory_bytes=tuple(device.memory_bytes for device in problem.cluster.devices),
+            devices=tuple(device.title for device in problem.cluster.devices),
+            memory_bytes=problem.cluster.memory_bytes,
         ),
         prediction=predict(chosen),
         program=(),

@@ -29,7 +29,7 @@ from trimaran.graph.batches import call_model, compute_loss, map_tensors
 from trimaran.graph.trace.meta import trace_on_meta, trace_twice_on_meta
 from trimaran.graph.trace.types import StepTrace
 from trimaran.graph.user_model import AUTOCAST, begin_training, cast_model, sample_batch
-from trimaran.machine.types import CatalogDevice
+from trimaran.machine.types import Device
 from trimaran.memory_hooks.microbatching import Split, splitting
 from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.offload_costs import MemoryCosts, modelled_costs
@@ -273,7 +273,7 @@ class PricedSteps:
     """
 
     tracer: JobTracer
-    device: CatalogDevice
+    device: Device
     precision: str
     software: Software = field(default_factory=Software)
 

@@ -30,7 +30,7 @@ from trimaran.base.errors import InputError
 from trimaran.graph.kernels.convert import workload_of
 from trimaran.graph.kernels.workload import check_precision
 from trimaran.graph.trace.types import StepTrace, TraceOp, Value
-from trimaran.machine.types import CatalogDevice
+from trimaran.machine.types import Device
 from trimaran.pricing.kernels.estimate import estimate_step
 from trimaran.pricing.kernels.software import Software
 
@@ -129,7 +129,7 @@ def measured_costs(
 
 
 def modelled_costs(
-    trace: StepTrace, device: CatalogDevice, *, precision: str = "float32", software: Software | None = None
+    trace: StepTrace, device: Device, *, precision: str = "float32", software: Software | None = None
 ) -> MemoryCosts:
     """Costs of a trace on a device of the catalog, by the kernel model: together what `estimate_step` says of the step.
 

@@ -27,7 +27,7 @@ from trimaran.features.memory_fit.figures import simulated, usage
 from trimaran.graph.trace.types import StepTrace
 from trimaran.jobs.published_jobs import network_job
 from trimaran.machine.catalog import find_device
-from trimaran.machine.types import CatalogDevice
+from trimaran.machine.types import Device
 from trimaran.memory.search import plan_memory
 from trimaran.memory.vdnn import Offload, vdnn_all, vdnn_conv
 from trimaran.memory.vdnn_dynamic import Algorithm, Usage, choose_dynamically, vdnn_dyn
@@ -332,7 +332,7 @@ class _Step:
 
     trace: StepTrace
     costs: MemoryCosts
-    device: CatalogDevice
+    device: Device
 
 
 def _reproduced(name: str, batch: int, step: _Step) -> ReproducedNetwork:

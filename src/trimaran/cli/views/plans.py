@@ -74,7 +74,7 @@ def print_plan(out: Console, planned: Planned) -> None:
     epoch = "" if chosen.epoch_s is None else f"{format_seconds(chosen.epoch_s)} an epoch, "
     out.print(
         f"\nPlan for [bold]{escape(planned.job.name)}[/], "
-        f"global batch {planned.plan.premises.global_batch_size}{over_links(planned.cluster.link)}: "
+        f"global batch {planned.plan.premises.global_batch_size}{over_links(planned.cluster.machine.node.rate_limit)}: "
         f"[bold]{chosen.strategy.name}[/], {epoch}{format_seconds(chosen.step_time_s)} a step, "
         f"limited by {escape(chosen.limiter)}"
     )
@@ -192,8 +192,9 @@ def print_simulation(out: Console, planned: Planned) -> None:
     print_notes(out, planned.warnings)
     chosen = planned.chosen
     low, high = chosen.interval_s
+    over = over_links(planned.cluster.machine.node.rate_limit)
     out.print(
-        f"[bold]{chosen.name}[/]{over_links(planned.cluster.link)}: {format_seconds(chosen.step_time_s)} a step "
+        f"[bold]{chosen.name}[/]{over}: {format_seconds(chosen.step_time_s)} a step "
         f"(90 %: {format_seconds(low)} to {format_seconds(high)}), limited by {escape(chosen.limiter)}"
     )
     out.print(f"peak memory by rank: {', '.join(format_bytes(nbytes) for nbytes in chosen.peak_bytes)}")
@@ -220,7 +221,9 @@ def _plan_document(planned: Planned) -> dict[str, Any]:
         "job": planned.source.reference,
         "global_batch_size": planned.plan.premises.global_batch_size,
         "devices": planned.cluster.size,
-        "link": None if planned.cluster.link is None else name_link(planned.cluster.link),
+        "link": None
+        if planned.cluster.machine.node.rate_limit is None
+        else name_link(planned.cluster.machine.node.rate_limit),
         "objective": planned.plan.objective,
         "candidates": [_candidate(one) | {"pareto": id(one) in front} for one in found.candidates],
         "chosen": _candidate(found.chosen)
@@ -242,7 +245,9 @@ def simulation_document(planned: Planned) -> dict[str, Any]:
     return {
         "job": planned.source.reference,
         "global_batch_size": planned.job.global_batch_size,
-        "link": None if planned.cluster.link is None else name_link(planned.cluster.link),
+        "link": None
+        if planned.cluster.machine.node.rate_limit is None
+        else name_link(planned.cluster.machine.node.rate_limit),
         "objective": planned.chosen.objective,
         **_candidate(planned.chosen),
         "rank": [device.rank for device in spent],

@@ -40,7 +40,7 @@ from trimaran.features.memory_fit.split import AUTO, OURS, choose_split, find_jo
 from trimaran.graph.kernels.workload import PRECISIONS, check_precision
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.catalog import find_device
-from trimaran.machine.types import CatalogDevice
+from trimaran.machine.types import Device
 from trimaran.memory.floor import floor
 from trimaran.memory.search import MemoryOutcome, plan_memory
 from trimaran.memory_hooks.microbatching import Split
@@ -99,7 +99,7 @@ class Found:
         )
 
 
-def estimate_of(job: Job, device: CatalogDevice, precision: str, found: Found) -> MemoryEstimate:
+def estimate_of(job: Job, device: Device, precision: str, found: Found) -> MemoryEstimate:
     """The figures of a planned step.
 
     Args:
@@ -309,7 +309,7 @@ def _plan(
     return found, in_parts
 
 
-def _precision_of(job: Job, asked: str | None, device: CatalogDevice) -> str:
+def _precision_of(job: Job, asked: str | None, device: Device) -> str:
     """In which precision the step is traced and priced."""
     if asked is None and job.precision not in _PRECISIONS:
         raise InputError(
@@ -323,7 +323,7 @@ def _precision_of(job: Job, asked: str | None, device: CatalogDevice) -> str:
     return precision
 
 
-def _budget(asked: str | None, device: CatalogDevice, kept: LiveBytes) -> tuple[int, int | None]:
+def _budget(asked: str | None, device: Device, kept: LiveBytes) -> tuple[int, int | None]:
     """What the step may use, and the card that this stands for; None where it is a share [bytes]."""
     budget = None if asked is None else parse_budget(asked)
     if budget is not None and budget.nbytes is None:
