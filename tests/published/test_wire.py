@@ -21,7 +21,7 @@ from trimaran.pricing.exchange.costs import ExchangeOptions
 from trimaran.pricing.exchange.frameworks import DDP
 from trimaran.pricing.kernels.estimate import estimate_step
 from trimaran.pricing.kernels.software import Software
-from trimaran.simulator.data_parallel import scale_step
+from trimaran.simulator.data_parallel import DataParallelSetup, data_parallel_step
 
 NODES = 8
 DEVICES = 8 * NODES
@@ -43,8 +43,16 @@ def step_s(network: str, fabric: str, ratio: float) -> float:
     first_bytes, bucket_bytes = round(DDP.first_bytes / ratio), round(DDP.bucket_bytes / ratio)
     recipe = replace(DDP, first_bytes=first_bytes, bucket_bytes=bucket_bytes)
     options = ExchangeOptions(explain=False, wire_share=1.0 / ratio, recipe=recipe)
-    found = scale_step(work, estimate, machine, devices=DEVICES, nodes=NODES, software=SOFTWARE, options=options)
-    return found.step.seconds
+    setup = DataParallelSetup(
+        workload=work,
+        estimate=estimate,
+        machine=machine,
+        devices=DEVICES,
+        nodes=NODES,
+        software=SOFTWARE,
+        options=options,
+    )
+    return data_parallel_step(setup).step.seconds
 
 
 def least_ratio(network: str, fabric: str) -> float:

@@ -20,7 +20,6 @@ from trimaran.jobs.published_networks import NetworkReference, parse_network
 from trimaran.jobs.resolve import resolve
 from trimaran.machine.find import find_machine
 from trimaran.networks.sizes import FAMILIES
-from trimaran.planner.parallel_degrees.document import division_name
 from trimaran.planner.parallel_degrees.problem import DivisionLimits, DivisionPins, DivisionSearch, PricedDivision
 from trimaran.planner.parallel_degrees.search import search_divisions
 from trimaran.planner.pins import Pins
@@ -291,7 +290,7 @@ def contender_of_division(priced: PricedDivision, batch: int) -> Contender:
     spread = division.tensor * division.pipeline * division.context
     shape = 4 * (division.tensor * division.context > 1) + 2 * (division.pipeline > 1) + (division.data > 1)
     return Contender(
-        name=division_name(division),
+        name=priced.name,
         devices=priced.devices,
         global_batch=batch,
         replicas=division.data,

@@ -7,21 +7,21 @@ from pathlib import Path
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.base.units import format_bytes, format_seconds
 from trimaran.jobs.resolve import JobSource
+from trimaran.machine.types import Link
 from trimaran.planner.candidates import Candidate, score
-from trimaran.planner.choice import MODEL_ERROR
 from trimaran.planner.explain import Explanation, compressions_of, explain, read_family
-from trimaran.planner.parallel_degrees.contrast import Contrast, read_kind
-from trimaran.planner.parallel_degrees.contrast import why_not as contrast
-from trimaran.planner.parallel_degrees.problem import PricedDivision
-from trimaran.planner.parallel_degrees.search import search_task
+from trimaran.planner.parallel_degrees.explain import explain_division, read_kind
+from trimaran.planner.parallel_degrees.problem import DivisionSearch, memory_limit
+from trimaran.planner.parallel_degrees.search import TIME_LIMIT_S, search_task
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.problem import Problem, arrange, effect_of_memory, lack_of_memory
-from trimaran.planner.remedies import Prospect, is_same
+from trimaran.planner.remedies import is_same
 from trimaran.planner.result import Search
-from trimaran.planner.search import ALL_PINS, prices
+from trimaran.planner.search import ALL_PINS, PinPrice, prices
 from trimaran.planner.trials import Trials
 from trimaran.planner.what_if import parse_change
 from trimaran.planning.closed_form import DividedPlan, division_pins, shape_of
+from trimaran.planning.documents import goal_of_plan
 from trimaran.planning.estimated import placement_notes, search_within_memory, traces_of
 from trimaran.planning.estimated_problem import machine_problem
 from trimaran.planning.input_pipeline import room_of
@@ -34,10 +34,9 @@ from trimaran.planning.requests import EVERYTHING, ClusterRequest, PlanRequest
 from trimaran.planning.results import MachinePlan, Planned, Progress, ignore_progress
 from trimaran.pricing.offload_costs import TracedStep
 from trimaran.pricing.tables import Curve, CurveKey, merge
-from trimaran.program.plan import Plan, Premises, check_plan, plan_program, read_plan
+from trimaran.program.plan import Plan, PlannedTraining, Premises, check_plan, plan_program, read_plan
 from trimaran.program.rules.against_graph import check_against_graph
 from trimaran.program.strategy import IN_LINE, Strategy
-from trimaran.report.remedies import Remedy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,20 +44,68 @@ class Explained:
     """A plan with its explanation.
 
     Attributes:
-        planned: the plan and what it was made from; of a machine that is not here, without a measured table
+        planned: the plan and what it was made from; of a machine of the catalog, without a measured table
         found: the search, by what things cost now
         explanation: why
-        remedies: the known remedies that are worth it, most gain first
-        not_worth_it: those that save less than the model leaves out, most gain first
         notes: what the user should know
     """
 
-    planned: Planned
-    found: Search
+    planned: Planned | DividedPlan
+    found: Search | DivisionSearch
     explanation: Explanation
-    remedies: tuple[Remedy, ...]
-    not_worth_it: tuple[Remedy, ...]
     notes: tuple[str, ...] = ()
+
+    @property
+    def reference(self) -> str:
+        """Of the job."""
+        return self.planned.reference if isinstance(self.planned, DividedPlan) else self.planned.source.reference
+
+    @property
+    def name(self) -> str:
+        """Of the job, for people."""
+        return self.planned.reference if isinstance(self.planned, DividedPlan) else self.planned.job.name
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples of one update."""
+        planned = self.planned
+        return planned.search.task.batch if isinstance(planned, DividedPlan) else planned.job.global_batch_size
+
+    @property
+    def devices(self) -> int:
+        """That may take part."""
+        planned = self.planned
+        return planned.search.task.devices if isinstance(planned, DividedPlan) else planned.cluster.size
+
+    @property
+    def cluster(self) -> str | None:
+        """The machine of the catalog; None: this machine."""
+        planned = self.planned
+        if isinstance(planned, DividedPlan):
+            return planned.request.cluster
+        machine = planned.cluster.machine
+        name = machine.node.name
+        if machine.node.measured:
+            return None
+        return name if machine.nodes == 1 else f"{name}:{machine.nodes}"
+
+    @property
+    def memory_bytes(self) -> float:
+        """What a rank may need [bytes]."""
+        planned = self.planned
+        if isinstance(planned, DividedPlan):
+            return memory_limit(planned.search.task)
+        return min(planned.cluster.memory_bytes)
+
+    @property
+    def link(self) -> Link | None:
+        """The rate limit of links; None: there is none."""
+        return None if isinstance(self.planned, DividedPlan) else self.planned.cluster.machine.node.rate_limit
+
+    @property
+    def training(self) -> PlannedTraining | None:
+        """What the plan file says of a training to a target; None: nothing."""
+        return None if isinstance(self.planned, DividedPlan) else self.planned.plan.training
 
 
 def explain_plan(
@@ -94,7 +141,7 @@ def explain_plan(
         premises = plan.premises
         request = replace(
             request,
-            link=request.link or premises.link,
+            link=request.link or premises.rate_limit,
             memory_bytes=request.memory_bytes or min(premises.memory_bytes, default=None),
         )
         given = load_plan(path, source, request, progress=progress)
@@ -103,7 +150,6 @@ def explain_plan(
     if found is None:
         raise InputError(f"{source.reference} was planned without a search: there is nothing to explain")
     problem = problem_of(planned, found, request)
-    paid = planned.prices
     if given is not None:
         # What the plan's own execution and microbatch cost, which a search may have had no use for.
         traces = {**given.traces, **problem.traces}
@@ -113,31 +159,18 @@ def explain_plan(
     problem = with_compressions(problem, planned.source, methods, find_calibrated(request), progress)
     progress("simulating what could be otherwise", 0, 0)
     chosen = None if given is None else given.chosen
-    explanation = explain(problem, found, chosen=chosen, why_not=families, changes=changes)
-    shown = replace(planned if given is None else given, prices=paid)
-    late = () if given is None else outdated(given.plan.strategy, found)
-    return conclude(shown, found, explanation, (*shown.warnings, *late))
-
-
-def conclude(planned: Planned, found: Search, explanation: Explanation, notes: tuple[str, ...]) -> Explained:
-    """A plan with its explanation, its remedies told apart by whether they are worth it.
-
-    Args:
-        planned: the plan
-        found: the search, by what things cost now
-        explanation: why
-        notes: what the user should know
-    """
-    worth = [remedy for remedy in explanation.remedies if remedy.gain > MODEL_ERROR]
-    rest = [remedy for remedy in explanation.remedies if remedy.gain <= MODEL_ERROR]
-    return Explained(
-        planned=planned,
-        found=found,
-        explanation=explanation,
-        remedies=tuple(_remedy(prospect) for prospect in worth),
-        not_worth_it=tuple(_remedy(prospect) for prospect in rest),
-        notes=notes,
+    explanation = explain(
+        problem,
+        found,
+        chosen=chosen,
+        why_not=families,
+        changes=changes,
+        paid=planned.prices,
+        goal=goal_of_plan(planned.outlook),
     )
+    shown = planned if given is None else given
+    late = () if given is None else outdated(given.plan.strategy, found)
+    return Explained(planned=shown, found=found, explanation=explanation, notes=(*shown.warnings, *late))
 
 
 def problem_of(planned: Planned, found: Search, request: PlanRequest) -> Problem:
@@ -169,18 +202,6 @@ def _bare_curves(ranks: int) -> Mapping[CurveKey, Curve]:
     return load_cached(fingerprint_here(ranks)).curves
 
 
-def _remedy(prospect: Prospect) -> Remedy:
-    return Remedy(
-        limiter=prospect.limiter,
-        name=prospect.name,
-        action=prospect.action,
-        predicted_gain=prospect.gain,
-        gain_interval=prospect.gain_interval,
-        basis=prospect.basis,
-        assumption=prospect.assumption,
-    )
-
-
 def outdated(strategy: Strategy, found: Search) -> tuple[str, ...]:
     """That a search would choose another strategy now than the plan in a file has; nothing where it would not.
 
@@ -197,44 +218,14 @@ def outdated(strategy: Strategy, found: Search) -> tuple[str, ...]:
 # Why a transformer on many devices is divided as it is: closed forms, so there is no program and no critical path
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DivisionPrice:
-    """What a pin costs.
-
-    Attributes:
-        pin: as it is written on the command line
-        without: what would be chosen without it; None: nothing fits
-        price: how much longer the plan takes because of it, as a share of `without`; 0 without one
-    """
-
-    pin: str
-    without: PricedDivision | None
-    price: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExplainedDivision:
-    """A division with its explanation.
-
-    Attributes:
-        plan: the division, what it was chosen over, and what the reader should know
-        contrasts: an answer for each kind that was asked about
-        prices: what each pin costs
-    """
-
-    plan: DividedPlan
-    contrasts: tuple[Contrast, ...]
-    prices: tuple[DivisionPrice, ...]
-
-
-def explain_division(
+def explain_degrees(
     reference: str,
     request: ClusterRequest,
     *,
     why_not: Sequence[str] = (),
     what_if: Sequence[str] = (),
     progress: Progress = ignore_progress,
-) -> ExplainedDivision:
+) -> Explained:
     """Explain the degrees of a transformer on many devices.
 
     Args:
@@ -260,15 +251,14 @@ def explain_division(
     if not isinstance(plan, DividedPlan):
         raise InputError(f"{reference} on {request.cluster} is not planned by closed forms", reference=reference)
     progress("pricing what could be otherwise", 0, 0)
-    limit = {} if request.time_limit_s is None else {"time_limit_s": request.time_limit_s}
-    return ExplainedDivision(
-        plan=plan,
-        contrasts=tuple(contrast(plan.search, kind, **limit) for kind in kinds),
-        prices=tuple(_prices(plan)),
+    limit_s = TIME_LIMIT_S if request.time_limit_s is None else request.time_limit_s
+    explanation = explain_division(
+        plan.search, why_not=kinds, paid=tuple(_prices(plan)), time_limit_s=limit_s, goal=goal_of_plan(plan.outlook)
     )
+    return Explained(planned=plan, found=plan.search, explanation=explanation, notes=plan.notes)
 
 
-def _prices(plan: DividedPlan) -> Iterator[DivisionPrice]:
+def _prices(plan: DividedPlan) -> Iterator[PinPrice]:
     pins = plan.request.pins
     for name in pins.names:
         yield _price(name, pins.without(name), plan)
@@ -276,16 +266,16 @@ def _prices(plan: DividedPlan) -> Iterator[DivisionPrice]:
         yield _price(ALL_PINS, NO_PINS, plan)
 
 
-def _price(name: str, pins: Pins, plan: DividedPlan) -> DivisionPrice:
+def _price(name: str, pins: Pins, plan: DividedPlan) -> PinPrice:
     task = replace(plan.search.task, pins=division_pins(pins))
-    limit = {} if plan.request.time_limit_s is None else {"time_limit_s": plan.request.time_limit_s}
+    limit_s = TIME_LIMIT_S if plan.request.time_limit_s is None else plan.request.time_limit_s
     try:
-        without = search_task(task, **limit).chosen
+        without = search_task(task, time_limit_s=limit_s).chosen
     except InfeasibleError:
-        return DivisionPrice(pin=name, without=None, price=0.0)
+        return PinPrice(pin=name, without=None, price=0.0)
     # A plan for a target may be another than the fastest of its search, which is no price of a pin.
     fastest = min((plan.search.chosen, *plan.search.pareto), key=lambda one: one.seconds)
-    return DivisionPrice(pin=name, without=without, price=fastest.seconds / without.seconds - 1.0)
+    return PinPrice(pin=name, without=without, price=fastest.seconds / without.seconds - 1.0)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -300,7 +290,7 @@ def explain_there(
     why_not: Sequence[str] = (),
     what_if: Sequence[str] = (),
     progress: Progress = ignore_progress,
-) -> Explained | ExplainedDivision:
+) -> Explained:
     """Explain the plan in a file on a machine of the catalog, or the best one of a job for it.
 
     Args:
@@ -317,7 +307,7 @@ def explain_there(
         InfeasibleError: nothing fits, or the plan does not
     """
     if path is None and shape_of(reference, request) is not None:
-        return explain_division(reference, request, why_not=why_not, what_if=what_if, progress=progress)
+        return explain_degrees(reference, request, why_not=why_not, what_if=what_if, progress=progress)
     families = [read_family(name) for name in why_not]
     changes = [parse_change(text) for text in what_if] or None
     if path is None:
@@ -325,9 +315,17 @@ def explain_there(
     else:
         planned, problem, found, notes = _of_file(path, request, progress)
     progress("simulating what could be otherwise", 0, 0)
-    explanation = explain(problem, found, chosen=planned.chosen, why_not=families, changes=changes)
     paid = prices(problem, found, Trials(problem)) if problem.pins != NO_PINS else ()
-    return conclude(replace(planned, prices=paid), found, explanation, notes)
+    explanation = explain(
+        problem,
+        found,
+        chosen=planned.chosen,
+        why_not=families,
+        changes=changes,
+        paid=paid,
+        goal=goal_of_plan(planned.outlook),
+    )
+    return Explained(planned=planned, found=found, explanation=explanation, notes=notes)
 
 
 _Answer = tuple[Planned, Problem, Search, tuple[str, ...]]
@@ -345,8 +343,8 @@ def _best(reference: str, request: ClusterRequest, progress: Progress) -> _Answe
         premises=Premises(
             graph_digest=problem.graph.digest,
             global_batch_size=problem.batch,
-            devices=tuple(device.name for device in problem.cluster.devices),
-            memory_bytes=tuple(device.memory_bytes for device in problem.cluster.devices),
+            devices=tuple(device.title for device in problem.cluster.devices),
+            memory_bytes=problem.cluster.memory_bytes,
         ),
         prediction=predict(chosen),
         program=(),

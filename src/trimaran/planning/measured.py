@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from trimaran.base.errors import ExecutionError, InfeasibleError
 from trimaran.jobs.resolve import JobSource
-from trimaran.machine.detect import detect_cluster
+from trimaran.machine.detect import detect_machine
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.pins import NO_PINS
 from trimaran.planner.problem import Problem
@@ -39,7 +39,7 @@ from trimaran.pricing.offload_costs import TracedStep
 from trimaran.pricing.table_files import encode_table
 from trimaran.pricing.tables import CostTable, merge
 from trimaran.pricing.transfers import has_queues
-from trimaran.program.plan import Plan, Premises, program_lines
+from trimaran.program.plan import Plan, PlannedLink, Premises, program_lines
 from trimaran.program.strategy import Execution
 
 
@@ -98,10 +98,10 @@ def plan_at_batch(
         premises=Premises(
             graph_digest=graph.digest,
             global_batch_size=job.global_batch_size,
-            devices=tuple(device.name for device in cluster.devices),
-            memory_bytes=tuple(device.memory_bytes for device in cluster.devices),
+            devices=tuple(device.title for device in cluster.devices),
+            memory_bytes=cluster.memory_bytes,
             costs_digest=hashlib.sha256(encode_table(table)).hexdigest()[:16],
-            link=cluster.link,
+            link=PlannedLink.of(cluster.machine.node.rate_limit),
         ),
         prediction=predict(found.chosen),
         objective="epoch" if request.objective == "epoch" else "throughput",
@@ -208,7 +208,7 @@ def plan_for_target(source: JobSource, request: PlanRequest, *, progress: Progre
         request=request.target,
         batches=batches,
         left_out=left_out,
-        node_devices=detect_cluster().size,
+        node_devices=detect_machine().devices,
     )
     return _planned(plans[outlook.chosen.global_batch], outlook, source)
 

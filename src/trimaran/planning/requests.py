@@ -25,7 +25,7 @@ from trimaran.program.plan import Objective
 # What people ask of a scaling study, as they write it
 
 
-SYNCS: tuple[Sync, ...] = ("nccl", "p2p", "server", "byteps")
+SYNCS: tuple[Sync, ...] = ("nccl", "kvstore", "server", "byteps")
 _LARGEST = 1 << 20
 
 
@@ -59,22 +59,41 @@ def parse_counts(text: str, *, what: str) -> tuple[int, ...]:
 
 
 def parse_syncs(text: str) -> tuple[Sync, ...]:
-    """Methods of exchange, such as "p2p,nccl".
+    """Methods of exchange, such as "kvstore,nccl"; "p2p" is the old spelling of "kvstore".
 
     Raises:
         InputError: an unknown one
 
     Example:
-        >>> parse_syncs("p2p, nccl")
-        ('p2p', 'nccl')
+        >>> parse_syncs("kvstore, nccl"), parse_syncs("p2p")
+        (('kvstore', 'nccl'), ('kvstore',))
     """
     found: list[Sync] = []
     for part in text.split(","):
-        known = [sync for sync in SYNCS if sync == part.strip().lower()]
+        asked = part.strip().lower()
+        known = [sync for sync in SYNCS if sync == ("kvstore" if asked == _OLD_KVSTORE else asked)]
         if not known:
             raise InputError(f'gradients are exchanged by {", ".join(SYNCS)}; got "{part.strip()}"', sync=part)
         found += known
     return tuple(dict.fromkeys(found))
+
+
+_OLD_KVSTORE = "p2p"
+
+
+def notes_of_syncs(text: str) -> tuple[str, ...]:
+    """What to say about the spelling of methods of exchange.
+
+    Example:
+        >>> notes_of_syncs("kvstore,nccl")
+        ()
+    """
+    if _OLD_KVSTORE not in (part.strip().lower() for part in text.split(",")):
+        return ()
+    return (
+        f'"--sync {_OLD_KVSTORE}" is now "--sync kvstore": MXNet\'s exchange, tensor by tensor. "p2p" in a plan is '
+        "another one: buckets that are summed and updated at their owners, by our own runtime",
+    )
 
 
 def parse_software(text: str) -> Software:
@@ -154,10 +173,10 @@ def default_software(syncs: tuple[Sync, ...]) -> Software:
     """Who does the exchange when nobody says: copies between devices are MXNet's, so the rest is compared within it.
 
     Example:
-        >>> default_software(("p2p", "nccl")).framework, default_software(("nccl",)).framework
+        >>> default_software(("kvstore", "nccl")).framework, default_software(("nccl",)).framework
         ('mxnet', 'pytorch')
     """
-    if "p2p" in syncs or "server" in syncs:
+    if "kvstore" in syncs or "server" in syncs:
         return Software(framework="mxnet", year=2018.5, source="assumed: MXNet of 2018, whose KVStore copies so")
     return Software()
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from trimaran.base.job import Job
 from trimaran.graph.types import Graph
 from trimaran.jobs.resolve import JobSource
-from trimaran.machine.types import Cluster, Price
+from trimaran.machine.types import Allocation, Price
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.problem import Problem
 from trimaran.planner.result import Search
@@ -94,7 +94,7 @@ class Planned:
     source: JobSource
     job: Job
     graph: Graph
-    cluster: Cluster
+    cluster: Allocation
     table: CostTable
     plan: Plan
     chosen: Candidate

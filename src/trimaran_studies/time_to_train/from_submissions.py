@@ -46,11 +46,11 @@ from trimaran.graph.kernels.workload import Workload
 from trimaran.machine.types import Machine
 from trimaran.pricing.collectives.algorithms import collective_cost
 from trimaran.pricing.convergence.files import find_curve
-from trimaran.pricing.exchange.costs import ExchangeOptions, straggling
-from trimaran.pricing.exchange.frameworks import RECIPES
+from trimaran.pricing.exchange.costs import ExchangeOptions
+from trimaran.pricing.exchange.frameworks import DDP
 from trimaran.pricing.kernels.estimate import estimate_step
 from trimaran.pricing.kernels.software import Software
-from trimaran.simulator.data_parallel import scale_step
+from trimaran.simulator.data_parallel import DataParallelSetup, data_parallel_step
 from trimaran_studies.facts.benchmarks import Benchmark, benchmark_of
 from trimaran_studies.time_to_train.submissions import Submission, anchors_of, read_submission
 from trimaran_studies.validation.intervals import interval
@@ -65,6 +65,9 @@ _CAPTURED = 1.0
 
 _USUAL = 32
 """Samples of a device at which one that is not in the catalog is compared with the one that stands in."""
+
+_EXCHANGE = ExchangeOptions(recipe=replace(DDP, tensor_s=0.0, passes=0), wire_share=0.5, explain=False)
+"""Gradients in 16 bits, in DDP's buckets, whose copies are fused away."""
 
 _MOST = math.log(64.0)
 """Bound of the factor between a measured step and the modelled one."""
@@ -111,19 +114,21 @@ class StepModel:
             return TunedStep(seconds=alone.seconds, added_s=0.0)
         nodes = max(1, min(self._machine.nodes, self._devices))
         devices = nodes * math.ceil(self._devices / nodes)
-        scaled = scale_step(
-            self._asked,
-            alone,
-            self._machine,
-            devices=devices,
-            nodes=nodes,
-            software=self._software,
-            options=ExchangeOptions(recipe=RECIPES["ddp"], wire_share=0.5, explain=False),
+        scaled = data_parallel_step(
+            DataParallelSetup(
+                workload=self._asked,
+                estimate=alone,
+                machine=self._machine,
+                devices=devices,
+                nodes=nodes,
+                software=self._software,
+                options=_EXCHANGE,
+            )
         )
         passes_s = scaled.forward_s + scaled.backward_s
         update_s = scaled.update_s / math.ceil(devices / nodes) if self._benchmark.sharded_update else scaled.update_s
         gather_s = max(0.0, self._gather_s(devices, nodes) - passes_s)
-        added_s = scaled.exposed_communication_s + gather_s + straggling(devices, nodes) * passes_s
+        added_s = scaled.exposed_communication_s + gather_s + scaled.overhead_s
         return TunedStep(seconds=passes_s + update_s + added_s, added_s=added_s)
 
     def factor(self, step_s: float) -> float | None:

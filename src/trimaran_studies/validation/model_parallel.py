@@ -430,7 +430,7 @@ def run_step(run: DividedRun, machine: Machine) -> DividedStep:
         run.division,
         run.program,
         device=machine.node.device,
-        exchange=machine_exchange(machine, year=run.program.year),
+        exchange=machine_exchange(machine, ranks=run.division.devices, year=run.program.year),
         constants=step_constants(),
     )
 

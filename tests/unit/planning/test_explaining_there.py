@@ -9,6 +9,8 @@ from tests import builders
 from tests.raising import raises
 
 from trimaran.base.errors import CorruptDataError, InfeasibleError
+from trimaran.planner.problem import assess
+from trimaran.planner.what_if import changed, parse_change
 from trimaran.planning.closed_form import DividedPlan
 from trimaran.planning.explanation import Explained, explain_there
 from trimaran.planning.plan import plan_on_machine
@@ -39,9 +41,7 @@ def path(stages: MachinePlan, tmp_path: Path) -> Path:
 
 
 def of_file(path: Path, request: ClusterRequest) -> Explained:
-    found = explain_there("lenet", request, path=path, why_not=["dp2"], what_if=["link=x2"])
-    assert isinstance(found, Explained)
-    return found
+    return explain_there("lenet", request, path=path, why_not=["dp2"], what_if=["link=x2"])
 
 
 def test_the_plan_of_the_file_is_explained_and_not_a_new_one(stages: MachinePlan, path: Path) -> None:
@@ -58,6 +58,17 @@ def test_the_plan_of_the_file_is_explained_and_not_a_new_one(stages: MachinePlan
     kept = found.explanation.outcomes[0].kept
     assert kept is not None
     assert kept.strategy.pp == 2
+
+
+def test_links_between_each_two_devices_have_a_latency_that_may_change(stages: MachinePlan) -> None:
+    """Devices of the catalog have not: what joins them says what a transfer takes."""
+    times = [
+        assess(stages.chosen.strategy, changed(stages.problem, parse_change(f"link=pcie3x16{more}"))).step_time_s
+        for more in ("", ",latency=x0.5")
+    ]
+    assert times[0] > times[1]
+    with raises("what-if.measured-only", what_if="latency=x0.5"):
+        changed(stages.problem, parse_change("latency=x0.5"))
 
 
 def test_by_other_costs_than_those_it_was_made_by_it_is_said_so(stages: MachinePlan, path: Path) -> None:

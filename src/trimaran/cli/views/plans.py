@@ -15,13 +15,14 @@ from trimaran.cli.output import console, print_json, progress_shown
 from trimaran.features.emulation import Emulated
 from trimaran.features.training.train import Trained
 from trimaran.jobs.resolve import JobSource
+from trimaran.machine.types import Link
 from trimaran.measure.costs import name_link
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.choice import shown, simplicity
 from trimaran.planner.result import Search
 from trimaran.planner.search import PinPrice
 from trimaran.planner.space import Rejection
-from trimaran.planning.documents import chosen_document, search_document, with_outlook
+from trimaran.planning.documents import chosen_document, goal_of_plan, rule_of_search, search_document, with_outlook
 from trimaran.planning.input_pipeline import feeding_document
 from trimaran.planning.plan import plan_job
 from trimaran.planning.requests import PlanRequest
@@ -73,13 +74,15 @@ def print_plan(out: Console, planned: Planned) -> None:
     epoch = "" if chosen.epoch_s is None else f"{format_seconds(chosen.epoch_s)} an epoch, "
     out.print(
         f"\nPlan for [bold]{escape(planned.job.name)}[/], "
-        f"global batch {planned.plan.premises.global_batch_size}{over_links(planned)}: "
+        f"global batch {planned.plan.premises.global_batch_size}{over_links(planned.cluster.machine.node.rate_limit)}: "
         f"[bold]{chosen.strategy.name}[/], {epoch}{format_seconds(chosen.step_time_s)} a step, "
         f"limited by {escape(chosen.limiter)}"
     )
     if planned.outlook is not None:
         print_lines(out, outlook_lines(with_outlook(_plan_document(planned), planned.outlook)))
     print_training(out, planned)
+    if planned.search is not None:
+        print_rule(out, rule_of_search(planned.search, goal=goal_of_plan(planned.outlook)))
     if planned.search is not None and planned.outlook is None:
         out.print(_against_baseline(planned.search))
         print_prices(out, planned.prices)
@@ -93,13 +96,19 @@ def print_training(out: Console, planned: Planned) -> None:
         out.print(escape(training_line(to_plain(planned.plan.training))), soft_wrap=True)
 
 
+def print_rule(out: Console, rule: str) -> None:
+    """What rule chose the plan, where something faster is listed."""
+    if rule:
+        out.print(escape(rule), soft_wrap=True)
+
+
 def print_prices(out: Console, prices: Iterable[PinPrice]) -> None:
     """What each pin costs."""
     for entry in prices:
         if entry.without is None:
             out.print(f"{escape(entry.pin)}: nothing fits without it")
             continue
-        name = entry.without.strategy.name
+        name = entry.without.name
         cost = "costs nothing" if entry.price <= 0.0 else f"costs {100 * entry.price:.1f} %"
         cost += " to the target" if entry.to_target else ""
         out.print(
@@ -125,9 +134,9 @@ def print_notes(out: Console, notes: Iterable[str]) -> None:
         out.print(f"[yellow]note:[/] {escape(note)}")
 
 
-def over_links(planned: Planned) -> str:
-    """What links are held to, as the end of a phrase; empty where they are not held."""
-    return "" if planned.cluster.link is None else f" over {name_link(planned.cluster.link)}"
+def over_links(link: Link | None) -> str:
+    """The rate limit of links, as the end of a phrase; empty where there is none."""
+    return "" if link is None else f" over {name_link(link)}"
 
 
 def print_candidates(out: Console, found: Search) -> None:
@@ -183,8 +192,9 @@ def print_simulation(out: Console, planned: Planned) -> None:
     print_notes(out, planned.warnings)
     chosen = planned.chosen
     low, high = chosen.interval_s
+    over = over_links(planned.cluster.machine.node.rate_limit)
     out.print(
-        f"[bold]{chosen.strategy.name}[/]{over_links(planned)}: {format_seconds(chosen.step_time_s)} a step "
+        f"[bold]{chosen.name}[/]{over}: {format_seconds(chosen.step_time_s)} a step "
         f"(90 %: {format_seconds(low)} to {format_seconds(high)}), limited by {escape(chosen.limiter)}"
     )
     out.print(f"peak memory by rank: {', '.join(format_bytes(nbytes) for nbytes in chosen.peak_bytes)}")
@@ -211,7 +221,9 @@ def _plan_document(planned: Planned) -> dict[str, Any]:
         "job": planned.source.reference,
         "global_batch_size": planned.plan.premises.global_batch_size,
         "devices": planned.cluster.size,
-        "link": None if planned.cluster.link is None else name_link(planned.cluster.link),
+        "link": None
+        if planned.cluster.machine.node.rate_limit is None
+        else name_link(planned.cluster.machine.node.rate_limit),
         "objective": planned.plan.objective,
         "candidates": [_candidate(one) | {"pareto": id(one) in front} for one in found.candidates],
         "chosen": _candidate(found.chosen)
@@ -219,7 +231,7 @@ def _plan_document(planned: Planned) -> dict[str, Any]:
         | chosen_document(planned.graph, found),
         "feeding": feeding_document(found.chosen.strategy, found),
         "baseline": _candidate(found.baseline) | {"pareto": id(found.baseline) in front},
-        **search_document(found, prices=planned.prices),
+        **search_document(found, prices=planned.prices, goal=goal_of_plan(planned.outlook)),
         "rejected": [
             {"strategy": entry.strategy.name, "cause": entry.cause, "reason": entry.reason} for entry in found.rejected
         ],
@@ -233,7 +245,9 @@ def simulation_document(planned: Planned) -> dict[str, Any]:
     return {
         "job": planned.source.reference,
         "global_batch_size": planned.job.global_batch_size,
-        "link": None if planned.cluster.link is None else name_link(planned.cluster.link),
+        "link": None
+        if planned.cluster.machine.node.rate_limit is None
+        else name_link(planned.cluster.machine.node.rate_limit),
         "objective": planned.chosen.objective,
         **_candidate(planned.chosen),
         "rank": [device.rank for device in spent],

@@ -308,7 +308,7 @@ def find_crossover(reference: str, request: CrossoverRequest, *, progress: Progr
     case = Case(
         asked=tuple(sorted(set(request.devices))),
         base=base,
-        replicas=Replicas(reference, request, machine),
+        replicas=Replicas.of(reference, request, machine),
         workers=workers,
         demand=Demand(None if curve is None else curve[0]),
     )

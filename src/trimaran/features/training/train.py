@@ -113,7 +113,7 @@ def train_planned(
             ranks=planned.plan.strategy.devices,
             log_dir=run.logs,
             on_event=_listener(run, progress),
-            link=planned.cluster.link,
+            link=planned.cluster.machine.node.rate_limit,
         )
         trained = _conclude(planned, run, results[0])
     except TrimaranError as error:

@@ -11,11 +11,9 @@ Source:
     Narayanan et al., SC 2021, section 2, for the bubble `(P - 1) / (V m)`; Korthikanti et al., 2022, section 4, for the
     exchanges of a layer; Rajbhandari et al., SC 2020, for those of divided states.
 
-Collectives between ranks of a divided step, priced on a machine.
-
-Ranks stand in the order tensor, context, data, pipeline: the first ones are neighbours on a node. A group whose members
-are `near` ranks apart has as many siblings on the same nodes, and siblings use the nodes' network cards at once. So the
-time of a group that spans nodes is that of a group of whole nodes with the siblings' bytes added.
+Collectives between ranks of a divided step, priced on a machine: ranks stand in the order tensor, context, data,
+pipeline, and experts with their replicas in place of context and data. `collectives.links` says which links the groups
+of a kind cross, all at the same time; the slowest group counts.
 
 How long a divided step waits for exchanges: inside layers, between stages, between replicas.
 
@@ -32,11 +30,10 @@ Source:
 """
 
 import functools
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from trimaran.machine.types import CatalogDevice, Machine
+from trimaran.machine.types import Device, Machine
 from trimaran.pricing.closed_form.activations import AttentionKernel, stream_bytes, tokens_of_rank
 from trimaran.pricing.closed_form.memory import stage_elements
 from trimaran.pricing.closed_form.parallel_degrees import Division, stage_chunks
@@ -49,45 +46,40 @@ from trimaran.pricing.closed_form.stage_work import (
     head_forward,
     layer_forward,
 )
-from trimaran.pricing.collectives.algorithms import collective_cost
+from trimaran.pricing.collectives.algorithms import crossing_cost
+from trimaran.pricing.collectives.links import Crossing, group_crossings, message_crossings
 
 Exchange = Callable[[str, float, int, int], float]
-"""Time [s] of a collective: its name, its bytes, devices of the group, and how many of them share a node's links."""
+"""Time [s] of a collective: its name, its bytes, devices of each group, and how many ranks its neighbours are apart. Of
+"send_recv": of a message to the rank so far on."""
 
 
-def machine_exchange(machine: Machine, *, year: float) -> Exchange:
-    """Prices collectives of groups of ranks on a machine.
+def machine_exchange(machine: Machine, *, ranks: int, year: float) -> Exchange:
+    """Prices collectives of groups of ranks on a machine, all groups of a kind at the same time.
 
     Args:
         machine: nodes and fabric
+        ranks: in all, on the first devices of the machine
         year: of the library
 
     Returns:
-        Time [s] of a collective by its name, its bytes, members of the group and how far apart they stand.
+        Time [s] of the slowest group, by the name of the collective, its bytes, members and their distance in ranks.
     """
-    per_node = machine.node.devices
+
+    @functools.cache
+    def crossings(op: str, members: int, near: int) -> frozenset[Crossing]:
+        if op == "send_recv":
+            return message_crossings(machine, ranks=ranks, stride=near)
+        return group_crossings(machine, ranks=ranks, members=members, stride=near)
 
     @functools.cache
     def price(op: str, nbytes: float, members: int, near: int) -> float:
         if members <= 1 or nbytes <= 0:
             return 0.0
-        if op == "send_recv":
-            return _send(nbytes, near)
-        on_node = max(1, min(members, per_node // near))
-        nodes = math.ceil(members / on_node)
-        if nodes == 1 or machine.nodes == 1:
-            return _cost(op, nbytes, min(members, per_node), 1)
-        siblings = max(1, per_node // on_node)
-        nodes = min(nodes, machine.nodes)
-        return _cost(op, nbytes * siblings, nodes * per_node, nodes)
-
-    def _send(nbytes: float, stages: int) -> float:
-        crosses = machine.nodes > 1 and machine.devices // max(1, stages) >= per_node
-        cards = machine.fabric[0] if crosses and machine.fabric else per_node
-        return _cost("send_recv", nbytes * max(1.0, per_node / cards), 2, 2 if crosses else 1)
-
-    def _cost(op: str, nbytes: float, devices: int, nodes: int) -> float:
-        return collective_cost(op, nbytes, machine=machine, devices=devices, nodes=nodes, year=year).seconds
+        return max(
+            crossing_cost(op, nbytes, machine=machine, crossing=crossing, year=year).seconds
+            for crossing in crossings(op, members, near)
+        )
 
     return price
 
@@ -141,7 +133,7 @@ def tensor_seconds(
     if shape.experts is not None and division.expert > 1:
         sent = tokens * shape.experts.active * shape.hidden * 2
         sent //= division.tensor if division.sequence_parallel else 1
-        each = exchange("all_to_all", sent, division.expert, 1)
+        each = exchange("all_to_all", sent, division.expert, division.expert_ranks)
         seconds += 4 * each * (constants.tensor_exposed if program.tensor_overlaps else 1.0)
     return seconds
 
@@ -254,7 +246,7 @@ def divided_step(
     division: Division,
     program: Program,
     *,
-    device: CatalogDevice,
+    device: Device,
     exchange: Exchange,
     constants: StepConstants,
 ) -> DividedStep:
@@ -285,7 +277,7 @@ def divided_step(
     inner = tensor_s * _layers(shape, division, slowest_at)
     stream = stream_bytes(shape, division)
     one_way = stream / program.send_bytes_per_s if program.send_bytes_per_s else 0.0
-    sends = 2.0 * (one_way or exchange("send_recv", stream, 2, division.pipeline))
+    sends = 2.0 * (one_way or exchange("send_recv", stream, division.pipeline, division.devices // division.pipeline))
     through = (sum(per_stage) - slowest) / division.chunks + sends * (division.pipeline - 1)
     waited = send_seconds(division, sends, constants)
     held, experts = stage_elements(shape, division, slowest_at)
@@ -298,7 +290,7 @@ def divided_step(
         tensor_s=division.microbatches * inner,
         bubble_s=through + division.microbatches * waited if division.pipeline > 1 else 0.0,
         data_s=data_seconds(shape, division, program, slowest_at, slowest, exchange, constants),
-        update_s=update / (device.bandwidth.bytes_per_s * device.bandwidth.fraction),
+        update_s=update / device.sustained_bytes_per_s,
     )
 
 
@@ -307,7 +299,7 @@ def least_seconds(
     division: Division,
     program: Program,
     *,
-    device: CatalogDevice,
+    device: Device,
     exchange: Exchange,
     constants: StepConstants,
 ) -> float:
@@ -343,7 +335,7 @@ def _stage_seconds(
     division: Division,
     program: Program,
     stage: int,
-    device: CatalogDevice,
+    device: Device,
     constants: StepConstants,
 ) -> float:
     """Forward and backward of one microbatch on a stage [s]."""

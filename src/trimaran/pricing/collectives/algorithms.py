@@ -28,7 +28,8 @@ from trimaran.pricing.collectives.closed_forms import (
     ring_time,
 )
 from trimaran.pricing.collectives.corrections import Correction
-from trimaran.pricing.collectives.groups import Group, Timing, group_of
+from trimaran.pricing.collectives.groups import Group, Timing, group_across, group_of
+from trimaran.pricing.collectives.links import Crossing, first_devices
 from trimaran.pricing.collectives.measured_curves import as_measured
 from trimaran.pricing.collectives.parameter_servers import star_time
 from trimaran.pricing.collectives.physics import (
@@ -85,6 +86,41 @@ def collective_cost(
         InputError: an unknown operation or way of timing, a size below zero, or a group that the machine has not
     """
     check_group(op, devices)
+    crossing = first_devices(machine, devices, nodes)
+    return crossing_cost(
+        op, nbytes, machine=machine, crossing=crossing, library=library, year=year, correction=correction
+    )
+
+
+def crossing_cost(
+    op: str,
+    nbytes: float,
+    *,
+    machine: Machine,
+    crossing: Crossing,
+    library: str = "",
+    year: float = 2024.0,
+    correction: Correction | None = None,
+) -> Cost:
+    """Time of a collective or a message, by the links that its members cross.
+
+    Args:
+        op: as in `collective_cost`
+        nbytes: as there [bytes]
+        machine: what the devices sit in
+        crossing: where on it
+        library: as there
+        year: as there
+        correction: as there
+
+    Returns:
+        Time with its 90 % interval [s].
+
+    Raises:
+        InputError: an unknown operation or way of timing, or a size below zero
+    """
+    devices = crossing.devices
+    check_group(op, devices)
     if not nbytes >= 0:
         raise InputError(
             f"{op}: a buffer has at least 0 bytes, got {nbytes}", code="collective.negative-bytes", nbytes=nbytes
@@ -96,9 +132,9 @@ def collective_cost(
         )
     if devices == 1:
         return Cost(0.0, 0.0, 0.0, "analytic: one device has nothing to exchange")
-    group = as_measured(group_of(machine, devices, nodes))
+    group = as_measured(group_across(machine, crossing))
     cost = group_cost(op, nbytes, group, timing=TIMINGS[library], year=year)
-    return correction.apply(cost, op, nbytes, devices=devices, nodes=nodes) if correction else cost
+    return correction.apply(cost, op, nbytes, devices=devices, nodes=crossing.nodes) if correction else cost
 
 
 COPY_CALL_S = 1e-5
@@ -217,7 +253,7 @@ def _by_copies(nbytes: float, machine: Machine, group: Group, known: Mapping[str
     parts = [nbytes / group.devices] * group.devices
     rate = group.exchange_bytes_per_s * min(1.0, known[f"reached_{group.kind}"])
     calls = 2 * (group.devices - 1) * COPY_CALL_S
-    memory = machine.node.device.bandwidth.bytes_per_s * machine.node.device.bandwidth.fraction
+    memory = machine.node.device.sustained_bytes_per_s
     sums = 3 * (group.devices - 1) / group.devices * nbytes / memory  # two read and one written, for each that arrives
     star = star_time(parts, devices=group.devices, bytes_per_s=rate, call_s=COPY_CALL_S) + sums
     up = min(host_bandwidth(machine.node, range(group.devices)).values())

@@ -165,7 +165,7 @@ def uses_nvls(group: Group, year: float) -> bool:
 
 def between_rate(op: str, group: Group, known: Mapping[str, float]) -> float:
     """Bus rate between nodes [bytes/s]: rings leave a node once on each card, an all-to-all with nearly everything."""
-    rate = network_rate(group.cards_bytes_per_s, group.cards, group.card_kind, known)
+    rate = network_rate(group.cards_bytes_per_s, group.cards, group.card_kind, known) / group.sharing
     if op == "all_to_all":
         n, g = group.devices, group.per_node
         return rate / g * (n - 1) / max(1, n - g)

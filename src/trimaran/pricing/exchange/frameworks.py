@@ -217,12 +217,12 @@ def recipe_of(software: Software, sync: Sync = "nccl") -> Recipe:
         >>> recipe_of(Software(framework="mxnet", year=2018.0)).name
         'kvstore-nccl'
     """
-    others = {"p2p": STAR, "server": SERVER, "byteps": BYTEPS}
+    others = {"kvstore": STAR, "server": SERVER, "byteps": BYTEPS}
     if sync in others:
         return others[sync]
     if sync != "nccl":
         raise InputError(
-            f'gradients are exchanged by "nccl", "p2p", "server" or "byteps", got "{sync}"',
+            f'gradients are exchanged by "nccl", "kvstore", "server" or "byteps", got "{sync}"',
             code="exchange.unknown-sync",
             sync=sync,
         )
