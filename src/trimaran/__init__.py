@@ -1,7 +1,7 @@
 """Trimaran: plan, simulate and run the training of deep neural networks on many devices.
 
-    verbs      check, plan, explain, simulate, estimate_memory, predict_scaling, find_crossover, collective_cost,
-               init, observe, virtual_memory, sample_order
+    verbs      check, simulate, estimate_memory, predict_scaling, find_crossover, collective_cost, init, observe,
+               virtual_memory, sample_order
     types      what these take and return; every error is a `TrimaranError`
 
 Nothing of this imports torch before it is used.
@@ -27,9 +27,7 @@ if TYPE_CHECKING:
         collective_algorithms,
         collective_cost,
         estimate_memory,
-        explain,
         find_crossover,
-        plan,
         predict_scaling,
     )
     from trimaran.base.timeline import Timeline
@@ -38,10 +36,9 @@ if TYPE_CHECKING:
     from trimaran.features.memory_fit.estimate import MemoryStudy
     from trimaran.features.training.session import Session, init
     from trimaran.features.virtual_memory import VirtualMemory, virtual_memory
-    from trimaran.memory_hooks.microbatching import splitting
-    from trimaran.planning.explanation import Explained
+    from trimaran.memory_hooks.microbatching import Split, splitting
     from trimaran.planning.meta_trace import parse_split
-    from trimaran.planning.results import Planned
+    from trimaran.pricing.collectives.algorithms import CollectiveAlgorithm
     from trimaran.pricing.types import Cost, ProgramCosts
     from trimaran.program.gradients import Compression
     from trimaran.program.plan import Plan, read_plan, write_plan
@@ -58,13 +55,13 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Checked",
+    "CollectiveAlgorithm",
     "Compression",
     "CorruptDataError",
     "Cost",
     "Crossover",
     "EnvironmentProblem",
     "ExecutionError",
-    "Explained",
     "Feeding",
     "InfeasibleError",
     "InputError",
@@ -74,12 +71,12 @@ __all__ = [
     "MemoryStudy",
     "Observation",
     "Plan",
-    "Planned",
     "Program",
     "ProgramCosts",
     "ScalingStudy",
     "Session",
     "SolverError",
+    "Split",
     "Strategy",
     "Timeline",
     "TrimaranError",
@@ -90,14 +87,12 @@ __all__ = [
     "collective_algorithms",
     "collective_cost",
     "estimate_memory",
-    "explain",
     "find_crossover",
     "format_order",
     "init",
     "observe",
     "parse_order",
     "parse_split",
-    "plan",
     "predict_scaling",
     "read_plan",
     "sample_order",
@@ -113,9 +108,7 @@ _HOMES = {
         "collective_algorithms",
         "collective_cost",
         "estimate_memory",
-        "explain",
         "find_crossover",
-        "plan",
         "predict_scaling",
     ),
     "trimaran.base.timeline": ("Timeline",),
@@ -133,10 +126,12 @@ _HOMES = {
         "VirtualMemory",
         "virtual_memory",
     ),
-    "trimaran.memory_hooks.microbatching": ("splitting",),
-    "trimaran.planning.explanation": ("Explained",),
+    "trimaran.memory_hooks.microbatching": (
+        "Split",
+        "splitting",
+    ),
+    "trimaran.pricing.collectives.algorithms": ("CollectiveAlgorithm",),
     "trimaran.planning.meta_trace": ("parse_split",),
-    "trimaran.planning.results": ("Planned",),
     "trimaran.pricing.types": (
         "Cost",
         "ProgramCosts",

@@ -17,7 +17,8 @@ from trimaran.features.scaling import StudyRequest, study
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.find import find_machine
 from trimaran.planning.requests import check_spread, parse_software
-from trimaran.pricing.collectives import algorithms
+from trimaran.pricing.collectives.algorithms import CollectiveAlgorithm, algorithms
+from trimaran.pricing.collectives.algorithms import collective_cost as cost_of_collective
 from trimaran.pricing.exchange.step import Sync
 from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.types import Cost
@@ -197,14 +198,14 @@ def collective_cost(
         InputError: an unknown machine, operation or way of timing, a size below zero, or a group that the machine has
             not
     """
-    return algorithms.collective_cost(
+    return cost_of_collective(
         op, nbytes, machine=find_machine(cluster), devices=devices, nodes=nodes, library=library, year=year
     )
 
 
 def collective_algorithms(
     op: str, nbytes: float, *, cluster: str, devices: int, nodes: int = 1, year: float = 2024.0
-) -> tuple[algorithms.Candidate, ...]:
+) -> tuple[CollectiveAlgorithm, ...]:
     """Every algorithm for a collective on a machine of the catalog, the fastest first.
 
     Args:
@@ -218,4 +219,4 @@ def collective_algorithms(
     Raises:
         InputError: as for `collective_cost`
     """
-    return algorithms.algorithms(op, nbytes, machine=find_machine(cluster), devices=devices, nodes=nodes, year=year)
+    return algorithms(op, nbytes, machine=find_machine(cluster), devices=devices, nodes=nodes, year=year)

@@ -20,14 +20,16 @@ ENTRIES = "  # entries: "
 
 
 def shown(name: str) -> str:
-    """A name with the signature of what it is; of a class also its public members."""
+    """A name with the signature of what it is, without the modules of types; of a class also its public members."""
     found = getattr(trimaran, name)
-    if not isinstance(found, type):
-        return f"{name}{inspect.signature(found)}" if callable(found) else f"{name}: {type(found).__name__}"
-    if issubclass(found, enum.Enum):
+    if isinstance(found, type) and issubclass(found, enum.Enum):
         return f"{name}: {', '.join(one.name for one in found)}"
-    members = sorted(member for member in dir(found) if not member.startswith("_"))
-    return f"{name}{inspect.signature(found)}: {', '.join(members)}"
+    signature = re.sub(r"\b[a-z]\w*\.(?:\w+\.)*(?=[A-Z])", "", str(inspect.signature(found)))
+    if not isinstance(found, type):
+        return f"{name}{signature}"
+    ours = [one for one in found.__mro__ if one.__module__.startswith("trimaran.")]
+    members = sorted({member for one in ours for member in vars(one) if not member.startswith("_")})
+    return f"{name}{signature}: {', '.join(members)}"
 
 
 def entries(name: str) -> int:
@@ -92,7 +94,7 @@ def test_scaling_takes_one_of_two_batches() -> None:
     weak = trimaran.predict_scaling("alexnet", cluster="dgx1-v100", devices=(1, 8), local_batch=64)
     strong = trimaran.predict_scaling("alexnet", cluster="dgx1-v100", devices=(1, 8), batch=512)
     assert (weak.mode, strong.mode) == ("weak", "strong")
-    assert weak.rows[-1].step_s == pytest.approx(strong.rows[-1].step_s)
+    assert weak.rows[-1].samples_per_s == pytest.approx(strong.rows[-1].samples_per_s)
     for wrong in ({}, {"batch": 8, "local_batch": 8}):
         with pytest.raises(trimaran.InputError) as told:
             trimaran.predict_scaling("alexnet", cluster="dgx1-v100", devices=(1,), **wrong)

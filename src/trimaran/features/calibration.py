@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trimaran.base.errors import EnvironmentProblem, InputError
+from trimaran.base.files import write_whole
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine import Link
 from trimaran.measure.calibration.calibrate import REPEATS, STEPS, measure_noise
 from trimaran.measure.calibration.results import Calibration, encode_calibration, keep_calibration, link_figures
 from trimaran.planning.requests import PlanRequest
 from trimaran.pricing.tables import CostTable, merge
-from trimaran.report.run_report import write_whole
 
 if TYPE_CHECKING:
     from trimaran.planning.results import Progress

@@ -68,6 +68,9 @@ _WRITTEN = re.compile(r"(?P<parent>[^:]*):(?P<first>\d+)-(?P<last>\d+):(?P<parts
 def parse_split(text: str) -> Split:
     """A split as people write it: the sequential module, its first and last child, the parts.
 
+    Args:
+        text: such as "features:0-4:2"; the last child is included
+
     Raises:
         InputError: it is not written so
 

@@ -269,3 +269,22 @@ def _round_size(nbytes: int) -> str:
 
 
 _UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1))
+
+
+def splits_batches(strategy: Strategy) -> bool:
+    """Whether the loss of a global batch is put together from those of parts.
+
+    Args:
+        strategy: what is run
+    """
+    return strategy.dp * strategy.microbatches > 1
+
+
+def needs_graph(strategy: Strategy) -> bool:
+    """Whether the network is divided, or its parameters told apart; plain replicas run the user's model as it is.
+
+    Args:
+        strategy: what is run
+    """
+    divided = strategy.pp * strategy.tp > 1 or bool(strategy.parts) or bool(strategy.shards)
+    return divided or strategy.zero > 0 or strategy.sync == "p2p"

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trimaran.base.errors import CorruptDataError, InputError
+from trimaran.base.files import write_whole
 from trimaran.base.job import Job
 from trimaran.features.convergence.request import ConvergeRequest
 from trimaran.graph.types import Graph
@@ -36,7 +37,6 @@ from trimaran.program.json_files import finite, to_plain
 from trimaran.program.lowering.lower import lower, lower_evaluation
 from trimaran.program.strategy import Strategy
 from trimaran.program.text import format_program, parse_program
-from trimaran.report.run_report import write_whole
 
 if TYPE_CHECKING:
     from torch import nn

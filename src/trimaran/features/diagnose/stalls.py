@@ -19,10 +19,10 @@ from trimaran.base.job import Job
 from trimaran.base.units import format_bytes, format_count, format_seconds
 from trimaran.features.diagnose.script_remedies import COMPUTE
 from trimaran.features.diagnose.stall_remedies import Evidence, advise_on_stalls, name_stall
-from trimaran.features.training.rank import held_to, needs_graph
-from trimaran.features.virtual_memory.device import spare_host_bytes
+from trimaran.features.virtual_memory import held_to
 from trimaran.graph.types import Graph, ParameterUse, parameter_use
 from trimaran.jobs.resolve import JobSource
+from trimaran.machine.detect import spare_host_bytes
 from trimaran.machine.types import Allocation
 from trimaran.measure.observe.records import figure_interval
 from trimaran.measure.stalls.findings import StallFindings, WayFindings, analyse_stalls
@@ -36,7 +36,7 @@ from trimaran.planning.results import Progress, ignore_progress
 from trimaran.program.lowering.lower import lower, lower_evaluation
 from trimaran.program.plan import check_plan, plan_program, read_plan
 from trimaran.program.rules.against_graph import check_against_graph
-from trimaran.program.strategy import Feeding, Strategy
+from trimaran.program.strategy import Feeding, Strategy, needs_graph
 from trimaran.program.types import Kind, Program
 from trimaran.report.stalls import RankSplit, StallReport, WaySplit, Without
 

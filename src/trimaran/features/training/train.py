@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trimaran.base.errors import TrimaranError
+from trimaran.base.files import write_whole
 from trimaran.base.timeline import Timeline
 from trimaran.features.training.rank import Epoch, RankResult, RunDirectory, create_run_directory, train_rank
 from trimaran.graph.types import parameter_use
@@ -26,7 +27,6 @@ from trimaran.program import format_program, lower_evaluation, write_plan
 from trimaran.program.json_files import to_plain
 from trimaran.report import Comparison, RunReport, compare, write_report, write_timeline, write_trace
 from trimaran.report.gradient_noise import RunNoise, gradient_noise_document
-from trimaran.report.run_report import write_whole
 
 if TYPE_CHECKING:
     from trimaran.report.virtual_memory import MemoryReport
