@@ -26,7 +26,7 @@ from trimaran.planning.requests import PlanRequest
 from trimaran.pricing.tables import CostTable, merge
 
 if TYPE_CHECKING:
-    from trimaran.planning.results import Progress
+    from trimaran.base.progress import Progress
 
 _LOG = logging.getLogger(__name__)
 

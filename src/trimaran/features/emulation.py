@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trimaran.base.errors import InputError
+from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.timeline import Timeline
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine import Allocation
 from trimaran.planning.emulated import Pretended, best_strategy, pretend, priced_program
 from trimaran.planning.requests import parse_link
-from trimaran.planning.results import Progress, ignore_progress
 from trimaran.program import Program, Strategy, check_plan, plan_program, read_plan
 from trimaran.report import Comparison, compare
 from trimaran.simulator import simulate

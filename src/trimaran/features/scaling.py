@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from trimaran.base.errors import InputError
+from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.remedies import Method, Remedy
 from trimaran.base.units import format_count, format_seconds
 from trimaran.graph.kernels.workload import WeightGradient, WorkKind, Workload
@@ -24,7 +25,6 @@ from trimaran.machine.find import find_machine
 from trimaran.machine.types import Device, Machine
 from trimaran.planning.data_parallel_job import DataParallelJob
 from trimaran.planning.requests import default_software, parse_figures
-from trimaran.planning.results import Progress, ignore_progress
 from trimaran.pricing.collectives.corrections import corrected_by, read_logs
 from trimaran.pricing.exchange.costs import ExchangeOptions
 from trimaran.pricing.exchange.step import ScaledStep, Sync

@@ -19,6 +19,7 @@ from typing import Any
 import trimaran
 from trimaran.base.errors import EnvironmentProblem, ExecutionError, InputError
 from trimaran.base.job import Job
+from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.units import format_bit_rate, format_count, format_seconds
 from trimaran.graph.types import Graph
 from trimaran.machine.detect import detect_gpus, detect_processor
@@ -32,13 +33,7 @@ from trimaran.program.strategy import Execution
 from trimaran.runtime.launch.ranks import Event, launch
 from trimaran.runtime.launch.world import choose_device
 
-Progress = Callable[[str, int, int], None]
-
 _LOG = logging.getLogger(__name__)
-
-
-def ignore_progress(what: str, done: int, total: int) -> None:
-    """The progress of somebody who does not look."""
 
 
 def measure_costs(

@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
+from trimaran.base.progress import Progress, ignore_progress
 from trimaran.graph import Graph
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine import Allocation, Link, Machine
 from trimaran.machine.detect import detect_machine
 from trimaran.planner import Problem, search
 from trimaran.planning.best_strategy import microbatch_sizes
-from trimaran.planning.results import Progress, ignore_progress
 from trimaran.pricing import CostTable, ProgramCosts, price
 from trimaran.pricing.tables import Fingerprint
 from trimaran.program import Program, Strategy, check_against_graph, lower

@@ -21,6 +21,7 @@ import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 
 from trimaran.base.errors import InfeasibleError
+from trimaran.base.progress import Progress
 from trimaran.base.units import format_seconds
 from trimaran.graph.types import Graph
 from trimaran.jobs.resolve import resolve
@@ -36,7 +37,7 @@ from trimaran.planner.target_search import Grid, GridSearch, contender_of, devic
 from trimaran.planning.best_strategy import microbatch_sizes
 from trimaran.planning.estimated_problem import machine_problem, machine_problems, softwares_of
 from trimaran.planning.requests import ClusterRequest
-from trimaran.planning.results import MachinePlan, Progress
+from trimaran.planning.results import MachinePlan
 from trimaran.planning.target import (
     Known,
     batches_to_try,

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trimaran.base.errors import InfeasibleError, InputError
+from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.units import format_bytes, format_seconds
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.types import Link
@@ -31,7 +32,7 @@ from trimaran.planning.plan import plan_job, plan_on_machine
 from trimaran.planning.plan_files import as_planned, costs_digest, load_plan, predict
 from trimaran.planning.preparation import epoch_data
 from trimaran.planning.requests import EVERYTHING, ClusterRequest, PlanRequest
-from trimaran.planning.results import MachinePlan, Planned, Progress, ignore_progress
+from trimaran.planning.results import MachinePlan, Planned
 from trimaran.pricing.offload_costs import TracedStep
 from trimaran.pricing.tables import Curve, CurveKey, merge
 from trimaran.program.plan import Plan, PlannedTraining, Premises, check_plan, plan_program, read_plan

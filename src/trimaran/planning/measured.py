@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from trimaran.base.errors import ExecutionError, InfeasibleError
+from trimaran.base.progress import Progress, ignore_progress
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.detect import detect_machine
 from trimaran.planner.candidates import Candidate
@@ -24,7 +25,7 @@ from trimaran.planning.measurement import measure_job, rehearse_strategy, trace_
 from trimaran.planning.plan_files import candidate_rows, predict
 from trimaran.planning.preparation import Prepared, inexactness, prepare
 from trimaran.planning.requests import EVERYTHING, NO_TARGET, PlanRequest
-from trimaran.planning.results import Outlook, Planned, Progress, ignore_progress
+from trimaran.planning.results import Outlook, Planned
 from trimaran.planning.target import (
     batches_to_try,
     batches_within,

@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 
 from trimaran.base.errors import ExecutionError
 from trimaran.base.job import Job
+from trimaran.base.progress import Progress
 from trimaran.graph.types import Graph
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.types import Allocation
 from trimaran.measure.calibration.results import Calibration, check_machine, kept_calibration, read_calibration
 from trimaran.planner.problem import Problem
 from trimaran.planning.requests import PlanRequest
-from trimaran.planning.results import Progress
 from trimaran.pricing.gradient_compression import is_priced
 from trimaran.pricing.noise import Noise, noise_for
 from trimaran.pricing.offload_costs import TracedStep

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from trimaran.base.errors import InputError
+from trimaran.base.progress import Progress, ignore_progress
 from trimaran.jobs.resolve import JobSource
 from trimaran.planning.closed_form import DividedPlan, plan_divided, plan_divided_for_target, shape_of
 from trimaran.planning.estimated import one_device, plan_one_batch, plan_there_for_target
@@ -14,7 +15,7 @@ from trimaran.planning.measured import executions_of, plan_at_batch, plan_for_ta
 from trimaran.planning.plan_files import as_planned, load_plan
 from trimaran.planning.preparation import epoch_data, local_cluster
 from trimaran.planning.requests import EVERYTHING, ClusterRequest, PlanRequest
-from trimaran.planning.results import MachinePlan, Planned, Progress, ignore_progress
+from trimaran.planning.results import MachinePlan, Planned
 
 __all__ = [
     "EVERYTHING",

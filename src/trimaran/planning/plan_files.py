@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from trimaran.base.errors import EnvironmentProblem, InputError
+from trimaran.base.progress import Progress, ignore_progress
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.catalog import catalog
 from trimaran.machine.types import Allocation, Link
@@ -27,7 +28,7 @@ from trimaran.planning.input_pipeline import fed_as_asked
 from trimaran.planning.measurement import measure_job, rehearse_strategy, trace_job
 from trimaran.planning.preparation import inexactness, local_cluster, prepare
 from trimaran.planning.requests import EVERYTHING, ClusterRequest, PlanRequest
-from trimaran.planning.results import MachinePlan, Planned, Progress, ignore_progress
+from trimaran.planning.results import MachinePlan, Planned
 from trimaran.planning.target import planned_training, source_as_planned
 from trimaran.pricing.closed_form.parallel_degrees import Division
 from trimaran.pricing.program import price

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
+from trimaran.base.progress import Progress
 from trimaran.graph.behaviour import Behaviour, weighed
 from trimaran.graph.types import Graph
 from trimaran.jobs.resolve import JobSource
@@ -14,7 +15,6 @@ from trimaran.machine.types import Allocation
 from trimaran.planner.epoch import EpochData
 from trimaran.planning.measurement import Calibrated, find_calibrated
 from trimaran.planning.requests import EVERYTHING, PlanRequest
-from trimaran.planning.results import Progress
 from trimaran.program.exactness import difference
 from trimaran.program.strategy import IN_LINE, Feeding, Strategy
 

@@ -1,6 +1,6 @@
 """A plan with all that it was made from."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -62,13 +62,6 @@ class Outlook:
     price: Price | None = None
     is_complete: bool = True
     warnings: tuple[str, ...] = ()
-
-
-Progress = Callable[[str, int, int], None]
-
-
-def ignore_progress(what: str, done: int, total: int) -> None:
-    """The progress of somebody who does not look."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

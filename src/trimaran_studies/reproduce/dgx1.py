@@ -21,9 +21,9 @@ from typing import Any
 from rich.table import Table
 
 from trimaran.base.errors import InputError
+from trimaran.base.progress import Progress, ignore_progress
 from trimaran.features.scaling import StudyRequest, study
 from trimaran.planning.requests import default_software
-from trimaran.planning.results import Progress, ignore_progress
 from trimaran.report.scaling import ScalingRow, row_document
 from trimaran.report.tables import add_figures, add_words, frame_table
 

@@ -20,8 +20,8 @@ from rich.table import Table
 
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
+from trimaran.base.progress import Progress, ignore_progress
 from trimaran.machine.detect import detect_machine
-from trimaran.planning.results import Progress, ignore_progress
 from trimaran.pricing.program import price
 from trimaran.pricing.tables import CostTable, Curve, CurveKey
 from trimaran.program.lowering.lower import lower

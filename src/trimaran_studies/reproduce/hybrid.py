@@ -19,6 +19,7 @@ from rich import box
 from rich.table import Table
 
 from trimaran.base.errors import InputError
+from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.units import format_seconds
 from trimaran.features.crossover.candidates import Demand, Option, compare, free_options
 from trimaran.features.crossover.request import CrossoverRequest, machine_for
@@ -26,7 +27,7 @@ from trimaran.features.crossover.steps import Replicas, Workers
 from trimaran.planner.pins import Pins
 from trimaran.planning.plan import plan_on_machine
 from trimaran.planning.requests import ClusterRequest
-from trimaran.planning.results import MachinePlan, Progress, ignore_progress
+from trimaran.planning.results import MachinePlan
 from trimaran.pricing.convergence.hybrid_speedup import hybrid_over_data, needed_free_speedup, needed_worker_speedup
 from trimaran.pricing.convergence.types import CurveTable, Point
 from trimaran.pricing.kernels.software import Software

@@ -20,11 +20,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
 
 from trimaran.base.errors import InputError
+from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.units import format_count
 from trimaran.machine.find import find_machine
 from trimaran.planning.data_parallel_job import DataParallelJob
 from trimaran.planning.replica_memory import RankMemory
-from trimaran.planning.results import Progress, ignore_progress
 from trimaran.pricing.exchange.costs import ExchangeOptions
 from trimaran.pricing.exchange.frameworks import recipe_of
 from trimaran.pricing.input_pipeline import loader_of, photograph_feed

@@ -26,12 +26,12 @@ from typing import Any
 from rich.table import Table
 
 from trimaran.base.errors import EnvironmentProblem, InputError
+from trimaran.base.progress import Progress, ignore_progress
 from trimaran.graph.types import Graph
 from trimaran.machine.detect import detect_machine, detect_processor
 from trimaran.machine.types import Allocation, Link
 from trimaran.planner.candidates import evaluate
 from trimaran.planning.requests import parse_link
-from trimaran.planning.results import Progress, ignore_progress
 from trimaran.pricing.curves import at_batch, at_size
 from trimaran.pricing.gradient_compression import coding_keys
 from trimaran.pricing.input_pipeline import load, period

@@ -22,6 +22,7 @@ from typing import Literal
 from rich.table import Table
 
 from trimaran.base.errors import InfeasibleError, InputError
+from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.units import format_bytes
 from trimaran.features.memory_fit.figures import simulated, usage
 from trimaran.graph.trace.types import StepTrace
@@ -32,7 +33,6 @@ from trimaran.memory.search import plan_memory
 from trimaran.memory.vdnn import Offload, vdnn_all, vdnn_conv
 from trimaran.memory.vdnn_dynamic import Algorithm, Usage, choose_dynamically, vdnn_dyn
 from trimaran.planning.meta_trace import JobTracer
-from trimaran.planning.results import Progress, ignore_progress
 from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.offload_costs import MemoryCosts, modelled_costs
 from trimaran.program.memory import KEEP_ALL, MemoryPlan

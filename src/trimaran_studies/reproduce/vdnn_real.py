@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trimaran.base.errors import InputError
+from trimaran.base.progress import Progress, ignore_progress
 from trimaran.graph.trace.calls import Recording
 from trimaran.graph.trace.record import Recorder
 from trimaran.memory.floor import floor
@@ -34,7 +35,6 @@ from trimaran.networks.alexnet import AlexNet
 from trimaran.networks.googlenet import GoogLeNet
 from trimaran.networks.overfeat import OverFeat
 from trimaran.networks.vgg import VGG_GROUPS, Vgg
-from trimaran.planning.results import Progress, ignore_progress
 from trimaran.pricing.offload_costs import measured_costs
 from trimaran.program.memory import KEEP_ALL, MemoryPlan
 from trimaran.report.tables import add_figures, add_words, frame_table

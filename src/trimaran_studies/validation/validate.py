@@ -17,6 +17,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from trimaran.base.errors import InputError
+from trimaran.base.progress import Progress
 from trimaran.graph.kernels.workload import Gradient
 from trimaran.graph.types import Phase
 from trimaran_studies.facts.sizes import SIZED
@@ -159,7 +160,6 @@ def _baselines(row: Row, setup: Setup, found: RowStep, anchor: Anchor) -> Mappin
     return scaling_baselines(row.anchor, setup.devices)
 
 
-Progress = Callable[[str, int, int], None]
 Predict = Callable[[Row], Answer]
 
 _ALONE = 200

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.units import format_seconds
 from trimaran.features.crossover.candidates import (
     LINKS,
@@ -18,7 +19,6 @@ from trimaran.features.crossover.request import CrossoverRequest, check_request,
 from trimaran.features.crossover.steps import ALONE, Replicas, Workers, check_size
 from trimaran.jobs.resolve import resolve
 from trimaran.planning.requests import ClusterRequest
-from trimaran.planning.results import Progress, ignore_progress
 from trimaran.pricing.convergence.hybrid_speedup import needed_free_speedup
 from trimaran.report.crossover import Basis, Crossing, Crossover, Row, Sensitivity, UsedCurve, Worker
 

@@ -8,13 +8,13 @@ beyond a plan, and its figures are those that plans are made of.
 from dataclasses import dataclass, replace
 
 from trimaran.base.errors import InputError
+from trimaran.base.progress import Progress, ignore_progress
 from trimaran.jobs.resolve import JobSource
 from trimaran.planner.candidates import Candidate, at_end
 from trimaran.planner.problem import Problem, assess, costs_of
 from trimaran.planning.explanation import problem_of
 from trimaran.planning.plan import plan_job
 from trimaran.planning.requests import EVERYTHING, PlanRequest
-from trimaran.planning.results import Progress, ignore_progress
 from trimaran.pricing import Cost, ProgramCosts
 from trimaran.pricing.compute import form_of
 from trimaran.pricing.memory import rank_states

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
+from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.units import format_bytes, format_count, format_seconds
 from trimaran.features.diagnose.script_remedies import COMPUTE
 from trimaran.features.diagnose.stall_remedies import Evidence, advise_on_stalls, name_stall
@@ -32,7 +33,6 @@ from trimaran.planner.pins import MOST_WORKERS
 from trimaran.planning.plan_files import as_planned
 from trimaran.planning.preparation import cluster_environment, prepare
 from trimaran.planning.requests import EVERYTHING, PlanRequest
-from trimaran.planning.results import Progress, ignore_progress
 from trimaran.program.lowering.lower import lower, lower_evaluation
 from trimaran.program.plan import check_plan, plan_program, read_plan
 from trimaran.program.rules.against_graph import check_against_graph

@@ -21,6 +21,7 @@ from time import perf_counter
 
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.base.job import Job
+from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.units import format_bytes
 from trimaran.features.memory_fit.figures import (
     Simulated,
@@ -46,7 +47,6 @@ from trimaran.memory.search import MemoryOutcome, plan_memory
 from trimaran.memory_hooks.microbatching import Split
 from trimaran.planning.meta_trace import JobTracer, PricedStep, PricedSteps, written
 from trimaran.planning.requests import parse_budget
-from trimaran.planning.results import Progress, ignore_progress
 from trimaran.pricing.machine_transfers import HostPath, sharing_device
 from trimaran.report.memory import LargestBatch, MemoryEstimate, SplitFigures
 from trimaran.report.trace import PlannedStep

@@ -3,11 +3,12 @@
 from dataclasses import replace
 from pathlib import Path
 
+from trimaran.base.progress import Progress, ignore_progress
 from trimaran.jobs.resolve import JobSource
 from trimaran.planner.pins import Pins
 from trimaran.planning.plan import obtain_plan
 from trimaran.planning.requests import EVERYTHING, PlanRequest
-from trimaran.planning.results import Planned, Progress, ignore_progress
+from trimaran.planning.results import Planned
 from trimaran.program import Strategy
 from trimaran.runtime.step.gradient_noise import check_observable, obstacle
 

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING
 
 from trimaran.base.errors import TrimaranError
 from trimaran.base.files import write_whole
+from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.timeline import Timeline
 from trimaran.features.training.rank import Epoch, RankResult, RunDirectory, create_run_directory, train_rank
 from trimaran.graph.types import parameter_use
 from trimaran.planning.preparation import cluster_environment
-from trimaran.planning.results import Planned, Progress, ignore_progress
+from trimaran.planning.results import Planned
 from trimaran.pricing.transfers import collectives_at_once
 from trimaran.program import format_program, lower_evaluation, write_plan
 from trimaran.program.json_files import to_plain
