@@ -1,10 +1,13 @@
-"""Files that are there whole or not at all."""
+"""Files that are written whole or not at all, and those that come with the package."""
 
 import contextlib
 import errno
 import os
+import tomllib
 from collections.abc import Iterator
+from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from trimaran.base.errors import EnvironmentProblem
 
@@ -52,3 +55,17 @@ def _unfinished(path: Path) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):
             unfinished.unlink()
+
+
+def packaged_toml(package: str, name: str) -> dict[str, Any]:
+    """A file of figures that comes with the package.
+
+    Args:
+        package: it is in, such as "trimaran.pricing.kernels"
+        name: of the file, such as "constants.toml"
+
+    Raises:
+        FileNotFoundError: the package was installed without it
+        tomllib.TOMLDecodeError: it was edited
+    """
+    return tomllib.loads(resources.files(package).joinpath(name).read_text(encoding="utf-8"))

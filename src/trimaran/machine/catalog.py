@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from importlib import resources
 
 from trimaran.base.errors import InputError
+from trimaran.base.files import packaged_toml
 from trimaran.machine.toml_tables import Table, did_you_mean
 from trimaran.machine.types import Bandwidth, Copies, Device, Launch, Link, Memory, Peak
 
@@ -95,8 +96,7 @@ def read_device(entry: Table) -> Device:
 
 @functools.cache
 def _assumed() -> Table:
-    text = (resources.files("trimaran.machine") / "assumed.toml").read_text(encoding="utf-8")
-    return Table(tomllib.loads(text), file="assumed.toml")
+    return Table(packaged_toml("trimaran.machine", "assumed.toml"), file="assumed.toml")
 
 
 def _shares(architecture: str) -> Table:
@@ -246,8 +246,10 @@ def squeezed(name: str) -> str:
 @functools.cache
 def link_types() -> Mapping[str, Link]:
     """Every kind of link of the catalog, by name."""
-    text = (resources.files("trimaran.machine") / "links.toml").read_text(encoding="utf-8")
-    read = [read_link(entry) for entry in Table(tomllib.loads(text), file="links.toml").tables("links")]
+    read = [
+        read_link(entry)
+        for entry in Table(packaged_toml("trimaran.machine", "links.toml"), file="links.toml").tables("links")
+    ]
     return {link.name: link for link in read}
 
 

@@ -9,13 +9,12 @@ the predictor of throughput (`setups`, `steps`); a network of known size only is
 import functools
 import math
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import resources
 from statistics import median
 
 from trimaran.base.errors import InfeasibleError, InputError
+from trimaran.base.files import packaged_toml
 from trimaran.pricing.kernels.estimate import estimate_step
 from trimaran_studies.facts.sizes import SIZED
 from trimaran_studies.published.rows import published_rows
@@ -126,7 +125,6 @@ def training_of(path: str, year: float, epochs: str = "") -> int | None:
 
 @functools.cache
 def _lengths() -> tuple[Length, ...]:
-    text = resources.files("trimaran_studies.facts").joinpath("trainings.toml").read_text("utf-8")
     return tuple(
         Length(
             path=entry["path"],
@@ -135,7 +133,7 @@ def _lengths() -> tuple[Length, ...]:
             samples=entry["samples"],
             source=entry["source"],
         )
-        for entry in tomllib.loads(text)["trainings"]
+        for entry in packaged_toml("trimaran_studies.facts", "trainings.toml")["trainings"]
     )
 
 

@@ -13,12 +13,11 @@ degrees and main switches in the repository's own manner.
 
 import functools
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import resources
 from typing import Any
 
+from trimaran.base.files import packaged_toml
 from trimaran.pricing.closed_form.memory import Bookkeeping, RankMemory, TwoStacks, rank_memory, two_stack_memory
 from trimaran.pricing.closed_form.parallel_degrees import Division, Recomputed
 from trimaran.pricing.closed_form.shapes import Experts, LatentAttention, TransformerShape, padded_vocabulary
@@ -46,8 +45,7 @@ class MegatronCase:
 
 @functools.cache
 def _document() -> dict[str, Any]:
-    text = resources.files("trimaran_studies.validation").joinpath("megatron_cases.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
+    return packaged_toml("trimaran_studies.validation", "megatron_cases.toml")
 
 
 @functools.cache

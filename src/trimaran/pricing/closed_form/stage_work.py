@@ -20,11 +20,10 @@ Source:
 
 import functools
 import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import resources
 
+from trimaran.base.files import packaged_toml
 from trimaran.machine.types import Device
 from trimaran.pricing.closed_form.activations import AttentionKernel, tokens_of_rank
 from trimaran.pricing.closed_form.parallel_degrees import Division
@@ -275,8 +274,7 @@ _LATE_KERNELS = 2024.0
 @functools.cache
 def step_constants() -> StepConstants:
     """The figures as fitted."""
-    text = resources.files("trimaran.pricing.closed_form").joinpath("constants.toml").read_text(encoding="utf-8")
-    document = tomllib.loads(text)
+    document = packaged_toml("trimaran.pricing.closed_form", "constants.toml")
     return StepConstants(large_products=document["large_products"], **document["constants"])
 
 

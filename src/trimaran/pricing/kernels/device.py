@@ -11,16 +11,15 @@ unit, an architecture, a kind of kernel, a framework or a library.
 """
 
 import functools
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib import resources
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy
 from numpy.typing import NDArray
 
+from trimaran.base.files import packaged_toml
 from trimaran.graph.kernels.workload import WorkKind
 from trimaran.machine.types import Device
 from trimaran.pricing.kernels.columns import MATRIX_KINDS, Column, Flags, Kernels
@@ -136,8 +135,7 @@ Constants = Mapping[str, float]
 @functools.cache
 def constants() -> Constants:
     """The constants that the package brings."""
-    file = resources.files("trimaran.pricing.kernels") / "constants.toml"
-    return MappingProxyType(dict(_flat(tomllib.loads(file.read_text(encoding="utf-8")), "")))
+    return MappingProxyType(dict(_flat(packaged_toml("trimaran.pricing.kernels", "constants.toml"), "")))
 
 
 def _flat(table: Mapping[str, Any], above: str) -> list[tuple[str, float]]:
