@@ -29,8 +29,8 @@ from trimaran.planner.parallel_degrees.problem import DivisionPins
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.problem import Problem
 from trimaran.planner.result import Search
-from trimaran.planning.requests import NO_TARGET, ClusterRequest, Executions, PlanRequest, TargetRequest
-from trimaran.planning.results import Planned
+from trimaran.planning.requests import NO_TARGET, Executions, PlanRequest, TargetRequest
+from trimaran.planning.results import Planned, Simulated
 from trimaran.pricing.closed_form.parallel_degrees import Division, Recomputed, Sharding
 from trimaran.pricing.closed_form.shapes import Experts, LatentAttention, TransformerShape
 from trimaran.pricing.offload_costs import TracedStep
@@ -541,16 +541,18 @@ def planned(
     traces: Mapping[int, TracedStep] | None = None,
     search: Search | None = None,
 ) -> Planned:
+    problem = Problem(
+        graph=graph,
+        table=table,
+        cluster=cluster,
+        batch=job.global_batch_size,
+        devices=cluster.size,
+        traces=traces or {},
+    )
     return Planned(
         source=source,
-        job=job,
-        graph=graph,
-        cluster=cluster,
-        table=table,
-        plan=plan,
-        chosen=chosen,
-        traces=traces or {},
-        search=search,
+        request=PlanRequest(),
+        evidence=Simulated(job=job, problem=problem, plan=plan, chosen=chosen, search=search),
     )
 
 
@@ -600,8 +602,8 @@ def cluster_request(
     time_limit_s: float | None = None,
     objective: Objective | None = None,
     target: TargetRequest = NO_TARGET,
-) -> ClusterRequest:
-    return ClusterRequest(
+) -> PlanRequest:
+    return PlanRequest(
         cluster=cluster,
         devices=devices,
         batch=batch,

@@ -9,12 +9,12 @@ from tests import builders
 
 from trimaran.cli.views.closed_form_explanation import division_explanation_document, print_division_explanation
 from trimaran.planner.pins import Pins
-from trimaran.planning.explanation import ExplainedDivision, explain_there
+from trimaran.planning.explanation import ExplainedDivision, explain_plan
 
 
 def explained(pins: Pins, *why_not: str) -> ExplainedDivision:
     request = builders.cluster_request(cluster="dgx-h100:2", batch=64, pins=pins)
-    found = explain_there("llama2:7b", request, why_not=why_not)
+    found = explain_plan("llama2:7b", request, why_not=why_not)
     assert isinstance(found, ExplainedDivision)
     return found
 

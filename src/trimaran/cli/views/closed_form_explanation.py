@@ -26,7 +26,7 @@ _MEANINGS = {
 
 def print_division_explanation(out: Console, explained: ExplainedDivision) -> None:
     """Print why a transformer is divided as it is."""
-    plan, found = explained.plan, explained.plan.search
+    plan, found = explained.planned, explained.found
     chosen = found.chosen
     print_notes(out, plan.notes)
     out.print(
@@ -140,7 +140,7 @@ def _price(pin: str, without: PricedDivision | None, price: float) -> str:
 
 def division_explanation_document(explained: ExplainedDivision) -> dict[str, Any]:
     """An explanation, for programs."""
-    plan, found = explained.plan, explained.plan.search
+    plan, found = explained.planned, explained.found
     base_s = found.chosen.seconds
     return {
         "job": plan.reference,

@@ -32,14 +32,14 @@ NO_DIFFERENCE = 0.001
 
 def print_explanation(out: Console, explained: Explained) -> None:
     """Print why a plan is what it is."""
-    explanation = explained.explanation
+    explanation, run = explained.explanation, explained.planned.simulated
     chosen = explanation.chosen.candidate
     print_notes(out, explained.notes)
     low, high = chosen.interval_s
     epoch = "" if chosen.epoch_s is None else f"{format_seconds(chosen.epoch_s)} an epoch, "
     out.print(
-        f"[bold]{chosen.strategy.name}[/] for {escape(explained.planned.job.name)}, global batch "
-        f"{explained.planned.job.global_batch_size}{over_links(explained.planned)}: "
+        f"[bold]{chosen.strategy.name}[/] for {escape(run.job.name)}, global batch "
+        f"{run.job.global_batch_size}{over_links(run)}: "
         f"{epoch}{format_seconds(chosen.step_time_s)} a step "
         f"(90 %: {format_seconds(low)} to {format_seconds(high)})."
     )
@@ -48,10 +48,10 @@ def print_explanation(out: Console, explained: Explained) -> None:
     if explained.planned.outlook is not None:
         rivals = explained.planned.outlook.rivals
         out.print(escape(f"Over all batches: {rivals.reason}."), soft_wrap=True)
-    if explained.planned.plan.training is not None:
-        out.print(escape(f"{training_line(to_plain(explained.planned.plan.training))}.\n"), soft_wrap=True)
+    if run.plan.training is not None:
+        out.print(escape(f"{training_line(to_plain(run.plan.training))}.\n"), soft_wrap=True)
     out.print(parts_table(explanation.chosen))
-    print_prices(out, explained.planned.prices)
+    print_prices(out, run.prices)
     _print_rivals(out, explanation)
     for answer in explanation.contrasts:
         out.print(f"\n[bold]Why not {escape(answer.asked)}?[/] {escape(answer.conclusion)}")
@@ -260,11 +260,12 @@ def _range(ends: tuple[float, float]) -> str:
 
 def explanation_document(explained: Explained) -> dict[str, Any]:
     """An explanation, for programs."""
-    explanation, link = explained.explanation, explained.planned.cluster.link
+    explanation, run = explained.explanation, explained.planned.simulated
+    link, training = run.cluster.link, run.plan.training
     return {
-        "job": explained.planned.source.reference,
-        "global_batch_size": explained.planned.job.global_batch_size,
-        "devices": explained.planned.cluster.size,
+        "job": explained.planned.reference,
+        "global_batch_size": run.job.global_batch_size,
+        "devices": run.cluster.size,
         "link": None if link is None else name_link(link),
         "objective": explanation.chosen.candidate.objective,
         "plan": _anatomy(explanation.chosen) | {"binding": binding(explanation.chosen)},
@@ -282,12 +283,12 @@ def explanation_document(explained: Explained) -> dict[str, Any]:
             {"strategy": entry.strategy.name, "cause": entry.cause, "reason": entry.reason}
             for entry in explanation.rejected
         ],
-        **search_document(explained.found, prices=explained.planned.prices),
+        **search_document(explained.found, prices=run.prices),
         "why_not": [_contrast(answer) for answer in explanation.contrasts],
         "what_if": [_outcome(outcome) for outcome in explanation.outcomes],
         "remedies": remedies_document(explained.remedies),
         "not_worth_it": remedies_document(explained.not_worth_it),
-        "training": None if explained.planned.plan.training is None else to_plain(explained.planned.plan.training),
+        "training": None if training is None else to_plain(training),
         "notes": list(explained.notes),
     }
 
