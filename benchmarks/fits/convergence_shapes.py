@@ -47,7 +47,7 @@ TAILS = (0.05, 0.5, 0.95)
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """Constants: medians and spreads over tables, as in costs/convergence/constants.py; 0: not there."""
+    """Constants: medians and spreads over tables, as in pricing/convergence/fit.py; 0: not there."""
 
     stray: str = "walk"
     roughness: float = 0.06

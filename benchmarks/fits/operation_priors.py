@@ -1,4 +1,4 @@
-"""What is known of the constants of costs/operations before the fit: a middle and how far from it one may go.
+"""What is known of the constants of pricing/kernels before the fit: a middle and how far from it one may go.
 
 Names are those of constants.toml. A spread is of the logarithm; 0 keeps a constant as it is. Shares of bandwidth and
 efficiencies are published ones (DeepBench, NeuSight, coconet's weight updates); years are those of cuDNN's releases;

@@ -1,4 +1,4 @@
-"""Fits the constants of costs/operations on measured kernels and on published steps of one device.
+"""Fits the constants of pricing/kernels on measured kernels and on published steps of one device.
 
     python benchmarks/fits/operations.py
 

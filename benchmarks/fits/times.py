@@ -8,7 +8,7 @@ calibration, given the file:
 
     python benchmarks/fits/times.py FOLDER/calibrate/core_convergence.csv
 
-The constants stand in session/validation/time_to_train_tables.py and time_to_train_epochs.py.
+The constants stand in trimaran_studies/time_to_train/from_tables.py and time_to_train_epochs.py.
 """
 
 import csv

@@ -6,8 +6,8 @@ Rows are trainings of tables, each predicted from the smallest of its table, and
 device's. (Calibration has no submissions.) The three constants of a width are those whose mean interval score is
 smallest, a machine and network with many rows weighing less than their number. They are then multiplied as those of
 intervals.py are and for the same reason: what is asked for later are machines and networks on which no constant of the
-model was fitted. Printed are the constants, which stand in session/validation/time_to_train_widths.py, and how many
-rows they hold; also where the constants of each machine and network come from all others.
+model was fitted. Printed are the constants, which stand in trimaran_studies/time_to_train/from_submissions.py, and how
+many rows they hold; also where the constants of each machine and network come from all others.
 """
 
 import itertools

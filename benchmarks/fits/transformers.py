@@ -1,4 +1,4 @@
-"""Fits the figures of costs/transformers/step_time.py on published steps of divided transformers.
+"""Fits the figures of pricing/closed_form/step_time.py on published steps of divided transformers.
 
     python benchmarks/fits/transformers.py FILE
 
@@ -167,7 +167,7 @@ def _fit(points: Sequence[Point]) -> StepConstants:
 def _write(constants: StepConstants, points: Sequence[Point], inside: float, outside: float) -> None:
     sources = sorted({point.source for point in points})
     lines = [
-        "# Figures of costs/transformers/step_time.py. Written by benchmarks/fits/transformers.py: do not edit.",
+        "# Figures of pricing/closed_form/step_time.py. Written by benchmarks/fits/transformers.py: do not edit.",
         f"# Fitted on {len(points)} rows of {', '.join(sources)}.",
         f"# Median error {inside:.3f}; of models left out of the fit {outside:.3f}.",
         "",

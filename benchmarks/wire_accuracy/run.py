@@ -5,7 +5,7 @@ and order of samples follow from the seed, so that two methods differ by their g
 times an epoch. The target is 99 % of the median of what trainings without compression end with.
 
 A method's factor on samples is that to the target, over what the training without it needs with the same seed; where
-the method does not reach the target, to 99 % of what it ends with. `planner/compressing.py` has these factors.
+the method does not reach the target, to 99 % of what it ends with. `planner/space.py` has these factors.
 
 Prints the tables of the README and writes `benchmarks/results/wire_accuracy.json`. Nothing here is a time.
 """

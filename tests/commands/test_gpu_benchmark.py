@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_it_runs_a_job_and_writes_what_it_found(tmp_path: Path) -> None:
     job = f"{ROOT / 'tests' / 'zoo.py'}:cnn"
     command = [sys.executable, str(ROOT / "benchmarks" / "gpu" / "run.py"), "--device", "cpu", "--quick"]

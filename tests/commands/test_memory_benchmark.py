@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 RUN = [sys.executable, str(ROOT / "benchmarks" / "memory" / "run.py")]
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_it_runs_arms_in_processes_and_goes_on_where_it_stopped(tmp_path: Path) -> None:
     options = ["--device", "cpu", "--quick", "--cases", "resnet50-tf32", "--out", str(tmp_path)]
     done = _run(*options, "--arms", "ours", "vdnn_all")

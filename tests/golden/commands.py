@@ -30,12 +30,12 @@ class Command:
     here: bool = False
     slow: bool = False
 
-    def answer(self, folder: Path, *, be: Callable[..., None] | None = None) -> Any:
+    def answer(self, folder: Path, *, be: Callable[..., None]) -> Any:
         """What it prints as JSON; an assertion fails where it fails.
 
         Args:
             folder: where it runs; commands of one folder share what they trace
-            be: becomes the command; None: the command as it is
+            be: becomes the command
         """
         printed = ""
         for line in (*self.before, f"{self.command} --json"):

@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 
 from tests.golden.commands import commands
-from tests.golden.recorded import FOLDER, record
+from tests.golden.repeatable import FOLDER, record
 
 
 def main() -> None:

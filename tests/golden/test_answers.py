@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.golden.commands import Command, commands
 from tests.golden.comparison import check, kept
-from tests.golden.recorded import TORCH, be_command_there
+from tests.golden.repeatable import TORCH, be_command_on_record, be_command_without_clock
 
 FOLDER = Path(__file__).parent / "answers"
 WRITE = os.environ.get("TRIMARAN_GOLDEN") == "write"
@@ -22,7 +22,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _cases() -> list[object]:
-    marks = {True: (pytest.mark.slow, pytest.mark.timeout(600)), False: ()}
+    marks = {True: (pytest.mark.sweep, pytest.mark.timeout(600)), False: ()}
     return [pytest.param(command, id=name, marks=marks[command.slow]) for name, command in commands().items()]
 
 
@@ -32,7 +32,7 @@ def test_a_command_answers_as_it_did(command: Command, folder: Path, request: py
         pytest.skip(
             f"costs were recorded with torch {TORCH}, of which graphs are other ones than of {version('torch')}"
         )
-    answer = command.answer(folder, be=be_command_there if command.here else None)
+    answer = command.answer(folder, be=be_command_on_record if command.here else be_command_without_clock)
     check(FOLDER / f"{request.node.callspec.id}.json", kept(answer), write=WRITE)
 
 

@@ -33,7 +33,7 @@ WRITE = os.environ.get("TRIMARAN_GOLDEN") == "write"
 DIGITS = 10
 """Of a prediction that are kept."""
 
-pytestmark = [pytest.mark.published, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.published, pytest.mark.sweep, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")

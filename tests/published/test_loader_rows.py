@@ -1,6 +1,6 @@
 """Published figures of one network on one machine with two loaders, or real and synthetic data.
 
-Source of the rows: Oneflow-Inc/DLPerf and tensorflow/docs, as `session/validation/published` has them. One rate of each
+Source of the rows: Oneflow-Inc/DLPerf and tensorflow/docs, as `trimaran_studies/published` has them. One rate of each
 loader is taken from one row; what is asserted are the others.
 """
 

@@ -22,7 +22,7 @@ def caught(do) -> Exception:  # type: ignore[no-untyped-def]
 def test_the_innermost_lines_of_the_user_are_told_with_their_code() -> None:
     lines = told(caught(fail)).splitlines()
     assert lines[0] == "LookupError: no such thing"
-    assert lines[-2].endswith("test_user_errors.py:12, in fail")
+    assert lines[-2].endswith(f"test_user_errors.py:{fail.__code__.co_firstlineno + 1}, in fail")
     assert lines[-1] == '        raise LookupError("no such thing")'
 
 

@@ -8,7 +8,7 @@ and little compute. `digits-branches` has heavy branches that can run side by si
 
 The built-in jobs `text-lstm` and `text-gpt`: the next character of English text, by recurrence and by attention.
 
-About a million parameters each, on the same windows of text (`session/text.py`). The recurrent one works character
+About a million parameters each, on the same windows of text (`jobs/text.py`). The recurrent one works character
 after character; the other one works on all characters of a window at once, and its first and last stage share a matrix.
 """
 

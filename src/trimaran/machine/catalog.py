@@ -1,6 +1,6 @@
 """Devices that one need not have, found by name.
 
-Files of `cluster/devices` hold one generation each, every figure with its source; a user's own file has the same form.
+Files of `machine/devices` hold one generation each, every figure with its source; a user's own file has the same form.
 Reading all of them takes some 10 ms, turning an entry into a device is put off until somebody asks for it.
 
 Left out: links between devices, which are a machine's (`nodes`), and the host's own memory.

@@ -9,7 +9,7 @@ A change turns a problem into another one. Here they are read and named; `altere
 them. What was measured is scaled, never measured again:
 
     link=x2        links move bytes twice as fast; latencies stay
-    link=pcie3x16  every pair of devices is joined by a link of its own of that kind (`cluster/links.toml`)
+    link=pcie3x16  every pair of devices is joined by a link of its own of that kind (`machine/links.toml`)
     link=10Gb/s    links are held to that rate, which comes on top of what a transfer takes without; a link that is
                    held already is released in proportion, as far as it is held
     latency=x0.5   half the latency of every transfer (0: none)

@@ -14,7 +14,7 @@ loss and the longest chain of backwards from it. Its share of all work bounds th
 `trimaran plan JOB --cluster NAME --objective time`: strategies, batches and numbers of devices that are not here.
 
 One graph and one table of estimated costs serve all batches. What is simulated is decided by bounds of the whole
-choice (`planner/accuracy/searching.py`), so many batches take little longer than one.
+choice (`planner/target_search.py`), so many batches take little longer than one.
 """
 
 import dataclasses

@@ -7,7 +7,7 @@ all costs at the low and at the high end of theirs.
 Where a job's compute goes: its operations, alone or grouped by module or by kind, and whether they are too small.
 
 An operation's time is its share of the whole model's: measured alone, times the factor between the whole model in one
-piece and the sum of its operations (`costs/compute.py`). So the groups sum to the forward and the backward of a step.
+piece and the sum of its operations (`pricing/compute.py`). So the groups sum to the forward and the backward of a step.
 
 An operation is *small* if more than half of its time does not depend on the batch, while it neither computes nor moves
 bytes at a quarter of the best rate that the job reaches anywhere: what it costs is being called. What does not depend

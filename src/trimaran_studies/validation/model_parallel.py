@@ -1,4 +1,4 @@
-"""Published steps of divided transformers, answered by the closed forms of `costs/transformers`.
+"""Published steps of divided transformers, answered by the closed forms of `pricing/closed_form`.
 
 Jean Zay's tables of Megatron-DeepSpeed: what no column says of a step.
 

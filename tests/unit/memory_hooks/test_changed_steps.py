@@ -50,7 +50,9 @@ def test_other_shapes_and_more_layers_are_right_and_reported_once_a_flight(rule:
             assert mismatches is None or len(seen) == mismatches, (rows, depth)
 
 
+@pytest.mark.alone
 def test_without_a_plan_memory_goes_down_all_the_same() -> None:
+    """Alone, as what another thread is late to copy stays in memory."""
     from trimaran.memory_hooks.accountant import Accountant
 
     model, x = Grows(), torch.randn(512, 32)

@@ -124,7 +124,7 @@ def test_without_a_place_to_keep_it_a_workload_is_traced(tmp_path: Path, monkeyp
 def test_a_kept_workload_needs_no_torch() -> None:
     workload("digits", batch=7)
     program = (
-        "import sys; from trimaran.session.workloads import workload; "
+        "import sys; from trimaran.planning.workloads import workload; "
         "print(workload('digits', batch=9).batch, 'torch' in sys.modules)"
     )
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)

@@ -1,8 +1,8 @@
 """Data parallelism and hybrids on each number of devices: the best way of each, and how sure their order is.
 
-Everything that is unsure is drawn `COUNT` times: the curve (`demand.py`), the workers' speedup by its interval, what
-exchanges add (± 30 %, as in `simulator/exchange.py`) and how much less efficient small local batches are. In every draw
-both sides choose their best way again. The compute of one device, the least certain of all, is in both and cancels.
+Everything that is unsure is drawn `COUNT` times: the curve, the workers' speedup by its interval, what exchanges add
+(± 30 %, as in `simulator/data_parallel.py`) and how much less efficient small local batches are. In every draw both
+sides choose their best way again. The compute of one device, the least certain of all, is in both and cancels.
 
 How many samples each global batch needs, in figures that compare batches, and how unsure they are together.
 

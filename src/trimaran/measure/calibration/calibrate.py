@@ -2,7 +2,7 @@
 
     links not held     one launch       devices, then curves of transfers, then interference
     held to 1 Gb/s     one launch each  curves, interference
-    noise              R launches       `measure/noise.py`
+    noise              R launches       `measure/calibration/calibrate.py`
 
 Everything is measured anew. The transfers are kept with the measured costs, so that plans find them.
 

@@ -1,6 +1,6 @@
 """Search for the division of a transformer over many devices with the shortest step.
 
-    minimise    seconds(division)                                 closed forms of costs/transformers
+    minimise    seconds(division)                                 pricing/closed_form
     over        t, p, c, d, b, v, sharding, recompute, parts      candidates.py says which can be built
     subject to  memory of every stage <= memory of a device
 

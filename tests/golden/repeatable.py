@@ -1,18 +1,22 @@
-"""A machine of which all is on record: its processor, and what jobs cost on it, one file a job in `costs/`.
+"""Commands that answer alike wherever and whenever they run: no clock ends a search, and this machine is one on record.
 
-A command that is forked as `be_command_there` plans for that machine wherever it runs: it measures nothing, and fails
-where it would start a rank. Costs belong to a job by its name: digests of its graph and of its operations are those of
-today, found by position, so that the record outlives a change in how digests are made.
+Forked as `be_command_without_clock`, a command's searches take the time that they need. Forked as
+`be_command_on_record`, it also plans for a recorded machine: a processor, and what jobs cost on it, one file a job in
+`costs/`. It measures nothing, and fails where it would start a rank. Costs belong to a job by its name: digests of its
+graph and of its operations are those of today, found by position, so that the record outlives a change in how digests
+are made.
 
 `python -m tests.golden.record` measures the costs anew: every answer of that machine changes.
 """
 
 import json
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from tests.forks.commands import be_command
@@ -32,11 +36,17 @@ TORCH = "2.13.0"
 PROCESSOR = Processor(name="a recorded processor", cores=4, memory_bytes=16 << 30)
 
 
-def be_command_there(descriptor: int, *arguments: str) -> None:
-    """Be a command on the recorded machine."""
+def be_command_without_clock(descriptor: int, *arguments: str) -> None:
+    """Be a command for which time stands still."""
+    _replace(time, SimpleNamespace(**vars(time) | {"monotonic": lambda: 0.0}))
+    be_command(descriptor, *arguments)
+
+
+def be_command_on_record(descriptor: int, *arguments: str) -> None:
+    """Be a command for which time stands still, on the recorded machine."""
     _move_there(recorded_costs)
     _replace(launch, no_ranks)
-    be_command(descriptor, *arguments)
+    be_command_without_clock(descriptor, *arguments)
 
 
 def recorded_costs(
@@ -89,11 +99,11 @@ def _move_there(costs: Callable[..., CostTable]) -> None:
     _replace(measure_costs, costs)
 
 
-def _replace(function: Any, other: Any) -> None:
-    """Put another function in the place of one, under every name that a module has for it; for good."""
+def _replace(thing: Any, other: Any) -> None:
+    """Put something in the place of a function or module, under every name that a module of ours has for it."""
     for module in list(sys.modules.values()):
-        if getattr(module, "__name__", "").partition(".")[0] != "trimaran":
+        if not getattr(module, "__name__", "").startswith("trimaran"):
             continue
         for name, value in list(vars(module).items()):
-            if value is function:
+            if value is thing:
                 setattr(module, name, other)
