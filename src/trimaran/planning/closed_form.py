@@ -15,7 +15,6 @@ from trimaran.base.units import format_count
 from trimaran.jobs.published_networks import NetworkReference, parse_network
 from trimaran.jobs.resolve import JobSource, resolve
 from trimaran.machine.find import find_machine
-from trimaran.machine.types import Price
 from trimaran.networks.sizes import FAMILIES
 from trimaran.planner.parallel_degrees.document import division_name
 from trimaran.planner.parallel_degrees.problem import (
@@ -30,7 +29,7 @@ from trimaran.planner.pins import Pins
 from trimaran.planner.target_estimates import Contender, Goal
 from trimaran.planning.requests import PlanRequest
 from trimaran.planning.results import ClosedForm, Planned, Progress, ignore_progress
-from trimaran.planning.target import Cell, Compared, Known, compare_each, find_job_curve
+from trimaran.planning.target import CatalogBackend, Cell, Compared, Known, compare_each, find_job_curve
 from trimaran.planning.transformer_shapes import named_shape
 from trimaran.pricing.closed_form.parallel_degrees import Sharding
 from trimaran.pricing.closed_form.shapes import TransformerShape, parameter_count
@@ -70,7 +69,7 @@ def shape_of(reference: str, request: PlanRequest) -> TransformerShape | None:
     return shape if devices > MOST_RANKS or parameter_count(shape) > MOST_PARAMETERS else None
 
 
-class ClosedForms:
+class ClosedForms(CatalogBackend):
     """Plans the degrees of a transformer on a machine of the catalog.
 
     Attributes:
@@ -98,21 +97,6 @@ class ClosedForms:
         network = parse_network(self.source.reference)
         usual = FAMILIES[network.name].batch if network else 1
         return self.request.batch or max(usual, self.devices)
-
-    @property
-    def devices(self) -> int:
-        """Most that may take part."""
-        return self.request.devices or find_machine(self.request.cluster).devices
-
-    @property
-    def node_devices(self) -> int:
-        """Devices of a node."""
-        return find_machine(self.request.cluster).node.devices
-
-    @property
-    def price(self) -> Price | None:
-        """Of the devices; None: the catalog does not say."""
-        return find_machine(self.request.cluster).node.price
 
     def curve(self) -> Known:
         """What is known of the network's convergence; see `find_job_curve`."""

@@ -25,8 +25,7 @@ from trimaran.base.errors import InfeasibleError
 from trimaran.base.units import format_seconds
 from trimaran.graph.types import Graph
 from trimaran.jobs.resolve import JobSource, resolve
-from trimaran.machine.find import find_machine
-from trimaran.machine.types import CatalogDevice, Price
+from trimaran.machine.types import CatalogDevice
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.choice import MODEL_ERROR, is_reference, pareto_front, simplicity
 from trimaran.planner.pins import NO_PINS
@@ -40,7 +39,7 @@ from trimaran.planning.estimated_problem import machine_problem, machine_problem
 from trimaran.planning.plan_files import costs_digest, plan_of
 from trimaran.planning.requests import PlanRequest
 from trimaran.planning.results import Planned, Progress, Simulated, ignore_progress
-from trimaran.planning.target import Compared, Known, find_job_curve, own_samples, training_at
+from trimaran.planning.target import CatalogBackend, Compared, Known, find_job_curve, own_samples, training_at
 from trimaran.pricing.compute import context_of, operation_costs
 from trimaran.pricing.kernels.roofline import memory_costs
 from trimaran.pricing.offload_costs import TracedStep
@@ -200,7 +199,7 @@ SEARCH_S = 15.0
 """What spreads a network over devices is looked at no longer than this, where the user says nothing [s]."""
 
 
-class Estimated:
+class Estimated(CatalogBackend):
     """Plans a job for a machine of the catalog, operation by operation.
 
     Attributes:
@@ -218,21 +217,6 @@ class Estimated:
     def batch(self) -> int:
         """Samples of one update, where no others are asked for."""
         return self.request.batch or resolve(self.source.reference).global_batch_size
-
-    @property
-    def devices(self) -> int:
-        """Most that may take part."""
-        return self.request.devices or find_machine(self.request.cluster).devices
-
-    @property
-    def node_devices(self) -> int:
-        """Devices of a node."""
-        return find_machine(self.request.cluster).node.devices
-
-    @property
-    def price(self) -> Price | None:
-        """Of the devices; None: the catalog does not say."""
-        return find_machine(self.request.cluster).node.price
 
     def curve(self) -> Known:
         """What is known of the job's convergence; see `find_job_curve`."""

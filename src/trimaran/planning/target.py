@@ -18,6 +18,7 @@ from trimaran.base.job import Job
 from trimaran.jobs.huggingface import is_configuration
 from trimaran.jobs.published_networks import parse_network
 from trimaran.jobs.resolve import JobSource, resolve
+from trimaran.machine.find import find_machine
 from trimaran.machine.types import Price
 from trimaran.planner.target_estimates import (
     Contender,
@@ -33,7 +34,7 @@ from trimaran.planner.target_estimates import (
     time_cost_front,
 )
 from trimaran.planner.target_search import default_batches
-from trimaran.planning.requests import TargetRequest
+from trimaran.planning.requests import PlanRequest, TargetRequest
 from trimaran.planning.results import Outlook, Planned
 from trimaran.program.plan import Objective, Plan, PlannedRates, PlannedTraining
 
@@ -363,6 +364,33 @@ class Cell:
 
     batch: int
     devices: int
+
+
+class CatalogBackend:
+    """What backends for machines of the catalog have in common.
+
+    Attributes:
+        source: where the job comes from
+        request: what is asked, with the machine
+    """
+
+    source: JobSource
+    request: PlanRequest
+
+    @property
+    def devices(self) -> int:
+        """Most that may take part."""
+        return self.request.devices or find_machine(self.request.cluster).devices
+
+    @property
+    def node_devices(self) -> int:
+        """Devices of a node."""
+        return find_machine(self.request.cluster).node.devices
+
+    @property
+    def price(self) -> Price | None:
+        """Of the devices; None: the catalog does not say."""
+        return find_machine(self.request.cluster).node.price
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

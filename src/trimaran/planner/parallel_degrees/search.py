@@ -25,6 +25,7 @@ from dataclasses import replace
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.base.units import format_count
 from trimaran.machine.types import Machine
+from trimaran.planner.choice import front_of
 from trimaran.planner.parallel_degrees.candidates import groups, members
 from trimaran.planner.parallel_degrees.problem import (
     Baseline,
@@ -179,7 +180,9 @@ def search_task(task: DivisionTask, *, time_limit_s: float = 20.0) -> DivisionSe
         task=task,
         chosen=ordered[0],
         runners_up=_others(ordered, task.limits.runners_up),
-        pareto=_pareto([*ordered, *fewer]),
+        pareto=front_of(
+            [*ordered, *fewer], order=lambda one: one.rank, costs=lambda one: (one.memory.peak, one.devices)
+        ),
         baselines=baselines(task),
         rejected=dict(rejected.most_common()),
         priced=len(fitting),
@@ -243,15 +246,6 @@ def _others(ordered: Sequence[PricedDivision], most: int) -> tuple[PricedDivisio
             seen.add(degrees)
             found.append(priced)
     return tuple(found[1 : most + 1])
-
-
-def _pareto(found: Sequence[PricedDivision]) -> tuple[PricedDivision, ...]:
-    """Those that no other one beats in time, memory and devices at once."""
-    kept: list[PricedDivision] = []
-    for priced in sorted(found, key=lambda each: each.rank):
-        if not any(each.memory.peak <= priced.memory.peak and each.devices <= priced.devices for each in kept):
-            kept.append(priced)
-    return tuple(kept)
 
 
 def _nothing_fits(task: DivisionTask, rejected: Counter[str], least: float) -> str:
