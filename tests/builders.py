@@ -10,7 +10,7 @@ have together 96 bytes.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -25,7 +25,6 @@ from trimaran.jobs.resolve import JobSource
 from trimaran.machine.types import Cluster, Device, Link, Price
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.epoch import EpochData
-from trimaran.planner.parallel_degrees.problem import DivisionPins
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.problem import Problem
 from trimaran.planner.result import Search
@@ -408,18 +407,19 @@ def division_pins(
     sharding: Sharding | None = None,
     recompute: bool | None = None,
     sequence_parallel: bool | None = None,
-    forbid: frozenset[str] = frozenset(),
-) -> DivisionPins:
-    return DivisionPins(
-        tensor=tensor,
-        pipeline=pipeline,
-        data=data,
+    forbid: Collection[str] = (),
+) -> Pins:
+    levels = {"none": 0, "optimizer": 1, "gradients": 2, "parameters": 3}
+    return Pins(
+        tp=tensor,
+        pp=pipeline,
+        dp=data,
         chunks=chunks,
         microbatch=microbatch,
-        sharding=sharding,
+        zero=None if sharding is None else levels[sharding],
         recompute=recompute,
         sequence_parallel=sequence_parallel,
-        forbid=forbid,
+        forbid=tuple(sorted(forbid)),
     )
 
 

@@ -19,7 +19,6 @@ from trimaran.networks.sizes import FAMILIES
 from trimaran.planner.parallel_degrees.document import division_name
 from trimaran.planner.parallel_degrees.problem import (
     DivisionLimits,
-    DivisionPins,
     DivisionSearch,
     PricedDivision,
     memory_limit,
@@ -31,7 +30,6 @@ from trimaran.planning.requests import PlanRequest
 from trimaran.planning.results import ClosedForm, Planned, Progress, ignore_progress
 from trimaran.planning.target import CatalogBackend, Cell, Compared, Known, compare_each, find_job_curve
 from trimaran.planning.transformer_shapes import named_shape
-from trimaran.pricing.closed_form.parallel_degrees import Sharding
 from trimaran.pricing.closed_form.shapes import TransformerShape, parameter_count
 
 MOST_RANKS = 64
@@ -48,8 +46,6 @@ CELL_S = 2.0
 
 COUNTS = 4
 """Counts of devices that are compared: all, half, a quarter, an eighth."""
-
-_SHARDING: dict[int, Sharding] = {0: "none", 1: "optimizer", 2: "gradients", 3: "parameters"}
 
 
 def shape_of(reference: str, request: PlanRequest) -> TransformerShape | None:
@@ -85,7 +81,12 @@ class ClosedForms(CatalogBackend):
         shape: TransformerShape,
         progress: Progress = ignore_progress,
     ) -> None:
-        """Nothing is searched yet."""
+        """Nothing is searched yet.
+
+        Raises:
+            InputError: pins that mean nothing here
+        """
+        check_pins(request.pins)
         self.source = source
         self.request = request
         self.shape = shape
@@ -107,7 +108,6 @@ class ClosedForms(CatalogBackend):
         """The best degrees at the batch that is asked for, or the usual one.
 
         Raises:
-            InputError: pins that mean nothing here
             InfeasibleError: nothing fits
         """
         self._progress("searching", 0, 0)
@@ -153,7 +153,7 @@ class ClosedForms(CatalogBackend):
             precision="" if request.precision == "float32" else request.precision,
             devices=cell.devices,
             limits=DivisionLimits(memory_bytes=request.memory_bytes),
-            pins=division_pins(request.pins),
+            pins=request.pins,
             **({} if time_limit_s is None else {"time_limit_s": time_limit_s}),
         )
 
@@ -175,37 +175,14 @@ class ClosedForms(CatalogBackend):
         )
 
 
-def division_pins(pins: Pins) -> DivisionPins:
-    """Pins in the words of divisions.
-
-    Args:
-        pins: as for any plan
+def check_pins(pins: Pins) -> None:
+    """Refuse pins that closed forms cannot keep: modules on rows, some schedules, microbatches, levels, a compression.
 
     Raises:
-        InputError: what a division does not name: modules on rows, some schedules, microbatches, levels, a compression
-
-    Example:
-        >>> division_pins(Pins(tp=8, zero=1, forbid=("pp",)))  # doctest: +ELLIPSIS
-        DivisionPins(tensor=8, ..., sharding='optimizer', ..., forbid=frozenset({'pp'}))
+        InputError: with the reason
     """
     for option, why in _unnamed(pins):
         raise InputError(f"{option}: {why}; leave it out", code="division.option-unsupported")
-    forbid = set(pins.forbid)
-    if pins.allow:
-        forbid |= {"dp", "pp", "tp", "zero", "cp", "ep"} - set(pins.allow)
-    if pins.schedule == "1f1b" or "interleaved" in forbid:
-        forbid = forbid - {"interleaved"} | {"interleaving"}
-    if "memory" in forbid:
-        forbid = forbid - {"memory"} | {"recompute"}
-    known = {"tp", "pp", "cp", "dp", "ep", "zero", "recompute", "interleaving", "uneven"}
-    return DivisionPins(
-        tensor=pins.tp,
-        pipeline=pins.pp,
-        data=pins.dp,
-        chunks=1 if pins.schedule == "1f1b" else None,
-        sharding=None if pins.zero is None else _SHARDING[pins.zero],
-        forbid=frozenset(forbid & known),
-    )
 
 
 def _unnamed(pins: Pins) -> Iterator[tuple[str, str]]:

@@ -21,7 +21,7 @@ from trimaran.planner.result import Search
 from trimaran.planner.search import ALL_PINS, prices
 from trimaran.planner.trials import Trials
 from trimaran.planner.what_if import Change, parse_change
-from trimaran.planning.closed_form import division_pins, shape_of
+from trimaran.planning.closed_form import shape_of
 from trimaran.planning.estimated import placement_notes, search_within_memory, traces_of
 from trimaran.planning.estimated_problem import machine_problem
 from trimaran.planning.measurement import find_calibrated, with_compressions
@@ -284,7 +284,7 @@ def _prices(request: PlanRequest, found: DivisionSearch) -> Iterator[DivisionPri
 
 
 def _price(name: str, pins: Pins, request: PlanRequest, found: DivisionSearch) -> DivisionPrice:
-    task = replace(found.task, pins=division_pins(pins))
+    task = replace(found.task, pins=pins)
     limit = {} if request.time_limit_s is None else {"time_limit_s": request.time_limit_s}
     try:
         without = search_task(task, **limit).chosen

@@ -3,13 +3,14 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.base.units import format_seconds
 from trimaran.planner.parallel_degrees.document import division_name
-from trimaran.planner.parallel_degrees.problem import DivisionPins, DivisionSearch, PricedDivision
+from trimaran.planner.parallel_degrees.problem import DivisionSearch, PricedDivision
 from trimaran.planner.parallel_degrees.search import search_task
-from trimaran.pricing.closed_form.parallel_degrees import Sharding
+from trimaran.planner.pins import NO_PINS, Pins
 
 PARTS: Mapping[str, str] = {
     "compute_s": "compute",
@@ -24,12 +25,11 @@ PARTS: Mapping[str, str] = {
 _NEGLIGIBLE = 0.02
 
 _KINDS = {
-    "fsdp": DivisionPins(sharding="parameters", forbid=frozenset({"tp", "pp", "cp"})),
-    "ddp": DivisionPins(sharding="none", forbid=frozenset({"tp", "pp", "cp"})),
-    "tp": DivisionPins(forbid=frozenset({"pp", "cp"})),
-    "pp": DivisionPins(forbid=frozenset({"tp", "cp"})),
+    "fsdp": Pins(zero=3, forbid=("cp", "pp", "tp")),
+    "ddp": Pins(zero=0, forbid=("cp", "pp", "tp")),
+    "tp": Pins(forbid=("cp", "pp")),
+    "pp": Pins(forbid=("cp", "tp")),
 }
-_SHARDING: tuple[Sharding, ...] = ("none", "optimizer", "gradients", "parameters")
 _WORD = re.compile(r"(tp|pp|cp|dp|ep)(?=[1-9])([0-9]{1,6})|(zero)([0-3])")
 
 
@@ -43,7 +43,7 @@ class DivisionKind:
     """
 
     name: str
-    pins: DivisionPins
+    pins: Pins
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,14 +73,14 @@ def read_kind(name: str) -> DivisionKind:
 
     Example:
         >>> pins = read_kind("tp8-pp4-zero1").pins
-        >>> pins.tensor, pins.pipeline, pins.data, pins.sharding
-        (8, 4, None, 'optimizer')
+        >>> pins.tp, pins.pp, pins.dp, pins.zero
+        (8, 4, None, 1)
     """
     lower = name.strip().lower()
     if lower in _KINDS:
         return DivisionKind(name=name, pins=_KINDS[lower])
     words = [_WORD.fullmatch(word) for word in lower.split("-")]
-    degrees = {word[1] or word[3]: int(word[2] or word[4]) for word in words if word is not None}
+    degrees: dict[str, Any] = {word[1] or word[3]: int(word[2] or word[4]) for word in words if word is not None}
     if len(degrees) < len(words):
         raise InputError(
             f'--why-not "{name}": a transformer on so many devices is divided by degrees; choose one of '
@@ -88,15 +88,7 @@ def read_kind(name: str) -> DivisionKind:
             code="why-not.unknown-degrees",
             why_not=name,
         )
-    pins = DivisionPins(
-        tensor=degrees.get("tp"),
-        pipeline=degrees.get("pp"),
-        context=degrees.get("cp"),
-        data=degrees.get("dp"),
-        expert=degrees.get("ep"),
-        sharding=_SHARDING[degrees["zero"]] if "zero" in degrees else None,
-    )
-    return DivisionKind(name=name, pins=pins)
+    return DivisionKind(name=name, pins=replace(NO_PINS, **degrees))
 
 
 def why_not(found: DivisionSearch, kind: DivisionKind, *, time_limit_s: float = 20.0) -> Contrast:
@@ -150,7 +142,7 @@ def _conclusion(asked: str, other: PricedDivision, found: DivisionSearch) -> str
 def _why_not_faster(found: DivisionSearch) -> str:
     if not found.complete:
         return "the search ran out of time (--time-limit)"
-    if found.task.pins == DivisionPins():
+    if replace(found.task.pins, compress=False) == NO_PINS:
         return "as fast as the plan within what is known, and the plan was taken for the target"
     return "what you decided is against it"
 

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from trimaran.machine.types import Machine
+from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.pricing.closed_form.memory import Bookkeeping, RankMemory, largest_rank
-from trimaran.pricing.closed_form.parallel_degrees import Division, Sharding
+from trimaran.pricing.closed_form.parallel_degrees import Division
 from trimaran.pricing.closed_form.shapes import TransformerShape
 from trimaran.pricing.closed_form.stage_work import StepConstants, head_forward, layer_forward, peak_of, step_constants
 from trimaran.pricing.closed_form.step_time import (
@@ -16,37 +17,6 @@ from trimaran.pricing.closed_form.step_time import (
     least_seconds,
     machine_exchange,
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DivisionPins:
-    """What the user has decided; None: free.
-
-    Attributes:
-        tensor: ranks that share each layer
-        pipeline: stages
-        context: ranks that share each sequence
-        data: replicas
-        expert: ranks that hold different experts
-        chunks: parts of the stack on each stage
-        microbatch: sequences
-        sharding: what replicas divide
-        recompute: whether the backward computes whole layers again
-        sequence_parallel: whether the residual stream is divided over `tensor` too
-        forbid: of "tp", "pp", "cp", "dp", "ep", "zero", "recompute", "interleaving", "uneven"
-    """
-
-    tensor: int | None = None
-    pipeline: int | None = None
-    context: int | None = None
-    data: int | None = None
-    expert: int | None = None
-    chunks: int | None = None
-    microbatch: int | None = None
-    sharding: Sharding | None = None
-    recompute: bool | None = None
-    sequence_parallel: bool | None = None
-    forbid: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +65,7 @@ class DivisionTask:
     batch: int
     program: Program
     bookkeeping: Bookkeeping
-    pins: DivisionPins = field(default_factory=DivisionPins)
+    pins: Pins = NO_PINS
     limits: DivisionLimits = field(default_factory=DivisionLimits)
 
 

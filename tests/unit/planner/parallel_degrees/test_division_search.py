@@ -13,13 +13,13 @@ from trimaran.planner.parallel_degrees.candidates import groups, members
 from trimaran.planner.parallel_degrees.document import division_document, division_name
 from trimaran.planner.parallel_degrees.problem import (
     DivisionLimits,
-    DivisionPins,
     DivisionTask,
     PricedDivision,
     memory_limit,
     pricer,
 )
 from trimaran.planner.parallel_degrees.search import division_task, search_divisions, search_task
+from trimaran.planner.pins import Pins
 from trimaran.pricing.closed_form.memory import rank_memory
 from trimaran.pricing.closed_form.shapes import TransformerShape, gpt_shape
 
@@ -104,7 +104,7 @@ def test_counts_and_precisions_that_make_no_sense_are_refused(batch: int, device
         (builders.division_pins(tensor=4, sequence_parallel=False), lambda division: not division.sequence_parallel),
     ],
 )
-def test_pins_are_kept(pins: DivisionPins, check: object) -> None:
+def test_pins_are_kept(pins: Pins, check: object) -> None:
     found = search_divisions(WIDE, find_machine("dgx-a100:2"), batch=32, pins=pins)
     assert all(check(priced.division) for priced in (found.chosen, *found.runners_up))  # type: ignore[operator]
 
@@ -180,7 +180,7 @@ def test_a_stage_with_the_head_is_given_fewer_layers() -> None:
     parts = found.chosen.division.parts
     assert sum(parts) == 16
     assert parts[-1] < parts[0]
-    even = search_divisions(shape, find_machine("dgx-a100"), batch=64, pins=replace(pins, forbid=frozenset({"uneven"})))
+    even = search_divisions(shape, find_machine("dgx-a100"), batch=64, pins=replace(pins, forbid=("uneven",)))
     assert found.chosen.seconds < even.chosen.seconds
 
 

@@ -10,7 +10,7 @@ from tests.raising import raises
 from trimaran.base.errors import InfeasibleError
 from trimaran.graph.types import Affine, Graph, Op, TensorSpec
 from trimaran.planner.pins import Pins
-from trimaran.planning.closed_form import division_pins
+from trimaran.planning.closed_form import check_pins
 from trimaran.planning.documents import plan_document
 from trimaran.planning.estimated import longest_chain_s, shares_of_widths
 from trimaran.planning.plan import make_plan
@@ -96,7 +96,7 @@ def test_pins_reach_the_search_over_divisions() -> None:
 )
 def test_pins_that_mean_nothing_for_a_division_are_refused(pins: Pins, option: str) -> None:
     with raises("division.option-unsupported", match=option):
-        division_pins(pins)
+        check_pins(pins)
 
 
 def test_more_devices_than_the_machine_has_are_refused() -> None:
