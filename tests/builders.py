@@ -30,7 +30,7 @@ from trimaran.planner.problem import Problem
 from trimaran.planner.result import Search
 from trimaran.planning.requests import NO_TARGET, Executions, PlanRequest, TargetRequest
 from trimaran.planning.results import Planned, Simulated
-from trimaran.pricing.closed_form.parallel_degrees import Division, Recomputed, Sharding
+from trimaran.pricing.closed_form.parallel_degrees import Division, Recomputed
 from trimaran.pricing.closed_form.shapes import Experts, LatentAttention, TransformerShape
 from trimaran.pricing.offload_costs import TracedStep
 from trimaran.pricing.tables import (
@@ -362,6 +362,10 @@ def pins(
     )
 
 
+Sharding = Literal["none", "optimizer", "gradients", "parameters"]
+_LEVELS: dict[Sharding, Literal[0, 1, 2, 3]] = {"none": 0, "optimizer": 1, "gradients": 2, "parameters": 3}
+
+
 def division(
     *,
     tensor: int = 1,
@@ -380,17 +384,17 @@ def division(
     group: int = 0,
 ) -> Division:
     return Division(
-        tensor=tensor,
-        pipeline=pipeline,
+        tp=tensor,
+        pp=pipeline,
         chunks=chunks,
-        context=context,
-        data=data,
-        expert=expert,
-        expert_tensor=expert_tensor,
+        cp=context,
+        dp=data,
+        ep=expert,
+        expert_tp=expert_tensor,
         microbatch=microbatch,
         microbatches=microbatches,
         sequence_parallel=sequence_parallel,
-        sharding=sharding,
+        zero=_LEVELS[sharding],
         recomputed=recomputed,
         parts=parts,
         group=group,
@@ -409,14 +413,13 @@ def division_pins(
     sequence_parallel: bool | None = None,
     forbid: Collection[str] = (),
 ) -> Pins:
-    levels = {"none": 0, "optimizer": 1, "gradients": 2, "parameters": 3}
     return Pins(
         tp=tensor,
         pp=pipeline,
         dp=data,
         chunks=chunks,
         microbatch=microbatch,
-        zero=None if sharding is None else levels[sharding],
+        zero=None if sharding is None else _LEVELS[sharding],
         recompute=recompute,
         sequence_parallel=sequence_parallel,
         forbid=tuple(sorted(forbid)),

@@ -23,7 +23,7 @@ from typing import get_args
 from trimaran.base.errors import InputError
 from trimaran.graph.types import Graph
 from trimaran.program.gradients import Compression, parse_compression
-from trimaran.program.strategy import Schedule, Strategy
+from trimaran.program.strategy import Schedule, Strategy, ZeroStage
 
 SPREADING: tuple[str, ...] = ("dp", "pp", "tp", "placement", "zero", "sharded", "p2p", "hierarchical")
 """Kinds that spread a network or its state over devices."""
@@ -168,7 +168,7 @@ class Pins:
     dp: int | None = None
     pp: int | None = None
     tp: int | None = None
-    zero: int | None = None
+    zero: ZeroStage | None = None
     microbatches: int | None = None
     schedule: Schedule | None = None
     nodes: int | None = None
@@ -454,7 +454,7 @@ def parse_pins(
         dp=dp,
         pp=pp,
         tp=tp,
-        zero=zero,
+        zero=zero,  # type: ignore[arg-type]  # checked above
         microbatches=microbatches,
         schedule=schedule,  # type: ignore[arg-type]  # checked above
         nodes=nodes,

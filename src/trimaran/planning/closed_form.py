@@ -224,14 +224,14 @@ def contender_of_division(priced: PricedDivision, batch: int) -> Contender:
         batch: sequences of one update
     """
     division = priced.division
-    spread = division.tensor * division.pipeline * division.context
-    shape = 4 * (division.tensor * division.context > 1) + 2 * (division.pipeline > 1) + (division.data > 1)
+    spread = division.tp * division.pp * division.cp
+    shape = 4 * (division.tp * division.cp > 1) + 2 * (division.pp > 1) + (division.dp > 1)
     return Contender(
         name=division_name(division),
         devices=priced.devices,
         global_batch=batch,
-        replicas=division.data,
-        microbatches=max(1, math.ceil(batch / (division.data * division.microbatch))),
+        replicas=division.dp,
+        microbatches=max(1, math.ceil(batch / (division.dp * division.microbatch))),
         cases=(priced.low, priced.seconds, priced.high),
         peak_bytes=int(priced.memory.peak),
         simplicity=(shape, priced.devices, spread, division.chunks, division.microbatches),

@@ -34,6 +34,7 @@ from trimaran.program.json_files import to_plain
 from trimaran.program.lowering.lower import lower
 from trimaran.program.plan import (
     DIVISION_KIND,
+    DIVISION_VERSION,
     CandidateRow,
     Objective,
     Plan,
@@ -273,7 +274,7 @@ def write_planned(path: Path, planned: Planned) -> None:
     if isinstance(planned.evidence, Simulated):
         write_plan(path, whole_plan(planned.evidence))
         return
-    text = json.dumps({"schema_version": 1} | division_file(planned, planned.evidence), indent=2) + "\n"
+    text = json.dumps({"schema_version": DIVISION_VERSION} | division_file(planned, planned.evidence), indent=2) + "\n"
     try:
         put_in_place(path, text.encode())
     except OSError as error:

@@ -25,9 +25,10 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from trimaran.planner.parallel_degrees.problem import DivisionTask
-from trimaran.pricing.closed_form.parallel_degrees import Division, Recomputed, Sharding
+from trimaran.pricing.closed_form.parallel_degrees import Division, Recomputed
 from trimaran.pricing.closed_form.shapes import TransformerShape
 from trimaran.pricing.closed_form.stage_work import head_forward, layer_forward
+from trimaran.program.strategy import ZeroStage
 
 
 def layer_parts(
@@ -87,10 +88,6 @@ def _weighed(layers: int, stages: int, head: float) -> tuple[int, ...]:
     return tuple(counts)
 
 
-_SHARDINGS: tuple[Sharding, ...] = ("none", "optimizer", "gradients", "parameters")
-"""By the level of ZeRO."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
     """Divisions of one bound.
@@ -128,26 +125,26 @@ def groups(task: DivisionTask, rejected: Counter[str]) -> Iterator[Group]:
                 rejected[f"microbatches of more than {limits.most_microbatch} sequences"] += 1
                 continue
             whole = Division(
-                tensor=tensor,
-                pipeline=pipeline,
-                context=context,
-                data=data,
-                expert_tensor=1 if shape.experts is not None else None,
+                tp=tensor,
+                pp=pipeline,
+                cp=context,
+                dp=data,
+                expert_tp=1 if shape.experts is not None else None,
                 microbatch=microbatch,
                 microbatches=task.batch // (data * microbatch),
                 sequence_parallel=tensor > 1 if pins.sequence_parallel is None else pins.sequence_parallel,
             )
             for expert, again in product(_experts(task, whole), _recomputed(task)):
-                yield Group(division=replace(whole, expert=expert, recomputed=again))
+                yield Group(division=replace(whole, ep=expert, recomputed=again))
 
 
 def members(task: DivisionTask, group: Group) -> Iterator[Division]:
     """Divisions of a group: chunks, layers of stages, sharding."""
     division = group.division
     for chunks in _chunks(task, division):
-        for parts in layer_parts(task.shape, division.pipeline, chunks, uneven="uneven" not in task.pins.forbid):
-            for sharding in _shardings(task, division):
-                yield replace(division, chunks=chunks, parts=parts, sharding=sharding)
+        for parts in layer_parts(task.shape, division.pp, chunks, uneven="uneven" not in task.pins.forbid):
+            for zero in _levels(task, division):
+                yield replace(division, chunks=chunks, parts=parts, zero=zero)
 
 
 def _degrees(task: DivisionTask, pinned: int | None, name: str) -> tuple[int, ...]:
@@ -179,7 +176,7 @@ def _experts(task: DivisionTask, division: Division) -> tuple[int, ...]:
     shape, pins = task.shape, task.pins
     if shape.experts is None or pins.rules_out("ep"):
         return (1,)
-    ranks = division.tensor * division.context * division.data
+    ranks = division.tp * division.cp * division.dp
     fitting = tuple(count for count in _divisors(shape.experts.count) if ranks % count == 0)
     return tuple(count for count in fitting if pins.ep in (None, count))
 
@@ -199,18 +196,19 @@ def _chunks(task: DivisionTask, division: Division) -> tuple[int, ...]:
     if task.pins.chunks is not None:
         return (task.pins.chunks,)
     plain = task.pins.schedule == "1f1b" or task.pins.rules_out("interleaved")
-    if division.pipeline == 1 or plain or division.microbatches % division.pipeline:
+    if division.pp == 1 or plain or division.microbatches % division.pp:
         return (1,)
-    most = min(task.limits.most_chunks, task.shape.layers // division.pipeline)
+    most = min(task.limits.most_chunks, task.shape.layers // division.pp)
     return tuple(range(1, most + 1))
 
 
-def _shardings(task: DivisionTask, division: Division) -> tuple[Sharding, ...]:
+def _levels(task: DivisionTask, division: Division) -> tuple[ZeroStage, ...]:
+    """Of ZeRO, that are tried."""
     if task.pins.zero is not None:
-        return (_SHARDINGS[task.pins.zero],)
-    if task.pins.rules_out("zero") or division.data * division.context == 1:
-        return ("none",)
-    return _SHARDINGS
+        return (task.pins.zero,)
+    if task.pins.rules_out("zero") or division.dp * division.cp == 1:
+        return (0,)
+    return (0, 1, 2, 3)
 
 
 def _divisors(number: int) -> tuple[int, ...]:

@@ -12,8 +12,6 @@ from trimaran.planner.parallel_degrees.problem import (
 from trimaran.pricing.closed_form.memory import rank_memory
 from trimaran.pricing.closed_form.parallel_degrees import Division, stage_chunks
 
-_LEVEL = {"none": 0, "optimizer": 1, "gradients": 2, "parameters": 3}
-
 
 def division_document(found: DivisionSearch) -> dict[str, object]:
     """A search as one object."""
@@ -63,16 +61,16 @@ def priced_document(priced: PricedDivision) -> dict[str, object]:
 def degrees(division: Division) -> Mapping[str, object]:
     """What a division consists of, under the names of plans."""
     return {
-        "tp": division.tensor,
-        "pp": division.pipeline,
-        "cp": division.context,
-        "dp": division.data,
-        "ep": division.expert,
+        "tp": division.tp,
+        "pp": division.pp,
+        "cp": division.cp,
+        "dp": division.dp,
+        "ep": division.ep,
         "chunks": division.chunks,
         "schedule": "1f1b" if division.chunks == 1 else "interleaved",
         "microbatch_size": division.microbatch,
         "microbatches": division.microbatches,
-        "zero": _LEVEL[division.sharding],
+        "zero": division.zero,
         "recompute": sorted(division.recomputed),
         "sequence_parallel": division.sequence_parallel,
     }
@@ -82,23 +80,22 @@ def division_name(division: Division) -> str:
     """The degrees that differ from one, in one line.
 
     Example:
-        >>> division_name(Division(tensor=8, pipeline=4, chunks=5, data=32, sharding="optimizer", microbatches=32))
+        >>> division_name(Division(tp=8, pp=4, chunks=5, dp=32, zero=1, microbatches=32))
         'tp8 x pp4 (5 chunks) x dp32, zero1, 32 microbatches of 1'
     """
     parts = [
         f"{name}{degree}"
         + (f" ({division.chunks} chunks)" if name == "pp" and division.chunks > 1 else "")
-        + (f" (ep{division.expert})" if name == "dp" and division.expert > 1 else "")
+        + (f" (ep{division.ep})" if name == "dp" and division.ep > 1 else "")
         for name, degree in (
-            ("tp", division.tensor),
-            ("cp", division.context),
-            ("pp", division.pipeline),
-            ("dp", division.data),
+            ("tp", division.tp),
+            ("cp", division.cp),
+            ("pp", division.pp),
+            ("dp", division.dp),
         )
         if degree > 1
     ]
-    level = _LEVEL[division.sharding]
-    more = [f"zero{level}"] if level else []
+    more = [f"zero{division.zero}"] if division.zero else []
     more += ["recompute"] if "layers" in division.recomputed else []
     several = "" if division.microbatches == 1 else "es"
     more += [f"{division.microbatches} microbatch{several} of {division.microbatch}"]
@@ -108,7 +105,7 @@ def division_name(division: Division) -> str:
 def _layout(task: DivisionTask, division: Division) -> dict[str, object]:
     """Layers and memory of each stage, and how ranks are numbered."""
     stages = []
-    for stage in range(division.pipeline):
+    for stage in range(division.pp):
         chunks = stage_chunks(task.shape, division, stage)
         memory = rank_memory(task.shape, division, stage=stage, bookkeeping=task.bookkeeping)
         stages.append(
@@ -120,7 +117,7 @@ def _layout(task: DivisionTask, division: Division) -> dict[str, object]:
                 "activation_bytes": memory.activations + memory.transient,
             }
         )
-    axes = (("tp", division.tensor), ("cp", division.context), ("dp", division.data), ("pp", division.pipeline))
+    axes = (("tp", division.tp), ("cp", division.cp), ("dp", division.dp), ("pp", division.pp))
     return {
         "stages": stages,
         # Neighbours first: what talks most sits closest.

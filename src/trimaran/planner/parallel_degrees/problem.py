@@ -190,7 +190,7 @@ class Pricer:
             task.shape, division, task.program, device=device, exchange=self.exchange, constants=self.constants
         )
         spread = self.constants.spread if task.shape.experts is None else self.constants.spread_experts
-        sequences = division.data * division.microbatch * division.microbatches
+        sequences = division.dp * division.microbatch * division.microbatches
         return PricedDivision(
             division=division,
             step=step,

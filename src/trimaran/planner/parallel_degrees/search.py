@@ -80,7 +80,7 @@ def _rule_of_thumb(task: DivisionTask) -> Baseline:
     def order(found: PricedDivision) -> tuple[int, int, bool, int]:
         division = found.division
         again = bool(division.recomputed)
-        return (division.tensor * division.pipeline, division.pipeline, again, -division.microbatch)
+        return (division.tp * division.pp, division.pp, again, -division.microbatch)
 
     return Baseline(name="rule of thumb", priced=min(fitting, key=order, default=None), reason=reason)
 
@@ -241,7 +241,7 @@ def _others(ordered: Sequence[PricedDivision], most: int) -> tuple[PricedDivisio
     found = []
     for priced in ordered:
         division = priced.division
-        degrees = (division.tensor, division.pipeline, division.context, division.data)
+        degrees = (division.tp, division.pp, division.cp, division.dp)
         if degrees not in seen:
             seen.add(degrees)
             found.append(priced)

@@ -83,6 +83,14 @@ def test_the_file_of_a_division_is_exported(planned: tuple[Planned, dict[str, An
     assert layers == [f"layers.{number}" for number in range(40)]
 
 
+def test_a_file_of_version_1_is_read_under_the_names_of_today() -> None:
+    exported = export_plan(Path(__file__).parent / "files" / "degrees_version_1.json", "megatron")
+    model = exported.sections["model"]
+    assert (model["tensor_model_parallel_size"], model["pipeline_model_parallel_size"]) == (8, 2)
+    assert model["pipeline_model_parallel_layout"] == "Et*9|t*11|t*11|t*9L"
+    assert "llama2:13b on 128 devices" in exported.text
+
+
 def test_what_the_file_of_a_division_does_not_say_is_named(
     planned: tuple[Planned, dict[str, Any]], tmp_path: Path
 ) -> None:

@@ -16,7 +16,7 @@ def test_the_parts_that_are_longer_are_named() -> None:
     found = search_divisions(WIDE, MACHINE, batch=32)
     answer = why_not(found, read_kind("tp8-pp2"))
     assert answer.other is not None
-    assert (answer.other.division.tensor, answer.other.division.pipeline) == (8, 2)
+    assert (answer.other.division.tp, answer.other.division.pp) == (8, 2)
     assert answer.other.seconds > found.chosen.seconds
     more = {part: seconds - parts_of(found.chosen)[part] for part, seconds in parts_of(answer.other).items()}
     assert "slower than the plan" in answer.conclusion
@@ -43,7 +43,7 @@ def test_what_is_faster_than_a_pinned_plan_is_said_to_be() -> None:
 
 def test_the_plan_itself_is_recognized() -> None:
     found = search_divisions(WIDE, MACHINE, batch=32)
-    answer = why_not(found, read_kind(f"dp{found.chosen.division.data}-tp{found.chosen.division.tensor}"))
+    answer = why_not(found, read_kind(f"dp{found.chosen.division.dp}-tp{found.chosen.division.tp}"))
     assert "is the plan, and the best of" in answer.conclusion
 
 

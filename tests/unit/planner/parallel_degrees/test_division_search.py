@@ -68,7 +68,7 @@ def test_a_device_too_small_for_replicas_is_given_stages_or_shards() -> None:
     limits = DivisionLimits(memory_bytes=2 * 10**9)
     found = search_divisions(SMALL, find_machine("dgx-a100"), batch=16, limits=limits)
     division = found.chosen.division
-    assert division.tensor * division.pipeline > 1 or division.sharding != "none"
+    assert division.tp * division.pp > 1 or division.zero != 0
     assert found.chosen.memory.peak <= 0.95 * 2e9
 
 
@@ -92,15 +92,15 @@ def test_counts_and_precisions_that_make_no_sense_are_refused(batch: int, device
 @pytest.mark.parametrize(
     ("pins", "check"),
     [
-        (builders.division_pins(tensor=2), lambda division: division.tensor == 2),
-        (builders.division_pins(pipeline=4, chunks=2), lambda division: (division.pipeline, division.chunks) == (4, 2)),
+        (builders.division_pins(tensor=2), lambda division: division.tp == 2),
+        (builders.division_pins(pipeline=4, chunks=2), lambda division: (division.pp, division.chunks) == (4, 2)),
         (
             builders.division_pins(forbid=frozenset({"pp", "tp"})),
-            lambda division: division.pipeline == division.tensor == 1,
+            lambda division: division.pp == division.tp == 1,
         ),
-        (builders.division_pins(sharding="parameters"), lambda division: division.sharding == "parameters"),
+        (builders.division_pins(sharding="parameters"), lambda division: division.zero == 3),
         (builders.division_pins(recompute=True), lambda division: "layers" in division.recomputed),
-        (builders.division_pins(data=2, microbatch=4), lambda division: (division.data, division.microbatch) == (2, 4)),
+        (builders.division_pins(data=2, microbatch=4), lambda division: (division.dp, division.microbatch) == (2, 4)),
         (builders.division_pins(tensor=4, sequence_parallel=False), lambda division: not division.sequence_parallel),
     ],
 )
@@ -120,7 +120,7 @@ def test_a_division_uses_all_devices_and_its_batch_exactly() -> None:
     for priced in (found.chosen, *found.runners_up):
         division = priced.division
         assert division.devices == 16
-        assert division.data * division.microbatch * division.microbatches == 48
+        assert division.dp * division.microbatch * division.microbatches == 48
         assert sum(division.parts) in (0, WIDE.layers)
 
 
@@ -133,7 +133,7 @@ def test_70_billion_parameters_on_1024_devices() -> None:
     found = search_divisions(LLAMA, find_machine("dgx-h100:128"), batch=1024)
     assert found.complete
     assert found.seconds < 30
-    assert found.chosen.division.tensor in (4, 8)
+    assert found.chosen.division.tp in (4, 8)
     assert 0.35 <= found.chosen.utilization <= 0.6
     by_name = {baseline.name: baseline for baseline in found.baselines}
     assert by_name["ddp"].priced is None
@@ -150,8 +150,8 @@ def test_175_billion_parameters_on_1024_a100_of_40_gb() -> None:
     limits = DivisionLimits(memory_bytes=40 * 10**9)
     found = search_divisions(shape, find_machine("dgx-a100:128"), batch=1536, limits=limits)
     division = found.chosen.division
-    assert division.tensor == 8
-    assert division.pipeline in (8, 12, 16, 32)
+    assert division.tp == 8
+    assert division.pp in (8, 12, 16, 32)
     assert division.chunks > 1
     assert 0.40 <= found.chosen.utilization <= 0.65
 
@@ -189,7 +189,7 @@ def test_memory_is_that_of_the_stage_that_needs_most() -> None:
     task, division = found.task, found.chosen.division
     peaks = [
         rank_memory(task.shape, division, stage=stage, bookkeeping=task.bookkeeping).peak
-        for stage in range(division.pipeline)
+        for stage in range(division.pp)
     ]
     assert max(peaks) <= memory_limit(task)
 
