@@ -10,13 +10,13 @@ from tests.forks.commands import run_command
 
 
 def trimaran(
-    *arguments: str, cwd: Path, timeout_s: float = 110, be: Callable[..., None] | None = None
+    *arguments: str, cwd: Path, timeout_s: float = 280, be: Callable[..., None] | None = None
 ) -> "subprocess.CompletedProcess[str]":
     """Run a command, forked from a process that has imported it; what one measures, the next in the folder finds."""
     return run_command(*arguments, folder=cwd, environment=_variables(cwd), timeout_s=timeout_s, be=be)
 
 
-def new_trimaran(*arguments: str, cwd: Path, timeout_s: float = 110) -> "subprocess.CompletedProcess[str]":
+def new_trimaran(*arguments: str, cwd: Path, timeout_s: float = 280) -> "subprocess.CompletedProcess[str]":
     """The same in an interpreter of its own, with all that is read when one starts."""
     return subprocess.run(
         [sys.executable, "-m", "trimaran", *arguments],

@@ -8,7 +8,8 @@ from tests.commands.running import trimaran
 
 def test_a_run_keeps_its_noise_scale(tmp_path: Path) -> None:
     """One device alone computes its batch in two microbatches; the report has the same figures as the output."""
-    done = trimaran("train", "digits", "--devices", "1", "--epochs", "2", "--gradient-noise", "--json", cwd=tmp_path)
+    options = ("--devices", "1", "--workers", "0", "--epochs", "2", "--gradient-noise", "--json")
+    done = trimaran("train", "digits", *options, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert document["plan"]["strategy"] == "one device m2"
@@ -25,9 +26,11 @@ def test_a_run_keeps_its_noise_scale(tmp_path: Path) -> None:
 
 
 def test_a_plan_without_whole_gradients_is_refused(tmp_path: Path) -> None:
-    planned = trimaran("plan", "digits", "--devices", "2", "--zero", "3", "--output", "plan.json", cwd=tmp_path)
+    job = f"{Path(__file__).with_name('faulty_jobs.py')}:good"
+    pins = ("--devices", "2", "--zero", "3", "--execution", "eager")
+    planned = trimaran("plan", job, *pins, "--output", "plan.json", cwd=tmp_path)
     assert planned.returncode == 0, planned.stderr
-    done = trimaran("train", "digits", "--plan", "plan.json", "--gradient-noise", cwd=tmp_path)
+    done = trimaran("train", job, "--plan", "plan.json", "--gradient-noise", cwd=tmp_path)
     assert done.returncode == 2
     assert "zero=3" in done.stderr
     assert not (tmp_path / "runs").exists()

@@ -174,7 +174,11 @@ def test_a_sitecustomize_that_stands_behind_ours_still_runs(tmp_path: Path, monk
 
 
 @pytest.mark.parametrize(
-    ("way", "package", "evaluations"), [("huggingface", "transformers", 3), ("lightning", "pytorch_lightning", 4)]
+    ("way", "package", "evaluations"),
+    [
+        ("huggingface", "transformers", 3),
+        pytest.param("lightning", "pytorch_lightning", 4, marks=pytest.mark.sweep),
+    ],
 )
 def test_scripts_of_trainers_are_observed_as_they_are(way: str, package: str, evaluations: int, tmp_path: Path) -> None:
     """40 steps of two batches of four. Three evaluations are in the step that follows; Lightning tries one first."""

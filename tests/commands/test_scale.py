@@ -57,9 +57,9 @@ def test_large_layers_are_named_with_a_change_that_helps(document: dict[str, Any
     row = next(row for row in document["rows"] if (row["devices"], row["sync"]) == (8, "p2p"))
     assert row["limiter"] == "communication"
     assert row["exposed"][0]["module"] == "classifier.1"
-    splitting = [advice for advice in document["advice"] if advice["change"].startswith("split")]
+    splitting = [advice for advice in document["advice"] if advice["id"] == "split-tensor"]
     assert splitting
-    assert splitting[0]["gain"] > 0.1
+    assert splitting[0]["predicted_gain"] > 0.1
 
 
 def test_tables_fit_80_columns_without_colour(tmp_path: Path) -> None:

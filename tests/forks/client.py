@@ -169,9 +169,18 @@ def stop_server() -> None:
         server.cache_clear()
 
 
-def launch(function: Callable[..., Any], arguments: Sequence[Any] = (), **options: Any) -> list[Any]:
-    """As `runtime.launch.ranks.launch`, on forked ranks; the networks of all runs are captured before they start."""
-    server().call(capture_all, sorted(set(_jobs(arguments))))
+def launch(
+    function: Callable[..., Any], arguments: Sequence[Any] = (), *, captured: Sequence[str] = (), **options: Any
+) -> list[Any]:
+    """As `trimaran.runtime.launch.ranks.launch`, on forked ranks.
+
+    Args:
+        function: as there
+        arguments: as there
+        captured: jobs whose networks are captured before the ranks start; none: those of all runs
+        options: as there
+    """
+    server().call(capture_all, sorted(set(captured or _jobs(arguments))))
     with forked_ranks(server()):
         return runtime.launch(function, arguments, **options)
 

@@ -22,13 +22,13 @@ class Command:
         command: what is run, without `--json`
         before: commands that run before it, in its folder
         here: it plans for this machine, in whose place the recorded one stands
-        slow: it takes more than 10 s of a core
+        sweep: it takes more than 10 s of a core, and is left to `make test-all`
     """
 
     command: str
     before: tuple[str, ...] = ()
     here: bool = False
-    slow: bool = False
+    sweep: bool = False
 
     def answer(self, folder: Path, *, be: Callable[..., None]) -> Any:
         """What it prints as JSON; an assertion fails where it fails.

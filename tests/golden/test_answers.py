@@ -23,7 +23,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _cases() -> list[object]:
     marks = {True: (pytest.mark.sweep, pytest.mark.timeout(600)), False: ()}
-    return [pytest.param(command, id=name, marks=marks[command.slow]) for name, command in commands().items()]
+    return [pytest.param(command, id=name, marks=marks[command.sweep]) for name, command in commands().items()]
 
 
 @pytest.mark.parametrize("command", _cases())

@@ -1,7 +1,7 @@
 """`trimaran explain`: why this plan, why not another one, and what a change would give."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -35,9 +35,6 @@ from trimaran.cli.options import (
     Zero,
 )
 from trimaran.cli.output import console, errors_reported, print_json, progress_shown
-
-if TYPE_CHECKING:
-    from trimaran.planning.explanation import Explained, ExplainedDivision
 
 Subject = Annotated[str, typer.Argument(metavar="PLAN|JOB", help="A plan file (.json), or a job.", show_default=False)]
 WhyNot = Annotated[
@@ -95,6 +92,7 @@ def explain(
 ) -> None:
     """Say why a plan is what it is, what it was chosen over, and what would help."""
     with errors_reported(as_json=as_json):
+        from trimaran.cli.views.explanation import explanation_document, print_explanation
         from trimaran.jobs.resolve import JobSource
         from trimaran.planner.pins import parse_pins
         from trimaran.planning.explanation import explain_plan
@@ -142,20 +140,7 @@ def explain(
                 what_if=what_if or (),
                 progress=progress,
             )
-        _show(explained, as_json=as_json)
-
-
-def _show(explained: "Explained | ExplainedDivision", *, as_json: bool) -> None:
-    from trimaran.cli.views.closed_form_explanation import division_explanation_document, print_division_explanation
-    from trimaran.cli.views.explanation import explanation_document, print_explanation
-    from trimaran.planning.explanation import Explained
-
-    if isinstance(explained, Explained):
         if as_json:
             print_json(explanation_document(explained))
         else:
             print_explanation(console(), explained)
-    elif as_json:
-        print_json(division_explanation_document(explained))
-    else:
-        print_division_explanation(console(), explained)

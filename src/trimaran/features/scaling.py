@@ -13,9 +13,11 @@ are tried on the largest group of each batch and method. Left out: whether the c
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypedDict
 
 from trimaran.base.errors import InputError
-from trimaran.base.units import format_count
+from trimaran.base.remedies import Method, Remedy
+from trimaran.base.units import format_count, format_seconds
 from trimaran.graph.kernels.workload import WeightGradient, WorkKind, Workload
 from trimaran.graph.types import Phase
 from trimaran.machine.find import find_machine
@@ -31,11 +33,12 @@ from trimaran.pricing.exchange.step import ScaledStep, Sync
 from trimaran.pricing.kernels.corrections import Correction, correction_from_profile, correction_from_steps, read_kineto
 from trimaran.pricing.kernels.estimate import StepEstimate, estimate_step, kind_seconds, measured_step
 from trimaran.pricing.kernels.software import Software
-from trimaran.report.scaling import Advice, Mode, ScalingRow, ScalingStudy
+from trimaran.pricing.types import Cost
+from trimaran.report.scaling import Mode, ScalingRow, ScalingStudy
 from trimaran.simulator.data_parallel import scale_step
 
 Known = Callable[[int], tuple[Workload, StepEstimate]]
-Seconds = Callable[[Workload, StepEstimate, ScalingRow], float]
+StepOf = Callable[[Workload, StepEstimate, ScalingRow], Cost]
 
 _WORTH = 0.02
 _SMALL_BYTES = 64 * 1024
@@ -43,23 +46,25 @@ _LARGE_SHARE = 0.15
 _TINY = (WorkKind.ELEMENTWISE, WorkKind.NORMALIZATION, WorkKind.POOLING, WorkKind.COPY, WorkKind.REDUCTION)
 
 
-def advise(rows: Sequence[ScalingRow], known: Known, seconds: Seconds) -> tuple[Advice, ...]:
-    """Changes that gain at least two per cent, the largest gain first.
+def advise(rows: Sequence[ScalingRow], known: Known, step_of: StepOf) -> tuple[Remedy, ...]:
+    """Remedies that give at least two per cent more throughput, the largest gain first.
 
     Args:
         rows: of the study
         known: workload and estimate at a batch
-        seconds: a step of a changed workload in a row's set-up [s]
+        step_of: a step of a changed workload in a row's set-up [s]
     """
-    found: list[Advice] = []
+    found: list[Remedy] = []
     for row in _largest(rows):
         work, estimate = known(row.step.batch_per_device)
-        found += _splitting(row, work, estimate, seconds)
-        found += _shrinking(row, work, estimate, seconds)
-        found += _joining(row, work, estimate, seconds)
+        found += _splitting(row, work, estimate, step_of)
+        found += _shrinking(row, work, estimate, step_of)
+        found += _joining(row, work, estimate, step_of)
         found += _merging(row, work, estimate)
-        found += _enlarging(row, known, seconds)
-    return tuple(sorted((advice for advice in found if advice.gain >= _WORTH), key=lambda advice: -advice.gain))
+        found += _enlarging(row, known, step_of)
+    least = 1 - 1 / (1 + _WORTH)
+    worth = [remedy for remedy in found if remedy.predicted_gain >= least]
+    return tuple(sorted(worth, key=lambda remedy: -remedy.predicted_gain))
 
 
 def _largest(rows: Sequence[ScalingRow]) -> list[ScalingRow]:
@@ -72,8 +77,8 @@ def _largest(rows: Sequence[ScalingRow]) -> list[ScalingRow]:
     return [row for row in found.values() if row.step.devices > 1]
 
 
-def _splitting(row: ScalingRow, work: Workload, estimate: StepEstimate, seconds: Seconds) -> list[Advice]:
-    """A tensor that has one home, cut into one for each device."""
+def _splitting(row: ScalingRow, work: Workload, estimate: StepEstimate, step_of: StepOf) -> list[Remedy]:
+    """A tensor that has one owner, split into one for each device."""
     large = [gradient for gradient in work.gradients if gradient.nbytes > _LARGE_SHARE * work.gradient_bytes]
     if row.step.sync != "p2p" or not large:
         return []
@@ -87,16 +92,18 @@ def _splitting(row: ScalingRow, work: Workload, estimate: StepEstimate, seconds:
             gradients.append(gradient)
     names = _named(large)
     return [
-        Advice(
-            change=f"split {names} into {parts} tensors",
-            reason="each has one home, whose links carry all of it",
-            gain=_gain(row, seconds(replace(work, gradients=tuple(gradients)), estimate, row)),
-            row=row,
+        Remedy(
+            id="split-tensor",
+            limiter="communication",
+            name=f"split {names} into {parts} tensors",
+            action=f"Split {names} into {parts} tensors: each has one owner, whose links carry all of it.",
+            setting={"parts": parts},
+            **_simulated(row, step_of(replace(work, gradients=tuple(gradients)), estimate, row)),
         )
     ]
 
 
-def _shrinking(row: ScalingRow, work: Workload, estimate: StepEstimate, seconds: Seconds) -> list[Advice]:
+def _shrinking(row: ScalingRow, work: Workload, estimate: StepEstimate, step_of: StepOf) -> list[Remedy]:
     """The layer whose gradients are waited for the longest, with a quarter of its weights."""
     if not row.step.exposed:
         return []
@@ -106,16 +113,21 @@ def _shrinking(row: ScalingRow, work: Workload, estimate: StepEstimate, seconds:
         for gradient in work.gradients
     )
     return [
-        Advice(
-            change=f"a quarter of the weights in {layer.module} (a narrower layer, two factors, pooling before it)",
-            reason="its gradients cannot hide behind the backward",
-            gain=_gain(row, seconds(replace(work, gradients=gradients), estimate, row)),
-            row=row,
+        Remedy(
+            id="smaller-layer",
+            limiter="communication",
+            name=f"a quarter of the weights in {layer.module}",
+            action=(
+                f"Give {layer.module} a quarter of its weights (a narrower layer, two factors, pooling before it): "
+                "its gradients do not overlap with the backward."
+            ),
+            assumption="the smaller network learns as well.",
+            **_simulated(row, step_of(replace(work, gradients=gradients), estimate, row)),
         )
     ]
 
 
-def _joining(row: ScalingRow, work: Workload, estimate: StepEstimate, seconds: Seconds) -> list[Advice]:
+def _joining(row: ScalingRow, work: Workload, estimate: StepEstimate, step_of: StepOf) -> list[Remedy]:
     """Small tensors exchanged as one."""
     small = [gradient for gradient in work.gradients if gradient.nbytes < _SMALL_BYTES]
     if len(small) < 8:
@@ -125,16 +137,17 @@ def _joining(row: ScalingRow, work: Workload, estimate: StepEstimate, seconds: S
     gradients = tuple(gradient for gradient in work.gradients if gradient not in small)
     changed = replace(work, gradients=(*gradients, joined))
     return [
-        Advice(
-            change=f"exchange the {len(small)} tensors below 64 KiB as one",
-            reason="each is a call of its own, whatever its size",
-            gain=_gain(row, seconds(changed, estimate, row)),
-            row=row,
+        Remedy(
+            id="join-tensors",
+            limiter="communication",
+            name=f"exchange {len(small)} small tensors as one",
+            action=f"Exchange the {len(small)} tensors below 64 KiB as one: each is a call, whatever its size.",
+            **_simulated(row, step_of(changed, estimate, row)),
         )
     ]
 
 
-def _merging(row: ScalingRow, work: Workload, estimate: StepEstimate) -> list[Advice]:
+def _merging(row: ScalingRow, work: Workload, estimate: StepEstimate) -> list[Remedy]:
     """Tiny kernels merged into the ones before them, where the host cannot keep up."""
     launches = sum(item.launches for item in work.works if item.phase is not Phase.UPDATE)
     tiny = sum(item.launches for item in work.works if item.kind in _TINY and item.phase is not Phase.UPDATE)
@@ -142,31 +155,72 @@ def _merging(row: ScalingRow, work: Workload, estimate: StepEstimate) -> list[Ad
         return []
     shorter_s = max(estimate.device_s, estimate.host_s * (1 - tiny / launches))
     saved_s = max(0.0, estimate.seconds - shorter_s)
+    step = row.step.step
+    seconds, low, high = (max(now_s - saved_s, 1e-9) for now_s in (step.seconds, step.low, step.high))
+    then = Cost(seconds, low, high, step.source)
     return [
-        Advice(
-            change=f"merge the {tiny} elementwise and normalization kernels of {launches} (compile, or larger layers)",
-            reason="the host cannot launch kernels as fast as the device runs them",
-            gain=_gain(row, max(row.step.step.seconds - saved_s, 1e-9)),
-            row=row,
+        Remedy(
+            id="merge-kernels",
+            limiter="launches",
+            name=f"merge {tiny} small kernels",
+            action=(
+                f"Merge the {tiny} elementwise and normalization kernels of {launches} (compile, or larger layers): "
+                "the host cannot launch kernels as fast as the device runs them."
+            ),
+            **_simulated(row, then, method="estimated"),
         )
     ]
 
 
-def _enlarging(row: ScalingRow, known: Known, seconds: Seconds) -> list[Advice]:
+def _enlarging(row: ScalingRow, known: Known, step_of: StepOf) -> list[Remedy]:
     """Twice the batch on each device."""
     work, estimate = known(2 * row.step.batch_per_device)
     return [
-        Advice(
-            change=f"{work.batch} samples a device instead of {row.step.batch_per_device}",
-            reason="the same exchange and the same launches for twice the samples",
-            gain=_gain(row, seconds(work, estimate, row) / 2),
-            row=row,
+        Remedy(
+            id="larger-batch",
+            limiter=row.limiter,
+            name=f"{work.batch} samples a device",
+            action=(
+                f"Train with {work.batch} samples a device instead of {row.step.batch_per_device}: the same exchange "
+                "and the same launches for twice the samples."
+            ),
+            assumption="the larger batch fits, and needs no more epochs.",
+            setting={"batch_per_device": work.batch},
+            **_simulated(row, step_of(work, estimate, row), batches=2),
         )
     ]
 
 
-def _gain(row: ScalingRow, step_s: float) -> float:
-    return row.step.step.seconds / step_s - 1
+class _Simulated(TypedDict):
+    """What a changed step says of a remedy, as arguments of `Remedy`."""
+
+    predicted_gain: float
+    gain_interval: tuple[float, float]
+    method: Method
+    basis: str
+    at: Mapping[str, int | str]
+
+
+def _simulated(row: ScalingRow, step: Cost, *, batches: int = 1, method: Method = "re-simulated") -> _Simulated:
+    """The gain of a changed step over that of a row, where all costs are at their median, low and high.
+
+    Args:
+        row: the set-up as it is
+        step: of the changed workload [s]
+        batches: of now that the changed step trains
+        method: how the changed step was found
+    """
+    now = row.step.step
+    pairs = ((now.seconds, step.seconds), (now.low, step.low), (now.high, step.high))
+    spread = [1.0 - then_s / (batches * now_s) for now_s, then_s in pairs]
+    figures = f"{format_seconds(now.seconds)} a step becomes {format_seconds(step.seconds)}"
+    return {
+        "predicted_gain": spread[0],
+        "gain_interval": (min(spread), max(spread)),
+        "method": method,
+        "basis": figures + (f" for {batches} times the samples." if batches > 1 else "."),
+        "at": {"devices": row.step.devices, "batch_per_device": row.step.batch_per_device, "sync": row.step.sync},
+    }
 
 
 def _named(gradients: Sequence[WeightGradient]) -> str:
@@ -272,7 +326,7 @@ def study(reference: str, request: StudyRequest, *, progress: Progress = ignore_
         mode=request.mode,
         unit="samples",
         rows=tuple(rows),
-        advice=advise(rows, steps.known, steps.changed_s),
+        advice=advise(rows, steps.known, steps.changed),
         notes=tuple(dict.fromkeys(notes)),
         source=steps.source,
     )
@@ -359,7 +413,7 @@ class Steps:
             options=self._options(explain=True),
         )
 
-    def changed_s(self, work: Workload, estimate: StepEstimate, row: ScalingRow) -> float:
+    def changed(self, work: Workload, estimate: StepEstimate, row: ScalingRow) -> Cost:
         """The step of a changed workload in the set-up of a row [s]."""
         step = scale_step(
             work,
@@ -371,7 +425,7 @@ class Steps:
             software=self.software,
             options=self._options(explain=False),
         )
-        return step.step.seconds
+        return step.step
 
 
 def _rows(steps: Steps, batch: int, sync: Sync, notes: list[str]) -> list[ScalingRow]:

@@ -143,6 +143,11 @@ class Candidate:
     samples_factor: float = 1.0
 
     @property
+    def name(self) -> str:
+        """Of its strategy."""
+        return self.strategy.name
+
+    @property
     def objective(self) -> Objective:
         """What is made best."""
         return "throughput" if self.epoch_s is None else "epoch"

@@ -50,6 +50,7 @@ from trimaran.base.units import format_count, format_seconds
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.choice import (
     MODEL_ERROR,
+    Option,
     choose,
     family,
     fastest,
@@ -487,7 +488,7 @@ class PinPrice:
     """
 
     pin: str
-    without: Candidate | None
+    without: Option | None
     price: float
     to_target: bool = False
 

@@ -16,13 +16,7 @@ from trimaran.jobs.published_networks import NetworkReference, parse_network
 from trimaran.jobs.resolve import JobSource, resolve
 from trimaran.machine.find import find_machine
 from trimaran.networks.sizes import FAMILIES
-from trimaran.planner.parallel_degrees.document import division_name
-from trimaran.planner.parallel_degrees.problem import (
-    DivisionLimits,
-    DivisionSearch,
-    PricedDivision,
-    memory_limit,
-)
+from trimaran.planner.parallel_degrees.problem import DivisionLimits, DivisionSearch, PricedDivision, memory_limit
 from trimaran.planner.parallel_degrees.search import search_divisions
 from trimaran.planner.pins import Pins
 from trimaran.planner.target_estimates import Contender, Goal
@@ -227,7 +221,7 @@ def contender_of_division(priced: PricedDivision, batch: int) -> Contender:
     spread = division.tp * division.pp * division.cp
     shape = 4 * (division.tp * division.cp > 1) + 2 * (division.pp > 1) + (division.dp > 1)
     return Contender(
-        name=division_name(division),
+        name=priced.name,
         devices=priced.devices,
         global_batch=batch,
         replicas=division.dp,

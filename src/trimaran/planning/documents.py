@@ -1,6 +1,5 @@
 """What a search found, for programs: the same keys for this machine and for those that are not at hand."""
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -8,22 +7,28 @@ from typing import Any
 from trimaran.graph.types import Graph
 from trimaran.measure.costs import name_link
 from trimaran.planner.candidates import Candidate
-from trimaran.planner.parallel_degrees.document import degrees as division_degrees
-from trimaran.planner.parallel_degrees.document import division_document, division_name
-from trimaran.planner.parallel_degrees.problem import PricedDivision
+from trimaran.planner.choice import GOALS, Option, rule_of_choice
+from trimaran.planner.parallel_degrees.document import division_document
+from trimaran.planner.parallel_degrees.explain import against_of
+from trimaran.planner.parallel_degrees.problem import DivisionSearch, PricedDivision
+from trimaran.planner.parallel_degrees.problem import degrees as division_degrees
 from trimaran.planner.problem import lack_of_memory
-from trimaran.planner.result import Baseline, Search
+from trimaran.planner.result import Search
 from trimaran.planner.search import PinPrice
 from trimaran.planner.target_estimates import Estimate, Stop
 from trimaran.planning.input_pipeline import feeding_document
 from trimaran.planning.results import ClosedForm, Outlook, Planned, Simulated
-from trimaran.program.json_files import to_plain
+from trimaran.program.json_files import finite, to_plain
 from trimaran.program.lowering.partition import segment_ops
 from trimaran.program.strategy import Strategy
 
 
 def search_document(
-    found: Search, *, one_device_s: float | None = None, prices: Iterable[PinPrice] = ()
+    found: Search | DivisionSearch,
+    *,
+    one_device_s: float | None = None,
+    prices: Iterable[PinPrice] = (),
+    goal: str = "",
 ) -> dict[str, Any]:
     """What was chosen from, without the candidates themselves.
 
@@ -31,34 +36,60 @@ def search_document(
         found: the search
         one_device_s: time on one device, where the search does not know it [s]
         prices: of the pins
+        goal: what was made best over all batches in place of a step; empty: a step was
 
     Returns:
-        `runners_up` and `pareto` (names), `baselines` (names), `references` (by role, with reasons), `rejected_counts`,
-        `pins`, `search`.
+        `rule` (that chose, where something listed is faster), `runners_up` and `pareto` (names), `baselines` (names),
+        `references` (by role, with reasons), `rejected_counts`, `pins`, `search`.
     """
-    base_s = one_device(found) if one_device_s is None else one_device_s
-    return {
-        "runners_up": [_brief(one, base_s) for one in found.candidates if one is not found.chosen],
-        "pareto": [candidate.strategy.name for candidate in found.pareto],
-        "baselines": [candidate.strategy.name for candidate in found.references],
-        "references": [_reference(entry, base_s) for entry in found.baselines],
-        "rejected_counts": dict(Counter(str(entry.cause) for entry in found.rejected)),
-        "pins": [
-            {
-                "pin": entry.pin,
-                "without": None if entry.without is None else entry.without.strategy.name,
-                "without_step_time_s": None if entry.without is None else entry.without.step_time_s,
-                "price": entry.price,
-                "to_target": entry.to_target,
-            }
-            for entry in prices
-        ],
+    common = {
+        "rule": rule_of_search(found, goal=goal),
+        "pareto": [candidate.name for candidate in found.pareto],
+        "pins": [price_document(entry) for entry in prices],
         "search": {
             "seconds": found.seconds,
             "gap": found.gap,
             "bound_s": found.bound_s,
-            "is_complete": found.is_complete,
+            "is_complete": found.complete if isinstance(found, DivisionSearch) else found.is_complete,
         },
+    }
+    if isinstance(found, DivisionSearch):
+        return common | {
+            "runners_up": [_brief(one, one_device_s) for one in found.runners_up],
+            "baselines": [one.priced.name for one in found.baselines if one.priced is not None],
+            "references": [_reference(one.name, one.priced, one.reason, one_device_s) for one in found.baselines],
+            "rejected_counts": dict(found.rejected),
+        }
+    base_s = one_device(found) if one_device_s is None else one_device_s
+    return common | {
+        "runners_up": [_brief(one, base_s) for one in found.candidates if one is not found.chosen],
+        "baselines": [candidate.name for candidate in found.references],
+        "references": [_reference(one.role, one.candidate, one.reason, base_s) for one in found.baselines],
+        "rejected_counts": dict(Counter(str(entry.cause) for entry in found.rejected)),
+    }
+
+
+def rule_of_search(found: Search | DivisionSearch, *, goal: str = "") -> str:
+    """The rule that chose a plan over what its search lists as faster; empty where nothing is.
+
+    Args:
+        found: the search
+        goal: what was made best over all batches in place of a step; empty: a step was
+    """
+    if isinstance(found, DivisionSearch):
+        listed = [*found.runners_up, *(one.priced for one in found.baselines if one.priced is not None)]
+        return rule_of_choice(found.chosen, listed, against=against_of(found), goal=goal)
+    return rule_of_choice(found.chosen, found.candidates, references=found.references, goal=goal)
+
+
+def price_document(entry: PinPrice) -> dict[str, Any]:
+    """What a pin costs."""
+    return {
+        "pin": entry.pin,
+        "without": None if entry.without is None else entry.without.name,
+        "without_step_time_s": None if entry.without is None else entry.without.step_time_s,
+        "price": entry.price,
+        "to_target": entry.to_target,
     }
 
 
@@ -109,6 +140,11 @@ def degrees(strategy: Strategy) -> dict[str, int | str | None]:
     }
 
 
+def option_degrees(option: Option) -> dict[str, Any]:
+    """The figures of a plan, whether it was simulated or priced by the analytical model."""
+    return dict(division_degrees(option.division)) if isinstance(option, PricedDivision) else degrees(option.strategy)
+
+
 def placement_document(graph: Graph, strategy: Strategy) -> dict[str, int]:
     """The row of a replica that runs each part of the network.
 
@@ -143,24 +179,29 @@ def _collapsed(paths: Mapping[str, tuple[str, ...]], row: Mapping[str, int], dep
             yield from _collapsed({name: paths[name] for name in names}, row, depth + 1)
 
 
-def _reference(entry: Baseline, base_s: float | None) -> dict[str, Any]:
-    found = {"role": entry.role, "reason": entry.reason}
-    if entry.candidate is None:
+def _reference(role: str, option: Option | None, reason: str, base_s: float | None) -> dict[str, Any]:
+    found = {"role": role, "reason": reason}
+    if option is None:
         return found | {"strategy": None, "step_time_s": None, "speedup": None}
-    return found | _brief(entry.candidate, base_s)
+    return found | _brief(option, base_s)
 
 
-def _brief(candidate: Candidate, base_s: float | None) -> dict[str, Any]:
+def _brief(option: Option, base_s: float | None) -> dict[str, Any]:
     return {
-        "strategy": candidate.strategy.name,
-        "step_time_s": candidate.step_time_s,
-        "speedup": None if base_s is None else base_s / candidate.step_time_s,
-        "peak_bytes": max(candidate.peak_bytes, default=0),
+        "strategy": option.name,
+        "step_time_s": option.step_time_s,
+        "speedup": None if base_s is None else base_s / option.step_time_s,
+        "peak_bytes": max(option.peak_bytes, default=0),
     }
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What a training to a target takes, for programs: the choice, its rivals, the front, what was compared
+
+
+def goal_of_plan(outlook: Outlook | None) -> str:
+    """What a plan was made for over all batches, in words; empty where a step was made short."""
+    return "" if outlook is None else GOALS.get(outlook.goal, "")
 
 
 def outlook_document(outlook: Outlook) -> dict[str, Any]:
@@ -260,7 +301,7 @@ def _figures(one: Estimate) -> dict[str, Any]:
 
 def _ends(low: float, high: float) -> list[float | None]:
     """An interval; an end that is not finite is null."""
-    return [value if math.isfinite(value) else None for value in (low, high)]
+    return [finite(low), finite(high)]
 
 
 def _curve(outlook: Outlook) -> dict[str, Any] | None:
@@ -275,7 +316,7 @@ def _curve(outlook: Outlook) -> dict[str, Any] | None:
         "projection": curve.table.projection,
         "known_batches": list(curve.range),
         "e0": curve.fit.e0,
-        "b_crit": curve.fit.b_crit if math.isfinite(curve.fit.b_crit) else None,
+        "b_crit": finite(curve.fit.b_crit),
         "unit": curve.table.unit,
     }
 
@@ -346,7 +387,7 @@ def _here(planned: Planned, evidence: Simulated) -> dict[str, Any]:
         | chosen_document(evidence.graph, found),
         "feeding": feeding_document(found.chosen.strategy, found),
         "baseline": candidate_document(found.baseline) | {"pareto": id(found.baseline) in front},
-        **search_document(found, prices=evidence.prices),
+        **search_document(found, prices=evidence.prices, goal=goal_of_plan(planned.outlook)),
         "rejected": [
             {"strategy": entry.strategy.name, "cause": entry.cause, "reason": entry.reason} for entry in found.rejected
         ],
@@ -398,7 +439,7 @@ def _elsewhere(planned: Planned, evidence: Simulated) -> dict[str, Any]:
             {"strategy": one.strategy.name, "cause": one.cause, "reason": one.reason}
             for one in found.rejected[:SHOWN_REJECTIONS]
         ],
-        **search_document(found, one_device_s=alone_s),
+        **search_document(found, one_device_s=alone_s, goal=goal_of_plan(planned.outlook)),
     }
 
 
@@ -430,6 +471,7 @@ def _degrees_only(planned: Planned, evidence: ClosedForm) -> dict[str, Any]:
         "global_batch_size": task.batch,
         "precision": task.program.precision,
         "software": f"closed forms, {task.program.year:g}",
+        "rule": rule_of_search(found, goal=goal_of_plan(planned.outlook)),
         "chosen": chosen | {"layout": {key: details[key] for key in ("stages", "device_order") if key in details}},
         "candidates": [
             chosen,
@@ -442,7 +484,7 @@ def _degrees_only(planned: Planned, evidence: ClosedForm) -> dict[str, Any]:
 
 def _division_entry(priced: PricedDivision, tokens: int) -> dict[str, Any]:
     return {
-        "strategy": division_name(priced.division),
+        "strategy": priced.name,
         "degrees": dict(division_degrees(priced.division)),
         "step_time_s": priced.seconds,
         "interval_s": [priced.low, priced.high],

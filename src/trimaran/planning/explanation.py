@@ -7,21 +7,21 @@ from pathlib import Path
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.base.units import format_bytes, format_seconds
 from trimaran.jobs.resolve import JobSource
+from trimaran.machine.types import Link
 from trimaran.planner.candidates import Candidate, score
-from trimaran.planner.choice import MODEL_ERROR
 from trimaran.planner.explain import Explanation, Family, compressions_of, explain, read_family
-from trimaran.planner.parallel_degrees.contrast import Contrast, read_kind
-from trimaran.planner.parallel_degrees.contrast import why_not as contrast
-from trimaran.planner.parallel_degrees.problem import DivisionSearch, PricedDivision
-from trimaran.planner.parallel_degrees.search import search_task
+from trimaran.planner.parallel_degrees.explain import explain_division, read_kind
+from trimaran.planner.parallel_degrees.problem import DivisionSearch, memory_limit
+from trimaran.planner.parallel_degrees.search import TIME_LIMIT_S, search_task
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.problem import Problem, arrange, effect_of_memory, lack_of_memory
-from trimaran.planner.remedies import Prospect, is_same
+from trimaran.planner.remedies import is_same
 from trimaran.planner.result import Search
-from trimaran.planner.search import ALL_PINS, prices
+from trimaran.planner.search import ALL_PINS, PinPrice, prices
 from trimaran.planner.trials import Trials
 from trimaran.planner.what_if import Change, parse_change
 from trimaran.planning.closed_form import shape_of
+from trimaran.planning.documents import goal_of_plan
 from trimaran.planning.estimated import placement_notes, search_within_memory, traces_of
 from trimaran.planning.estimated_problem import machine_problem
 from trimaran.planning.measurement import find_calibrated, with_compressions
@@ -31,10 +31,9 @@ from trimaran.planning.requests import EVERYTHING, PlanRequest
 from trimaran.planning.results import ClosedForm, Planned, Progress, Simulated, ignore_progress
 from trimaran.pricing.offload_costs import TracedStep
 from trimaran.pricing.tables import Curve, CurveKey, merge
-from trimaran.program.plan import Plan, check_plan, plan_program, read_plan
+from trimaran.program.plan import Plan, PlannedTraining, check_plan, plan_program, read_plan
 from trimaran.program.rules.against_graph import check_against_graph
 from trimaran.program.strategy import IN_LINE, Strategy
-from trimaran.report.remedies import Remedy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,20 +41,70 @@ class Explained:
     """A plan with its explanation.
 
     Attributes:
-        planned: the plan and what it was made from; of a machine that is not here, without a measured table
+        planned: the plan and what it was made from; of a machine of the catalog, without a measured table
         found: the search, by what things cost now
         explanation: why
-        remedies: the known remedies that are worth it, most gain first
-        not_worth_it: those that save less than the model leaves out, most gain first
         notes: what the user should know
     """
 
     planned: Planned
-    found: Search
+    found: Search | DivisionSearch
     explanation: Explanation
-    remedies: tuple[Remedy, ...]
-    not_worth_it: tuple[Remedy, ...]
     notes: tuple[str, ...] = ()
+
+    @property
+    def reference(self) -> str:
+        """Of the job."""
+        return self.planned.reference
+
+    @property
+    def name(self) -> str:
+        """Of the job, for people."""
+        evidence = self.planned.evidence
+        return evidence.job.name if isinstance(evidence, Simulated) else self.reference
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples of one update."""
+        evidence = self.planned.evidence
+        return evidence.problem.batch if isinstance(evidence, Simulated) else evidence.search.task.batch
+
+    @property
+    def devices(self) -> int:
+        """That may take part."""
+        evidence = self.planned.evidence
+        return evidence.cluster.size if isinstance(evidence, Simulated) else evidence.search.task.devices
+
+    @property
+    def cluster(self) -> str | None:
+        """The machine of the catalog; None: this machine."""
+        evidence = self.planned.evidence
+        if not isinstance(evidence, Simulated):
+            return self.planned.request.cluster
+        machine = evidence.cluster.machine
+        if machine is None:
+            return None
+        return evidence.cluster.name if machine.nodes == 1 else f"{evidence.cluster.name}:{machine.nodes}"
+
+    @property
+    def memory_bytes(self) -> float:
+        """What a rank may need [bytes]."""
+        evidence = self.planned.evidence
+        if isinstance(evidence, Simulated):
+            return min(device.memory_bytes for device in evidence.cluster.devices)
+        return memory_limit(evidence.search.task)
+
+    @property
+    def link(self) -> Link | None:
+        """The rate limit of links; None: there is none."""
+        evidence = self.planned.evidence
+        return evidence.cluster.link if isinstance(evidence, Simulated) else None
+
+    @property
+    def training(self) -> PlannedTraining | None:
+        """What the plan file says of a training to a target; None: nothing."""
+        evidence = self.planned.evidence
+        return evidence.plan.training if isinstance(evidence, Simulated) else None
 
 
 def explain_plan(
@@ -66,7 +115,7 @@ def explain_plan(
     why_not: Sequence[str] = (),
     what_if: Sequence[str] = (),
     progress: Progress = ignore_progress,
-) -> "Explained | ExplainedDivision":
+) -> Explained:
     """Explain the plan in a file, or the best one for a job, on this machine or on one of the catalog.
 
     Args:
@@ -84,7 +133,7 @@ def explain_plan(
     """
     source = JobSource(reference=job) if isinstance(job, str) else job
     if not request.is_here and path is None and shape_of(source.reference, request) is not None:
-        return _explain_division(source, request, why_not=why_not, what_if=what_if, progress=progress)
+        return _explain_degrees(source, request, why_not=why_not, what_if=what_if, progress=progress)
     # Before anything is measured: a name that does not exist costs no wait.
     families = [read_family(name) for name in why_not]
     changes = [parse_change(text) for text in what_if] or None
@@ -97,10 +146,17 @@ def explain_plan(
         found = search_of(planned)
     run = planned.simulated
     progress("simulating what could be otherwise", 0, 0)
-    explanation = explain(run.problem, found, chosen=run.chosen, why_not=families, changes=changes)
     paid = prices(run.problem, found, Trials(run.problem)) if run.problem.pins != NO_PINS else ()
-    planned = replace(planned, evidence=replace(run, prices=paid))
-    return conclude(planned, found, explanation, planned.notes)
+    explanation = explain(
+        run.problem,
+        found,
+        chosen=run.chosen,
+        why_not=families,
+        changes=changes,
+        paid=paid,
+        goal=goal_of_plan(planned.outlook),
+    )
+    return Explained(planned=planned, found=found, explanation=explanation, notes=planned.notes)
 
 
 def search_of(planned: Planned) -> Search:
@@ -122,7 +178,7 @@ def _explain_here(
     families: Sequence[Family],
     changes: Sequence[Change] | None,
     progress: Progress,
-) -> "Explained":
+) -> Explained:
     given: Planned | None = None
     if path is not None:
         plan = read_plan(path)
@@ -143,35 +199,22 @@ def _explain_here(
         before, chosen = given.simulated, given.simulated.chosen
         traces = {**before.problem.traces, **problem.traces}
         problem = replace(problem, table=merge([problem.table, before.table]), traces=traces)
-        shown = replace(given, evidence=replace(before, prices=planned.simulated.prices))
+        shown = given
         notes = (*given.notes, *outdated(before.plan.strategy, found))
     # A plan without consent measures no compression.
     methods = [method for family in families for method in compressions_of(family)]
     problem = with_compressions(problem, planned.source, methods, find_calibrated(request), progress)
     progress("simulating what could be otherwise", 0, 0)
-    explanation = explain(problem, found, chosen=chosen, why_not=families, changes=changes)
-    return conclude(shown, found, explanation, notes)
-
-
-def conclude(planned: Planned, found: Search, explanation: Explanation, notes: tuple[str, ...]) -> Explained:
-    """A plan with its explanation, its remedies told apart by whether they are worth it.
-
-    Args:
-        planned: the plan
-        found: the search, by what things cost now
-        explanation: why
-        notes: what the user should know
-    """
-    worth = [remedy for remedy in explanation.remedies if remedy.gain > MODEL_ERROR]
-    rest = [remedy for remedy in explanation.remedies if remedy.gain <= MODEL_ERROR]
-    return Explained(
-        planned=planned,
-        found=found,
-        explanation=explanation,
-        remedies=tuple(_remedy(prospect) for prospect in worth),
-        not_worth_it=tuple(_remedy(prospect) for prospect in rest),
-        notes=notes,
+    explanation = explain(
+        problem,
+        found,
+        chosen=chosen,
+        why_not=families,
+        changes=changes,
+        paid=planned.simulated.prices,
+        goal=goal_of_plan(planned.outlook),
     )
+    return Explained(planned=shown, found=found, explanation=explanation, notes=notes)
 
 
 def problem_of(planned: Planned) -> Problem:
@@ -187,18 +230,6 @@ def _bare_curves(ranks: int) -> Mapping[CurveKey, Curve]:
     from trimaran.measure.costs import fingerprint_here
 
     return load_cached(fingerprint_here(ranks)).curves
-
-
-def _remedy(prospect: Prospect) -> Remedy:
-    return Remedy(
-        limiter=prospect.limiter,
-        name=prospect.name,
-        action=prospect.action,
-        predicted_gain=prospect.gain,
-        gain_interval=prospect.gain_interval,
-        basis=prospect.basis,
-        assumption=prospect.assumption,
-    )
 
 
 def outdated(strategy: Strategy, found: Search) -> tuple[str, ...]:
@@ -217,41 +248,10 @@ def outdated(strategy: Strategy, found: Search) -> tuple[str, ...]:
 # Why a transformer on many devices is divided as it is: closed forms, so there is no program and no critical path
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DivisionPrice:
-    """What a pin costs.
-
-    Attributes:
-        pin: as it is written on the command line
-        without: what would be chosen without it; None: nothing fits
-        price: how much longer the plan takes because of it, as a share of `without`; 0 without one
-    """
-
-    pin: str
-    without: PricedDivision | None
-    price: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExplainedDivision:
-    """A division with its explanation.
-
-    Attributes:
-        planned: the division and what it was made from
-        found: what it was chosen over
-        contrasts: an answer for each kind that was asked about
-        prices: what each pin costs
-    """
-
-    planned: Planned
-    found: DivisionSearch
-    contrasts: tuple[Contrast, ...]
-    prices: tuple[DivisionPrice, ...]
-
-
-def _explain_division(
+def _explain_degrees(
     source: JobSource, request: PlanRequest, *, why_not: Sequence[str], what_if: Sequence[str], progress: Progress
-) -> ExplainedDivision:
+) -> Explained:
+    """Explain the degrees of a transformer on many devices; changes are refused: another question answers them."""
     reference = source.reference
     if what_if:
         raise InputError(
@@ -266,33 +266,32 @@ def _explain_division(
         raise InputError(f"{reference} on {request.cluster} is not planned by closed forms", reference=reference)
     found = planned.evidence.search
     progress("pricing what could be otherwise", 0, 0)
-    limit = {} if request.time_limit_s is None else {"time_limit_s": request.time_limit_s}
-    return ExplainedDivision(
-        planned=planned,
-        found=found,
-        contrasts=tuple(contrast(found, kind, **limit) for kind in kinds),
-        prices=tuple(_prices(request, found)),
+    limit_s = TIME_LIMIT_S if request.time_limit_s is None else request.time_limit_s
+    explanation = explain_division(
+        found,
+        why_not=kinds,
+        paid=tuple(_prices(request.pins, found, limit_s)),
+        time_limit_s=limit_s,
+        goal=goal_of_plan(planned.outlook),
     )
+    return Explained(planned=planned, found=found, explanation=explanation, notes=planned.notes)
 
 
-def _prices(request: PlanRequest, found: DivisionSearch) -> Iterator[DivisionPrice]:
-    pins = request.pins
+def _prices(pins: Pins, found: DivisionSearch, limit_s: float) -> Iterator[PinPrice]:
     for name in pins.names:
-        yield _price(name, pins.without(name), request, found)
+        yield _price(name, pins.without(name), found, limit_s)
     if len(pins.names) > 1:
-        yield _price(ALL_PINS, NO_PINS, request, found)
+        yield _price(ALL_PINS, NO_PINS, found, limit_s)
 
 
-def _price(name: str, pins: Pins, request: PlanRequest, found: DivisionSearch) -> DivisionPrice:
-    task = replace(found.task, pins=pins)
-    limit = {} if request.time_limit_s is None else {"time_limit_s": request.time_limit_s}
+def _price(name: str, pins: Pins, found: DivisionSearch, limit_s: float) -> PinPrice:
     try:
-        without = search_task(task, **limit).chosen
+        without = search_task(replace(found.task, pins=pins), time_limit_s=limit_s).chosen
     except InfeasibleError:
-        return DivisionPrice(pin=name, without=None, price=0.0)
+        return PinPrice(pin=name, without=None, price=0.0)
     # A plan for a target may be another than the fastest of its search, which is no price of a pin.
     fastest = min((found.chosen, *found.pareto), key=lambda one: one.seconds)
-    return DivisionPrice(pin=name, without=without, price=fastest.seconds / without.seconds - 1.0)
+    return PinPrice(pin=name, without=without, price=fastest.seconds / without.seconds - 1.0)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

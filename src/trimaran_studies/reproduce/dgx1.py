@@ -25,7 +25,7 @@ from trimaran.features.scaling import StudyRequest, study
 from trimaran.planning.requests import default_software
 from trimaran.planning.results import Progress, ignore_progress
 from trimaran.report.scaling import ScalingRow, row_document
-from trimaran.report.tables import frame_table
+from trimaran.report.tables import add_figures, add_words, frame_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,12 +111,11 @@ class ReproducedExchange:
 def studied_table(network: StudiedNetwork) -> Table:
     """FP, BP and WU in milliseconds: a line for each batch and number of devices, both methods beside each other."""
     table = frame_table(network.network)
-    for name in ("batch", "GPUs", "FP"):
-        table.add_column(name, justify="right", no_wrap=True)
+    add_figures(table, "batch", "GPUs", "FP")
     for sync in ("p2p", "nccl"):
         for name in ("BP", "WU", "samples/s"):
             table.add_column(f"{name}\n{sync}" if name != "BP" else f"BP\n{sync}", justify="right", no_wrap=True)
-    table.add_column("nccl/p2p", justify="right", no_wrap=True)
+    add_figures(table, "nccl/p2p")
     pairs: dict[tuple[int, int], dict[str, ScalingRow]] = {}
     for row in network.rows:
         pairs.setdefault((row.step.batch_per_device, row.step.devices), {})[row.step.sync] = row
@@ -133,11 +132,11 @@ def studied_table(network: StudiedNetwork) -> Table:
 def ratio_table(networks: Sequence[StudiedNetwork], devices: int = 8) -> Table:
     """NCCL by copies on eight devices, ours and what is published."""
     table = frame_table(f"speed of NCCL by that of copies, {devices} GPUs")
-    table.add_column("network", no_wrap=True)
+    add_words(table, "network", no_wrap=True)
     batches = networks[0].batches
     for batch in batches:
-        table.add_column(f"batch {batch}", justify="right", no_wrap=True)
-    table.add_column("published", justify="right", no_wrap=True)
+        add_figures(table, f"batch {batch}")
+    add_figures(table, "published")
     for network in networks:
         ours = (network.ratio(batch, devices) for batch in batches)
         public = "" if network.published is None else f"{network.published.nccl_over_copies:.2f}"

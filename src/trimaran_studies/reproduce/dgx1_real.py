@@ -26,7 +26,7 @@ from trimaran.pricing.program import price
 from trimaran.pricing.tables import CostTable, Curve, CurveKey
 from trimaran.program.lowering.lower import lower
 from trimaran.program.strategy import Strategy
-from trimaran.report.tables import frame_table
+from trimaran.report.tables import add_words, frame_table
 from trimaran.simulator.engine import simulate
 from trimaran_studies.reproduce.step_split import TERMS, SplitTerms, measured_terms, predicted_terms, recording_cost
 
@@ -132,8 +132,7 @@ def measured_table(network: MeasuredNetwork) -> Table:
         f"{network.network}, {network.form}, {network.batch_per_device} samples a device; "
         f"{network.tensors} gradients of {network.gradient_bytes / 1e6:.1f} MB"
     )
-    table.add_column("exchange", no_wrap=True)
-    table.add_column("ms", no_wrap=True)
+    add_words(table, "exchange", "ms", no_wrap=True)
     for title, _ in _COLUMNS:
         table.add_column(title, justify="right", no_wrap=True)
     for exchange in network.exchanges:

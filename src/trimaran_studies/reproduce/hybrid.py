@@ -32,6 +32,7 @@ from trimaran.pricing.convergence.types import CurveTable, Point
 from trimaran.pricing.kernels.software import Software
 from trimaran.program.strategy import Schedule
 from trimaran.report.crossover import Basis, Row, Way, Worker, way_document, worker_document
+from trimaran.report.tables import add_figures, add_words
 
 Grade = Literal["published", "recalled", "derived"]
 """Published: in the abstract. Recalled: no public text has it, and the arithmetic gives the published gain.
@@ -235,9 +236,8 @@ def _row(row: HybridRow) -> dict[str, Any]:
 def hybrid_table(found: ReproducedHybrid) -> Table:
     """A line for each network and number of devices: published, the paper's arithmetic, ours."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False, title_justify="left")
-    table.add_column("network", no_wrap=True)
-    for title in ("GPUs", "published", "paper mode", "ours", "90 %"):
-        table.add_column(title, justify="right", no_wrap=True)
+    add_words(table, "network", no_wrap=True)
+    add_figures(table, "GPUs", "published", "paper mode", "ours", "90 %")
     for row in found.rows:
         if row.basis != "paper":
             continue

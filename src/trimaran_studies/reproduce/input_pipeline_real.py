@@ -41,7 +41,7 @@ from trimaran.program.gradients import Compression
 from trimaran.program.lowering.lower import lower, lower_evaluation
 from trimaran.program.strategy import IN_LINE, Feeding, Strategy
 from trimaran.program.types import Kind, Program
-from trimaran.report.tables import frame_table
+from trimaran.report.tables import add_figures, add_words, frame_table
 from trimaran_studies.reproduce.torch_data_parallel import (
     ABLATION,
     ALL,
@@ -172,10 +172,8 @@ def tried_tables(found: TriedFeeding) -> list[Table]:
 def _tried_table(rows: Sequence[TriedRemedy]) -> Table:
     first = rows[0]
     table = frame_table(f"{first.network} on {first.machine}, {first.batch} samples a rank")
-    table.add_column("against", no_wrap=True)
-    table.add_column("remedy", no_wrap=True)
-    for title in ("step\nms", "saved\n%", "90 %\n", "predicted\nms", "error\n"):
-        table.add_column(title, justify="right", no_wrap=True)
+    add_words(table, "against", "remedy", no_wrap=True)
+    add_figures(table, "step\nms", "saved\n%", "90 %\n", "predicted\nms", "error\n")
     before = ""
     for row in rows:
         low, high = row.interval

@@ -36,7 +36,7 @@ from trimaran.planning.results import Progress, ignore_progress
 from trimaran.pricing.kernels.roofline import memory_costs
 from trimaran.pricing.offload_costs import MemoryCosts
 from trimaran.program.memory import KEEP_ALL, MemoryPlan
-from trimaran.report.tables import frame_table
+from trimaran.report.tables import add_figures, add_words, frame_table
 from trimaran_studies.reproduce.vdnn_accounting import (
     Buffers,
     PaperNetwork,
@@ -451,11 +451,9 @@ _SECTIONS: tuple[tuple[Accounting, str], ...] = (("paper", "buffers of 2016"), (
 def network_table(network: ReproducedNetwork) -> Table:
     """Policies in the paper's accounting, then in ours."""
     table = frame_table(f"{network.network}, batch {network.batch}")
-    table.add_column("policy", no_wrap=True)
-    for title in ("peak", "mean", "w/o", "saved", "slower"):
-        table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("fits", no_wrap=True)
-    table.add_column("the paper", no_wrap=True)
+    add_words(table, "policy", no_wrap=True)
+    add_figures(table, "peak", "mean", "w/o", "saved", "slower")
+    add_words(table, "fits", "the paper", no_wrap=True)
     for accounting, title in _SECTIONS:
         lines = [line for line in network.policies if line.accounting == accounting]
         if not lines:

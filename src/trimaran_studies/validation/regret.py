@@ -22,6 +22,7 @@ from rich.table import Table
 
 from trimaran.base.errors import TrimaranError
 from trimaran.pricing.closed_form.parallel_degrees import Division
+from trimaran.report.tables import add_figures
 from trimaran_studies.validation.measurement import Answer, Row
 from trimaran_studies.validation.model_parallel import DividedRun, divided_run
 from trimaran_studies.validation.scores import quantile
@@ -109,8 +110,7 @@ def regret_table(jobs: Sequence[Job], *, most: int = 24) -> Table:
     )
     for name in ("network", "ours", "rule"):
         table.add_column(name, no_wrap=True, overflow="ellipsis", max_width=20)
-    for name in ("dev.", "batch", "plans", "regret", "rule's"):
-        table.add_column(name, justify="right", no_wrap=True)
+    add_figures(table, "dev.", "batch", "plans", "regret", "rule's")
     for job in several[:most]:
         regrets = (f"{job.regret(plan):.3f}" for plan in (job.chosen, job.by_rule))
         places = (job.network, job.chosen.name, job.by_rule.name, job.devices, job.batch, str(len(job.plans)))

@@ -68,7 +68,7 @@ def explained(given: Problem) -> Explained:
     assert found is not None
     changes = [parse_change("compute=x2")]
     explanation = explain(given, found, why_not=[read_family("[pp]")], changes=changes)
-    return Explained(planned=made, found=found, explanation=explanation, remedies=(), not_worth_it=())
+    return Explained(planned=made, found=found, explanation=explanation)
 
 
 def test_a_simulation_says_of_what_it_is() -> None:

@@ -243,7 +243,9 @@ COMPILER = "inductor" if shutil.which("g++") else "aot_eager"
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param(COMPILER, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "backend", ["aot_eager", pytest.param(COMPILER, marks=[pytest.mark.sweep, pytest.mark.timeout(600)])]
+)
 def test_compiled_blocks_train_alike(backend: str) -> None:
     """What a compiled block does inside is not seen; what it saves can be offloaded."""
 

@@ -38,9 +38,7 @@ def path(stages: Planned, tmp_path: Path) -> Path:
 
 
 def of_file(path: Path, request: PlanRequest) -> Explained:
-    found = explain_plan("lenet", request, path=path, why_not=["dp2"], what_if=["link=x2"])
-    assert isinstance(found, Explained)
-    return found
+    return explain_plan("lenet", request, path=path, why_not=["dp2"], what_if=["link=x2"])
 
 
 def test_the_plan_of_the_file_is_explained_and_not_a_new_one(stages: Planned, path: Path) -> None:

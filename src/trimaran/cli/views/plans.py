@@ -13,17 +13,18 @@ from trimaran.cli.output import console, print_json, progress_shown
 from trimaran.features.emulation import Emulated
 from trimaran.features.training.train import Trained
 from trimaran.jobs.resolve import JobSource
+from trimaran.machine.types import Link
 from trimaran.measure.costs import name_link
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.choice import shown, simplicity
 from trimaran.planner.result import Search
 from trimaran.planner.search import PinPrice
 from trimaran.planner.space import Rejection
-from trimaran.planning.documents import candidate_document, plan_document
+from trimaran.planning.documents import candidate_document, goal_of_plan, plan_document, rule_of_search
 from trimaran.planning.plan import make_plan
 from trimaran.planning.plan_files import write_planned
 from trimaran.planning.requests import PlanRequest
-from trimaran.planning.results import Planned, Simulated
+from trimaran.planning.results import Planned
 from trimaran.program.json_files import to_plain
 from trimaran.program.strategy import Strategy
 from trimaran.report.breakdown import utilization
@@ -67,13 +68,15 @@ def print_plan(out: Console, planned: Planned) -> None:
     epoch = "" if chosen.epoch_s is None else f"{format_seconds(chosen.epoch_s)} an epoch, "
     out.print(
         f"\nPlan for [bold]{escape(run.job.name)}[/], "
-        f"global batch {run.plan.premises.global_batch_size}{over_links(run)}: "
+        f"global batch {run.plan.premises.global_batch_size}{over_links(run.cluster.link)}: "
         f"[bold]{chosen.strategy.name}[/], {epoch}{format_seconds(chosen.step_time_s)} a step, "
         f"limited by {escape(chosen.limiter)}"
     )
     if planned.outlook is not None:
         print_lines(out, outlook_lines(plan_document(planned)))
     print_training(out, planned)
+    if run.search is not None:
+        print_rule(out, rule_of_search(run.search, goal=goal_of_plan(planned.outlook)))
     if run.search is not None and planned.outlook is None:
         out.print(_against_baseline(run.search))
         print_prices(out, run.prices)
@@ -88,13 +91,19 @@ def print_training(out: Console, planned: Planned) -> None:
         out.print(escape(training_line(to_plain(training))), soft_wrap=True)
 
 
+def print_rule(out: Console, rule: str) -> None:
+    """What rule chose the plan, where something faster is listed."""
+    if rule:
+        out.print(escape(rule), soft_wrap=True)
+
+
 def print_prices(out: Console, prices: Iterable[PinPrice]) -> None:
     """What each pin costs."""
     for entry in prices:
         if entry.without is None:
             out.print(f"{escape(entry.pin)}: nothing fits without it")
             continue
-        name = entry.without.strategy.name
+        name = entry.without.name
         cost = "costs nothing" if entry.price <= 0.0 else f"costs {100 * entry.price:.1f} %"
         cost += " to the target" if entry.to_target else ""
         out.print(
@@ -120,9 +129,9 @@ def print_notes(out: Console, notes: Iterable[str]) -> None:
         out.print(f"[yellow]note:[/] {escape(note)}")
 
 
-def over_links(run: Simulated) -> str:
+def over_links(link: Link | None) -> str:
     """The rate limit of links, as the end of a phrase; empty where there is none."""
-    return "" if run.cluster.link is None else f" over {name_link(run.cluster.link)}"
+    return "" if link is None else f" over {name_link(link)}"
 
 
 def print_candidates(out: Console, found: Search) -> None:
@@ -179,7 +188,7 @@ def print_simulation(out: Console, planned: Planned) -> None:
     run, chosen = planned.simulated, planned.simulated.chosen
     low, high = chosen.interval_s
     out.print(
-        f"[bold]{chosen.strategy.name}[/]{over_links(run)}: {format_seconds(chosen.step_time_s)} a step "
+        f"[bold]{chosen.name}[/]{over_links(run.cluster.link)}: {format_seconds(chosen.step_time_s)} a step "
         f"(90 %: {format_seconds(low)} to {format_seconds(high)}), limited by {escape(chosen.limiter)}"
     )
     out.print(f"peak memory by rank: {', '.join(format_bytes(nbytes) for nbytes in chosen.peak_bytes)}")

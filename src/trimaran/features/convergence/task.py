@@ -32,7 +32,7 @@ from trimaran.measure.convergence.runs import Limits, Outcome, Run, train_to_tar
 from trimaran.pricing.convergence.noise_scale import Observation, as_scaled, estimate_noise_scale
 from trimaran.pricing.convergence.single_run import Way
 from trimaran.program.exactness import check_exact
-from trimaran.program.json_files import to_plain
+from trimaran.program.json_files import finite, to_plain
 from trimaran.program.lowering.lower import lower, lower_evaluation
 from trimaran.program.strategy import Strategy
 from trimaran.program.text import format_program, parse_program
@@ -177,16 +177,12 @@ def _noise_document(observations: Sequence[Observation]) -> dict[str, Any] | Non
     scale = estimate_noise_scale(counted)
     return {
         "scaled": bool(scaled),
-        "b_simple": _finite(scale.b_simple),
-        "interval": [_finite(end) for end in scale.interval],
-        "b_crit": _finite(scale.b_crit),
-        "b_crit_interval": [_finite(end) for end in scale.b_crit_interval],
+        "b_simple": finite(scale.b_simple),
+        "interval": [finite(end) for end in scale.interval],
+        "b_crit": finite(scale.b_crit),
+        "b_crit_interval": [finite(end) for end in scale.b_crit_interval],
         "steps": scale.steps,
     }
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def _take(path: Path) -> bool:

@@ -1,12 +1,11 @@
 """A search over divisions as plain data and as lines for people: degrees, layers, memory and time of every part."""
 
-from collections.abc import Mapping
-
 from trimaran.planner.parallel_degrees.problem import (
     Baseline,
     DivisionSearch,
     DivisionTask,
     PricedDivision,
+    degrees,
     memory_limit,
 )
 from trimaran.pricing.closed_form.memory import rank_memory
@@ -41,7 +40,7 @@ def priced_document(priced: PricedDivision) -> dict[str, object]:
     """A division with what it costs, as one object."""
     step, memory = priced.step, priced.memory
     return {
-        "strategy": {"name": division_name(priced.division), "degrees": degrees(priced.division)},
+        "strategy": {"name": priced.name, "degrees": degrees(priced.division)},
         "devices": priced.devices,
         "step_time_s": priced.seconds,
         "interval_s": [priced.low, priced.high],
@@ -56,50 +55,6 @@ def priced_document(priced: PricedDivision) -> dict[str, object]:
         "peak_bytes": memory.peak,
         "peak_stage": memory.stage,
     }
-
-
-def degrees(division: Division) -> Mapping[str, object]:
-    """What a division consists of, under the names of plans."""
-    return {
-        "tp": division.tp,
-        "pp": division.pp,
-        "cp": division.cp,
-        "dp": division.dp,
-        "ep": division.ep,
-        "chunks": division.chunks,
-        "schedule": "1f1b" if division.chunks == 1 else "interleaved",
-        "microbatch_size": division.microbatch,
-        "microbatches": division.microbatches,
-        "zero": division.zero,
-        "recompute": sorted(division.recomputed),
-        "sequence_parallel": division.sequence_parallel,
-    }
-
-
-def division_name(division: Division) -> str:
-    """The degrees that differ from one, in one line.
-
-    Example:
-        >>> division_name(Division(tp=8, pp=4, chunks=5, dp=32, zero=1, microbatches=32))
-        'tp8 x pp4 (5 chunks) x dp32, zero1, 32 microbatches of 1'
-    """
-    parts = [
-        f"{name}{degree}"
-        + (f" ({division.chunks} chunks)" if name == "pp" and division.chunks > 1 else "")
-        + (f" (ep{division.ep})" if name == "dp" and division.ep > 1 else "")
-        for name, degree in (
-            ("tp", division.tp),
-            ("cp", division.cp),
-            ("pp", division.pp),
-            ("dp", division.dp),
-        )
-        if degree > 1
-    ]
-    more = [f"zero{division.zero}"] if division.zero else []
-    more += ["recompute"] if "layers" in division.recomputed else []
-    several = "" if division.microbatches == 1 else "es"
-    more += [f"{division.microbatches} microbatch{several} of {division.microbatch}"]
-    return ", ".join([" x ".join(parts) or "one device", *more])
 
 
 def _layout(task: DivisionTask, division: Division) -> dict[str, object]:

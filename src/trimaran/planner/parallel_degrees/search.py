@@ -41,6 +41,9 @@ from trimaran.pricing.closed_form.memory import Bookkeeping
 from trimaran.pricing.closed_form.shapes import TransformerShape
 from trimaran.pricing.closed_form.step_time import Program
 
+TIME_LIMIT_S = 20.0
+"""Of a search, where nothing else is asked for [s]."""
+
 _NO_MODEL = ("cp", "pp", "tp")
 
 
@@ -98,7 +101,7 @@ def search_divisions(
     devices: int | None = None,
     limits: DivisionLimits | None = None,
     pins: Pins = NO_PINS,
-    time_limit_s: float = 20.0,
+    time_limit_s: float = TIME_LIMIT_S,
 ) -> DivisionSearch:
     """The fastest division that fits, with what else was looked at.
 
@@ -167,7 +170,7 @@ def division_task(
     )
 
 
-def search_task(task: DivisionTask, *, time_limit_s: float = 20.0) -> DivisionSearch:
+def search_task(task: DivisionTask, *, time_limit_s: float = TIME_LIMIT_S) -> DivisionSearch:
     """As `search_divisions`, of a task."""
     start = time.monotonic()
     rejected: Counter[str] = Counter()

@@ -10,11 +10,12 @@ from tests.raising import raises
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.machine.find import find_machine
 from trimaran.planner.parallel_degrees.candidates import groups, members
-from trimaran.planner.parallel_degrees.document import division_document, division_name
+from trimaran.planner.parallel_degrees.document import division_document
 from trimaran.planner.parallel_degrees.problem import (
     DivisionLimits,
     DivisionTask,
     PricedDivision,
+    division_name,
     memory_limit,
     pricer,
 )
