@@ -16,6 +16,7 @@ from trimaran.planning.estimated import longest_chain_s, shares_of_widths
 from trimaran.planning.plan import make_plan
 from trimaran.planning.plan_files import write_planned
 from trimaran.planning.results import ClosedForm, Planned, Simulated
+from trimaran.pricing.closed_form.parallel_degrees import Division
 from trimaran.program import read_plan
 from trimaran.report.plans import machine_plan_lines
 
@@ -67,7 +68,7 @@ def test_many_devices_are_planned_by_the_shape_of_a_transformer(divided: Planned
     write_planned(tmp_path / "plan.json", divided)
     file = json.loads((tmp_path / "plan.json").read_text())
     fields = {name: frozenset(value) if name == "recomputed" else value for name, value in file["division"].items()}
-    assert builders.division(**fields | {"parts": tuple(fields["parts"])}) == divided.chosen.division
+    assert Division(**fields | {"parts": tuple(fields["parts"])}) == divided.chosen.division
     assert (file["kind"], file["layers"], file["sequence_length"]) == ("division", 80, 4096)
 
 
