@@ -22,7 +22,7 @@ from trimaran.graph.kernels.workload import Gradient, WeightGradient, Work, Work
 from trimaran.graph.trace.types import Role, StepTrace, Tick, TraceOp, TraceStorage, Value, View
 from trimaran.graph.types import Graph, Phase
 from trimaran.jobs.resolve import JobSource
-from trimaran.machine.types import Cluster, Device, Link, Price
+from trimaran.machine.types import Allocation, Device, Link, Machine, Memory, Node, Price
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.epoch import EpochData
 from trimaran.planner.pins import NO_PINS, Pins
@@ -65,7 +65,8 @@ UPDATE_MS = 1.0 + 4 * 0.1 + GRADIENT_BYTES * 1e-3
 
 
 def device(*, name: str = "a core", kind: str = "cpu", memory_bytes: int = 2**30) -> Device:
-    return Device(name=name, kind=kind, memory_bytes=memory_bytes)
+    memory = Memory(nbytes=memory_bytes, reported_bytes=memory_bytes, context_bytes=0, source=HAND)
+    return Device(name=name, title=name, form=kind if kind == "cpu" else "", memory=memory, source=HAND)
 
 
 def link(*, bytes_per_s: float = 1e9, latency_s: float = 0.0, source: str = "example") -> Link:
@@ -73,7 +74,7 @@ def link(*, bytes_per_s: float = 1e9, latency_s: float = 0.0, source: str = "exa
 
 
 def cluster(
-    devices: int | Sequence[Device] | None = None,
+    devices: int | None = None,
     *,
     hosts: Sequence[int] = (),
     name: str = "test",
@@ -82,14 +83,14 @@ def cluster(
     links: Mapping[tuple[int, int], Link] | None = None,
     link: Link | None = None,
     uplink: Link | None = None,
-) -> Cluster:
-    """A cluster.
+) -> Allocation:
+    """All devices of a machine whose transfers are measured.
 
     Args:
-        devices: themselves, or how many equal ones; None: two, or as many as `hosts` says
-        hosts: of each device; empty: all on one
-        name: of the cluster
-        kind: of the devices where only their number is said
+        devices: how many; None: two, or as many as `hosts` says
+        hosts: of each device, as many on each; empty: all on one
+        name: of the machine
+        kind: of the devices
         memory_bytes: of each of them [bytes]
         links: between pairs of devices
         link: what the links between ranks of this machine are held to
@@ -97,16 +98,35 @@ def cluster(
     """
     if devices is None:
         devices = len(hosts) or 2
-    if isinstance(devices, int):
-        devices = (device(kind=kind, memory_bytes=memory_bytes),) * devices
-    return Cluster(
+    nodes = len(set(hosts)) or 1
+    assert tuple(hosts) in ((), tuple(number * nodes // devices for number in range(devices)))
+    node = Node(
         name=name,
-        devices=tuple(devices),
-        hosts=tuple(hosts) or (0,) * len(devices),
-        links=links or {},
-        link=link,
-        uplink=uplink,
+        title=name,
+        device=device(kind=kind, memory_bytes=memory_bytes),
+        devices=devices // nodes,
+        measured=True,
+        rate_limit=link,
+        source=HAND,
     )
+    fabric = None if uplink is None else (1, uplink)
+    return Machine(node=node, nodes=nodes, fabric=fabric, pairs=links or {}).allocate()
+
+
+def linked(
+    allocation: Allocation, *, link: Link | None = None, links: Mapping[tuple[int, int], Link] | None = None
+) -> Allocation:
+    """The same devices on other links: held to a rate, or with other ones between pairs.
+
+    Args:
+        allocation: as it is
+        link: what the links between ranks of this machine are held to; None: as they are
+        links: between pairs of devices; None: as they are
+    """
+    machine = allocation.machine
+    machine = machine if link is None else machine.rate_limited(link)
+    machine = machine if links is None else dataclasses.replace(machine, pairs=links)
+    return dataclasses.replace(allocation, machine=machine)
 
 
 # Costs
@@ -433,7 +453,7 @@ def problem(
     *,
     graph: Graph | None = None,
     table: CostTable | None = None,
-    cluster: Cluster | None = None,
+    cluster: Allocation | None = None,
     batch: int = 8,
     clip: bool = False,
     epoch: EpochData | None = None,
@@ -482,7 +502,7 @@ def problem(
     )
 
 
-def _two_devices(memory_bytes: int) -> Cluster:
+def _two_devices(memory_bytes: int) -> Allocation:
     return cluster(memory_bytes=memory_bytes)
 
 
@@ -537,7 +557,7 @@ def planned(
     source: JobSource,
     job: Job,
     graph: Graph,
-    cluster: Cluster,
+    cluster: Allocation,
     table: CostTable,
     plan: Plan,
     chosen: Candidate,

@@ -178,7 +178,7 @@ def _rule_of_thumb(planned: Simulated, candidates: dict[str, Candidate]) -> str:
     On links on which gradients take longer than half a step of one device, a pipeline of GPipe. What an engineer works
     out on paper: sizes over rates, nothing simulated.
     """
-    link = planned.cluster.link
+    link = planned.cluster.machine.node.rate_limit
     nbytes = sum(parameter.nbytes for parameter in planned.graph.parameters if parameter.trainable)
     slow = link is not None and nbytes / link.bytes_per_s > candidates[ALWAYS_ONE].step_time_s / 2
     preferred = ("GPipe", ALWAYS_DDP) if slow else (ALWAYS_DDP, ALWAYS_FSDP, "1F1B")

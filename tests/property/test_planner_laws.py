@@ -15,7 +15,7 @@ from tests.builders import HERE, network
 
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.graph import Graph
-from trimaran.machine import Cluster
+from trimaran.machine import Allocation
 from trimaran.planner import Candidate, EpochData, Problem, choose, enumerate_strategies, evaluate, search
 from trimaran.planner.bounds import bound
 from trimaran.planner.choice import pareto_front
@@ -49,7 +49,7 @@ class Case:
         return network(self.length, skips=self.skips, buffers=self.buffers)
 
     @property
-    def cluster(self) -> Cluster:
+    def cluster(self) -> Allocation:
         numbers = random.Random(self.seed)
         pairs = [(a, b) for a in range(self.devices) for b in range(a + 1, self.devices)]
         links = {
@@ -140,7 +140,7 @@ def simulated(case: Case, strategy: Strategy) -> Candidate:
     return evaluate(strategy, case.graph, case.table, case.cluster, batch=16, clip=case.clip, epoch=case.epoch)
 
 
-def problem(case: Case, cluster: Cluster) -> Problem:
+def problem(case: Case, cluster: Allocation) -> Problem:
     return builders.problem(
         graph=case.graph,
         table=case.table,
@@ -193,8 +193,7 @@ def test_what_is_left_out_changes_neither_the_choice_nor_the_front(case: Case, m
     )
     everything = everything_simulated(case, kept)
     most = round(memory * max(max(candidate.peak_bytes) for candidate in everything))
-    device = dataclasses.replace(case.cluster.devices[0], memory_bytes=most)
-    cluster = dataclasses.replace(case.cluster, devices=(device,) * case.devices)
+    cluster = dataclasses.replace(case.cluster, memory_bytes=(most,) * case.devices)
     if any(candidate.strategy.pp > 1 and max(candidate.peak_bytes) > most for candidate in everything):
         # Stages that are too large are cut again, for memory: `test_stages_are_cut_for_memory`.
         kept = [strategy for strategy in kept if strategy.pp == 1]

@@ -21,7 +21,7 @@ from trimaran.base.units import format_count, format_seconds
 from trimaran.graph.kernels.workload import WeightGradient, WorkKind, Workload
 from trimaran.graph.types import Phase
 from trimaran.machine.find import find_machine
-from trimaran.machine.types import CatalogDevice, Machine
+from trimaran.machine.types import Device, Machine
 from trimaran.planning.replica_memory import rank_memory
 from trimaran.planning.requests import default_software, parse_figures
 from trimaran.planning.results import Progress, ignore_progress
@@ -246,9 +246,7 @@ def profile_correction(path: Path, work: Workload, estimate: StepEstimate) -> Co
     return correction_from_profile(read_kineto(path), kind_seconds(work, estimate), estimate.host_s)
 
 
-def figures_correction(
-    measured: Sequence[tuple[Workload, float]], device: CatalogDevice, software: Software
-) -> Correction:
+def figures_correction(measured: Sequence[tuple[Workload, float]], device: Device, software: Software) -> Correction:
     """Factors of device and host with which the model comes closest to steps that were measured.
 
     Args:

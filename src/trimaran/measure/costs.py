@@ -126,7 +126,7 @@ def fingerprint_here(ranks: int, link: Link | None = None) -> Fingerprint:
     processor = detect_processor()
     on_gpu = choose_device("auto", local_size=ranks) != "cpu"
     return Fingerprint(
-        device=detect_gpus()[0].name if on_gpu else processor.name,
+        device=detect_gpus()[0].title if on_gpu else processor.name,
         kind="cuda" if on_gpu else "cpu",
         torch=version("torch"),
         threads=1,

@@ -45,7 +45,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from trimaran.graph.types import Graph
-from trimaran.machine.types import Cluster
+from trimaran.machine.types import Allocation
 from trimaran.planner.candidates import Cases, at_end, lower_short
 from trimaran.planner.epoch import EpochData, Part, extra_parts
 from trimaran.pricing.compute import FORMS, context_of, operation_costs, own_form
@@ -235,7 +235,7 @@ def bound(
     strategy: Strategy,
     graph: Graph,
     table: CostTable,
-    cluster: Cluster,
+    cluster: Allocation,
     *,
     batch: int,
     clip: bool = False,
@@ -283,7 +283,9 @@ def shortest_step(program: Program, costs: ProgramCosts, *, microbatches: int) -
     return max(chains, over_links)
 
 
-def _price(part: Part, graph: Graph, table: CostTable, cluster: Cluster, *, clip: bool) -> tuple[ProgramCosts, Program]:
+def _price(
+    part: Part, graph: Graph, table: CostTable, cluster: Allocation, *, clip: bool
+) -> tuple[ProgramCosts, Program]:
     strategy = part.strategy
     microbatch = part.batch // (strategy.dp * strategy.microbatches)
     few = replace(strategy, microbatches=min(strategy.microbatches, PRICED_MICROBATCHES))

@@ -97,20 +97,6 @@ def choose(candidates: Sequence[Candidate]) -> Candidate:
     return min(close, key=lambda candidate: (simplicity(candidate.strategy), candidate.objective_s))
 
 
-def is_faster(name: str, share: float, figures: str, reason: str, *, where: str = "") -> str:
-    """The sentence that says of a faster plan why it was not chosen, the same wherever it is said.
-
-    Args:
-        name: of the faster plan
-        share: of the time of the chosen plan that it saves [0..1]
-        figures: both times
-        reason: the rule that chose, as the rest of the sentence
-        where: what the times lead to, as " to the target"; empty: they are of a step or an epoch
-    """
-    digits = 0 if share >= 0.0095 else 1
-    return f"{name} is predicted {100 * share:.{digits}f} % faster{where} ({figures}), {reason}."
-
-
 def compared(other: Option, chosen: Option) -> tuple[str, str]:
     """The times of a plan and of the chosen one as figures, and what they lead to where samples count.
 
@@ -161,7 +147,8 @@ def why_chosen(
         reason = f"but {than} may be as fast as the fastest, {best.name}, and is chosen for {_simpler(chosen, best)}"
     else:
         reason = f"but over all epochs, the first of which reads the samples, {than} may be as fast"
-    return is_faster(name, share, figures, reason, where=where)
+    digits = 0 if share >= 0.0095 else 1
+    return f"{name} is predicted {100 * share:.{digits}f} % faster{where} ({figures}), {reason}."
 
 
 def _simpler(chosen: Option, other: Option) -> str:

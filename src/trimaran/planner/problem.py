@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from trimaran.base.errors import InputError
 from trimaran.base.units import format_bytes
 from trimaran.graph.types import Graph
-from trimaran.machine.types import Cluster
+from trimaran.machine.types import Allocation
 from trimaran.planner.bounds import Bound, QuickBounds, bound
 from trimaran.planner.candidates import Candidate, Squeeze, evaluate, score, squeeze, squeezed
 from trimaran.planner.epoch import EpochData
@@ -64,7 +64,7 @@ class Problem:
 
     graph: Graph
     table: CostTable
-    cluster: Cluster
+    cluster: Allocation
     batch: int
     devices: int
     clip: bool = False
@@ -145,7 +145,7 @@ def cut_for(strategy: Strategy, problem: Problem, *, within_memory: bool = False
     kept = problem.pins.rows(problem.graph)
     if not within_memory:
         return cut(strategy, problem.graph, problem.table, batch=problem.batch, kept=kept)
-    limits = [device.memory_bytes for device in problem.cluster.devices[: strategy.devices]]
+    limits = problem.cluster.memory_bytes[: strategy.devices]
     return cut_within(strategy, problem.graph, problem.table, batch=problem.batch, kept=kept, memory_bytes=min(limits))
 
 
@@ -265,7 +265,7 @@ def lack_of_memory(peak_bytes: Sequence[int], problem: Problem, *, at_least: boo
         at_least: they are lower bounds
     """
     for rank, nbytes in enumerate(peak_bytes):
-        memory = problem.cluster.devices[rank].memory_bytes
+        memory = problem.cluster.memory_bytes[rank]
         if nbytes > memory:
             needs = f"{'at least ' if at_least else ''}{format_bytes(nbytes)}"
             return f"rank {rank} needs {needs}, its device has {format_bytes(memory)}"

@@ -52,7 +52,7 @@ class Outcome:
 
 def default_changes(problem: Problem) -> tuple[Change, ...]:
     """What is worth asking of any plan."""
-    if problem.cluster.machine is not None:
+    if not problem.cluster.machine.node.measured:
         return _of_a_machine(problem)
     changes = [
         Change(what="compute", factor=2.0),

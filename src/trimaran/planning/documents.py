@@ -379,7 +379,7 @@ def _here(planned: Planned, evidence: Simulated) -> dict[str, Any]:
         "job": planned.reference,
         "global_batch_size": evidence.plan.premises.global_batch_size,
         "devices": evidence.cluster.size,
-        "link": None if evidence.cluster.link is None else name_link(evidence.cluster.link),
+        "link": None if evidence.link is None else name_link(evidence.link),
         "objective": evidence.plan.objective,
         "candidates": [candidate_document(one) | {"pareto": id(one) in front} for one in found.candidates],
         "chosen": candidate_document(found.chosen)
@@ -414,13 +414,12 @@ def _epoch(candidate: Candidate) -> dict[str, Any]:
 
 def _elsewhere(planned: Planned, evidence: Simulated) -> dict[str, Any]:
     problem, chosen, found = evidence.problem, evidence.chosen, evidence.search
-    machine = problem.cluster.machine
     alone_s = None if evidence.alone is None else evidence.alone.step_time_s
     document: dict[str, Any] = {
         "job": planned.reference,
         "cluster": planned.request.cluster,
-        "machine": machine.node.title if machine else problem.cluster.name,
-        "device": problem.cluster.devices[0].name,
+        "machine": problem.cluster.machine.node.title,
+        "device": problem.cluster.devices[0].title,
         "devices": problem.devices,
         "global_batch_size": problem.batch,
         "precision": planned.request.precision,

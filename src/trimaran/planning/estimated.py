@@ -19,13 +19,11 @@ choice (`planner/target_search.py`), so many batches take little longer than one
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from trimaran.base.errors import InfeasibleError
 from trimaran.base.units import format_seconds
 from trimaran.graph.types import Graph
 from trimaran.jobs.resolve import JobSource, resolve
-from trimaran.machine.types import CatalogDevice
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.choice import MODEL_ERROR, is_reference, pareto_front, simplicity
 from trimaran.planner.pins import NO_PINS
@@ -35,18 +33,15 @@ from trimaran.planner.search import may_be_virtualized, search
 from trimaran.planner.target_estimates import Contender, Goal
 from trimaran.planner.target_search import Grid, GridSearch, device_counts, search_grid
 from trimaran.planning.best_strategy import microbatch_sizes
-from trimaran.planning.estimated_problem import machine_problem, machine_problems
+from trimaran.planning.estimated_problem import machine_problem, machine_problems, softwares_of
 from trimaran.planning.plan_files import costs_digest, plan_of
 from trimaran.planning.requests import PlanRequest
 from trimaran.planning.results import Planned, Progress, Simulated, ignore_progress
 from trimaran.planning.target import CatalogBackend, Compared, Known, find_job_curve, own_samples, training_at
+from trimaran.planning.workloads import make_request
 from trimaran.pricing.compute import context_of, operation_costs
-from trimaran.pricing.kernels.roofline import memory_costs
 from trimaran.pricing.offload_costs import TracedStep
 from trimaran.program.strategy import Strategy
-
-if TYPE_CHECKING:
-    from trimaran.planning.meta_trace import JobTracer
 
 
 def search_within_memory(reference: str, problem: Problem, request: PlanRequest) -> tuple[Problem, Search]:
@@ -91,24 +86,20 @@ def traces_of(
         reference: of the job
         sizes: of the microbatches [samples]
         problem: has the machine
-        request: says the precision
+        request: says precision and software
     """
-    import torch
+    from trimaran.planning.meta_trace import JobTracer, PricedSteps
+    from trimaran.planning.workload_tracing import job_of
 
-    from trimaran.jobs.resolve import resolve
-    from trimaran.planning.meta_trace import JobTracer
-
-    machine = problem.cluster.machine
-    if machine is None:
-        return {}
-    lower = {"bfloat16": torch.bfloat16, "float16": torch.float16}
-    tracer = JobTracer(resolve(reference), autocast=lower.get(request.precision), layers=True)
-    return {size: _traced(tracer, size, machine.node.device) for size in sorted(sizes)}
-
-
-def _traced(tracer: "JobTracer", samples: int, device: CatalogDevice) -> TracedStep:
-    trace = tracer.trace(samples)
-    return TracedStep(trace=trace, costs=memory_costs(trace, device))
+    asked = make_request(reference, precision=request.precision, options=request.options or None, optimizer=None)
+    steps = PricedSteps(
+        tracer=JobTracer(job_of(asked), precision=request.precision),
+        device=problem.cluster.machine.node.device,
+        precision=request.precision,
+        software=softwares_of(request.software, problem.executions)[problem.executions[0]],
+    )
+    traces = {size: steps.tracer.trace(size) for size in sorted(sizes)}
+    return {size: TracedStep(trace=trace, costs=steps.costs(trace)) for size, trace in traces.items()}
 
 
 def placement_notes(problem: Problem, strategy: Strategy) -> tuple[str, ...]:

@@ -22,7 +22,6 @@ from trimaran.graph.kernels.workload import Workload
 from trimaran.graph.types import Graph
 from trimaran.jobs.resolve import resolve
 from trimaran.machine.find import find_machine
-from trimaran.machine.rank_order import machine_cluster
 from trimaran.measure.cache import cache_directory, put_in_place
 from trimaran.planner.problem import Problem
 from trimaran.planner.target_search import accumulations, device_counts
@@ -161,7 +160,7 @@ def machine_problems(reference: str, request: PlanRequest, batches: Collection[i
     """
     machine = find_machine(request.cluster)
     devices = request.devices or machine.devices
-    cluster = machine_cluster(machine, devices, memory_bytes=request.memory_bytes)
+    cluster = machine.allocate(devices, memory_bytes=request.memory_bytes)
     job = resolve(reference)
     asked = make_request(reference, precision=request.precision, options=request.options or None, optimizer=None)
     graph = graph_of(asked)

@@ -82,23 +82,24 @@ class Explained:
         if not isinstance(evidence, Simulated):
             return self.planned.request.cluster
         machine = evidence.cluster.machine
-        if machine is None:
+        name = machine.node.name
+        if machine.node.measured:
             return None
-        return evidence.cluster.name if machine.nodes == 1 else f"{evidence.cluster.name}:{machine.nodes}"
+        return name if machine.nodes == 1 else f"{name}:{machine.nodes}"
 
     @property
     def memory_bytes(self) -> float:
         """What a rank may need [bytes]."""
         evidence = self.planned.evidence
         if isinstance(evidence, Simulated):
-            return min(device.memory_bytes for device in evidence.cluster.devices)
+            return min(evidence.cluster.memory_bytes)
         return memory_limit(evidence.search.task)
 
     @property
     def link(self) -> Link | None:
         """The rate limit of links; None: there is none."""
         evidence = self.planned.evidence
-        return evidence.cluster.link if isinstance(evidence, Simulated) else None
+        return evidence.link if isinstance(evidence, Simulated) else None
 
     @property
     def training(self) -> PlannedTraining | None:
@@ -186,7 +187,7 @@ def _explain_here(
         premises = plan.premises
         request = replace(
             request,
-            link=request.link or premises.link,
+            link=request.link or premises.rate_limit,
             memory_bytes=request.memory_bytes or min(premises.memory_bytes, default=None),
         )
         given = load_plan(path, source, request, progress=progress)

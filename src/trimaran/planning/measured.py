@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from trimaran.base.errors import ExecutionError
 from trimaran.jobs.resolve import JobSource
-from trimaran.machine.detect import detect_cluster
+from trimaran.machine.detect import detect_machine
 from trimaran.machine.types import Price
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.pins import NO_PINS
@@ -28,7 +28,7 @@ from trimaran.pricing.offload_costs import TracedStep
 from trimaran.pricing.table_files import encode_table
 from trimaran.pricing.tables import CostTable, merge
 from trimaran.pricing.transfers import has_queues
-from trimaran.program.plan import program_lines
+from trimaran.program.plan import PlannedLink, program_lines
 from trimaran.program.strategy import Execution
 
 
@@ -67,7 +67,7 @@ class Measured:
     @property
     def node_devices(self) -> int:
         """Devices of a node."""
-        return detect_cluster().size
+        return detect_machine().devices
 
     def curve(self) -> Known:
         """What is known of the job's convergence; see `find_job_curve`."""
@@ -159,7 +159,7 @@ def plan_at_batch(source: JobSource, request: PlanRequest, prepared: Prepared, p
         found,
         costs_digest=hashlib.sha256(encode_table(table)).hexdigest()[:16],
         objective="epoch" if request.objective == "epoch" else "throughput",
-        link=cluster.link,
+        link=PlannedLink.of(cluster.machine.node.rate_limit),
     )
     return Planned(
         source=source,

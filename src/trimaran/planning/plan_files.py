@@ -15,7 +15,7 @@ from typing import Any
 from trimaran.base.errors import EnvironmentProblem, InputError
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.catalog import catalog
-from trimaran.machine.types import Cluster, Link
+from trimaran.machine.types import Allocation, Link
 from trimaran.measure.cache import put_in_place
 from trimaran.planner.candidates import Candidate, score, squeeze
 from trimaran.planner.problem import Problem
@@ -38,6 +38,7 @@ from trimaran.program.plan import (
     CandidateRow,
     Objective,
     Plan,
+    PlannedLink,
     Prediction,
     Premises,
     Verdict,
@@ -123,7 +124,7 @@ def load_plan(
         plan,
         graph_digest=graph.digest,
         world_size=cluster.size,
-        memory_bytes=[device.memory_bytes for device in cluster.devices],
+        memory_bytes=list(cluster.memory_bytes),
         global_batch_size=job.global_batch_size,
     )
     strategy = fed_as_asked(plan.strategy, request.pins)
@@ -175,13 +176,13 @@ def load_plan(
             *graph.notes,
             *inexactness(graph, strategy),
             *calibrated.lacks(cluster.size),
-            *_rejoined(plan.premises.link, cluster.link),
+            *_rejoined(plan.premises.rate_limit, cluster.machine.node.rate_limit),
             *_rescored(plan.prediction, chosen),
         ),
     )
 
 
-def _check_kind(plan: Plan, cluster: Cluster) -> None:
+def _check_kind(plan: Plan, cluster: Allocation) -> None:
     """Refuse a plan for GPUs of the catalog on a machine without any: its costs here would say nothing.
 
     Raises:
@@ -198,13 +199,13 @@ def _check_kind(plan: Plan, cluster: Cluster) -> None:
         )
 
 
-def _memory_to_use(plan: Plan, cluster: Cluster, request: PlanRequest) -> list[int]:
+def _memory_to_use(plan: Plan, cluster: Allocation, request: PlanRequest) -> list[int]:
     """Memory of each device [bytes]: no more than the plan was made for, unless the user says how much there is.
 
     Raises:
         InputError: the plan says it of another number of devices than it names
     """
-    here = [device.memory_bytes for device in cluster.devices]
+    here = list(cluster.memory_bytes)
     then, devices = plan.premises.memory_bytes, plan.premises.devices
     if not then or request.memory_bytes is not None:
         return here
@@ -307,7 +308,7 @@ def plan_of(
     *,
     costs_digest: str,
     objective: Objective,
-    link: Link | None = None,
+    link: PlannedLink | None = None,
 ) -> Plan:
     """What a search decided, without the lines of its program.
 
@@ -325,8 +326,8 @@ def plan_of(
         premises=Premises(
             graph_digest=problem.graph.digest,
             global_batch_size=problem.batch,
-            devices=tuple(device.name for device in problem.cluster.devices),
-            memory_bytes=tuple(device.memory_bytes for device in problem.cluster.devices),
+            devices=tuple(device.title for device in problem.cluster.devices),
+            memory_bytes=problem.cluster.memory_bytes,
             costs_digest=costs_digest,
             link=link,
         ),

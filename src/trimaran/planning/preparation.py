@@ -10,8 +10,8 @@ from trimaran.base.job import Job
 from trimaran.graph.behaviour import Behaviour, weighed
 from trimaran.graph.types import Graph
 from trimaran.jobs.resolve import JobSource
-from trimaran.machine.detect import detect_cluster
-from trimaran.machine.types import Cluster
+from trimaran.machine.detect import detect_machine
+from trimaran.machine.types import Allocation
 from trimaran.planner.epoch import EpochData
 from trimaran.planner.problem import Problem
 from trimaran.planning.input_pipeline import room_of
@@ -41,12 +41,12 @@ class Prepared:
 
     job: Job
     graph: Graph
-    cluster: Cluster
+    cluster: Allocation
     data: EpochData
     calibrated: Calibrated
 
 
-def local_cluster(request: PlanRequest = EVERYTHING) -> Cluster:
+def local_cluster(request: PlanRequest = EVERYTHING) -> Allocation:
     """This machine as a cluster.
 
     Args:
@@ -55,7 +55,7 @@ def local_cluster(request: PlanRequest = EVERYTHING) -> Cluster:
     Raises:
         InputError: more devices than there are
     """
-    available, devices = detect_cluster().size, request.devices
+    available, devices = detect_machine().devices, request.devices
     if devices is not None and devices > available and not request.oversubscribe:
         raise InputError(
             f"{devices} devices were asked for, this machine has {available}: "
@@ -63,12 +63,7 @@ def local_cluster(request: PlanRequest = EVERYTHING) -> Cluster:
             devices=devices,
             available=available,
         )
-    cluster = replace(detect_cluster(devices), link=request.link)
-    most = request.memory_bytes
-    if most is None:
-        return cluster
-    limited = tuple(replace(device, memory_bytes=min(most, device.memory_bytes)) for device in cluster.devices)
-    return replace(cluster, devices=limited)
+    return detect_machine(devices).rate_limited(request.link).allocate(memory_bytes=request.memory_bytes)
 
 
 def prepare(source: JobSource, request: PlanRequest, progress: Progress) -> Prepared:
@@ -215,7 +210,7 @@ def _gather(world: "World", source: JobSource, behaviour: Behaviour) -> Behaviou
 # On what a result was found: kept with it
 
 
-def cluster_environment(cluster: Cluster) -> dict[str, str]:
+def cluster_environment(cluster: Allocation) -> dict[str, str]:
     """Versions and devices, to be kept with what was found on them.
 
     Args:
@@ -225,9 +220,10 @@ def cluster_environment(cluster: Cluster) -> dict[str, str]:
 
     from trimaran.measure.costs import name_link
 
+    link = cluster.machine.node.rate_limit
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
         "system": platform.platform(terse=True),
-        "devices": f"{cluster.size} × {cluster.devices[0].name}",
-    } | ({} if cluster.link is None else {"link": name_link(cluster.link)})
+        "devices": f"{cluster.size} × {cluster.devices[0].title}",
+    } | ({} if link is None else {"link": name_link(link)})

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trimaran.graph.kernels.workload import Workload
-from trimaran.machine.types import CatalogDevice
+from trimaran.machine.types import Device
 from trimaran.planning.workloads import memory_of_step
 from trimaran.pricing.exchange.replica_memory import replica_memory
 from trimaran.pricing.exchange.step import ScaledStep
@@ -37,7 +37,7 @@ def rank_memory(
     work: Workload,
     step: ScaledStep,
     *,
-    device: CatalogDevice,
+    device: Device,
     software: Software,
     options: Mapping[str, str] | None,
 ) -> RankMemory:

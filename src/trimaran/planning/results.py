@@ -8,7 +8,7 @@ from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.graph.types import Graph
 from trimaran.jobs.resolve import JobSource
-from trimaran.machine.types import Cluster, Price
+from trimaran.machine.types import Allocation, Link, Price
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.parallel_degrees.problem import DivisionSearch, PricedDivision
 from trimaran.planner.problem import Problem
@@ -103,9 +103,14 @@ class Simulated:
         return self.problem.graph
 
     @property
-    def cluster(self) -> Cluster:
+    def cluster(self) -> Allocation:
         """The devices that may take part."""
         return self.problem.cluster
+
+    @property
+    def link(self) -> Link | None:
+        """The rate limit of links; None: there is none."""
+        return self.cluster.machine.node.rate_limit
 
     @property
     def table(self) -> CostTable:

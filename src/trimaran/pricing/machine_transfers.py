@@ -42,7 +42,7 @@ from trimaran.base.errors import InputError
 from trimaran.graph.types import Graph
 from trimaran.machine.rank_order import lay_out, node_talk, spread_over
 from trimaran.machine.topology import DIRECT, pair, switch_links
-from trimaran.machine.types import CatalogDevice, Cluster, Edge, Machine, Node
+from trimaran.machine.types import Allocation, Device, Edge, Machine, Node
 from trimaran.pricing.collectives.algorithms import collective_cost
 from trimaran.pricing.types import Cost, Transfer
 from trimaran.program.strategy import Strategy
@@ -265,11 +265,12 @@ def _with_first(machine: Machine, chosen: Sequence[int], *, nodes: int) -> Machi
     return Machine(node=dataclasses.replace(node, edges=edges), nodes=machine.nodes, fabric=fabric)
 
 
-def device_order(cluster: Cluster, strategy: Strategy, graph: Graph, *, batch: int) -> tuple[int, ...]:
+def device_order(cluster: Allocation, strategy: Strategy, graph: Graph, *, batch: int) -> tuple[int, ...]:
     """The device of each rank, what talks most closest together.
 
     Args:
-        cluster: with its machine; without one, or without rows and shards, the order is the natural one
+        cluster: of a machine; where transfers are measured, or pairs have links of their own, or without rows and
+            shards, the order is the natural one
         strategy: with or without boundaries
         graph: the job's
         batch: samples of one update, over all ranks
@@ -278,7 +279,7 @@ def device_order(cluster: Cluster, strategy: Strategy, graph: Graph, *, batch: i
         For `Strategy.device_order`; empty where the natural order is as good.
     """
     machine, width = cluster.machine, strategy.pp * strategy.tp
-    if machine is None or width < 2:
+    if machine.node.measured or machine.pairs or width < 2:
         return ()
     node = machine.node
     on_node = min(strategy.devices, node.devices)
@@ -372,7 +373,7 @@ def shared_bytes_per_s(link_bytes_per_s: float, path: HostPath) -> float:
     return min(rates)
 
 
-def sharing_device(device: CatalogDevice, path: HostPath) -> CatalogDevice:
+def sharing_device(device: Device, path: HostPath) -> Device:
     """A device of the catalog with the rates to its host that are left to it.
 
     Args:

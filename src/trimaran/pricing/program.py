@@ -15,8 +15,7 @@ from dataclasses import replace
 
 from trimaran.base.errors import InputError
 from trimaran.graph.types import Graph
-from trimaran.machine.rank_order import order_devices
-from trimaran.machine.types import Cluster
+from trimaran.machine.types import Allocation
 from trimaran.pricing import input_pipeline as fed_step
 from trimaran.pricing.compute import SegmentCost, context_of, operation_costs, own_form, segment_cost, weight_shares
 from trimaran.pricing.curves import at_batch
@@ -111,7 +110,7 @@ def _is_in_line(feeding: Feeding) -> bool:
 
 
 def price(
-    program: Program, graph: Graph, strategy: Strategy, table: CostTable, cluster: Cluster, *, batch: int
+    program: Program, graph: Graph, strategy: Strategy, table: CostTable, cluster: Allocation, *, batch: int
 ) -> ProgramCosts:
     """What each instruction of a program costs.
 
@@ -130,7 +129,7 @@ def price(
         InputError: the table or the cluster lacks something that the program needs
     """
     if strategy.device_order:
-        cluster = order_devices(cluster, strategy.device_order)
+        cluster = cluster.ordered(strategy.device_order)
     microbatch = microbatch_size(program, strategy, batch=batch)
     operations = operation_costs(graph, table, batch=microbatch, execution=strategy.execution)
     context = context_of(
@@ -317,7 +316,7 @@ def _marks(program: Program, segments: Sequence[SegmentCost]) -> dict[tuple[str,
     return marks
 
 
-def can_fold(program: Program, strategy: Strategy, table: CostTable, cluster: Cluster) -> bool:
+def can_fold(program: Program, strategy: Strategy, table: CostTable, cluster: Allocation) -> bool:
     """Whether the simulation of the first replica, or of the first node of them, gives the times of all.
 
     Args:
@@ -331,8 +330,8 @@ def can_fold(program: Program, strategy: Strategy, table: CostTable, cluster: Cl
     """
     if strategy.dp == 1 or strategy.sync == "p2p":
         return False
-    cluster = order_devices(cluster, strategy.device_order)
-    if len({(device.kind, device.name) for device in cluster.devices[: strategy.devices]}) > 1:
+    cluster = cluster.ordered(strategy.device_order)
+    if len({(device.kind, device.title) for device in cluster.devices[: strategy.devices]}) > 1:
         return False
     size = len(program.ranks)
     return all(_is_alike(item, size, strategy, table, cluster) for item in _within(program, size))
@@ -347,7 +346,7 @@ def _within(program: Program, size: int) -> list[Instruction]:
     return list(found.values())
 
 
-def _is_alike(item: Instruction, size: int, strategy: Strategy, table: CostTable, cluster: Cluster) -> bool:
+def _is_alike(item: Instruction, size: int, strategy: Strategy, table: CostTable, cluster: Allocation) -> bool:
     taken: set[str] = set()
     first = transfer_cost(item, table, cluster)
     for shift in range(0, strategy.devices, size):

@@ -20,7 +20,7 @@ from rich.table import Table
 
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
-from trimaran.machine.detect import detect_cluster
+from trimaran.machine.detect import detect_machine
 from trimaran.planning.results import Progress, ignore_progress
 from trimaran.pricing.program import price
 from trimaran.pricing.tables import CostTable, Curve, CurveKey
@@ -311,7 +311,7 @@ def _names(networks: str | None) -> tuple[str, ...]:
 
 
 def _check(devices: int, steps: int) -> None:
-    available = detect_cluster().size
+    available = detect_machine().devices
     if not 2 <= devices <= available:
         raise InputError(
             f"an exchange needs from 2 devices to the {available} of this machine, got {devices}", devices=devices
@@ -377,7 +377,7 @@ def _exchange(strategy: Strategy, of_ranks: "Sequence[RankFindings]", table: Cos
 
     graph, batch = of_ranks[0].graph, BATCH * strategy.dp
     program = lower(graph, strategy, batch=batch)
-    costs = price(program, graph, strategy, table, detect_cluster(strategy.dp), batch=batch)
+    costs = price(program, graph, strategy, table, detect_machine(strategy.dp).allocate(), batch=batch)
     steps = [rank.steps[strategy.sync] for rank in of_ranks]
     timeline = steps[0].timeline
     return MeasuredExchange(

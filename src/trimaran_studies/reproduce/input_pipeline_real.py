@@ -19,7 +19,7 @@ what they and the cores take (`costs.fed_step`).
 import functools
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
@@ -27,8 +27,8 @@ from rich.table import Table
 
 from trimaran.base.errors import EnvironmentProblem, InputError
 from trimaran.graph.types import Graph
-from trimaran.machine.detect import detect_cluster, detect_processor
-from trimaran.machine.types import Cluster, Link
+from trimaran.machine.detect import detect_machine, detect_processor
+from trimaran.machine.types import Allocation, Link
 from trimaran.planner.candidates import evaluate
 from trimaran.planning.requests import parse_link
 from trimaran.planning.results import Progress, ignore_progress
@@ -352,7 +352,7 @@ def _predicted(job: _Job, link: Link | None, progress: Progress) -> dict[str, fl
         compressions=(BF16,),
         progress=progress,
     )
-    cluster = replace(detect_cluster(RANKS), link=link)
+    cluster = detect_machine(RANKS).rate_limited(link).allocate()
     cores = detect_processor().cores
     found: dict[str, float | None] = {}
     for remedies in ABLATION:
@@ -397,7 +397,9 @@ BF16 = Compression(method="bf16")
 _BROADCAST = CurveKey(str(Kind.BROADCAST), 2)
 
 
-def predict_plan(strategy: Strategy, graph: Graph, table: CostTable, cluster: Cluster, *, batch: int) -> float | None:
+def predict_plan(
+    strategy: Strategy, graph: Graph, table: CostTable, cluster: Allocation, *, batch: int
+) -> float | None:
     """The step of a plan [s]; None where nobody measured what it needs.
 
     Args:

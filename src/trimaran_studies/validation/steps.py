@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from trimaran.base.errors import InputError
 from trimaran.graph.kernels.workload import Workload
 from trimaran.jobs.published_networks import with_options
-from trimaran.machine.types import CatalogDevice
+from trimaran.machine.types import Device
 from trimaran.planning.workloads import workload
 from trimaran.pricing.exchange.costs import ExchangeOptions
 from trimaran.pricing.exchange.frameworks import RECIPES, exchange_constants
@@ -178,7 +178,7 @@ def scaling_baselines(anchor_rate: float, devices: int) -> Mapping[str, float]:
     return {"linear": anchor_rate * devices, "log2": anchor_rate * devices / (1 + _DISCOUNT * math.log2(devices))}
 
 
-def roofline_step_s(workload: Workload, device: CatalogDevice) -> float:
+def roofline_step_s(workload: Workload, device: Device) -> float:
     """A step at a fixed share of the device's peak [s]."""
     rate = device.compute.get(workload.precision) or device.compute["float32"]
     return workload.flops() / (_SHARE * rate.flops_per_s)

@@ -28,7 +28,7 @@ GIGABIT = builders.link(bytes_per_s=125e6, source="asked: 1Gb/s")
 def epochs() -> Problem:
     """An epoch is 10 steps of 60.0 ms on two replicas; links are said to be held."""
     given = problem()
-    cluster = dataclasses.replace(given.cluster, link=GIGABIT)
+    cluster = builders.linked(given.cluster, link=GIGABIT)
     return dataclasses.replace(given, cluster=cluster, epoch=EpochData(samples=80, drop_last=True))
 
 

@@ -9,6 +9,8 @@ from tests import builders
 from tests.raising import raises
 
 from trimaran.base.errors import CorruptDataError, InfeasibleError
+from trimaran.planner.problem import assess
+from trimaran.planner.what_if import changed, parse_change
 from trimaran.planning.explanation import Explained, explain_plan
 from trimaran.planning.plan import make_plan
 from trimaran.planning.plan_files import write_planned
@@ -55,6 +57,19 @@ def test_the_plan_of_the_file_is_explained_and_not_a_new_one(stages: Planned, pa
     kept = found.explanation.outcomes[0].kept
     assert kept is not None
     assert kept.strategy.pp == 2
+
+
+def test_links_between_each_two_devices_have_a_latency_that_may_change(stages: Planned) -> None:
+    """Devices of the catalog have not: what joins them says what a transfer takes."""
+    times = [
+        assess(
+            stages.chosen.strategy, changed(stages.simulated.problem, parse_change(f"link=pcie3x16{more}"))
+        ).step_time_s
+        for more in ("", ",latency=x0.5")
+    ]
+    assert times[0] > times[1]
+    with raises("what-if.measured-only", what_if="latency=x0.5"):
+        changed(stages.simulated.problem, parse_change("latency=x0.5"))
 
 
 def test_by_other_costs_than_those_it_was_made_by_it_is_said_so(stages: Planned, path: Path) -> None:

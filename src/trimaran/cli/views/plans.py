@@ -68,7 +68,7 @@ def print_plan(out: Console, planned: Planned) -> None:
     epoch = "" if chosen.epoch_s is None else f"{format_seconds(chosen.epoch_s)} an epoch, "
     out.print(
         f"\nPlan for [bold]{escape(run.job.name)}[/], "
-        f"global batch {run.plan.premises.global_batch_size}{over_links(run.cluster.link)}: "
+        f"global batch {run.plan.premises.global_batch_size}{over_links(run.link)}: "
         f"[bold]{chosen.strategy.name}[/], {epoch}{format_seconds(chosen.step_time_s)} a step, "
         f"limited by {escape(chosen.limiter)}"
     )
@@ -188,7 +188,7 @@ def print_simulation(out: Console, planned: Planned) -> None:
     run, chosen = planned.simulated, planned.simulated.chosen
     low, high = chosen.interval_s
     out.print(
-        f"[bold]{chosen.name}[/]{over_links(run.cluster.link)}: {format_seconds(chosen.step_time_s)} a step "
+        f"[bold]{chosen.name}[/]{over_links(run.link)}: {format_seconds(chosen.step_time_s)} a step "
         f"(90 %: {format_seconds(low)} to {format_seconds(high)}), limited by {escape(chosen.limiter)}"
     )
     out.print(f"peak memory by rank: {', '.join(format_bytes(nbytes) for nbytes in chosen.peak_bytes)}")
@@ -202,7 +202,7 @@ def simulation_document(planned: Planned) -> dict[str, Any]:
     return {
         "job": planned.reference,
         "global_batch_size": run.job.global_batch_size,
-        "link": None if run.cluster.link is None else name_link(run.cluster.link),
+        "link": None if run.link is None else name_link(run.link),
         "objective": run.chosen.objective,
         **candidate_document(run.chosen),
         "rank": [device.rank for device in spent],

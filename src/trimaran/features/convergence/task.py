@@ -285,7 +285,7 @@ def prepare_task(source: JobSource, request: ConvergeRequest) -> Task:
     _check_metric(job, source.reference)
     _check_callbacks(job, source.reference)
     from trimaran.graph.capture.capture import capture_and_look
-    from trimaran.machine.detect import detect_cluster
+    from trimaran.machine.detect import detect_machine
     from trimaran.planning.preparation import epoch_data
 
     captured = capture_and_look(job)
@@ -332,7 +332,7 @@ def prepare_task(source: JobSource, request: ConvergeRequest) -> Task:
         rule_source="asked for" if request.rule else f"by the optimizer, {type(optimizer).__name__}",
         max_epochs=request.max_epochs or _EPOCHS_OF_THE_JOB * max(1, job.epochs),
         microbatch=microbatch,
-        devices=detect_cluster(request.devices).size,
+        devices=detect_machine(request.devices).devices,
         folder=(request.parent or Path("runs")) / f"converge-{job.name}-{digest}",
         warnings=warnings,
     )

@@ -23,7 +23,7 @@ from trimaran.features.training.rank import held_to, needs_graph
 from trimaran.features.virtual_memory.device import spare_host_bytes
 from trimaran.graph.types import Graph, ParameterUse, parameter_use
 from trimaran.jobs.resolve import JobSource
-from trimaran.machine.types import Cluster
+from trimaran.machine.types import Allocation
 from trimaran.measure.observe.records import figure_interval
 from trimaran.measure.stalls.findings import StallFindings, WayFindings, analyse_stalls
 from trimaran.measure.stalls.rank import RankRun
@@ -66,7 +66,7 @@ class StallTask:
     source: JobSource
     job: Job
     graph: Graph
-    cluster: Cluster
+    cluster: Allocation
     strategy: Strategy
     program: Program
     evaluation: Program
@@ -113,7 +113,7 @@ def prepare_task(
             found,
             graph_digest=graph.digest,
             world_size=cluster.size,
-            memory_bytes=[device.memory_bytes for device in cluster.devices],
+            memory_bytes=list(cluster.memory_bytes),
             global_batch_size=batch,
         )
         strategy, program = found.strategy, plan_program(found, source=str(plan))
@@ -395,7 +395,7 @@ def profile_stalls(
         ),
         ranks=task.strategy.devices,
         on_event=_listener(progress),
-        link=task.cluster.link,
+        link=task.cluster.machine.node.rate_limit,
     )
     return report_stalls(task, runs)
 

@@ -114,7 +114,7 @@ def train_planned(
             ranks=simulated.plan.strategy.devices,
             log_dir=run.logs,
             on_event=_listener(run, progress),
-            link=simulated.cluster.link,
+            link=simulated.link,
         )
         trained = _conclude(planned, run, results[0])
     except TrimaranError as error:

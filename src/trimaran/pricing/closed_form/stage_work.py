@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 
-from trimaran.machine.types import CatalogDevice
+from trimaran.machine.types import Device
 from trimaran.pricing.closed_form.activations import AttentionKernel, tokens_of_rank
 from trimaran.pricing.closed_form.parallel_degrees import Division
 from trimaran.pricing.closed_form.shapes import TransformerShape, key_size, query_size
@@ -219,14 +219,14 @@ class StepConstants:
     spread: float
     spread_experts: float
 
-    def share(self, precision: str, device: CatalogDevice) -> float:
+    def share(self, precision: str, device: Device) -> float:
         """Share of the peak in 16 bits that products reach; above 1 in 8 bits [0..2]."""
         large = self.large_products.get(device.architecture, _UNKNOWN_SHARE) * _of_power(device)
         if precision == "float8":
             return _EIGHT_BITS * self.eight_bit_share * large
         return self.product_share * large
 
-    def head_factor(self, precision: str, device: CatalogDevice, rows: int) -> float:
+    def head_factor(self, precision: str, device: Device, rows: int) -> float:
         """How many times more an output layer in 16 bits costs than the same product in the layers' precision.
 
         Args:
@@ -237,9 +237,9 @@ class StepConstants:
         aligned = self.odd_share if rows % 2 else 1.0
         return self.share(precision, device) / (self.share("bfloat16", device) * aligned)
 
-    def sum_seconds(self, elements: float, device: CatalogDevice) -> float:
+    def sum_seconds(self, elements: float, device: Device) -> float:
         """Time to add gradients of parameters to those of the microbatches before [s]."""
-        return elements * self.sum_bytes / (device.bandwidth.bytes_per_s * device.bandwidth.fraction)
+        return elements * self.sum_bytes / device.sustained_bytes_per_s
 
     def host_seconds(self, work: PassWork) -> float:
         """Time of a host that asks for a forward and a backward kernel by kernel [s]."""
@@ -252,7 +252,7 @@ class StepConstants:
         *,
         kernel: AttentionKernel,
         fused: bool,
-        device: CatalogDevice,
+        device: Device,
         year: float,
     ) -> float:
         """Time of a device's kernels, back to back [s]."""
@@ -264,7 +264,7 @@ class StepConstants:
         return (
             work.products / (peak * self.share(precision, device))
             + work.attention / (peak * attention)
-            + moved / (device.bandwidth.bytes_per_s * device.bandwidth.fraction)
+            + moved / device.sustained_bytes_per_s
         )
 
 
@@ -293,7 +293,7 @@ _WATTS: Mapping[str, float] = {
 }
 
 
-def _of_power(device: CatalogDevice) -> float:
+def _of_power(device: Device) -> float:
     """Share of an architecture's usual rate that a card of fewer watts sustains: it grows as their square root.
 
     Clocks fall with voltage, and power with the square of voltage times clocks, so half the power costs less than half
@@ -306,7 +306,7 @@ def _of_power(device: CatalogDevice) -> float:
     return min(1.0, math.sqrt(watts / usual))
 
 
-def peak_of(device: CatalogDevice) -> float:
+def peak_of(device: Device) -> float:
     """Peak of a device's units in 16 bits [FLOP/s]."""
     peaks = device.compute
     known = peaks.get("bfloat16") or peaks.get("float16") or peaks["float32"]

@@ -36,7 +36,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from trimaran.machine.types import CatalogDevice, Machine
+from trimaran.machine.types import Device, Machine
 from trimaran.pricing.closed_form.activations import AttentionKernel, stream_bytes, tokens_of_rank
 from trimaran.pricing.closed_form.memory import stage_elements
 from trimaran.pricing.closed_form.parallel_degrees import Division, stage_chunks
@@ -252,7 +252,7 @@ def divided_step(
     division: Division,
     program: Program,
     *,
-    device: CatalogDevice,
+    device: Device,
     exchange: Exchange,
     constants: StepConstants,
 ) -> DividedStep:
@@ -296,7 +296,7 @@ def divided_step(
         tensor_s=division.microbatches * inner,
         bubble_s=through + division.microbatches * waited if division.pp > 1 else 0.0,
         data_s=data_seconds(shape, division, program, slowest_at, slowest, exchange, constants),
-        update_s=update / (device.bandwidth.bytes_per_s * device.bandwidth.fraction),
+        update_s=update / device.sustained_bytes_per_s,
     )
 
 
@@ -305,7 +305,7 @@ def least_seconds(
     division: Division,
     program: Program,
     *,
-    device: CatalogDevice,
+    device: Device,
     exchange: Exchange,
     constants: StepConstants,
 ) -> float:
@@ -341,7 +341,7 @@ def _stage_seconds(
     division: Division,
     program: Program,
     stage: int,
-    device: CatalogDevice,
+    device: Device,
     constants: StepConstants,
 ) -> float:
     """Forward and backward of one microbatch on a stage [s]."""

@@ -217,7 +217,7 @@ def _by_copies(nbytes: float, machine: Machine, group: Group, known: Mapping[str
     parts = [nbytes / group.devices] * group.devices
     rate = group.exchange_bytes_per_s * min(1.0, known[f"reached_{group.kind}"])
     calls = 2 * (group.devices - 1) * COPY_CALL_S
-    memory = machine.node.device.bandwidth.bytes_per_s * machine.node.device.bandwidth.fraction
+    memory = machine.node.device.sustained_bytes_per_s
     sums = 3 * (group.devices - 1) / group.devices * nbytes / memory  # two read and one written, for each that arrives
     star = star_time(parts, devices=group.devices, bytes_per_s=rate, call_s=COPY_CALL_S) + sums
     up = min(host_bandwidth(machine.node, range(group.devices)).values())

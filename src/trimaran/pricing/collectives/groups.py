@@ -22,7 +22,7 @@ from trimaran.base.errors import InputError
 from trimaran.base.units import format_count
 from trimaran.machine.rings import RingSet, ring_bandwidth, ring_rate
 from trimaran.machine.topology import pair, relays
-from trimaran.machine.types import LinkType, Machine, Node
+from trimaran.machine.types import Link, Machine, Node
 
 LinkKind = Literal["nvswitch", "nvlink", "xgmi", "pcie", "host", "virtual"]
 """What joins devices of a node: links through switches, links pair by pair (of two makes), PCIe, or only
@@ -178,7 +178,7 @@ def _inside(place: _Place) -> _Inside:
     )
 
 
-def _kind(rings: RingSet, link: LinkType, node: Node) -> LinkKind:
+def _kind(rings: RingSet, link: Link, node: Node) -> LinkKind:
     if rings.kind == "switch":
         return "nvswitch"
     if rings.kind == "links":
@@ -188,13 +188,13 @@ def _kind(rings: RingSet, link: LinkType, node: Node) -> LinkKind:
     return "virtual" if node.title.startswith(CLOUDS) else "host"
 
 
-def generation(link: LinkType) -> float:
+def generation(link: Link) -> float:
     """Number in the name of a link, such as 3 of "nvlink3"."""
     found = re.search(r"\d+", link.name)
     return float(found.group()) if found else 0.0
 
 
-def _mesh_exchange(node: Node, count: int, link: LinkType) -> float:
+def _mesh_exchange(node: Node, count: int, link: Link) -> float:
     """Rate of a device in an exchange of all with all over their own links [bytes/s].
 
     Pairs without a link go over the devices that have links to both, shared out by the width of those ways. The busiest

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from trimaran.graph.kernels.workload import Work, WorkKind
 from trimaran.graph.trace.live_bytes import StepMemory
-from trimaran.machine.types import CatalogDevice
+from trimaran.machine.types import Device
 from trimaran.pricing.exchange.step import Sync
 
 _MIB = 1 << 20
@@ -80,7 +80,7 @@ def replica_memory(
     batch: int,
     devices: int,
     sync: Sync,
-    device: CatalogDevice,
+    device: Device,
     summed_bytes: int = 0,
     keeps_gradients: bool = False,
     bucket_view: bool = False,
@@ -124,7 +124,7 @@ def _home_bytes(memory: StepMemory, devices: int, summed_bytes: int) -> int:
     return summed_bytes * (devices + 1) + state - memory.optimizer_bytes
 
 
-def _workspace_bytes(works: Sequence[Work], device: CatalogDevice) -> int:
+def _workspace_bytes(works: Sequence[Work], device: Device) -> int:
     """What libraries take: a fixed amount for products; for convolutions what the largest reads and writes.
 
     cuDNN's kernels for tensor cores keep channels last, and turn all three tensors of a convolution to that and back in

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from trimaran.base.errors import InputError
 from trimaran.graph.kernels.workload import Work, Workload
 from trimaran.graph.types import Graph, Phase
-from trimaran.machine.types import CatalogDevice
+from trimaran.machine.types import Device
 from trimaran.pricing.exchange.frameworks import recipe_of
 from trimaran.pricing.kernels.attribution import Attribution, attribute
 from trimaran.pricing.kernels.device import constants
@@ -53,7 +53,7 @@ _CLIP_LAUNCHES = 2
 LOADED_AHEAD = "assumed: batches are loaded ahead"
 
 
-def estimated_step_costs(workload: Workload, estimate: StepEstimate, device: CatalogDevice) -> StepCosts:
+def estimated_step_costs(workload: Workload, estimate: StepEstimate, device: Device) -> StepCosts:
     """What a step takes beside its forward and its backward.
 
     Args:
@@ -70,7 +70,7 @@ def estimated_step_costs(workload: Workload, estimate: StepEstimate, device: Cat
         return TensorFit(
             fixed_s=0.0,
             per_tensor_s=launches * device.launch.seconds,
-            per_byte_s=_PASSES / (device.bandwidth.bytes_per_s * device.bandwidth.fraction),
+            per_byte_s=_PASSES / device.sustained_bytes_per_s,
             low=low,
             high=high,
             source="analytic: gradients read twice and written once",
@@ -88,7 +88,7 @@ def estimated_step_costs(workload: Workload, estimate: StepEstimate, device: Cat
     )
 
 
-def exchange_handling_s(workload: Workload, device: CatalogDevice, software: Software) -> float:
+def exchange_handling_s(workload: Workload, device: Device, software: Software) -> float:
     """Hooks, and copies of gradients into the buffers of an all-reduce and out of them, of one rank's step [s].
 
     Args:
@@ -97,7 +97,7 @@ def exchange_handling_s(workload: Workload, device: CatalogDevice, software: Sof
         software: whose habits decide
     """
     recipe = recipe_of(software)
-    rate = device.bandwidth.bytes_per_s * device.bandwidth.fraction
+    rate = device.sustained_bytes_per_s
     return recipe.step_s + recipe.tensor_s * len(workload.gradients) + recipe.passes * workload.gradient_bytes / rate
 
 
@@ -122,7 +122,7 @@ def estimated_table(
     graph: Graph,
     workload_at: Callable[[int], Workload],
     *,
-    device: CatalogDevice,
+    device: Device,
     batches: Collection[int],
     softwares: Mapping[str, Software],
 ) -> CostTable:
@@ -177,7 +177,7 @@ def estimated_table(
     )
 
 
-def launch_seconds(workload: Workload, estimate: StepEstimate, device: CatalogDevice) -> list[float]:
+def launch_seconds(workload: Workload, estimate: StepEstimate, device: Device) -> list[float]:
     """What of each kernel's time is its start on the device, and the wait for the host to ask for it [s].
 
     Args:

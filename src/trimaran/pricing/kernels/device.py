@@ -22,7 +22,7 @@ import numpy
 from numpy.typing import NDArray
 
 from trimaran.graph.kernels.workload import WorkKind
-from trimaran.machine.types import CatalogDevice
+from trimaran.machine.types import Device
 from trimaran.pricing.kernels.columns import MATRIX_KINDS, Column, Flags, Kernels
 from trimaran.pricing.kernels.products import Tiling
 from trimaran.pricing.kernels.software import Software, libraries_year, library_name
@@ -70,7 +70,7 @@ class Setting:
     channels_last: Flags
 
 
-def setting(kernels: Kernels, device: CatalogDevice, software: Software, precision: str) -> Setting:
+def setting(kernels: Kernels, device: Device, software: Software, precision: str) -> Setting:
     """What computes each of the kernels of a step on a device under a software."""
     vector = device.compute["float32"].flops_per_s
     tensor_types = (
@@ -104,7 +104,7 @@ def setting(kernels: Kernels, device: CatalogDevice, software: Software, precisi
     )
 
 
-def architecture_of(device: CatalogDevice) -> str:
+def architecture_of(device: Device) -> str:
     """Name under which constants of a device are kept: Ampere's graphics chips are not its A100.
 
     Example:
