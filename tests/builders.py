@@ -10,7 +10,7 @@ have together 96 bytes.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -25,13 +25,12 @@ from trimaran.jobs.resolve import JobSource
 from trimaran.machine.types import Allocation, Device, Link, Machine, Memory, Node, Price
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.epoch import EpochData
-from trimaran.planner.parallel_degrees.problem import DivisionPins
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.problem import Problem
 from trimaran.planner.result import Search
-from trimaran.planning.requests import NO_TARGET, ClusterRequest, Executions, PlanRequest, TargetRequest
-from trimaran.planning.results import Planned
-from trimaran.pricing.closed_form.parallel_degrees import Division, Recomputed, Sharding
+from trimaran.planning.requests import NO_TARGET, Executions, PlanRequest, TargetRequest
+from trimaran.planning.results import Planned, Simulated
+from trimaran.pricing.closed_form.parallel_degrees import Division, Recomputed
 from trimaran.pricing.closed_form.shapes import Experts, LatentAttention, TransformerShape
 from trimaran.pricing.offload_costs import TracedStep
 from trimaran.pricing.tables import (
@@ -383,6 +382,10 @@ def pins(
     )
 
 
+Sharding = Literal["none", "optimizer", "gradients", "parameters"]
+_LEVELS: dict[Sharding, Literal[0, 1, 2, 3]] = {"none": 0, "optimizer": 1, "gradients": 2, "parameters": 3}
+
+
 def division(
     *,
     tensor: int = 1,
@@ -401,17 +404,17 @@ def division(
     group: int = 0,
 ) -> Division:
     return Division(
-        tensor=tensor,
-        pipeline=pipeline,
+        tp=tensor,
+        pp=pipeline,
         chunks=chunks,
-        context=context,
-        data=data,
-        expert=expert,
-        expert_tensor=expert_tensor,
+        cp=context,
+        dp=data,
+        ep=expert,
+        expert_tp=expert_tensor,
         microbatch=microbatch,
         microbatches=microbatches,
         sequence_parallel=sequence_parallel,
-        sharding=sharding,
+        zero=_LEVELS[sharding],
         recomputed=recomputed,
         parts=parts,
         group=group,
@@ -428,18 +431,18 @@ def division_pins(
     sharding: Sharding | None = None,
     recompute: bool | None = None,
     sequence_parallel: bool | None = None,
-    forbid: frozenset[str] = frozenset(),
-) -> DivisionPins:
-    return DivisionPins(
-        tensor=tensor,
-        pipeline=pipeline,
-        data=data,
+    forbid: Collection[str] = (),
+) -> Pins:
+    return Pins(
+        tp=tensor,
+        pp=pipeline,
+        dp=data,
         chunks=chunks,
         microbatch=microbatch,
-        sharding=sharding,
+        zero=None if sharding is None else _LEVELS[sharding],
         recompute=recompute,
         sequence_parallel=sequence_parallel,
-        forbid=forbid,
+        forbid=tuple(sorted(forbid)),
     )
 
 
@@ -561,16 +564,18 @@ def planned(
     traces: Mapping[int, TracedStep] | None = None,
     search: Search | None = None,
 ) -> Planned:
+    problem = Problem(
+        graph=graph,
+        table=table,
+        cluster=cluster,
+        batch=job.global_batch_size,
+        devices=cluster.size,
+        traces=traces or {},
+    )
     return Planned(
         source=source,
-        job=job,
-        graph=graph,
-        cluster=cluster,
-        table=table,
-        plan=plan,
-        chosen=chosen,
-        traces=traces or {},
-        search=search,
+        request=PlanRequest(),
+        evidence=Simulated(job=job, problem=problem, plan=plan, chosen=chosen, search=search),
     )
 
 
@@ -620,8 +625,8 @@ def cluster_request(
     time_limit_s: float | None = None,
     objective: Objective | None = None,
     target: TargetRequest = NO_TARGET,
-) -> ClusterRequest:
-    return ClusterRequest(
+) -> PlanRequest:
+    return PlanRequest(
         cluster=cluster,
         devices=devices,
         batch=batch,

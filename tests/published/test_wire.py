@@ -14,8 +14,8 @@ import pytest
 from tests import builders
 
 from trimaran.machine.find import find_machine
-from trimaran.planning.plan import plan_on_machine
-from trimaran.planning.results import MachinePlan
+from trimaran.planning.plan import make_plan
+from trimaran.planning.results import Simulated
 from trimaran.planning.workloads import workload
 from trimaran.pricing.exchange.costs import ExchangeOptions
 from trimaran.pricing.exchange.frameworks import DDP
@@ -78,12 +78,12 @@ def test_a_plan_with_consent_compresses_where_the_study_says_that_it_pays(fabric
     cluster = f"dgx1-v100:{NODES}@{fabric}"
     batch = LOCAL_BATCH * DEVICES
     request = builders.cluster_request(cluster=cluster, devices=DEVICES, batch=batch, pins=pins, execution="eager")
-    found = plan_on_machine("resnet50", request)
-    assert isinstance(found, MachinePlan)
+    found = make_plan("resnet50", request)
+    assert isinstance(found.evidence, Simulated)
     chosen = found.chosen.strategy.compression
     assert (chosen is not None) == compresses
     said = next(note for note in found.notes if "gradients" in note)
     assert said.startswith("gradients are sent as" if compresses else "compressing gradients is not worth it")
     if chosen is not None:
-        whole = min(one.step_time_s for one in found.search.candidates if one.strategy.compression is None)
+        whole = min(one.step_time_s for one in found.simulated.search.candidates if one.strategy.compression is None)
         assert found.chosen.step_time_s < whole

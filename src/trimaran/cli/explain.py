@@ -93,23 +93,26 @@ def explain(
     """Say why a plan is what it is, what it was chosen over, and what would help."""
     with errors_reported(as_json=as_json):
         from trimaran.cli.views.explanation import explanation_document, print_explanation
-        from trimaran.cli.views.plans import request_there
         from trimaran.jobs.resolve import JobSource
         from trimaran.planner.pins import parse_pins
-        from trimaran.planning.explanation import explain_plan, explain_there
+        from trimaran.planning.explanation import explain_plan
         from trimaran.planning.requests import parse_request, parse_target
         from trimaran.program.plan import read_plan
 
         path = Path(subject) if subject.endswith(".json") and not subject.startswith("hf:") else None
         reference = subject if path is None else read_plan(path).job
         request = parse_request(
+            cluster=cluster,
             devices=devices,
+            batch=batch,
             memory=memory,
             oversubscribe=oversubscribe,
             link=link,
             objective=objective,
             execution=execution,
             calibration=calibration,
+            precision=precision,
+            software=software,
             pins=parse_pins(
                 keep=keep or (),
                 forbid=forbid or (),
@@ -128,14 +131,15 @@ def explain(
             gap=gap,
             target=parse_target(curve=curve),
         )
-        asked = {"why_not": why_not or (), "what_if": what_if or ()}
         with progress_shown() as progress:
-            if cluster is not None:
-                there = request_there(cluster, request, batch=batch, precision=precision, software=software)
-                explained = explain_there(reference, there, path=path, progress=progress, **asked)
-            else:
-                source = JobSource(reference=reference, global_batch_size=batch)
-                explained = explain_plan(source, request, path=path, progress=progress, **asked)
+            explained = explain_plan(
+                JobSource(reference=reference),
+                request,
+                path=path,
+                why_not=why_not or (),
+                what_if=what_if or (),
+                progress=progress,
+            )
         if as_json:
             print_json(explanation_document(explained))
         else:

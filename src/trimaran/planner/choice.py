@@ -1,6 +1,7 @@
 """Which of several simulated candidates to take, and which ones a person should see beside it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 from trimaran.base.units import format_seconds
 from trimaran.planner.candidates import Candidate, Cases
@@ -8,6 +9,8 @@ from trimaran.planner.parallel_degrees.problem import PricedDivision
 from trimaran.planner.space import SCHEDULES, unfaithfulness
 from trimaran.program.gradients import DEFAULT_BUCKET_BYTES
 from trimaran.program.strategy import IN_LINE, Strategy
+
+Item = TypeVar("Item")
 
 # What the simulator leaves out is worth about this much of a step, also where every cost is known.
 MODEL_ERROR = 0.03
@@ -228,16 +231,38 @@ def pareto_front(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
     Returns:
         Ascending in time.
     """
-    front: list[Candidate] = []
-    for candidate in sorted(candidates, key=lambda one: (one.worth_s, largest_peak(one), simplicity(one.strategy))):
-        if not any(_is_no_worse(one, candidate) for one in front):
-            front.append(candidate)
+    return front_of(
+        candidates,
+        order=lambda one: (one.worth_s, largest_peak(one), simplicity(one.strategy)),
+        costs=lambda one: (largest_peak(one), one.strategy.devices),
+    )
+
+
+def front_of(
+    items: Iterable[Item], *, order: Callable[[Item], Any], costs: Callable[[Item], Sequence[float]]
+) -> tuple[Item, ...]:
+    """Those that no other one beats in several costs at once; of equal ones the first.
+
+    Args:
+        items: in any order
+        order: sort key that starts with the first of the costs
+        costs: the other costs of an item
+
+    Returns:
+        Ascending by `order`.
+
+    Example:
+        >>> front_of([(3, 1), (1, 2), (2, 2)], order=lambda one: one, costs=lambda one: one[1:])
+        ((1, 2), (3, 1))
+    """
+    front: list[Item] = []
+    kept: list[Sequence[float]] = []
+    for item in sorted(items, key=order):
+        mine = costs(item)
+        if not any(all(theirs <= own for theirs, own in zip(other, mine, strict=True)) for other in kept):
+            front.append(item)
+            kept.append(mine)
     return tuple(front)
-
-
-def _is_no_worse(one: Candidate, other: Candidate) -> bool:
-    """Whether a candidate that is as fast needs no more memory a device and no more devices."""
-    return largest_peak(one) <= largest_peak(other) and one.strategy.devices <= other.strategy.devices
 
 
 def largest_peak(candidate: Candidate) -> int:

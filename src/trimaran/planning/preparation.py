@@ -1,6 +1,7 @@
 """What a plan for this machine starts from: the job, its graph, its data, the devices."""
 
 import platform
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -13,10 +14,14 @@ from trimaran.jobs.resolve import JobSource
 from trimaran.machine.detect import detect_machine
 from trimaran.machine.types import Allocation
 from trimaran.planner.epoch import EpochData
+from trimaran.planner.problem import Problem
+from trimaran.planning.input_pipeline import room_of
 from trimaran.planning.measurement import Calibrated, find_calibrated
 from trimaran.planning.requests import EVERYTHING, PlanRequest
+from trimaran.pricing.offload_costs import TracedStep
+from trimaran.pricing.tables import CostTable
 from trimaran.program.exactness import difference
-from trimaran.program.strategy import IN_LINE, Feeding, Strategy
+from trimaran.program.strategy import IN_LINE, Execution, Feeding, Strategy
 
 if TYPE_CHECKING:
     from trimaran.runtime.launch.world import World
@@ -90,6 +95,41 @@ def prepare(source: JobSource, request: PlanRequest, progress: Progress) -> Prep
     if request.objective == "epoch":
         data.check_known()
     return Prepared(job=weighed(job, graph.behaviour), graph=graph, cluster=cluster, data=data, calibrated=calibrated)
+
+
+def problem_here(
+    prepared: Prepared,
+    request: PlanRequest,
+    table: CostTable,
+    *,
+    executions: tuple[Execution, ...],
+    traces: Mapping[int, TracedStep] | None = None,
+) -> Problem:
+    """What is searched for a plan for this machine.
+
+    Args:
+        prepared: the job, its graph and data, the devices
+        request: what is made best, within which limits
+        table: measured costs
+        executions: how segments may run
+        traces: steps of microbatches, by samples, where memory stood against keeping everything; None: none
+    """
+    job, data = prepared.job, prepared.data
+    return Problem(
+        graph=prepared.graph,
+        table=table,
+        cluster=prepared.cluster,
+        batch=job.global_batch_size,
+        devices=prepared.cluster.size,
+        clip=job.clip_norm is not None,
+        executions=executions,
+        epoch=data if request.objective == "epoch" else None,
+        traces=traces or {},
+        pins=request.pins,
+        time_limit_s=request.time_limit_s,
+        gap=request.gap,
+        room=room_of(job, data),
+    )
 
 
 def epoch_data(job: Job) -> EpochData:

@@ -24,6 +24,7 @@ from trimaran.program.types import Program
 
 __all__ = [
     "DIVISION_KIND",
+    "DIVISION_VERSION",
     "PLAN_VERSION",
     "CandidateRow",
     "Objective",
@@ -216,6 +217,9 @@ class Plan:
 
 
 PLAN_VERSION = 1
+
+DIVISION_VERSION = 2
+"""Of files of degrees for a transformer; version 1 had other names for them, and is still read."""
 
 DIVISION_KIND = "division"
 """The `kind` of files of degrees for a transformer over a machine of the catalog: they have no program."""

@@ -25,9 +25,8 @@ from trimaran.features.crossover.candidates import Demand, Option, compare, free
 from trimaran.features.crossover.request import CrossoverRequest, machine_for
 from trimaran.features.crossover.steps import Replicas, Workers
 from trimaran.planner.pins import Pins
-from trimaran.planning.plan import plan_on_machine
-from trimaran.planning.requests import ClusterRequest
-from trimaran.planning.results import MachinePlan
+from trimaran.planning.plan import make_plan
+from trimaran.planning.requests import PlanRequest
 from trimaran.pricing.convergence.hybrid_speedup import hybrid_over_data, needed_free_speedup, needed_worker_speedup
 from trimaran.pricing.convergence.types import CurveTable, Point
 from trimaran.pricing.kernels.software import Software
@@ -395,7 +394,7 @@ def _ours(studied: StudiedHybrid, software: Software) -> _Ours:
     cluster, machine = machine_for(CLUSTER, max(studied.devices))
     request = CrossoverRequest(cluster=cluster, devices=studied.devices, software=software)
     replicas = Replicas.of(studied.network, request, machine)
-    asked = ClusterRequest(cluster=cluster, software=software)
+    asked = PlanRequest(cluster=cluster, software=software)
     workers = Workers(studied.network, asked, studied.local_batch)
     demand = Demand(fit_curve(_table(studied)))
     known = {devices * studied.local_batch for devices in studied.epochs}
@@ -425,18 +424,18 @@ def _ours(studied: StudiedHybrid, software: Software) -> _Ours:
     )
 
 
-def _same_method(studied: StudiedHybrid, asked: ClusterRequest, workers: Workers) -> float | None:
+def _same_method(studied: StudiedHybrid, asked: PlanRequest, workers: Workers) -> float | None:
     """Speedup of two devices as the study divides a step: branches placed, or whole stages in a plain order."""
     if studied.method == "placement":
         return workers.speedups(WIDTH).get("placement")
     plans = [
-        plan_on_machine(
+        make_plan(
             studied.network,
             replace(asked, devices=WIDTH, batch=studied.local_batch, pins=Pins(pp=WIDTH, schedule=schedule)),
         )
         for schedule in PLAIN_SCHEDULES
     ]
-    return max(plan.speedup for plan in plans if isinstance(plan, MachinePlan))
+    return max(plan.simulated.speedup for plan in plans)
 
 
 def _held(row: Row, hybrid: Iterable[Option], studied: StudiedHybrid, demand: Demand) -> float | None:

@@ -247,17 +247,17 @@ def division_of(case: MegatronCase, devices: int) -> Division:
     sharded = "use-megatron-fsdp" in given or "use-torch-fsdp2" in given
     expert_tensor = given.get("expert-tensor-parallel-size")
     return Division(
-        tensor=tensor,
-        pipeline=pipeline,
+        tp=tensor,
+        pp=pipeline,
         chunks=chunks,
-        context=context,
-        data=data,
-        expert=_degree(given, "expert-model-parallel-size"),
-        expert_tensor=int(expert_tensor) if expert_tensor else None,
+        cp=context,
+        dp=data,
+        ep=_degree(given, "expert-model-parallel-size"),
+        expert_tp=int(expert_tensor) if expert_tensor else None,
         microbatch=microbatch,
         microbatches=max(1, batch // (microbatch * data)),
         sequence_parallel="sequence-parallel" in given and tensor > 1,
-        sharding="parameters" if sharded else "optimizer" if "use-distributed-optimizer" in given else "none",
+        zero=3 if sharded else 1 if "use-distributed-optimizer" in given else 0,
         recomputed=_recomputed(given),
         parts=parts,
         group=int(given.get("microbatch-group-size-per-virtual-pipeline-stage", 0)),
@@ -332,7 +332,7 @@ def megatron_rank(case: MegatronCase, *, path: str, device: str, devices: int | 
     division = division_of(case, devices or devices_of(case, device))
     if case.family == "t5":
         return two_stack_memory(stacks_of(case), division, bookkeeping=_bookkeeping(case, path, device))
-    last = division.pipeline - 1
+    last = division.pp - 1
     return rank_memory(shape_of(case), division, stage=last, bookkeeping=_bookkeeping(case, path, device))
 
 

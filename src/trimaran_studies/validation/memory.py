@@ -81,8 +81,8 @@ def paper_figure(row: Row) -> float | None:
 
 def _division(run: PaperRun, divided: bool, recomputed: frozenset[Recomputed]) -> Division:
     return Division(
-        tensor=8,
-        pipeline=run.pipeline,
+        tp=8,
+        pp=run.pipeline,
         chunks=run.chunks,
         microbatch=run.microbatch,
         microbatches=max(1, run.batch // run.microbatch),
@@ -117,9 +117,9 @@ def script_rank(row: Row) -> RankMemory | None:
     if not steps and 256 in said:
         microbatch = max(1, batch // (256 * counts["dp"]))
     division = Division(
-        tensor=tensor,
-        pipeline=counts["pp"],
-        data=counts["dp"],
+        tp=tensor,
+        pp=counts["pp"],
+        dp=counts["dp"],
         microbatch=microbatch,
         microbatches=max(1, batch // (microbatch * counts["dp"])),
         recomputed=frozenset({"layers"}),

@@ -203,7 +203,7 @@ def _key(row: Row, run: DividedRun) -> tuple[str, ...]:
         return (row.family, row.unit, run.trainer, trained, *told)
     # A table that names neither network nor batch in a column says them in its text, and is of one network.
     division = run.division
-    batch = division.microbatch * division.microbatches * division.data
+    batch = division.microbatch * division.microbatches * division.dp
     return (row.family, row.unit, run.trainer, trained, row.fields.get("source_path", ""), str(batch), *told)
 
 
@@ -229,8 +229,8 @@ def _plan(division: Division, found: list[Answer]) -> JobPlan:
         rows=tuple(answer.row.row_id for answer in found),
         measured=1.0 / measured if rate else measured,
         predicted=1.0 / predicted if rate else predicted,
-        model_parallel=division.tensor * division.pipeline * division.context,
-        stages=division.pipeline,
+        model_parallel=division.tp * division.pp * division.cp,
+        stages=division.pp,
         microbatch=division.microbatch,
     )
 
@@ -239,14 +239,11 @@ def plan_name(division: Division) -> str:
     """The degrees of a plan in one line.
 
     Example:
-        >>> plan_name(Division(tensor=2, pipeline=4, data=2, microbatch=8, sharding="optimizer"))
+        >>> plan_name(Division(tp=2, pp=4, dp=2, microbatch=8, zero=1))
         'tp2 pp4 dp2 mb8 zero1'
     """
-    level = {"none": "", "optimizer": " zero1", "gradients": " zero2", "parameters": " zero3"}[division.sharding]
+    level = f" zero{division.zero}" if division.zero else ""
     chunks = f"x{division.chunks}" if division.chunks > 1 else ""
-    context = f" cp{division.context}" if division.context > 1 else ""
+    context = f" cp{division.cp}" if division.cp > 1 else ""
     again = " recompute" if "layers" in division.recomputed else ""
-    return (
-        f"tp{division.tensor} pp{division.pipeline}{chunks}{context} dp{division.data} "
-        f"mb{division.microbatch}{level}{again}"
-    )
+    return f"tp{division.tp} pp{division.pp}{chunks}{context} dp{division.dp} mb{division.microbatch}{level}{again}"

@@ -9,12 +9,12 @@ from tests import builders
 
 from trimaran.cli.views.explanation import explanation_document, print_explanation
 from trimaran.planner.pins import Pins
-from trimaran.planning.explanation import Explained, explain_there
+from trimaran.planning.explanation import Explained, explain_plan
 
 
 def explained(pins: Pins, *why_not: str) -> Explained:
     request = builders.cluster_request(cluster="dgx-h100:2", batch=64, pins=pins)
-    return explain_there("llama2:7b", request, why_not=why_not)
+    return explain_plan("llama2:7b", request, why_not=why_not)
 
 
 def test_a_division_is_explained_in_80_columns() -> None:

@@ -64,7 +64,7 @@ def planned(given: Problem) -> Planned:
 
 def explained(given: Problem) -> Explained:
     made = planned(given)
-    found = made.search
+    found = made.simulated.search
     assert found is not None
     changes = [parse_change("compute=x2")]
     explanation = explain(given, found, why_not=[read_family("[pp]")], changes=changes)

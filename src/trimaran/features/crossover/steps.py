@@ -31,9 +31,8 @@ from trimaran.planning.closed_form import shape_of
 from trimaran.planning.data_parallel_job import DataParallelJob
 from trimaran.planning.estimated import longest_chain_s, one_device
 from trimaran.planning.estimated_problem import machine_problem
-from trimaran.planning.plan import plan_on_machine
-from trimaran.planning.requests import ClusterRequest
-from trimaran.planning.results import MachinePlan
+from trimaran.planning.plan import make_plan
+from trimaran.planning.requests import PlanRequest
 from trimaran.pricing.compute import context_of, operation_costs
 from trimaran.pricing.exchange.costs import straggling
 from trimaran.report.crossover import Worker
@@ -68,7 +67,7 @@ class Workers:
     """
 
     reference: str
-    request: ClusterRequest
+    request: PlanRequest
     base_batch: int
     notes: dict[int, str] = field(default_factory=dict)
     _plans: dict[int, tuple[Candidate, ...]] = field(default_factory=dict)
@@ -127,15 +126,13 @@ class Workers:
 
     def _candidates(self, width: int, pins: Pins) -> list[Candidate]:
         try:
-            plan = plan_on_machine(self.reference, self._asked(width, self.base_batch, pins))
+            found = make_plan(self.reference, self._asked(width, self.base_batch, pins)).simulated.search
         except InfeasibleError as error:
             self.notes[width] = f"no division over {width} devices: {error.message}"
             return []
-        if not isinstance(plan, MachinePlan):  # `check_size` has refused what is planned otherwise
-            return []
-        return [one for one in plan.search.candidates if one.strategy.devices > 1]
+        return [one for one in (found.candidates if found else ()) if one.strategy.devices > 1]
 
-    def _asked(self, width: int, batch: int, pins: Pins) -> ClusterRequest:
+    def _asked(self, width: int, batch: int, pins: Pins) -> PlanRequest:
         return dataclasses.replace(self.request, devices=width, batch=batch, pins=pins, gap=_GAP)
 
 
@@ -175,7 +172,7 @@ def _like(base: Worker, batch: int, strategy: str, speedup: float) -> Worker:
     )
 
 
-def check_size(reference: str, request: ClusterRequest, width: int) -> None:
+def check_size(reference: str, request: PlanRequest, width: int) -> None:
     """Refuse a decoder that is planned by closed forms.
 
     Args:

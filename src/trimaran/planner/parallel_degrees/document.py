@@ -60,7 +60,7 @@ def priced_document(priced: PricedDivision) -> dict[str, object]:
 def _layout(task: DivisionTask, division: Division) -> dict[str, object]:
     """Layers and memory of each stage, and how ranks are numbered."""
     stages = []
-    for stage in range(division.pipeline):
+    for stage in range(division.pp):
         chunks = stage_chunks(task.shape, division, stage)
         memory = rank_memory(task.shape, division, stage=stage, bookkeeping=task.bookkeeping)
         stages.append(
@@ -72,7 +72,7 @@ def _layout(task: DivisionTask, division: Division) -> dict[str, object]:
                 "activation_bytes": memory.activations + memory.transient,
             }
         )
-    axes = (("tp", division.tensor), ("cp", division.context), ("dp", division.data), ("pp", division.pipeline))
+    axes = (("tp", division.tp), ("cp", division.cp), ("dp", division.dp), ("pp", division.pp))
     return {
         "stages": stages,
         # Neighbours first: what talks most sits closest.

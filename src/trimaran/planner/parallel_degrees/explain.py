@@ -3,15 +3,16 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.planner.choice import rule_of_choice
 from trimaran.planner.contrast import Anatomy, Contrast, conclude
 from trimaran.planner.explain import Explanation, rival
-from trimaran.planner.parallel_degrees.problem import DivisionPins, DivisionSearch, PricedDivision
+from trimaran.planner.parallel_degrees.problem import DivisionSearch, PricedDivision
 from trimaran.planner.parallel_degrees.search import TIME_LIMIT_S, search_task
+from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.search import PinPrice
-from trimaran.pricing.closed_form.parallel_degrees import Sharding
 
 PARTS: Mapping[str, str] = {
     "compute_s": "compute",
@@ -23,12 +24,11 @@ PARTS: Mapping[str, str] = {
 """Fields of a `DividedStep` in words; they sum to the step."""
 
 _KINDS = {
-    "fsdp": DivisionPins(sharding="parameters", forbid=frozenset({"tp", "pp", "cp"})),
-    "ddp": DivisionPins(sharding="none", forbid=frozenset({"tp", "pp", "cp"})),
-    "tp": DivisionPins(forbid=frozenset({"pp", "cp"})),
-    "pp": DivisionPins(forbid=frozenset({"tp", "cp"})),
+    "fsdp": Pins(zero=3, forbid=("cp", "pp", "tp")),
+    "ddp": Pins(zero=0, forbid=("cp", "pp", "tp")),
+    "tp": Pins(forbid=("cp", "pp")),
+    "pp": Pins(forbid=("cp", "tp")),
 }
-_SHARDING: tuple[Sharding, ...] = ("none", "optimizer", "gradients", "parameters")
 _WORD = re.compile(r"(tp|pp|cp|dp|ep)(?=[1-9])([0-9]{1,6})|(zero)([0-3])")
 
 
@@ -42,7 +42,7 @@ class DivisionKind:
     """
 
     name: str
-    pins: DivisionPins
+    pins: Pins
 
 
 def read_kind(name: str) -> DivisionKind:
@@ -57,14 +57,14 @@ def read_kind(name: str) -> DivisionKind:
 
     Example:
         >>> pins = read_kind("tp8-pp4-zero1").pins
-        >>> pins.tensor, pins.pipeline, pins.data, pins.sharding
-        (8, 4, None, 'optimizer')
+        >>> pins.tp, pins.pp, pins.dp, pins.zero
+        (8, 4, None, 1)
     """
     lower = name.strip().lower()
     if lower in _KINDS:
         return DivisionKind(name=name, pins=_KINDS[lower])
     words = [_WORD.fullmatch(word) for word in lower.split("-")]
-    degrees = {word[1] or word[3]: int(word[2] or word[4]) for word in words if word is not None}
+    degrees: dict[str, Any] = {word[1] or word[3]: int(word[2] or word[4]) for word in words if word is not None}
     if len(degrees) < len(words):
         raise InputError(
             f'--why-not "{name}": a transformer on so many devices is divided by degrees; choose one of '
@@ -72,15 +72,7 @@ def read_kind(name: str) -> DivisionKind:
             code="why-not.unknown-degrees",
             why_not=name,
         )
-    pins = DivisionPins(
-        tensor=degrees.get("tp"),
-        pipeline=degrees.get("pp"),
-        context=degrees.get("cp"),
-        data=degrees.get("dp"),
-        expert=degrees.get("ep"),
-        sharding=_SHARDING[degrees["zero"]] if "zero" in degrees else None,
-    )
-    return DivisionKind(name=name, pins=pins)
+    return DivisionKind(name=name, pins=replace(NO_PINS, **degrees))
 
 
 def explain_division(
@@ -147,4 +139,4 @@ def against_of(found: DivisionSearch) -> str:
     """What stands against divisions that are faster than the chosen one; empty where nothing does."""
     if not found.complete:
         return "the time limit of the search (--time-limit)"
-    return "" if found.task.pins == DivisionPins() else "what you decided"
+    return "" if replace(found.task.pins, compress=False) == NO_PINS else "what you decided"

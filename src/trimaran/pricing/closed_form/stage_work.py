@@ -84,7 +84,7 @@ def layer_forward(
         >>> work.products / 1024 == 24 * 512**2, work.attention / 1024 == 4 * 1024 * 512
         (True, True)
     """
-    tokens, tensor = tokens_of_rank(shape, division), division.tensor
+    tokens, tensor = tokens_of_rank(shape, division), division.tp
     queries, keys = query_size(shape, tensor), key_size(shape, tensor)
     gates = 2 if shape.gated else 1
     inner = _inner(shape, division, layer)
@@ -132,15 +132,15 @@ def softmax_kernel_fits(shape: TransformerShape, division: Division) -> bool:
 
         >>> from trimaran.pricing.closed_form.shapes import gpt_shape
         >>> shape = gpt_shape(layers=1, hidden=1024, heads=16)
-        >>> [softmax_kernel_fits(shape, Division(tensor=8, microbatch=microbatch)) for microbatch in (1, 2)]
+        >>> [softmax_kernel_fits(shape, Division(tp=8, microbatch=microbatch)) for microbatch in (1, 2)]
         [False, True]
     """
-    return division.microbatch * (shape.heads // division.tensor) % 4 == 0 and shape.sequence % 4 == 0
+    return division.microbatch * (shape.heads // division.tp) % 4 == 0 and shape.sequence % 4 == 0
 
 
 def head_forward(shape: TransformerShape, division: Division) -> PassWork:
     """Forward of the output layer and the loss on one rank: logits written, made 32 bits, reduced and normalized."""
-    tokens, rows = tokens_of_rank(shape, division), shape.vocabulary // division.tensor
+    tokens, rows = tokens_of_rank(shape, division), shape.vocabulary // division.tp
     return PassWork(products=2.0 * tokens * shape.hidden * rows, nbytes=16.0 * tokens * rows, layers=1.0)
 
 
@@ -157,9 +157,9 @@ def backward(forward: PassWork, *, attention: AttentionKernel, frozen: bool = Fa
 
 def _inner(shape: TransformerShape, division: Division, layer: int) -> float:
     if shape.experts is None or not shape.has_experts(layer):
-        return shape.ffn / division.tensor
+        return shape.ffn / division.tp
     experts = shape.experts
-    return (experts.active * experts.ffn + experts.shared_ffn) / division.tensor
+    return (experts.active * experts.ffn + experts.shared_ffn) / division.tp
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -7,16 +7,15 @@ from trimaran.features.crossover.candidates import free_options, local_batches, 
 from trimaran.features.crossover.steps import ALONE, Exchanged, Replicas, Workers
 from trimaran.machine.find import find_machine
 from trimaran.planner.pins import Pins
-from trimaran.planning.plan import plan_on_machine
-from trimaran.planning.results import MachinePlan
+from trimaran.planning.plan import make_plan
+from trimaran.planning.results import Simulated
 
 NODE = "dgx1-v100"
 
 
-def plan(batch: int, devices: int, pins: Pins) -> MachinePlan:
-    found = plan_on_machine("resnet18", builders.cluster_request(cluster=NODE, devices=devices, batch=batch, pins=pins))
-    assert isinstance(found, MachinePlan)
-    return found
+def plan(batch: int, devices: int, pins: Pins) -> Simulated:
+    found = make_plan("resnet18", builders.cluster_request(cluster=NODE, devices=devices, batch=batch, pins=pins))
+    return found.simulated
 
 
 @pytest.fixture(scope="module")

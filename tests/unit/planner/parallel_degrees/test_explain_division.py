@@ -45,7 +45,7 @@ def test_what_is_faster_than_a_pinned_plan_is_said_to_be() -> None:
 
 def test_the_plan_itself_is_recognized() -> None:
     found = search_divisions(WIDE, MACHINE, batch=32)
-    answer = contrast(found, read_kind(f"dp{found.chosen.division.data}-tp{found.chosen.division.tensor}"))
+    answer = contrast(found, read_kind(f"dp{found.chosen.division.dp}-tp{found.chosen.division.tp}"))
     assert "is the plan, and the best of" in answer.conclusion
 
 
