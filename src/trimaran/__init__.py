@@ -1,7 +1,7 @@
 """Trimaran: plan, simulate and run the training of deep neural networks on many devices.
 
-    verbs      check, simulate, estimate_memory, predict_scaling, find_crossover, collective_cost, init, observe,
-               virtual_memory, sample_order
+    verbs      check, plan, explain, simulate, estimate_memory, predict_scaling, find_crossover, collective_cost,
+               init, observe, virtual_memory, sample_order
     types      what these take and return; every error is a `TrimaranError`
 
 Nothing of this imports torch before it is used.
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
         collective_algorithms,
         collective_cost,
         estimate_memory,
+        explain,
         find_crossover,
+        plan,
         predict_scaling,
     )
     from trimaran.base.timeline import Timeline
@@ -37,7 +39,11 @@ if TYPE_CHECKING:
     from trimaran.features.training.session import Session, init
     from trimaran.features.virtual_memory import VirtualMemory, virtual_memory
     from trimaran.memory_hooks.microbatching import Split, splitting
+    from trimaran.planner.pins import Pins
+    from trimaran.planning.explanation import Explained
     from trimaran.planning.meta_trace import parse_split
+    from trimaran.planning.requests import TargetRequest
+    from trimaran.planning.results import Planned
     from trimaran.pricing.collectives.algorithms import CollectiveAlgorithm
     from trimaran.pricing.types import Cost, ProgramCosts
     from trimaran.program.gradients import Compression
@@ -62,6 +68,7 @@ __all__ = [
     "Crossover",
     "EnvironmentProblem",
     "ExecutionError",
+    "Explained",
     "Feeding",
     "InfeasibleError",
     "InputError",
@@ -70,7 +77,9 @@ __all__ = [
     "Kind",
     "MemoryStudy",
     "Observation",
+    "Pins",
     "Plan",
+    "Planned",
     "Program",
     "ProgramCosts",
     "ScalingStudy",
@@ -78,6 +87,7 @@ __all__ = [
     "SolverError",
     "Split",
     "Strategy",
+    "TargetRequest",
     "Timeline",
     "TrimaranError",
     "VirtualMemory",
@@ -87,12 +97,14 @@ __all__ = [
     "collective_algorithms",
     "collective_cost",
     "estimate_memory",
+    "explain",
     "find_crossover",
     "format_order",
     "init",
     "observe",
     "parse_order",
     "parse_split",
+    "plan",
     "predict_scaling",
     "read_plan",
     "sample_order",
@@ -108,7 +120,9 @@ _HOMES = {
         "collective_algorithms",
         "collective_cost",
         "estimate_memory",
+        "explain",
         "find_crossover",
+        "plan",
         "predict_scaling",
     ),
     "trimaran.base.timeline": ("Timeline",),
@@ -131,7 +145,11 @@ _HOMES = {
         "splitting",
     ),
     "trimaran.pricing.collectives.algorithms": ("CollectiveAlgorithm",),
+    "trimaran.planner.pins": ("Pins",),
+    "trimaran.planning.explanation": ("Explained",),
     "trimaran.planning.meta_trace": ("parse_split",),
+    "trimaran.planning.requests": ("TargetRequest",),
+    "trimaran.planning.results": ("Planned",),
     "trimaran.pricing.types": (
         "Cost",
         "ProgramCosts",

@@ -16,12 +16,24 @@ from trimaran.features.memory_fit.estimate import estimate_memory as estimate
 from trimaran.features.scaling import StudyRequest, study
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.find import find_machine
-from trimaran.planning.requests import check_spread, parse_software
+from trimaran.planner.pins import NO_PINS, Pins
+from trimaran.planning.explanation import Explained, explain_plan
+from trimaran.planning.plan import make_plan
+from trimaran.planning.requests import (
+    NO_TARGET,
+    Executions,
+    TargetRequest,
+    check_spread,
+    parse_request,
+    parse_software,
+)
+from trimaran.planning.results import Planned
 from trimaran.pricing.collectives.algorithms import CollectiveAlgorithm, algorithms
 from trimaran.pricing.collectives.algorithms import collective_cost as cost_of_collective
 from trimaran.pricing.exchange.step import Sync
 from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.types import Cost
+from trimaran.program.plan import Objective
 from trimaran.report.crossover import Crossover
 from trimaran.report.scaling import ScalingStudy
 
@@ -38,6 +50,83 @@ def check(job: str, *, batch: int | None = None, seed: int | None = None) -> Che
         InputError: the model, the data, the loss or the optimizer of the job cannot be used
     """
     return check_job(JobSource(reference=job, global_batch_size=batch, seed=seed))
+
+
+def plan(
+    job: str,
+    *,
+    cluster: str | None = None,
+    devices: int | None = None,
+    batch: int | None = None,
+    memory: str | None = None,
+    objective: Objective | None = None,
+    precision: str | None = None,
+    software: str | None = None,
+    oversubscribe: bool = False,
+    link: str | None = None,
+    execution: Executions = "any",
+    pins: Pins = NO_PINS,
+    target: TargetRequest = NO_TARGET,
+    time_limit_s: float | None = None,
+    gap: float = 0.0,
+    accept_inexact: bool = False,
+) -> Planned:
+    """Find the best way to train a job on this machine or on one of the catalog.
+
+    Args:
+        job: as for `check`
+        cluster: machine of the catalog, such as "dgx1-v100" or "dgx1-v100:8@ethernet-25g"; None: this machine
+        devices: most devices that may take part; None: all of the machine
+        batch: samples of one update over all devices; None: the job's
+        memory: that each device may use, such as "12GiB"; None: what it has
+        objective: what is made best; None: the throughput
+        precision: of compute on a machine of the catalog: "float32", "tf32", "bfloat16" or "float16"; None: float32
+        software: framework and year on a machine of the catalog, such as "pytorch:2022"; None: PyTorch of today
+        oversubscribe: allow more ranks than this machine has devices
+        link: rate limit of the links between local ranks of this machine, such as "1Gb/s"
+        execution: how segments may be run
+        pins: what is decided already, such as `Pins(tp=4, forbid=("pp",))`
+        target: curve, batches and prices of a training to a target
+        time_limit_s: time after which the search takes the best that it has [s]; None: it ends by itself
+        gap: the search may stop when its best is within this share of what anything takes at least
+        accept_inexact: plans by which something else would be trained than by one process are not refused
+
+    Raises:
+        InputError: no such job, machine or curve, a text that means nothing, or more devices than there are
+        InfeasibleError: nothing fits
+    """
+    request = parse_request(
+        cluster=cluster,
+        devices=devices,
+        batch=batch,
+        memory=memory,
+        oversubscribe=oversubscribe,
+        link=link,
+        objective=objective,
+        execution=execution,
+        precision=precision,
+        software=software,
+        pins=pins,
+        time_limit_s=time_limit_s,
+        gap=gap,
+        target=target,
+        accept_inexact=accept_inexact,
+    )
+    return make_plan(job, request)
+
+
+def explain(planned: Planned, *, why_not: Sequence[str] = (), what_if: Sequence[str] = ()) -> Explained:
+    """Say why a plan is what it is, what it was chosen over, and what would help.
+
+    Args:
+        planned: of `plan`; the same search is made again
+        why_not: kinds of strategies to compare with, such as "pp"
+        what_if: changes to try, such as "bandwidth=2x"; none: what is worth asking of any plan there
+
+    Raises:
+        InputError: a kind or a change that does not exist
+    """
+    return explain_plan(planned.source, planned.request, why_not=why_not, what_if=what_if)
 
 
 def estimate_memory(

@@ -106,3 +106,16 @@ def test_collectives_of_a_machine_of_the_catalog() -> None:
     cost = trimaran.collective_cost("all_reduce", 100e6, cluster="dgx1-v100", devices=8)
     fastest, *_ = trimaran.collective_algorithms("all_reduce", 100e6, cluster="dgx1-v100", devices=8)
     assert fastest.seconds == pytest.approx(cost.seconds)
+
+
+def test_a_plan_for_a_machine_of_the_catalog_and_why_it_is_so() -> None:
+    """What is pinned holds; the explanation is of the same plan."""
+    planned = trimaran.plan("gpt3:13b", cluster="dgx-a100:2", batch=64, pins=trimaran.Pins(tp=4))
+    assert planned.chosen.division.tp == 4
+    explained = trimaran.explain(planned, why_not=["pp"])
+    assert explained.planned.chosen == planned.chosen
+
+
+def test_an_objective_that_is_none_is_refused() -> None:
+    with pytest.raises(trimaran.InputError):
+        trimaran.plan("alexnet", cluster="dgx1-v100", objective="speed")
