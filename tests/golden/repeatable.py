@@ -9,6 +9,7 @@ are made.
 `python -m tests.golden.record` measures the costs anew: every answer of that machine changes.
 """
 
+import itertools
 import json
 import sys
 import time
@@ -37,13 +38,14 @@ PROCESSOR = Processor(name="a recorded processor", cores=4, memory_bytes=16 << 3
 
 
 def be_command_without_clock(descriptor: int, *arguments: str) -> None:
-    """Be a command for which time stands still."""
-    _replace(time, SimpleNamespace(**vars(time) | {"monotonic": lambda: 0.0}))
+    """Be a command whose clock runs backwards, so that time is left whenever it looks."""
+    earlier = itertools.count(0, -1_000_000)
+    _replace(time, SimpleNamespace(**vars(time) | {"monotonic": lambda: float(next(earlier))}))
     be_command(descriptor, *arguments)
 
 
 def be_command_on_record(descriptor: int, *arguments: str) -> None:
-    """Be a command for which time stands still, on the recorded machine."""
+    """Be such a command on the recorded machine."""
     _move_there(recorded_costs)
     _replace(launch, no_ranks)
     be_command_without_clock(descriptor, *arguments)
