@@ -7,16 +7,17 @@ python examples/virtual_memory.py 12GiB
 import sys
 
 import torch
+from torch import nn
 from torch.nn import functional
 
 import trimaran
-from trimaran.networks.gpt import Gpt2
 
 
 def main(budget: str = "60%") -> None:
     torch.manual_seed(0)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = Gpt2(128, 4, 4, vocabulary=500, length=64).to(device)
+    layers = [nn.TransformerEncoderLayer(128, 4, 512, dropout=0.0, batch_first=True) for _ in range(4)]
+    model = nn.Sequential(nn.Embedding(500, 128), *layers, nn.Linear(128, 500)).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     with trimaran.virtual_memory(budget) as memory:
         for _ in range(8):

@@ -10,7 +10,7 @@ have together 96 bytes.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -22,16 +22,15 @@ from trimaran.graph.kernels.workload import Gradient, WeightGradient, Work, Work
 from trimaran.graph.trace.types import Role, StepTrace, Tick, TraceOp, TraceStorage, Value, View
 from trimaran.graph.types import Graph, Phase
 from trimaran.jobs.resolve import JobSource
-from trimaran.machine.types import Cluster, Device, Link, Price
+from trimaran.machine.types import Allocation, Device, Link, Machine, Memory, Node, Price
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.epoch import EpochData
-from trimaran.planner.parallel_degrees.problem import DivisionPins
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.problem import Problem
 from trimaran.planner.result import Search
-from trimaran.planning.requests import NO_TARGET, ClusterRequest, Executions, PlanRequest, TargetRequest
-from trimaran.planning.results import Planned
-from trimaran.pricing.closed_form.parallel_degrees import Division, Recomputed, Sharding
+from trimaran.planning.requests import NO_TARGET, Executions, PlanRequest, TargetRequest
+from trimaran.planning.results import Planned, Simulated
+from trimaran.pricing.closed_form.parallel_degrees import Division, Recomputed
 from trimaran.pricing.closed_form.shapes import Experts, LatentAttention, TransformerShape
 from trimaran.pricing.offload_costs import TracedStep
 from trimaran.pricing.tables import (
@@ -66,7 +65,8 @@ UPDATE_MS = 1.0 + 4 * 0.1 + GRADIENT_BYTES * 1e-3
 
 
 def device(*, name: str = "a core", kind: str = "cpu", memory_bytes: int = 2**30) -> Device:
-    return Device(name=name, kind=kind, memory_bytes=memory_bytes)
+    memory = Memory(nbytes=memory_bytes, reported_bytes=memory_bytes, context_bytes=0, source=HAND)
+    return Device(name=name, title=name, form=kind if kind == "cpu" else "", memory=memory, source=HAND)
 
 
 def link(*, bytes_per_s: float = 1e9, latency_s: float = 0.0, source: str = "example") -> Link:
@@ -74,7 +74,7 @@ def link(*, bytes_per_s: float = 1e9, latency_s: float = 0.0, source: str = "exa
 
 
 def cluster(
-    devices: int | Sequence[Device] | None = None,
+    devices: int | None = None,
     *,
     hosts: Sequence[int] = (),
     name: str = "test",
@@ -83,14 +83,14 @@ def cluster(
     links: Mapping[tuple[int, int], Link] | None = None,
     link: Link | None = None,
     uplink: Link | None = None,
-) -> Cluster:
-    """A cluster.
+) -> Allocation:
+    """All devices of a machine whose transfers are measured.
 
     Args:
-        devices: themselves, or how many equal ones; None: two, or as many as `hosts` says
-        hosts: of each device; empty: all on one
-        name: of the cluster
-        kind: of the devices where only their number is said
+        devices: how many; None: two, or as many as `hosts` says
+        hosts: of each device, as many on each; empty: all on one
+        name: of the machine
+        kind: of the devices
         memory_bytes: of each of them [bytes]
         links: between pairs of devices
         link: what the links between ranks of this machine are held to
@@ -98,16 +98,35 @@ def cluster(
     """
     if devices is None:
         devices = len(hosts) or 2
-    if isinstance(devices, int):
-        devices = (device(kind=kind, memory_bytes=memory_bytes),) * devices
-    return Cluster(
+    nodes = len(set(hosts)) or 1
+    assert tuple(hosts) in ((), tuple(number * nodes // devices for number in range(devices)))
+    node = Node(
         name=name,
-        devices=tuple(devices),
-        hosts=tuple(hosts) or (0,) * len(devices),
-        links=links or {},
-        link=link,
-        uplink=uplink,
+        title=name,
+        device=device(kind=kind, memory_bytes=memory_bytes),
+        devices=devices // nodes,
+        measured=True,
+        rate_limit=link,
+        source=HAND,
     )
+    fabric = None if uplink is None else (1, uplink)
+    return Machine(node=node, nodes=nodes, fabric=fabric, pairs=links or {}).allocate()
+
+
+def linked(
+    allocation: Allocation, *, link: Link | None = None, links: Mapping[tuple[int, int], Link] | None = None
+) -> Allocation:
+    """The same devices on other links: held to a rate, or with other ones between pairs.
+
+    Args:
+        allocation: as it is
+        link: what the links between ranks of this machine are held to; None: as they are
+        links: between pairs of devices; None: as they are
+    """
+    machine = allocation.machine
+    machine = machine if link is None else machine.rate_limited(link)
+    machine = machine if links is None else dataclasses.replace(machine, pairs=links)
+    return dataclasses.replace(allocation, machine=machine)
 
 
 # Costs
@@ -363,6 +382,10 @@ def pins(
     )
 
 
+Sharding = Literal["none", "optimizer", "gradients", "parameters"]
+_LEVELS: dict[Sharding, Literal[0, 1, 2, 3]] = {"none": 0, "optimizer": 1, "gradients": 2, "parameters": 3}
+
+
 def division(
     *,
     tensor: int = 1,
@@ -381,17 +404,17 @@ def division(
     group: int = 0,
 ) -> Division:
     return Division(
-        tensor=tensor,
-        pipeline=pipeline,
+        tp=tensor,
+        pp=pipeline,
         chunks=chunks,
-        context=context,
-        data=data,
-        expert=expert,
-        expert_tensor=expert_tensor,
+        cp=context,
+        dp=data,
+        ep=expert,
+        expert_tp=expert_tensor,
         microbatch=microbatch,
         microbatches=microbatches,
         sequence_parallel=sequence_parallel,
-        sharding=sharding,
+        zero=_LEVELS[sharding],
         recomputed=recomputed,
         parts=parts,
         group=group,
@@ -408,18 +431,18 @@ def division_pins(
     sharding: Sharding | None = None,
     recompute: bool | None = None,
     sequence_parallel: bool | None = None,
-    forbid: frozenset[str] = frozenset(),
-) -> DivisionPins:
-    return DivisionPins(
-        tensor=tensor,
-        pipeline=pipeline,
-        data=data,
+    forbid: Collection[str] = (),
+) -> Pins:
+    return Pins(
+        tp=tensor,
+        pp=pipeline,
+        dp=data,
         chunks=chunks,
         microbatch=microbatch,
-        sharding=sharding,
+        zero=None if sharding is None else _LEVELS[sharding],
         recompute=recompute,
         sequence_parallel=sequence_parallel,
-        forbid=forbid,
+        forbid=tuple(sorted(forbid)),
     )
 
 
@@ -430,7 +453,7 @@ def problem(
     *,
     graph: Graph | None = None,
     table: CostTable | None = None,
-    cluster: Cluster | None = None,
+    cluster: Allocation | None = None,
     batch: int = 8,
     clip: bool = False,
     epoch: EpochData | None = None,
@@ -479,7 +502,7 @@ def problem(
     )
 
 
-def _two_devices(memory_bytes: int) -> Cluster:
+def _two_devices(memory_bytes: int) -> Allocation:
     return cluster(memory_bytes=memory_bytes)
 
 
@@ -534,23 +557,25 @@ def planned(
     source: JobSource,
     job: Job,
     graph: Graph,
-    cluster: Cluster,
+    cluster: Allocation,
     table: CostTable,
     plan: Plan,
     chosen: Candidate,
     traces: Mapping[int, TracedStep] | None = None,
     search: Search | None = None,
 ) -> Planned:
+    problem = Problem(
+        graph=graph,
+        table=table,
+        cluster=cluster,
+        batch=job.global_batch_size,
+        devices=cluster.size,
+        traces=traces or {},
+    )
     return Planned(
         source=source,
-        job=job,
-        graph=graph,
-        cluster=cluster,
-        table=table,
-        plan=plan,
-        chosen=chosen,
-        traces=traces or {},
-        search=search,
+        request=PlanRequest(),
+        evidence=Simulated(job=job, problem=problem, plan=plan, chosen=chosen, search=search),
     )
 
 
@@ -600,8 +625,8 @@ def cluster_request(
     time_limit_s: float | None = None,
     objective: Objective | None = None,
     target: TargetRequest = NO_TARGET,
-) -> ClusterRequest:
-    return ClusterRequest(
+) -> PlanRequest:
+    return PlanRequest(
         cluster=cluster,
         devices=devices,
         batch=batch,

@@ -22,7 +22,7 @@ from benchmarks.feed.ranks import time_feeds  # noqa: E402
 
 from trimaran.jobs.resolve import JobSource  # noqa: E402
 from trimaran.planner import Pins  # noqa: E402
-from trimaran.planning.plan import plan_job  # noqa: E402
+from trimaran.planning.plan import make_plan  # noqa: E402
 from trimaran.planning.requests import PlanRequest  # noqa: E402
 from trimaran.program import lower_evaluation  # noqa: E402
 from trimaran.runtime.launch.ranks import launch  # noqa: E402
@@ -91,7 +91,7 @@ def run_case(case: Case, *, rounds: int, block_s: float, cores: int) -> dict[str
         cores: of this machine
     """
     source = JobSource(reference=f"{JOBS}:{case.job}")
-    planned = plan_job(source, PlanRequest(devices=case.ranks, execution="eager", pins=Pins(dp=case.ranks)))
+    planned = make_plan(source, PlanRequest(devices=case.ranks, execution="eager", pins=Pins(dp=case.ranks))).simulated
     strategy = planned.plan.strategy
     evaluation = lower_evaluation(planned.graph, strategy, batch=planned.job.global_batch_size)
     with tempfile.TemporaryDirectory() as folder:

@@ -29,7 +29,7 @@ from trimaran.pricing.exchange.frameworks import RECIPES, Recipe, recipe_of
 from trimaran.pricing.exchange.step import Sync
 from trimaran.pricing.kernels.estimate import StepEstimate, estimate_step
 from trimaran.pricing.kernels.software import Software
-from trimaran.simulator.data_parallel import largest_of, scale_step
+from trimaran.simulator.data_parallel import DataParallelSetup, data_parallel_step, largest_of
 from trimaran_studies.published.rows import published_rows
 from trimaran_studies.validation.measurement import step_of
 from trimaran_studies.validation.setups import recipe_of as script_of
@@ -164,16 +164,17 @@ def _point(
     unequal: bool = False,
 ) -> Point:
     work, estimate, machine, software = job
-    step = scale_step(
-        work,
-        estimate,
-        machine,
+    setup = DataParallelSetup(
+        workload=work,
+        estimate=estimate,
+        machine=machine,
         devices=devices,
         nodes=-(-devices // machine.node.devices),
         sync=sync,
         software=software,
         options=ExchangeOptions(recipe=recipe, wire_share=wire_share, explain=False),
     )
+    step = data_parallel_step(setup)
     nbytes = round(sum(gradient.nbytes for gradient in work.gradients) * wire_share)
     copies_s = handling_s(replace(recipe, tensor_s=0.0, step_s=0.0), machine, tensors=0, nbytes=nbytes)
     return Point(

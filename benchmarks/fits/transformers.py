@@ -22,7 +22,7 @@ import numpy
 from scipy.optimize import least_squares
 
 from trimaran.base.errors import TrimaranError
-from trimaran.machine.types import CatalogDevice
+from trimaran.machine.types import Device
 from trimaran.pricing.closed_form.stage_work import StepConstants
 from trimaran.pricing.closed_form.step_time import Exchange, divided_step, machine_exchange
 from trimaran_studies.published.rows import read_rows
@@ -73,7 +73,7 @@ PULL = 0.15  # weight of a prior, beside one model
 class Point:
     row: Row
     run: DividedRun
-    device: CatalogDevice
+    device: Device
     exchange: Exchange
 
     @property
@@ -137,7 +137,7 @@ def _points(path: Path) -> list[Point]:
             machine = machine_of(run)
         except TrimaranError:
             continue
-        exchange = machine_exchange(machine, year=run.program.year)
+        exchange = machine_exchange(machine, ranks=run.division.devices, year=run.program.year)
         points.append(Point(row, run, machine.node.device, exchange))
     return points
 

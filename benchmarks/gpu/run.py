@@ -136,7 +136,7 @@ class Benchmark:
         from benchmarks.gpu.cases import FULL, QUICK, run_case, steps_fit
 
         from trimaran.jobs.resolve import JobSource
-        from trimaran.machine.detect import detect_cluster
+        from trimaran.machine.detect import detect_machine
         from trimaran.measure import measure_costs
         from trimaran.planner import evaluate
         from trimaran.program import Strategy
@@ -160,7 +160,9 @@ class Benchmark:
                 self._skip(f"{case}, batch {batch}", "no time left")
                 continue
             clip = job.clip_norm is not None
-            candidate = evaluate(Strategy(execution=execution), graph, table, detect_cluster(1), batch=batch, clip=clip)
+            candidate = evaluate(
+                Strategy(execution=execution), graph, table, detect_machine(1).allocate(), batch=batch, clip=clip
+            )
             effort: Effort = QUICK if self._options.quick else FULL
             run = JobSource(reference=name, global_batch_size=batch).make
             self._attempt(

@@ -7,12 +7,12 @@ from benchmarks.grid.ranks import Entry, time_apart
 
 from trimaran.jobs.resolve import JobSource
 from trimaran.planning.requests import PlanRequest
-from trimaran.planning.results import Planned
+from trimaran.planning.results import Simulated
 from trimaran.program import lower_evaluation
 from trimaran.runtime.launch.ranks import launch
 
 
-def entry_of(planned: Planned) -> Entry:
+def entry_of(planned: Simulated) -> Entry:
     """What the ranks need of a plan."""
     strategy, batch = planned.chosen.strategy, planned.job.global_batch_size
     return strategy, planned.chosen.program, lower_evaluation(planned.graph, strategy, batch=batch)

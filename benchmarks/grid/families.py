@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.jobs.resolve import JobSource
 from trimaran.planner.pins import Pins
-from trimaran.planning.plan import plan_job
+from trimaran.planning.plan import make_plan
 from trimaran.planning.requests import PlanRequest
-from trimaran.planning.results import Planned
+from trimaran.planning.results import Simulated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ FAMILIES = (
 
 def plan_families(
     source: JobSource, request: PlanRequest, names: Collection[str]
-) -> Iterator[tuple[str, Planned | str]]:
+) -> Iterator[tuple[str, Simulated | str]]:
     """The best strategy of each kind for a job.
 
     Args:
@@ -58,6 +58,6 @@ def plan_families(
         if family.name not in names:
             continue
         try:
-            yield family.name, plan_job(source, replace(request, pins=family.pins))
+            yield family.name, make_plan(source, replace(request, pins=family.pins)).simulated
         except (InfeasibleError, InputError) as error:
             yield family.name, error.message

@@ -26,9 +26,9 @@ from benchmarks.grid.ranks import Entry, time_strategies  # noqa: E402
 from trimaran.jobs.resolve import JobSource  # noqa: E402
 from trimaran.planner import Candidate  # noqa: E402
 from trimaran.planning.measurement import noise_here  # noqa: E402
-from trimaran.planning.plan import plan_job  # noqa: E402
+from trimaran.planning.plan import make_plan  # noqa: E402
 from trimaran.planning.requests import PlanRequest, parse_request  # noqa: E402
-from trimaran.planning.results import Planned  # noqa: E402
+from trimaran.planning.results import Simulated  # noqa: E402
 from trimaran.pricing.noise import Noise  # noqa: E402
 from trimaran.report import noise_document, noise_line  # noqa: E402
 from trimaran.runtime.launch.ranks import launch  # noqa: E402
@@ -127,9 +127,9 @@ def run_cell(job: str, link: str, budget: str | None, *, kinds: Sequence[str], b
     """Plan, simulate and run one job on one link, or in one budget; its strategies in turns, in a budget apart."""
     source = JobSource(reference=job)
     request = parse_request(devices=2, link=None if link == "none" else link, memory=budget)
-    plan_job(source, request)
+    make_plan(source, request)
     started = time.perf_counter()
-    planned = plan_job(source, request)
+    planned = make_plan(source, request).simulated
     plan_s = time.perf_counter() - started
     plans, missing = {}, {}
     for name, found in plan_families(source, request, {ALWAYS_ONE, ALWAYS_DDP, *kinds}):
@@ -137,7 +137,10 @@ def run_cell(job: str, link: str, budget: str | None, *, kinds: Sequence[str], b
             missing[name] = found
         elif found.chosen.strategy not in [other.chosen.strategy for other in plans.values()]:
             plans[name] = found
-    chosen = next((name for name, found in plans.items() if found.chosen.strategy == planned.chosen.strategy), CHOSEN)
+    chosen = next(
+        (name for name, found in plans.items() if found.chosen.strategy == planned.chosen.strategy),
+        CHOSEN,
+    )
     plans.setdefault(chosen, planned)
     entries = [entry_of(found) for found in plans.values()]
     # A budget holds for a process, so strategies cannot take turns within one.
@@ -169,13 +172,13 @@ def _times(source: JobSource, request: PlanRequest, entries: Sequence[Entry], bl
         return together
 
 
-def _rule_of_thumb(planned: Planned, candidates: dict[str, Candidate]) -> str:
+def _rule_of_thumb(planned: Simulated, candidates: dict[str, Candidate]) -> str:
     """The least model parallelism that fits: replicas; sharded where they do not fit; then a pipeline.
 
     On links on which gradients take longer than half a step of one device, a pipeline of GPipe. What an engineer works
     out on paper: sizes over rates, nothing simulated.
     """
-    link = planned.cluster.link
+    link = planned.cluster.machine.node.rate_limit
     nbytes = sum(parameter.nbytes for parameter in planned.graph.parameters if parameter.trainable)
     slow = link is not None and nbytes / link.bytes_per_s > candidates[ALWAYS_ONE].step_time_s / 2
     preferred = ("GPipe", ALWAYS_DDP) if slow else (ALWAYS_DDP, ALWAYS_FSDP, "1F1B")

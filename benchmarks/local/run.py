@@ -24,7 +24,7 @@ from benchmarks.local.ranks import StepTimes, run_rank  # noqa: E402
 
 from trimaran.graph.capture.capture import capture  # noqa: E402
 from trimaran.jobs.resolve import JobSource  # noqa: E402
-from trimaran.machine.detect import detect_cluster  # noqa: E402
+from trimaran.machine.detect import detect_machine  # noqa: E402
 from trimaran.measure import measure_costs  # noqa: E402
 from trimaran.planner import Candidate, cut, evaluate  # noqa: E402
 from trimaran.planning.measurement import noise_here  # noqa: E402
@@ -94,7 +94,7 @@ def run_network(network: str, blocks: int) -> Iterator[Case]:
     source = JobSource(reference=f"{ROOT / 'tests' / 'zoo.py'}:{network}")
     job = source.make()
     batch = job.global_batch_size
-    graph, cluster = capture(job).graph, detect_cluster(2)
+    graph, cluster = capture(job).graph, detect_machine(2).allocate()
     sizes = {batch // (strategy.dp * strategy.microbatches) for strategy in STRATEGIES}
     table = measure_costs(source.make, graph, ranks=2, batches=sizes)
     for strategy in STRATEGIES:

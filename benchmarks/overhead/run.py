@@ -23,7 +23,7 @@ from benchmarks.overhead.ranks import time_loops  # noqa: E402
 
 from trimaran.jobs.resolve import JobSource  # noqa: E402
 from trimaran.planner import cut, evaluate  # noqa: E402
-from trimaran.planning.plan import plan_job  # noqa: E402
+from trimaran.planning.plan import make_plan  # noqa: E402
 from trimaran.planning.requests import PlanRequest  # noqa: E402
 from trimaran.program import Strategy, lower_evaluation  # noqa: E402
 from trimaran.runtime.launch.ranks import launch  # noqa: E402
@@ -92,7 +92,7 @@ def _cell(found: Ratio | None) -> str:
 def run_case(job: str, strategy: Strategy, blocks: int) -> dict[str, list[float]]:
     """Run the three loops of one case."""
     source = JobSource(reference=job)
-    planned = plan_job(source, PlanRequest(devices=2, execution="eager"))
+    planned = make_plan(source, PlanRequest(devices=2, execution="eager")).simulated
     batch = planned.job.global_batch_size
     whole = cut(strategy, planned.graph, planned.table, batch=batch)
     program = evaluate(whole, planned.graph, planned.table, planned.cluster, batch=batch).program

@@ -25,9 +25,9 @@ from benchmarks.wire.ranks import time_beside_ddp  # noqa: E402
 
 from trimaran.jobs.resolve import JobSource  # noqa: E402
 from trimaran.planner.pins import Pins  # noqa: E402
-from trimaran.planning.plan import plan_job  # noqa: E402
+from trimaran.planning.plan import make_plan  # noqa: E402
 from trimaran.planning.requests import parse_request  # noqa: E402
-from trimaran.planning.results import Planned  # noqa: E402
+from trimaran.planning.results import Planned, Simulated  # noqa: E402
 from trimaran.program import lower_evaluation  # noqa: E402
 from trimaran.runtime.launch.ranks import launch  # noqa: E402
 
@@ -124,11 +124,11 @@ def run_cell(job: str, link: str, *, blocks: int) -> Cell:
     request = parse_request(devices=2, link=link)
     plans: dict[str, Planned] = {}
     for name, pins in PLANS.items():
-        planned = plan_job(source, replace(request, pins=pins))
-        if planned.chosen.strategy not in [other.chosen.strategy for other in plans.values()]:
+        planned = make_plan(source, replace(request, pins=pins))
+        if planned.simulated.chosen.strategy not in [other.simulated.chosen.strategy for other in plans.values()]:
             plans[name] = planned
     with tempfile.TemporaryDirectory() as folder:
-        entries = [_entry(planned) for planned in plans.values()]
+        entries = [_entry(planned.simulated) for planned in plans.values()]
         times: list[list[float]] = launch(
             time_beside_ddp, (source, entries, blocks), ranks=2, log_dir=folder, link=request.link
         )[0]
@@ -136,17 +136,17 @@ def run_cell(job: str, link: str, *, blocks: int) -> Cell:
     rows += [
         Row(
             name=name,
-            strategy=planned.chosen.strategy.name,
-            predicted_s=planned.chosen.step_time_s,
+            strategy=planned.simulated.chosen.strategy.name,
+            predicted_s=planned.simulated.chosen.step_time_s,
             blocks_s=tuple(seconds),
         )
         for (name, planned), seconds in zip(plans.items(), times[1:], strict=True)
     ]
-    said = [note for planned in plans.values() for note in planned.warnings if "gradients" in note]
+    said = [note for planned in plans.values() for note in planned.notes if "gradients" in note]
     return Cell(job=job, link=link, rows=tuple(rows), said=said[-1] if said else "")
 
 
-def _entry(planned: Planned) -> Entry:
+def _entry(planned: Simulated) -> Entry:
     strategy, batch = planned.chosen.strategy, planned.job.global_batch_size
     return strategy, planned.chosen.program, lower_evaluation(planned.graph, strategy, batch=batch)
 

@@ -5,13 +5,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
+GUIDE = (ROOT / "docs" / "guide.md").read_text()
 
 
-def test_the_python_of_the_readme_runs(tmp_path: Path) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
-    assert len(blocks) == 3
+@pytest.mark.parametrize("page", [README, GUIDE], ids=["README", "guide"])
+def test_the_python_of_a_page_runs(page: str, tmp_path: Path) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    assert blocks
     script = tmp_path / "readme.py"
     script.write_text("\n\n".join(blocks))
     done = subprocess.run(
@@ -26,7 +30,7 @@ def test_the_commands_of_the_readme_exist() -> None:
 
     from trimaran.cli import app
 
-    shown = set(re.findall(r"trimaran (\w+)", README)) - {"init", "Job"}
+    shown = set(re.findall(r"trimaran (\w+)", README + GUIDE)) - {"init", "Job"}
     listed = {command.callback.__name__ for command in app.registered_commands if command.callback}
     assert shown <= listed
     for name in sorted(shown):
@@ -39,5 +43,10 @@ def test_help_does_not_import_torch() -> None:
 
 
 def test_the_files_that_the_readme_links_to_exist() -> None:
-    for target in re.findall(r"\]\(([^)#:]+)\)", README):
-        assert (ROOT / target).exists(), target
+    for folder, page in ((ROOT, README), (ROOT / "docs", GUIDE)):
+        for target in re.findall(r"\]\(([^)#:]+)\)", page):
+            assert (folder / target).exists(), target
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 150

@@ -2,9 +2,13 @@
 
 import json
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from tests.commands.running import trimaran
+
+from trimaran.cli import app
+from trimaran_studies.validation import validate as validation
 
 HEADER = (
     "row_id,family,source_repo,framework,model,precision,machine,gpu,n_gpus,batch_per_gpu,metric,value,unit,"
@@ -103,3 +107,23 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     done = trimaran("validate", "--data", "none.csv", cwd=tmp_path)
     assert done.returncode == 2
     assert "cannot be read" in done.stderr
+
+
+def test_a_fault_of_the_predictor_fails(
+    data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 1 with the row; the whole traceback where TRIMARAN_DEBUG is set."""
+
+    def failing(*_: object, **__: object) -> NoReturn:
+        raise TypeError("planted")
+
+    monkeypatch.setattr(validation, "row_step", failing)
+    for debug in ("", "1"):
+        monkeypatch.setenv("TRIMARAN_DEBUG", debug)
+        with pytest.raises(SystemExit) as ended:
+            app(["validate", "--data", str(data)], standalone_mode=False)
+        assert ended.value.code == 1
+        told = capsys.readouterr().err
+        assert "a1" in told
+        assert "TypeError: planted" in told
+        assert ("Traceback" in told) == bool(debug)

@@ -16,7 +16,7 @@ from trimaran.features.calibration import CalibrationRequest, calibrate
 from trimaran.jobs.resolve import JobSource
 from trimaran.measure.calibration.results import Calibration, read_calibration
 from trimaran.measure.wanted import wanted_curves
-from trimaran.planning.plan import plan_job
+from trimaran.planning.plan import make_plan
 
 pytestmark = pytest.mark.usefixtures("_forked")
 
@@ -68,12 +68,12 @@ def test_a_plan_by_the_file_measures_nothing(written: tuple[Calibration, Path]) 
     """Though the cache is empty; and the run that the plan is for is compared with the noise of the file."""
     calibration, path = written
     watcher = Watcher()
-    planned = plan_job(SOURCE, builders.plan_request(devices=2, calibration=path), progress=watcher)
+    planned = make_plan(SOURCE, builders.plan_request(devices=2, calibration=path), progress=watcher)
     assert "searching" in watcher.heard
     assert "starting processes" not in watcher.heard
-    assert planned.noise == calibration.noise[planned.plan.strategy.devices - 1]
+    assert planned.simulated.noise == calibration.noise[planned.simulated.plan.strategy.devices - 1]
     # Steps of 0.3 ms: whether a worker is said to be worth nothing depends on what was measured of it.
-    assert tuple(one for one in planned.warnings if not one.startswith("loading in ")) == planned.graph.notes
+    assert tuple(one for one in planned.notes if not one.startswith("loading in ")) == planned.simulated.graph.notes
 
 
 @pytest.mark.alone

@@ -11,7 +11,7 @@ from tests.commands.running import new_trimaran, trimaran
 from trimaran.features.training.train import train_planned
 from trimaran.jobs.resolve import JobSource
 from trimaran.networks.small_images import LeNet
-from trimaran.planning.plan import plan_job
+from trimaran.planning.plan import make_plan
 from trimaran.program import parse_program, read_plan
 from trimaran.report import read_timeline
 
@@ -119,7 +119,7 @@ def test_a_model_that_cannot_be_exported_is_trained_and_the_reason_is_said(folde
 def test_a_run_says_which_samples_it_left_out(tmp_path: Path) -> None:
     jobs = Path(__file__).parents[1] / "commands" / "faulty_jobs.py"
     request = builders.plan_request(devices=2, pins=builders.pins(dp=2))
-    trained = train_planned(plan_job(JobSource(reference=f"{jobs}:one_sample_left"), request), parent=tmp_path)
+    trained = train_planned(make_plan(JobSource(reference=f"{jobs}:one_sample_left"), request), parent=tmp_path)
     note = "the last 1 samples of each epoch are left out: they are fewer than the 2 replicas"
     assert trained.notes == (note,)
     assert note in json.loads(trained.run.report.read_text())["notes"]

@@ -11,7 +11,7 @@ from trimaran.base.errors import ExecutionError
 from trimaran.base.job import Job
 from trimaran.graph import Graph
 from trimaran.graph.capture.capture import capture
-from trimaran.machine.detect import detect_cluster
+from trimaran.machine.detect import detect_machine
 from trimaran.measure import measure_costs
 from trimaran.measure.cache import cache_path
 from trimaran.measure.costs import fingerprint_here
@@ -71,7 +71,7 @@ def test_everything_that_plans_for_two_ranks_need_is_measured(measured: tuple[Gr
         builders.strategy(pp=2, boundaries=graph.cuts[1:2], schedule="1f1b", microbatches=4),
     ):
         for program in (lower(graph, strategy, batch=16, clip=True), lower_evaluation(graph, strategy, batch=16)):
-            costs = price(program, graph, strategy, table, detect_cluster(strategy.devices), batch=16)
+            costs = price(program, graph, strategy, table, detect_machine(strategy.devices).allocate(), batch=16)
             assert all(0 < cost.low <= cost.seconds <= cost.high for cost in costs.compute.values())
             assert simulate(program, costs).makespan_s > 0
 

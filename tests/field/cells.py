@@ -33,7 +33,6 @@ from tests.field.reference import Plain, train_plainly
 
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.base.job import Job
-from trimaran.features.training.rank import needs_graph, splits_batches
 from trimaran.features.training.session import Session
 from trimaran.graph.behaviour import weighed
 from trimaran.graph.capture.capture import Capture, capture_and_look
@@ -44,7 +43,7 @@ from trimaran.program.exactness import check_exact
 from trimaran.program.lowering.lower import lower, lower_evaluation
 from trimaran.program.lowering.partition import segment_ops
 from trimaran.program.lowering.tensor_parallel import find_shards, why_not
-from trimaran.program.strategy import Strategy
+from trimaran.program.strategy import Strategy, needs_graph, splits_batches
 from trimaran.runtime.launch.world import Place, World, open_world
 
 STEPS = 20

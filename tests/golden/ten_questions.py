@@ -24,8 +24,8 @@ from trimaran_studies.validation.measurement import Row, Setup
 from trimaran_studies.validation.recipes import Recipe
 from trimaran_studies.validation.steps import row_step
 
-AGREEMENT: float | None = None
-"""How far apart predictors of equal terms may be, as a share; None: as far as is on record."""
+AGREEMENT = 0.001
+"""How far apart predictors of equal terms may be, as a share."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +101,7 @@ def crossover_s(asked: Question, folder: Path) -> float | None:
     """By the replicas that `trimaran crossover` holds hybrids against."""
     cluster, machine = machine_for(asked.cluster, asked.devices)
     request = CrossoverRequest(cluster=cluster, devices=(asked.devices,), precision=asked.precision)
-    replicas = Replicas(asked.network, request, machine)
+    replicas = Replicas.of(asked.network, request, machine)
     added = replicas.exchange(asked.local_batch, asked.devices)
     return replicas.alone_s(asked.local_batch) + added.beside(1.0)
 

@@ -15,9 +15,9 @@ from tests.builders import HERE, network
 
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.graph import Graph
-from trimaran.machine import Cluster
+from trimaran.machine import Allocation
 from trimaran.planner import Candidate, EpochData, Problem, choose, enumerate_strategies, evaluate, search
-from trimaran.planner.bounds import bound
+from trimaran.planner.bounds import bound, busiest_rank
 from trimaran.planner.choice import pareto_front
 from trimaran.planner.problem import cut_for, has_simple_bound, quick_bounds
 from trimaran.pricing import Cost, CostTable, Interference
@@ -49,7 +49,7 @@ class Case:
         return network(self.length, skips=self.skips, buffers=self.buffers)
 
     @property
-    def cluster(self) -> Cluster:
+    def cluster(self) -> Allocation:
         numbers = random.Random(self.seed)
         pairs = [(a, b) for a in range(self.devices) for b in range(a + 1, self.devices)]
         links = {
@@ -140,7 +140,7 @@ def simulated(case: Case, strategy: Strategy) -> Candidate:
     return evaluate(strategy, case.graph, case.table, case.cluster, batch=16, clip=case.clip, epoch=case.epoch)
 
 
-def problem(case: Case, cluster: Cluster) -> Problem:
+def problem(case: Case, cluster: Allocation) -> Problem:
     return builders.problem(
         graph=case.graph,
         table=case.table,
@@ -173,6 +173,18 @@ def test_a_bound_is_never_above_the_simulation(case: Case) -> None:
             assert bounded_bytes <= peak_bytes, strategy.name
 
 
+@given(cases())
+def test_no_step_is_shorter_than_what_its_busiest_rank_computes(case: Case) -> None:
+    for strategy in strategies(case):
+        if strategy.parts:
+            continue
+        candidate = simulated(case, strategy)
+        taken = (candidate.interval_s[0], candidate.step_time_s, candidate.interval_s[1])
+        busy = busiest_rank(strategy, case.graph, case.table, case.cluster, batch=16, clip=case.clip)
+        for bounded, seconds in zip(busy, taken, strict=True):
+            assert bounded <= seconds * (1 + TOLERANCE), strategy.name
+
+
 def everything_simulated(case: Case, strategies: list[Strategy]) -> list[Candidate]:
     """The simulation of each strategy that can be cut and lowered."""
     everything = []
@@ -193,8 +205,7 @@ def test_what_is_left_out_changes_neither_the_choice_nor_the_front(case: Case, m
     )
     everything = everything_simulated(case, kept)
     most = round(memory * max(max(candidate.peak_bytes) for candidate in everything))
-    device = dataclasses.replace(case.cluster.devices[0], memory_bytes=most)
-    cluster = dataclasses.replace(case.cluster, devices=(device,) * case.devices)
+    cluster = dataclasses.replace(case.cluster, memory_bytes=(most,) * case.devices)
     if any(candidate.strategy.pp > 1 and max(candidate.peak_bytes) > most for candidate in everything):
         # Stages that are too large are cut again, for memory: `test_stages_are_cut_for_memory`.
         kept = [strategy for strategy in kept if strategy.pp == 1]

@@ -16,27 +16,27 @@ from trimaran.planner.pins import Pins
 from trimaran.planner.placement.network import place_for
 from trimaran.planner.problem import assess_cut
 from trimaran.planner.space import unplaced
-from trimaran.planning.documents import machine_plan_document
-from trimaran.planning.plan import plan_on_machine
-from trimaran.planning.results import MachinePlan
+from trimaran.planning.documents import plan_document
+from trimaran.planning.plan import make_plan
+from trimaran.planning.results import Planned, Simulated
 from trimaran.program import Kind
 
 pytestmark = pytest.mark.published
 
 
-def plan(reference: str, pins: Pins, *, devices: int = 2) -> MachinePlan:
-    found = plan_on_machine(reference, builders.cluster_request(cluster="dgx1-v100", devices=devices, pins=pins))
-    assert isinstance(found, MachinePlan)
+def plan(reference: str, pins: Pins, *, devices: int = 2) -> Planned:
+    found = make_plan(reference, builders.cluster_request(cluster="dgx1-v100", devices=devices, pins=pins))
+    assert isinstance(found.evidence, Simulated)
     return found
 
 
 @pytest.fixture(scope="module")
-def inception() -> MachinePlan:
+def inception() -> Planned:
     return plan("inception_v3", builders.pins(allow=("placement",)))
 
 
-def test_branches_of_inception_on_two_devices(inception: MachinePlan) -> None:
-    document = machine_plan_document(inception)
+def test_branches_of_inception_on_two_devices(inception: Planned) -> None:
+    document = plan_document(inception)
     chosen = document["chosen"]
     assert 1.2 <= chosen["speedup"] <= 1.45
     assert set(chosen["placement"].values()) == {0, 1}
@@ -44,7 +44,7 @@ def test_branches_of_inception_on_two_devices(inception: MachinePlan) -> None:
     assert chosen["device_order"] == [0, 3]
 
 
-def test_what_bounds_the_placement_is_said(inception: MachinePlan) -> None:
+def test_what_bounds_the_placement_is_said(inception: Planned) -> None:
     """However many devices there are, the longest chain stays; four devices can add little to two."""
     notes = " ".join(inception.notes)
     assert "the chain of operations" in notes
@@ -56,13 +56,13 @@ def test_what_bounds_the_placement_is_said(inception: MachinePlan) -> None:
 def test_recurrent_networks_in_two_stages(reference: str, published: float, schedule: str) -> None:
     """Uneven stages, the bubble, small products at small microbatches, and gradients that are added up."""
     found = plan(reference, builders.pins(pp=2, schedule=schedule))  # type: ignore[arg-type]  # of the literal's own values
-    assert found.speedup == pytest.approx(published, abs=0.1)
+    assert found.simulated.speedup == pytest.approx(published, abs=0.1)
     assert found.chosen.strategy.segments == 2
 
 
-def test_the_simulator_takes_as_long_as_the_solver_of_placements_said(inception: MachinePlan) -> None:
+def test_the_simulator_takes_as_long_as_the_solver_of_placements_said(inception: Planned) -> None:
     """Messages that queue on a link, and its curve in place of a straight line: within 2 %."""
-    problem, chosen = inception.problem, inception.chosen
+    problem, chosen = inception.simulated.problem, inception.simulated.chosen
     strategy = dataclasses.replace(unplaced(builders.strategy(pp=2)), device_order=chosen.strategy.device_order)
     placed = place_for(strategy, problem.graph, problem.table, problem.cluster, batch=problem.batch)
     found = assess_cut(placed.strategy, problem)

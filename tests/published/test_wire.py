@@ -14,14 +14,14 @@ import pytest
 from tests import builders
 
 from trimaran.machine.find import find_machine
-from trimaran.planning.plan import plan_on_machine
-from trimaran.planning.results import MachinePlan
+from trimaran.planning.plan import make_plan
+from trimaran.planning.results import Simulated
 from trimaran.planning.workloads import workload
 from trimaran.pricing.exchange.costs import ExchangeOptions
 from trimaran.pricing.exchange.frameworks import DDP
 from trimaran.pricing.kernels.estimate import estimate_step
 from trimaran.pricing.kernels.software import Software
-from trimaran.simulator.data_parallel import scale_step
+from trimaran.simulator.data_parallel import DataParallelSetup, data_parallel_step
 
 NODES = 8
 DEVICES = 8 * NODES
@@ -43,8 +43,16 @@ def step_s(network: str, fabric: str, ratio: float) -> float:
     first_bytes, bucket_bytes = round(DDP.first_bytes / ratio), round(DDP.bucket_bytes / ratio)
     recipe = replace(DDP, first_bytes=first_bytes, bucket_bytes=bucket_bytes)
     options = ExchangeOptions(explain=False, wire_share=1.0 / ratio, recipe=recipe)
-    found = scale_step(work, estimate, machine, devices=DEVICES, nodes=NODES, software=SOFTWARE, options=options)
-    return found.step.seconds
+    setup = DataParallelSetup(
+        workload=work,
+        estimate=estimate,
+        machine=machine,
+        devices=DEVICES,
+        nodes=NODES,
+        software=SOFTWARE,
+        options=options,
+    )
+    return data_parallel_step(setup).step.seconds
 
 
 def least_ratio(network: str, fabric: str) -> float:
@@ -70,12 +78,12 @@ def test_a_plan_with_consent_compresses_where_the_study_says_that_it_pays(fabric
     cluster = f"dgx1-v100:{NODES}@{fabric}"
     batch = LOCAL_BATCH * DEVICES
     request = builders.cluster_request(cluster=cluster, devices=DEVICES, batch=batch, pins=pins, execution="eager")
-    found = plan_on_machine("resnet50", request)
-    assert isinstance(found, MachinePlan)
+    found = make_plan("resnet50", request)
+    assert isinstance(found.evidence, Simulated)
     chosen = found.chosen.strategy.compression
     assert (chosen is not None) == compresses
     said = next(note for note in found.notes if "gradients" in note)
     assert said.startswith("gradients are sent as" if compresses else "compressing gradients is not worth it")
     if chosen is not None:
-        whole = min(one.step_time_s for one in found.search.candidates if one.strategy.compression is None)
+        whole = min(one.step_time_s for one in found.simulated.search.candidates if one.strategy.compression is None)
         assert found.chosen.step_time_s < whole

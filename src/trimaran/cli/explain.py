@@ -1,7 +1,7 @@
 """`trimaran explain`: why this plan, why not another one, and what a change would give."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -35,9 +35,6 @@ from trimaran.cli.options import (
     Zero,
 )
 from trimaran.cli.output import console, errors_reported, print_json, progress_shown
-
-if TYPE_CHECKING:
-    from trimaran.planning.explanation import Explained, ExplainedDivision
 
 Subject = Annotated[str, typer.Argument(metavar="PLAN|JOB", help="A plan file (.json), or a job.", show_default=False)]
 WhyNot = Annotated[
@@ -95,23 +92,27 @@ def explain(
 ) -> None:
     """Say why a plan is what it is, what it was chosen over, and what would help."""
     with errors_reported(as_json=as_json):
-        from trimaran.cli.views.plans import request_there
+        from trimaran.cli.views.explanation import explanation_document, print_explanation
         from trimaran.jobs.resolve import JobSource
         from trimaran.planner.pins import parse_pins
-        from trimaran.planning.explanation import explain_plan, explain_there
+        from trimaran.planning.explanation import explain_plan
         from trimaran.planning.requests import parse_request, parse_target
         from trimaran.program.plan import read_plan
 
         path = Path(subject) if subject.endswith(".json") and not subject.startswith("hf:") else None
         reference = subject if path is None else read_plan(path).job
         request = parse_request(
+            cluster=cluster,
             devices=devices,
+            batch=batch,
             memory=memory,
             oversubscribe=oversubscribe,
             link=link,
             objective=objective,
             execution=execution,
             calibration=calibration,
+            precision=precision,
+            software=software,
             pins=parse_pins(
                 keep=keep or (),
                 forbid=forbid or (),
@@ -130,29 +131,16 @@ def explain(
             gap=gap,
             target=parse_target(curve=curve),
         )
-        asked = {"why_not": why_not or (), "what_if": what_if or ()}
-        explained: Explained | ExplainedDivision
         with progress_shown() as progress:
-            if cluster is not None:
-                there = request_there(cluster, request, batch=batch, precision=precision, software=software)
-                explained = explain_there(reference, there, path=path, progress=progress, **asked)
-            else:
-                source = JobSource(reference=reference, global_batch_size=batch)
-                explained = explain_plan(source, request, path=path, progress=progress, **asked)
-        _show(explained, as_json=as_json)
-
-
-def _show(explained: "Explained | ExplainedDivision", *, as_json: bool) -> None:
-    from trimaran.cli.views.closed_form_explanation import division_explanation_document, print_division_explanation
-    from trimaran.cli.views.explanation import explanation_document, print_explanation
-    from trimaran.planning.explanation import Explained
-
-    if isinstance(explained, Explained):
+            explained = explain_plan(
+                JobSource(reference=reference),
+                request,
+                path=path,
+                why_not=why_not or (),
+                what_if=what_if or (),
+                progress=progress,
+            )
         if as_json:
             print_json(explanation_document(explained))
         else:
             print_explanation(console(), explained)
-    elif as_json:
-        print_json(division_explanation_document(explained))
-    else:
-        print_division_explanation(console(), explained)

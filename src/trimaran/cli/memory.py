@@ -41,7 +41,9 @@ Budget = Annotated[
 ]
 PrecisionName = Annotated[
     str | None,
-    typer.Option("--precision", help='"float32", "tf32" or "bfloat16".  [default: the job\'s]', show_default=False),
+    typer.Option(
+        "--precision", help='"float32", "tf32", "bfloat16" or "float16".  [default: the job\'s]', show_default=False
+    ),
 ]
 PolicyName = Annotated[Policy, typer.Option("--policy", help="Whose plan is shown; all are in the table.")]
 Slowdown = Annotated[

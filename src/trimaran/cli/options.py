@@ -173,7 +173,7 @@ MachineSoftware = Annotated[
     typer.Option(
         "--software",
         help='Framework and year, such as "pytorch:2020".',
-        show_default="PyTorch of today; with --sync p2p MXNet of 2018",
+        show_default="PyTorch of today; with --sync kvstore MXNet of 2018",
     ),
 ]
 CurveName = Annotated[

@@ -3,7 +3,7 @@
 import json
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from trimaran.base.errors import InputError, TrimaranError
+from trimaran.base.progress import Progress as Reported
 from trimaran.base.user_errors import DEBUG, debugging, innermost_lines, summary, user_lines
 
 INTERRUPTED = 130
@@ -92,12 +93,8 @@ def _plain(value: object) -> bool:
 # Progress on standard error while long work runs; silent when it is not a terminal
 
 
-Report = Callable[[str, int, int], None]
-"""`(what is being done, done so far, out of)`; out of 0 where the amount is not known."""
-
-
 @contextmanager
-def progress_shown() -> Iterator[Report]:
+def progress_shown() -> Iterator[Reported]:
     """Show progress bars for as long as the block runs."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())

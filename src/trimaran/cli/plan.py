@@ -91,7 +91,8 @@ def plan(
 ) -> None:
     """Find the fastest way to train a job that fits; print what was considered."""
     with errors_reported(as_json=as_json):
-        from trimaran.cli.views.plans import plan_here, plan_there
+        from trimaran.cli.views.plans import show_plan
+        from trimaran.jobs.resolve import JobSource
         from trimaran.planner.pins import parse_pins
         from trimaran.planning.requests import parse_request, parse_target
 
@@ -111,13 +112,17 @@ def plan(
             workers=workers,
         )
         request = parse_request(
+            cluster=cluster,
             devices=devices,
+            batch=batch,
             memory=memory,
             oversubscribe=oversubscribe,
             link=link,
             objective=objective,
             execution=execution,
             calibration=calibration,
+            precision=precision,
+            software=software,
             pins=pins,
             time_limit_s=time_limit,
             gap=gap,
@@ -132,20 +137,8 @@ def plan(
             ),
             accept_inexact=accept_inexact,
         )
-        if cluster is not None:
-            plan_there(
-                job,
-                cluster,
-                request,
-                batch=batch,
-                precision=precision,
-                software=software,
-                output=output,
-                as_json=as_json,
-            )
-            return
-        planned = plan_here(job, request, batch=batch, seed=seed, output=output, as_json=as_json)
-        if planned is None:
+        planned = show_plan(JobSource(reference=job, seed=seed), request, output=output, as_json=as_json)
+        if as_json or cluster is not None:
             return
         if planned.outlook is not None:
             # What a training to a target takes of the job is in the plan file.

@@ -14,7 +14,7 @@ Syncs = Annotated[
     str,
     typer.Option(
         "--sync",
-        help='Exchange of gradients: "nccl" (all-reduce), "p2p" (copies to one device and back), "server", "byteps".',
+        help='Gradients by "nccl" (all-reduce), "kvstore" (MXNet: to one device and back), "server", "byteps".',
     ),
 ]
 Strong = Annotated[bool, typer.Option("--strong", help="All devices share one batch, instead of having one each.")]
@@ -66,7 +66,7 @@ def scale(
     """Predict throughput, speedup and what limits them on machines that you do not have."""
     with errors_reported(as_json=as_json):
         from trimaran.features.scaling import StudyRequest, study
-        from trimaran.planning.requests import check_spread, parse_counts, parse_software, parse_syncs
+        from trimaran.planning.requests import check_spread, notes_of_syncs, parse_counts, parse_software, parse_syncs
         from trimaran.report.scaling import study_document
 
         check_plot(plot)
@@ -82,6 +82,7 @@ def scale(
             nccl_log=nccl_log,
             kineto=kineto,
             length_spread=check_spread(length_spread),
+            notes=notes_of_syncs(sync),
         )
         with progress_shown() as progress:
             found = study(job, request, progress=progress)

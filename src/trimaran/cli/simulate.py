@@ -53,7 +53,7 @@ def simulate(
         with progress_shown() as progress:
             planned = obtain_plan(source, request, path=plan, progress=progress)
         if trace is not None:
-            write_trace(trace, planned.chosen.program, planned.chosen.timeline)
+            write_trace(trace, planned.simulated.chosen.program, planned.simulated.chosen.timeline)
         if as_json:
             print_json(simulation_document(planned))
         else:

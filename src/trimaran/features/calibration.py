@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trimaran.base.errors import EnvironmentProblem, InputError
+from trimaran.base.files import write_whole
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine import Link
 from trimaran.measure.calibration.calibrate import REPEATS, STEPS, measure_noise
 from trimaran.measure.calibration.results import Calibration, encode_calibration, keep_calibration, link_figures
 from trimaran.planning.requests import PlanRequest
 from trimaran.pricing.tables import CostTable, merge
-from trimaran.report.run_report import write_whole
 
 if TYPE_CHECKING:
-    from trimaran.planning.results import Progress
+    from trimaran.base.progress import Progress
 
 _LOG = logging.getLogger(__name__)
 
@@ -111,10 +111,10 @@ def _check(request: CalibrationRequest) -> None:
 def _job_tables(jobs: Iterable[JobSource], ranks: int, progress: "Progress") -> Iterator[CostTable]:
     """What plans for the jobs rest on; what the cache knows of them is not measured again."""
     from trimaran.measure.costs import job_digest
-    from trimaran.planning.plan import plan_job
+    from trimaran.planning.plan import make_plan
 
     for source in jobs:
-        planned = plan_job(source, PlanRequest(devices=ranks), progress=progress)
+        planned = make_plan(source, PlanRequest(devices=ranks), progress=progress).simulated
         table, graph = planned.table, planned.graph
         # A table of one job has its update and load under the digest of the graph; measuring looks for that of the job.
         yield replace(table, steps={job_digest(source.make, graph): table.steps[graph.digest]})

@@ -76,10 +76,10 @@ def _torch() -> Check:
 
 
 def _hardware() -> Iterator[Check]:
-    from trimaran.machine.detect import detect_cluster
+    from trimaran.machine.detect import detect_machine
 
-    devices = detect_cluster().devices
-    names = sorted({device.name for device in devices})
+    devices = detect_machine().allocate().devices
+    names = sorted({device.title for device in devices})
     yield Check(name="devices", verdict="ok", detail=f"{len(devices)}: {', '.join(names)}")
 
 

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trimaran.base.errors import InputError
+from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.timeline import Timeline
 from trimaran.jobs.resolve import JobSource
-from trimaran.machine import Cluster
+from trimaran.machine import Allocation
 from trimaran.planning.emulated import Pretended, best_strategy, pretend, priced_program
 from trimaran.planning.requests import parse_link
-from trimaran.planning.results import Progress, ignore_progress
 from trimaran.program import Program, Strategy, check_plan, plan_program, read_plan
 from trimaran.report import Comparison, compare
 from trimaran.simulator import simulate
@@ -86,7 +86,7 @@ def emulate(pretended: Pretended, strategy: Strategy, *, program: Program | None
         (program, costs, steps + WARM_UP_STEPS),
         ranks=strategy.devices,
         device="cpu",
-        link=pretended.cluster.link,
+        link=pretended.cluster.machine.node.rate_limit,
         uplink=_uplink(pretended.cluster, strategy.devices),
     )
     measured: Timeline = found[0]
@@ -99,20 +99,21 @@ def emulate(pretended: Pretended, strategy: Strategy, *, program: Program | None
     )
 
 
-def _uplink(cluster: Cluster, ranks: int) -> "Uplink | None":
+def _uplink(cluster: Allocation, ranks: int) -> "Uplink | None":
     """What joins the nodes that so many ranks are on; None: they are on one.
 
     Raises:
         InputError: the ranks are not as many on each of several nodes
     """
     nodes = len(set(cluster.hosts[:ranks]))
-    if cluster.uplink is None or nodes == 1:
+    fabric = cluster.machine.fabric
+    if fabric is None or nodes == 1:
         return None
     if ranks % nodes or len(set(cluster.hosts[: ranks // nodes])) > 1:
         raise InputError(f"{ranks} ranks are on {nodes} nodes, and not as many on each", ranks=ranks, nodes=nodes)
     from trimaran.runtime.launch.rate_limited_links import Uplink
 
-    return Uplink(nodes=nodes, link=cluster.uplink)
+    return Uplink(nodes=nodes, link=fabric[1])
 
 
 def emulate_subject(
@@ -145,7 +146,7 @@ def emulate_subject(
     """
     plan = read_plan(Path(subject)) if subject.endswith(".json") and not subject.startswith("hf:") else None
     devices = devices or (None if plan is None else plan.strategy.devices)
-    given = parse_link(link) if link is not None else None if plan is None else plan.premises.link
+    given = parse_link(link) if link is not None else None if plan is None else plan.premises.rate_limit
     if devices is None or given is None:
         raise InputError(
             "say how many devices to pretend, and what the links between them are held to: --devices 4 --link 1Gb/s",

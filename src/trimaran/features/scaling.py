@@ -13,29 +13,30 @@ are tried on the largest group of each batch and method. Left out: whether the c
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypedDict
 
 from trimaran.base.errors import InputError
-from trimaran.base.units import format_count
+from trimaran.base.progress import Progress, ignore_progress
+from trimaran.base.remedies import Method, Remedy
+from trimaran.base.units import format_count, format_seconds
 from trimaran.graph.kernels.workload import WeightGradient, WorkKind, Workload
 from trimaran.graph.types import Phase
 from trimaran.machine.find import find_machine
-from trimaran.machine.types import CatalogDevice, Machine
-from trimaran.planning.replica_memory import rank_memory
+from trimaran.machine.types import Device, Machine
+from trimaran.planning.data_parallel_job import DataParallelJob
 from trimaran.planning.requests import default_software, parse_figures
-from trimaran.planning.results import Progress, ignore_progress
-from trimaran.planning.workloads import workload
-from trimaran.pricing.collectives.corrections import Correction as LinkCorrection
 from trimaran.pricing.collectives.corrections import corrected_by, read_logs
 from trimaran.pricing.exchange.costs import ExchangeOptions
 from trimaran.pricing.exchange.step import ScaledStep, Sync
 from trimaran.pricing.kernels.corrections import Correction, correction_from_profile, correction_from_steps, read_kineto
 from trimaran.pricing.kernels.estimate import StepEstimate, estimate_step, kind_seconds, measured_step
 from trimaran.pricing.kernels.software import Software
-from trimaran.report.scaling import Advice, Mode, ScalingRow, ScalingStudy
-from trimaran.simulator.data_parallel import scale_step
+from trimaran.pricing.types import Cost
+from trimaran.report.scaling import Mode, ScalingRow, ScalingStudy
+from trimaran.simulator.data_parallel import data_parallel_step
 
 Known = Callable[[int], tuple[Workload, StepEstimate]]
-Seconds = Callable[[Workload, StepEstimate, ScalingRow], float]
+StepOf = Callable[[Workload, StepEstimate, ScalingRow], Cost]
 
 _WORTH = 0.02
 _SMALL_BYTES = 64 * 1024
@@ -43,23 +44,25 @@ _LARGE_SHARE = 0.15
 _TINY = (WorkKind.ELEMENTWISE, WorkKind.NORMALIZATION, WorkKind.POOLING, WorkKind.COPY, WorkKind.REDUCTION)
 
 
-def advise(rows: Sequence[ScalingRow], known: Known, seconds: Seconds) -> tuple[Advice, ...]:
-    """Changes that gain at least two per cent, the largest gain first.
+def advise(rows: Sequence[ScalingRow], known: Known, step_of: StepOf) -> tuple[Remedy, ...]:
+    """Remedies that give at least two per cent more throughput, the largest gain first.
 
     Args:
         rows: of the study
         known: workload and estimate at a batch
-        seconds: a step of a changed workload in a row's set-up [s]
+        step_of: a step of a changed workload in a row's set-up [s]
     """
-    found: list[Advice] = []
+    found: list[Remedy] = []
     for row in _largest(rows):
         work, estimate = known(row.step.batch_per_device)
-        found += _splitting(row, work, estimate, seconds)
-        found += _shrinking(row, work, estimate, seconds)
-        found += _joining(row, work, estimate, seconds)
+        found += _splitting(row, work, estimate, step_of)
+        found += _shrinking(row, work, estimate, step_of)
+        found += _joining(row, work, estimate, step_of)
         found += _merging(row, work, estimate)
-        found += _enlarging(row, known, seconds)
-    return tuple(sorted((advice for advice in found if advice.gain >= _WORTH), key=lambda advice: -advice.gain))
+        found += _enlarging(row, known, step_of)
+    least = 1 - 1 / (1 + _WORTH)
+    worth = [remedy for remedy in found if remedy.predicted_gain >= least]
+    return tuple(sorted(worth, key=lambda remedy: -remedy.predicted_gain))
 
 
 def _largest(rows: Sequence[ScalingRow]) -> list[ScalingRow]:
@@ -72,10 +75,10 @@ def _largest(rows: Sequence[ScalingRow]) -> list[ScalingRow]:
     return [row for row in found.values() if row.step.devices > 1]
 
 
-def _splitting(row: ScalingRow, work: Workload, estimate: StepEstimate, seconds: Seconds) -> list[Advice]:
-    """A tensor that has one home, cut into one for each device."""
+def _splitting(row: ScalingRow, work: Workload, estimate: StepEstimate, step_of: StepOf) -> list[Remedy]:
+    """A tensor that has one owner, split into one for each device."""
     large = [gradient for gradient in work.gradients if gradient.nbytes > _LARGE_SHARE * work.gradient_bytes]
-    if row.step.sync != "p2p" or not large:
+    if row.step.sync != "kvstore" or not large:
         return []
     parts = row.step.devices
     gradients: list[WeightGradient] = []
@@ -87,16 +90,18 @@ def _splitting(row: ScalingRow, work: Workload, estimate: StepEstimate, seconds:
             gradients.append(gradient)
     names = _named(large)
     return [
-        Advice(
-            change=f"split {names} into {parts} tensors",
-            reason="each has one home, whose links carry all of it",
-            gain=_gain(row, seconds(replace(work, gradients=tuple(gradients)), estimate, row)),
-            row=row,
+        Remedy(
+            id="split-tensor",
+            limiter="communication",
+            name=f"split {names} into {parts} tensors",
+            action=f"Split {names} into {parts} tensors: each has one owner, whose links carry all of it.",
+            setting={"parts": parts},
+            **_simulated(row, step_of(replace(work, gradients=tuple(gradients)), estimate, row)),
         )
     ]
 
 
-def _shrinking(row: ScalingRow, work: Workload, estimate: StepEstimate, seconds: Seconds) -> list[Advice]:
+def _shrinking(row: ScalingRow, work: Workload, estimate: StepEstimate, step_of: StepOf) -> list[Remedy]:
     """The layer whose gradients are waited for the longest, with a quarter of its weights."""
     if not row.step.exposed:
         return []
@@ -106,16 +111,21 @@ def _shrinking(row: ScalingRow, work: Workload, estimate: StepEstimate, seconds:
         for gradient in work.gradients
     )
     return [
-        Advice(
-            change=f"a quarter of the weights in {layer.module} (a narrower layer, two factors, pooling before it)",
-            reason="its gradients cannot hide behind the backward",
-            gain=_gain(row, seconds(replace(work, gradients=gradients), estimate, row)),
-            row=row,
+        Remedy(
+            id="smaller-layer",
+            limiter="communication",
+            name=f"a quarter of the weights in {layer.module}",
+            action=(
+                f"Give {layer.module} a quarter of its weights (a narrower layer, two factors, pooling before it): "
+                "its gradients do not overlap with the backward."
+            ),
+            assumption="the smaller network learns as well.",
+            **_simulated(row, step_of(replace(work, gradients=gradients), estimate, row)),
         )
     ]
 
 
-def _joining(row: ScalingRow, work: Workload, estimate: StepEstimate, seconds: Seconds) -> list[Advice]:
+def _joining(row: ScalingRow, work: Workload, estimate: StepEstimate, step_of: StepOf) -> list[Remedy]:
     """Small tensors exchanged as one."""
     small = [gradient for gradient in work.gradients if gradient.nbytes < _SMALL_BYTES]
     if len(small) < 8:
@@ -125,16 +135,17 @@ def _joining(row: ScalingRow, work: Workload, estimate: StepEstimate, seconds: S
     gradients = tuple(gradient for gradient in work.gradients if gradient not in small)
     changed = replace(work, gradients=(*gradients, joined))
     return [
-        Advice(
-            change=f"exchange the {len(small)} tensors below 64 KiB as one",
-            reason="each is a call of its own, whatever its size",
-            gain=_gain(row, seconds(changed, estimate, row)),
-            row=row,
+        Remedy(
+            id="join-tensors",
+            limiter="communication",
+            name=f"exchange {len(small)} small tensors as one",
+            action=f"Exchange the {len(small)} tensors below 64 KiB as one: each is a call, whatever its size.",
+            **_simulated(row, step_of(changed, estimate, row)),
         )
     ]
 
 
-def _merging(row: ScalingRow, work: Workload, estimate: StepEstimate) -> list[Advice]:
+def _merging(row: ScalingRow, work: Workload, estimate: StepEstimate) -> list[Remedy]:
     """Tiny kernels merged into the ones before them, where the host cannot keep up."""
     launches = sum(item.launches for item in work.works if item.phase is not Phase.UPDATE)
     tiny = sum(item.launches for item in work.works if item.kind in _TINY and item.phase is not Phase.UPDATE)
@@ -142,31 +153,72 @@ def _merging(row: ScalingRow, work: Workload, estimate: StepEstimate) -> list[Ad
         return []
     shorter_s = max(estimate.device_s, estimate.host_s * (1 - tiny / launches))
     saved_s = max(0.0, estimate.seconds - shorter_s)
+    step = row.step.step
+    seconds, low, high = (max(now_s - saved_s, 1e-9) for now_s in (step.seconds, step.low, step.high))
+    then = Cost(seconds, low, high, step.source)
     return [
-        Advice(
-            change=f"merge the {tiny} elementwise and normalization kernels of {launches} (compile, or larger layers)",
-            reason="the host cannot launch kernels as fast as the device runs them",
-            gain=_gain(row, max(row.step.step.seconds - saved_s, 1e-9)),
-            row=row,
+        Remedy(
+            id="merge-kernels",
+            limiter="launches",
+            name=f"merge {tiny} small kernels",
+            action=(
+                f"Merge the {tiny} elementwise and normalization kernels of {launches} (compile, or larger layers): "
+                "the host cannot launch kernels as fast as the device runs them."
+            ),
+            **_simulated(row, then, method="estimated"),
         )
     ]
 
 
-def _enlarging(row: ScalingRow, known: Known, seconds: Seconds) -> list[Advice]:
+def _enlarging(row: ScalingRow, known: Known, step_of: StepOf) -> list[Remedy]:
     """Twice the batch on each device."""
     work, estimate = known(2 * row.step.batch_per_device)
     return [
-        Advice(
-            change=f"{work.batch} samples a device instead of {row.step.batch_per_device}",
-            reason="the same exchange and the same launches for twice the samples",
-            gain=_gain(row, seconds(work, estimate, row) / 2),
-            row=row,
+        Remedy(
+            id="larger-batch",
+            limiter=row.limiter,
+            name=f"{work.batch} samples a device",
+            action=(
+                f"Train with {work.batch} samples a device instead of {row.step.batch_per_device}: the same exchange "
+                "and the same launches for twice the samples."
+            ),
+            assumption="the larger batch fits, and needs no more epochs.",
+            setting={"batch_per_device": work.batch},
+            **_simulated(row, step_of(work, estimate, row), batches=2),
         )
     ]
 
 
-def _gain(row: ScalingRow, step_s: float) -> float:
-    return row.step.step.seconds / step_s - 1
+class _Simulated(TypedDict):
+    """What a changed step says of a remedy, as arguments of `Remedy`."""
+
+    predicted_gain: float
+    gain_interval: tuple[float, float]
+    method: Method
+    basis: str
+    at: Mapping[str, int | str]
+
+
+def _simulated(row: ScalingRow, step: Cost, *, batches: int = 1, method: Method = "re-simulated") -> _Simulated:
+    """The gain of a changed step over that of a row, where all costs are at their median, low and high.
+
+    Args:
+        row: the set-up as it is
+        step: of the changed workload [s]
+        batches: of now that the changed step trains
+        method: how the changed step was found
+    """
+    now = row.step.step
+    pairs = ((now.seconds, step.seconds), (now.low, step.low), (now.high, step.high))
+    spread = [1.0 - then_s / (batches * now_s) for now_s, then_s in pairs]
+    figures = f"{format_seconds(now.seconds)} a step becomes {format_seconds(step.seconds)}"
+    return {
+        "predicted_gain": spread[0],
+        "gain_interval": (min(spread), max(spread)),
+        "method": method,
+        "basis": figures + (f" for {batches} times the samples." if batches > 1 else "."),
+        "at": {"devices": row.step.devices, "batch_per_device": row.step.batch_per_device, "sync": row.step.sync},
+    }
 
 
 def _named(gradients: Sequence[WeightGradient]) -> str:
@@ -192,9 +244,7 @@ def profile_correction(path: Path, work: Workload, estimate: StepEstimate) -> Co
     return correction_from_profile(read_kineto(path), kind_seconds(work, estimate), estimate.host_s)
 
 
-def figures_correction(
-    measured: Sequence[tuple[Workload, float]], device: CatalogDevice, software: Software
-) -> Correction:
+def figures_correction(measured: Sequence[tuple[Workload, float]], device: Device, software: Software) -> Correction:
     """Factors of device and host with which the model comes closest to steps that were measured.
 
     Args:
@@ -225,6 +275,7 @@ class StudyRequest:
         nccl_log: output of nccl-tests on the machine
         kineto: a trace of PyTorch's profiler of one device
         length_spread: of batches: standard deviation of their work by its mean
+        notes: to be said with the answer
     """
 
     cluster: str
@@ -239,6 +290,7 @@ class StudyRequest:
     nccl_log: Path | None = None
     kineto: Path | None = None
     length_spread: float = 0.0
+    notes: tuple[str, ...] = ()
 
 
 def study(reference: str, request: StudyRequest, *, progress: Progress = ignore_progress) -> ScalingStudy:
@@ -255,7 +307,7 @@ def study(reference: str, request: StudyRequest, *, progress: Progress = ignore_
     machine = find_machine(request.cluster)
     software = request.software or default_software(request.syncs)
     steps = Steps(reference, request, machine, software)
-    notes: list[str] = []
+    notes: list[str] = list(request.notes)
     rows: list[ScalingRow] = []
     for place, batch in enumerate(request.batches):
         progress(f"{reference}, batch {batch}", place, len(request.batches))
@@ -272,66 +324,70 @@ def study(reference: str, request: StudyRequest, *, progress: Progress = ignore_
         mode=request.mode,
         unit="samples",
         rows=tuple(rows),
-        advice=advise(rows, steps.known, steps.changed_s),
+        advice=advise(rows, steps.job.known, steps.changed),
         notes=tuple(dict.fromkeys(notes)),
         source=steps.source,
     )
 
 
-@dataclass(slots=True)
 class Steps:
-    """Steps of the job on one device, by batch, each estimated once."""
+    """Steps of the job in groups, with what a person measured of it.
 
-    reference: str
-    request: StudyRequest
-    machine: Machine
-    software: Software
-    source: str = ""
-    _correction: Correction | None = None
-    _links: LinkCorrection | None = None
-    _known: dict[int, tuple[Workload, StepEstimate]] = field(default_factory=dict)
+    Args:
+        reference: of the job
+        request: what is asked
+        machine: nodes and fabric
+        software: framework and year
 
-    def known(self, batch: int) -> tuple[Workload, StepEstimate]:
-        """The workload at a batch, and what it takes alone."""
-        if batch not in self._known:
-            work = self._work(batch)
-            estimate = self._estimate(work)
-            anchor_s = self._anchor_s(work, estimate)
-            if anchor_s is not None:
-                estimate = estimate_step(work, self.machine.node.device, self.software, anchor_s=anchor_s)
-            self._known[batch] = work, estimate
-            self.source = estimate.source
-        return self._known[batch]
+    Attributes:
+        job: its steps
+        source: of the estimate that was made last
+    """
+
+    def __init__(self, reference: str, request: StudyRequest, machine: Machine, software: Software) -> None:
+        links = None
+        if request.nccl_log is not None:
+            links = corrected_by(read_logs(request.nccl_log), machine=machine, year=software.year)
+        self.job = DataParallelJob(
+            reference=reference,
+            machine=machine,
+            precision=request.precision,
+            software=software,
+            options=request.options,
+            exchange=ExchangeOptions(correction=links, length_spread=request.length_spread),
+            estimator=self._estimate,
+        )
+        self.request = request
+        self.source = ""
+        self._correction: Correction | None = None
 
     def _estimate(self, work: Workload) -> StepEstimate:
+        """A step of one device as modelled, and as the person's figures or profile correct that."""
+        estimate = self._corrected(work)
+        anchor_s = self._anchor_s(work, estimate)
+        if anchor_s is not None:
+            estimate = estimate_step(work, self.job.machine.node.device, self.job.software, anchor_s=anchor_s)
+        self.source = estimate.source
+        return estimate
+
+    def _corrected(self, work: Workload) -> StepEstimate:
         """A step as modelled, and as several figures or a profile of the largest batch correct that."""
-        device = self.machine.node.device
+        device, software = self.job.machine.node.device, self.job.software
         figures = self._figures()
         if self._correction is None and len(figures) > 1:
             if self.request.kineto is not None:
                 raise InputError("several measured figures and a profile correct the same: leave one of them out")
-            known = [(self._work(batch), batch / rate) for rate, batch in figures if batch]
-            self._correction = figures_correction(known, device, self.software)
+            known = [(self.job.workload(batch), batch / rate) for rate, batch in figures if batch]
+            self._correction = figures_correction(known, device, software)
         if self._correction is None and self.request.kineto is not None:
-            profiled = self._work(max(self.request.batches))
+            profiled = self.job.workload(max(self.request.batches))
             self._correction = profile_correction(
-                self.request.kineto, profiled, estimate_step(profiled, device, self.software)
+                self.request.kineto, profiled, estimate_step(profiled, device, software)
             )
-        return estimate_step(work, device, self.software, correction=self._correction)
+        return estimate_step(work, device, software, correction=self._correction)
 
     def _figures(self) -> tuple[tuple[float, int | None], ...]:
         return () if self.request.measured is None else parse_figures(self.request.measured)
-
-    def _work(self, batch: int) -> Workload:
-        return workload(
-            self.reference, batch=batch, precision=self.request.precision, options=self.request.options or None
-        )
-
-    def _options(self, *, explain: bool) -> ExchangeOptions:
-        if self.request.nccl_log is not None and self._links is None:
-            logs = read_logs(self.request.nccl_log)
-            self._links = corrected_by(logs, machine=self.machine, year=self.software.year)
-        return ExchangeOptions(explain=explain, correction=self._links, length_spread=self.request.length_spread)
 
     def _anchor_s(self, work: Workload, estimate: StepEstimate) -> float | None:
         """A step as the person's one figure has it; at another batch, the model is off by the same factor [s]."""
@@ -342,42 +398,20 @@ class Steps:
         base = at or max(self.request.batches)
         if base == work.batch:
             return base / samples_per_s
-        modelled = self._estimate(self._work(base))
+        modelled = self._corrected(self.job.workload(base))
         return estimate.seconds * base / samples_per_s / modelled.seconds
 
-    def scaled(self, batch: int, devices: int, sync: Sync) -> ScaledStep:
-        """The step of a rank at a batch, in a group."""
-        work, estimate = self.known(batch)
-        return scale_step(
-            work,
-            estimate,
-            self.machine,
-            devices=devices,
-            nodes=-(-devices // self.machine.node.devices),
-            sync=sync,
-            software=self.software,
-            options=self._options(explain=True),
-        )
-
-    def changed_s(self, work: Workload, estimate: StepEstimate, row: ScalingRow) -> float:
+    def changed(self, work: Workload, estimate: StepEstimate, row: ScalingRow) -> Cost:
         """The step of a changed workload in the set-up of a row [s]."""
-        step = scale_step(
-            work,
-            estimate,
-            self.machine,
-            devices=row.step.devices,
-            nodes=row.nodes,
-            sync=row.step.sync,
-            software=self.software,
-            options=self._options(explain=False),
-        )
-        return step.step.seconds
+        setup = self.job.setup(row.step.batch_per_device, row.step.devices, sync=row.step.sync)
+        options = replace(setup.options, explain=False)
+        return data_parallel_step(replace(setup, workload=work, estimate=estimate, options=options)).step
 
 
 def _rows(steps: Steps, batch: int, sync: Sync, notes: list[str]) -> list[ScalingRow]:
     """One batch and one method on every group."""
     strong = steps.request.mode == "strong"
-    alone = steps.scaled(batch, 1, sync)
+    alone = steps.job.step(batch, 1, sync=sync)
     base = batch / alone.step.seconds
     rows = []
     for devices in steps.request.devices:
@@ -385,10 +419,10 @@ def _rows(steps: Steps, batch: int, sync: Sync, notes: list[str]) -> list[Scalin
         if rest or not share:
             notes.append(f"a batch of {batch} has no equal shares for {format_count(devices, 'device')}: left out")
             continue
-        if sync == "p2p" and devices > steps.machine.node.devices:
-            notes.append(f"copies between devices stay within a node: p2p on {devices} devices is left out")
+        if sync == "kvstore" and devices > steps.job.machine.node.devices:
+            notes.append(f"copies between devices stay within a node: kvstore on {devices} devices is left out")
             continue
-        rows.append(_row(steps, steps.scaled(share, devices, sync), base))
+        rows.append(_row(steps, steps.job.step(share, devices, sync=sync), base))
     return rows
 
 
@@ -396,18 +430,10 @@ def _row(steps: Steps, step: ScaledStep, base: float) -> ScalingRow:
     samples = step.batch_per_device * step.devices
     samples_per_s = samples / step.step.seconds
     speedup = samples_per_s / base
-    work, _ = steps.known(step.batch_per_device)
-    memory = rank_memory(
-        steps.reference,
-        work,
-        step,
-        device=steps.machine.node.device,
-        software=steps.software,
-        options=steps.request.options or None,
-    )
+    memory = steps.job.memory(step)
     return ScalingRow(
         step=step,
-        nodes=-(-step.devices // steps.machine.node.devices),
+        nodes=steps.job.nodes(step.devices),
         samples_per_s=samples_per_s,
         low=samples / step.step.high,
         high=samples / step.step.low,

@@ -1,5 +1,5 @@
-"""Devices, links and clusters."""
+"""Machines, their devices and links, and the devices that a job may have."""
 
-from trimaran.machine.types import Cluster, Device, Link
+from trimaran.machine.types import Allocation, Device, Link, Machine
 
-__all__ = ["Cluster", "Device", "Link"]
+__all__ = ["Allocation", "Device", "Link", "Machine"]

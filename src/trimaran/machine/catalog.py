@@ -18,10 +18,11 @@ from collections.abc import Iterator, Mapping
 from importlib import resources
 
 from trimaran.base.errors import InputError
+from trimaran.base.files import packaged_toml
 from trimaran.machine.toml_tables import Table, did_you_mean
-from trimaran.machine.types import Bandwidth, CatalogDevice, Copies, Launch, LinkType, Memory, Peak
+from trimaran.machine.types import Bandwidth, Copies, Device, Launch, Link, Memory, Peak
 
-__all__ = ["Bandwidth", "CatalogDevice", "Copies", "Launch", "Memory", "Peak", "catalog", "find_device", "squeezed"]
+__all__ = ["Bandwidth", "Copies", "Device", "Launch", "Memory", "Peak", "catalog", "find_device", "squeezed"]
 
 
 DTYPES = ("float32", "tf32", "bfloat16", "float16")
@@ -46,7 +47,7 @@ FORMS = ("sxm", "pcie", "oam", "superchip", "mobile", "cpu")
 _SLOT = re.compile(r"([3-6])\.0 x(4|8|16)")
 
 
-def read_device(entry: Table) -> CatalogDevice:
+def read_device(entry: Table) -> Device:
     """The device of a table.
 
     Args:
@@ -67,7 +68,7 @@ def read_device(entry: Table) -> CatalogDevice:
     sources = entry.table("sources")
     sources.allow("memory", "bandwidth", "copies", *DTYPES)
     architecture = entry.text("architecture", "other")
-    return CatalogDevice(
+    return Device(
         name=entry.text("name"),
         title=entry.text("title", entry.text("name")),
         aliases=entry.texts("aliases", ()),
@@ -95,8 +96,7 @@ def read_device(entry: Table) -> CatalogDevice:
 
 @functools.cache
 def _assumed() -> Table:
-    text = (resources.files("trimaran.machine") / "assumed.toml").read_text(encoding="utf-8")
-    return Table(tomllib.loads(text), file="assumed.toml")
+    return Table(packaged_toml("trimaran.machine", "assumed.toml"), file="assumed.toml")
 
 
 def _shares(architecture: str) -> Table:
@@ -159,14 +159,14 @@ def _launch() -> Launch:
     return Launch(seconds=launch.seconds("seconds"), source=launch.text("source"))
 
 
-class Catalog(Mapping[str, CatalogDevice]):
+class Catalog(Mapping[str, Device]):
     """Every device of the catalog, by name; each is read when it is asked for."""
 
     def __init__(self, entries: Mapping[str, Table]) -> None:
         self._entries = entries
-        self._read: dict[str, CatalogDevice] = {}
+        self._read: dict[str, Device] = {}
 
-    def __getitem__(self, name: str) -> CatalogDevice:
+    def __getitem__(self, name: str) -> Device:
         if name not in self._read:
             self._read[name] = read_device(self._entries[name])
         return self._read[name]
@@ -179,7 +179,7 @@ class Catalog(Mapping[str, CatalogDevice]):
 
 
 @functools.cache
-def catalog() -> Mapping[str, CatalogDevice]:
+def catalog() -> Mapping[str, Device]:
     """Every device of the catalog, by name, generation after generation."""
     return Catalog({entry.text("name"): entry for entry in entries_of("devices")})
 
@@ -209,7 +209,7 @@ def _names() -> Mapping[str, str]:
     }
 
 
-def find_device(name: str) -> CatalogDevice:
+def find_device(name: str) -> Device:
     """The device of that name or alias; upper case, spaces, hyphens and underscores do not matter.
 
     Raises:
@@ -244,14 +244,16 @@ def squeezed(name: str) -> str:
 
 
 @functools.cache
-def link_types() -> Mapping[str, LinkType]:
+def link_types() -> Mapping[str, Link]:
     """Every kind of link of the catalog, by name."""
-    text = (resources.files("trimaran.machine") / "links.toml").read_text(encoding="utf-8")
-    read = [read_link(entry) for entry in Table(tomllib.loads(text), file="links.toml").tables("links")]
+    read = [
+        read_link(entry)
+        for entry in Table(packaged_toml("trimaran.machine", "links.toml"), file="links.toml").tables("links")
+    ]
     return {link.name: link for link in read}
 
 
-def find_link(name: str) -> LinkType:
+def find_link(name: str) -> Link:
     """The kind of link of that name.
 
     Raises:
@@ -266,7 +268,7 @@ def find_link(name: str) -> LinkType:
     return link_types()[name]
 
 
-def read_link(entry: Table) -> LinkType:
+def read_link(entry: Table) -> Link:
     """The kind of link of a table.
 
     Raises:
@@ -274,7 +276,7 @@ def read_link(entry: Table) -> LinkType:
     """
     entry.allow("name", "kind", "raw", "sustained", "ring", "latency", "source")
     raw = entry.rate("raw")
-    link = LinkType(
+    link = Link(
         name=entry.text("name"),
         kind=entry.text("kind"),
         raw_bytes_per_s=raw,

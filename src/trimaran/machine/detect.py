@@ -1,4 +1,4 @@
-"""This machine as devices and a cluster.
+"""This host as a machine of one node.
 
 Without a GPU, a device is one process with one thread: as many as there are cores that this process may use, each with
 its share of the memory. With GPUs, a device is a GPU. What is not known without a run (rates, FLOP/s) is left out;
@@ -8,15 +8,17 @@ its share of the memory. With GPUs, a device is a GPU. What is not known without
 import contextlib
 import os
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from trimaran.base.errors import InputError
 from trimaran.base.units import format_count
-from trimaran.machine.types import Cluster, Device
+from trimaran.machine.types import Device, Machine, Memory, Node
 
 _SYSTEM = Path("/")
+
+MEASURED = "measured: this machine"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +36,8 @@ class Processor:
     memory_bytes: int
 
 
-def detect_cluster(devices: int | None = None) -> Cluster:
-    """This machine, with as many devices as are wanted.
+def detect_machine(devices: int | None = None) -> Machine:
+    """This host, with as many devices as are wanted.
 
     Args:
         devices: how many; None: all GPUs, or where there is none, one device a core. More CPU devices than cores are
@@ -49,18 +51,36 @@ def detect_cluster(devices: int | None = None) -> Cluster:
             f"a cluster needs at least one device, got {devices}", code="cluster.no-device", devices=devices
         )
     gpus = detect_gpus()
-    if gpus:
-        if devices is not None and devices > len(gpus):
-            raise InputError(
-                f"{devices} devices were asked for, this machine has {format_count(len(gpus), 'GPU')} ({gpus[0].name})",
-                devices=devices,
-                available=len(gpus),
-            )
-        chosen = gpus[: devices or len(gpus)]
-        return Cluster(name="this machine", devices=chosen, hosts=(0,) * len(chosen))
+    if devices is not None and gpus and devices > len(gpus):
+        raise InputError(
+            f"{devices} devices were asked for, this machine has {format_count(len(gpus), 'GPU')} ({gpus[0].title})",
+            devices=devices,
+            available=len(gpus),
+        )
     processor = detect_processor()
-    count = devices or processor.cores
-    return Cluster(name="this machine", devices=cpu_devices(processor, count), hosts=(0,) * count)
+    return measured_machine(gpus[:devices] or cpu_devices(processor, devices or processor.cores), processor)
+
+
+def measured_machine(devices: Sequence[Device], processor: Processor) -> Machine:
+    """A host with some devices, whose transfers are measured.
+
+    Args:
+        devices: at least one
+        processor: of the host
+    """
+    first = devices[0]
+    node = Node(
+        name="this machine",
+        title="this machine",
+        device=first,
+        devices=len(devices),
+        unlike={number: device for number, device in enumerate(devices) if device != first},
+        measured=True,
+        cpu_cores=processor.cores,
+        host_memory_bytes=processor.memory_bytes,
+        source=MEASURED,
+    )
+    return Machine(node=node)
 
 
 def detect_processor(root: Path = _SYSTEM) -> Processor:
@@ -84,13 +104,10 @@ def cpu_devices(processor: Processor, count: int) -> tuple[Device, ...]:
 
     Example:
         >>> processor = Processor(name="example", cores=4, memory_bytes=8_000)
-        >>> [device.memory_bytes for device in cpu_devices(processor, 2)]
+        >>> [device.usable_bytes for device in cpu_devices(processor, 2)]
         [4000, 4000]
     """
-    share = processor.memory_bytes // count
-    device = Device(
-        name=f"1 thread of {processor.name}", kind="cpu", memory_bytes=share, source="measured: this machine"
-    )
+    device = _device(f"1 thread of {processor.name}", processor.memory_bytes // count, form="cpu")
     return (device,) * count
 
 
@@ -100,15 +117,13 @@ def detect_gpus() -> tuple[Device, ...]:
 
     if not torch.cuda.is_available():
         return ()
-    found = []
-    for index in range(torch.cuda.device_count()):
-        properties = torch.cuda.get_device_properties(index)
-        found.append(
-            Device(
-                name=properties.name, kind="cuda", memory_bytes=properties.total_memory, source="measured: this machine"
-            )
-        )
-    return tuple(found)
+    found = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    return tuple(_device(properties.name, properties.total_memory) for properties in found)
+
+
+def _device(name: str, nbytes: int, *, form: str = "") -> Device:
+    memory = Memory(nbytes=nbytes, reported_bytes=nbytes, context_bytes=0, source=MEASURED)
+    return Device(name=name, title=name, memory=memory, form=form, source=MEASURED)
 
 
 def _processor_name(root: Path) -> str:
@@ -163,6 +178,12 @@ def free_memory_bytes() -> int:
         lines = Path("/proc/meminfo").read_text().splitlines()
         available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
     return min([available, *limits_left(_GROUPS, _own_group())])
+
+
+def spare_host_bytes() -> int:
+    """What this process may take of the host's memory: its part of four fifths of what is free [bytes]."""
+    ranks = os.environ.get("LOCAL_WORLD_SIZE", "1")
+    return int(free_memory_bytes() * 0.8) // (int(ranks) if ranks.isdecimal() and int(ranks) else 1)
 
 
 def limits_left(root: Path, group: str) -> Iterator[int]:

@@ -23,7 +23,7 @@ from trimaran.machine.machine_files import read_machine_file
 from trimaran.machine.matching import default_fabric, match_device
 from trimaran.machine.node_catalog import find_node, is_machine, nearest_machine, plain_node, usual_node
 from trimaran.machine.nvidia_smi_topology import node_from_matrix
-from trimaran.machine.types import LinkType, Machine, Node
+from trimaran.machine.types import Link, Machine, Node
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The node that this machine is, as `nvidia-smi` tells it
@@ -138,6 +138,6 @@ def _so_many(count: int, name: str) -> Node:
     return node
 
 
-def _fabric(text: str) -> tuple[int, LinkType]:
+def _fabric(text: str) -> tuple[int, Link]:
     count, name = parse_counted(text.lower())
     return count, find_link(name)

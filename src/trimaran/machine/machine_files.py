@@ -17,7 +17,7 @@ from trimaran.machine.nccl_topology import node_from_xml
 from trimaran.machine.node_catalog import CATALOG_NAMES, Names, read_node, read_price
 from trimaran.machine.nvidia_smi_topology import node_from_matrix
 from trimaran.machine.toml_tables import Table, did_you_mean
-from trimaran.machine.types import LinkType, Machine, Node
+from trimaran.machine.types import Link, Machine, Node
 
 Found = TypeVar("Found")
 
@@ -81,7 +81,7 @@ def _machine(machine: Table, nodes: Mapping[str, Node], names: Names) -> Machine
     return Machine(node=node, nodes=count, fabric=fabric if count > 1 else None)
 
 
-def _fabric(machine: Table, names: Names) -> tuple[int, LinkType] | None:
+def _fabric(machine: Table, names: Names) -> tuple[int, Link] | None:
     said = machine.counted("fabric")
     if said is None:
         return None
@@ -144,7 +144,7 @@ def node_text(node: Node) -> str:
     return "\n".join([*(_link_text(link) for link in own.values()), *lines]) + "\n"
 
 
-def _link_text(link: LinkType) -> str:
+def _link_text(link: Link) -> str:
     lines = [
         "[[links]]",
         f"name = {_quoted(link.name)}",

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 
 from trimaran.machine.catalog import catalog, entries_of, find_link, squeezed
 from trimaran.machine.node_catalog import find_node, node_names, node_tables, plain_node
-from trimaran.machine.types import CatalogDevice, LinkType, Machine, Node
+from trimaran.machine.types import Device, Link, Machine, Node
 
 _RATE = re.compile(
     r"(?<![\w.])(\d+(?:\.\d+)?)\s*-?\s*(g|t)(?:b(?:its?)?\s*(?:/|p|per)\s*s(?:ec)?|be|bits?|ige)\b"
@@ -171,9 +171,9 @@ class MatchedDevice:
         possible: all devices that the label may mean as well, this one among them
     """
 
-    device: CatalogDevice
+    device: Device
     assumed: tuple[str, ...] = ()
-    possible: tuple[CatalogDevice, ...] = ()
+    possible: tuple[Device, ...] = ()
 
 
 def match_device(text: str, memory_gb: float | None = None) -> MatchedDevice | None:
@@ -214,7 +214,7 @@ def _best(words: set[str], kinds: Mapping[str, tuple[frozenset[str], ...]]) -> l
     return best
 
 
-def _chosen(devices: list[CatalogDevice], label: Label, memory_gb: float | None) -> MatchedDevice:
+def _chosen(devices: list[Device], label: Label, memory_gb: float | None) -> MatchedDevice:
     forms = next((forms for word, forms in _FORMS.items() if word in label.words), None)
     if forms is not None:
         devices = [device for device in devices if device.form in forms] or devices
@@ -234,7 +234,7 @@ def _chosen(devices: list[CatalogDevice], label: Label, memory_gb: float | None)
     return MatchedDevice(device=devices[0], assumed=tuple(assumed), possible=possible)
 
 
-def _bare(device: CatalogDevice) -> bool:
+def _bare(device: Device) -> bool:
     """Whether its family's name, with no more than its form, is its own."""
     return any(not any(part.endswith("gb") for part in name.split("-")) for name in (device.name, *device.aliases))
 
@@ -281,7 +281,7 @@ _NAMED = {"fdr": "ib-fdr", "edr": "ib-edr", "hdr": "ib-hdr", "ndr": "ib-ndr", "x
 _MOST_PER_NODE = 32
 
 
-def match_fabric(label: Label, devices_of_node: int) -> tuple[int, LinkType] | None:
+def match_fabric(label: Label, devices_of_node: int) -> tuple[int, Link] | None:
     """The network that a label names.
 
     Args:
@@ -308,7 +308,7 @@ def match_fabric(label: Label, devices_of_node: int) -> tuple[int, LinkType] | N
     return _several(gigabits, rates, devices_of_node)
 
 
-def _several(gigabits: float, rates: dict[int, str], devices_of_node: int) -> tuple[int, LinkType]:
+def _several(gigabits: float, rates: dict[int, str], devices_of_node: int) -> tuple[int, Link]:
     """Cards that make a rate together, as many as devices where that works out; else the nearest single card."""
     for cards in (devices_of_node, *range(2, _MOST_PER_NODE + 1)):
         if cards and gigabits / cards in rates:
@@ -338,7 +338,7 @@ class MatchedMachine:
     """
 
     machine: Machine
-    device: CatalogDevice
+    device: Device
     assumed: tuple[str, ...]
 
 
@@ -399,14 +399,12 @@ def _nodes_in_use(labelled: int, per_node: int, devices: int) -> int | None:
     return labelled if devices % labelled == 0 else None
 
 
-def default_fabric(node: Node) -> tuple[int, LinkType]:
+def default_fabric(node: Node) -> tuple[int, Link]:
     """What joins several nodes of a kind, where nobody says it: their own cards, or else one card of 10 Gb/s."""
     return node.network_cards or (1, find_link(_NETWORK))
 
 
-def _fabric(
-    label: Label, device_label: Label, node: Node, nodes: int, assumed: list[str]
-) -> tuple[int, LinkType] | None:
+def _fabric(label: Label, device_label: Label, node: Node, nodes: int, assumed: list[str]) -> tuple[int, Link] | None:
     said = match_fabric(label, node.devices) or match_fabric(device_label, node.devices)
     if nodes == 1:
         return None
@@ -473,11 +471,11 @@ def _with_memory(node: Node, memory_gb: float | None) -> Node:
     return fitting[0] if fitting else node
 
 
-def _family(device: CatalogDevice) -> str:
+def _family(device: Device) -> str:
     return device.name.split("-")[0]
 
 
-def _alike(one: CatalogDevice, other: CatalogDevice) -> bool:
+def _alike(one: Device, other: Device) -> bool:
     """Whether two are of one family and one size, whatever their form."""
     return _family(one) == _family(other) and one.memory.nbytes == other.memory.nbytes
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from trimaran.base.errors import InputError
 from trimaran.machine.catalog import find_device, find_link
-from trimaran.machine.types import CatalogDevice, Edge, LinkType, Node
+from trimaran.machine.types import Device, Edge, Link, Node
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Elements of an XML text with the lines that they begin in, so that an error can name the place
@@ -87,7 +87,7 @@ _INTEL = {63: "qpi-9.6", 79: "qpi-9.6", 85: "upi-10.4", 106: "upi-11.2", 143: "u
 """Between sockets of Intel processors, by model: Haswell, Broadwell, Skylake, Ice Lake, Sapphire and Emerald Rapids."""
 
 
-def pcie(generation: int, lanes: int) -> LinkType:
+def pcie(generation: int, lanes: int) -> Link:
     """A slot, also of a kind that the catalog does not list: a share of one of 16 lanes."""
     older = {1: 3 * 4, 2: 3 * 2}.get(generation)
     whole = find_link(f"pcie{3 if older else generation}x16")
@@ -101,7 +101,7 @@ def pcie(generation: int, lanes: int) -> LinkType:
     )
 
 
-def card_link(name: str, bytes_per_s: float, assumed: list[str]) -> LinkType:
+def card_link(name: str, bytes_per_s: float, assumed: list[str]) -> Link:
     """Kind of a card for the network.
 
     Args:
@@ -183,7 +183,7 @@ def node_from_xml(
     text: str,
     *,
     file: str,
-    device: CatalogDevice | None = None,
+    device: Device | None = None,
     name: str = "imported",
     cores: int = 1,
     host_memory_bytes: int = 0,
@@ -229,12 +229,12 @@ def node_from_xml(
 class _Graph:
     """Edges as the file is walked, and what stands at each bus."""
 
-    def __init__(self, file: str, device: CatalogDevice, *, bare: bool) -> None:
+    def __init__(self, file: str, device: Device, *, bare: bool) -> None:
         self.file = file
         self.device = device
         self.bare = bare
         self.edges: list[Edge] = []
-        self.cards: list[LinkType] = []
+        self.cards: list[Link] = []
         self.devices: dict[str, tuple[int, Element]] = {}
         self.assumed: list[str] = []
         self._switches = 0
@@ -312,7 +312,7 @@ class _Graph:
         self.edges.append(Edge(a=vertex, b=f"nic{len(self.cards)}", link=link))
         self.cards.append(link)
 
-    def _slot(self, pci: Element) -> LinkType:
+    def _slot(self, pci: Element) -> Link:
         speed = pci.attributes.get("link_speed", "").split(" ")[0].removesuffix(".0")
         width = pci.attributes.get("link_width", "")
         if speed in ("", "Unknown") or width in ("", "0"):
@@ -324,7 +324,7 @@ class _Graph:
             raise self._wrong(pci, "link_width", "a number of lanes such as 16")
         return pcie(GENERATIONS[speed], int(width))
 
-    def _own_link(self, element: Element) -> LinkType:
+    def _own_link(self, element: Element) -> Link:
         if not self.device.link:
             raise InputError(
                 f"{self.file}: line {element.line}: <{element.tag}>, but {self.device.title} has no links of its own: "
@@ -360,7 +360,7 @@ class _Graph:
         )
 
 
-def _device(system: Element, file: str) -> CatalogDevice:
+def _device(system: Element, file: str) -> Device:
     """Which device it is, by the PCI number of the first."""
     for element in system.walk():
         if element.tag == "pci" and any(child.tag == "gpu" for child in element.children):

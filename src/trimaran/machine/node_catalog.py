@@ -28,7 +28,7 @@ from typing import TypeVar
 from trimaran.base.errors import InputError
 from trimaran.machine.catalog import entries_of, find_device, find_link, squeezed
 from trimaran.machine.toml_tables import Table, did_you_mean
-from trimaran.machine.types import CatalogDevice, Edge, LinkType, Node, Price, parse_price
+from trimaran.machine.types import Device, Edge, Link, Node, Price, parse_price
 
 KINDS = ("gpu", "cpu", "plx", "nvsw", "nic")
 """Devices, sockets of the host, PCIe switches, NVLink switches, cards for the network."""
@@ -87,7 +87,7 @@ def read_line(text: str) -> LinkLine:
     return LinkLine(pairs=pairs, link=words[2], count=int(count[1]) if count else 1)
 
 
-def edges_of(line: LinkLine, find: Callable[[str], LinkType]) -> Iterator[Edge]:
+def edges_of(line: LinkLine, find: Callable[[str], Link]) -> Iterator[Edge]:
     """The edges of a line.
 
     Args:
@@ -143,8 +143,8 @@ class Names:
         node: table of another node, by name
     """
 
-    device: Callable[[str], CatalogDevice]
-    link: Callable[[str], LinkType]
+    device: Callable[[str], Device]
+    link: Callable[[str], Link]
     node: Callable[[str], Table]
 
 
@@ -177,7 +177,7 @@ class Draft:
     caveat: str
 
 
-def read_node(entry: Table, names: Names, *, device: CatalogDevice | None = None) -> Node:
+def read_node(entry: Table, names: Names, *, device: Device | None = None) -> Node:
     """The node of a table.
 
     Args:
@@ -262,7 +262,7 @@ def fewer_devices(node: Node, devices: int) -> Node:
     return replace(node, devices=devices, edges=edges)
 
 
-def _edges(entry: Table, draft: Draft, device: CatalogDevice, names: Names) -> tuple[Edge, ...]:
+def _edges(entry: Table, draft: Draft, device: Device, names: Names) -> tuple[Edge, ...]:
     edges: dict[tuple[str, str, str], Edge] = {}
     for index, text in enumerate(draft.lines):
         if draft.other_network and "like" in entry and " nic" in text:
@@ -287,7 +287,7 @@ def _edges(entry: Table, draft: Draft, device: CatalogDevice, names: Names) -> t
     return found
 
 
-def _filled(line: LinkLine, device: CatalogDevice) -> LinkLine:
+def _filled(line: LinkLine, device: Device) -> LinkLine:
     if line.link == "slot":
         return replace(line, link=f"pcie{device.pcie_generation}x{device.pcie_lanes}")
     if line.link == "bridge":
@@ -394,13 +394,13 @@ def is_machine(name: str) -> bool:
     return squeezed(name) in _by_alias()
 
 
-def usual_node(device: CatalogDevice) -> Node | None:
+def usual_node(device: Device) -> Node | None:
     """The machine that a module sits in as its maker sells it; None for a card."""
     name = _usual().get(device.name)
     return find_node(name) if name is not None else None
 
 
-def plain_node(device: CatalogDevice, devices: int, *, bridged: bool = False) -> Node:
+def plain_node(device: Device, devices: int, *, bridged: bool = False) -> Node:
     """A node for a device of which nobody says where it sits.
 
     Args:
@@ -419,7 +419,7 @@ def plain_node(device: CatalogDevice, devices: int, *, bridged: bool = False) ->
     return boxed(device, devices, bridged=bridged)
 
 
-def boxed(device: CatalogDevice, devices: int, *, bridged: bool = False) -> Node:
+def boxed(device: Device, devices: int, *, bridged: bool = False) -> Node:
     """A plain box of cards.
 
     Args:

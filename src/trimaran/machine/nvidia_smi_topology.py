@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from trimaran.base.errors import InputError
 from trimaran.machine.catalog import find_link
-from trimaran.machine.types import CatalogDevice, Edge, LinkType, Node
+from trimaran.machine.types import Device, Edge, Link, Node
 
 _CELLS = ("X", "PIX", "PXB", "PHB", "NODE", "SYS", "SOC")
 _NVLINKS = re.compile(r"NV([1-9][0-9]*)")
@@ -55,11 +55,11 @@ class Matrix:
 
 def node_from_matrix(
     text: str,
-    device: CatalogDevice,
+    device: Device,
     *,
     file: str,
     name: str = "imported",
-    network: LinkType | None = None,
+    network: Link | None = None,
     cores: int = 1,
     host_memory_bytes: int = 0,
 ) -> Node:
@@ -181,7 +181,7 @@ def _check_whole(matrix: Matrix, file: str) -> None:
                 )
 
 
-def _own_links(matrix: Matrix, device: CatalogDevice, file: str) -> list[Edge]:
+def _own_links(matrix: Matrix, device: Device, file: str) -> list[Edge]:
     """NVLinks: to each other, or to one switch where there are more of them than devices have."""
     names = matrix.devices
     counts = {(a, b): _nvlinks(matrix.cells[a, b]) for a in names for b in names if a != b}
@@ -213,7 +213,7 @@ def _nvlinks(cell: str) -> int:
     return int(found[1]) if found else 0
 
 
-def _tree(matrix: Matrix, device: CatalogDevice, network: LinkType | None) -> tuple[list[Edge], int]:
+def _tree(matrix: Matrix, device: Device, network: Link | None) -> tuple[list[Edge], int]:
     """Sockets, switches, devices and cards, and how many sockets there are."""
     slot = find_link(f"pcie{device.pcie_generation}x{device.pcie_lanes}")
     vertices = {name: f"gpu{index}" for index, name in enumerate(matrix.devices)}

@@ -11,7 +11,6 @@ order are taken as long as one helps, and nodes of few devices are searched to t
 are alike, so one order serves all of them. Left out: links that several pairs share, which the simulation sees.
 """
 
-import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from trimaran.base.errors import InputError
 from trimaran.base.units import format_count
 from trimaran.machine.topology import pair
-from trimaran.machine.types import Cluster, Device, Machine, Node
+from trimaran.machine.types import Machine, Node
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The best order of a node's devices for ranks that talk: swaps, then branch and bound on nodes of few devices
@@ -104,88 +103,6 @@ def _by_swaps(devices: int, ranks: int, cost: Callable[[Sequence[int]], float]) 
             return tuple(order[:ranks])
         a, b = found
         order[a], order[b] = order[b], order[a]
-
-
-def machine_cluster(machine: Machine, devices: int, *, memory_bytes: int | None = None) -> Cluster:
-    """The first devices of a machine as a cluster, node by node.
-
-    Args:
-        machine: of the catalog
-        devices: how many of them
-        memory_bytes: that each may use; None: what its driver leaves to a job [bytes]
-
-    Raises:
-        InputError: the machine has fewer
-    """
-    if not 1 <= devices <= machine.devices:
-        raise InputError(
-            f"{machine.node.title} has {format_count(machine.devices, 'device')} on "
-            f"{format_count(machine.nodes, 'node')}, {devices} were asked for; "
-            f'more nodes are "{machine.node.name}:{-(-devices // machine.node.devices)}"',
-            code="machine.too-few-devices",
-            devices=devices,
-            available=machine.devices,
-        )
-    entry = machine.node.device
-    usable = entry.usable_bytes if memory_bytes is None else min(memory_bytes, entry.usable_bytes)
-    device = Device(
-        name=entry.title,
-        kind="cuda",
-        memory_bytes=usable,
-        bytes_per_s=entry.bandwidth.bytes_per_s,
-        flops_per_s={dtype: peak.flops_per_s for dtype, peak in entry.compute.items()},
-        source=f"datasheet: {entry.source}",
-    )
-    return Cluster(
-        name=machine.node.name,
-        devices=(device,) * devices,
-        hosts=tuple(number // machine.node.devices for number in range(devices)),
-        machine=machine,
-        numbers=tuple(range(devices)),
-    )
-
-
-def order_devices(cluster: Cluster, order: Sequence[int]) -> Cluster:
-    """The cluster with its devices in the order of the ranks that have them.
-
-    Args:
-        cluster: in its own order
-        order: number of the device of each rank (`Strategy.device_order`), on the machine where the cluster is one;
-            empty: rank r has device r
-
-    Raises:
-        InputError: a device twice, or one that is not there
-    """
-    if not order:
-        return cluster
-    machine = cluster.machine
-    available = cluster.size if machine is None else machine.devices
-    if len(set(order)) != len(order) or not all(0 <= number < available for number in order):
-        raise InputError(
-            f"the order of devices must name devices 0 to {available - 1}, each at most once; got "
-            f"{', '.join(map(str, order))}",
-            code="machine.bad-device-order",
-            device_order=tuple(order),
-        )
-    if machine is not None:
-        return dataclasses.replace(
-            cluster,
-            devices=(cluster.devices[0],) * len(order),
-            hosts=tuple(number // machine.node.devices for number in order),
-            numbers=tuple(order),
-        )
-    place = {number: rank for rank, number in enumerate(order)}
-    links = {
-        (min(place[a], place[b]), max(place[a], place[b])): link
-        for (a, b), link in cluster.links.items()
-        if a in place and b in place
-    }
-    return dataclasses.replace(
-        cluster,
-        devices=tuple(cluster.devices[number] for number in order),
-        hosts=tuple(cluster.hosts[number] for number in order),
-        links=links,
-    )
 
 
 def node_talk(

@@ -27,7 +27,7 @@ from itertools import combinations, pairwise
 from typing import Literal
 
 from trimaran.machine.topology import Pair, check_devices, host_route, pair, switch_links
-from trimaran.machine.types import Edge, LinkType, Node
+from trimaran.machine.types import Edge, Link, Node
 
 Tour = tuple[int, ...]
 Capacity = Mapping[tuple[int, int], int]
@@ -200,13 +200,13 @@ def ring_bandwidth(node: Node, devices: Iterable[int]) -> RingSet:
     return _over_pcie(node, chosen)
 
 
-def ring_rate(link: LinkType) -> float:
+def ring_rate(link: Link) -> float:
     """What a ring sustains on one link, in one direction [bytes/s]."""
     return link.ring_bytes_per_s or RING_SHARE * link.bytes_per_s
 
 
 def _over_links(
-    devices: Tour, tours: tuple[Tour, ...], link: LinkType, *, kind: RingKind, share: float, exact: bool
+    devices: Tour, tours: tuple[Tour, ...], link: Link, *, kind: RingKind, share: float, exact: bool
 ) -> RingSet:
     count = len(tours) * share
     return RingSet(

@@ -1,29 +1,29 @@
-"""Machines as link graphs: devices, host sockets, switches and network cards, joined by links with their rates.
+"""Machines, as values: nodes of devices, the links that join them, and the devices that a job may have of them.
 
-A `Machine` is one or several equal nodes and the fabric between them. Vertices are named "gpu0", "cpu1", "plx2",
-"nvsw0", "nic3". An edge is undirected; its rates are those of one direction, and both directions flow at once.
+A `Machine` is one or several equal nodes and the fabric between them. Of a machine of the catalog the links of a node
+are a graph: devices, host sockets, switches and network cards are its vertices, named "gpu0", "cpu1", "plx2", "nvsw0",
+"nic3". An edge is undirected; its rates are those of one direction, and both directions flow at once. This host is a
+machine too: what its links take is measured (`CostTable.curves`), and they may be rate-limited.
 
-Devices that one need not have, as values: what their memory, their units and their link to the host sustain.
+A `Device` is described by what its memory, its units and its link to the host sustain. Of a device of this host that is
+not known before something runs.
 
-The figures are what a training step sustains, as a peak and the share of it that is reached; they decide estimates made
-before any run, never a measurement.
+Every figure has a `source`: "measured", "calibrated", "datasheet" or "published", with where it comes from after a
+colon. Figures are what a training step sustains, as a peak and the share of it that is reached; those of the catalog
+decide estimates made before any run, never a measurement.
 
 Memory has three sizes: what is on the card, what its driver reports, and what is left to a job once its context (driver
 state, libraries' handles) is there. A budget in bytes stands for a card of that size, so the context comes off it too.
-
-Devices, links and clusters, as values.
-
-Every figure has a `source`: "measured", "calibrated", "datasheet" or "published", with where it comes from after a
-colon.
 """
 
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from trimaran.base.errors import InputError
+from trimaran.base.units import format_count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,28 +103,35 @@ class Launch:
     source: str
 
 
+_UNKNOWN = "nobody measured it"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CatalogDevice:
-    """A device of the catalog.
+class Device:
+    """An accelerator, or one process's share of a CPU: of the catalog, with its figures, or of this host.
+
+    Of a device of this host only the name and the memory are known without a run.
 
     Attributes:
-        name: as one asks for it, such as "titan-x"
+        name: as one asks for it, such as "titan-x"; on this host, as the system calls it
         title: as its vendor calls it
         aliases: other names
         caveat: what to bear in mind
         memory: sizes
-        bandwidth: of its own memory
-        compute: by dtype: "float32", "tf32" (float32 on tensor cores), "bfloat16", "float16"; what is missing it lacks
-        copies: to and from its host
-        launch: of kernels
+        bandwidth: of its own memory; a rate of 0 where nobody says
+        compute: by dtype: "float32", "tf32" (float32 on tensor cores), "bfloat16", "float16"; what is missing it lacks,
+            or nobody says
+        copies: to and from its host; rates of 0 where nobody says
+        launch: of kernels; 0 where nobody says
         architecture: generation, such as "volta"; "other" where nobody says
         year: in which it came; 0 where nobody says
-        form: "sxm" and "oam" (modules on a board of their maker), "pcie" (cards), "superchip", "mobile", "cpu"
+        form: "sxm" and "oam" (modules on a board of their maker), "pcie" (cards), "superchip", "mobile", "cpu"; ""
+            where nobody says
         multiprocessors: streaming multiprocessors, or compute units; 0 where nobody says
         cache_bytes: of the cache that all of them share [bytes]; 0 where nobody says
         power_w: that its board may draw [W]; 0 where nobody says
-        pcie_generation: of its slot
-        pcie_lanes: of its slot
+        pcie_generation: of its slot; 0 where nobody says
+        pcie_lanes: of its slot; 0 where nobody says
         links: to other devices, that it has: NVLink or Infinity Fabric
         link: type of those, a name of `links.toml`; "" where it has none
         peer_access: whether two of them on one host may copy to each other over PCIe; GeForce since 2018 may not
@@ -134,26 +141,31 @@ class CatalogDevice:
 
     name: str
     title: str
-    aliases: tuple[str, ...]
-    caveat: str
+    aliases: tuple[str, ...] = ()
+    caveat: str = ""
     memory: Memory
-    bandwidth: Bandwidth
-    compute: Mapping[str, Peak]
-    copies: Copies
-    launch: Launch
-    architecture: str
-    year: int
-    form: str
-    multiprocessors: int
-    cache_bytes: int
-    power_w: float
-    pcie_generation: int
-    pcie_lanes: int
-    links: int
-    link: str
-    peer_access: bool
-    tensor_dtypes: tuple[str, ...]
+    bandwidth: Bandwidth = Bandwidth(bytes_per_s=0.0, fraction=0.0, source=_UNKNOWN)
+    compute: Mapping[str, Peak] = field(default_factory=dict)
+    copies: Copies = Copies(to_host_bytes_per_s=0.0, to_device_bytes_per_s=0.0, latency_s=0.0, source=_UNKNOWN)
+    launch: Launch = Launch(seconds=0.0, source=_UNKNOWN)
+    architecture: str = "other"
+    year: int = 0
+    form: str = ""
+    multiprocessors: int = 0
+    cache_bytes: int = 0
+    power_w: float = 0.0
+    pcie_generation: int = 0
+    pcie_lanes: int = 0
+    links: int = 0
+    link: str = ""
+    peer_access: bool = False
+    tensor_dtypes: tuple[str, ...] = ()
     source: str
+
+    @property
+    def kind(self) -> str:
+        """Of what torch calls it: "cpu" or "cuda"."""
+        return "cpu" if self.form == "cpu" else "cuda"
 
     @property
     def usable_bytes(self) -> int:
@@ -214,7 +226,17 @@ class CatalogDevice:
 
     @property
     def sustained_bytes_per_s(self) -> float:
-        """What elementwise work sustains of its own memory [bytes/s]."""
+        """What elementwise work sustains of its own memory [bytes/s].
+
+        Raises:
+            InputError: nobody says
+        """
+        if not self.bandwidth.bytes_per_s:
+            raise InputError(
+                f"how fast {self.title} reads its memory is not known: name a device of the catalog",
+                code="device.bandwidth-unknown",
+                device=self.name,
+            )
         return self.bandwidth.bytes_per_s * self.bandwidth.fraction
 
 
@@ -302,26 +324,26 @@ def parse_price(text: str) -> Price:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LinkType:
-    """A kind of link.
+class Link:
+    """A connection, by what it sustains in one direction.
 
     Attributes:
-        name: such as "nvlink2", "pcie3x16", "ib-edr", "ethernet-10g"
-        kind: "nvlink", "xgmi", "pcie", "socket" (between CPUs), "infiniband", "ethernet", …
-        raw_bytes_per_s: after encoding, one direction [bytes/s]
-        bytes_per_s: sustained by large messages, one direction [bytes/s]
+        bytes_per_s: sustained by large messages [bytes/s]
         latency_s: of a small message [s]
         source: where the figures come from
+        name: of the catalog, such as "nvlink2", "pcie3x16", "ib-edr", "ethernet-10g"; "" where only its rate is known
+        kind: "nvlink", "xgmi", "pcie", "socket" (between CPUs), "infiniband", "ethernet", …; "" where nobody says
+        raw_bytes_per_s: after encoding [bytes/s]; 0 where nobody says
         ring_bytes_per_s: share of a large ring all-reduce that goes over one of them (bus bandwidth) [bytes/s]; 0 where
             nobody measured it
     """
 
-    name: str
-    kind: str
-    raw_bytes_per_s: float
     bytes_per_s: float
     latency_s: float
     source: str
+    name: str = ""
+    kind: str = ""
+    raw_bytes_per_s: float = 0.0
     ring_bytes_per_s: float = 0.0
 
 
@@ -331,7 +353,7 @@ class Edge:
 
     a: str
     b: str
-    link: LinkType
+    link: Link
     count: int = 1
 
     @property
@@ -348,9 +370,12 @@ class Node:
         name: as one asks for it, such as "dgx1-v100"
         title: as its maker calls it
         aliases: other names
-        device: of which it has several, all alike
+        device: of which it has several
         devices: how many
-        edges: the link graph
+        unlike: the devices of this host that differ from `device`, by number
+        edges: the link graph; empty where transfers are measured
+        measured: what transfers between its devices take is measured (`CostTable.curves`); else the graph says it
+        rate_limit: what the link of each device is held to, each way; None: nothing
         peer_access: whether devices without NVLink between them copy to each other directly, not through the host
         cpu_cores: of the host, for loading data
         host_memory_bytes: of the host [bytes]
@@ -362,102 +387,175 @@ class Node:
 
     name: str
     title: str
-    aliases: tuple[str, ...]
-    device: CatalogDevice
+    aliases: tuple[str, ...] = ()
+    device: Device
     devices: int
-    edges: tuple[Edge, ...]
-    peer_access: bool
-    cpu_cores: int
-    host_memory_bytes: int
-    network_cards: tuple[int, LinkType] | None
-    caveat: str
+    unlike: Mapping[int, Device] = field(default_factory=dict)
+    edges: tuple[Edge, ...] = ()
+    measured: bool = False
+    rate_limit: Link | None = None
+    peer_access: bool = False
+    cpu_cores: int = 0
+    host_memory_bytes: int = 0
+    network_cards: tuple[int, Link] | None = None
+    caveat: str = ""
     source: str
     price: Price | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """Equal nodes and what joins them.
+    """Equal nodes and what joins them: of the catalog, or this host.
+
+    Devices are counted node by node.
 
     Attributes:
         node: each of them
         nodes: how many
-        fabric: link type of the cards that join them, and how many of them a node uses; None with one node
+        fabric: links of the cards that join them, and how many of them a node uses; None with one node
+        pairs: links that two devices have for themselves, whatever else joins them, by their numbers `(a, b)` with
+            a < b
     """
 
     node: Node
     nodes: int = 1
-    fabric: tuple[int, LinkType] | None = None
+    fabric: tuple[int, Link] | None = None
+    pairs: Mapping[tuple[int, int], Link] = field(default_factory=dict)
 
     @property
     def devices(self) -> int:
         """Devices in all."""
         return self.node.devices * self.nodes
 
+    def device(self, number: int) -> Device:
+        """The device of a number."""
+        return self.node.unlike.get(number % self.node.devices, self.node.device)
+
+    def host(self, number: int) -> int:
+        """The number of the node that a device sits on."""
+        return number // self.node.devices
+
+    def rate_limited(self, link: Link | None) -> "Machine":
+        """With the links of its devices held to a rate, or to nothing."""
+        return replace(self, node=replace(self.node, rate_limit=link))
+
+    def allocate(self, devices: int | None = None, *, memory_bytes: int | None = None) -> "Allocation":
+        """The first devices, node by node.
+
+        Args:
+            devices: how many of them; None: all
+            memory_bytes: that a job may use of each; None: what there is [bytes]
+
+        Raises:
+            InputError: there are fewer
+        """
+        count = self.devices if devices is None else devices
+        if not 1 <= count <= self.devices:
+            raise InputError(
+                f"{self.node.title} has {format_count(self.devices, 'device')} on {format_count(self.nodes, 'node')}, "
+                f'{count} were asked for; more nodes are "{self.node.name}:{-(-count // self.node.devices)}"',
+                code="machine.too-few-devices",
+                devices=count,
+                available=self.devices,
+            )
+        usable = tuple(self.device(number).usable_bytes for number in range(count))
+        if memory_bytes is not None:
+            usable = tuple(min(memory_bytes, nbytes) for nbytes in usable)
+        return Allocation(machine=self, numbers=tuple(range(count)), memory_bytes=usable)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
-    """One accelerator, or one process's share of a CPU.
+class Allocation:
+    """Devices of a machine that a job may have, in the order of its ranks.
 
     Attributes:
-        name: as people say it
-        kind: "cpu" or "cuda"
-        memory_bytes: memory that a job may use [bytes]
-        bytes_per_s: memory bandwidth [bytes/s]; 0 where unknown
-        flops_per_s: peak by dtype name, such as "float32" [FLOP/s]; empty where unknown
-        source: where the figures come from
+        machine: that has them
+        numbers: of the device of each rank, on the machine
+        memory_bytes: what the job may use of the device of each rank [bytes]
     """
 
-    name: str
-    kind: str
-    memory_bytes: int
-    bytes_per_s: float = 0.0
-    flops_per_s: Mapping[str, float] = field(default_factory=dict)
-    source: str = "measured"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
-    """A connection, by what it sustains in one direction.
-
-    Attributes:
-        bytes_per_s: sustained rate [bytes/s]
-        latency_s: time of an empty message [s]
-        source: where the figures come from
-    """
-
-    bytes_per_s: float
-    latency_s: float
-    source: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
-    """Devices, the host of each, and the links between them.
-
-    Attributes:
-        name: as people say it
-        devices: one a rank, in rank order
-        hosts: for each device, the number of its host
-        links: for each pair of devices `(a, b)` with a < b that is joined, its link; a missing pair has none
-        link: what the links between ranks of this machine are held to; None: nothing
-        uplink: what each host has to the others, each way, for all its devices together; counts for pairs that no link
-            of their own joins; None: nothing
-        machine: of the catalog, whose link graph prices transfers; None: the devices are here, or `links` say it all
-        numbers: for each rank, the number of its device on that machine, counted node by node; empty: rank r has
-            device r
-    """
-
-    name: str
-    devices: tuple[Device, ...]
-    hosts: tuple[int, ...]
-    links: Mapping[tuple[int, int], Link] = field(default_factory=dict)
-    link: Link | None = None
-    uplink: Link | None = None
-    machine: Machine | None = None
-    numbers: tuple[int, ...] = ()
+    machine: Machine
+    numbers: tuple[int, ...]
+    memory_bytes: tuple[int, ...]
 
     @property
     def size(self) -> int:
         """Number of devices."""
-        return len(self.devices)
+        return len(self.numbers)
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """One a rank."""
+        return tuple(self.machine.device(number) for number in self.numbers)
+
+    @property
+    def hosts(self) -> tuple[int, ...]:
+        """For each rank, the number of its node."""
+        return tuple(self.machine.host(number) for number in self.numbers)
+
+    def number(self, rank: int) -> int:
+        """The device of a rank, on the machine.
+
+        Raises:
+            InputError: there is no such rank
+        """
+        if rank >= self.size:
+            raise InputError(
+                f'the program has a rank {rank}, cluster "{self.machine.node.name}" has '
+                f"{format_count(self.size, 'device')}",
+                code="cluster.too-few-devices",
+                rank=rank,
+                devices=self.size,
+            )
+        return self.numbers[rank]
+
+    def ordered(self, order: Sequence[int]) -> "Allocation":
+        """The devices in the order of the ranks that have them.
+
+        Args:
+            order: number of the device of each rank (`Strategy.device_order`), on the machine, also of those outside
+                this allocation; empty: as they are
+
+        Raises:
+            InputError: a device twice, or one that is not there
+        """
+        if not order:
+            return self
+        available = self.machine.devices
+        if len(set(order)) != len(order) or not all(0 <= number < available for number in order):
+            raise InputError(
+                f"the order of devices must name devices 0 to {available - 1}, each at most once; got "
+                f"{', '.join(map(str, order))}",
+                code="machine.bad-device-order",
+                device_order=tuple(order),
+            )
+        known = dict(zip(self.numbers, self.memory_bytes, strict=True))
+        usable = tuple(known.get(number, min(self.memory_bytes)) for number in order)
+        return replace(self, numbers=tuple(order), memory_bytes=usable)
+
+    def grown(self, devices: int) -> "Allocation":
+        """With as many devices at least, of which those that are added are like the last one, on its node.
+
+        Args:
+            devices: how many
+        """
+        extra = devices - self.size
+        if extra <= 0:
+            return self
+        machine, each = self.machine, self.machine.node.devices
+
+        def moved(number: int) -> int:
+            return number // each * (each + extra) + number % each
+
+        pairs = {(moved(a), moved(b)): link for (a, b), link in machine.pairs.items()}
+        unlike = dict(machine.node.unlike)
+        last = machine.device(self.numbers[-1])
+        if last != machine.node.device:
+            unlike |= {each + number: last for number in range(extra)}
+        node = replace(machine.node, devices=each + extra, unlike=unlike)
+        first = machine.host(self.numbers[-1]) * (each + extra) + each
+        return Allocation(
+            machine=replace(machine, node=node, pairs=pairs),
+            numbers=(*map(moved, self.numbers), *range(first, first + extra)),
+            memory_bytes=(*self.memory_bytes, *self.memory_bytes[-1:] * extra),
+        )

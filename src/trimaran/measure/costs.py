@@ -19,6 +19,7 @@ from typing import Any
 import trimaran
 from trimaran.base.errors import EnvironmentProblem, ExecutionError, InputError
 from trimaran.base.job import Job
+from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.units import format_bit_rate, format_count, format_seconds
 from trimaran.graph.types import Graph
 from trimaran.machine.detect import detect_gpus, detect_processor
@@ -32,13 +33,7 @@ from trimaran.program.strategy import Execution
 from trimaran.runtime.launch.ranks import Event, launch
 from trimaran.runtime.launch.world import choose_device
 
-Progress = Callable[[str, int, int], None]
-
 _LOG = logging.getLogger(__name__)
-
-
-def ignore_progress(what: str, done: int, total: int) -> None:
-    """The progress of somebody who does not look."""
 
 
 def measure_costs(
@@ -126,7 +121,7 @@ def fingerprint_here(ranks: int, link: Link | None = None) -> Fingerprint:
     processor = detect_processor()
     on_gpu = choose_device("auto", local_size=ranks) != "cpu"
     return Fingerprint(
-        device=detect_gpus()[0].name if on_gpu else processor.name,
+        device=detect_gpus()[0].title if on_gpu else processor.name,
         kind="cuda" if on_gpu else "cpu",
         torch=version("torch"),
         threads=1,

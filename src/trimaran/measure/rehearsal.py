@@ -16,7 +16,7 @@ from trimaran.base.errors import EnvironmentProblem
 from trimaran.base.job import Job
 from trimaran.base.timeline import COMPUTE, Timeline
 from trimaran.graph.types import Graph
-from trimaran.machine.types import Cluster, Link
+from trimaran.machine.types import Allocation, Link
 from trimaran.measure.cache import store
 from trimaran.pricing.compute import FORMS, own_form
 from trimaran.pricing.program import price
@@ -124,7 +124,7 @@ def fit_form(
     program: Program,
     graph: Graph,
     table: CostTable,
-    cluster: Cluster,
+    cluster: Allocation,
     *,
     batch: int,
 ) -> CostTable:

@@ -12,6 +12,7 @@ from itertools import chain, islice, repeat
 from typing import TYPE_CHECKING
 
 from trimaran.base.job import Job
+from trimaran.base.progress import Progress
 from trimaran.pricing.offload_costs import HookCosts, TracedStep, measured_costs
 from trimaran.program.lowering.lower import lower, lower_evaluation
 from trimaran.program.strategy import Strategy
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from trimaran.runtime.data.batch_shares import Share
     from trimaran.runtime.executor import Executor
 
-Progress = Callable[[str, int, int], None]
 
 _WARM_UP_STEPS = 2
 

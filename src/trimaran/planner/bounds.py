@@ -15,6 +15,8 @@ and B of a microbatch, m what a message takes, U what follows the last reduction
     step      >= max over k of max(done(k), reduced(k), the loss's reduction) + U(k)
     step      >= for each link: what flows over it, one after the other, + the shortest U
 
+To each is added what follows the step: copies of gradients, and the wait for the slowest rank.
+
 Nothing here is longer than in a simulation: interference and sharing only lengthen, and what else could be waited for
 is left out. Where a factor of interference is below 1, everything is taken to run at that factor.
 
@@ -44,19 +46,21 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from trimaran.base.timeline import COMPUTE
 from trimaran.graph.types import Graph
-from trimaran.machine.types import Cluster
+from trimaran.machine.types import Allocation
 from trimaran.planner.candidates import Cases, at_end, lower_short
 from trimaran.planner.epoch import EpochData, Part, extra_parts
 from trimaran.pricing.compute import FORMS, context_of, operation_costs, own_form
 from trimaran.pricing.curves import at_batch
-from trimaran.pricing.program import price
+from trimaran.pricing.program import price, straggling_share
 from trimaran.pricing.tables import CostTable
 from trimaran.pricing.types import Cost, ProgramCosts, add, multiply
 from trimaran.program.strategy import Execution, Strategy
 from trimaran.program.types import SENDS, Instruction, Kind, Program
 
 _FORWARDS = (Kind.FORWARD, Kind.EVALUATE)
+_REPEATED = (*_FORWARDS, Kind.BACKWARD, Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +73,7 @@ class Stage:
         backward_s: backward of one microbatch [s]
         last_backward_s: the backward that completes the gradients [s]
         work_s: all forwards and backwards, and the loads between them [s]
+        passes_s: all forwards and backwards [s]
         backwards_s: all backwards [s]
         received: for each segment that sends to it in the forward, what a message takes [s]
         returned: for each segment that sends gradients to it, what a message takes [s]
@@ -84,6 +89,7 @@ class Stage:
     backward_s: float
     last_backward_s: float
     work_s: float
+    passes_s: float
     backwards_s: float
     received: Mapping[int, float]
     returned: Mapping[int, float]
@@ -123,7 +129,7 @@ def stage_of(
     loads = [busy(item) for item in instructions if item.kind == Kind.LOAD]
     left_out = microbatches - len(forwards)
     all_backwards = sum(backwards) + (left_out * backwards[0] if backwards else 0.0)
-    work = sum(forwards) + left_out * forwards[0] + all_backwards
+    work = passes = sum(forwards) + left_out * forwards[0] + all_backwards
     if costs.host_blocks and loads:
         # The first may be loaded while the stage waits for its input.
         work += (microbatches - 1) * min(loads)
@@ -139,6 +145,7 @@ def stage_of(
         backward_s=min(backwards, default=0.0),
         last_backward_s=backwards[-1] if backwards else 0.0,
         work_s=work,
+        passes_s=passes,
         backwards_s=all_backwards,
         received=_by_sender(instructions, Kind.RECEIVE_FORWARD, moved),
         returned=_by_sender(instructions, Kind.RECEIVE_BACKWARD, moved),
@@ -235,7 +242,7 @@ def bound(
     strategy: Strategy,
     graph: Graph,
     table: CostTable,
-    cluster: Cluster,
+    cluster: Allocation,
     *,
     batch: int,
     clip: bool = False,
@@ -265,6 +272,50 @@ def bound(
     return Bound(step_time_s=of_step[1], cases=cases, peak_bytes=smallest_peaks(program, costs, strategy))
 
 
+def busiest_rank(
+    strategy: Strategy, graph: Graph, table: CostTable, cluster: Allocation, *, batch: int, clip: bool = False
+) -> Cases:
+    """What a step takes at least, since a rank computes one thing at a time: for any schedule and any sharding.
+
+    A network whose layers are shared is not evenly shared: what every rank of a layer computes alike counts in full
+    here, and only its mean part in bounds from totals.
+
+    Args:
+        strategy: with boundaries
+        graph: the job's
+        table: costs of its operations and of the links
+        cluster: the devices
+        batch: samples of one update, over all ranks
+        clip: the job clips its gradients
+
+    Returns:
+        With all costs low, at their median, and high [s].
+    """
+    # Chunks take turns of as many microbatches as there are stages.
+    few = min(strategy.microbatches, strategy.pp if strategy.chunks > 1 else PRICED_MICROBATCHES)
+    microbatch = batch // (strategy.dp * strategy.microbatches)
+    short = replace(strategy, microbatches=few)
+    size = strategy.dp * few * microbatch
+    program = lower_short(graph, short, table, cluster, batch=size, clip=clip)
+    costs = price(program, graph, short, table, cluster, batch=size)
+    busy = [_busy(instructions, costs, strategy.microbatches - few) for instructions in program.ranks]
+    low_s, median_s, high_s = (max(one) * min(1.0, costs.interference.compute) for one in zip(*busy, strict=True))
+    return min(low_s, median_s), median_s, max(median_s, high_s)
+
+
+def _busy(instructions: Sequence[Instruction], costs: ProgramCosts, left_out: int) -> Cases:
+    """What a rank computes, at each end of the intervals [s]; the first microbatch stands for those left out."""
+    low_s = median_s = high_s = 0.0
+    for item in instructions:
+        cost = costs.compute.get(item.id) if item.stream == COMPUTE else None
+        if cost is not None:
+            times = 1 + left_out if item.microbatch == 0 and item.kind in _REPEATED else 1
+            low_s += times * cost.low
+            median_s += times * cost.seconds
+            high_s += times * cost.high
+    return low_s, median_s, high_s
+
+
 def shortest_step(program: Program, costs: ProgramCosts, *, microbatches: int) -> float:
     """What a step takes at least [s].
 
@@ -280,10 +331,17 @@ def shortest_step(program: Program, costs: ProgramCosts, *, microbatches: int) -
     replicas = [stages[first : first + width] for first in range(0, len(stages), width)]
     chains = max((_shortest_replica(replica, microbatches) for replica in replicas), default=0.0)
     over_links = _busiest_link(program, costs, microbatches, flow) + min((stage.tail_s for stage in stages), default=0)
-    return max(chains, over_links)
+    copies = costs.copies_s or (0.0,) * len(stages)
+    after_s = max(
+        (copies_s + costs.straggling * stage.passes_s for stage, copies_s in zip(stages, copies, strict=True)),
+        default=0.0,
+    )
+    return max(chains, over_links) + after_s
 
 
-def _price(part: Part, graph: Graph, table: CostTable, cluster: Cluster, *, clip: bool) -> tuple[ProgramCosts, Program]:
+def _price(
+    part: Part, graph: Graph, table: CostTable, cluster: Allocation, *, clip: bool
+) -> tuple[ProgramCosts, Program]:
     strategy = part.strategy
     microbatch = part.batch // (strategy.dp * strategy.microbatches)
     few = replace(strategy, microbatches=min(strategy.microbatches, PRICED_MICROBATCHES))
@@ -404,6 +462,7 @@ class QuickBounds:
         table: costs of its operations
         batch: samples of one update, over all ranks
         epoch: bound the time of one of these, not of a step
+        cluster: the devices
         balanced: take stages for equal, which makes the bounds of chains those of the closed forms: for searches so
             large that a bound which no cut whatever can undercut would leave too much
     """
@@ -411,6 +470,7 @@ class QuickBounds:
     graph: Graph
     table: CostTable
     batch: int
+    cluster: Allocation
     epoch: EpochData | None = None
     balanced: bool = False
     _works: dict[tuple[int, Execution, str], _Totals] = field(default_factory=dict)
@@ -454,7 +514,8 @@ class QuickBounds:
         step = self.table.steps.get(self.graph.digest)
         load_s = at_batch(step.load, microbatch).low if step and step.load else 0.0
         least = min((min(1.0, entry.compute) for entry in self.table.interference.values()), default=1.0)
-        return least * max(spread, path, chain) + load_s
+        waits = straggling_share(self.table, self.cluster, strategy.devices) * spread
+        return least * (max(spread, path, chain) + waits) + load_s
 
     def _at(self, microbatch: int, execution: Execution, form: str, pieces: int) -> tuple[_Work, ...]:
         key = (microbatch, execution, form)

@@ -20,7 +20,7 @@ from trimaran.base.errors import InputError
 from trimaran.base.timeline import Timeline
 from trimaran.graph.trace.types import Role
 from trimaran.graph.types import Graph, Phase
-from trimaran.machine.types import Cluster
+from trimaran.machine.types import Allocation
 from trimaran.memory.search import plan_memory
 from trimaran.planner.critical_path import limiter
 from trimaran.planner.epoch import EpochData, extra_parts
@@ -143,6 +143,11 @@ class Candidate:
     samples_factor: float = 1.0
 
     @property
+    def name(self) -> str:
+        """Of its strategy."""
+        return self.strategy.name
+
+    @property
     def objective(self) -> Objective:
         """What is made best."""
         return "throughput" if self.epoch_s is None else "epoch"
@@ -173,7 +178,7 @@ def evaluate(
     strategy: Strategy,
     graph: Graph,
     table: CostTable,
-    cluster: Cluster,
+    cluster: Allocation,
     *,
     batch: int,
     clip: bool = False,
@@ -197,7 +202,7 @@ def evaluate(
 
 
 def lower_short(
-    graph: Graph, strategy: Strategy, table: CostTable, cluster: Cluster, *, batch: int, clip: bool = False
+    graph: Graph, strategy: Strategy, table: CostTable, cluster: Allocation, *, batch: int, clip: bool = False
 ) -> Program:
     """The program of a step; on many devices that of one replica alone, where the others do the same at the same time.
 
@@ -221,7 +226,7 @@ def score(
     strategy: Strategy,
     graph: Graph,
     table: CostTable,
-    cluster: Cluster,
+    cluster: Allocation,
     *,
     batch: int,
     clip: bool = False,

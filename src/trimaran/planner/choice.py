@@ -1,11 +1,16 @@
 """Which of several simulated candidates to take, and which ones a person should see beside it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
+from trimaran.base.units import format_seconds
 from trimaran.planner.candidates import Candidate, Cases
+from trimaran.planner.parallel_degrees.problem import PricedDivision
 from trimaran.planner.space import SCHEDULES, unfaithfulness
 from trimaran.program.gradients import DEFAULT_BUCKET_BYTES
 from trimaran.program.strategy import IN_LINE, Strategy
+
+Item = TypeVar("Item")
 
 # What the simulator leaves out is worth about this much of a step, also where every cost is known.
 MODEL_ERROR = 0.03
@@ -41,6 +46,42 @@ def simplicity(strategy: Strategy) -> tuple[int, ...]:
     )
 
 
+Option = Candidate | PricedDivision
+"""What a plan may be: a strategy with its simulated step, or degrees priced by the analytical model."""
+
+_SIMPLER = (
+    "gradients that lose less",
+    "simpler kinds of parallelism",
+    "fewer devices",
+    "no offload or recompute",
+    "no compilation",
+    "whole operations on each device",
+    "less of the state sharded",
+    "the usual exchange of gradients",
+    "the usual size of buckets",
+    "fewer microbatches",
+    "stages in place of branches",
+    "fewer segments on a stage",
+    "a simpler schedule",
+    "samples that are not kept",
+    "fewer workers",
+)
+"""What makes a strategy the simpler one, for each entry of `simplicity`."""
+
+
+def what_is_simpler(strategy: Strategy, other: Strategy) -> str:
+    """What makes a strategy simpler than another one, in a few words; empty where it is not.
+
+    Example:
+        >>> what_is_simpler(Strategy(dp=2), Strategy(dp=4)), what_is_simpler(Strategy(dp=2), Strategy())
+        ('fewer devices', '')
+    """
+    for mine, theirs, words in zip(simplicity(strategy), simplicity(other), _SIMPLER, strict=True):
+        if mine != theirs:
+            return words if mine < theirs else ""
+    return ""
+
+
 def choose(candidates: Sequence[Candidate]) -> Candidate:
     """The fastest, unless it is believed faster than a simpler one only within the uncertainty.
 
@@ -54,6 +95,105 @@ def choose(candidates: Sequence[Candidate]) -> Candidate:
     best = fastest(candidates)
     close = [candidate for candidate in candidates if may_be_as_fast(candidate.cases, best.cases)]
     return min(close, key=lambda candidate: (simplicity(candidate.strategy), candidate.objective_s))
+
+
+def compared(other: Option, chosen: Option) -> tuple[str, str]:
+    """The times of a plan and of the chosen one as figures, and what they lead to where samples count.
+
+    Args:
+        other: the plan
+        chosen: what it is compared with
+
+    Returns:
+        Such as ("98.0 ms against 98.5 ms", ""), or with " to the target" where one needs more samples.
+    """
+    what = "" if chosen.epoch_s is None else " an epoch"
+    figures = f"{format_seconds(other.time_s)} against {format_seconds(chosen.time_s)}{what}"
+    if other.samples_factor == chosen.samples_factor:
+        return figures, ""
+    return f"{figures}, with {other.samples_factor / chosen.samples_factor:.3g} times the samples", " to the target"
+
+
+def why_chosen(
+    chosen: Option, faster: Option, *, candidates: Sequence[Option] = (), against: str = "", goal: str = ""
+) -> str:
+    """The rule by which a plan was chosen although another one is predicted to be faster, in one sentence.
+
+    Args:
+        chosen: the plan
+        faster: predicted to be faster
+        candidates: of the search that chose; none: no search did, the plan was given
+        against: what stands against the faster one, such as a pin; empty: nothing
+        goal: what was made best over all batches in place of a step; empty: a step was
+    """
+    figures, where = compared(faster, chosen)
+    name, than = faster.name, chosen.name
+    share = 1.0 - faster.objective_s / chosen.objective_s
+    best = min(candidates, key=lambda one: one.objective_s, default=faster)
+    if against:
+        reason = f"but {against} is against it"
+    elif may_be_as_fast(chosen.cases, faster.cases):
+        reason = "which is within the uncertainty"
+        simpler = _simpler(chosen, faster)
+        if simpler or goal:
+            reason += f", and {than} is chosen for {simpler or goal}"
+    elif not candidates:
+        reason = "beyond the uncertainty: plan again"
+    elif goal:
+        reason = f"and {than} is chosen for {goal}"
+    elif all(one.name != faster.name for one in candidates):
+        reason = "but the search does not try it: ask for it by its options"
+    elif may_be_as_fast(chosen.cases, best.cases):
+        reason = f"but {than} may be as fast as the fastest, {best.name}, and is chosen for {_simpler(chosen, best)}"
+    else:
+        reason = f"but over all epochs, the first of which reads the samples, {than} may be as fast"
+    digits = 0 if share >= 0.0095 else 1
+    return f"{name} is predicted {100 * share:.{digits}f} % faster{where} ({figures}), {reason}."
+
+
+def _simpler(chosen: Option, other: Option) -> str:
+    if isinstance(chosen, Candidate) and isinstance(other, Candidate):
+        return what_is_simpler(chosen.strategy, other.strategy)
+    return ""
+
+
+def rule_of_choice(
+    chosen: Option,
+    candidates: Sequence[Option],
+    *,
+    references: Sequence[Option] = (),
+    against: str = "",
+    goal: str = "",
+) -> str:
+    """The rule that chose a plan over what is listed as faster; empty where nothing is.
+
+    Args:
+        chosen: by a search
+        candidates: of the search
+        references: what people do without a plan; those that are no candidates go against a pin
+        against: what stands against all that are faster; empty: nothing
+        goal: what was made best over all batches in place of a step; empty: a step was
+    """
+    known = {one.name for one in candidates}
+    faster = [one for one in candidates if one.objective_s < chosen.objective_s]
+    barred = [one for one in references if one.name not in known and one.objective_s < chosen.objective_s]
+    sentences = []
+    for best, why in ((_best(faster), against), (_best(barred), "what you decided")):
+        if best is not None:
+            sentences.append(why_chosen(chosen, best, candidates=candidates, against=why, goal=goal))
+    return " ".join(sentences)
+
+
+def _best(options: Sequence[Option]) -> Option | None:
+    return min(options, key=lambda one: one.objective_s, default=None)
+
+
+GOALS = {
+    "time": "the least time to the target",
+    "cost": "the least cost to the target",
+    "throughput": "the most samples a second over all batches",
+}
+"""What is made best over all batches, where it is not a step."""
 
 
 def fastest(candidates: Sequence[Candidate]) -> Candidate:
@@ -91,16 +231,38 @@ def pareto_front(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
     Returns:
         Ascending in time.
     """
-    front: list[Candidate] = []
-    for candidate in sorted(candidates, key=lambda one: (one.worth_s, largest_peak(one), simplicity(one.strategy))):
-        if not any(_is_no_worse(one, candidate) for one in front):
-            front.append(candidate)
+    return front_of(
+        candidates,
+        order=lambda one: (one.worth_s, largest_peak(one), simplicity(one.strategy)),
+        costs=lambda one: (largest_peak(one), one.strategy.devices),
+    )
+
+
+def front_of(
+    items: Iterable[Item], *, order: Callable[[Item], Any], costs: Callable[[Item], Sequence[float]]
+) -> tuple[Item, ...]:
+    """Those that no other one beats in several costs at once; of equal ones the first.
+
+    Args:
+        items: in any order
+        order: sort key that starts with the first of the costs
+        costs: the other costs of an item
+
+    Returns:
+        Ascending by `order`.
+
+    Example:
+        >>> front_of([(3, 1), (1, 2), (2, 2)], order=lambda one: one, costs=lambda one: one[1:])
+        ((1, 2), (3, 1))
+    """
+    front: list[Item] = []
+    kept: list[Sequence[float]] = []
+    for item in sorted(items, key=order):
+        mine = costs(item)
+        if not any(all(theirs <= own for theirs, own in zip(other, mine, strict=True)) for other in kept):
+            front.append(item)
+            kept.append(mine)
     return tuple(front)
-
-
-def _is_no_worse(one: Candidate, other: Candidate) -> bool:
-    """Whether a candidate that is as fast needs no more memory a device and no more devices."""
-    return largest_peak(one) <= largest_peak(other) and one.strategy.devices <= other.strategy.devices
 
 
 def largest_peak(candidate: Candidate) -> int:

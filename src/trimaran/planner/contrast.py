@@ -16,8 +16,9 @@ from statistics import fmean
 from trimaran.base.timeline import COMMUNICATION
 from trimaran.base.units import format_bytes, format_seconds
 from trimaran.planner.candidates import Candidate
-from trimaran.planner.choice import may_be_as_fast, simplicity
+from trimaran.planner.choice import Option, compared, may_be_as_fast, why_chosen
 from trimaran.planner.critical_path import Leg, Part, binding_segments, covered, critical_path, parts_of
+from trimaran.planner.parallel_degrees.problem import PricedDivision
 from trimaran.planner.problem import Problem, costs_of
 
 # A difference below this share of the step is not worth a word.
@@ -30,17 +31,21 @@ class Anatomy:
 
     Attributes:
         candidate: the candidate
-        legs: its critical path
-        parts: time of each class on it [s]; they sum to the step
-        idle: share of the step in which a device neither computes nor loads, mean over the devices [0..1]
-        peak_bytes: largest memory of a rank [bytes]
+        parts: time of each class of the step, by its name for people [s]; they sum to the step
+        legs: its critical path, where a program was simulated
+        idle: share of the step in which a device neither computes nor loads, mean over the devices [0..1]; None where
+            no program was simulated
     """
 
-    candidate: Candidate
-    legs: tuple[Leg, ...]
-    parts: Mapping[Part, float]
-    idle: float
-    peak_bytes: int
+    candidate: Option
+    parts: Mapping[str, float]
+    legs: tuple[Leg, ...] = ()
+    idle: float | None = None
+
+    @property
+    def peak_bytes(self) -> int:
+        """Largest memory of a rank [bytes]."""
+        return int(max(self.candidate.peak_bytes, default=0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,54 +76,52 @@ def dissect(candidate: Candidate, problem: Problem) -> Anatomy:
     return Anatomy(
         candidate=candidate,
         legs=legs,
-        parts=parts_of(program, legs),
+        parts={str(part): seconds for part, seconds in parts_of(program, legs).items()},
         idle=1.0 - fmean(busy) / step_s if busy and step_s else 0.0,
-        peak_bytes=max(candidate.peak_bytes, default=0),
     )
 
 
-def ratios(candidate: Candidate, reference: Candidate) -> tuple[float, float, float]:
+def ratios(candidate: Option, reference: Option) -> tuple[float, float, float]:
     """What is made small over the reference's, where all costs are low, at their median, and high."""
     pairs = zip(candidate.cases, reference.cases, strict=True)
     low, median, high = (mine / other if other else 1.0 for mine, other in pairs)
     return low, median, high
 
 
-def is_believed_slower(candidate: Candidate, reference: Candidate) -> bool:
+def is_believed_slower(candidate: Option, reference: Option) -> bool:
     """Whether a candidate is slower than a reference beyond the uncertainty."""
     return not may_be_as_fast(candidate.cases, reference.cases)
 
 
-def conclude(chosen: Anatomy, other: Anatomy, *, obstacle: str = "") -> str:
+def conclude(
+    chosen: Anatomy,
+    other: Anatomy,
+    *,
+    obstacle: str = "",
+    candidates: Sequence[Option] = (),
+    against: str = "",
+    goal: str = "",
+) -> str:
     """Why one plan was preferred to another, in one sentence.
 
     Args:
         chosen: the plan
         other: what it was preferred to
         obstacle: what keeps the other one from being used at all
+        candidates: of the search that chose the plan; none: the plan was given
+        against: what stands against the other one where it is faster, such as a pin; empty: nothing
+        goal: what was made best over all batches in place of a step; empty: a step was
     """
     mine, theirs = chosen.candidate, other.candidate
-    name, than = theirs.strategy.name, mine.strategy.name
+    name, than = theirs.name, mine.name
     ratio = ratios(theirs, mine)[1]
-    what = "" if mine.epoch_s is None else " an epoch"
-    figures = f"{format_seconds(theirs.time_s)} against {format_seconds(mine.time_s)}{what}"
-    reasons, where = _reasons(chosen, other), ""
-    if theirs.samples_factor != mine.samples_factor:
-        figures += f", with {theirs.samples_factor / mine.samples_factor:.3g} times the samples"
-        where = " to the target"
+    (figures, where), reasons = compared(theirs, mine), _reasons(chosen, other)
     if where or mine.epoch_s is not None:
         reasons = f"in a step, {reasons}"
     if obstacle:
         return f"{name} would take {figures}, but is not to be had: {obstacle}."
-    if is_believed_slower(mine, theirs):
-        share = f"{100 * (1.0 - ratio):.0f} %"
-        return f"{name} is {share} faster{where} than {than} ({figures}), beyond the uncertainty: plan again."
     if ratio < 1.0:
-        simpler = simplicity(mine.strategy) < simplicity(theirs.strategy)
-        return (
-            f"{name} is predicted {100 * (1.0 - ratio):.0f} % faster{where} ({figures}), which is within the "
-            f"uncertainty{f', and {than} is simpler' if simpler else ''}."
-        )
+        return why_chosen(mine, theirs, candidates=candidates, against=against, goal=goal)
     if is_believed_slower(theirs, mine):
         return f"{name} is {_longer(ratio)} slower{where} than {than} ({figures}), beyond the uncertainty: {reasons}."
     predicted = f"{name} is predicted {_longer(ratio)} slower{where} than {than}"
@@ -131,12 +134,16 @@ def _longer(ratio: float) -> str:
 
 def _reasons(chosen: Anatomy, other: Anatomy) -> str:
     """Where the difference lies, largest first."""
-    differences = {part: other.parts[part] - chosen.parts[part] for part in Part}
+    differences = {part: other.parts[part] - seconds for part, seconds in chosen.parts.items()}
     least_s = _NEGLIGIBLE * chosen.candidate.step_time_s
-    costs = sorted((part for part in Part if differences[part] > least_s), key=lambda part: -differences[part])[:3]
-    saves = sorted((part for part in Part if -differences[part] > least_s), key=lambda part: differences[part])[:2]
-    text = _list(f"{format_seconds(differences[part])} more {_WORDS[part]}" for part in costs)
-    saved = _list(f"{format_seconds(-differences[part])} of {_WORDS[part]}" for part in saves)
+    costs = sorted((part for part in differences if differences[part] > least_s), key=lambda part: -differences[part])[
+        :3
+    ]
+    saves = sorted((part for part in differences if -differences[part] > least_s), key=lambda part: differences[part])[
+        :2
+    ]
+    text = _list(f"{format_seconds(differences[part])} more {_WORDS.get(part, part)}" for part in costs)
+    saved = _list(f"{format_seconds(-differences[part])} of {_WORDS.get(part, part)}" for part in saves)
     if not text:
         text = "no class of its time is longer by much"
     if saved:
@@ -146,7 +153,7 @@ def _reasons(chosen: Anatomy, other: Anatomy) -> str:
     return text
 
 
-_WORDS = {
+_WORDS: Mapping[str, str] = {
     Part.LOAD: "loading",
     Part.FORWARD: "forward",
     Part.BACKWARD: "backward",
@@ -155,6 +162,7 @@ _WORDS = {
     Part.MESSAGES: "messages between stages",
     Part.BUBBLE: "bubble",
     Part.UPDATE: "update",
+    Part.AFTER: "copies of gradients and waits for the slowest",
     Part.WAIT: "waiting",
 }
 
@@ -166,7 +174,7 @@ def _list(texts: Iterable[str]) -> str:
 
 GROUPS: Mapping[str, Sequence[Part]] = {
     "compute": (Part.FORWARD, Part.BACKWARD, Part.UPDATE),
-    "communication": (Part.EXCHANGE, Part.MESSAGES, Part.SLOWED),
+    "communication": (Part.EXCHANGE, Part.MESSAGES, Part.SLOWED, Part.AFTER),
     "idle stages": (Part.BUBBLE, Part.WAIT),
     "loading": (Part.LOAD,),
 }
@@ -177,7 +185,9 @@ _WORTH_NAMING = 0.02
 
 
 def groups(anatomy: Anatomy) -> dict[str, float]:
-    """Time of each group on the critical path [s]; they sum to the step."""
+    """Time of each group of classes [s]; they sum to the step. Those of the analytical model are groups themselves."""
+    if isinstance(anatomy.candidate, PricedDivision):
+        return dict(anatomy.parts)
     return {name: sum(anatomy.parts[part] for part in parts) for name, parts in GROUPS.items()}
 
 
@@ -199,10 +209,11 @@ def binding(anatomy: Anatomy) -> str:
 
 
 def _subject(group: str, anatomy: Anatomy) -> str:
-    strategy = anatomy.candidate.strategy
-    if group != "compute" or strategy.pp == 1:
+    candidate = anatomy.candidate
+    if group != "compute" or isinstance(candidate, PricedDivision) or candidate.strategy.pp == 1:
         return group
-    segments = binding_segments(anatomy.candidate.program, anatomy.legs)
+    strategy = candidate.strategy
+    segments = binding_segments(candidate.program, anatomy.legs)
     rows = sorted({strategy.rows[segment] for segment in segments})
     what = "row" if strategy.parts else "stage"
     return f"compute of {what} {', '.join(map(str, rows))}"

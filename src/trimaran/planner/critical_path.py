@@ -25,7 +25,7 @@ from trimaran.base.timeline import COMMUNICATION, Span, Timeline
 from trimaran.base.units import format_seconds
 from trimaran.pricing.types import ProgramCosts
 from trimaran.program.types import COLLECTIVES, Instruction, Kind, Program
-from trimaran.simulator.engine import Engine, Resources
+from trimaran.simulator.engine import Engine, Resources, after_step
 from trimaran.simulator.tasks import Tasks, build_tasks
 
 
@@ -40,6 +40,7 @@ class Part(StrEnum):
     MESSAGES = "messages"
     BUBBLE = "bubble"
     UPDATE = "update"
+    AFTER = "copies of gradients and stragglers"
     WAIT = "waiting"
 
 
@@ -48,7 +49,7 @@ class Leg:
     """A piece of the critical path.
 
     Attributes:
-        instruction: what runs, or what the host works for; None: nothing does
+        instruction: what runs, or what the host works for; None: nothing does, or what follows the step's last one
         start_s: start of the piece [s]
         end_s: end of the piece, which is the start of the next one [s]
         alone_s: what of it the instruction would take with nothing beside it [s]
@@ -82,6 +83,12 @@ def critical_path(program: Program, costs: ProgramCosts) -> tuple[Leg, ...]:
         return ()
     tasks = build_tasks(program, costs)
     times, taken_after = _run(program, costs)
+    after_s = after_step(
+        program,
+        costs,
+        starts_s=[times[task][0] for task in tasks.first],
+        ends_s=[times[task][1] for task in tasks.number],
+    )
     before = _prerequisites(tasks)
     for task, ended in taken_after.items():
         before[task].append((ended, None))
@@ -89,6 +96,8 @@ def critical_path(program: Program, costs: ProgramCosts) -> tuple[Leg, ...]:
     last = max(range(len(times)), key=lambda one: (times[one][1], -one))
     at: int | None = last
     at_s, done = times[last][1], 1.0
+    if after_s > 0.0:
+        legs.append(Leg(instruction=None, start_s=at_s, end_s=at_s + after_s, alone_s=after_s))
     while at is not None:
         start_s = min(times[at][0], at_s)
         instruction = instructions[tasks.identifiers[tasks.members[at][0]]]
@@ -111,7 +120,7 @@ def parts_of(program: Program, legs: Sequence[Leg]) -> dict[Part, float]:
     binding = binding_segments(program, legs)
     parts = dict.fromkeys(Part, 0.0)
     for leg in legs:
-        part = _part(leg.instruction, binding)
+        part = _part(leg, binding)
         slowed_s = leg.seconds - leg.alone_s
         if part in _SLOWED_APART and slowed_s > _ROUNDING * leg.seconds:
             parts[part] += leg.alone_s
@@ -204,9 +213,10 @@ _PART_OF: Mapping[Kind, Part] = {
 }
 
 
-def _part(instruction: Instruction | None, binding: frozenset[int]) -> Part:
+def _part(leg: Leg, binding: frozenset[int]) -> Part:
+    instruction = leg.instruction
     if instruction is None:
-        return Part.WAIT
+        return Part.AFTER if leg.alone_s > 0.0 else Part.WAIT
     if instruction.kind in COLLECTIVES:
         return Part.EXCHANGE
     part = _PART_OF.get(instruction.kind, Part.MESSAGES)
@@ -217,7 +227,7 @@ def _part(instruction: Instruction | None, binding: frozenset[int]) -> Part:
 
 # Below this share of the step, waiting is not what to work on.
 NEGLIGIBLE_SHARE = 0.05
-# Below this share of the step, loading is not what limits it.
+# Below this share of the step, neither loading nor what follows the last instruction is what limits it.
 LOADING_SHARE = 0.25
 
 
@@ -238,10 +248,14 @@ def limiter(program: Program, timeline: Timeline) -> str:
         by_rank.setdefault(span.rank, []).append(span)
     busy = {rank: covered(span for span in spans if span.stream != COMMUNICATION) for rank, spans in by_rank.items()}
     rank = max(busy, key=lambda one: (busy[one], -one))
-    waiting = step_s - busy[rank]
+    waiting = step_s - busy[rank] - timeline.after_s
     load_s = covered(span for span in by_rank[rank] if kinds[span.instruction] == Kind.LOAD)
     if load_s > max(waiting, LOADING_SHARE * step_s):
         return f"loading, {format_seconds(load_s)} ({load_s / step_s:.0%})"
+    if timeline.after_s > max(waiting, LOADING_SHARE * step_s):
+        return (
+            f"copies of gradients and stragglers, {format_seconds(timeline.after_s)} ({timeline.after_s / step_s:.0%})"
+        )
     if waiting < NEGLIGIBLE_SHARE * step_s:
         return "compute"
     exchange = [span for span in by_rank[rank] if kinds[span.instruction] in COLLECTIVES]

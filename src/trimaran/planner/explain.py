@@ -25,12 +25,15 @@ from dataclasses import dataclass
 from typing import Literal, cast
 
 from trimaran.base.errors import InfeasibleError, InputError
+from trimaran.base.remedies import Remedy
 from trimaran.planner.candidates import Candidate
+from trimaran.planner.choice import MODEL_ERROR, Option, rule_of_choice
 from trimaran.planner.contrast import Anatomy, Contrast, conclude, dissect, is_believed_slower, ratios
 from trimaran.planner.pins import spreading
 from trimaran.planner.problem import Problem, assess, is_compiled_known, lack_of_memory
-from trimaran.planner.remedies import Outcome, Prospect, default_changes, outcome_of, prospects, rank_outcomes
+from trimaran.planner.remedies import Outcome, default_changes, outcome_of, rank_outcomes, remedies_for
 from trimaran.planner.result import Search
+from trimaran.planner.search import PinPrice
 from trimaran.planner.space import METHODS, Rejection, unplaced
 from trimaran.planner.what_if import Change
 from trimaran.program.gradients import DEFAULT_BUCKET_BYTES, Compression, Method
@@ -254,7 +257,7 @@ class Rival:
         is_certain: slower or faster, as `slower` says, beyond the uncertainty
     """
 
-    candidate: Candidate
+    candidate: Option
     slower: float
     interval: tuple[float, float]
     is_certain: bool
@@ -267,18 +270,28 @@ class Explanation:
     Attributes:
         chosen: what its step is made of
         rivals: the other candidates, fastest first
-        rejected: what was not priced or does not fit
         contrasts: an answer for each kind that was asked about
-        outcomes: an answer for each change, most gain first
-        remedies: what the known remedies would save, most first
+        rejected: what was not priced or does not fit, where that is known one by one
+        outcomes: an answer for each change, most gain first; none where no program was simulated
+        remedies: the known remedies that save more than the simulation leaves out, most first; none where no program
+            was simulated
+        not_worth_it: those that save less, most first
+        prices: what each pin of the request costs
+        rule: by which the plan was chosen over what is listed as faster; empty where nothing is, or the plan is not
+            what the search chose
+        is_fresh: the plan is what the search chose
     """
 
     chosen: Anatomy
     rivals: tuple[Rival, ...]
-    rejected: tuple[Rejection, ...]
     contrasts: tuple[Contrast, ...]
-    outcomes: tuple[Outcome, ...]
-    remedies: tuple[Prospect, ...]
+    rejected: tuple[Rejection, ...] = ()
+    outcomes: tuple[Outcome, ...] = ()
+    remedies: tuple[Remedy, ...] = ()
+    not_worth_it: tuple[Remedy, ...] = ()
+    prices: tuple[PinPrice, ...] = ()
+    rule: str
+    is_fresh: bool = True
 
 
 def explain(
@@ -288,6 +301,8 @@ def explain(
     chosen: Candidate | None = None,
     why_not: Sequence[Family] = (),
     changes: Sequence[Change] | None = None,
+    paid: Sequence[PinPrice] = (),
+    goal: str = "",
 ) -> Explanation:
     """Explain a plan.
 
@@ -297,21 +312,31 @@ def explain(
         chosen: the plan; None: what the search chose
         why_not: kinds of strategies to compare with
         changes: what to try otherwise; None: what is worth asking of any plan
+        paid: what each pin costs
+        goal: what was made best over all batches in place of a step; empty: a step was
     """
     plan = found.chosen if chosen is None else chosen
+    is_fresh = plan.strategy == found.chosen.strategy
     anatomy = dissect(plan, problem)
     asked = default_changes(problem) if changes is None else changes
+    remedies = remedies_for(plan, anatomy.parts, problem)
     return Explanation(
         chosen=anatomy,
-        rivals=tuple(_rival(candidate, plan) for candidate in found.candidates if candidate.strategy != plan.strategy),
+        rivals=tuple(rival(candidate, plan) for candidate in found.candidates if candidate.strategy != plan.strategy),
         rejected=found.rejected,
-        contrasts=tuple(contrast(family, anatomy, found, problem) for family in why_not),
+        contrasts=tuple(contrast(family, plan, anatomy, found, problem, goal=goal) for family in why_not),
         outcomes=rank_outcomes([outcome_of(change, plan, problem) for change in asked]),
-        remedies=prospects(anatomy, problem),
+        remedies=tuple(remedy for remedy in remedies if remedy.predicted_gain > MODEL_ERROR),
+        not_worth_it=tuple(remedy for remedy in remedies if remedy.predicted_gain <= MODEL_ERROR),
+        prices=tuple(paid),
+        rule=rule_of_choice(plan, found.candidates, goal=goal) if is_fresh else "",
+        is_fresh=is_fresh,
     )
 
 
-def contrast(family: Family, chosen: Anatomy, found: Search, problem: Problem) -> Contrast:
+def contrast(
+    family: Family, plan: Candidate, chosen: Anatomy, found: Search, problem: Problem, *, goal: str = ""
+) -> Contrast:
     """The best of a kind beside the chosen plan.
 
     Where the search has none of that kind, those that it rejected are simulated all the same; where it rejected none,
@@ -319,9 +344,11 @@ def contrast(family: Family, chosen: Anatomy, found: Search, problem: Problem) -
 
     Args:
         family: the kind
-        chosen: the plan
+        plan: that was chosen
+        chosen: what its step is made of
         found: what the search found
         problem: that was searched
+        goal: what was made best over all batches in place of a step; empty: a step was
     """
     candidates = [candidate for candidate in found.candidates if candidate.strategy in family]
     obstacle = ""
@@ -342,16 +369,17 @@ def contrast(family: Family, chosen: Anatomy, found: Search, problem: Problem) -
         best, obstacle = min(usable, key=lambda entry: (bool(entry[1]), entry[0].objective_s))
     else:
         best = min(candidates, key=lambda candidate: candidate.objective_s)
-    if best.strategy == chosen.candidate.strategy:
+    if best.strategy == plan.strategy:
         sentence = f"{best.strategy.name} is the plan, and the best of {family.name}."
         return Contrast(asked=family.name, other=chosen, obstacle=obstacle, conclusion=sentence)
     other = dissect(best, problem)
-    return Contrast(
-        asked=family.name, other=other, obstacle=obstacle, conclusion=conclude(chosen, other, obstacle=obstacle)
-    )
+    is_fresh = plan.strategy == found.chosen.strategy
+    conclusion = conclude(chosen, other, obstacle=obstacle, candidates=found.candidates if is_fresh else (), goal=goal)
+    return Contrast(asked=family.name, other=other, obstacle=obstacle, conclusion=conclusion)
 
 
-def _rival(candidate: Candidate, chosen: Candidate) -> Rival:
+def rival(candidate: Option, chosen: Option) -> Rival:
+    """A candidate beside the chosen one."""
     cases = ratios(candidate, chosen)
     return Rival(
         candidate=candidate,

@@ -23,7 +23,7 @@ from typing import get_args
 from trimaran.base.errors import InputError
 from trimaran.graph.types import Graph
 from trimaran.program.gradients import Compression, parse_compression
-from trimaran.program.strategy import Schedule, Strategy
+from trimaran.program.strategy import Schedule, Strategy, ZeroStage
 
 SPREADING: tuple[str, ...] = ("dp", "pp", "tp", "placement", "zero", "sharded", "p2p", "hierarchical")
 """Kinds that spread a network or its state over devices."""
@@ -125,6 +125,8 @@ def read_kinds(names: Iterable[str], *, option: str) -> tuple[str, ...]:
 DEGREES: tuple[str, ...] = ("dp", "pp", "tp", "zero", "microbatches", "schedule", "nodes", "compression", "workers")
 """What of a strategy can be pinned by its value."""
 
+_BY_DEGREE = frozenset({"dp", "pp", "tp", "zero", "cp", "ep"})
+
 CONSENT = "--allow compress"
 """Lets a plan compress gradients with loss; it stands for no restriction to that kind."""
 
@@ -152,6 +154,12 @@ class Pins:
         powersgd_samples: times the samples that PowerSGD needs to the target; None: as on built-in jobs. It is a figure
             and forbids nothing
         workers: processes of each rank that load; how ranks are fed is chosen last, so no strategy goes against it
+        cp: ranks that share each sequence; this and what follows only closed forms choose
+        ep: ranks that hold different experts
+        chunks: parts of the layers on each stage
+        microbatch: sequences of a microbatch
+        recompute: whether the backward computes whole layers again
+        sequence_parallel: whether the residual stream is sharded over `tp` too
     """
 
     keep: tuple[tuple[str, int], ...] = ()
@@ -160,7 +168,7 @@ class Pins:
     dp: int | None = None
     pp: int | None = None
     tp: int | None = None
-    zero: int | None = None
+    zero: ZeroStage | None = None
     microbatches: int | None = None
     schedule: Schedule | None = None
     nodes: int | None = None
@@ -168,6 +176,12 @@ class Pins:
     compression: str | None = None
     powersgd_samples: float | None = None
     workers: int | None = None
+    cp: int | None = None
+    ep: int | None = None
+    chunks: int | None = None
+    microbatch: int | None = None
+    recompute: bool | None = None
+    sequence_parallel: bool | None = None
 
     @property
     def method(self) -> Compression | None:
@@ -194,6 +208,18 @@ class Pins:
         if self.compress:
             found.append(CONSENT)
         return (*found, *(f"--{name} {value}" for name in DEGREES if (value := getattr(self, name)) is not None))
+
+    def rules_out(self, kind: str) -> bool:
+        """Whether a kind of parallel degrees is forbidden, or others are allowed and it is not.
+
+        Args:
+            kind: "dp", "pp", "tp", "zero", "cp", "ep"; or any that can be forbidden
+
+        Example:
+            >>> Pins(allow=("tp",)).rules_out("pp"), Pins(allow=("tp",)).rules_out("memory")
+            (True, False)
+        """
+        return kind in self.forbid or (bool(self.allow) and kind in _BY_DEGREE and kind not in self.allow)
 
     def without(self, name: str) -> "Pins":
         """All pins but one.
@@ -428,7 +454,7 @@ def parse_pins(
         dp=dp,
         pp=pp,
         tp=tp,
-        zero=zero,
+        zero=zero,  # type: ignore[arg-type]  # checked above
         microbatches=microbatches,
         schedule=schedule,  # type: ignore[arg-type]  # checked above
         nodes=nodes,

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from trimaran.base.errors import InputError
 from trimaran.base.units import format_bytes
 from trimaran.graph.types import Graph
-from trimaran.machine.types import Cluster
-from trimaran.planner.bounds import Bound, QuickBounds, bound
+from trimaran.machine.types import Allocation
+from trimaran.planner.bounds import Bound, QuickBounds, bound, busiest_rank
 from trimaran.planner.candidates import Candidate, Squeeze, evaluate, score, squeeze, squeezed
 from trimaran.planner.epoch import EpochData
 from trimaran.planner.pins import NO_PINS, Pins
@@ -64,7 +64,7 @@ class Problem:
 
     graph: Graph
     table: CostTable
-    cluster: Cluster
+    cluster: Allocation
     batch: int
     devices: int
     clip: bool = False
@@ -109,12 +109,33 @@ def least(strategy: Strategy, problem: Problem) -> Bound:
     )
 
 
+def by_busiest_rank(strategy: Strategy, lower: Bound, problem: Problem) -> Bound:
+    """A bound, raised to what the busiest rank computes.
+
+    On few devices a strategy is sooner simulated than bounded so.
+
+    Args:
+        strategy: with boundaries
+        lower: its bound from totals
+        problem: what it is for
+    """
+    if problem.devices <= EVERY_NUMBER or strategy.parts or strategy.memory_bytes is not None:
+        return lower
+    of_step = busiest_rank(
+        strategy, problem.graph, problem.table, problem.cluster, batch=problem.batch, clip=problem.clip
+    )
+    steps = 1 if problem.epoch is None else problem.epoch.full_steps(problem.batch)
+    low, median, high = (max(steps * own, known) for own, known in zip(of_step, lower.cases, strict=True))
+    return replace(lower, step_time_s=max(of_step[1], lower.step_time_s), cases=(low, median, high))
+
+
 def quick_bounds(problem: Problem) -> QuickBounds:
     """Bounds of its strategies from totals alone."""
     return QuickBounds(
         graph=problem.graph,
         table=problem.table,
         batch=problem.batch,
+        cluster=problem.cluster,
         epoch=problem.epoch,
         balanced=problem.devices > EVERY_NUMBER,
     )
@@ -145,7 +166,7 @@ def cut_for(strategy: Strategy, problem: Problem, *, within_memory: bool = False
     kept = problem.pins.rows(problem.graph)
     if not within_memory:
         return cut(strategy, problem.graph, problem.table, batch=problem.batch, kept=kept)
-    limits = [device.memory_bytes for device in problem.cluster.devices[: strategy.devices]]
+    limits = problem.cluster.memory_bytes[: strategy.devices]
     return cut_within(strategy, problem.graph, problem.table, batch=problem.batch, kept=kept, memory_bytes=min(limits))
 
 
@@ -265,7 +286,7 @@ def lack_of_memory(peak_bytes: Sequence[int], problem: Problem, *, at_least: boo
         at_least: they are lower bounds
     """
     for rank, nbytes in enumerate(peak_bytes):
-        memory = problem.cluster.devices[rank].memory_bytes
+        memory = problem.cluster.memory_bytes[rank]
         if nbytes > memory:
             needs = f"{'at least ' if at_least else ''}{format_bytes(nbytes)}"
             return f"rank {rank} needs {needs}, its device has {format_bytes(memory)}"

@@ -6,13 +6,13 @@ steps, not an opinion. Where it changes the batch, time is compared per sample, 
 epochs that training needs is left out.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from trimaran.base.errors import InfeasibleError, InputError
+from trimaran.base.remedies import Remedy
 from trimaran.base.units import format_bytes, format_seconds
 from trimaran.planner.candidates import Candidate
-from trimaran.planner.contrast import Anatomy
 from trimaran.planner.critical_path import Part
 from trimaran.planner.problem import Problem, assess, is_compiled_known, lack_of_memory, reassess
 from trimaran.planner.search import search
@@ -52,7 +52,7 @@ class Outcome:
 
 def default_changes(problem: Problem) -> tuple[Change, ...]:
     """What is worth asking of any plan."""
-    if problem.cluster.machine is not None:
+    if not problem.cluster.machine.node.measured:
         return _of_a_machine(problem)
     changes = [
         Change(what="compute", factor=2.0),
@@ -157,33 +157,10 @@ _WORTH_TREATING = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prospect:
-    """A remedy that was tried on the simulator.
-
-    Attributes:
-        limiter: class of time that it acts on
-        name: in a few words
-        action: what to do, one sentence
-        gain: share of the time of a step that it saves, each step as often as training needs it; of the time per sample
-            where it changes the batch
-        gain_interval: the least and the most of it over low, median and high costs
-        basis: the figures that the gain is made of
-        assumption: what is taken for granted
-    """
-
-    limiter: str
-    name: str
-    action: str
-    gain: float
-    gain_interval: tuple[float, float]
-    basis: str
-    assumption: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Trial:
     """A remedy before it is tried: a change of costs, or another strategy with perhaps another batch."""
 
+    id: str
     limiter: str
     name: str
     action: str
@@ -193,45 +170,48 @@ class _Trial:
     batch_ratio: int = 1
 
 
-def prospects(anatomy: Anatomy, problem: Problem) -> tuple[Prospect, ...]:
+def remedies_for(chosen: Candidate, parts: Mapping[str, float], problem: Problem) -> tuple[Remedy, ...]:
     """What each known remedy would save a plan.
 
     Args:
-        anatomy: of the plan
+        chosen: the plan
+        parts: time of each class on its critical path [s]
         problem: that it was chosen for
 
     Returns:
         The remedies for the classes of time that its critical path has, most first; those that save nothing too.
     """
-    chosen = anatomy.candidate
     found = []
-    for trial in _trials(anatomy, problem):
+    for trial in _trials(chosen, parts, problem):
         after = _try(trial, chosen, problem)
         if after is None or (trial.change is None and after.program == chosen.program and trial.batch_ratio == 1):
             continue
         # An epoch of twice the batch has half the steps already.
         spread = gains(chosen, after, per=float(trial.batch_ratio) if problem.epoch is None else 1.0)
         found.append(
-            Prospect(
+            Remedy(
+                id=trial.id,
                 limiter=trial.limiter,
                 name=trial.name,
                 action=trial.action,
-                gain=spread[1],
+                predicted_gain=spread[1],
                 gain_interval=(min(spread), max(spread)),
+                method="re-simulated",
                 basis=_basis(trial, chosen, after),
                 assumption=trial.assumption,
             )
         )
-    found.sort(key=lambda one: (-one.gain, one.name))
+    found.sort(key=lambda one: (-one.predicted_gain, one.name))
     return tuple(found)
 
 
-def _trials(anatomy: Anatomy, problem: Problem) -> Iterator[_Trial]:
-    least_s = _WORTH_TREATING * anatomy.candidate.step_time_s
-    bound = {part for part, seconds in anatomy.parts.items() if seconds > least_s}
-    strategy = anatomy.candidate.strategy
+def _trials(chosen: Candidate, parts: Mapping[str, float], problem: Problem) -> Iterator[_Trial]:
+    least_s = _WORTH_TREATING * chosen.step_time_s
+    bound = {part for part, seconds in parts.items() if seconds > least_s}
+    strategy = chosen.strategy
     if Part.LOAD in bound:
         yield _Trial(
+            id="load-ahead",
             limiter=str(Part.LOAD),
             name="load ahead",
             action="Load the next batch in another process while this one computes.",
@@ -252,6 +232,7 @@ def _on_the_wire(part: Part, strategy: Strategy, problem: Problem) -> Iterator[_
         for method in methods:
             factor = samples_factor(method, problem.pins)
             yield _Trial(
+                id="compress-gradients",
                 limiter=str(part),
                 name="16 bits on the wire" if method.method == "bf16" else f"PowerSGD of rank {method.rank}",
                 action=f"Send gradients as {method.name}: --compression {method.option}.",
@@ -262,6 +243,7 @@ def _on_the_wire(part: Part, strategy: Strategy, problem: Problem) -> Iterator[_
             )
     elif strategy.compression is None:
         yield _Trial(
+            id="16-bit-messages",
             limiter=str(part),
             name="16 bits on the wire",
             action="Send gradients and activations as bf16.",
@@ -271,6 +253,7 @@ def _on_the_wire(part: Part, strategy: Strategy, problem: Problem) -> Iterator[_
     if strategy.dp == 1:
         return
     yield _Trial(
+        id="accumulate",
         limiter=str(part),
         name="exchange every other pass",
         action="Add up the gradients of two passes before they are exchanged: twice the global batch.",
@@ -281,6 +264,7 @@ def _on_the_wire(part: Part, strategy: Strategy, problem: Problem) -> Iterator[_
     for nbytes in bucket_sizes(problem.graph, execution=strategy.execution):
         if nbytes != strategy.bucket_bytes:
             yield _Trial(
+                id="bucket-size",
                 limiter=str(part),
                 name=f"buckets of {format_bytes(nbytes).replace('.0', '')}",
                 action=f"Exchange gradients in buckets of {format_bytes(nbytes)}.",
@@ -293,6 +277,7 @@ def _in_the_pipeline(strategy: Strategy, problem: Problem) -> Iterator[_Trial]:
     share = problem.batch // (strategy.dp * strategy.microbatches)
     if share % 2 == 0:
         yield _Trial(
+            id="more-microbatches",
             limiter=str(Part.BUBBLE),
             name=f"{2 * strategy.microbatches} microbatches",
             action="Split the batch into twice as many microbatches, so that the pipeline fills sooner.",
@@ -300,6 +285,7 @@ def _in_the_pipeline(strategy: Strategy, problem: Problem) -> Iterator[_Trial]:
             strategy=replace(strategy, microbatches=2 * strategy.microbatches),
         )
     yield _Trial(
+        id="longer-pipeline-step",
         limiter=str(Part.BUBBLE),
         name="a batch of twice the microbatches",
         action="Train with twice the global batch in twice as many microbatches: fill and drain once for both.",
@@ -309,6 +295,7 @@ def _in_the_pipeline(strategy: Strategy, problem: Problem) -> Iterator[_Trial]:
     )
     if not strategy.parts:
         yield _Trial(
+            id="other-schedule",
             limiter=str(Part.BUBBLE),
             name="the other schedule",
             action="Run the other order of forwards and backwards.",
@@ -319,6 +306,7 @@ def _in_the_pipeline(strategy: Strategy, problem: Problem) -> Iterator[_Trial]:
 
 def _for_any(strategy: Strategy, problem: Problem) -> Iterator[_Trial]:
     yield _Trial(
+        id="larger-batch",
         limiter="compute",
         name="twice the batch",
         action="Train with twice the global batch: what does not grow with the batch is paid half as often.",
@@ -328,6 +316,7 @@ def _for_any(strategy: Strategy, problem: Problem) -> Iterator[_Trial]:
     )
     if strategy.execution == "eager" and is_compiled_known(problem):
         yield _Trial(
+            id="compile",
             limiter="compute",
             name="compile",
             action="Run the segments through torch.compile.",
@@ -349,7 +338,7 @@ def _try(trial: _Trial, chosen: Candidate, problem: Problem) -> Candidate | None
 
 def _basis(trial: _Trial, before: Candidate, after: Candidate) -> str:
     what = "a step" if before.epoch_s is None else "an epoch"
-    figures = f"Simulated: {format_seconds(before.time_s)} {what} becomes {format_seconds(after.time_s)}"
+    figures = f"{format_seconds(before.time_s)} {what} becomes {format_seconds(after.time_s)}"
     if trial.batch_ratio != 1 and before.epoch_s is None:
         figures += f" for {trial.batch_ratio} times the samples"
     if after.samples_factor != before.samples_factor:

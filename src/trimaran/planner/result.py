@@ -148,8 +148,7 @@ def _baseline(
 
 def _why_missing(role: str, problem: Problem) -> str:
     if role.startswith("compiled"):
-        kind = problem.cluster.devices[0].kind if problem.cluster.devices else "cpu"
-        if kind == "cpu":
+        if problem.cluster.machine.node.device.kind == "cpu":
             return "on a CPU compiling takes tens of seconds in each run; --execution compiled tries it"
         return "compiled segments were not priced"
     return "there is no such strategy for this job"

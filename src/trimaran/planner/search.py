@@ -50,6 +50,7 @@ from trimaran.base.units import format_count, format_seconds
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.choice import (
     MODEL_ERROR,
+    Option,
     choose,
     family,
     fastest,
@@ -363,7 +364,7 @@ def virtualized(problem: Problem, rejected: list[Rejection]) -> list[Candidate]:
     for plain in [rejection.strategy for rejection in rejected if may_be_virtualized(rejection)]:
         if problem.batch // (plain.dp * plain.microbatches) not in problem.traces:
             continue
-        memory_bytes = min(device.memory_bytes for device in problem.cluster.devices[: plain.devices])
+        memory_bytes = min(problem.cluster.memory_bytes[: plain.devices])
         strategy = dataclasses.replace(plain, memory_bytes=memory_bytes)
         try:
             found.append(assess_cut(strategy, problem))
@@ -487,7 +488,7 @@ class PinPrice:
     """
 
     pin: str
-    without: Candidate | None
+    without: Option | None
     price: float
     to_target: bool = False
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from trimaran.base.units import format_duration
 from trimaran.planner.candidates import Cases
-from trimaran.planner.choice import MODEL_ERROR
+from trimaran.planner.choice import MODEL_ERROR, front_of
 
 if TYPE_CHECKING:
     from trimaran.pricing.convergence.types import Need
@@ -307,11 +307,11 @@ def time_cost_front(estimates: Sequence[Estimate]) -> tuple[Estimate, ...]:
         estimates: with a time; those without are left out
     """
     timed = [one for one in estimates if one.time_s is not None and one.cost is not None]
-    front: list[Estimate] = []
-    for one in sorted(timed, key=lambda each: (each.time_s, each.cost, each.contender.simplicity)):
-        if not front or one.value("cost") < front[-1].value("cost"):
-            front.append(one)
-    return tuple(front)
+    return front_of(
+        timed,
+        order=lambda one: (one.time_s, one.cost, one.contender.simplicity),
+        costs=lambda one: (one.value("cost"),),
+    )
 
 
 def hybrid_verdict(estimates: Sequence[Estimate], goal: Goal, *, is_complete: bool = True) -> Rivals:

@@ -14,6 +14,7 @@ from trimaran.planner.problem import (
     Problem,
     arrange,
     assess_cut,
+    by_busiest_rank,
     cut_for,
     has_simple_bound,
     lack_of_memory,
@@ -143,6 +144,8 @@ def _refine(prospect: Prospect, problem: Problem) -> Prospect | Rejection:
             lower = _larger(least(strategy, problem), prospect.bound)
             if lack_of_memory(lower.peak_bytes, problem, at_least=True) and strategy.pp > 1:
                 strategy, lower = _cut_again(strategy, lower, prospect.bound, problem)
+        else:
+            lower = by_busiest_rank(strategy, lower, problem)
     except (InfeasibleError, InputError) as error:
         return Rejection(strategy=strategy, cause=cause, reason=error.message)  # type: ignore[arg-type]  # set above
     return _unless_too_large(strategy, lower, problem, is_refined=True)

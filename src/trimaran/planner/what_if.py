@@ -30,14 +30,14 @@ one kind between each two devices.
 """
 
 import difflib
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from trimaran.base.errors import InputError
 from trimaran.base.units import format_bit_rate, format_bytes, parse_bytes, parse_rate
 from trimaran.machine.catalog import find_link, link_types
-from trimaran.machine.rank_order import machine_cluster
-from trimaran.machine.types import Link, LinkType, Machine
+from trimaran.machine.types import Link, Machine
 from trimaran.planner.problem import Problem
 from trimaran.pricing.collectives.closed_forms import volume
 from trimaran.pricing.curves import at_size, latency
@@ -249,15 +249,19 @@ def _parse_value(what: str, value: str, text: str) -> float:
     return int(value)
 
 
-def joined_by(link: LinkType, problem: Problem) -> Problem:
+def joined_by(link: Link, problem: Problem) -> Problem:
     """Every pair of devices with a link of its own of one kind, priced by its closed forms."""
     joint = Link(
         bytes_per_s=link.bytes_per_s, latency_s=link.latency_s, source=f"assumed: what-if, {link.name}, {link.source}"
     )
-    size = problem.cluster.size
-    pairs = {(one, other): joint for one in range(size) for other in range(one + 1, size)}
-    cluster = replace(problem.cluster, links=pairs, link=None, machine=None, numbers=())
-    return replace(problem, cluster=cluster)
+    pairs = dict.fromkeys(itertools.combinations(sorted(problem.cluster.numbers), 2), joint)
+    machine = replace(problem.cluster.machine.rate_limited(None), pairs=pairs)
+    return _on(machine, problem)
+
+
+def _on(machine: Machine, problem: Problem) -> Problem:
+    """The problem on the same devices of a machine that was changed."""
+    return replace(problem, cluster=replace(problem.cluster, machine=machine))
 
 
 def machine_link(problem: Problem, change: Change) -> Problem:
@@ -265,9 +269,9 @@ def machine_link(problem: Problem, change: Change) -> Problem:
     if change.kind:
         return joined_by(find_link(change.kind), problem)
     if change.value is not None:
-        edges = problem.cluster.machine.node.edges if problem.cluster.machine else ()
+        edges = problem.cluster.machine.node.edges
         latency_s = max((edge.link.latency_s for edge in edges), default=0.0)
-        asked = LinkType(
+        asked = Link(
             name=change.text,
             kind="assumed",
             raw_bytes_per_s=change.value,
@@ -280,9 +284,9 @@ def machine_link(problem: Problem, change: Change) -> Problem:
 
 
 def _with_faster(problem: Problem, factor: float) -> Problem:
-    """All links of a machine, and what joins its nodes, so many times as fast."""
+    """All links of a machine, those of pairs and what joins its nodes too, so many times as fast."""
 
-    def faster(link: LinkType) -> LinkType:
+    def faster(link: Link) -> Link:
         return replace(
             link,
             raw_bytes_per_s=link.raw_bytes_per_s * factor,
@@ -291,19 +295,16 @@ def _with_faster(problem: Problem, factor: float) -> Problem:
             source=f"assumed: what-if, {link.source}",
         )
 
-    def with_faster(machine: Machine) -> Machine:
-        cards, fabric = machine.node.network_cards, machine.fabric
-        node = replace(
-            machine.node,
-            edges=tuple(replace(edge, link=faster(edge.link)) for edge in machine.node.edges),
-            network_cards=None if cards is None else (cards[0], faster(cards[1])),
-        )
-        return replace(machine, node=node, fabric=None if fabric is None else (fabric[0], faster(fabric[1])))
-
     machine = problem.cluster.machine
-    if machine is None:
-        return problem
-    return replace(problem, cluster=replace(problem.cluster, machine=with_faster(machine)))
+    cards, fabric = machine.node.network_cards, machine.fabric
+    node = replace(
+        machine.node,
+        edges=tuple(replace(edge, link=faster(edge.link)) for edge in machine.node.edges),
+        network_cards=None if cards is None else (cards[0], faster(cards[1])),
+    )
+    pairs = {pair: faster(link) for pair, link in machine.pairs.items()}
+    changed_fabric = None if fabric is None else (fabric[0], faster(fabric[1]))
+    return _on(replace(machine, node=node, fabric=changed_fabric, pairs=pairs), problem)
 
 
 def machine_wire(problem: Problem, change: Change) -> Problem:
@@ -315,10 +316,8 @@ def machine_devices(problem: Problem, change: Change) -> Problem:
     """More or fewer devices of the machine, laid out anew."""
     cluster = problem.cluster
     wanted = round(change.value or problem.devices)
-    if cluster.machine is None:
-        return problem
-    memory_bytes = min(device.memory_bytes for device in cluster.devices)
-    grown = machine_cluster(cluster.machine, wanted, memory_bytes=memory_bytes)
+    memory_bytes = min(cluster.memory_bytes)
+    grown = cluster.machine.allocate(wanted, memory_bytes=memory_bytes)
     return replace(problem, cluster=grown, devices=wanted)
 
 
@@ -330,11 +329,12 @@ def changed(problem: Problem, change: Change) -> Problem:
         change: what would be otherwise
     """
     for one in change.each:
-        apply = _APPLY if problem.cluster.machine is None else _APPLY_TO_MACHINE
+        apply = _possible(problem.cluster.machine)
         if one.what not in apply:
             raise InputError(
                 f'what-if "{one.text}" is for devices that were measured; a machine of the catalog can be asked for '
                 f"{', '.join(apply)}",
+                code="what-if.measured-only",
                 what_if=one.text,
             )
         problem = apply[one.what](problem, one)
@@ -348,7 +348,7 @@ def _link(problem: Problem, change: Change) -> Problem:
         factor = 1.0 / change.scale
         problem = _with_links(problem, lambda link: replace(link, bytes_per_s=link.bytes_per_s / factor))
         return _with_transfers(problem, lambda _, curve: _flows(curve, lambda _, flow_s: flow_s * factor))
-    rate, held, bare_curves = change.value, problem.cluster.link, problem.bare_curves
+    rate, held, bare_curves = change.value, problem.cluster.machine.node.rate_limit, problem.bare_curves
     problem = _with_links(problem, lambda link: replace(link, bytes_per_s=rate))
     return _with_transfers(problem, lambda key, curve: _held_to(rate, key, curve, held, bare_curves))
 
@@ -431,7 +431,12 @@ def _compute(problem: Problem, change: Change) -> Problem:
         for key, points in table.wholes.items()
     }
     steps = {
-        digest: replace(step, update=_scaled_fit(step.update, factor), clip=_scaled_fit(step.clip, factor))
+        digest: replace(
+            step,
+            update=_scaled_fit(step.update, factor),
+            clip=_scaled_fit(step.clip, factor),
+            updates={samples: _scaled_fit(fit, factor) for samples, fit in step.updates.items()},
+        )
         for digest, step in table.steps.items()
     }
     return replace(problem, table=replace(table, operations=operations, wholes=wholes, steps=steps))
@@ -451,26 +456,17 @@ def _load(problem: Problem, change: Change) -> Problem:
 
 
 def _memory(problem: Problem, change: Change) -> Problem:
-    devices = tuple(
-        replace(
-            device,
-            memory_bytes=round(device.memory_bytes * change.scale if change.value is None else change.value),
-        )
-        for device in problem.cluster.devices
+    limits = tuple(
+        round(nbytes * change.scale if change.value is None else change.value)
+        for nbytes in problem.cluster.memory_bytes
     )
-    return replace(problem, cluster=replace(problem.cluster, devices=devices))
+    return replace(problem, cluster=replace(problem.cluster, memory_bytes=limits))
 
 
 def _devices(problem: Problem, change: Change) -> Problem:
     wanted = round(change.value or problem.devices)
-    cluster = problem.cluster
-    extra = max(0, wanted - cluster.size)
-    grown = replace(
-        cluster,
-        devices=(*cluster.devices, *cluster.devices[-1:] * extra),
-        hosts=(*cluster.hosts, *cluster.hosts[-1:] * extra),
-    )
-    return replace(_with_cores(problem, extra), cluster=grown, devices=wanted)
+    extra = max(0, wanted - problem.cluster.size)
+    return replace(_with_cores(problem, extra), cluster=problem.cluster.grown(wanted), devices=wanted)
 
 
 def _with_cores(problem: Problem, extra: int) -> Problem:
@@ -505,9 +501,17 @@ _APPLY_TO_MACHINE: Mapping[str, Callable[[Problem, Change], Problem]] = {
 }
 
 
+def _possible(machine: Machine) -> Mapping[str, Callable[[Problem, Change], Problem]]:
+    """What can be asked of a machine."""
+    if machine.node.measured:
+        return _APPLY
+    # Links that an earlier change put between each two devices have a latency of their own.
+    return {**_APPLY_TO_MACHINE, "latency": _latency} if machine.pairs else _APPLY_TO_MACHINE
+
+
 def _with_links(problem: Problem, change: Callable[[Link], Link]) -> Problem:
-    links = {pair: change(link) for pair, link in problem.cluster.links.items()}
-    return replace(problem, cluster=replace(problem.cluster, links=links))
+    machine = problem.cluster.machine
+    return _on(replace(machine, pairs={pair: change(link) for pair, link in machine.pairs.items()}), problem)
 
 
 def _with_transfers(problem: Problem, change: Callable[[CurveKey, Curve], Curve]) -> Problem:

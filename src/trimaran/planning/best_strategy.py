@@ -14,7 +14,7 @@ from trimaran.base.errors import ExecutionError, InfeasibleError, InputError
 from trimaran.base.job import Job
 from trimaran.base.units import format_seconds
 from trimaran.graph import Graph
-from trimaran.machine import Cluster
+from trimaran.machine import Allocation
 from trimaran.planner import Candidate, EpochData, Problem, Rejection, Search, enumerate_strategies, search
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.problem import way_of
@@ -44,7 +44,7 @@ Measure = Callable[[Collection[int], Sequence[Execution]], CostTable]
 def find_best(
     job: Job,
     graph: Graph,
-    cluster: Cluster,
+    cluster: Allocation,
     data: EpochData,
     request: PlanRequest,
     measure: Measure,

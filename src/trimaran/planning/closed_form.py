@@ -1,35 +1,30 @@
-"""Transformers on many devices: degrees by closed forms, where tracing and simulating every rank would take too long.
+"""The backend of plans for transformers on many devices: parallel degrees, priced by closed forms.
+
+Tracing the network and simulating every rank would take too long there.
 
 A published decoder is described by its shape, so nothing of it is made. It is planned in this way where it would have
 more ranks than a simulated step is kept for, or more weights than a trace is worth.
-
-Transformers on many devices for a target: a search over divisions at each batch and count of devices.
-
-Each search is stopped early: what is compared here are batches and counts, and the best division of each is found among
-the first. The chosen one is searched again for as long as any plan.
 """
 
 import dataclasses
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
-from trimaran.base.errors import InfeasibleError, InputError
+from trimaran.base.errors import InputError
+from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.units import format_count
 from trimaran.jobs.published_networks import NetworkReference, parse_network
-from trimaran.jobs.resolve import resolve
+from trimaran.jobs.resolve import JobSource, resolve
 from trimaran.machine.find import find_machine
 from trimaran.networks.sizes import FAMILIES
-from trimaran.planner.parallel_degrees.document import division_name
-from trimaran.planner.parallel_degrees.problem import DivisionLimits, DivisionPins, DivisionSearch, PricedDivision
+from trimaran.planner.parallel_degrees.problem import DivisionLimits, DivisionSearch, PricedDivision, memory_limit
 from trimaran.planner.parallel_degrees.search import search_divisions
 from trimaran.planner.pins import Pins
-from trimaran.planner.target_estimates import Contender
-from trimaran.planning.requests import ClusterRequest
-from trimaran.planning.results import Outlook
-from trimaran.planning.target import batches_to_try, batches_within, conclude, find_job_curve, goal_of
+from trimaran.planner.target_estimates import Contender, Goal
+from trimaran.planning.requests import PlanRequest
+from trimaran.planning.results import ClosedForm, Planned
+from trimaran.planning.target import CatalogBackend, Cell, Compared, Known, compare_each, find_job_curve
 from trimaran.planning.transformer_shapes import named_shape
-from trimaran.pricing.closed_form.parallel_degrees import Sharding
 from trimaran.pricing.closed_form.shapes import TransformerShape, parameter_count
 
 MOST_RANKS = 64
@@ -41,31 +36,14 @@ MOST_PARAMETERS = 5_000_000_000
 DECODERS = frozenset({"gpt2", "gpt3", "gpt", "opt", "mpt", "llama", "llama1", "llama2", "llama3"})
 """Families of which a shape says everything."""
 
-_SHARDING: dict[int, Sharding] = {0: "none", 1: "optimizer", 2: "gradients", 3: "parameters"}
+CELL_S = 2.0
+"""A search for one batch on one count of devices [s]."""
+
+COUNTS = 4
+"""Counts of devices that are compared: all, half, a quarter, an eighth."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DividedPlan:
-    """A plan of degrees for a transformer.
-
-    Attributes:
-        reference: of the network
-        request: what was asked
-        shape: of the network
-        search: what was found
-        outlook: what a training to the target takes, where that or a choice of batches was asked for
-        notes: what the reader should know
-    """
-
-    reference: str
-    request: ClusterRequest
-    shape: TransformerShape
-    search: DivisionSearch
-    outlook: Outlook | None = None
-    notes: tuple[str, ...] = ()
-
-
-def shape_of(reference: str, request: ClusterRequest) -> TransformerShape | None:
+def shape_of(reference: str, request: PlanRequest) -> TransformerShape | None:
     """The shape of a decoder that is planned by closed forms; None for everything else.
 
     Args:
@@ -82,75 +60,124 @@ def shape_of(reference: str, request: ClusterRequest) -> TransformerShape | None
     return shape if devices > MOST_RANKS or parameter_count(shape) > MOST_PARAMETERS else None
 
 
-def plan_divided(reference: str, shape: TransformerShape, request: ClusterRequest) -> DividedPlan:
-    """Find the degrees of a transformer on many devices.
+class ClosedForms(CatalogBackend):
+    """Plans the degrees of a transformer on a machine of the catalog.
 
-    Args:
-        reference: of the network
-        shape: of the network
+    Attributes:
+        source: where the network comes from
         request: what is asked
-
-    Raises:
-        InputError: pins that mean nothing here
-        InfeasibleError: nothing fits
+        shape: of the network
     """
-    machine = find_machine(request.cluster)
-    network = parse_network(reference)
-    usual = FAMILIES[network.name].batch if network else 1
-    devices = request.devices or machine.devices
-    found = search_divisions(
-        shape,
-        machine,
-        batch=request.batch or max(usual, devices),
-        precision="" if request.precision == "float32" else request.precision,
-        devices=devices,
-        limits=DivisionLimits(memory_bytes=request.memory_bytes),
-        pins=division_pins(request.pins),
-        **({} if request.time_limit_s is None else {"time_limit_s": request.time_limit_s}),
-    )
-    notes = [
-        f"a transformer of {parameter_count(shape) / 1e9:.1f} billion parameters on "
-        f"{format_count(devices, 'device')}: planned by closed forms of its layers, without a trace and without a "
-        "simulation of every rank"
-    ]
-    if request.pins.consents:
-        notes.append("compressing gradients was not tried: closed forms send them whole")
-    if request.batch is None:
-        notes.append(f"no --batch was given: {found.task.batch} sequences of {shape.sequence} tokens are taken")
-    return DividedPlan(reference=reference, request=request, shape=shape, search=found, notes=tuple(notes))
+
+    def __init__(
+        self,
+        source: JobSource,
+        request: PlanRequest,
+        shape: TransformerShape,
+        progress: Progress = ignore_progress,
+    ) -> None:
+        """Nothing is searched yet.
+
+        Raises:
+            InputError: pins that mean nothing here
+        """
+        check_pins(request.pins)
+        self.source = source
+        self.request = request
+        self.shape = shape
+        self._progress = progress
+
+    @property
+    def batch(self) -> int:
+        """Sequences of one update, where no others are asked for: what is usual, and one for each device."""
+        network = parse_network(self.source.reference)
+        usual = FAMILIES[network.name].batch if network else 1
+        return self.request.batch or max(usual, self.devices)
+
+    def curve(self) -> Known:
+        """What is known of the network's convergence; see `find_job_curve`."""
+        reference = self.source.reference
+        return find_job_curve(resolve(reference), reference, self.request.target, samples=None)
+
+    def plan(self) -> Planned:
+        """The best degrees at the batch that is asked for, or the usual one.
+
+        Raises:
+            InfeasibleError: nothing fits
+        """
+        self._progress("searching", 0, 0)
+        cell = Cell(batch=self.batch, devices=self.devices)
+        return self._planned(cell, self._search(cell, self.request.time_limit_s))
+
+    def compare(self, batches: Sequence[int], known: Known, goal: Goal) -> Compared:
+        """The best degrees at each batch, on all devices, half, a quarter and an eighth of them.
+
+        Each search is stopped early: what is compared here are batches and counts, and the best degrees of each are
+        found among the first. The chosen one is searched again for as long as any plan.
+
+        Args:
+            batches: sequences of one update
+            known: the curve, which a search at one batch does not need
+            goal: what is made best over all batches; at one batch it is the time of a step
+        """
+        del known, goal
+        asked_s = self.request.time_limit_s
+        limit_s = CELL_S if asked_s is None else min(CELL_S, asked_s)
+        counts = [self.devices >> halvings for halvings in range(COUNTS) if self.devices % (1 << halvings) == 0]
+
+        def plan_cell(cell: Cell) -> Iterator[Contender]:
+            for priced in of_interest(self._search(cell, limit_s)):
+                yield contender_of_division(priced, cell.batch)
+
+        def settle(contender: Contender) -> tuple[Planned, Contender]:
+            cell = Cell(batch=contender.global_batch, devices=contender.devices)
+            found = self._search(cell, asked_s)
+            if found.chosen.seconds < contender.origin.seconds:
+                contender = contender_of_division(found.chosen, cell.batch)
+            return self._planned(cell, dataclasses.replace(found, chosen=contender.origin)), contender
+
+        cells = [Cell(batch=batch, devices=count) for batch in batches for count in counts]
+        return compare_each(cells, plan_cell, settle)
+
+    def _search(self, cell: Cell, time_limit_s: float | None) -> DivisionSearch:
+        request = self.request
+        return search_divisions(
+            self.shape,
+            find_machine(request.cluster),
+            batch=cell.batch,
+            precision="" if request.precision == "float32" else request.precision,
+            devices=cell.devices,
+            limits=DivisionLimits(memory_bytes=request.memory_bytes),
+            pins=request.pins,
+            **({} if time_limit_s is None else {"time_limit_s": time_limit_s}),
+        )
+
+    def _planned(self, cell: Cell, found: DivisionSearch) -> Planned:
+        notes = [
+            f"a transformer of {parameter_count(self.shape) / 1e9:.1f} billion parameters on "
+            f"{format_count(cell.devices, 'device')}: planned by closed forms of its layers, without a trace and "
+            "without a simulation of every rank"
+        ]
+        if self.request.pins.consents:
+            notes.append("compressing gradients was not tried: closed forms send them whole")
+        if self.request.batch is None and not self.request.asks_for_outlook:
+            notes.append(f"no --batch was given: {cell.batch} sequences of {self.shape.sequence} tokens are taken")
+        return Planned(
+            source=self.source,
+            request=self.request,
+            evidence=ClosedForm(shape=self.shape, search=found),
+            notes=tuple(notes),
+        )
 
 
-def division_pins(pins: Pins) -> DivisionPins:
-    """Pins in the words of divisions.
-
-    Args:
-        pins: as for any plan
+def check_pins(pins: Pins) -> None:
+    """Refuse pins that closed forms cannot keep: modules on rows, some schedules, microbatches, levels, a compression.
 
     Raises:
-        InputError: what a division does not name: modules on rows, some schedules, microbatches, levels, a compression
-
-    Example:
-        >>> division_pins(Pins(tp=8, zero=1, forbid=("pp",)))  # doctest: +ELLIPSIS
-        DivisionPins(tensor=8, ..., sharding='optimizer', ..., forbid=frozenset({'pp'}))
+        InputError: with the reason
     """
     for option, why in _unnamed(pins):
         raise InputError(f"{option}: {why}; leave it out", code="division.option-unsupported")
-    forbid = set(pins.forbid)
-    if pins.allow:
-        forbid |= {"dp", "pp", "tp", "zero", "cp", "ep"} - set(pins.allow)
-    if pins.schedule == "1f1b" or "interleaved" in forbid:
-        forbid = forbid - {"interleaved"} | {"interleaving"}
-    if "memory" in forbid:
-        forbid = forbid - {"memory"} | {"recompute"}
-    known = {"tp", "pp", "cp", "dp", "ep", "zero", "recompute", "interleaving", "uneven"}
-    return DivisionPins(
-        tensor=pins.tp,
-        pipeline=pins.pp,
-        data=pins.dp,
-        chunks=1 if pins.schedule == "1f1b" else None,
-        sharding=None if pins.zero is None else _SHARDING[pins.zero],
-        forbid=frozenset(forbid & known),
-    )
 
 
 def _unnamed(pins: Pins) -> Iterator[tuple[str, str]]:
@@ -170,114 +197,18 @@ def _unnamed(pins: Pins) -> Iterator[tuple[str, str]]:
         yield f"--powersgd-samples {pins.powersgd_samples:g}", f"{forms} that send whole gradients"
 
 
-def _sequence(network: NetworkReference, request: ClusterRequest) -> int:
+def _sequence(network: NetworkReference, request: PlanRequest) -> int:
     usual = FAMILIES[network.name].sequence
     asked = request.options.get("sequence")
     return network.number("sequence", usual) if asked is None else int(asked)
 
 
-CELL_S = 2.0
-"""A search for one batch on one count of devices [s]."""
-
-COUNTS = 4
-"""Counts of devices that are compared: all, half, a quarter, an eighth."""
-
-
-def plan_divided_for_target(reference: str, shape: TransformerShape, request: ClusterRequest) -> DividedPlan:
-    """Find division, devices and batch that are best for reaching the target.
-
-    Args:
-        reference: of the network
-        shape: of the network
-        request: what is asked
-
-    Raises:
-        InputError: no such machine or curve, a curve of another task, or pins that mean nothing here
-        InfeasibleError: nothing fits at any batch
-    """
-    asked = goal_of(request.objective, request.target)
-    machine = find_machine(request.cluster)
-    known = find_job_curve(resolve(reference), reference, request.target, samples=None)
-    network = parse_network(reference)
-    devices = request.devices or machine.devices
-    base = request.batch or max(FAMILIES[network.name].batch if network else 1, devices)
-    wanted = batches_to_try(base, known, request.target, devices=devices, fixed=request.batch is not None)
-    batches, left_out = batches_within(wanted, known)
-    contenders: list[Contender] = []
-    for batch in batches:
-        found = list(_at_batch(reference, shape, request, batch, devices, left_out))
-        contenders += found
-
-    def concluded(chosen: Contender | None = None) -> Outlook:
-        return conclude(
-            contenders,
-            asked=asked,
-            known=known,
-            request=request.target,
-            batches=batches,
-            left_out=left_out,
-            price=machine.node.price,
-            node_devices=machine.node.devices,
-            chosen=chosen,
-        )
-
-    outlook = concluded()
-    planned = plan_divided(
-        reference,
-        shape,
-        dataclasses.replace(request, batch=outlook.chosen.global_batch, devices=outlook.chosen.devices),
-    )
-    chosen, longer = outlook.chosen.contender.origin, planned.search.chosen
-    if longer.seconds < chosen.seconds:
-        better = contender_of_division(longer, outlook.chosen.global_batch)
-        contenders.append(better)
-        outlook, chosen = concluded(better), longer
-    search = dataclasses.replace(planned.search, chosen=chosen)
-    return dataclasses.replace(
-        planned, request=request, search=search, outlook=outlook, notes=(*planned.notes, *outlook.warnings)
-    )
-
-
-def _at_batch(
-    reference: str,
-    shape: TransformerShape,
-    request: ClusterRequest,
-    batch: int,
-    devices: int,
-    left_out: list[tuple[int, str]],
-) -> Iterator[Contender]:
-    reason = ""
-    some = False
-    for halvings in range(COUNTS):
-        count = devices >> halvings
-        if count < 1 or count << halvings != devices:
-            break
-        limit = CELL_S if request.time_limit_s is None else min(CELL_S, request.time_limit_s)
-        asked = dataclasses.replace(request, batch=batch, devices=count, time_limit_s=limit)
-        try:
-            found = plan_divided(reference, shape, asked).search
-        except InfeasibleError as error:
-            reason = reason or error.message
-            continue
-        some = True
-        for priced in _of_interest(found):
-            yield contender_of_division(priced, batch)
-    if not some:
-        left_out.append((batch, reason or "no count of devices is possible"))
-
-
-def _of_interest(found: DivisionSearch) -> Iterator[PricedDivision]:
+def of_interest(found: DivisionSearch) -> Iterator[PricedDivision]:
     """The fastest, and what data parallelism alone would do where it fits."""
     yield found.chosen
     for one in (*found.runners_up, *(each.priced for each in found.baselines)):
-        if one is not None and one.memory.peak <= _limit(found) and one is not found.chosen:
+        if one is not None and one.memory.peak <= memory_limit(found.task) and one is not found.chosen:
             yield one
-
-
-def _limit(found: DivisionSearch) -> float:
-    from trimaran.planner.parallel_degrees.problem import memory_limit
-
-    return memory_limit(found.task)
 
 
 def contender_of_division(priced: PricedDivision, batch: int) -> Contender:
@@ -288,14 +219,14 @@ def contender_of_division(priced: PricedDivision, batch: int) -> Contender:
         batch: sequences of one update
     """
     division = priced.division
-    spread = division.tensor * division.pipeline * division.context
-    shape = 4 * (division.tensor * division.context > 1) + 2 * (division.pipeline > 1) + (division.data > 1)
+    spread = division.tp * division.pp * division.cp
+    shape = 4 * (division.tp * division.cp > 1) + 2 * (division.pp > 1) + (division.dp > 1)
     return Contender(
-        name=division_name(division),
+        name=priced.name,
         devices=priced.devices,
         global_batch=batch,
-        replicas=division.data,
-        microbatches=max(1, math.ceil(batch / (division.data * division.microbatch))),
+        replicas=division.dp,
+        microbatches=max(1, math.ceil(batch / (division.dp * division.microbatch))),
         cases=(priced.low, priced.seconds, priced.high),
         peak_bytes=int(priced.memory.peak),
         simplicity=(shape, priced.devices, spread, division.chunks, division.microbatches),

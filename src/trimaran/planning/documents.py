@@ -1,27 +1,34 @@
 """What a search found, for programs: the same keys for this machine and for those that are not at hand."""
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from trimaran.graph.types import Graph
+from trimaran.measure.costs import name_link
 from trimaran.planner.candidates import Candidate
-from trimaran.planner.parallel_degrees.document import degrees as division_degrees
-from trimaran.planner.parallel_degrees.document import division_document, division_name
-from trimaran.planner.parallel_degrees.problem import PricedDivision
-from trimaran.planner.result import Baseline, Search
+from trimaran.planner.choice import GOALS, Option, rule_of_choice
+from trimaran.planner.parallel_degrees.document import division_document
+from trimaran.planner.parallel_degrees.explain import against_of
+from trimaran.planner.parallel_degrees.problem import DivisionSearch, PricedDivision
+from trimaran.planner.parallel_degrees.problem import degrees as division_degrees
+from trimaran.planner.problem import lack_of_memory
+from trimaran.planner.result import Search
 from trimaran.planner.search import PinPrice
 from trimaran.planner.target_estimates import Estimate, Stop
-from trimaran.planning.closed_form import DividedPlan
-from trimaran.planning.results import MachinePlan, Outlook
-from trimaran.program.json_files import to_plain
+from trimaran.planning.input_pipeline import feeding_document
+from trimaran.planning.results import ClosedForm, Outlook, Planned, Simulated
+from trimaran.program.json_files import finite, to_plain
 from trimaran.program.lowering.partition import segment_ops
 from trimaran.program.strategy import Strategy
 
 
 def search_document(
-    found: Search, *, one_device_s: float | None = None, prices: Iterable[PinPrice] = ()
+    found: Search | DivisionSearch,
+    *,
+    one_device_s: float | None = None,
+    prices: Iterable[PinPrice] = (),
+    goal: str = "",
 ) -> dict[str, Any]:
     """What was chosen from, without the candidates themselves.
 
@@ -29,34 +36,60 @@ def search_document(
         found: the search
         one_device_s: time on one device, where the search does not know it [s]
         prices: of the pins
+        goal: what was made best over all batches in place of a step; empty: a step was
 
     Returns:
-        `runners_up` and `pareto` (names), `baselines` (names), `references` (by role, with reasons), `rejected_counts`,
-        `pins`, `search`.
+        `rule` (that chose, where something listed is faster), `runners_up` and `pareto` (names), `baselines` (names),
+        `references` (by role, with reasons), `rejected_counts`, `pins`, `search`.
     """
-    base_s = one_device(found) if one_device_s is None else one_device_s
-    return {
-        "runners_up": [_brief(one, base_s) for one in found.candidates if one is not found.chosen],
-        "pareto": [candidate.strategy.name for candidate in found.pareto],
-        "baselines": [candidate.strategy.name for candidate in found.references],
-        "references": [_reference(entry, base_s) for entry in found.baselines],
-        "rejected_counts": dict(Counter(str(entry.cause) for entry in found.rejected)),
-        "pins": [
-            {
-                "pin": entry.pin,
-                "without": None if entry.without is None else entry.without.strategy.name,
-                "without_step_time_s": None if entry.without is None else entry.without.step_time_s,
-                "price": entry.price,
-                "to_target": entry.to_target,
-            }
-            for entry in prices
-        ],
+    common = {
+        "rule": rule_of_search(found, goal=goal),
+        "pareto": [candidate.name for candidate in found.pareto],
+        "pins": [price_document(entry) for entry in prices],
         "search": {
             "seconds": found.seconds,
             "gap": found.gap,
             "bound_s": found.bound_s,
-            "is_complete": found.is_complete,
+            "is_complete": found.complete if isinstance(found, DivisionSearch) else found.is_complete,
         },
+    }
+    if isinstance(found, DivisionSearch):
+        return common | {
+            "runners_up": [_brief(one, one_device_s) for one in found.runners_up],
+            "baselines": [one.priced.name for one in found.baselines if one.priced is not None],
+            "references": [_reference(one.name, one.priced, one.reason, one_device_s) for one in found.baselines],
+            "rejected_counts": dict(found.rejected),
+        }
+    base_s = one_device(found) if one_device_s is None else one_device_s
+    return common | {
+        "runners_up": [_brief(one, base_s) for one in found.candidates if one is not found.chosen],
+        "baselines": [candidate.name for candidate in found.references],
+        "references": [_reference(one.role, one.candidate, one.reason, base_s) for one in found.baselines],
+        "rejected_counts": dict(Counter(str(entry.cause) for entry in found.rejected)),
+    }
+
+
+def rule_of_search(found: Search | DivisionSearch, *, goal: str = "") -> str:
+    """The rule that chose a plan over what its search lists as faster; empty where nothing is.
+
+    Args:
+        found: the search
+        goal: what was made best over all batches in place of a step; empty: a step was
+    """
+    if isinstance(found, DivisionSearch):
+        listed = [*found.runners_up, *(one.priced for one in found.baselines if one.priced is not None)]
+        return rule_of_choice(found.chosen, listed, against=against_of(found), goal=goal)
+    return rule_of_choice(found.chosen, found.candidates, references=found.references, goal=goal)
+
+
+def price_document(entry: PinPrice) -> dict[str, Any]:
+    """What a pin costs."""
+    return {
+        "pin": entry.pin,
+        "without": None if entry.without is None else entry.without.name,
+        "without_step_time_s": None if entry.without is None else entry.without.step_time_s,
+        "price": entry.price,
+        "to_target": entry.to_target,
     }
 
 
@@ -107,6 +140,11 @@ def degrees(strategy: Strategy) -> dict[str, int | str | None]:
     }
 
 
+def option_degrees(option: Option) -> dict[str, Any]:
+    """The figures of a plan, whether it was simulated or priced by the analytical model."""
+    return dict(division_degrees(option.division)) if isinstance(option, PricedDivision) else degrees(option.strategy)
+
+
 def placement_document(graph: Graph, strategy: Strategy) -> dict[str, int]:
     """The row of a replica that runs each part of the network.
 
@@ -141,24 +179,29 @@ def _collapsed(paths: Mapping[str, tuple[str, ...]], row: Mapping[str, int], dep
             yield from _collapsed({name: paths[name] for name in names}, row, depth + 1)
 
 
-def _reference(entry: Baseline, base_s: float | None) -> dict[str, Any]:
-    found = {"role": entry.role, "reason": entry.reason}
-    if entry.candidate is None:
+def _reference(role: str, option: Option | None, reason: str, base_s: float | None) -> dict[str, Any]:
+    found = {"role": role, "reason": reason}
+    if option is None:
         return found | {"strategy": None, "step_time_s": None, "speedup": None}
-    return found | _brief(entry.candidate, base_s)
+    return found | _brief(option, base_s)
 
 
-def _brief(candidate: Candidate, base_s: float | None) -> dict[str, Any]:
+def _brief(option: Option, base_s: float | None) -> dict[str, Any]:
     return {
-        "strategy": candidate.strategy.name,
-        "step_time_s": candidate.step_time_s,
-        "speedup": None if base_s is None else base_s / candidate.step_time_s,
-        "peak_bytes": max(candidate.peak_bytes, default=0),
+        "strategy": option.name,
+        "step_time_s": option.step_time_s,
+        "speedup": None if base_s is None else base_s / option.step_time_s,
+        "peak_bytes": max(option.peak_bytes, default=0),
     }
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What a training to a target takes, for programs: the choice, its rivals, the front, what was compared
+
+
+def goal_of_plan(outlook: Outlook | None) -> str:
+    """What a plan was made for over all batches, in words; empty where a step was made short."""
+    return "" if outlook is None else GOALS.get(outlook.goal, "")
 
 
 def outlook_document(outlook: Outlook) -> dict[str, Any]:
@@ -258,7 +301,7 @@ def _figures(one: Estimate) -> dict[str, Any]:
 
 def _ends(low: float, high: float) -> list[float | None]:
     """An interval; an end that is not finite is null."""
-    return [value if math.isfinite(value) else None for value in (low, high)]
+    return [finite(low), finite(high)]
 
 
 def _curve(outlook: Outlook) -> dict[str, Any] | None:
@@ -273,7 +316,7 @@ def _curve(outlook: Outlook) -> dict[str, Any] | None:
         "projection": curve.table.projection,
         "known_batches": list(curve.range),
         "e0": curve.fit.e0,
-        "b_crit": curve.fit.b_crit if math.isfinite(curve.fit.b_crit) else None,
+        "b_crit": finite(curve.fit.b_crit),
         "unit": curve.table.unit,
     }
 
@@ -294,94 +337,153 @@ def _stop(stop: Stop) -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A plan for a machine that is not here, as a document for programs and for tables
+# A plan as a document, for programs and for tables
 
 
 SHOWN_REJECTIONS = 40
-"""Rejected strategies that are listed one by one; the others are counted."""
+"""Rejected strategies of a machine of the catalog that are listed one by one; the others are counted."""
 
 
-def machine_plan_document(plan: MachinePlan | DividedPlan) -> dict[str, Any]:
-    """A plan, its rivals and what was rejected.
+def plan_document(planned: Planned) -> dict[str, Any]:
+    """A plan, what it was chosen over and what was rejected.
 
     Args:
-        plan: as it was found
+        planned: as it was made
 
     Returns:
         Times in seconds, sizes in bytes, intervals as `[low, high]`, a figure for each rank as a list.
     """
-    document = _divided(plan) if isinstance(plan, DividedPlan) else _simulated(plan)
-    return document if plan.outlook is None else with_outlook(document, plan.outlook)
+    document = document_at_batch(planned)
+    return document if planned.outlook is None else with_outlook(document, planned.outlook)
 
 
-def _simulated(plan: MachinePlan) -> dict[str, Any]:
-    problem, found = plan.problem, plan.search
-    machine = problem.cluster.machine
-    chosen = found.chosen
+def document_at_batch(planned: Planned) -> dict[str, Any]:
+    """As `plan_document`, without what a training to a target takes."""
+    evidence = planned.evidence
+    if not isinstance(evidence, Simulated):
+        return _degrees_only(planned, evidence)
+    return _here(planned, evidence) if planned.request.is_here else _elsewhere(planned, evidence)
+
+
+def _here(planned: Planned, evidence: Simulated) -> dict[str, Any]:
+    found, chosen = evidence.search, evidence.chosen
+    if found is None:
+        return {
+            "job": planned.reference,
+            "objective": evidence.plan.objective,
+            "chosen": candidate_document(chosen),
+            "feeding": feeding_document(chosen.strategy, None),
+        }
+    front = {id(candidate) for candidate in found.pareto}
     return {
-        "job": plan.reference,
-        "cluster": plan.request.cluster,
-        "machine": machine.node.title if machine else problem.cluster.name,
-        "device": problem.cluster.devices[0].name,
+        "job": planned.reference,
+        "global_batch_size": evidence.plan.premises.global_batch_size,
+        "devices": evidence.cluster.size,
+        "link": None if evidence.link is None else name_link(evidence.link),
+        "objective": evidence.plan.objective,
+        "candidates": [candidate_document(one) | {"pareto": id(one) in front} for one in found.candidates],
+        "chosen": candidate_document(found.chosen)
+        | {"pareto": id(found.chosen) in front}
+        | chosen_document(evidence.graph, found),
+        "feeding": feeding_document(found.chosen.strategy, found),
+        "baseline": candidate_document(found.baseline) | {"pareto": id(found.baseline) in front},
+        **search_document(found, prices=evidence.prices, goal=goal_of_plan(planned.outlook)),
+        "rejected": [
+            {"strategy": entry.strategy.name, "cause": entry.cause, "reason": entry.reason} for entry in found.rejected
+        ],
+        "notes": list(planned.notes),
+    }
+
+
+def candidate_document(candidate: Candidate) -> dict[str, Any]:
+    """A simulated strategy, for programs."""
+    return {
+        "strategy": candidate.strategy.name,
+        "step_time_s": candidate.step_time_s,
+        "interval_s": list(candidate.interval_s),
+        "peak_bytes": list(candidate.peak_bytes),
+        "limiter": candidate.limiter,
+    } | _epoch(candidate)
+
+
+def _epoch(candidate: Candidate) -> dict[str, Any]:
+    if candidate.epoch_s is None or candidate.epoch_interval_s is None:
+        return {}
+    return {"epoch_s": candidate.epoch_s, "epoch_interval_s": list(candidate.epoch_interval_s)}
+
+
+def _elsewhere(planned: Planned, evidence: Simulated) -> dict[str, Any]:
+    problem, chosen, found = evidence.problem, evidence.chosen, evidence.search
+    alone_s = None if evidence.alone is None else evidence.alone.step_time_s
+    document: dict[str, Any] = {
+        "job": planned.reference,
+        "cluster": planned.request.cluster,
+        "machine": problem.cluster.machine.node.title,
+        "device": problem.cluster.devices[0].title,
         "devices": problem.devices,
         "global_batch_size": problem.batch,
-        "precision": plan.request.precision,
+        "precision": planned.request.precision,
         "software": problem.table.fingerprint.torch,
-        "one_device_s": plan.one_device_s,
-        "one_device_fits": plan.one_device_fits,
-        "chosen": _entry(chosen, plan)
-        | chosen_document(problem.graph, found, one_device_s=plan.one_device_s)
-        | {"device_order": list(chosen.strategy.device_order)},
-        "candidates": [_entry(candidate, plan) for candidate in found.candidates],
+        "one_device_s": alone_s,
+        "one_device_fits": evidence.alone is not None and not lack_of_memory(evidence.alone.peak_bytes, problem),
+        "chosen": _entry(chosen, problem.batch, alone_s) | {"device_order": list(chosen.strategy.device_order)},
+        "notes": list(planned.notes),
+    }
+    if found is None:
+        return document
+    document["chosen"] |= chosen_document(problem.graph, found, one_device_s=alone_s)
+    return document | {
+        "candidates": [_entry(candidate, problem.batch, alone_s) for candidate in found.candidates],
         "rejected": [
             {"strategy": one.strategy.name, "cause": one.cause, "reason": one.reason}
             for one in found.rejected[:SHOWN_REJECTIONS]
         ],
-        "notes": list(plan.notes),
-    } | search_document(found, one_device_s=plan.one_device_s)
+        **search_document(found, one_device_s=alone_s, goal=goal_of_plan(planned.outlook)),
+    }
 
 
-def _entry(candidate: Candidate, plan: MachinePlan) -> dict[str, Any]:
+def _entry(candidate: Candidate, batch: int, alone_s: float | None) -> dict[str, Any]:
     return {
         "strategy": candidate.strategy.name,
         "degrees": degrees(candidate.strategy),
         "step_time_s": candidate.step_time_s,
         "interval_s": list(candidate.interval_s),
-        "samples_per_s": plan.problem.batch / candidate.step_time_s,
-        "speedup": plan.one_device_s / candidate.step_time_s,
+        "samples_per_s": batch / candidate.step_time_s,
+        "speedup": None if alone_s is None else alone_s / candidate.step_time_s,
         "peak_bytes": list(candidate.peak_bytes),
         "limiter": candidate.limiter,
     }
 
 
-def _divided(plan: DividedPlan) -> dict[str, Any]:
-    found, task = plan.search, plan.search.task
+def _degrees_only(planned: Planned, evidence: ClosedForm) -> dict[str, Any]:
+    found, task = evidence.search, evidence.search.task
     document = division_document(found)
-    tokens = task.batch * plan.shape.sequence
+    tokens = task.batch * evidence.shape.sequence
     details: Any = document.pop("chosen")
     chosen = _division_entry(found.chosen, tokens) | {"gap": found.gap, "bound_s": found.bound_s}
     return {
-        "job": plan.reference,
-        "cluster": plan.request.cluster,
+        "job": planned.reference,
+        "cluster": planned.request.cluster,
         "machine": task.machine.node.title,
         "device": task.machine.node.device.title,
         "devices": task.devices,
         "global_batch_size": task.batch,
         "precision": task.program.precision,
         "software": f"closed forms, {task.program.year:g}",
+        "rule": rule_of_search(found, goal=goal_of_plan(planned.outlook)),
         "chosen": chosen | {"layout": {key: details[key] for key in ("stages", "device_order") if key in details}},
         "candidates": [
             chosen,
             *(_division_entry(one, tokens) for one in found.runners_up),
             *(_division_entry(one.priced, tokens) for one in found.baselines if one.priced is not None),
         ],
-        "notes": list(plan.notes),
+        "notes": list(planned.notes),
     } | {name: value for name, value in document.items() if name not in ("devices", "global_batch_size", "precision")}
 
 
 def _division_entry(priced: PricedDivision, tokens: int) -> dict[str, Any]:
     return {
-        "strategy": division_name(priced.division),
+        "strategy": priced.name,
         "degrees": dict(division_degrees(priced.division)),
         "step_time_s": priced.seconds,
         "interval_s": [priced.low, priced.high],

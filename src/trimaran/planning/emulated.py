@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
+from trimaran.base.progress import Progress, ignore_progress
 from trimaran.graph import Graph
 from trimaran.jobs.resolve import JobSource
-from trimaran.machine import Cluster, Link
-from trimaran.machine.detect import detect_cluster
+from trimaran.machine import Allocation, Link, Machine
+from trimaran.machine.detect import detect_machine
 from trimaran.planner import Problem, search
 from trimaran.planning.best_strategy import microbatch_sizes
-from trimaran.planning.results import Progress, ignore_progress
 from trimaran.pricing import CostTable, ProgramCosts, price
 from trimaran.pricing.tables import Fingerprint
 from trimaran.program import Program, Strategy, check_against_graph, lower
@@ -31,7 +31,7 @@ class Pretended:
     job: Job
     graph: Graph
     table: CostTable
-    cluster: Cluster
+    cluster: Allocation
 
 
 def pretend(
@@ -80,15 +80,11 @@ def pretend(
     # A pretended device leaves the core to others while it computes: nothing is slowed, and messages have spare cores.
     fingerprint: Fingerprint = replace(links.fingerprint, cores=2 * devices)
     table = replace(compute, fingerprint=fingerprint, curves=links.curves, interference={})
-    device = detect_cluster(1).devices[0]
-    cluster = Cluster(
-        name=f"{devices} pretended devices",
-        devices=(device,) * devices,
-        hosts=tuple(number * nodes // devices for number in range(devices)),
-        link=link,
-        uplink=uplink,
+    node = replace(
+        detect_machine(1).node, name=f"{devices} pretended devices", devices=devices // nodes, rate_limit=link
     )
-    return Pretended(job=job, graph=graph, table=table, cluster=cluster)
+    machine = Machine(node=node, nodes=nodes, fabric=None if uplink is None else (1, uplink))
+    return Pretended(job=job, graph=graph, table=table, cluster=machine.allocate())
 
 
 def best_strategy(pretended: Pretended) -> Strategy:

@@ -1,4 +1,4 @@
-"""The best way to train a job on a machine of the catalog at one batch: the planner's own search.
+"""The backend of plans for a machine of the catalog: costs of operations are estimated, and the planner searches.
 
 A search that offloads and recomputes where nothing fits otherwise.
 
@@ -19,46 +19,33 @@ choice (`planner/target_search.py`), so many batches take little longer than one
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from trimaran.base.errors import InfeasibleError
+from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.units import format_seconds
 from trimaran.graph.types import Graph
-from trimaran.jobs.resolve import resolve
-from trimaran.machine.find import find_machine
-from trimaran.machine.types import CatalogDevice
+from trimaran.jobs.resolve import JobSource, resolve
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.choice import MODEL_ERROR, is_reference, pareto_front, simplicity
 from trimaran.planner.pins import NO_PINS
-from trimaran.planner.problem import Problem, assess, lack_of_memory
+from trimaran.planner.problem import Problem, assess
 from trimaran.planner.result import Search, baseline_of, baselines_of, said_of_compression
 from trimaran.planner.search import may_be_virtualized, search
-from trimaran.planner.target_estimates import Goal
-from trimaran.planner.target_search import Grid, GridSearch, contender_of, device_counts, search_grid
+from trimaran.planner.target_estimates import Contender, Goal
+from trimaran.planner.target_search import Grid, GridSearch, device_counts, search_grid
 from trimaran.planning.best_strategy import microbatch_sizes
-from trimaran.planning.estimated_problem import machine_problem, machine_problems
-from trimaran.planning.requests import ClusterRequest
-from trimaran.planning.results import MachinePlan, Progress
-from trimaran.planning.target import (
-    Known,
-    batches_to_try,
-    batches_within,
-    conclude,
-    find_job_curve,
-    goal_of,
-    own_samples,
-    training_at,
-)
+from trimaran.planning.estimated_problem import machine_problem, machine_problems, softwares_of
+from trimaran.planning.plan_files import costs_digest, plan_of
+from trimaran.planning.requests import PlanRequest
+from trimaran.planning.results import Planned, Simulated
+from trimaran.planning.target import CatalogBackend, Compared, Known, find_job_curve, own_samples, training_at
+from trimaran.planning.workloads import make_request
 from trimaran.pricing.compute import context_of, operation_costs
-from trimaran.pricing.kernels.roofline import memory_costs
 from trimaran.pricing.offload_costs import TracedStep
 from trimaran.program.strategy import Strategy
 
-if TYPE_CHECKING:
-    from trimaran.planning.meta_trace import JobTracer
 
-
-def search_within_memory(reference: str, problem: Problem, request: ClusterRequest) -> tuple[Problem, Search]:
+def search_within_memory(reference: str, problem: Problem, request: PlanRequest) -> tuple[Problem, Search]:
     """Search; where memory alone stands against everything, trace whole networks and search again.
 
     Args:
@@ -92,7 +79,7 @@ def search_within_memory(reference: str, problem: Problem, request: ClusterReque
 
 
 def traces_of(
-    reference: str, sizes: Collection[int], problem: Problem, request: ClusterRequest
+    reference: str, sizes: Collection[int], problem: Problem, request: PlanRequest
 ) -> Mapping[int, TracedStep]:
     """Steps of microbatches as they would run on the device, by samples.
 
@@ -100,24 +87,20 @@ def traces_of(
         reference: of the job
         sizes: of the microbatches [samples]
         problem: has the machine
-        request: says the precision
+        request: says precision and software
     """
-    import torch
+    from trimaran.planning.meta_trace import JobTracer, PricedSteps
+    from trimaran.planning.workload_tracing import job_of
 
-    from trimaran.jobs.resolve import resolve
-    from trimaran.planning.meta_trace import JobTracer
-
-    machine = problem.cluster.machine
-    if machine is None:
-        return {}
-    lower = {"bfloat16": torch.bfloat16, "float16": torch.float16}
-    tracer = JobTracer(resolve(reference), autocast=lower.get(request.precision), layers=True)
-    return {size: _traced(tracer, size, machine.node.device) for size in sorted(sizes)}
-
-
-def _traced(tracer: "JobTracer", samples: int, device: CatalogDevice) -> TracedStep:
-    trace = tracer.trace(samples)
-    return TracedStep(trace=trace, costs=memory_costs(trace, device))
+    asked = make_request(reference, precision=request.precision, options=request.options or None, optimizer=None)
+    steps = PricedSteps(
+        tracer=JobTracer(job_of(asked), precision=request.precision),
+        device=problem.cluster.machine.node.device,
+        precision=request.precision,
+        software=softwares_of(request.software, problem.executions)[problem.executions[0]],
+    )
+    traces = {size: steps.tracer.trace(size) for size in sorted(sizes)}
+    return {size: TracedStep(trace=trace, costs=steps.costs(trace)) for size, trace in traces.items()}
 
 
 def placement_notes(problem: Problem, strategy: Strategy) -> tuple[str, ...]:
@@ -199,37 +182,6 @@ def _earliest(graph: Graph, seconds: Mapping[str, float]) -> dict[str, float]:
     return ends
 
 
-def plan_one_batch(reference: str, request: ClusterRequest, *, progress: Progress) -> MachinePlan:
-    """Find the best way to train a job at the batch that is asked for, or its own.
-
-    Args:
-        reference: of the job
-        request: what is asked
-        progress: told what is being done
-
-    Raises:
-        InputError: no such job or machine, or more devices than there are
-        InfeasibleError: nothing fits
-    """
-    problem = machine_problem(reference, request)
-    progress("searching", 0, 0)
-    problem, found = search_within_memory(reference, problem, request)
-    alone = one_device(problem)
-    return MachinePlan(
-        reference=reference,
-        request=request,
-        problem=problem,
-        search=found,
-        one_device_s=alone.step_time_s,
-        one_device_fits=not lack_of_memory(alone.peak_bytes, problem),
-        notes=(
-            *problem.graph.notes,
-            *placement_notes(problem, found.chosen.strategy),
-            *filter(None, [said_of_compression(found, request.pins)]),
-        ),
-    )
-
-
 def one_device(problem: Problem) -> Candidate:
     """A step with the whole batch on one device, in one piece, whether it fits there or not."""
     return assess(Strategy(execution=problem.executions[0]), dataclasses.replace(problem, devices=1, pins=NO_PINS))
@@ -239,90 +191,103 @@ SEARCH_S = 15.0
 """What spreads a network over devices is looked at no longer than this, where the user says nothing [s]."""
 
 
-def plan_there_for_target(reference: str, request: ClusterRequest, *, progress: Progress) -> MachinePlan:
-    """Find strategy, devices and batch that are best for reaching the target.
+class Estimated(CatalogBackend):
+    """Plans a job for a machine of the catalog, operation by operation.
 
-    Args:
-        reference: of the job
+    Attributes:
+        source: where the job comes from
         request: what is asked
-        progress: told what is being done
-
-    Raises:
-        InputError: no such job, machine or curve, or a curve of another task
-        InfeasibleError: nothing fits at any batch
     """
-    asked = goal_of(request.objective, request.target)
-    job = resolve(reference)
-    known = find_job_curve(job, reference, request.target, samples=own_samples(reference))
-    if known.curve is None and not request.target.is_asked:
-        return _by_throughput(plan_one_batch(reference, request, progress=progress), asked, known)
-    progress("reading the job and the machine", 0, 0)
-    devices = request.devices or find_machine(request.cluster).devices
-    wanted = batches_to_try(
-        request.batch or job.global_batch_size,
-        known,
-        request.target,
-        devices=devices,
-        fixed=request.batch is not None,
-    )
-    batches, too_large = batches_within(wanted, known)
-    problems = machine_problems(reference, request, batches)
-    progress("searching", 0, 0)
-    grid = Grid(
-        problems=problems,
-        counts=device_counts(devices),
-        weights=_weights(known, batches, asked),
-        most_local_batch=request.target.most_local_batch,
-        time_limit_s=SEARCH_S if request.time_limit_s is None else request.time_limit_s,
-        by_cost=asked == "cost" and known.curve is not None,
-    )
-    found = search_grid(grid)
-    machine = problems[batches[0]].cluster.machine
-    outlook = conclude(
-        found.contenders,
-        asked=asked,
-        known=known,
-        request=request.target,
-        batches=batches,
-        left_out=[*too_large, *((batch, _why(found, batch)) for batch in batches if batch not in found.candidates)],
-        price=machine.node.price if machine else None,
-        node_devices=machine.node.devices if machine else 1,
-        is_complete=found.is_complete,
-    )
-    batch = outlook.chosen.global_batch
-    search = _search_at(grid, found, batch, outlook.chosen.contender.origin)
-    alone = one_device(problems[batch])
-    return MachinePlan(
-        reference=reference,
-        request=request,
-        problem=problems[batch],
-        search=search,
-        one_device_s=alone.step_time_s,
-        one_device_fits=not lack_of_memory(alone.peak_bytes, problems[batch]),
-        outlook=outlook,
-        notes=(*problems[batch].graph.notes, *outlook.warnings),
-    )
+
+    def __init__(self, source: JobSource, request: PlanRequest, progress: Progress = ignore_progress) -> None:
+        """Nothing is read before it is needed."""
+        self.source = source
+        self.request = request
+        self._progress = progress
+
+    @property
+    def batch(self) -> int:
+        """Samples of one update, where no others are asked for."""
+        return self.request.batch or resolve(self.source.reference).global_batch_size
+
+    def curve(self) -> Known:
+        """What is known of the job's convergence; see `find_job_curve`."""
+        reference = self.source.reference
+        return find_job_curve(resolve(reference), reference, self.request.target, samples=own_samples(reference))
+
+    def plan(self) -> Planned:
+        """The best plan at the batch that is asked for, or the job's.
+
+        Raises:
+            InputError: no such job or machine, or more devices than there are
+            InfeasibleError: nothing fits
+        """
+        reference, request = self.source.reference, self.request
+        problem = machine_problem(reference, request)
+        self._progress("searching", 0, 0)
+        problem, found = search_within_memory(reference, problem, request)
+        said = filter(None, [said_of_compression(found, request.pins)])
+        notes = (*problem.graph.notes, *placement_notes(problem, found.chosen.strategy), *said)
+        return self._planned(problem, found, notes)
+
+    def compare(self, batches: Sequence[int], known: Known, goal: Goal) -> Compared:
+        """The strategies of one search over all batches and counts of devices, which bounds leave out of each other.
+
+        Args:
+            batches: samples of one update
+            known: the curve
+            goal: what is made best
+        """
+        problems = machine_problems(self.source.reference, self.request, batches)
+        self._progress("searching", 0, 0)
+        grid = Grid(
+            problems=problems,
+            counts=device_counts(self.devices),
+            weights=_weights(known, batches, goal),
+            most_local_batch=self.request.target.most_local_batch,
+            time_limit_s=SEARCH_S if self.request.time_limit_s is None else self.request.time_limit_s,
+            by_cost=goal == "cost" and known.curve is not None,
+        )
+        found = search_grid(grid)
+
+        def settle(contender: Contender) -> tuple[Planned, Contender]:
+            batch = contender.global_batch
+            problem, search = problems[batch], _search_at(grid, found, batch, contender.origin)
+            return self._planned(problem, search, problem.graph.notes), contender
+
+        return Compared(
+            contenders=found.contenders,
+            settle=settle,
+            left_out=tuple((batch, _why(found, batch)) for batch in batches if batch not in found.candidates),
+            is_complete=found.is_complete,
+        )
+
+    def _planned(self, problem: Problem, found: Search, notes: tuple[str, ...]) -> Planned:
+        source = dataclasses.replace(self.source, global_batch_size=problem.batch)
+        return Planned(
+            source=source,
+            request=self.request,
+            evidence=Simulated(
+                job=source.make(),
+                problem=problem,
+                plan=plan_of(
+                    source.reference,
+                    problem,
+                    found,
+                    costs_digest=costs_digest(problem, self.request),
+                    objective="throughput",
+                ),
+                chosen=found.chosen,
+                search=found,
+                alone=one_device(problem),
+            ),
+            notes=notes,
+        )
 
 
-def _by_throughput(plan: MachinePlan, asked: Goal, known: Known) -> MachinePlan:
-    """An ordinary plan, where the time to the target is asked for and no curve says it."""
-    machine, batch = plan.problem.cluster.machine, plan.problem.batch
-    outlook = conclude(
-        [contender_of(one, batch) for one in plan.search.candidates],
-        asked=asked,
-        known=known,
-        request=plan.request.target,
-        batches=(batch,),
-        price=machine.node.price if machine else None,
-        node_devices=machine.node.devices if machine else 1,
-        chosen=contender_of(plan.chosen, batch),
-    )
-    return dataclasses.replace(plan, outlook=outlook, notes=(*plan.notes, *outlook.warnings))
-
-
-def _weights(known: Known, batches: Sequence[int], asked: Goal) -> Mapping[int, float]:
+def _weights(known: Known, batches: Sequence[int], goal: Goal) -> Mapping[int, float]:
     """What a step of each batch is multiplied by to compare them: updates to the target, or 1 over the batch."""
-    trainings = {batch: None if asked == "throughput" else training_at(known, batch) for batch in batches}
+    trainings = {batch: None if goal == "throughput" else training_at(known, batch) for batch in batches}
     return {
         batch: 1.0 / batch if training is None else training.updates.amount for batch, training in trainings.items()
     }

@@ -22,12 +22,11 @@ from trimaran.graph.kernels.workload import Workload
 from trimaran.graph.types import Graph
 from trimaran.jobs.resolve import resolve
 from trimaran.machine.find import find_machine
-from trimaran.machine.rank_order import machine_cluster
 from trimaran.measure.cache import cache_directory, put_in_place
 from trimaran.planner.problem import Problem
 from trimaran.planner.target_search import accumulations, device_counts
 from trimaran.planning.best_strategy import microbatch_sizes
-from trimaran.planning.requests import ClusterRequest
+from trimaran.planning.requests import PlanRequest
 from trimaran.planning.workloads import Request, make_request, workload
 from trimaran.pricing.kernels.cost_table import estimated_table
 from trimaran.pricing.kernels.software import Software
@@ -134,7 +133,7 @@ def _store(path: Path, graph: Graph) -> None:
         _LOG.warning("cannot write %s (%s): it will be captured again", path, error.strerror)
 
 
-def machine_problem(reference: str, request: ClusterRequest) -> Problem:
+def machine_problem(reference: str, request: PlanRequest) -> Problem:
     """What is searched.
 
     Args:
@@ -148,7 +147,7 @@ def machine_problem(reference: str, request: ClusterRequest) -> Problem:
     return machine_problems(reference, request, (batch,))[batch]
 
 
-def machine_problems(reference: str, request: ClusterRequest, batches: Collection[int]) -> Mapping[int, Problem]:
+def machine_problems(reference: str, request: PlanRequest, batches: Collection[int]) -> Mapping[int, Problem]:
     """What is searched at each of several batches: one graph, one table of costs.
 
     Args:
@@ -161,7 +160,7 @@ def machine_problems(reference: str, request: ClusterRequest, batches: Collectio
     """
     machine = find_machine(request.cluster)
     devices = request.devices or machine.devices
-    cluster = machine_cluster(machine, devices, memory_bytes=request.memory_bytes)
+    cluster = machine.allocate(devices, memory_bytes=request.memory_bytes)
     job = resolve(reference)
     asked = make_request(reference, precision=request.precision, options=request.options or None, optimizer=None)
     graph = graph_of(asked)
@@ -197,7 +196,7 @@ def machine_problems(reference: str, request: ClusterRequest, batches: Collectio
     }
 
 
-def executions_of(request: ClusterRequest) -> tuple[Execution, ...]:
+def executions_of(request: PlanRequest) -> tuple[Execution, ...]:
     """How segments may run."""
     return ("eager",) if request.execution in ("any", "eager") else ("compiled",)
 
@@ -210,7 +209,7 @@ def softwares_of(software: Software, executions: tuple[Execution, ...]) -> Mappi
     return found
 
 
-def _workloads(reference: str, request: ClusterRequest) -> Callable[[int], Workload]:
+def _workloads(reference: str, request: PlanRequest) -> Callable[[int], Workload]:
     @functools.cache
     def at(batch: int) -> Workload:
         return workload(reference, batch=batch, precision=request.precision, options=request.options or None)

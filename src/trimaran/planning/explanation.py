@@ -5,39 +5,36 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trimaran.base.errors import InfeasibleError, InputError
+from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.units import format_bytes, format_seconds
 from trimaran.jobs.resolve import JobSource
+from trimaran.machine.types import Link
 from trimaran.planner.candidates import Candidate, score
-from trimaran.planner.choice import MODEL_ERROR
-from trimaran.planner.explain import Explanation, compressions_of, explain, read_family
-from trimaran.planner.parallel_degrees.contrast import Contrast, read_kind
-from trimaran.planner.parallel_degrees.contrast import why_not as contrast
-from trimaran.planner.parallel_degrees.problem import PricedDivision
-from trimaran.planner.parallel_degrees.search import search_task
+from trimaran.planner.explain import Explanation, Family, compressions_of, explain, read_family
+from trimaran.planner.parallel_degrees.explain import explain_division, read_kind
+from trimaran.planner.parallel_degrees.problem import DivisionSearch, memory_limit
+from trimaran.planner.parallel_degrees.search import TIME_LIMIT_S, search_task
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.problem import Problem, arrange, effect_of_memory, lack_of_memory
-from trimaran.planner.remedies import Prospect, is_same
+from trimaran.planner.remedies import is_same
 from trimaran.planner.result import Search
-from trimaran.planner.search import ALL_PINS, prices
+from trimaran.planner.search import ALL_PINS, PinPrice, prices
 from trimaran.planner.trials import Trials
-from trimaran.planner.what_if import parse_change
-from trimaran.planning.closed_form import DividedPlan, division_pins, shape_of
+from trimaran.planner.what_if import Change, parse_change
+from trimaran.planning.closed_form import shape_of
+from trimaran.planning.documents import goal_of_plan
 from trimaran.planning.estimated import placement_notes, search_within_memory, traces_of
 from trimaran.planning.estimated_problem import machine_problem
-from trimaran.planning.input_pipeline import room_of
-from trimaran.planning.measured import executions_of
 from trimaran.planning.measurement import find_calibrated, with_compressions
-from trimaran.planning.plan import plan_job, plan_on_machine
+from trimaran.planning.plan import make_plan
 from trimaran.planning.plan_files import as_planned, costs_digest, load_plan, predict
-from trimaran.planning.preparation import epoch_data
-from trimaran.planning.requests import EVERYTHING, ClusterRequest, PlanRequest
-from trimaran.planning.results import MachinePlan, Planned, Progress, ignore_progress
+from trimaran.planning.requests import EVERYTHING, PlanRequest
+from trimaran.planning.results import ClosedForm, Planned, Simulated
 from trimaran.pricing.offload_costs import TracedStep
 from trimaran.pricing.tables import Curve, CurveKey, merge
-from trimaran.program.plan import Plan, Premises, check_plan, plan_program, read_plan
+from trimaran.program.plan import Plan, PlannedTraining, check_plan, plan_program, read_plan
 from trimaran.program.rules.against_graph import check_against_graph
 from trimaran.program.strategy import IN_LINE, Strategy
-from trimaran.report.remedies import Remedy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,24 +42,75 @@ class Explained:
     """A plan with its explanation.
 
     Attributes:
-        planned: the plan and what it was made from; of a machine that is not here, without a measured table
+        planned: the plan and what it was made from; of a machine of the catalog, without a measured table
         found: the search, by what things cost now
         explanation: why
-        remedies: the known remedies that are worth it, most gain first
-        not_worth_it: those that save less than the model leaves out, most gain first
         notes: what the user should know
     """
 
     planned: Planned
-    found: Search
+    found: Search | DivisionSearch
     explanation: Explanation
-    remedies: tuple[Remedy, ...]
-    not_worth_it: tuple[Remedy, ...]
     notes: tuple[str, ...] = ()
+
+    @property
+    def reference(self) -> str:
+        """Of the job."""
+        return self.planned.reference
+
+    @property
+    def name(self) -> str:
+        """Of the job, for people."""
+        evidence = self.planned.evidence
+        return evidence.job.name if isinstance(evidence, Simulated) else self.reference
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples of one update."""
+        evidence = self.planned.evidence
+        return evidence.problem.batch if isinstance(evidence, Simulated) else evidence.search.task.batch
+
+    @property
+    def devices(self) -> int:
+        """That may take part."""
+        evidence = self.planned.evidence
+        return evidence.cluster.size if isinstance(evidence, Simulated) else evidence.search.task.devices
+
+    @property
+    def cluster(self) -> str | None:
+        """The machine of the catalog; None: this machine."""
+        evidence = self.planned.evidence
+        if not isinstance(evidence, Simulated):
+            return self.planned.request.cluster
+        machine = evidence.cluster.machine
+        name = machine.node.name
+        if machine.node.measured:
+            return None
+        return name if machine.nodes == 1 else f"{name}:{machine.nodes}"
+
+    @property
+    def memory_bytes(self) -> float:
+        """What a rank may need [bytes]."""
+        evidence = self.planned.evidence
+        if isinstance(evidence, Simulated):
+            return min(evidence.cluster.memory_bytes)
+        return memory_limit(evidence.search.task)
+
+    @property
+    def link(self) -> Link | None:
+        """The rate limit of links; None: there is none."""
+        evidence = self.planned.evidence
+        return evidence.link if isinstance(evidence, Simulated) else None
+
+    @property
+    def training(self) -> PlannedTraining | None:
+        """What the plan file says of a training to a target; None: nothing."""
+        evidence = self.planned.evidence
+        return evidence.plan.training if isinstance(evidence, Simulated) else None
 
 
 def explain_plan(
-    source: JobSource,
+    job: JobSource | str,
     request: PlanRequest = EVERYTHING,
     *,
     path: Path | None = None,
@@ -70,23 +118,69 @@ def explain_plan(
     what_if: Sequence[str] = (),
     progress: Progress = ignore_progress,
 ) -> Explained:
-    """Explain the plan in a file, or the best one for a job.
+    """Explain the plan in a file, or the best one for a job, on this machine or on one of the catalog.
 
     Args:
-        source: where the job comes from
-        request: what the plan is to look for
+        job: a reference, or where it comes from
+        request: what the plan is to look for, and where
         path: of a plan; None: plan the job
         why_not: kinds of strategies to compare with
-        what_if: changes to try, as written on the command line; none: what is worth asking of any plan
+        what_if: changes to try, as written on the command line; none: what is worth asking of any plan there
         progress: told what is being done
 
     Raises:
-        InputError: a kind or a change that does not exist; the plan or the job is wrong
-        InfeasibleError: nothing fits
+        InputError: a kind or a change that does not exist, or no such job or machine; the plan is wrong, or cannot be
+            what such a machine runs
+        InfeasibleError: nothing fits, or the plan does not
     """
+    source = JobSource(reference=job) if isinstance(job, str) else job
+    if not request.is_here and path is None and shape_of(source.reference, request) is not None:
+        return _explain_degrees(source, request, why_not=why_not, what_if=what_if, progress=progress)
     # Before anything is measured: a name that does not exist costs no wait.
     families = [read_family(name) for name in why_not]
     changes = [parse_change(text) for text in what_if] or None
+    if request.is_here:
+        return _explain_here(source, request, path, families, changes, progress)
+    if path is not None:
+        planned, found = _of_file(path, request, progress)
+    else:
+        planned = make_plan(source, request, progress=progress)
+        found = search_of(planned)
+    run = planned.simulated
+    progress("simulating what could be otherwise", 0, 0)
+    paid = prices(run.problem, found, Trials(run.problem)) if run.problem.pins != NO_PINS else ()
+    explanation = explain(
+        run.problem,
+        found,
+        chosen=run.chosen,
+        why_not=families,
+        changes=changes,
+        paid=paid,
+        goal=goal_of_plan(planned.outlook),
+    )
+    return Explained(planned=planned, found=found, explanation=explanation, notes=planned.notes)
+
+
+def search_of(planned: Planned) -> Search:
+    """What a plan was chosen from.
+
+    Raises:
+        InputError: it was read from a file
+    """
+    found = planned.simulated.search
+    if found is None:
+        raise InputError(f"{planned.reference} was planned without a search: there is nothing to explain")
+    return found
+
+
+def _explain_here(
+    source: JobSource,
+    request: PlanRequest,
+    path: Path | None,
+    families: Sequence[Family],
+    changes: Sequence[Change] | None,
+    progress: Progress,
+) -> Explained:
     given: Planned | None = None
     if path is not None:
         plan = read_plan(path)
@@ -94,71 +188,42 @@ def explain_plan(
         premises = plan.premises
         request = replace(
             request,
-            link=request.link or premises.link,
+            link=request.link or premises.rate_limit,
             memory_bytes=request.memory_bytes or min(premises.memory_bytes, default=None),
         )
         given = load_plan(path, source, request, progress=progress)
-    planned = plan_job(source, request, progress=progress)
-    found = planned.search
-    if found is None:
-        raise InputError(f"{source.reference} was planned without a search: there is nothing to explain")
-    problem = problem_of(planned, found, request)
-    paid = planned.prices
+    planned = make_plan(source, request, progress=progress)
+    found, problem = search_of(planned), problem_of(planned)
+    shown, chosen = planned, None
+    notes = planned.notes
     if given is not None:
         # What the plan's own execution and microbatch cost, which a search may have had no use for.
-        traces = {**given.traces, **problem.traces}
-        problem = replace(problem, table=merge([problem.table, given.table]), traces=traces)
+        before, chosen = given.simulated, given.simulated.chosen
+        traces = {**before.problem.traces, **problem.traces}
+        problem = replace(problem, table=merge([problem.table, before.table]), traces=traces)
+        shown = given
+        notes = (*given.notes, *outdated(before.plan.strategy, found))
     # A plan without consent measures no compression.
     methods = [method for family in families for method in compressions_of(family)]
     problem = with_compressions(problem, planned.source, methods, find_calibrated(request), progress)
     progress("simulating what could be otherwise", 0, 0)
-    chosen = None if given is None else given.chosen
-    explanation = explain(problem, found, chosen=chosen, why_not=families, changes=changes)
-    shown = replace(planned if given is None else given, prices=paid)
-    late = () if given is None else outdated(given.plan.strategy, found)
-    return conclude(shown, found, explanation, (*shown.warnings, *late))
-
-
-def conclude(planned: Planned, found: Search, explanation: Explanation, notes: tuple[str, ...]) -> Explained:
-    """A plan with its explanation, its remedies told apart by whether they are worth it.
-
-    Args:
-        planned: the plan
-        found: the search, by what things cost now
-        explanation: why
-        notes: what the user should know
-    """
-    worth = [remedy for remedy in explanation.remedies if remedy.gain > MODEL_ERROR]
-    rest = [remedy for remedy in explanation.remedies if remedy.gain <= MODEL_ERROR]
-    return Explained(
-        planned=planned,
-        found=found,
-        explanation=explanation,
-        remedies=tuple(_remedy(prospect) for prospect in worth),
-        not_worth_it=tuple(_remedy(prospect) for prospect in rest),
-        notes=notes,
+    explanation = explain(
+        problem,
+        found,
+        chosen=chosen,
+        why_not=families,
+        changes=changes,
+        paid=planned.simulated.prices,
+        goal=goal_of_plan(planned.outlook),
     )
+    return Explained(planned=shown, found=found, explanation=explanation, notes=notes)
 
 
-def problem_of(planned: Planned, found: Search, request: PlanRequest) -> Problem:
-    """What a plan was searched for."""
-    data = epoch_data(planned.job)
-    return Problem(
-        graph=planned.graph,
-        table=planned.table,
-        cluster=planned.cluster,
-        batch=planned.job.global_batch_size,
-        devices=planned.cluster.size,
-        clip=planned.job.clip_norm is not None,
-        executions=executions_of(found),
-        epoch=data if request.objective == "epoch" else None,
-        traces=planned.traces,
-        bare_curves={} if request.link is None else _bare_curves(planned.cluster.size),
-        pins=request.pins,
-        time_limit_s=request.time_limit_s,
-        gap=request.gap,
-        room=room_of(planned.job, data),
-    )
+def problem_of(planned: Planned) -> Problem:
+    """What a plan was searched for, with what is known of links between local ranks that are not limited."""
+    problem = planned.simulated.problem
+    bare = {} if planned.request.link is None else _bare_curves(problem.cluster.size)
+    return replace(problem, bare_curves=bare)
 
 
 def _bare_curves(ranks: int) -> Mapping[CurveKey, Curve]:
@@ -167,18 +232,6 @@ def _bare_curves(ranks: int) -> Mapping[CurveKey, Curve]:
     from trimaran.measure.costs import fingerprint_here
 
     return load_cached(fingerprint_here(ranks)).curves
-
-
-def _remedy(prospect: Prospect) -> Remedy:
-    return Remedy(
-        limiter=prospect.limiter,
-        name=prospect.name,
-        action=prospect.action,
-        predicted_gain=prospect.gain,
-        gain_interval=prospect.gain_interval,
-        basis=prospect.basis,
-        assumption=prospect.assumption,
-    )
 
 
 def outdated(strategy: Strategy, found: Search) -> tuple[str, ...]:
@@ -197,57 +250,11 @@ def outdated(strategy: Strategy, found: Search) -> tuple[str, ...]:
 # Why a transformer on many devices is divided as it is: closed forms, so there is no program and no critical path
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DivisionPrice:
-    """What a pin costs.
-
-    Attributes:
-        pin: as it is written on the command line
-        without: what would be chosen without it; None: nothing fits
-        price: how much longer the plan takes because of it, as a share of `without`; 0 without one
-    """
-
-    pin: str
-    without: PricedDivision | None
-    price: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExplainedDivision:
-    """A division with its explanation.
-
-    Attributes:
-        plan: the division, what it was chosen over, and what the reader should know
-        contrasts: an answer for each kind that was asked about
-        prices: what each pin costs
-    """
-
-    plan: DividedPlan
-    contrasts: tuple[Contrast, ...]
-    prices: tuple[DivisionPrice, ...]
-
-
-def explain_division(
-    reference: str,
-    request: ClusterRequest,
-    *,
-    why_not: Sequence[str] = (),
-    what_if: Sequence[str] = (),
-    progress: Progress = ignore_progress,
-) -> ExplainedDivision:
-    """Explain the degrees of a transformer on many devices.
-
-    Args:
-        reference: of a decoder that is planned by closed forms
-        request: what the plan is to look for
-        why_not: kinds of divisions to compare with
-        what_if: changes to try, which are refused: another question answers them
-        progress: told what is being done
-
-    Raises:
-        InputError: a kind that does not exist, a change, pins that mean nothing here, no such machine
-        InfeasibleError: nothing fits
-    """
+def _explain_degrees(
+    source: JobSource, request: PlanRequest, *, why_not: Sequence[str], what_if: Sequence[str], progress: Progress
+) -> Explained:
+    """Explain the degrees of a transformer on many devices; changes are refused: another question answers them."""
+    reference = source.reference
     if what_if:
         raise InputError(
             f"--what-if {what_if[0]}: {reference} on {request.cluster} is planned by closed forms, which are asked "
@@ -256,105 +263,44 @@ def explain_division(
             what_if=what_if[0],
         )
     kinds = [read_kind(name) for name in why_not]
-    plan = plan_on_machine(reference, request, progress=progress)
-    if not isinstance(plan, DividedPlan):
+    planned = make_plan(source, request, progress=progress)
+    if not isinstance(planned.evidence, ClosedForm):
         raise InputError(f"{reference} on {request.cluster} is not planned by closed forms", reference=reference)
+    found = planned.evidence.search
     progress("pricing what could be otherwise", 0, 0)
-    limit = {} if request.time_limit_s is None else {"time_limit_s": request.time_limit_s}
-    return ExplainedDivision(
-        plan=plan,
-        contrasts=tuple(contrast(plan.search, kind, **limit) for kind in kinds),
-        prices=tuple(_prices(plan)),
+    limit_s = TIME_LIMIT_S if request.time_limit_s is None else request.time_limit_s
+    explanation = explain_division(
+        found,
+        why_not=kinds,
+        paid=tuple(_prices(request.pins, found, limit_s)),
+        time_limit_s=limit_s,
+        goal=goal_of_plan(planned.outlook),
     )
+    return Explained(planned=planned, found=found, explanation=explanation, notes=planned.notes)
 
 
-def _prices(plan: DividedPlan) -> Iterator[DivisionPrice]:
-    pins = plan.request.pins
+def _prices(pins: Pins, found: DivisionSearch, limit_s: float) -> Iterator[PinPrice]:
     for name in pins.names:
-        yield _price(name, pins.without(name), plan)
+        yield _price(name, pins.without(name), found, limit_s)
     if len(pins.names) > 1:
-        yield _price(ALL_PINS, NO_PINS, plan)
+        yield _price(ALL_PINS, NO_PINS, found, limit_s)
 
 
-def _price(name: str, pins: Pins, plan: DividedPlan) -> DivisionPrice:
-    task = replace(plan.search.task, pins=division_pins(pins))
-    limit = {} if plan.request.time_limit_s is None else {"time_limit_s": plan.request.time_limit_s}
+def _price(name: str, pins: Pins, found: DivisionSearch, limit_s: float) -> PinPrice:
     try:
-        without = search_task(task, **limit).chosen
+        without = search_task(replace(found.task, pins=pins), time_limit_s=limit_s).chosen
     except InfeasibleError:
-        return DivisionPrice(pin=name, without=None, price=0.0)
+        return PinPrice(pin=name, without=None, price=0.0)
     # A plan for a target may be another than the fastest of its search, which is no price of a pin.
-    fastest = min((plan.search.chosen, *plan.search.pareto), key=lambda one: one.seconds)
-    return DivisionPrice(pin=name, without=without, price=fastest.seconds / without.seconds - 1.0)
+    fastest = min((found.chosen, *found.pareto), key=lambda one: one.seconds)
+    return PinPrice(pin=name, without=without, price=fastest.seconds / without.seconds - 1.0)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Why a plan for a machine of the catalog is what it is: the best one of a job there, or that of a file
+# A plan from a file on a machine of the catalog
 
 
-def explain_there(
-    reference: str,
-    request: ClusterRequest,
-    *,
-    path: Path | None = None,
-    why_not: Sequence[str] = (),
-    what_if: Sequence[str] = (),
-    progress: Progress = ignore_progress,
-) -> Explained | ExplainedDivision:
-    """Explain the plan in a file on a machine of the catalog, or the best one of a job for it.
-
-    Args:
-        reference: of the job
-        request: what the plan is to look for
-        path: of a plan; None: plan the job
-        why_not: kinds of strategies to compare with
-        what_if: changes to try; none: what is worth asking of any plan there
-        progress: told what is being done
-
-    Raises:
-        InputError: a kind or a change that does not exist, or no such job or machine; the plan is wrong, or cannot be
-            what such a machine runs
-        InfeasibleError: nothing fits, or the plan does not
-    """
-    if path is None and shape_of(reference, request) is not None:
-        return explain_division(reference, request, why_not=why_not, what_if=what_if, progress=progress)
-    families = [read_family(name) for name in why_not]
-    changes = [parse_change(text) for text in what_if] or None
-    if path is None:
-        planned, problem, found, notes = _best(reference, request, progress)
-    else:
-        planned, problem, found, notes = _of_file(path, request, progress)
-    progress("simulating what could be otherwise", 0, 0)
-    explanation = explain(problem, found, chosen=planned.chosen, why_not=families, changes=changes)
-    paid = prices(problem, found, Trials(problem)) if problem.pins != NO_PINS else ()
-    return conclude(replace(planned, prices=paid), found, explanation, notes)
-
-
-_Answer = tuple[Planned, Problem, Search, tuple[str, ...]]
-"""A plan, what was searched, what was found, and what the user should know."""
-
-
-def _best(reference: str, request: ClusterRequest, progress: Progress) -> _Answer:
-    found = plan_on_machine(reference, request, progress=progress)
-    if not isinstance(found, MachinePlan):
-        raise InputError(f"{reference} on {request.cluster} has no program to explain", reference=reference)
-    problem, chosen = found.problem, found.search.chosen
-    plan = Plan(
-        job=reference,
-        strategy=chosen.strategy,
-        premises=Premises(
-            graph_digest=problem.graph.digest,
-            global_batch_size=problem.batch,
-            devices=tuple(device.name for device in problem.cluster.devices),
-            memory_bytes=tuple(device.memory_bytes for device in problem.cluster.devices),
-        ),
-        prediction=predict(chosen),
-        program=(),
-    )
-    return _planned(plan, problem, found.search, chosen), problem, found.search, found.notes
-
-
-def _of_file(path: Path, request: ClusterRequest, progress: Progress) -> _Answer:
+def _of_file(path: Path, request: PlanRequest, progress: Progress) -> tuple[Planned, Search]:
     """The plan in a file by the costs of the machine, and what a search finds there."""
     plan = read_plan(path)
     memory = _memory_of(plan, request)
@@ -365,18 +311,29 @@ def _of_file(path: Path, request: ClusterRequest, progress: Progress) -> _Answer
     progress("searching", 0, 0)
     problem, found = search_within_memory(plan.job, problem, request)
     problem = replace(problem, traces={**problem.traces, **traces})
-    notes = (
-        *problem.graph.notes,
-        *placement_notes(problem, chosen.strategy),
-        *memory,
-        *_rescored(plan, chosen, problem, request),
-        *outdated(chosen.strategy, found),
+    source = JobSource(reference=plan.job, global_batch_size=problem.batch)
+    planned = Planned(
+        source=source,
+        request=request,
+        evidence=Simulated(
+            job=source.make(),
+            problem=problem,
+            plan=replace(plan, strategy=chosen.strategy, prediction=predict(chosen)),
+            chosen=chosen,
+            search=found,
+        ),
+        notes=(
+            *problem.graph.notes,
+            *placement_notes(problem, chosen.strategy),
+            *memory,
+            *_rescored(plan, chosen, problem, request),
+            *outdated(chosen.strategy, found),
+        ),
     )
-    kept = replace(plan, strategy=chosen.strategy, prediction=predict(chosen))
-    return _planned(kept, problem, found, chosen), problem, found, notes
+    return planned, found
 
 
-def as_planned_there(plan: Plan, request: ClusterRequest) -> ClusterRequest:
+def as_planned_there(plan: Plan, request: PlanRequest) -> PlanRequest:
     """The batch, devices, their memory and the execution that a plan was made for, where the user says nothing else.
 
     Args:
@@ -402,7 +359,7 @@ def as_planned_there(plan: Plan, request: ClusterRequest) -> ClusterRequest:
 
 
 def _score(
-    path: Path, plan: Plan, problem: Problem, request: ClusterRequest
+    path: Path, plan: Plan, problem: Problem, request: PlanRequest
 ) -> tuple[Candidate, Mapping[int, TracedStep]]:
     """The program of a plan, simulated by the costs of a machine, and the traces that its memory plan is of.
 
@@ -450,14 +407,14 @@ def _score(
     return chosen, traces
 
 
-def _memory_of(plan: Plan, request: ClusterRequest) -> tuple[str, ...]:
+def _memory_of(plan: Plan, request: PlanRequest) -> tuple[str, ...]:
     known = plan.premises.memory_bytes
     if request.memory_bytes is not None or not known:
         return ()
     return (f"each device counts with {format_bytes(min(known))}, as in the file, whatever it has (--memory)",)
 
 
-def _rescored(plan: Plan, chosen: Candidate, problem: Problem, request: ClusterRequest) -> tuple[str, ...]:
+def _rescored(plan: Plan, chosen: Candidate, problem: Problem, request: PlanRequest) -> tuple[str, ...]:
     if plan.premises.costs_digest == costs_digest(problem, request):
         return ()
     said = plan.prediction.step_time_s
@@ -465,20 +422,4 @@ def _rescored(plan: Plan, chosen: Candidate, problem: Problem, request: ClusterR
     return (
         f"the plan was made by other costs than those of {request.cluster} in {request.precision}: {before}here it "
         f"takes {format_seconds(chosen.step_time_s)}. --cluster, --precision and --software say which costs are meant",
-    )
-
-
-def _planned(plan: Plan, problem: Problem, found: Search, chosen: Candidate) -> Planned:
-    """A plan for another machine in the form of one for this machine, for those who only read it."""
-    source = JobSource(reference=plan.job, global_batch_size=problem.batch)
-    return Planned(
-        source=source,
-        job=source.make(),
-        graph=problem.graph,
-        cluster=problem.cluster,
-        table=problem.table,
-        plan=plan,
-        chosen=chosen,
-        traces=problem.traces,
-        search=found,
     )

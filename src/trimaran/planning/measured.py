@@ -1,68 +1,130 @@
-"""The best strategy for a job at its own batch on this machine: measure, search, keep what was measured."""
+"""The backend of plans for this machine: costs are measured, and what is chosen is tried out."""
 
-import dataclasses
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from trimaran.base.errors import ExecutionError, InfeasibleError
+from trimaran.base.errors import ExecutionError
+from trimaran.base.progress import Progress, ignore_progress
 from trimaran.jobs.resolve import JobSource
-from trimaran.machine.detect import detect_cluster
+from trimaran.machine.detect import detect_machine
+from trimaran.machine.types import Price
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.pins import NO_PINS
-from trimaran.planner.problem import Problem
 from trimaran.planner.result import Search, said_of_compression
-from trimaran.planner.search import PinPrice
-from trimaran.planner.search import prices as prices_of
+from trimaran.planner.search import prices
 from trimaran.planner.space import offered
-from trimaran.planner.target_estimates import Contender
+from trimaran.planner.target_estimates import Contender, Goal
 from trimaran.planner.target_search import contender_of
 from trimaran.planner.trials import Trials
 from trimaran.planning.best_strategy import find_best, microbatch_sizes
-from trimaran.planning.input_pipeline import feeding_notes, room_of
+from trimaran.planning.input_pipeline import feeding_notes
 from trimaran.planning.measurement import measure_job, rehearse_strategy, trace_job, with_failing
-from trimaran.planning.plan_files import candidate_rows, predict
-from trimaran.planning.preparation import Prepared, inexactness, prepare
-from trimaran.planning.requests import EVERYTHING, NO_TARGET, PlanRequest
-from trimaran.planning.results import Outlook, Planned, Progress, ignore_progress
-from trimaran.planning.target import (
-    batches_to_try,
-    batches_within,
-    conclude,
-    find_job_curve,
-    goal_of,
-    has_own_data,
-    planned_training,
-    source_as_planned,
-)
+from trimaran.planning.plan_files import candidate_rows, plan_of, predict
+from trimaran.planning.preparation import Prepared, inexactness, prepare, problem_here
+from trimaran.planning.requests import NO_TARGET, PlanRequest
+from trimaran.planning.results import Planned, Simulated
+from trimaran.planning.target import Cell, Compared, Known, compare_each, find_job_curve, has_own_data
 from trimaran.pricing.offload_costs import TracedStep
 from trimaran.pricing.table_files import encode_table
 from trimaran.pricing.tables import CostTable, merge
 from trimaran.pricing.transfers import has_queues
-from trimaran.program.plan import Plan, Premises, program_lines
+from trimaran.program.plan import PlannedLink, program_lines
 from trimaran.program.strategy import Execution
 
 
-def plan_at_batch(
-    source: JobSource,
-    request: PlanRequest = EVERYTHING,
-    *,
-    prepared: Prepared | None = None,
-    progress: Progress = ignore_progress,
-) -> Planned:
+class Measured:
+    """Plans a job for this machine.
+
+    Attributes:
+        source: where the job comes from
+        request: what to look for, within which limits
+        prepared: the job, its graph and data, the devices
+    """
+
+    price: Price | None = None
+
+    def __init__(self, source: JobSource, request: PlanRequest, progress: Progress = ignore_progress) -> None:
+        """Make the job, capture its graph and look at the machine.
+
+        Raises:
+            InputError: the job is wrong, or more devices than there are
+        """
+        self.source = source
+        self.request = request
+        self.prepared = prepare(source, request, progress)
+        self._progress = progress
+
+    @property
+    def batch(self) -> int:
+        """Samples of one update, where no others are asked for."""
+        return self.prepared.job.global_batch_size
+
+    @property
+    def devices(self) -> int:
+        """Most that may take part."""
+        return self.prepared.cluster.size
+
+    @property
+    def node_devices(self) -> int:
+        """Devices of a node."""
+        return detect_machine().devices
+
+    def curve(self) -> Known:
+        """What is known of the job's convergence; see `find_job_curve`."""
+        reference = self.source.reference
+        samples = self.prepared.data.samples if has_own_data(reference) else None
+        return find_job_curve(self.prepared.job, reference, self.request.target, samples=samples)
+
+    def plan(self) -> Planned:
+        """The best plan at the batch that is asked for, or the job's.
+
+        Raises:
+            InfeasibleError: nothing fits
+        """
+        return plan_at_batch(self.source, self.request, self.prepared, self._progress)
+
+    def compare(self, batches: Sequence[int], known: Known, goal: Goal) -> Compared:
+        """The strategies of a search at each batch; what all of them need is measured in one go before.
+
+        Args:
+            batches: samples of one update
+            known: the curve, which a search at one batch does not need
+            goal: what is made best over all batches; at one batch it is the time of a step
+        """
+        del known, goal
+        plain = replace(self.request, objective="throughput", target=NO_TARGET)
+        _measure_all(self.source, self.prepared, batches, plain, self._progress)
+        plans: dict[int, Planned] = {}
+
+        def plan_cell(cell: Cell) -> list[Contender]:
+            self._progress(f"planning for batch {cell.batch}", len(plans), len(batches))
+            job = replace(self.prepared.job, global_batch_size=cell.batch)
+            source = replace(self.source, global_batch_size=cell.batch)
+            plans[cell.batch] = plan_at_batch(source, plain, replace(self.prepared, job=job), ignore_progress)
+            found = plans[cell.batch].simulated.search
+            return [contender_of(one, cell.batch) for one in (found.candidates if found else ())]
+
+        def settle(contender: Contender) -> tuple[Planned, Contender]:
+            found = replace(plans[contender.global_batch], source=self.source, request=self.request)
+            return _with_chosen(found, contender.origin), contender
+
+        return compare_each([Cell(batch=batch, devices=self.devices) for batch in batches], plan_cell, settle)
+
+
+def plan_at_batch(source: JobSource, request: PlanRequest, prepared: Prepared, progress: Progress) -> Planned:
     """Find the best way to train a job on this machine at the batch that it has.
 
     Args:
         source: where the job comes from
         request: what to look for, within which limits
-        prepared: the job at that batch, its graph and the machine; None: look
+        prepared: the job at that batch, its graph and the machine
         progress: told what is being done
 
     Raises:
-        InputError: the job is wrong, or more devices than there are
+        InputError: the job is wrong
         InfeasibleError: nothing fits
     """
-    prepared = prepared or prepare(source, request, progress)
     job, graph, cluster, calibrated = prepared.job, prepared.graph, prepared.cluster, prepared.calibrated
 
     def measure(sizes: Collection[int], executions: Sequence[Execution]) -> CostTable:
@@ -90,127 +152,41 @@ def plan_at_batch(
     except ExecutionError as error:
         # Parts of other sizes were measured, and are found again.
         left = replace(prepared, graph=with_failing(graph, error))
-        return plan_at_batch(source, request, prepared=left, progress=progress)
-    said = filter(None, [said_of_compression(found, request.pins)])
-    plan = Plan(
-        job=source.reference,
-        strategy=found.chosen.strategy,
-        premises=Premises(
-            graph_digest=graph.digest,
-            global_batch_size=job.global_batch_size,
-            devices=tuple(device.name for device in cluster.devices),
-            memory_bytes=tuple(device.memory_bytes for device in cluster.devices),
-            costs_digest=hashlib.sha256(encode_table(table)).hexdigest()[:16],
-            link=cluster.link,
-        ),
-        prediction=predict(found.chosen),
+        return plan_at_batch(source, request, left, progress)
+    problem = problem_here(prepared, request, table, executions=executions_of(found), traces=traces)
+    plan = plan_of(
+        source.reference,
+        problem,
+        found,
+        costs_digest=hashlib.sha256(encode_table(table)).hexdigest()[:16],
         objective="epoch" if request.objective == "epoch" else "throughput",
-        candidates=tuple(candidate_rows(found)),
-        program=program_lines(found.chosen.program),
+        link=PlannedLink.of(cluster.machine.node.rate_limit),
     )
     return Planned(
         source=source,
-        job=job,
-        graph=graph,
-        cluster=cluster,
-        table=table,
-        plan=plan,
-        chosen=found.chosen,
-        traces=traces,
-        search=found,
-        prices=_prices(found, prepared, table, request, traces),
-        noise=calibrated.noise_of(found.chosen.strategy),
-        warnings=(
+        request=request,
+        evidence=Simulated(
+            job=job,
+            problem=problem,
+            plan=replace(plan, program=program_lines(found.chosen.program)),
+            chosen=found.chosen,
+            search=found,
+            prices=() if request.pins == NO_PINS else prices(problem, found, Trials(problem)),
+            noise=calibrated.noise_of(found.chosen.strategy),
+        ),
+        notes=(
             *graph.notes,
             *inexactness(graph, found.chosen.strategy),
             *calibrated.lacks(cluster.size),
             *feeding_notes(found),
-            *said,
+            *filter(None, [said_of_compression(found, request.pins)]),
         ),
     )
-
-
-def _prices(
-    found: Search, prepared: Prepared, table: CostTable, request: PlanRequest, traces: Mapping[int, TracedStep]
-) -> tuple[PinPrice, ...]:
-    if request.pins == NO_PINS:
-        return ()
-    problem = Problem(
-        graph=prepared.graph,
-        table=table,
-        cluster=prepared.cluster,
-        batch=prepared.job.global_batch_size,
-        devices=prepared.cluster.size,
-        clip=prepared.job.clip_norm is not None,
-        executions=executions_of(found),
-        epoch=prepared.data if request.objective == "epoch" else None,
-        traces=traces,
-        pins=request.pins,
-        time_limit_s=request.time_limit_s,
-        gap=request.gap,
-        room=room_of(prepared.job, prepared.data),
-    )
-    return prices_of(problem, found, Trials(problem))
 
 
 def executions_of(found: Search) -> tuple[Execution, ...]:
     """How segments ran in what a search simulated; eager first."""
     return tuple(sorted({one.strategy.execution for one in found.candidates}, reverse=True))
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# `trimaran plan JOB --objective time` on this machine: a search at each batch, then the choice among all of them
-
-
-def plan_for_target(source: JobSource, request: PlanRequest, *, progress: Progress) -> Planned:
-    """Find strategy, devices and batch that are best for reaching the target.
-
-    Args:
-        source: where the job comes from
-        request: what to look for, within which limits
-        progress: told what is being done
-
-    Raises:
-        InputError: the job or its curve is wrong, or more devices than there are
-        InfeasibleError: nothing fits at any batch
-    """
-    asked = goal_of(request.objective, request.target)
-    prepared = prepare(source, request, progress)
-    samples = prepared.data.samples if has_own_data(source.reference) else None
-    known = find_job_curve(prepared.job, source.reference, request.target, samples=samples)
-    wanted = batches_to_try(
-        prepared.job.global_batch_size,
-        known,
-        request.target,
-        devices=prepared.cluster.size,
-        fixed=source.global_batch_size is not None,
-    )
-    batches, left_out = batches_within(wanted, known)
-    plain = dataclasses.replace(request, objective="throughput", target=NO_TARGET)
-    _measure_all(source, prepared, batches, plain, progress)
-    plans: dict[int, Planned] = {}
-    contenders: list[Contender] = []
-    for number, batch in enumerate(batches):
-        progress(f"planning for batch {batch}", number, len(batches))
-        job = dataclasses.replace(prepared.job, global_batch_size=batch)
-        at_batch = dataclasses.replace(source, global_batch_size=batch)
-        try:
-            found = plan_at_batch(at_batch, plain, prepared=dataclasses.replace(prepared, job=job))
-        except InfeasibleError as error:
-            left_out.append((batch, error.message))
-            continue
-        plans[batch] = found
-        contenders += [contender_of(one, batch) for one in (found.search.candidates if found.search else ())]
-    outlook = conclude(
-        contenders,
-        asked=asked,
-        known=known,
-        request=request.target,
-        batches=batches,
-        left_out=left_out,
-        node_devices=detect_cluster().size,
-    )
-    return _planned(plans[outlook.chosen.global_batch], outlook, source)
 
 
 def _measure_all(
@@ -237,27 +213,15 @@ def _measure_all(
     )
 
 
-def _planned(planned: Planned, outlook: Outlook, source: JobSource) -> Planned:
+def _with_chosen(planned: Planned, chosen: Candidate) -> Planned:
     """The plan at the chosen batch, with the strategy that was chosen over all batches."""
-    chosen, found = outlook.chosen.contender.origin, planned.search
-    search = None if found is None else dataclasses.replace(found, chosen=chosen)
-    plan = dataclasses.replace(
-        planned.plan,
+    evidence = planned.simulated
+    search = None if evidence.search is None else replace(evidence.search, chosen=chosen)
+    plan = replace(
+        evidence.plan,
         strategy=chosen.strategy,
         prediction=predict(chosen),
-        objective=outlook.goal,
         candidates=() if search is None else tuple(candidate_rows(search)),
         program=program_lines(chosen.program),
-        training=planned_training(outlook),
     )
-    followed = source_as_planned(plan, source)
-    return dataclasses.replace(
-        planned,
-        source=followed,
-        job=followed.make(),
-        plan=plan,
-        chosen=chosen,
-        search=search,
-        outlook=outlook,
-        warnings=(*planned.warnings, *outlook.warnings),
-    )
+    return replace(planned, evidence=replace(evidence, plan=plan, chosen=chosen, search=search))

@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 
 from trimaran.base.errors import ExecutionError
 from trimaran.base.job import Job
+from trimaran.base.progress import Progress
 from trimaran.graph.types import Graph
 from trimaran.jobs.resolve import JobSource
-from trimaran.machine.types import Cluster
+from trimaran.machine.types import Allocation
 from trimaran.measure.calibration.results import Calibration, check_machine, kept_calibration, read_calibration
 from trimaran.planner.problem import Problem
 from trimaran.planning.requests import PlanRequest
-from trimaran.planning.results import Progress
 from trimaran.pricing.gradient_compression import is_priced
 from trimaran.pricing.noise import Noise, noise_for
 from trimaran.pricing.offload_costs import TracedStep
@@ -96,7 +96,7 @@ def find_calibrated(request: PlanRequest) -> Calibrated:
 def measure_job(
     source: JobSource,
     graph: Graph,
-    cluster: Cluster,
+    cluster: Allocation,
     sizes: Collection[int],
     executions: Sequence[Execution],
     calibrated: Calibrated,
@@ -130,7 +130,7 @@ def measure_job(
         ranks=cluster.size,
         batches=sorted(sizes),
         executions=executions,
-        link=cluster.link,
+        link=cluster.machine.node.rate_limit,
         known=calibrated.tables,
         reduces=reduces,
         gathers=gathers,
@@ -187,7 +187,7 @@ def rehearse_strategy(
     source: JobSource,
     job: Job,
     graph: Graph,
-    cluster: Cluster,
+    cluster: Allocation,
     strategy: Strategy,
     program: Program,
     table: CostTable,
@@ -204,7 +204,7 @@ def rehearse_strategy(
         return None
     progress(f"running {strategy.name}", 0, 0)
     evaluation = lower_evaluation(graph, strategy, batch=batch)
-    found = rehearse(source.make, strategy, program, evaluation, link=cluster.link)
+    found = rehearse(source.make, strategy, program, evaluation, link=cluster.machine.node.rate_limit)
     return fit_form(found, strategy, program, graph, table, cluster, batch=batch)
 
 

@@ -16,7 +16,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -29,10 +29,10 @@ from trimaran.graph.batches import call_model, compute_loss, map_tensors
 from trimaran.graph.trace.meta import trace_on_meta, trace_twice_on_meta
 from trimaran.graph.trace.types import StepTrace
 from trimaran.graph.user_model import AUTOCAST, begin_training, cast_model, sample_batch
-from trimaran.machine.types import CatalogDevice
+from trimaran.machine.types import Device
 from trimaran.memory_hooks.microbatching import Split, splitting
-from trimaran.pricing.kernels.roofline import memory_costs
-from trimaran.pricing.offload_costs import MemoryCosts
+from trimaran.pricing.kernels.software import Software
+from trimaran.pricing.offload_costs import MemoryCosts, modelled_costs
 from trimaran.program.memory import KEEP_ALL
 from trimaran.simulator.storage_lifetimes import LiveBytes, live_bytes
 
@@ -67,6 +67,9 @@ _WRITTEN = re.compile(r"(?P<parent>[^:]*):(?P<first>\d+)-(?P<last>\d+):(?P<parts
 
 def parse_split(text: str) -> Split:
     """A split as people write it: the sequential module, its first and last child, the parts.
+
+    Args:
+        text: such as "features:0-4:2"; the last child is included
 
     Raises:
         InputError: it is not written so
@@ -115,16 +118,18 @@ def split_maker(make_model: Callable[[], nn.Module], splits: Iterable[Split], st
 
 _MASKS = "transformers.masking_utils"
 
+_LOWER = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+"""To what the forward is cast, of `PRECISIONS`."""
+
 
 class JobTracer:
-    """Traces steps of one job.
+    """Traces steps of one job. Recurrent layers run in one operation each, as a library of a GPU runs them.
 
     Args:
         job: whose model, loss, optimizer and data are used
         splits: modules that run in parts of the batch
         like: a tracer of the same job, whose model and data are used again
-        autocast: lower precision in place of the job's; None: the job's
-        layers: recurrent layers run in one operation each
+        precision: one of `PRECISIONS`, in place of the job's; None: the job's
 
     Attributes:
         splits: as given
@@ -139,12 +144,11 @@ class JobTracer:
         *,
         splits: Sequence[Split] = (),
         like: "JobTracer | None" = None,
-        autocast: torch.dtype | None = None,
-        layers: bool = False,
+        precision: str | None = None,
     ) -> None:
-        self._job = job
-        self._layers = layers
-        self._autocast = autocast or AUTOCAST.get(job.precision)
+        self._job = job if precision is None else replace(job, precision="fp32")
+        self._precision = precision
+        self._autocast = AUTOCAST.get(job.precision) if precision is None else _LOWER.get(precision)
         self.splits = tuple(splits)
         self._sample: Any = sample_batch(job) if like is None else like._sample
         self._model: nn.Module | None = None if like is None else like._model
@@ -152,7 +156,7 @@ class JobTracer:
 
     def split(self, *splits: Split) -> "JobTracer":
         """A tracer of the same job with some modules in parts of the batch."""
-        return JobTracer(self._job, splits=splits, like=self, autocast=self._autocast, layers=self._layers)
+        return JobTracer(self._job, splits=splits, like=self, precision=self._precision)
 
     def batch(self, samples: int) -> Any:
         """A batch of so many samples, without values."""
@@ -186,7 +190,7 @@ class JobTracer:
                 self._loss,
                 make_optimizer=self._job.optimizer,
                 autocast=self._autocast,
-                layers=self._layers,
+                layers=True,
             )
 
     def _traced(self, samples: int) -> StepTrace:
@@ -197,7 +201,7 @@ class JobTracer:
                 self._loss,
                 make_optimizer=self._job.optimizer,
                 autocast=self._autocast,
-                layers=self._layers,
+                layers=True,
             )
 
     @contextmanager
@@ -268,15 +272,17 @@ class PricedSteps:
         tracer: traces them
         device: prices them
         precision: in which products are computed
+        software: framework and libraries
     """
 
     tracer: JobTracer
-    device: CatalogDevice
+    device: Device
     precision: str
+    software: Software = field(default_factory=Software)
 
     def costs(self, trace: StepTrace) -> MemoryCosts:
         """What a step costs."""
-        return memory_costs(trace, self.device, precision=self.precision)
+        return modelled_costs(trace, self.device, precision=self.precision, software=self.software)
 
     def step(self, samples: int) -> PricedStep:
         """The step with so many samples."""

@@ -1,37 +1,40 @@
-"""From a job and a number of devices to a plan: capture, measure, search; or a plan from a file.
+"""From a job and a request to a plan, by one of three backends; or a plan from a file.
 
-What was measured is kept, so that planning the same job again starts no process.
+    measured.py       this machine: operations and links are measured, and kept for the next plan
+    estimated.py      a machine of the catalog: operations are estimated, every rank is simulated
+    closed_form.py    a transformer on many devices of the catalog: closed forms of its layers
+
+Each searches at one batch. A training to a target is one loop around all of them: a curve says which batches, the
+backend what there is at each, and `target.conclude` chooses.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 from trimaran.base.errors import InputError
+from trimaran.base.progress import Progress, ignore_progress
 from trimaran.jobs.resolve import JobSource
-from trimaran.planning.closed_form import DividedPlan, plan_divided, plan_divided_for_target, shape_of
-from trimaran.planning.estimated import one_device, plan_one_batch, plan_there_for_target
-from trimaran.planning.measured import executions_of, plan_at_batch, plan_for_target
-from trimaran.planning.plan_files import as_planned, load_plan
-from trimaran.planning.preparation import epoch_data, local_cluster
-from trimaran.planning.requests import EVERYTHING, ClusterRequest, PlanRequest
-from trimaran.planning.results import MachinePlan, Planned, Progress, ignore_progress
-
-__all__ = [
-    "EVERYTHING",
-    "MachinePlan",
-    "Planned",
-    "Progress",
-    "as_planned",
-    "epoch_data",
-    "executions_of",
-    "ignore_progress",
-    "load_plan",
-    "local_cluster",
-    "obtain_plan",
-    "one_device",
-    "plan_job",
-    "plan_on_machine",
-]
+from trimaran.machine.types import Price
+from trimaran.planner.target_estimates import Contender, Goal
+from trimaran.planner.target_search import contender_of
+from trimaran.planning.closed_form import ClosedForms, contender_of_division, of_interest, shape_of
+from trimaran.planning.estimated import Estimated
+from trimaran.planning.measured import Measured
+from trimaran.planning.plan_files import load_plan
+from trimaran.planning.requests import EVERYTHING, PlanRequest
+from trimaran.planning.results import Outlook, Planned, Simulated
+from trimaran.planning.target import (
+    Compared,
+    Known,
+    batches_to_try,
+    batches_within,
+    conclude,
+    goal_of,
+    planned_training,
+    source_as_planned,
+)
 
 
 def obtain_plan(
@@ -41,14 +44,14 @@ def obtain_plan(
     path: Path | None = None,
     progress: Progress = ignore_progress,
 ) -> Planned:
-    """Make a plan, or read it where a file is given; see `plan_job` and `load_plan`.
+    """Make a plan, or read it where a file is given; see `make_plan` and `load_plan`.
 
     Raises:
-        InputError: what `plan_job` and `load_plan` raise; a plan that is there, and a curve, batches,
+        InputError: what `make_plan` and `load_plan` raise; a plan that is there, and a curve, batches,
             pins or an execution for another
     """
     if path is None:
-        return plan_job(source, request, progress=progress)
+        return make_plan(source, request, progress=progress)
     if request.target.is_asked:
         raise InputError(
             f"--curve and its options choose the batch of a new plan, and {path} is one already: leave --plan out, or "
@@ -76,57 +79,184 @@ def _for_new_plans(request: PlanRequest) -> tuple[str, ...]:
     return found if request.execution == "any" else (*found, f"--execution {request.execution}")
 
 
-def plan_job(
-    source: JobSource,
-    request: PlanRequest = EVERYTHING,
-    *,
-    progress: Progress = ignore_progress,
-) -> Planned:
-    """Find the best way to train a job on this machine.
+class Backend(Protocol):
+    """Prices strategies for one job in its own way, and finds the best of them.
 
-    The batch is the job's, unless a training to a target or a choice of batches is asked for.
+    Attributes:
+        source: where the job comes from
+        request: what is asked
+    """
+
+    source: JobSource
+    request: PlanRequest
+
+    @property
+    def batch(self) -> int:
+        """Samples of one update, where no others are asked for."""
+
+    @property
+    def devices(self) -> int:
+        """Most that may take part."""
+
+    @property
+    def node_devices(self) -> int:
+        """Devices of a node."""
+
+    @property
+    def price(self) -> Price | None:
+        """Of the devices; None: nobody says."""
+
+    def curve(self) -> Known:
+        """What is known of the job's convergence."""
+
+    def plan(self) -> Planned:
+        """The best plan at `batch`.
+
+        Raises:
+            InputError: the job, the machine or a pin is wrong
+            InfeasibleError: nothing fits
+        """
+
+    def compare(self, batches: Sequence[int], known: Known, goal: Goal) -> Compared:
+        """What there is to choose from at several batches.
+
+        Args:
+            batches: samples of one update
+            known: the curve
+            goal: what is made best over all batches
+
+        Raises:
+            InfeasibleError: nothing fits at any batch
+        """
+
+
+def find_backend(source: JobSource, request: PlanRequest, progress: Progress = ignore_progress) -> Backend:
+    """Measured costs for this machine; for one of the catalog estimated costs, or closed forms.
+
+    A published decoder on very many devices, or with very many weights, is planned by closed forms.
 
     Args:
         source: where the job comes from
-        request: what to look for, within which limits
-        progress: told what is being done
-
-    Raises:
-        InputError: the job or its curve is wrong, or more devices than there are
-        InfeasibleError: nothing fits
-    """
-    if request.asks_for_outlook:
-        return plan_for_target(source, request, progress=progress)
-    return plan_at_batch(source, request, progress=progress)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# `trimaran plan JOB --cluster NAME`: the best way to train a job on a machine of the catalog
-
-
-def plan_on_machine(
-    reference: str, request: ClusterRequest, *, progress: Progress = ignore_progress
-) -> MachinePlan | DividedPlan:
-    """Find the best way to train a job on a machine of the catalog.
-
-    A published decoder on very many devices, or with very many weights, is planned by closed forms (`divided.py`).
-
-    Args:
-        reference: of the job: a built-in name, a network, `file.py:factory`, a Hugging Face configuration
-        request: what is asked
+        request: which machine, and how many of its devices
         progress: told what is being done
 
     Raises:
         InputError: no such job or machine, or more devices than there are
+    """
+    if request.is_here:
+        return Measured(source, request, progress)
+    progress("reading the job and the machine", 0, 0)
+    shape = shape_of(source.reference, request)
+    if shape is not None:
+        return ClosedForms(source, request, shape, progress)
+    return Estimated(source, request, progress)
+
+
+def make_plan(
+    job: JobSource | str,
+    request: PlanRequest = EVERYTHING,
+    *,
+    backend: Backend | None = None,
+    progress: Progress = ignore_progress,
+) -> Planned:
+    """Find the best way to train a job on this machine or on one of the catalog.
+
+    The batch is the request's or the job's, unless a training to a target or a choice of batches is asked for.
+
+    Args:
+        job: a built-in name, a network, `file.py:factory`, a Hugging Face configuration; or where it comes from
+        request: what to look for, where, and within which limits
+        backend: prices strategies; None: as `find_backend` says
+        progress: told what is being done
+
+    Raises:
+        InputError: no such job, machine or curve, a curve of another task, or more devices than there are
         InfeasibleError: nothing fits
     """
-    progress("reading the job and the machine", 0, 0)
-    shape = shape_of(reference, request)
-    if shape is not None:
-        progress("searching", 0, 0)
-        if request.asks_for_outlook:
-            return plan_divided_for_target(reference, shape, request)
-        return plan_divided(reference, shape, request)
-    if request.asks_for_outlook:
-        return plan_there_for_target(reference, request, progress=progress)
-    return plan_one_batch(reference, request, progress=progress)
+    source = JobSource(reference=job) if isinstance(job, str) else job
+    batch = request.batch or source.global_batch_size
+    source, request = replace(source, global_batch_size=batch), replace(request, batch=batch)
+    if not request.asks_for_outlook:
+        return (backend or find_backend(source, request, progress)).plan()
+    goal = goal_of(request.objective, request.target)
+    return _plan_for_target(backend or find_backend(source, request, progress), goal)
+
+
+def _plan_for_target(backend: Backend, goal: Goal) -> Planned:
+    """Strategy, devices and batch that are best for reaching the target."""
+    request = backend.request
+    known = backend.curve()
+    if known.curve is None and not request.target.is_asked:
+        return _by_throughput(backend, goal, known)
+    wanted = batches_to_try(
+        backend.batch, known, request.target, devices=backend.devices, fixed=request.batch is not None
+    )
+    batches, too_large = batches_within(wanted, known)
+    found = backend.compare(batches, known, goal)
+
+    def choose(contenders: Sequence[Contender], chosen: Contender | None = None) -> Outlook:
+        return conclude(
+            contenders,
+            asked=goal,
+            known=known,
+            request=request.target,
+            batches=batches,
+            left_out=[*too_large, *found.left_out],
+            price=backend.price,
+            node_devices=backend.node_devices,
+            is_complete=found.is_complete,
+            chosen=chosen,
+        )
+
+    outlook = choose(found.contenders)
+    before = outlook.chosen.contender
+    planned, chosen = found.settle(before)
+    if chosen is not before:
+        outlook = choose([*found.contenders, chosen], chosen)
+    return _with_outlook(planned, outlook)
+
+
+def _by_throughput(backend: Backend, goal: Goal, known: Known) -> Planned:
+    """An ordinary plan, where the time to the target is asked for and no curve says it."""
+    planned, batch = backend.plan(), backend.batch
+    contenders = contenders_of(planned, batch)
+    outlook = conclude(
+        contenders,
+        asked=goal,
+        known=known,
+        request=backend.request.target,
+        batches=(batch,),
+        price=backend.price,
+        node_devices=backend.node_devices,
+        chosen=next(one for one in contenders if one.origin is planned.chosen),
+    )
+    return _with_outlook(planned, outlook)
+
+
+def contenders_of(planned: Planned, batch: int) -> list[Contender]:
+    """What a plan was chosen from, for comparison with other batches.
+
+    Args:
+        planned: of a search
+        batch: samples of one update
+    """
+    evidence = planned.evidence
+    if isinstance(evidence, Simulated):
+        return [contender_of(one, batch) for one in (evidence.search.candidates if evidence.search else ())]
+    return [contender_of_division(one, batch) for one in of_interest(evidence.search)]
+
+
+def _with_outlook(planned: Planned, outlook: Outlook) -> Planned:
+    """A plan with what the training to the target takes; a plan for this machine trains the job so."""
+    notes, evidence = (*planned.notes, *outlook.warnings), planned.evidence
+    if not isinstance(evidence, Simulated):
+        return replace(planned, outlook=outlook, notes=notes)
+    plan = replace(evidence.plan, objective=outlook.goal, training=planned_training(outlook))
+    evidence = replace(evidence, plan=plan)
+    if not planned.request.is_here:
+        return replace(planned, evidence=evidence, outlook=outlook, notes=notes)
+    source = source_as_planned(plan, planned.source)
+    job, room = source.make(), evidence.problem.room
+    problem = replace(evidence.problem, room=None if room is None else replace(room, epochs=max(1, job.epochs)))
+    evidence = replace(evidence, job=job, problem=problem)
+    return replace(planned, source=source, evidence=evidence, outlook=outlook, notes=notes)

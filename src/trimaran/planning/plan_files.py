@@ -1,9 +1,8 @@
 """A plan from a file: checked against the job and this machine, and scored by what things cost here.
 
-Plans for a machine that is not here as files.
-
-A plan of a strategy is an ordinary plan file: its premises name the machine's devices and the graph. A plan of degrees
-for a transformer has no program; its file is the document of the plan with the division in full.
+A plan of a strategy is an ordinary plan file, also for a machine of the catalog: its premises name the devices and the
+graph. A plan of degrees for a transformer has no program; its file is the document of the plan with the division in
+full.
 """
 
 import hashlib
@@ -14,21 +13,21 @@ from pathlib import Path
 from typing import Any
 
 from trimaran.base.errors import EnvironmentProblem, InputError
+from trimaran.base.progress import Progress, ignore_progress
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.catalog import catalog
-from trimaran.machine.types import Cluster, Link
+from trimaran.machine.types import Allocation, Link
 from trimaran.measure.cache import put_in_place
 from trimaran.planner.candidates import Candidate, score, squeeze
 from trimaran.planner.problem import Problem
 from trimaran.planner.result import Search
-from trimaran.planning.closed_form import DividedPlan
-from trimaran.planning.documents import machine_plan_document
+from trimaran.planning.documents import plan_document
 from trimaran.planning.input_pipeline import fed_as_asked
 from trimaran.planning.measurement import measure_job, rehearse_strategy, trace_job
-from trimaran.planning.preparation import inexactness, local_cluster, prepare
-from trimaran.planning.requests import EVERYTHING, ClusterRequest, PlanRequest
-from trimaran.planning.results import MachinePlan, Planned, Progress, ignore_progress
-from trimaran.planning.target import planned_training, source_as_planned
+from trimaran.planning.preparation import inexactness, local_cluster, prepare, problem_here
+from trimaran.planning.requests import EVERYTHING, PlanRequest
+from trimaran.planning.results import ClosedForm, Planned, Simulated
+from trimaran.planning.target import source_as_planned
 from trimaran.pricing.closed_form.parallel_degrees import Division
 from trimaran.pricing.program import price
 from trimaran.program.exactness import check_exact
@@ -36,8 +35,11 @@ from trimaran.program.json_files import to_plain
 from trimaran.program.lowering.lower import lower
 from trimaran.program.plan import (
     DIVISION_KIND,
+    DIVISION_VERSION,
     CandidateRow,
+    Objective,
     Plan,
+    PlannedLink,
     Prediction,
     Premises,
     Verdict,
@@ -106,7 +108,7 @@ def load_plan(
     Args:
         path: of the plan
         source: where the job comes from
-        request: as for `plan_job`; what neither says is as the plan was made for (`as_planned`)
+        request: as for `make_plan`; what neither says is as the plan was made for (`as_planned`)
         progress: told what is being done
 
     Raises:
@@ -123,7 +125,7 @@ def load_plan(
         plan,
         graph_digest=graph.digest,
         world_size=cluster.size,
-        memory_bytes=[device.memory_bytes for device in cluster.devices],
+        memory_bytes=list(cluster.memory_bytes),
         global_batch_size=job.global_batch_size,
     )
     strategy = fed_as_asked(plan.strategy, request.pins)
@@ -149,38 +151,39 @@ def load_plan(
     if not traces:
         costs = price(program, graph, strategy, table, cluster, batch=job.global_batch_size)
         check_memory(program, costs, _memory_to_use(plan, cluster, request))
+    problem = problem_here(prepared, request, table, executions=executions, traces=traces)
     chosen = score(
         program,
         strategy,
         graph,
         table,
         cluster,
-        batch=job.global_batch_size,
-        clip=job.clip_norm is not None,
-        epoch=prepared.data if request.objective == "epoch" else None,
+        batch=problem.batch,
+        clip=problem.clip,
+        epoch=problem.epoch,
         effect=squeeze(strategy, traces[size]) if traces else None,
     )
     return Planned(
         source=source,
-        job=job,
-        graph=graph,
-        cluster=cluster,
-        table=table,
-        plan=replace(plan, prediction=predict(chosen)),
-        chosen=chosen,
-        traces=traces,
-        noise=calibrated.noise_of(plan.strategy),
-        warnings=(
+        request=request,
+        evidence=Simulated(
+            job=job,
+            problem=problem,
+            plan=replace(plan, prediction=predict(chosen)),
+            chosen=chosen,
+            noise=calibrated.noise_of(plan.strategy),
+        ),
+        notes=(
             *graph.notes,
             *inexactness(graph, strategy),
             *calibrated.lacks(cluster.size),
-            *_rejoined(plan.premises.link, cluster.link),
+            *_rejoined(plan.premises.rate_limit, cluster.machine.node.rate_limit),
             *_rescored(plan.prediction, chosen),
         ),
     )
 
 
-def _check_kind(plan: Plan, cluster: Cluster) -> None:
+def _check_kind(plan: Plan, cluster: Allocation) -> None:
     """Refuse a plan for GPUs of the catalog on a machine without any: its costs here would say nothing.
 
     Raises:
@@ -197,13 +200,13 @@ def _check_kind(plan: Plan, cluster: Cluster) -> None:
         )
 
 
-def _memory_to_use(plan: Plan, cluster: Cluster, request: PlanRequest) -> list[int]:
+def _memory_to_use(plan: Plan, cluster: Allocation, request: PlanRequest) -> list[int]:
     """Memory of each device [bytes]: no more than the plan was made for, unless the user says how much there is.
 
     Raises:
         InputError: the plan says it of another number of devices than it names
     """
-    here = [device.memory_bytes for device in cluster.devices]
+    here = list(cluster.memory_bytes)
     then, devices = plan.premises.memory_bytes, plan.premises.devices
     if not then or request.memory_bytes is not None:
         return here
@@ -260,38 +263,37 @@ def _rescored(before: Prediction, now: Candidate) -> tuple[str, ...]:
     )
 
 
-def write_machine_plan(path: Path, plan: MachinePlan | DividedPlan) -> None:
+def write_planned(path: Path, planned: Planned) -> None:
     """Write a plan to a file.
 
     Args:
         path: of the file
-        plan: as it was found
+        planned: as it was made
 
     Raises:
         EnvironmentProblem: the file cannot be written
     """
-    if isinstance(plan, MachinePlan):
-        write_plan(path, plan_of(plan))
+    if isinstance(planned.evidence, Simulated):
+        write_plan(path, whole_plan(planned.evidence))
         return
-    text = json.dumps({"schema_version": 1} | division_file(plan), indent=2) + "\n"
+    text = json.dumps({"schema_version": DIVISION_VERSION} | division_file(planned, planned.evidence), indent=2) + "\n"
     try:
         put_in_place(path, text.encode())
     except OSError as error:
         raise EnvironmentProblem(f"cannot write the plan to {path}: {error.strerror}", path=str(path)) from error
 
 
-def division_file(plan: DividedPlan) -> dict[str, Any]:
+def division_file(planned: Planned, evidence: ClosedForm) -> dict[str, Any]:
     """What the file of a division holds."""
-    task = plan.search.task
     return (
         {
             "kind": DIVISION_KIND,
-            "division": _plain_division(plan.search.chosen.division),
-            "sequence_length": plan.shape.sequence,
-            "layers": plan.shape.layers,
+            "division": _plain_division(evidence.chosen.division),
+            "sequence_length": evidence.shape.sequence,
+            "layers": evidence.shape.layers,
         }
-        | machine_plan_document(plan)
-        | {"precision": task.program.precision}
+        | plan_document(planned)
+        | {"precision": evidence.search.task.program.precision}
     )
 
 
@@ -300,29 +302,55 @@ def _plain_division(division: Division) -> dict[str, Any]:
     return plain | {"recomputed": sorted(division.recomputed)}
 
 
-def plan_of(plan: MachinePlan) -> Plan:
-    """A plan of a strategy, as `train`, `export` and `explain` take it."""
-    problem, found = plan.problem, plan.search
+def plan_of(
+    reference: str,
+    problem: Problem,
+    found: Search,
+    *,
+    costs_digest: str,
+    objective: Objective,
+    link: PlannedLink | None = None,
+) -> Plan:
+    """What a search decided, without the lines of its program.
+
+    Args:
+        reference: of the job
+        problem: what was searched
+        found: what was found
+        costs_digest: of the costs by which
+        objective: what was made best
+        link: rate limit of the links between local ranks; None: not limited
+    """
     return Plan(
-        job=plan.reference,
+        job=reference,
         strategy=found.chosen.strategy,
         premises=Premises(
             graph_digest=problem.graph.digest,
             global_batch_size=problem.batch,
-            devices=tuple(device.name for device in problem.cluster.devices),
-            memory_bytes=tuple(device.memory_bytes for device in problem.cluster.devices),
-            costs_digest=costs_digest(problem, plan.request),
+            devices=tuple(device.title for device in problem.cluster.devices),
+            memory_bytes=problem.cluster.memory_bytes,
+            costs_digest=costs_digest,
+            link=link,
         ),
         prediction=predict(found.chosen),
-        objective="throughput" if plan.outlook is None else plan.outlook.goal,
+        objective=objective,
         candidates=tuple(candidate_rows(found)),
-        program=program_lines(_whole_program(plan)),
-        training=None if plan.outlook is None else planned_training(plan.outlook),
+        program=(),
     )
 
 
-def costs_digest(problem: Problem, request: ClusterRequest) -> str:
-    """Digest of the costs that a plan is scored by: of the machine, its software and the precision.
+def whole_plan(evidence: Simulated) -> Plan:
+    """A plan with the lines of its program, as `train`, `export` and `explain` take it.
+
+    Args:
+        evidence: of the plan
+    """
+    plan = evidence.plan
+    return plan if plan.program else replace(plan, program=program_lines(_whole_program(evidence)))
+
+
+def costs_digest(problem: Problem, request: PlanRequest) -> str:
+    """Digest of the costs that a plan for a machine of the catalog is scored by: machine, software and precision.
 
     Args:
         problem: has the costs
@@ -332,9 +360,9 @@ def costs_digest(problem: Problem, request: ClusterRequest) -> str:
     return hashlib.sha256(costs.encode()).hexdigest()[:16]
 
 
-def _whole_program(plan: MachinePlan) -> Program:
+def _whole_program(evidence: Simulated) -> Program:
     """The program on all ranks; that of a candidate may be that of one replica, where all are alike."""
-    problem, chosen = plan.problem, plan.chosen
+    problem, chosen = evidence.problem, evidence.chosen
     if len(chosen.program.ranks) == chosen.strategy.devices:
         return chosen.program
     return lower(problem.graph, chosen.strategy, batch=problem.batch, clip=problem.clip)

@@ -1,22 +1,27 @@
 """What a plan for this machine starts from: the job, its graph, its data, the devices."""
 
 import platform
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
+from trimaran.base.progress import Progress
 from trimaran.graph.behaviour import Behaviour, weighed
 from trimaran.graph.types import Graph
 from trimaran.jobs.resolve import JobSource
-from trimaran.machine.detect import detect_cluster
-from trimaran.machine.types import Cluster
+from trimaran.machine.detect import detect_machine
+from trimaran.machine.types import Allocation
 from trimaran.planner.epoch import EpochData
+from trimaran.planner.problem import Problem
+from trimaran.planning.input_pipeline import room_of
 from trimaran.planning.measurement import Calibrated, find_calibrated
 from trimaran.planning.requests import EVERYTHING, PlanRequest
-from trimaran.planning.results import Progress
+from trimaran.pricing.offload_costs import TracedStep
+from trimaran.pricing.tables import CostTable
 from trimaran.program.exactness import difference
-from trimaran.program.strategy import IN_LINE, Feeding, Strategy
+from trimaran.program.strategy import IN_LINE, Execution, Feeding, Strategy
 
 if TYPE_CHECKING:
     from trimaran.runtime.launch.world import World
@@ -36,12 +41,12 @@ class Prepared:
 
     job: Job
     graph: Graph
-    cluster: Cluster
+    cluster: Allocation
     data: EpochData
     calibrated: Calibrated
 
 
-def local_cluster(request: PlanRequest = EVERYTHING) -> Cluster:
+def local_cluster(request: PlanRequest = EVERYTHING) -> Allocation:
     """This machine as a cluster.
 
     Args:
@@ -50,7 +55,7 @@ def local_cluster(request: PlanRequest = EVERYTHING) -> Cluster:
     Raises:
         InputError: more devices than there are
     """
-    available, devices = detect_cluster().size, request.devices
+    available, devices = detect_machine().devices, request.devices
     if devices is not None and devices > available and not request.oversubscribe:
         raise InputError(
             f"{devices} devices were asked for, this machine has {available}: "
@@ -58,12 +63,7 @@ def local_cluster(request: PlanRequest = EVERYTHING) -> Cluster:
             devices=devices,
             available=available,
         )
-    cluster = replace(detect_cluster(devices), link=request.link)
-    most = request.memory_bytes
-    if most is None:
-        return cluster
-    limited = tuple(replace(device, memory_bytes=min(most, device.memory_bytes)) for device in cluster.devices)
-    return replace(cluster, devices=limited)
+    return detect_machine(devices).rate_limited(request.link).allocate(memory_bytes=request.memory_bytes)
 
 
 def prepare(source: JobSource, request: PlanRequest, progress: Progress) -> Prepared:
@@ -95,6 +95,41 @@ def prepare(source: JobSource, request: PlanRequest, progress: Progress) -> Prep
     if request.objective == "epoch":
         data.check_known()
     return Prepared(job=weighed(job, graph.behaviour), graph=graph, cluster=cluster, data=data, calibrated=calibrated)
+
+
+def problem_here(
+    prepared: Prepared,
+    request: PlanRequest,
+    table: CostTable,
+    *,
+    executions: tuple[Execution, ...],
+    traces: Mapping[int, TracedStep] | None = None,
+) -> Problem:
+    """What is searched for a plan for this machine.
+
+    Args:
+        prepared: the job, its graph and data, the devices
+        request: what is made best, within which limits
+        table: measured costs
+        executions: how segments may run
+        traces: steps of microbatches, by samples, where memory stood against keeping everything; None: none
+    """
+    job, data = prepared.job, prepared.data
+    return Problem(
+        graph=prepared.graph,
+        table=table,
+        cluster=prepared.cluster,
+        batch=job.global_batch_size,
+        devices=prepared.cluster.size,
+        clip=job.clip_norm is not None,
+        executions=executions,
+        epoch=data if request.objective == "epoch" else None,
+        traces=traces or {},
+        pins=request.pins,
+        time_limit_s=request.time_limit_s,
+        gap=request.gap,
+        room=room_of(job, data),
+    )
 
 
 def epoch_data(job: Job) -> EpochData:
@@ -175,7 +210,7 @@ def _gather(world: "World", source: JobSource, behaviour: Behaviour) -> Behaviou
 # On what a result was found: kept with it
 
 
-def cluster_environment(cluster: Cluster) -> dict[str, str]:
+def cluster_environment(cluster: Allocation) -> dict[str, str]:
     """Versions and devices, to be kept with what was found on them.
 
     Args:
@@ -185,9 +220,10 @@ def cluster_environment(cluster: Cluster) -> dict[str, str]:
 
     from trimaran.measure.costs import name_link
 
+    link = cluster.machine.node.rate_limit
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
         "system": platform.platform(terse=True),
-        "devices": f"{cluster.size} × {cluster.devices[0].name}",
-    } | ({} if cluster.link is None else {"link": name_link(cluster.link)})
+        "devices": f"{cluster.size} × {cluster.devices[0].title}",
+    } | ({} if link is None else {"link": name_link(link)})

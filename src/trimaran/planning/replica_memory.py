@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trimaran.graph.kernels.workload import Workload
-from trimaran.machine.types import CatalogDevice
+from trimaran.machine.types import Device
 from trimaran.planning.workloads import memory_of_step
 from trimaran.pricing.exchange.replica_memory import replica_memory
 from trimaran.pricing.exchange.step import ScaledStep
@@ -37,7 +37,7 @@ def rank_memory(
     work: Workload,
     step: ScaledStep,
     *,
-    device: CatalogDevice,
+    device: Device,
     software: Software,
     options: Mapping[str, str] | None,
 ) -> RankMemory:
@@ -69,7 +69,7 @@ def rank_memory(
 
     own_peak_bytes, card_bytes, fits = of(0)
     peak_bytes = own_peak_bytes
-    if step.sync == "p2p" and step.devices > 1:
+    if step.sync == "kvstore" and step.devices > 1:
         peak_bytes, card_bytes, fits = of(_summed_at_most(work, step.devices))
     return RankMemory(peak_bytes=peak_bytes, own_peak_bytes=own_peak_bytes, card_bytes=card_bytes, fits=fits)
 

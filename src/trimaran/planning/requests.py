@@ -25,7 +25,7 @@ from trimaran.program.plan import Objective
 # What people ask of a scaling study, as they write it
 
 
-SYNCS: tuple[Sync, ...] = ("nccl", "p2p", "server", "byteps")
+SYNCS: tuple[Sync, ...] = ("nccl", "kvstore", "server", "byteps")
 _LARGEST = 1 << 20
 
 
@@ -59,22 +59,41 @@ def parse_counts(text: str, *, what: str) -> tuple[int, ...]:
 
 
 def parse_syncs(text: str) -> tuple[Sync, ...]:
-    """Methods of exchange, such as "p2p,nccl".
+    """Methods of exchange, such as "kvstore,nccl"; "p2p" is the old spelling of "kvstore".
 
     Raises:
         InputError: an unknown one
 
     Example:
-        >>> parse_syncs("p2p, nccl")
-        ('p2p', 'nccl')
+        >>> parse_syncs("kvstore, nccl"), parse_syncs("p2p")
+        (('kvstore', 'nccl'), ('kvstore',))
     """
     found: list[Sync] = []
     for part in text.split(","):
-        known = [sync for sync in SYNCS if sync == part.strip().lower()]
+        asked = part.strip().lower()
+        known = [sync for sync in SYNCS if sync == ("kvstore" if asked == _OLD_KVSTORE else asked)]
         if not known:
             raise InputError(f'gradients are exchanged by {", ".join(SYNCS)}; got "{part.strip()}"', sync=part)
         found += known
     return tuple(dict.fromkeys(found))
+
+
+_OLD_KVSTORE = "p2p"
+
+
+def notes_of_syncs(text: str) -> tuple[str, ...]:
+    """What to say about the spelling of methods of exchange.
+
+    Example:
+        >>> notes_of_syncs("kvstore,nccl")
+        ()
+    """
+    if _OLD_KVSTORE not in (part.strip().lower() for part in text.split(",")):
+        return ()
+    return (
+        f'"--sync {_OLD_KVSTORE}" is now "--sync kvstore": MXNet\'s exchange, tensor by tensor. "p2p" in a plan is '
+        "another one: buckets that are summed and updated at their owners, by our own runtime",
+    )
 
 
 def parse_software(text: str) -> Software:
@@ -154,10 +173,10 @@ def default_software(syncs: tuple[Sync, ...]) -> Software:
     """Who does the exchange when nobody says: copies between devices are MXNet's, so the rest is compared within it.
 
     Example:
-        >>> default_software(("p2p", "nccl")).framework, default_software(("nccl",)).framework
+        >>> default_software(("kvstore", "nccl")).framework, default_software(("nccl",)).framework
         ('mxnet', 'pytorch')
     """
-    if "p2p" in syncs or "server" in syncs:
+    if "kvstore" in syncs or "server" in syncs:
         return Software(framework="mxnet", year=2018.5, source="assumed: MXNet of 2018, whose KVStore copies so")
     return Software()
 
@@ -262,16 +281,21 @@ Executions = Literal["any", "eager", "compiled"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
-    """What a plan is to look for, and within which limits.
+    """What a plan is to look for, where, and within which limits.
 
     Attributes:
-        devices: most devices that may take part; None: all of this machine
+        cluster: machine of the catalog, such as "dgx1-v100" or "dgx1-v100:8@ethernet-25g"; "": this machine
+        devices: most devices that may take part; None: all of the machine
+        batch: samples of one update over all devices; None: the job's
         memory_bytes: memory that each device may use [bytes]; None: what it has
-        oversubscribe: allow more ranks than the machine has devices
-        link: what the links between local ranks are held to; None: nothing
+        oversubscribe: allow more ranks than this machine has devices
+        link: rate limit of the links between local ranks of this machine; None: not limited
         objective: what is made best; None: throughput, or what a given plan was made for
         execution: how segments may be run
         calibration: file of `trimaran calibrate` whose figures are used; None: what is known of this machine
+        precision: of compute on a machine of the catalog: "float32", "tf32", "bfloat16" or "float16"
+        software: framework and year, on a machine of the catalog
+        options: of the job, on a machine of the catalog
         pins: what is decided already
         time_limit_s: time after which the search takes the best that it has [s]; None: it ends by itself
         gap: the search may stop when its best is within this share of what anything takes at least
@@ -279,18 +303,28 @@ class PlanRequest:
         accept_inexact: plans by which something else would be trained than by one process are not refused
     """
 
+    cluster: str = ""
     devices: int | None = None
+    batch: int | None = None
     memory_bytes: int | None = None
     oversubscribe: bool = False
     link: Link | None = None
     objective: Objective | None = None
     execution: Executions = "any"
     calibration: Path | None = None
+    precision: str = "float32"
+    software: Software = field(default_factory=Software)
+    options: Mapping[str, str] = field(default_factory=dict)
     pins: Pins = NO_PINS
     time_limit_s: float | None = None
     gap: float = 0.0
     target: TargetRequest = NO_TARGET
     accept_inexact: bool = False
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the plan is for this machine."""
+        return not self.cluster
 
     @property
     def asks_for_outlook(self) -> bool:
@@ -303,13 +337,17 @@ EVERYTHING = PlanRequest()
 
 def parse_request(
     *,
+    cluster: str | None = None,
     devices: int | None = None,
+    batch: int | None = None,
     memory: str | None = None,
     oversubscribe: bool = False,
     link: str | None = None,
     objective: str | None = None,
     execution: str = "any",
     calibration: Path | None = None,
+    precision: str | None = None,
+    software: str | None = None,
     pins: Pins = NO_PINS,
     time_limit_s: float | None = None,
     gap: float = 0.0,
@@ -319,13 +357,17 @@ def parse_request(
     """A request as it is written on the command line.
 
     Args:
+        cluster: as in `PlanRequest`; None: this machine
         devices: as in `PlanRequest`
+        batch: as in `PlanRequest`
         memory: such as "12GiB"
         oversubscribe: as in `PlanRequest`
         link: a rate such as "1Gb/s"
         objective: "throughput", "epoch", "time" or "cost"; None as in `PlanRequest`
         execution: "any", "eager" or "compiled"
         calibration: as in `PlanRequest`
+        precision: as in `PlanRequest`; None: fp32
+        software: such as "pytorch:2022"; None: PyTorch of today
         pins: as in `PlanRequest`
         time_limit_s: as in `PlanRequest`
         gap: as in `PlanRequest`
@@ -333,27 +375,48 @@ def parse_request(
         accept_inexact: as in `PlanRequest`
 
     Raises:
-        InputError: a text that means nothing
+        InputError: a text that means nothing, or an option that means nothing for a machine of the catalog
 
     Example:
         >>> request = parse_request(memory="1KiB", link="1Gb/s")
         >>> request.memory_bytes, request.link.bytes_per_s
         (1024, 125000000.0)
     """
+    if cluster is not None:
+        _check_elsewhere(link=link, calibration=calibration, pins=pins)
     return PlanRequest(
+        cluster=cluster or "",
         devices=devices,
+        batch=batch,
         memory_bytes=None if memory is None else parse_bytes(memory),
         oversubscribe=oversubscribe,
         link=None if link is None else parse_link(link),
         objective=None if objective is None else _one_of(objective, Objective, "objective"),
         execution=_one_of(execution, Executions, "execution"),
         calibration=calibration,
+        precision=precision or "float32",
+        software=Software() if software is None else parse_software(software),
         pins=pins,
         time_limit_s=time_limit_s,
         gap=gap,
         target=target,
         accept_inexact=accept_inexact,
     )
+
+
+def _check_elsewhere(*, link: str | None, calibration: Path | None, pins: Pins) -> None:
+    """Refuse options of this machine in a request for a machine of the catalog."""
+    for option, value in (("link", link), ("calibration", calibration)):
+        if value is not None:
+            raise InputError(
+                f"--{option} is for plans of this machine and means nothing with --cluster: leave it out", option=option
+            )
+    if pins.workers is not None:
+        raise InputError(
+            "--workers is for plans of this machine and means nothing with --cluster, where data are taken to be "
+            "there: leave it out",
+            option="workers",
+        )
 
 
 def parse_link(text: str) -> Link:
@@ -372,50 +435,6 @@ def _one_of(text: str, choices: object, what: str):  # type: ignore[no-untyped-d
     if text not in get_args(choices):
         raise InputError(f'{what} must be one of {", ".join(get_args(choices))}, got "{text}"', value=text)
     return text
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# What a person asks of a plan for a machine that is not here
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterRequest:
-    """What is asked.
-
-    Attributes:
-        cluster: machine, such as "dgx1-v100" or "dgx1-v100:8@ethernet-25g"
-        devices: most devices that may take part; None: all of the machine
-        batch: samples of one update over all devices; None: the job's
-        pins: what is decided already
-        precision: in which is computed: "float32", "tf32", "bfloat16" or "float16"
-        software: framework and year
-        execution: how segments may be run
-        memory_bytes: that each device may use; None: what it has [bytes]
-        time_limit_s: for the search; None: none [s]
-        gap: at which the search may stop, as a share of the bound
-        options: of the job
-        objective: what is made best; None: throughput
-        target: curve, batches and prices of a training to a target
-    """
-
-    cluster: str
-    devices: int | None = None
-    batch: int | None = None
-    pins: Pins = NO_PINS
-    precision: str = "float32"
-    software: Software = field(default_factory=Software)
-    execution: Executions = "any"
-    memory_bytes: int | None = None
-    time_limit_s: float | None = None
-    gap: float = 0.0
-    options: Mapping[str, str] = field(default_factory=dict)
-    objective: Objective | None = None
-    target: TargetRequest = NO_TARGET
-
-    @property
-    def asks_for_outlook(self) -> bool:
-        """Whether batches are compared, or a training to a target is asked for."""
-        return self.objective in ("time", "cost") or self.target.is_asked
 
 
 _SHARE = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*%\s*")

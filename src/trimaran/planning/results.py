@@ -1,21 +1,22 @@
 """A plan with all that it was made from."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.graph.types import Graph
 from trimaran.jobs.resolve import JobSource
-from trimaran.machine.types import Cluster, Price
+from trimaran.machine.types import Allocation, Link, Price
 from trimaran.planner.candidates import Candidate
+from trimaran.planner.parallel_degrees.problem import DivisionSearch, PricedDivision
 from trimaran.planner.problem import Problem
 from trimaran.planner.result import Search
 from trimaran.planner.search import PinPrice
 from trimaran.planner.target_estimates import Estimate, Goal, Rivals, Stop
-from trimaran.planning.requests import ClusterRequest
+from trimaran.planning.requests import PlanRequest
+from trimaran.pricing.closed_form.shapes import TransformerShape
 from trimaran.pricing.noise import Noise
-from trimaran.pricing.offload_costs import TracedStep
 from trimaran.pricing.tables import CostTable
 from trimaran.program.plan import Plan
 
@@ -64,82 +65,113 @@ class Outlook:
     warnings: tuple[str, ...] = ()
 
 
-Progress = Callable[[str, int, int], None]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulated:
+    """Evidence of a plan of which every step was simulated, by measured or by estimated costs.
+
+    Attributes:
+        job: the job at the batch of the plan
+        problem: what was searched: the graph, its costs, the devices
+        plan: what was decided, as a file holds it; `plan_files.whole_plan` adds a program that it lacks
+        chosen: the simulation of it
+        search: what it was chosen from; None for a plan that was read from a file
+        prices: what each pin of the request costs
+        noise: how far identical runs of so many ranks are apart here; None where that is not known
+        alone: a step of one device with the whole batch at once, whether it fits or not; None: it was not simulated
+    """
+
+    job: Job
+    problem: Problem
+    plan: Plan
+    chosen: Candidate
+    search: Search | None = None
+    prices: tuple[PinPrice, ...] = ()
+    noise: Noise | None = None
+    alone: Candidate | None = None
+
+    @property
+    def graph(self) -> Graph:
+        """The dataflow graph of the job."""
+        return self.problem.graph
+
+    @property
+    def cluster(self) -> Allocation:
+        """The devices that may take part."""
+        return self.problem.cluster
+
+    @property
+    def link(self) -> Link | None:
+        """The rate limit of links; None: there is none."""
+        return self.cluster.machine.node.rate_limit
+
+    @property
+    def table(self) -> CostTable:
+        """Measured or estimated costs."""
+        return self.problem.table
+
+    @property
+    def speedup(self) -> float:
+        """Samples a second of the chosen strategy over those of one device with the whole batch; 1 where unknown."""
+        return 1.0 if self.alone is None else self.alone.step_time_s / self.chosen.step_time_s
 
 
-def ignore_progress(what: str, done: int, total: int) -> None:
-    """The progress of somebody who does not look."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosedForm:
+    """Evidence of a plan of degrees for a transformer, priced by closed forms of its layers: it has no program.
+
+    Attributes:
+        shape: of the network
+        search: what was found
+    """
+
+    shape: TransformerShape
+    search: DivisionSearch
+
+    @property
+    def chosen(self) -> PricedDivision:
+        """The degrees to run."""
+        return self.search.chosen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """A plan with all that it was made from.
+    """A plan with all that it was made from, by whichever backend.
 
     Attributes:
         source: where the job comes from
-        job: the job
-        graph: its dataflow graph
-        cluster: the devices that may take part
-        table: measured costs
-        plan: what was decided
-        chosen: the simulation of it
-        traces: steps of microbatches, by samples, where memory stood against keeping everything
-        search: what it was chosen from; None for a plan that was read from a file
-        prices: what each pin of the request costs
-        noise: how far identical runs of so many ranks are apart here; None where that is not known
+        request: what was asked
+        evidence: what the backend chose from, and by which costs
         outlook: what a training to the target takes, where that or a choice of batches was asked for
-        warnings: what the user should know before running it
+        notes: what the user should know before running it
     """
 
     source: JobSource
-    job: Job
-    graph: Graph
-    cluster: Cluster
-    table: CostTable
-    plan: Plan
-    chosen: Candidate
-    traces: Mapping[int, TracedStep] = field(default_factory=dict)
-    search: Search | None = None
-    prices: tuple[PinPrice, ...] = ()
-    noise: Noise | None = None
-    outlook: Outlook | None = None
-    warnings: tuple[str, ...] = ()
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# A plan for a machine that is not here, with what it was made from
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MachinePlan:
-    """A plan for a machine that is not here, with what it was made from.
-
-    Attributes:
-        reference: of the job
-        request: what was asked
-        problem: what was searched
-        search: what was found
-        one_device_s: a step of one device with the whole batch at once, whether it fits or not [s]
-        one_device_fits: it does
-        outlook: what a training to the target takes, where that or a choice of batches was asked for
-        notes: what the reader should know
-    """
-
-    reference: str
-    request: ClusterRequest
-    problem: Problem
-    search: Search
-    one_device_s: float
-    one_device_fits: bool
+    request: PlanRequest
+    evidence: Simulated | ClosedForm
     outlook: Outlook | None = None
     notes: tuple[str, ...] = ()
 
     @property
-    def chosen(self) -> Candidate:
-        """The candidate to run."""
-        return self.search.chosen
+    def reference(self) -> str:
+        """Of the job."""
+        return self.source.reference
 
     @property
-    def speedup(self) -> float:
-        """Samples a second of the chosen strategy over those of one device that has the whole batch."""
-        return self.one_device_s / self.chosen.step_time_s
+    def chosen(self) -> Candidate | PricedDivision:
+        """What to run, with its time, its memory and its devices."""
+        return self.evidence.chosen
+
+    @property
+    def simulated(self) -> Simulated:
+        """The evidence of a plan that has a program.
+
+        Raises:
+            InputError: it was planned by closed forms
+        """
+        if isinstance(self.evidence, ClosedForm):
+            raise InputError(
+                f"{self.reference} on {self.request.cluster} is planned by closed forms, so it has no program",
+                code="plan.no-program",
+                reference=self.reference,
+            )
+        return self.evidence

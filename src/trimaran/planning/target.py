@@ -8,7 +8,7 @@ is put here, and so does `trimaran.init`.
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ from trimaran.base.job import Job
 from trimaran.jobs.huggingface import is_configuration
 from trimaran.jobs.published_networks import parse_network
 from trimaran.jobs.resolve import JobSource, resolve
+from trimaran.machine.find import find_machine
 from trimaran.machine.types import Price
 from trimaran.planner.target_estimates import (
     Contender,
@@ -33,8 +34,8 @@ from trimaran.planner.target_estimates import (
     time_cost_front,
 )
 from trimaran.planner.target_search import default_batches
-from trimaran.planning.requests import TargetRequest
-from trimaran.planning.results import Outlook
+from trimaran.planning.requests import PlanRequest, TargetRequest
+from trimaran.planning.results import Outlook, Planned
 from trimaran.program.plan import Objective, Plan, PlannedRates, PlannedTraining
 
 if TYPE_CHECKING:
@@ -346,6 +347,91 @@ def _rates(chosen: Estimate, known: Known) -> tuple[str, ...]:
 
 def _cut_short(is_complete: bool) -> tuple[str, ...]:
     return () if is_complete else ("the time of the search ran out: not all that spreads a network was simulated",)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a backend compares on the way to a target: strategies at several batches
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """A batch and a number of devices that are searched by themselves.
+
+    Attributes:
+        batch: samples of one update
+        devices: most that may take part
+    """
+
+    batch: int
+    devices: int
+
+
+class CatalogBackend:
+    """What backends for machines of the catalog have in common.
+
+    Attributes:
+        source: where the job comes from
+        request: what is asked, with the machine
+    """
+
+    source: JobSource
+    request: PlanRequest
+
+    @property
+    def devices(self) -> int:
+        """Most that may take part."""
+        return self.request.devices or find_machine(self.request.cluster).devices
+
+    @property
+    def node_devices(self) -> int:
+        """Devices of a node."""
+        return find_machine(self.request.cluster).node.devices
+
+    @property
+    def price(self) -> Price | None:
+        """Of the devices; None: the catalog does not say."""
+        return find_machine(self.request.cluster).node.price
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """What a backend has to choose from over several batches.
+
+    Attributes:
+        contenders: strategies at batches
+        settle: gives the plan of one of them, and the contender that it is: the same, or a better one at its batch
+        left_out: batches at which nothing fits, with the reason
+        is_complete: the time of the search did not run out
+    """
+
+    contenders: tuple[Contender, ...]
+    settle: Callable[[Contender], tuple[Planned, Contender]]
+    left_out: tuple[tuple[int, str], ...] = ()
+    is_complete: bool = True
+
+
+def compare_each(
+    cells: Sequence[Cell],
+    plan_cell: Callable[[Cell], Iterable[Contender]],
+    settle: Callable[[Contender], tuple[Planned, Contender]],
+) -> Compared:
+    """Search each cell by itself.
+
+    Args:
+        cells: what is searched
+        plan_cell: gives the strategies of one; raises `InfeasibleError` where nothing fits
+        settle: as in `Compared`
+    """
+    contenders: list[Contender] = []
+    reasons: dict[int, str] = {}
+    for cell in cells:
+        try:
+            contenders += plan_cell(cell)
+        except InfeasibleError as error:
+            reasons.setdefault(cell.batch, error.message)
+    fitting = {contender.global_batch for contender in contenders}
+    left_out = tuple((batch, reason) for batch, reason in reasons.items() if batch not in fitting)
+    return Compared(contenders=tuple(contenders), settle=settle, left_out=left_out)
 
 
 HEADROOM = 1.5

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from trimaran.base.errors import ExecutionError, InputError
+from trimaran.base.job import Job
 from trimaran.graph.batches import map_tensors
 from trimaran.graph.kernels.convert import workload_of
 from trimaran.graph.kernels.optimizer import Updates
@@ -65,10 +66,21 @@ def make_optimizer(name: str) -> "Callable[[Iterable[nn.Parameter]], Optimizer]"
     return made[name]
 
 
+def job_of(request: Request) -> Job:
+    """The job that is asked for, with the optimizer that is asked for.
+
+    Args:
+        request: the job, its options and its optimizer
+
+    Raises:
+        InputError: there is no such job or optimizer, or the job cannot be made
+    """
+    job = resolve(request.reference)
+    return dataclasses.replace(job, optimizer=make_optimizer(request.optimizer)) if request.optimizer else job
+
+
 SMALL = 2
 """Traced batches are this and one more: batch norm needs two samples where it sees one position of each."""
-
-_AUTOCAST = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class WorkloadTracer:
@@ -82,15 +94,10 @@ class WorkloadTracer:
     """
 
     def __init__(self, request: Request) -> None:
-        job = dataclasses.replace(resolve(request.reference), precision="fp32")
-        if request.optimizer:
-            job = dataclasses.replace(job, optimizer=make_optimizer(request.optimizer))
-        self._job = job
+        self._job = job = job_of(request)
         self._precision = request.precision
-        self._optimizer = ""
         self._every_update = True
-        noted = dataclasses.replace(job, optimizer=self._make_optimizer)
-        self._tracer = JobTracer(noted, autocast=_AUTOCAST.get(request.precision), layers=True)
+        self._tracer = JobTracer(dataclasses.replace(job, optimizer=self._make_optimizer), precision=request.precision)
 
     def direct(self, batch: int) -> tuple[Workload, StepMemory]:
         """The workload and the memory at a batch, from a trace at that batch.
@@ -120,7 +127,7 @@ class WorkloadTracer:
                 self._every_update = True
                 low, high = self._tracer.trace_twice(SMALL)
         form = affine(self._workload(low, SMALL, like), self._workload(high, SMALL + 1, like))
-        untraced = Updates(high, self._optimizer).untraced_bytes(like or {})
+        untraced = Updates(high).untraced_bytes(like or {})
         memory = step_memory(low, high, batch=SMALL + 1, untraced_bytes=untraced)
         return AffineStep(workload=form, memory=memory) if form is not None and memory is not None else None
 
@@ -132,7 +139,7 @@ class WorkloadTracer:
         }
         trained = {trace.names.get(number, "") for number in trace.gradients}
         known = all(like.get(name) in trained for name in trained)
-        return like if known and Updates(trace, self._optimizer).separate else None
+        return like if known and Updates(trace).separate else None
 
     def _make_optimizer(self, parameters: Trained) -> torch.optim.Optimizer:
         if not self._every_update:
@@ -140,9 +147,7 @@ class WorkloadTracer:
             for name, parameter in parameters.named_parameters():
                 first.setdefault(_form(parameter), (name, parameter))
             parameters = Trained(first.values())
-        optimizer = self._job.optimizer(parameters)
-        self._optimizer = type(optimizer).__name__
-        return optimizer
+        return self._job.optimizer(parameters)
 
     def _workload(self, trace: StepTrace, batch: int, like: dict[str, str] | None = None) -> Workload:
         tensors = _tensors(self._tracer.batch(batch))
@@ -151,7 +156,6 @@ class WorkloadTracer:
             name=self._job.name,
             batch=batch,
             precision=self._precision,
-            optimizer=self._optimizer,
             input_bytes=sum(tensor.numel() * tensor.itemsize for tensor in tensors),
             items_per_sample=_items(tensors),
             like=like,

@@ -29,7 +29,7 @@ import msgspec
 
 import trimaran
 from trimaran.base.errors import InputError
-from trimaran.graph.kernels.workload import AffineWorkload, Workload
+from trimaran.graph.kernels.workload import AffineWorkload, Workload, check_precision
 from trimaran.graph.trace.live_bytes import StepMemory
 from trimaran.jobs.huggingface import is_configuration
 from trimaran.jobs.published_networks import parse_network
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from trimaran.planning.workload_tracing import WorkloadTracer
 
 
-PRECISIONS = ("float32", "tf32", "bfloat16", "float16")
 _SOURCES = ("networks/*.py", "graph/**/*.py", "jobs/*.py", "planning/workload*.py", "planning/meta_trace.py")
 """Files whose code decides what a workload is."""
 
@@ -85,12 +84,7 @@ def make_request(
     Raises:
         InputError: an unknown precision, or an option that the job does not have
     """
-    if precision not in PRECISIONS:
-        raise InputError(
-            f'precision is one of {", ".join(PRECISIONS)}, not "{precision}"',
-            code="workload.unknown-precision",
-            precision=precision,
-        )
+    check_precision(precision)
     given = dict(options or {})
     asked = given.pop("optimizer", None)
     return Request(

@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 
 from trimaran.base.errors import InputError
 from trimaran.graph.types import Graph
-from trimaran.machine.types import CatalogDevice, Cluster
+from trimaran.machine.types import Allocation, Device
 from trimaran.pricing.curves import at_size
 from trimaran.pricing.tables import CostTable, Curve, CurveKey
 from trimaran.pricing.transfers import HOST, transfer_cost
@@ -101,13 +101,13 @@ def reduce_key(compression: Compression, ranks: int) -> CurveKey | None:
     return None if compression.method == "powersgd" else CurveKey(f"{Kind.ALL_REDUCE} {compression.method}", ranks)
 
 
-def is_priced(compression: Compression, table: CostTable, cluster: Cluster) -> bool:
+def is_priced(compression: Compression, table: CostTable, cluster: Allocation) -> bool:
     """Whether it is known what a method takes: it was measured, or the devices are of the catalog."""
-    return cluster.machine is not None or all(key in table.curves for key in coding_keys(compression))
+    return not cluster.machine.node.measured or all(key in table.curves for key in coding_keys(compression))
 
 
 def code_program(
-    program: Program, graph: Graph, strategy: Strategy, table: CostTable, cluster: Cluster
+    program: Program, graph: Graph, strategy: Strategy, table: CostTable, cluster: Allocation
 ) -> dict[str, Coding]:
     """What each all-reduce of a compressed bucket asks of its ranks, by the id of the all-reduce.
 
@@ -164,7 +164,7 @@ def _coding(
     shapes: Mapping[str, tuple[int, ...]],
     compression: Compression,
     table: CostTable,
-    cluster: Cluster,
+    cluster: Allocation,
 ) -> Coding:
     numbers = sum(math.prod(shapes[name]) for name in bucket.parameters)
     itemsize = bucket.nbytes // numbers if numbers else 0
@@ -175,10 +175,10 @@ def _coding(
     elif compression.method == "powersgd":
         factored = [shapes[name] for name in bucket.parameters if compression.factors(shapes[name])]
         sizes = [itemsize * math.prod(shape) for shape in factored]
-    if cluster.machine is not None:
-        encode, decode = _on_device(sizes, compression, cluster.machine.node.device)
-    else:
+    if cluster.machine.node.measured:
         encode, decode = (_along(_measured(key, compression, table), sizes) for key in coding_keys(compression))
+    else:
+        encode, decode = _on_device(sizes, compression, cluster.machine.node.device)
     if not factored:
         return Coding(encode=encode, decode=decode)
     return Coding(
@@ -211,10 +211,10 @@ def _along(curve: Curve, sizes: list[int]) -> Cost:
     )
 
 
-def _on_device(sizes: list[int], compression: Compression, device: CatalogDevice) -> tuple[Cost, Cost]:
+def _on_device(sizes: list[int], compression: Compression, device: Device) -> tuple[Cost, Cost]:
     factors = compression.method == "powersgd"
     nbytes = sum(sizes)
-    rate = device.bandwidth.bytes_per_s * device.bandwidth.fraction
+    rate = device.sustained_bytes_per_s
     found = []
     for read, launches in zip(
         _BYTES_FACTORS if factors else _BYTES_16, _LAUNCHES_FACTORS if factors else _LAUNCHES_16, strict=True
@@ -226,7 +226,7 @@ def _on_device(sizes: list[int], compression: Compression, device: CatalogDevice
 
 
 def bucket_transfers(
-    instruction: Instruction, coding: Coding, reducing: CostTable, cluster: Cluster
+    instruction: Instruction, coding: Coding, reducing: CostTable, cluster: Allocation
 ) -> tuple[Transfer, Transfer | None]:
     """What the sums of a compressed bucket take when nothing else is under way: the first, and the second where it is.
 

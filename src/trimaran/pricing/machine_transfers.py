@@ -3,7 +3,7 @@
     message      within a node: the links of the pair's route; between nodes: one card out, one card in
     collective   the links of its members' own, or the tree between them, and a share of each node's cards
 
-Times are those of `costs.collectives` for the very devices of the group: they are put first on a copy of their node.
+Times are those of `collectives` for the very devices of the group, over the links that they cross.
 Links have names by direction, such as "n0 gpu0>gpu3". A link is named only where two such transfers at once would not
 fit on it, since transfers that share a named link halve each other. Left out: what a collective does on links at each
 moment; it is one flow on all of them.
@@ -33,7 +33,6 @@ Left out: the host's own traffic (data loading, the optimizer's state there), de
 cross the link between the sockets, and that ranks may be out of step. So it is what a plan can rely on, not a mean.
 """
 
-import dataclasses
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -42,28 +41,17 @@ from trimaran.base.errors import InputError
 from trimaran.graph.types import Graph
 from trimaran.machine.rank_order import lay_out, node_talk, spread_over
 from trimaran.machine.topology import DIRECT, pair, switch_links
-from trimaran.machine.types import CatalogDevice, Cluster, Edge, Machine, Node
-from trimaran.pricing.collectives.algorithms import collective_cost
+from trimaran.machine.types import Allocation, Device, Edge, Machine, Node
+from trimaran.pricing.collectives.algorithms import crossing_cost
+from trimaran.pricing.collectives.links import Crossing, cards_of, crossing_of, fabric_of, members_on_nodes
+from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.types import Cost, Transfer
 from trimaran.program.strategy import Strategy
 from trimaran.program.types import Kind
 
 
-def cards_of(node: Node, count: int, chosen: Sequence[int]) -> tuple[int, ...]:
-    """Cards of a node that some devices send by: cards are dealt out evenly, and a device may have several."""
-    if count >= node.devices:
-        each = count // node.devices
-        return tuple(card for number in sorted(chosen) for card in range(number * each, (number + 1) * each))
-    return tuple(sorted({number * count // node.devices for number in chosen}))
-
-
 def _card_names(machine: Machine, host: int, chosen: Sequence[int], direction: str) -> tuple[str, ...]:
-    if machine.fabric is None:
-        raise InputError(
-            f"{machine.node.name}: {machine.nodes} nodes have nothing between them; name a fabric, such as "
-            f'"{machine.node.name}:{machine.nodes}@ethernet-25g"'
-        )
-    return tuple(f"n{host} card{card} {direction}" for card in cards_of(machine.node, machine.fabric[0], chosen))
+    return tuple(f"n{host} card{card} {direction}" for card in cards_of(machine.node, fabric_of(machine)[0], chosen))
 
 
 def message_links(machine: Machine, source: int, target: int) -> tuple[str, ...]:
@@ -135,19 +123,19 @@ class Way:
     """What joins the members of a transfer.
 
     Attributes:
-        machine: with the members put first on each node, and with the cards that they reach
-        devices: members
-        nodes: that they sit on
+        machine: of the members
+        crossing: what they cross
         links: names of those that the transfer occupies
     """
 
     machine: Machine
-    devices: int
-    nodes: int
+    crossing: Crossing
     links: tuple[str, ...]
 
 
-def machine_transfer(kind: str, nbytes: int, members: Sequence[int], machine: Machine) -> Transfer:
+def machine_transfer(
+    kind: str, nbytes: int, members: Sequence[int], machine: Machine, *, year: float = Software().year
+) -> Transfer:
     """What a transfer costs when nothing else is under way.
 
     Args:
@@ -155,6 +143,7 @@ def machine_transfer(kind: str, nbytes: int, members: Sequence[int], machine: Ma
         nbytes: the whole buffer [bytes]
         members: numbers of the devices on the machine; of a message the sender first
         machine: that has them
+        year: of the software, which decides the library of collectives
 
     Returns:
         The same for all members.
@@ -169,8 +158,8 @@ def machine_transfer(kind: str, nbytes: int, members: Sequence[int], machine: Ma
     operation = kind if kind == MESSAGE else OPERATIONS[Kind(kind)]
     order = tuple(members) if kind == MESSAGE else tuple(sorted(members))
     way = _way(_Key(machine), order, operation == MESSAGE)
-    cost = _cost(way, operation, nbytes)
-    latency_s = min(_latency_s(_WayKey(way), operation), cost.seconds)
+    cost = _cost(way, operation, nbytes, year)
+    latency_s = min(_latency_s(_WayKey(way), operation, year), cost.seconds)
     return Transfer(
         latency_s=latency_s,
         flow_s=cost.seconds - latency_s,
@@ -211,19 +200,18 @@ class _WayKey:
         return isinstance(other, _WayKey) and self.way is other.way
 
 
-def _cost(way: Way, operation: str, nbytes: int) -> Cost:
-    return collective_cost(operation, nbytes, machine=way.machine, devices=way.devices, nodes=way.nodes)
+def _cost(way: Way, operation: str, nbytes: int, year: float) -> Cost:
+    return crossing_cost(operation, nbytes, machine=way.machine, crossing=way.crossing, year=year)
 
 
 @functools.lru_cache(maxsize=4096)
-def _latency_s(key: _WayKey, operation: str) -> float:
-    return _cost(key.way, operation, _EMPTY_BYTES).seconds
+def _latency_s(key: _WayKey, operation: str, year: float) -> float:
+    return _cost(key.way, operation, _EMPTY_BYTES, year).seconds
 
 
 @functools.lru_cache(maxsize=4096)
 def _way(key: _Key, members: tuple[int, ...], message: bool) -> Way:
     machine = key.machine
-    each = machine.node.devices
     wrong = [number for number in members if not 0 <= number < machine.devices]
     if wrong:
         raise InputError(
@@ -231,45 +219,20 @@ def _way(key: _Key, members: tuple[int, ...], message: bool) -> Way:
             code="transfer.no-such-device",
             device=wrong[0],
         )
-    on: dict[int, list[int]] = {}
-    for number in members:
-        on.setdefault(number // each, []).append(number % each)
     if message:
         links = message_links(machine, members[0], members[1])
     else:
+        on = members_on_nodes(machine, members)
         links = tuple(name for host, local in on.items() for name in group_links(machine, host, local, len(on) > 1))
-    per_node = max(len(local) for local in on.values())
-    widest = max(on.values(), key=len)
-    return Way(
-        machine=_with_first(machine, widest, nodes=len(on)),
-        devices=per_node * len(on),
-        nodes=len(on),
-        links=links,
-    )
+    return Way(machine=machine, crossing=crossing_of(machine, members), links=links)
 
 
-def _with_first(machine: Machine, chosen: Sequence[int], *, nodes: int) -> Machine:
-    """The machine with some devices of a node put first, and no more cards than these devices reach."""
-    node = machine.node
-    order = [*chosen, *(number for number in range(node.devices) if number not in set(chosen))]
-    names = {f"gpu{number}": f"gpu{place}" for place, number in enumerate(order)}
-    if all(old == new for old, new in names.items()):
-        edges = node.edges
-    else:
-        edges = tuple(
-            dataclasses.replace(edge, a=names.get(edge.a, edge.a), b=names.get(edge.b, edge.b)) for edge in node.edges
-        )
-    fabric = machine.fabric
-    if nodes > 1 and fabric is not None:
-        fabric = (len(cards_of(node, fabric[0], chosen)), fabric[1])
-    return Machine(node=dataclasses.replace(node, edges=edges), nodes=machine.nodes, fabric=fabric)
-
-
-def device_order(cluster: Cluster, strategy: Strategy, graph: Graph, *, batch: int) -> tuple[int, ...]:
+def device_order(cluster: Allocation, strategy: Strategy, graph: Graph, *, batch: int) -> tuple[int, ...]:
     """The device of each rank, what talks most closest together.
 
     Args:
-        cluster: with its machine; without one, or without rows and shards, the order is the natural one
+        cluster: of a machine; where transfers are measured, or pairs have links of their own, or without rows and
+            shards, the order is the natural one
         strategy: with or without boundaries
         graph: the job's
         batch: samples of one update, over all ranks
@@ -278,7 +241,7 @@ def device_order(cluster: Cluster, strategy: Strategy, graph: Graph, *, batch: i
         For `Strategy.device_order`; empty where the natural order is as good.
     """
     machine, width = cluster.machine, strategy.pp * strategy.tp
-    if machine is None or width < 2:
+    if machine.node.measured or machine.pairs or width < 2:
         return ()
     node = machine.node
     on_node = min(strategy.devices, node.devices)
@@ -372,7 +335,7 @@ def shared_bytes_per_s(link_bytes_per_s: float, path: HostPath) -> float:
     return min(rates)
 
 
-def sharing_device(device: CatalogDevice, path: HostPath) -> CatalogDevice:
+def sharing_device(device: Device, path: HostPath) -> Device:
     """A device of the catalog with the rates to its host that are left to it.
 
     Args:

@@ -27,7 +27,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimaran.base.errors import InputError
+from trimaran.graph.kernels.convert import workload_of
+from trimaran.graph.kernels.workload import check_precision
 from trimaran.graph.trace.types import StepTrace, TraceOp, Value
+from trimaran.machine.types import Device
+from trimaran.pricing.kernels.estimate import estimate_step
+from trimaran.pricing.kernels.software import Software
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -71,7 +76,7 @@ class MemoryCosts:
     @property
     def compute_s(self) -> float:
         """Time of all operations, one after the other [s]."""
-        return float(self.durations_s.sum())
+        return float(self.durations_s.cumsum()[-1]) if len(self.durations_s) else 0.0  # as a clock adds them up
 
     def to_host_s(self, nbytes: int) -> float:
         """Time of a copy to the host [s]."""
@@ -120,6 +125,50 @@ def measured_costs(
         to_device_bytes_per_s=to_device_bytes_per_s,
         copy_latency_s=copy_latency_s,
         source=source,
+    )
+
+
+def modelled_costs(
+    trace: StepTrace, device: Device, *, precision: str = "float32", software: Software | None = None
+) -> MemoryCosts:
+    """Costs of a trace on a device of the catalog, by the kernel model: together what `estimate_step` says of the step.
+
+    An operation takes what its kernels take, their starts and their share of the wait for the host included. A work of
+    several operations, such as an update, is divided by the bytes that each of them moves.
+
+    Args:
+        trace: of a step; for "bfloat16" and "float16" recorded under autocast, so that its products are in it
+        device: of the catalog
+        precision: one of `PRECISIONS`
+        software: framework and libraries; None: PyTorch of 2024
+
+    Raises:
+        InputError: no such precision, or no operation of the trace is in it
+    """
+    check_precision(precision)
+    if precision in ("bfloat16", "float16") and not any(op.dtype == precision for op in trace.ops):
+        raise InputError(
+            f"no operation of this trace is in {precision}: record the step under autocast in {precision}",
+            code="memory-costs.not-in-precision",
+            precision=precision,
+        )
+    workload = workload_of(trace, name="", batch=1, precision=precision, input_bytes=0)
+    estimate = estimate_step(workload, device, software or Software())
+    durations_s = np.zeros(trace.length)
+    moved = np.zeros(trace.length)
+    for op in trace.ops:
+        moved[op.moment] = op.nbytes
+    for work, seconds in zip(workload.works, estimate.work_s, strict=True):
+        at = list(work.moments)
+        total = moved[at].sum()
+        durations_s[at] += seconds * (moved[at] / total if total > 0 else 1.0 / len(at))
+    copies = device.copies
+    return MemoryCosts(
+        durations_s=durations_s,
+        to_host_bytes_per_s=copies.to_host_bytes_per_s,
+        to_device_bytes_per_s=copies.to_device_bytes_per_s,
+        copy_latency_s=copies.latency_s,
+        source=f"modelled: kernels of {device.name} in {precision}",
     )
 
 

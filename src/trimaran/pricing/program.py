@@ -4,6 +4,13 @@ Every instruction gets its cost from the strategy (which operations a segment ho
 table (what those take here). Nothing is measured in this room, and nothing is looked up outside the table: the same
 arguments give the same costs.
 
+On a machine of the catalog gradients are exchanged as the framework does it, by the rules of a data-parallel step
+(`simulator.data_parallel`): a call is handled before it starts and slows the backward down for as long as it takes,
+gradients are copied into buffers of calls and out of them once a step, and all ranks wait for the slowest at the
+end of a step, whatever the strategy. Means of losses and buffers that are broadcast cost nothing of their own: they are
+part of the published steps to which the constants are fitted. Left out: calls that start in cycles (Horovod) start when
+they are full here.
+
 Whether the replicas of a program are so alike that one of them says what all do.
 
 They are where each is priced the same and none gets in the way of another: what replicas move within themselves flows
@@ -15,12 +22,14 @@ from dataclasses import replace
 
 from trimaran.base.errors import InputError
 from trimaran.graph.types import Graph
-from trimaran.machine.rank_order import order_devices
-from trimaran.machine.types import Cluster
+from trimaran.machine.types import Allocation, Machine
 from trimaran.pricing import input_pipeline as fed_step
 from trimaran.pricing.compute import SegmentCost, context_of, operation_costs, own_form, segment_cost, weight_shares
 from trimaran.pricing.curves import at_batch
+from trimaran.pricing.exchange.costs import handling_s, straggling
+from trimaran.pricing.exchange.frameworks import Recipe, recipe_of
 from trimaran.pricing.gradient_compression import bucket_transfers, code_program, reducing_table, with_encoding
+from trimaran.pricing.machine_transfers import OPERATIONS
 from trimaran.pricing.memory import (
     RankState,
     Shares,
@@ -111,7 +120,7 @@ def _is_in_line(feeding: Feeding) -> bool:
 
 
 def price(
-    program: Program, graph: Graph, strategy: Strategy, table: CostTable, cluster: Cluster, *, batch: int
+    program: Program, graph: Graph, strategy: Strategy, table: CostTable, cluster: Allocation, *, batch: int
 ) -> ProgramCosts:
     """What each instruction of a program costs.
 
@@ -130,7 +139,7 @@ def price(
         InputError: the table or the cluster lacks something that the program needs
     """
     if strategy.device_order:
-        cluster = order_devices(cluster, strategy.device_order)
+        cluster = cluster.ordered(strategy.device_order)
     microbatch = microbatch_size(program, strategy, batch=batch)
     operations = operation_costs(graph, table, batch=microbatch, execution=strategy.execution)
     context = context_of(
@@ -149,6 +158,7 @@ def price(
     handling: dict[str, float] = {}
     known: dict[tuple[object, ...], tuple[Transfer, Transfer | None]] = {}
     seconds: dict[str, Transfer] = {}
+    recipe = None if table.software is None else recipe_of(table.software)
     codings = code_program(program, graph, strategy, table, cluster)
     reducing = reducing_table(strategy, table)
     for instruction in program:
@@ -156,9 +166,16 @@ def price(
             # The members of a group share the price of what they do together.
             what = instruction.kind, instruction.rank if instruction.peer is not None else None, instruction.peer
             coding = codings.get(instruction.id)
-            key = (*what, instruction.group, instruction.root, instruction.nbytes, coding)
+            ours = recipe if _is_gradients(instruction) else None
+            counted = recipe is not None and instruction.label in _IN_CONSTANTS
+            key = (*what, instruction.group, instruction.root, instruction.nbytes, coding, ours is None, counted)
             if key not in known and coding is not None:
-                known[key] = bucket_transfers(instruction, coding, reducing, cluster)
+                first, second = bucket_transfers(instruction, coding, reducing, cluster)
+                known[key] = first if ours is None else _called(first, ours), second
+            elif key not in known and counted:
+                known[key] = _NOTHING, None
+            elif key not in known and ours is not None:
+                known[key] = _gradient_call(instruction, ours, table, cluster), None
             elif key not in known:
                 known[key] = transfer_cost(instruction, table, cluster), None
             transfers[instruction.id], second = known[key]
@@ -171,7 +188,7 @@ def price(
         held = [held_state(graph, ops, strategy) for ops in segment_ops(graph, strategy)]
         _add_sums(program, compute, [step.accumulate.at(tensors=s.trained_tensors, nbytes=s.trained) for s in held])
     _add_calls(program, compute, handling)
-    marks = _marks(program, segments)
+    marks = _marks(program, segments, overlaps=recipe is None or recipe.overlaps)
     memory = memory_changes(program, segment_memory(graph, strategy, batch=microbatch))
     encoded = with_encoding(program, compute, marks, codings)
     compute = encoded.compute
@@ -198,6 +215,74 @@ def price(
         ),
         memory=memory,
         period=period,
+        copies_s=()
+        if recipe is None
+        else _copies_s(program, recipe, cluster.machine, [state.trained_tensors for state in states]),
+        straggling=straggling_share(table, cluster, strategy.devices),
+    )
+
+
+_IN_CONSTANTS = frozenset({"buffers", "loss", "metric"})
+"""What else a step's ranks tell each other, in the published steps to which the constants of exchanges are fitted."""
+
+_NOTHING = Transfer(
+    latency_s=0.0, flow_s=0.0, links=(), low=0.0, high=0.0, source="analytic: in the constants of the exchange"
+)
+
+
+def straggling_share(table: CostTable, cluster: Allocation, devices: int) -> float:
+    """Wait for the slowest rank at the end of a step, as a share of its compute; 0 where costs are measured.
+
+    Args:
+        table: of the costs
+        cluster: the devices
+        devices: that take part, the first ones of the cluster
+    """
+    if table.software is None:
+        return 0.0
+    return straggling(devices, len(set(cluster.hosts[:devices])))
+
+
+def _is_gradients(item: Instruction) -> bool:
+    """Whether an instruction sums gradients: a mark of the backward that makes them starts it."""
+    return bool(item.group) and any("!" in name for name in item.after)
+
+
+def _called(transfer: Transfer, recipe: Recipe) -> Transfer:
+    """A collective as a framework calls it: the handling of the call, then all of it beside the backward."""
+    seconds = transfer.latency_s + transfer.flow_s
+    return replace(
+        transfer,
+        latency_s=recipe.call_s,
+        flow_s=seconds,
+        low=transfer.low + recipe.call_s,
+        high=transfer.high + recipe.call_s,
+    )
+
+
+def _gradient_call(item: Instruction, recipe: Recipe, table: CostTable, cluster: Allocation) -> Transfer:
+    """A call that sums gradients, of all collectives of which the framework makes it."""
+    kinds = [item.kind]
+    if item.kind == Kind.ALL_REDUCE:
+        kinds = [next(kind for kind, name in OPERATIONS.items() if name == op) for op in recipe.collectives]
+    first, *others = (transfer_cost(replace(item, kind=kind), table, cluster) for kind in kinds)
+    for other in others:
+        first = replace(
+            first,
+            latency_s=first.latency_s + other.latency_s,
+            flow_s=first.flow_s + other.flow_s,
+            low=first.low + other.low,
+            high=first.high + other.high,
+        )
+    return _called(first, recipe)
+
+
+def _copies_s(program: Program, recipe: Recipe, machine: Machine, tensors: Sequence[int]) -> tuple[float, ...]:
+    """Copies of gradients into buffers of calls and out of them, of each rank of a step [s]."""
+    sizes = [sum(item.nbytes for item in instructions if _is_gradients(item)) for instructions in program.ranks]
+    return tuple(
+        handling_s(recipe, machine, tensors=count, nbytes=nbytes) if nbytes else 0.0
+        for count, nbytes in zip(tensors, sizes, strict=True)
     )
 
 
@@ -244,7 +329,7 @@ def _compute_cost(
             )
         if kind == Kind.LOAD:
             return at_batch(step.load, microbatch)
-        fit = step.update if kind == Kind.UPDATE else step.clip
+        fit = step.update_at(microbatch) if kind == Kind.UPDATE else step.clip
         return fit.at(tensors=state.updated_tensors, nbytes=state.updated)
     if instruction.segment is None or instruction.segment >= len(segments):
         raise InputError(f'{instruction.id}: "{kind}" needs a segment of 0 to {len(segments) - 1}')
@@ -298,7 +383,7 @@ def _interference(program: Program, table: CostTable) -> Interference:
     return found[0] if found else Interference()
 
 
-def _marks(program: Program, segments: Sequence[SegmentCost]) -> dict[tuple[str, str], float]:
+def _marks(program: Program, segments: Sequence[SegmentCost], *, overlaps: bool) -> dict[tuple[str, str], float]:
     marks: dict[tuple[str, str], float] = {}
     for instruction in program:
         if not instruction.marks:
@@ -313,11 +398,12 @@ def _marks(program: Program, segments: Sequence[SegmentCost]) -> dict[tuple[str,
                     op=mark.op,
                 )
             before, after = places[mark.op]
-            marks[instruction.id, mark.name] = before if mark.before else after
+            place = before if mark.before else after
+            marks[instruction.id, mark.name] = place if overlaps or mark.waits_for else 1.0
     return marks
 
 
-def can_fold(program: Program, strategy: Strategy, table: CostTable, cluster: Cluster) -> bool:
+def can_fold(program: Program, strategy: Strategy, table: CostTable, cluster: Allocation) -> bool:
     """Whether the simulation of the first replica, or of the first node of them, gives the times of all.
 
     Args:
@@ -331,8 +417,8 @@ def can_fold(program: Program, strategy: Strategy, table: CostTable, cluster: Cl
     """
     if strategy.dp == 1 or strategy.sync == "p2p":
         return False
-    cluster = order_devices(cluster, strategy.device_order)
-    if len({(device.kind, device.name) for device in cluster.devices[: strategy.devices]}) > 1:
+    cluster = cluster.ordered(strategy.device_order)
+    if len({(device.kind, device.title) for device in cluster.devices[: strategy.devices]}) > 1:
         return False
     size = len(program.ranks)
     return all(_is_alike(item, size, strategy, table, cluster) for item in _within(program, size))
@@ -347,7 +433,7 @@ def _within(program: Program, size: int) -> list[Instruction]:
     return list(found.values())
 
 
-def _is_alike(item: Instruction, size: int, strategy: Strategy, table: CostTable, cluster: Cluster) -> bool:
+def _is_alike(item: Instruction, size: int, strategy: Strategy, table: CostTable, cluster: Allocation) -> bool:
     taken: set[str] = set()
     first = transfer_cost(item, table, cluster)
     for shift in range(0, strategy.devices, size):

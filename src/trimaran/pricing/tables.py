@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple, TypeVar
 
 from trimaran.base.errors import InputError
 from trimaran.pricing.curves import at_batch
+from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.types import Cost, Interference, OpCost
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -223,6 +224,7 @@ class StepCosts:
         accumulate: adding the gradients of a further microbatch to those that are there, by trained parameters; None:
             it is in the time of the backward, as where that was measured
         samples: what a sample takes before a step can use it; None: nobody measured it apart
+        updates: update by samples of a microbatch, where it depends on them (a host that cannot keep up) [samples]
     """
 
     update: TensorFit
@@ -231,6 +233,11 @@ class StepCosts:
     state_bytes_per_byte: float = 0.0
     accumulate: TensorFit | None = None
     samples: SampleCosts | None = None
+    updates: Mapping[int, TensorFit] = field(default_factory=dict)
+
+    def update_at(self, samples: int) -> TensorFit:
+        """The update of a step whose microbatches have so many samples."""
+        return self.updates.get(samples, self.update)
 
 
 class CurveKey(NamedTuple):
@@ -262,6 +269,7 @@ class CostTable:
         steps: update, clipping and data, by digest of the job
         curves: messages and collectives by size
         interference: compute and communication side by side, by the kind of transfer, "SEND" or "AR"
+        software: for which the costs are estimated, on a machine of the catalog; None: they are measured
     """
 
     fingerprint: Fingerprint
@@ -270,6 +278,7 @@ class CostTable:
     steps: Mapping[str, StepCosts] = field(default_factory=dict)
     curves: Mapping[CurveKey, Curve] = field(default_factory=dict)
     interference: Mapping[str, Interference] = field(default_factory=dict)
+    software: Software | None = None
 
     def operation(self, content: str, batch: int, execution: str) -> OpCost | None:
         """Cost of an operation, interpolated in the batch size; None where it was never measured.

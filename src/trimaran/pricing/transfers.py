@@ -1,25 +1,37 @@
-"""What messages and collectives take on the links of a cluster.
+"""What messages and collectives take between the devices of a machine.
 
-Ranks on one host, with no link of their own in the cluster, talk over its loopback: one link, shared by all of them,
-whose costs are the table's measured curves. Where such links are held to a rate, each rank has a line of its own out
-and one in, so that messages in opposite directions do not share. Other pairs need a link in the cluster, priced by its
-closed form. On a machine of the catalog every transfer is priced by what joins its devices (`machine_transfers`).
+Three accounts, one of which holds for a transfer:
+
+    links of their own     every pair of its devices has one (`Machine.pairs`): closed forms, by the slowest
+    measured               devices of this host: the table's curves
+    link graph             devices of the catalog: what joins them (`machine_transfers`)
+
+Where transfers are measured, devices of one node talk over its loopback: one link, shared by all of them. Where their
+links are rate-limited, each device has a line of its own out and one in, so that messages in opposite directions do not
+share. Between nodes they share what joins these, and take at least what was measured within one.
 """
 
 from dataclasses import dataclass, replace
 
 from trimaran.base.errors import InputError
-from trimaran.base.units import format_count
-from trimaran.machine.types import Cluster, Link
+from trimaran.machine.types import Allocation, Link, Machine
 from trimaran.pricing.collectives.closed_forms import collective_time, message_time, messages, volume
 from trimaran.pricing.curves import at_size, fixed_part, latency
+from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.machine_transfers import MESSAGE, machine_transfer
 from trimaran.pricing.tables import CostTable, Curve, CurveKey
 from trimaran.pricing.types import Cost, Transfer
 from trimaran.program.types import RECEIVES, SENDS, Instruction, Kind
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The links of a cluster that a transfer goes over, where they are not those of a machine of the catalog
+Pairs = tuple[tuple[int, int], ...]
+"""Pairs of devices, by their numbers, the lower one first."""
+
+
+def _pairs(members: tuple[int, ...], *, is_message: bool) -> Pairs:
+    """The pairs of devices that a transfer goes between: of a collective the neighbours in a ring."""
+    ring = zip(members, (*members[1:], members[0]), strict=True)
+    pairs = list(dict.fromkeys((min(pair), max(pair)) for pair in ring))
+    return tuple(pairs[:1] if is_message else pairs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,42 +46,33 @@ class Way:
     is_uplink: bool = False
 
 
-def find_way(ranks: tuple[int, ...], cluster: Cluster, *, is_message: bool) -> Way:
-    """The links that a transfer goes over.
+def _find_way(members: tuple[int, ...], machine: Machine, *, is_message: bool) -> Way:
+    """The links that a transfer goes over, where those of pairs and measured ones are all that there are.
 
     Args:
-        ranks: its members; of a message the source and the target
-        cluster: who sits where
-        is_message: from one rank to another; else a collective of all
+        members: numbers of its devices; of a message the source and the target
+        machine: that has them
+        is_message: from one device to another; else a collective of all
 
     Raises:
-        InputError: a rank that the cluster has no device for, or two that no link joins
+        InputError: two devices that no link joins
     """
-    if max(ranks) >= cluster.size:
-        raise InputError(
-            f'the program has a rank {max(ranks)}, cluster "{cluster.name}" has {format_count(cluster.size, "device")}',
-            code="cluster.too-few-devices",
-            rank=max(ranks),
-            devices=cluster.size,
-        )
-    pairs = [tuple(sorted(pair)) for pair in zip(ranks, (*ranks[1:], ranks[0]), strict=True)]
-    pairs = list(dict.fromkeys(pairs[:1] if is_message else pairs))
     names: dict[str, None] = {}
     known: list[Link] = []
     uplinks: list[Link] = []
-    for a, b in pairs:
-        link = cluster.links.get((a, b))
+    for a, b in _pairs(members, is_message=is_message):
+        link = machine.pairs.get((a, b))
         if link is not None:
             names[f"{a}-{b}"] = None
             known.append(link)
-        elif cluster.hosts[a] == cluster.hosts[b]:
-            names.update(dict.fromkeys(_local(cluster, cluster.hosts[a], ranks, is_message=is_message)))
-        elif cluster.uplink is not None:
-            names.update(dict.fromkeys(_up_and_down(cluster, ranks if is_message else (a, b), is_message=is_message)))
-            uplinks.append(cluster.uplink)
+        elif machine.host(a) == machine.host(b):
+            names.update(dict.fromkeys(_local(machine, members, machine.host(a), is_message=is_message)))
+        elif machine.fabric is not None:
+            names.update(dict.fromkeys(_up_and_down(machine, members if is_message else (a, b), is_message=is_message)))
+            uplinks.append(machine.fabric[1])
         else:
             raise InputError(
-                f'cluster "{cluster.name}" has no link between ranks {a} and {b}, which are on different hosts',
+                f'cluster "{machine.node.name}" has no link between devices {a} and {b}, which are on different hosts',
                 code="cluster.no-link",
                 ranks=(a, b),
             )
@@ -78,20 +81,20 @@ def find_way(ranks: tuple[int, ...], cluster: Cluster, *, is_message: bool) -> W
     return Way(names=tuple(names), slowest=slowest, is_uplink=bool(uplinks) and not known)
 
 
-def _up_and_down(cluster: Cluster, ends: tuple[int, ...], *, is_message: bool) -> tuple[str, ...]:
-    """The uplinks between the hosts of two ranks: of a message one each, of a collective both in both directions."""
-    first, second = (f"host {cluster.hosts[rank]}" for rank in ends)
+def _up_and_down(machine: Machine, ends: tuple[int, ...], *, is_message: bool) -> tuple[str, ...]:
+    """The uplinks between the hosts of two devices: of a message one each, of a collective both in both directions."""
+    first, second = (f"host {machine.host(number)}" for number in ends)
     up = (f"out of {first}", f"into {second}")
     return up if is_message else (*up, f"out of {second}", f"into {first}")
 
 
-def _local(cluster: Cluster, host: int, ranks: tuple[int, ...], *, is_message: bool) -> tuple[str, ...]:
-    """The links within one host: its loopback, or the lines out of the ranks that send and into those that receive."""
-    if cluster.link is None:
-        return ("loopback" if len(set(cluster.hosts)) == 1 else f"loopback{host}",)
+def _local(machine: Machine, members: tuple[int, ...], host: int, *, is_message: bool) -> tuple[str, ...]:
+    """The links within one host: its loopback, or the lines out of those that send and into those that receive."""
+    if machine.node.rate_limit is None:
+        return ("loopback" if machine.nodes == 1 else f"loopback{host}",)
     if is_message:
-        return (f"out of {ranks[0]}", f"into {ranks[1]}")
-    return tuple(f"{way} {rank}" for way in ("out of", "into") for rank in ranks)
+        return (f"out of {members[0]}", f"into {members[1]}")
+    return tuple(f"{way} {number}" for way in ("out of", "into") for number in members)
 
 
 SEND = "SEND"
@@ -106,7 +109,7 @@ QUEUED = " queued"
 overlap, so each takes less than it does alone."""
 
 
-def transfer_cost(instruction: Instruction, table: CostTable, cluster: Cluster) -> Transfer:
+def transfer_cost(instruction: Instruction, table: CostTable, cluster: Allocation) -> Transfer:
     """What a send, a receive or a collective costs when nothing else is under way.
 
     Args:
@@ -131,10 +134,12 @@ def transfer_cost(instruction: Instruction, table: CostTable, cluster: Cluster) 
             kind = queued.kind
     if len(ranks) < 2:
         return Transfer(latency_s=0.0, flow_s=0.0, links=(), low=0.0, high=0.0, source="analytic: one rank")
-    if cluster.machine is not None:
-        members = [_number(rank, cluster) for rank in ranks]
-        return machine_transfer(MESSAGE if kind == SEND else kind, instruction.nbytes, members, cluster.machine)
-    way = find_way(ranks, cluster, is_message=kind == SEND)
+    machine, members, is_message = cluster.machine, tuple(map(cluster.number, ranks)), kind == SEND
+    joined = bool(machine.pairs) and all(pair in machine.pairs for pair in _pairs(members, is_message=is_message))
+    if not machine.node.measured and not joined:
+        year = (table.software or Software()).year
+        return machine_transfer(MESSAGE if is_message else kind, instruction.nbytes, members, machine, year=year)
+    way = _find_way(members, machine, is_message=is_message)
     if way.slowest is None:
         return _measured(kind, len(ranks), instruction.nbytes, table, way.names)
     if way.is_uplink:
@@ -142,7 +147,7 @@ def transfer_cost(instruction: Instruction, table: CostTable, cluster: Cluster) 
     return _analytic(kind.removesuffix(QUEUED), len(ranks), instruction.nbytes, way.slowest, way.names)
 
 
-def collectives_at_once(table: CostTable, cluster: Cluster) -> int:
+def collectives_at_once(table: CostTable, cluster: Allocation) -> int:
     """How many collectives of one group are under way at once.
 
     Two by gloo, whose process groups have two workers. Where every core has a rank the second gains nothing.
@@ -154,7 +159,7 @@ def collectives_at_once(table: CostTable, cluster: Cluster) -> int:
     Source:
         torch.distributed.ProcessGroupGloo: `Options.threads` is 2.
     """
-    return 2 if table.fingerprint.kind == "cpu" and cluster.machine is None and not _no_spare_core(table) else 1
+    return 2 if table.fingerprint.kind == "cpu" and cluster.machine.node.measured and not _no_spare_core(table) else 1
 
 
 def has_queues(table: CostTable, ranks: int) -> bool:
@@ -193,17 +198,6 @@ def _peer(instruction: Instruction) -> int:
     if instruction.peer is None:
         raise InputError(f'{instruction.id}: "{instruction.kind}" needs a peer')
     return instruction.peer
-
-
-def _number(rank: int, cluster: Cluster) -> int:
-    """The device of a rank, on the machine."""
-    if rank >= cluster.size:
-        raise InputError(
-            f'the program has a rank {rank}, cluster "{cluster.name}" has {format_count(cluster.size, "device")}',
-            rank=rank,
-            devices=cluster.size,
-        )
-    return cluster.numbers[rank] if cluster.numbers else rank
 
 
 def _measured(kind: str, num_ranks: int, nbytes: int, table: CostTable, links: tuple[str, ...]) -> Transfer:

@@ -147,6 +147,8 @@ class ProgramCosts:
         resident_bytes: for each rank, what is there all the time: parameters, gradients, optimizer state [bytes]
         memory: for each instruction id, bytes that live from its start on and bytes that die at its end
         period: the time below which no step comes, because data are not made more often; None: they are
+        copies_s: for each rank, copies of gradients into the buffers of calls and out of them, once a step [s]
+        straggling: wait for the slowest rank at the end of a step, as a share of the longest compute of a rank
     """
 
     compute: Mapping[str, Cost]
@@ -161,6 +163,8 @@ class ProgramCosts:
     resident_bytes: tuple[int, ...] = ()
     memory: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     period: Cost | None = None
+    copies_s: tuple[float, ...] = ()
+    straggling: float = 0.0
 
 
 def add(costs: Iterable[Cost], *, source: str | None = None) -> Cost:

@@ -7,6 +7,7 @@ The files of this package are the dataclasses themselves. Unknown keys are refus
 import dataclasses
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
@@ -131,6 +132,16 @@ def to_plain(value: object, *, defaults: bool = True) -> Any:
     if isinstance(value, (tuple, list)):
         return [to_plain(item, defaults=defaults) for item in value]
     return value
+
+
+def finite(value: float) -> float | None:
+    """A number as JSON has it: what is infinite or no number is null.
+
+    Example:
+        >>> finite(2.0), finite(float("inf"))
+        (2.0, None)
+    """
+    return value if math.isfinite(value) else None
 
 
 def from_plain(plain: object, wanted: type[Value], *, source: str) -> Value:

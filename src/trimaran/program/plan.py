@@ -24,6 +24,7 @@ from trimaran.program.types import Program
 
 __all__ = [
     "DIVISION_KIND",
+    "DIVISION_VERSION",
     "PLAN_VERSION",
     "CandidateRow",
     "Objective",
@@ -94,6 +95,28 @@ class CandidateRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedLink:
+    """A connection, by what it sustains in one direction.
+
+    Attributes:
+        bytes_per_s: sustained rate [bytes/s]
+        latency_s: time of an empty message [s]
+        source: where the figures come from
+    """
+
+    bytes_per_s: float
+    latency_s: float
+    source: str
+
+    @classmethod
+    def of(cls, link: Link | None) -> "PlannedLink | None":
+        """Of a link what a plan keeps."""
+        if link is None:
+            return None
+        return cls(bytes_per_s=link.bytes_per_s, latency_s=link.latency_s, source=link.source)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Premises:
     """What a plan was made for.
 
@@ -111,7 +134,15 @@ class Premises:
     devices: tuple[str, ...]
     memory_bytes: tuple[int, ...]
     costs_digest: str = ""
-    link: Link | None = None
+    link: PlannedLink | None = None
+
+    @property
+    def rate_limit(self) -> Link | None:
+        """What the links between local ranks were held to; None: nothing."""
+        kept = self.link
+        if kept is None:
+            return None
+        return Link(bytes_per_s=kept.bytes_per_s, latency_s=kept.latency_s, source=kept.source)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +217,9 @@ class Plan:
 
 
 PLAN_VERSION = 1
+
+DIVISION_VERSION = 2
+"""Of files of degrees for a transformer; version 1 had other names for them, and is still read."""
 
 DIVISION_KIND = "division"
 """The `kind` of files of degrees for a transformer over a machine of the catalog: they have no program."""

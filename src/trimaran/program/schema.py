@@ -12,15 +12,23 @@ from typing import Any
 
 import msgspec
 
-from trimaran.machine.types import Link
 from trimaran.program.gradients import Compression
 from trimaran.program.json_files import PROGRAM_VERSION
-from trimaran.program.plan import PLAN_VERSION, CandidateRow, Plan, PlannedRates, PlannedTraining, Prediction, Premises
+from trimaran.program.plan import (
+    PLAN_VERSION,
+    CandidateRow,
+    Plan,
+    PlannedLink,
+    PlannedRates,
+    PlannedTraining,
+    Prediction,
+    Premises,
+)
 from trimaran.program.strategy import Feeding, Part, Shard, Strategy
 from trimaran.program.types import Instruction, Mark, Program
 
 _TYPES = (
-    *(CandidateRow, Compression, Feeding, Instruction, Link, Mark, Part, Plan, PlannedRates, PlannedTraining),
+    *(CandidateRow, Compression, Feeding, Instruction, Mark, Part, Plan, PlannedLink, PlannedRates, PlannedTraining),
     *(Prediction, Premises, Program, Shard, Strategy),
 )
 _CONTENT_DIGEST = {

@@ -130,8 +130,33 @@ class Shard:
     style: ShardStyle
 
 
+ZeroStage = Literal[0, 1, 2, 3]
+"""What is sharded over the replicas: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Strategy:
+class Degrees:
+    """Parallel degrees, whichever backend decides them.
+
+    Attributes:
+        dp: data-parallel replicas
+        pp: rows of a replica: pipeline stages, or the ranks of a placement
+        tp: ranks that share the tensors of a row
+        chunks: segments of each pipeline stage; more than one where the schedule is interleaved
+        microbatches: microbatches of a replica's share of the global batch; with one stage: gradient accumulation
+        zero: what is sharded over the replicas: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too
+    """
+
+    dp: int = 1
+    pp: int = 1
+    tp: int = 1
+    chunks: int = 1
+    microbatches: int = 1
+    zero: ZeroStage = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strategy(Degrees):
     """What was decided.
 
     Ranks are laid out so that what talks most sits closest: rank = (replica * pp + row) * tp + shard.
@@ -140,22 +165,16 @@ class Strategy:
     several); or any directed acyclic graph of `parts`, which says the row of each.
 
     Attributes:
-        dp: data-parallel replicas
-        pp: rows of a replica: pipeline stages, or the ranks of a placement
-        tp: ranks that share the tensors of a row
         boundaries: last operation of every segment of a chain but the last (`Graph.cuts`): pp * chunks - 1
-        chunks: segments of each pipeline stage; more than one with the schedule "interleaved"
         parts: segments of a placement, in an order in which their forwards can run; empty: the segments are a chain
         backward_order: order of the backwards of a placement, by segment number; empty: that of the forwards, reversed
         schedule: order of forwards and backwards in a pipeline; with one stage it is microbatch by microbatch
-        microbatches: microbatches of a replica's share of the global batch; with one stage: gradient accumulation
         bucket_bytes: size at which a bucket of gradients is sent [bytes]; 1: every parameter by itself
         execution: segments as they are, or each through torch.compile
         memory_bytes: memory in which a rank's step is made to fit by offloading and recomputing [bytes]; None: all that
             autograd saves is kept
         sync: how replicas stay alike; "p2p" and "hierarchical" are for whole networks (pp=1)
         nodes: that replicas are spread over, as many on each, in the order of ranks; counts with sync "hierarchical"
-        zero: what is sharded over the replicas: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too
         units: modules that are gathered and freed as one, with zero=3 (or their gradients scattered, with 2); in the
             order of the forward
         shards: how operations are sharded over the ranks of a tensor-parallel group (tp > 1); or over the replicas
@@ -166,21 +185,15 @@ class Strategy:
         feeding: how ranks get their batches
     """
 
-    dp: int = 1
-    pp: int = 1
-    tp: int = 1
     boundaries: tuple[str, ...] = ()
-    chunks: int = 1
     parts: tuple[Part, ...] = ()
     backward_order: tuple[int, ...] = ()
     schedule: Schedule = "gpipe"
-    microbatches: int = 1
     bucket_bytes: int = DEFAULT_BUCKET_BYTES
     execution: Execution = "eager"
     memory_bytes: int | None = None
     sync: Sync = "all-reduce"
     nodes: int = 1
-    zero: Literal[0, 1, 2, 3] = 0
     units: tuple[str, ...] = ()
     shards: tuple[Shard, ...] = ()
     device_order: tuple[int, ...] = ()
@@ -269,3 +282,22 @@ def _round_size(nbytes: int) -> str:
 
 
 _UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1))
+
+
+def splits_batches(strategy: Strategy) -> bool:
+    """Whether the loss of a global batch is put together from those of parts.
+
+    Args:
+        strategy: what is run
+    """
+    return strategy.dp * strategy.microbatches > 1
+
+
+def needs_graph(strategy: Strategy) -> bool:
+    """Whether the network is divided, or its parameters told apart; plain replicas run the user's model as it is.
+
+    Args:
+        strategy: what is run
+    """
+    divided = strategy.pp * strategy.tp > 1 or bool(strategy.parts) or bool(strategy.shards)
+    return divided or strategy.zero > 0 or strategy.sync == "p2p"

@@ -21,8 +21,9 @@ from trimaran.pricing.convergence.curve import Curve, LeftOut, Quality
 from trimaran.pricing.convergence.files import DoublingRatio
 from trimaran.pricing.convergence.fit import noise_of_single_runs
 from trimaran.pricing.convergence.types import LARGEST_BATCH, Need, oddities
-from trimaran.program.json_files import to_plain
+from trimaran.program.json_files import finite, to_plain
 from trimaran.report.svg import Drawing
+from trimaran.report.tables import add_figures
 
 _FAR_BELOW = 90.0
 """Bcrit is sought down to a hundredth of the smallest batch."""
@@ -203,13 +204,9 @@ def _fit_document(curve: Curve) -> dict[str, object]:
     return {
         "e0": fit.e0,
         "e0_interval": list(fit.e0_interval),
-        "b_crit": _finite(fit.b_crit),
-        "b_crit_interval": [_finite(end) for end in fit.b_crit_interval],
+        "b_crit": finite(fit.b_crit),
+        "b_crit_interval": [finite(end) for end in fit.b_crit_interval],
     }
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -221,8 +218,7 @@ def points_table(study: CurveStudy) -> Table:
     curve, unit = study.curve, study.curve.table.unit
     left_out = {point.global_batch: point for point in study.quality.left_out}
     table = Table(box=None, pad_edge=False)
-    for title in ("batch", unit, "runs", "spread", "form", "foretold by the others"):
-        table.add_column(title, justify="right", no_wrap=True)
+    add_figures(table, "batch", unit, "runs", "spread", "form", "foretold by the others")
     for point in curve.table.points:
         form = curve.fit.e0 * (1 + point.global_batch / curve.fit.b_crit)
         spread = "" if point.deviation is None or point.runs < 2 else f"{point.deviation / point.amount:.1%}"

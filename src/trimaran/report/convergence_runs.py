@@ -12,7 +12,7 @@ from rich.text import Text
 
 from trimaran.base.units import format_seconds
 from trimaran.pricing.convergence.curve import Curve
-from trimaran.program.json_files import to_plain
+from trimaran.program.json_files import finite, to_plain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,8 +159,8 @@ def convergence_document(found: Convergence) -> dict[str, object]:
             "unit": table.unit,
             "e0": fit.e0,
             "e0_interval": list(fit.e0_interval),
-            "b_crit": _finite(fit.b_crit),
-            "b_crit_interval": [_finite(end) for end in fit.b_crit_interval],
+            "b_crit": finite(fit.b_crit),
+            "b_crit_interval": [finite(end) for end in fit.b_crit_interval],
             "rms": fit.rms,
             "points": [_batch_document(found.curve, one) for one in found.batches],
         },
@@ -206,22 +206,18 @@ def _run_document(run: ConvergedRun) -> dict[str, object]:
         "seconds": run.seconds,
         "best_metric": run.best,
         "gradient_noise": None if run.noise is None else dict(run.noise),
-        "noise_b_crit": None if run.noise_b_crit is None else _finite(run.noise_b_crit),
+        "noise_b_crit": None if run.noise_b_crit is None else finite(run.noise_b_crit),
     }
 
 
 def _noise_document(noise: NoiseComparison) -> dict[str, object]:
     return {
-        "b_crit": _finite(noise.b_crit),
-        "runs_interval": [_finite(noise.low), _finite(noise.high)],
+        "b_crit": finite(noise.b_crit),
+        "runs_interval": [finite(noise.low), finite(noise.high)],
         "runs": noise.runs,
         "runs_without_signal": noise.endless,
         "ratio_to_fitted": noise.ratio,
     }
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 # ---------------------------------------------------------------------------------------------------------------------

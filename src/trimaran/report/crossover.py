@@ -22,7 +22,7 @@ from rich.text import Text
 
 from trimaran.pricing.convergence.types import Unit
 from trimaran.report.svg import Drawing
-from trimaran.report.tables import frame_table
+from trimaran.report.tables import add_figures, frame_table
 
 Basis = Literal["paper", "ours"]
 """Paper: a fixed local batch, SE = 1, equal devices. Ours: local batch free, predicted exchange, devices may be
@@ -313,8 +313,7 @@ def summary_table(found: Crossover) -> Table:
     table = frame_table(f"The hybrid is ahead {told}")
     for title in ("M", "worker", "SU^M"):
         table.add_column(title, justify="left" if title == "worker" else "right", no_wrap=True)
-    for title in ("paper mode", "ours"):
-        table.add_column(title, justify="right", no_wrap=True)
+    add_figures(table, "paper mode", "ours")
     for first in found.crossings:
         if first.basis != "paper":
             continue
@@ -333,10 +332,13 @@ def summary_table(found: Crossover) -> Table:
 def crossing_table(crossing: Crossing, *, is_known: bool) -> Table:
     """The best ways of both sides on each number of devices."""
     table = frame_table(f"M = {crossing.width}, {TITLES[crossing.basis]}")
-    for title in ("GPUs", "data parallel", "hybrid"):
-        table.add_column(title, justify="right", no_wrap=True)
-    for title in ("hybrid/DP", "90 %", "likely") if is_known else ("epochs needed", "largest same batch"):
-        table.add_column(title, justify="right", no_wrap=True)
+    add_figures(
+        table,
+        "GPUs",
+        "data parallel",
+        "hybrid",
+        *(("hybrid/DP", "90 %", "likely") if is_known else ("epochs needed", "largest same batch")),
+    )
     for row in crossing.rows:
         table.add_row(str(row.devices), row.data.name, row.hybrid.name, *_cells(row, is_known=is_known))
     return table

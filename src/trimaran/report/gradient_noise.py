@@ -13,6 +13,7 @@ from trimaran.pricing.convergence.noise_scale import (
     as_scaled,
     estimate_noise_scale,
 )
+from trimaran.program.json_files import finite
 
 _LINES = 8
 _DOUBLES = 3.0
@@ -135,17 +136,13 @@ def noise_scale_document(scale: NoiseScale) -> dict[str, Any]:
         True
     """
     return {
-        "b_simple": _finite(scale.b_simple),
-        "interval": [_finite(end) for end in scale.interval],
-        "b_crit": _finite(scale.b_crit),
-        "b_crit_interval": [_finite(end) for end in scale.b_crit_interval],
+        "b_simple": finite(scale.b_simple),
+        "interval": [finite(end) for end in scale.interval],
+        "b_crit": finite(scale.b_crit),
+        "b_crit_interval": [finite(end) for end in scale.b_crit_interval],
         "global_batch_size": scale.batch,
         "steps": scale.steps,
     }
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def _range(value: float, interval: tuple[float, float]) -> str:

@@ -10,13 +10,13 @@ from rich.table import Table
 from trimaran.base.units import format_bytes, format_rate
 from trimaran.machine.rings import RingSet, ring_bandwidth
 from trimaran.machine.topology import Pair, host_bandwidth, pairs, shared_uplinks
-from trimaran.machine.types import CatalogDevice, Edge, LinkType, Machine, Node
+from trimaran.machine.types import Device, Edge, Link, Machine, Node
 
 FEW = 16
 """Devices of a node whose pairs and rings are all worked out."""
 
 
-def device_document(device: CatalogDevice) -> dict[str, Any]:
+def device_document(device: Device) -> dict[str, Any]:
     """A device of the catalog."""
     return {
         "name": device.name,
@@ -111,7 +111,7 @@ def ring_sets(node: Node) -> tuple[RingSet, ...]:
     return tuple(ring_bandwidth(node, range(count)) for count in counts)
 
 
-def network_words(cards: tuple[int, LinkType] | None) -> str:
+def network_words(cards: tuple[int, Link] | None) -> str:
     """Cards for the network, such as "4 x ib-edr"; empty where there are none."""
     return f"{cards[0]} x {cards[1].name}" if cards else ""
 
@@ -139,7 +139,7 @@ def print_nodes(out: Console, nodes: Sequence[Node]) -> None:
     out.print("Your own: a TOML file, or --import of nvidia-smi topo -m or NCCL's topology.")
 
 
-def print_devices(out: Console, devices: Sequence[CatalogDevice]) -> None:
+def print_devices(out: Console, devices: Sequence[Device]) -> None:
     """List devices."""
     table = Table("name", "year", "memory", "GB/s", "fp32", "fp16", "links", box=None, pad_edge=False)
     for device in devices:
@@ -248,7 +248,7 @@ def _print_rings(out: Console, node: Node) -> None:
 
 def _print_figures(out: Console, node: Node) -> None:
     out.print("\n[bold]figures[/], of one link in one direction")
-    links: dict[str, LinkType] = {edge.link.name: edge.link for edge in node.edges}
+    links: dict[str, Link] = {edge.link.name: edge.link for edge in node.edges}
     if node.network_cards is not None:
         links[node.network_cards[1].name] = node.network_cards[1]
     for link in links.values():

@@ -33,7 +33,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trimaran.base.units import format_bytes, format_seconds
-from trimaran.report.tables import frame_table
+from trimaran.report.tables import add_figures, add_words, frame_table
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The figures of a step some of whose modules run on a part of the batch at a time
@@ -453,9 +453,8 @@ def summary_table(estimate: MemoryEstimate) -> Table:
     table = frame_table("")
     split = estimate.split
     table.add_column("", no_wrap=split is None)
-    for title in ("peak", "mean", "step", "slower"):
-        table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
+    add_figures(table, "peak", "mean", "step", "slower")
+    add_words(table, "", no_wrap=True)
     plan = estimate.plan
     keep = "fits as it is" if estimate.fits_without_help else "does not fit"
     table.add_row("everything kept", *_sizes(estimate.keep), format_seconds(estimate.kept_s), "", keep)
@@ -514,11 +513,9 @@ def batch_line(batches: LargestBatch) -> str:
 def policy_table(estimate: MemoryEstimate) -> Table:
     """The paper's policies and ours, one line each."""
     table = frame_table("Policies", "w/o: without weights, gradients and optimizer state   * the plan")
-    table.add_column("", no_wrap=True)
-    table.add_column("policy", no_wrap=True)
-    for title in ("peak", "mean", "mean w/o", "slower", "to host", "again"):
-        table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("fits", no_wrap=True)
+    add_words(table, "", "policy", no_wrap=True)
+    add_figures(table, "peak", "mean", "mean w/o", "slower", "to host", "again")
+    add_words(table, "fits", no_wrap=True)
     for line in estimate.policies:
         table.add_row(
             "*" if line.name == estimate.policy else "",
@@ -542,11 +539,11 @@ def policy_notes(policies: Sequence[PolicyFigures]) -> list[str]:
 def storage_table(lines: Sequence[StorageLine]) -> Table:
     """What becomes of each storage, and why."""
     table = frame_table("Storages")
-    table.add_column("", justify="right", no_wrap=True)
+    add_figures(table, "")
     table.add_column("made by", max_width=26, overflow="ellipsis", no_wrap=True)
-    table.add_column("size", justify="right", no_wrap=True)
-    table.add_column("becomes", no_wrap=True)
-    table.add_column("why")
+    add_figures(table, "size")
+    add_words(table, "becomes", no_wrap=True)
+    add_words(table, "why")
     for line in lines:
         table.add_row(str(line.number), line.module or line.role, format_bytes(line.nbytes), line.decision, line.reason)
     return table

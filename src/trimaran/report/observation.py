@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from io import StringIO
 
 from rich.console import Console, Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
+from trimaran.base.remedies import Remedy
 from trimaran.base.units import format_bytes, format_seconds
 from trimaran.program.json_files import to_plain
-from trimaran.report.remedies import Remedy, remedies_document, remedy_table
-from trimaran.report.tables import frame_table
+from trimaran.report.remedies import remedies_document, remedies_view
+from trimaran.report.tables import add_figures, add_words, bullet, frame_table
 
 WIDTH = 80
 
@@ -104,13 +104,10 @@ def observation_view(observation: Observation) -> RenderableType:
     if observation.launch_bound is not None:
         lines.append(_launch_line(observation))
     lines.append(Text())
-    if observation.remedies:
-        lines.append(remedy_table(observation.remedies))
-    else:
-        lines.append(Text("No known remedy would save 1 % of the step."))
+    lines.append(remedies_view(observation.remedies, nothing="No known remedy would save 1 % of the step."))
     if observation.unseen:
         lines += [Text(), Text("Not seen", style="bold")]
-        lines += [_bullet(sentence) for sentence in observation.unseen]
+        lines += [bullet(Text(sentence)) for sentence in observation.unseen]
     return Group(*lines)
 
 
@@ -119,12 +116,11 @@ def _parts_table(observation: Observation) -> list[RenderableType]:
     backwards = f" of {observation.backwards:.1f} backwards each" if observation.backwards > 1.05 else ""
     below = f"mean of {observation.steps} steps{backwards}" + (f"; left out: {left_out}" if left_out else "")
     table = frame_table("What a step is spent on")
-    table.add_column("")
-    table.add_column("time", justify="right")
-    table.add_column("share", justify="right")
+    add_words(table, "")
+    add_figures(table, "time", "share", no_wrap=False)
     several = len(observation.ranks) > 1
     for rank in observation.ranks if several else ():
-        table.add_column(f"rank {rank.rank}", justify="right")
+        add_figures(table, f"rank {rank.rank}", no_wrap=False)
     for name, seconds in observation.parts_s.items():
         each = [rank.parts_s[name] for rank in observation.ranks]
         if max(seconds, *each) < 5e-4 * observation.step_s:
@@ -153,11 +149,3 @@ def _launch_line(observation: Observation) -> Text:
     if observation.device == "cuda":
         return Text(f"{verdict}: before {100 * share:.0f} % of the steps the device had run out of work.")
     return Text(f"{verdict}: {100 * share:.0f} % of forward and backward do not depend on the batch.")
-
-
-def _bullet(sentence: str) -> RenderableType:
-    row = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0))
-    row.add_column(no_wrap=True)
-    row.add_column()
-    row.add_row("-", Text(sentence))
-    return row

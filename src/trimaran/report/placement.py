@@ -7,7 +7,7 @@ from typing import Any
 from rich.table import Table
 
 from trimaran.base.units import format_bytes, format_count, format_rate, format_seconds
-from trimaran.report.tables import frame_table
+from trimaran.report.tables import add_figures, frame_table
 
 _MOST_STRETCHES = 24
 """Lines of a table beyond which the smallest are put together."""
@@ -170,8 +170,7 @@ def placing_lines(report: PlacingReport) -> list[str | Table]:
 
 def _device_table(report: PlacingReport) -> Table:
     table = frame_table("Devices")
-    for title in ("device", "operations", "busy", "sends", "memory"):
-        table.add_column(title, justify="right")
+    add_figures(table, "device", "operations", "busy", "sends", "memory", no_wrap=False)
     step = report.makespan_s or 1.0
     for device in range(report.devices):
         count = sum(run.phase == "F" and run.device == device for run in report.runs)
@@ -192,10 +191,10 @@ def _stretch_table(report: PlacingReport) -> Table:
     table.add_column("kinds", overflow="ellipsis", no_wrap=True, max_width=20)
     shown = min(report.devices, 4)
     for device in range(shown):
-        table.add_column(f"{device}", justify="right")
+        add_figures(table, f"{device}", no_wrap=False)
     if report.devices > shown:
-        table.add_column("others", justify="right")
-    table.add_column("crosses", justify="right")
+        add_figures(table, "others", no_wrap=False)
+    add_figures(table, "crosses", no_wrap=False)
     for stretch in _fewer(report.stretches):
         name = stretch.first if stretch.first == stretch.last else f"{stretch.first} … {stretch.last}"
         cells = [format_seconds(value) if value > 0 else "–" for value in stretch.seconds[:shown]]

@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trimaran.base.units import format_bytes, format_duration, format_seconds
-from trimaran.report.tables import frame_table
+from trimaran.report.tables import add_figures, add_words, frame_table
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The text of a training to a target, from the document of a plan: the table by batch and devices, the choice, why
@@ -59,12 +59,10 @@ def _target_table(document: Mapping[str, Any]) -> Table:
     table = frame_table()
     # One space between columns: with two, 80 would leave the strategies no room.
     table.padding = (0, 0)
-    table.add_column("", no_wrap=True)
-    for title in ("batch", "devices", "local"):
-        table.add_column(title, justify="right", no_wrap=True)
+    add_words(table, "", no_wrap=True)
+    add_figures(table, "batch", "devices", "local")
     table.add_column("strategy", min_width=12)
-    for title in ("step", "epochs", "time", "interval", "cost") if timed else ("step", "samples/s"):
-        table.add_column(title, justify="right", no_wrap=True)
+    add_figures(table, *(("step", "epochs", "time", "interval", "cost") if timed else ("step", "samples/s")))
     for row in _shown(document):
         is_chosen = _key(row) == _key(document["chosen"])
         cells = (
@@ -196,6 +194,8 @@ def machine_plan_lines(document: Mapping[str, Any]) -> list[str | Table]:
         f"Chosen: {chosen['strategy']}, {format_seconds(chosen['step_time_s'])} a step "
         f"({_step_interval(chosen['interval_s'])}), {_gain(document)}.",
     ]
+    if document["rule"]:
+        lines.append(document["rule"])
     if chosen.get("device_order"):
         lines.append(f"Devices of ranks 0, 1, …: {_listed(chosen['device_order'])}.")
     placement = chosen.get("placement", {})
@@ -221,11 +221,10 @@ def _strategy_table(document: Mapping[str, Any]) -> Table:
     rows = document.get("at_batch", document)["candidates"][:STRATEGY_ROWS]
     gain = "speedup" if "speedup" in rows[0] else "mfu"
     table = frame_table()
-    table.add_column("strategy")
-    for title in ("step", gain, "memory"):
-        table.add_column(title, justify="right", no_wrap=True)
+    add_words(table, "strategy")
+    add_figures(table, "step", gain, "memory")
     if any(row["limiter"] for row in rows):
-        table.add_column("limited by")
+        add_words(table, "limited by")
     for row in rows:
         memory = format_bytes(max(row["peak_bytes"], default=0))
         cells = (row["strategy"], format_seconds(row["step_time_s"]), f"{row[gain]:.2f}", memory, row["limiter"])

@@ -29,7 +29,7 @@ from trimaran.pricing.tables import CostTable, Form, OperationKey
 from trimaran.pricing.types import Cost, add, multiply
 from trimaran.program.json_files import to_plain
 from trimaran.program.strategy import Execution
-from trimaran.report.tables import frame_table
+from trimaran.report.tables import add_figures, add_words, frame_table
 
 Grouping = Literal["module", "operation", "kind"]
 """What one line of a profile is."""
@@ -375,10 +375,9 @@ def step_table(step: StepProfile) -> Table:
     """A step by phase, with intervals, shares and sources."""
     hidden = f"\nhidden exchange {format_seconds(step.hidden_s)}, beside compute" if step.hidden_s else ""
     table = frame_table(f"{step.strategy}, {step.samples} samples a device", f"interval: 90 %{hidden}")
-    table.add_column("phase")
-    for title in ("time", "interval", "share"):
-        table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("source")
+    add_words(table, "phase")
+    add_figures(table, "time", "interval", "share")
+    add_words(table, "source")
     for phase in step.phases:
         if phase.seconds or phase.high:
             table.add_row(
@@ -399,7 +398,7 @@ def step_table(step: StepProfile) -> Table:
 def memory_table(steps: Sequence[StepProfile]) -> Table:
     """Memory at the peak by class, one column a strategy."""
     table = frame_table("Memory of a device at its peak", "not counted: the allocator's\nrounding and workspaces")
-    table.add_column("class")
+    add_words(table, "class")
     for step in steps:
         table.add_column(step.strategy, justify="right")
     for name in ("parameters", "gradients", "optimizer_state", "buffers", "activations"):
@@ -426,9 +425,8 @@ def spot_table(profile: Profile, *, top: int) -> Table:
         "src: m measured, i interpolated, a assumed or analytic",
     )
     table.add_column(profile.by, overflow="fold")
-    for title in ("FP", "BP", "share", "FLOP", "FLOP/s", "B/s", "param", "saved"):
-        table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("src", no_wrap=True)
+    add_figures(table, "FP", "BP", "share", "FLOP", "FLOP/s", "B/s", "param", "saved")
+    add_words(table, "src", no_wrap=True)
     for spot in shown:
         table.add_row(
             f"{spot.name} ({spot.operations})" if spot.operations > 1 else spot.name,

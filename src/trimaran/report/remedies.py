@@ -1,73 +1,64 @@
-"""Known remedies for what limits a step, each with what it is predicted to save.
+"""How remedies look: one table for people, one document for programs, whoever found them."""
 
-`observe` and `explain` rank the same type by the same figure, so that their advice can be compared. A remedy says what
-to do in one sentence, how its gain was computed, and what that takes for granted: a gain without its arithmetic is an
-opinion.
-"""
-
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from trimaran.base.errors import InputError
+from trimaran.base.remedies import Actor, Method, Remedy
 from trimaran.program.json_files import to_plain
-from trimaran.report.tables import frame_table
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Remedy:
-    """One known remedy.
-
-    Attributes:
-        limiter: what it acts on, such as "loader" or "exchange"
-        name: in a few words, such as "load in 2 workers"
-        action: what to do, one sentence
-        predicted_gain: share of the time of a step, or of an epoch where that is made best, that it saves, below 1;
-            where it changes the batch, of the time per sample; negative: it would cost
-        gain_interval: 90 % interval of it, (low, high)
-        basis: how the gain was computed, with the figures
-        assumption: what was taken for granted
-        setting: the figures in the name, by name, such as {"workers": 2}, for programs
-    """
-
-    limiter: str
-    name: str
-    action: str
-    predicted_gain: float
-    gain_interval: tuple[float, float]
-    basis: str
-    assumption: str = ""
-    setting: Mapping[str, float] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        low, high = self.gain_interval
-        if not low <= self.predicted_gain <= high < 1:
-            raise InputError(
-                f'remedy "{self.name}": expected low ≤ gain ≤ high < 1, got {low} ≤ {self.predicted_gain} ≤ {high}',
-                code="remedy.bad-range",
-                remedy=self.name,
-            )
-
-
-def rank_remedies(remedies: Iterable[Remedy]) -> list[Remedy]:
-    """Remedies by predicted gain, largest first; of equal ones the surer first, then by name.
-
-    Example:
-        >>> saves = {"action": "", "basis": "", "limiter": "loader"}
-        >>> small = Remedy(name="pin", predicted_gain=0.1, gain_interval=(0.0, 0.2), **saves)
-        >>> large = Remedy(name="workers", predicted_gain=0.4, gain_interval=(0.3, 0.5), **saves)
-        >>> [remedy.name for remedy in rank_remedies([small, large])]
-        ['workers', 'pin']
-    """
-    return sorted(remedies, key=lambda remedy: (-remedy.predicted_gain, -remedy.gain_interval[0], remedy.name))
+from trimaran.report.tables import add_figures, add_words, bullet, frame_table
 
 
 def remedies_document(remedies: Sequence[Remedy]) -> list[dict[str, object]]:
-    """Remedies as JSON data, in the given order."""
-    return [to_plain(remedy) for remedy in remedies]
+    """Remedies as JSON data, in the given order.
+
+    Args:
+        remedies: ranked
+
+    Returns:
+        Of each its fields, those of the set-up that it is about, what it needs, and who acts.
+    """
+    return [dict(remedy.at) | _plain(remedy) | _known(remedy) for remedy in remedies]
+
+
+def _plain(remedy: Remedy) -> dict[str, object]:
+    plain: dict[str, object] = to_plain(remedy)
+    plain.pop("at")
+    return plain
+
+
+def _known(remedy: Remedy) -> dict[str, object]:
+    return {"needs": remedy.known.needs, "actor": remedy.known.actor}
+
+
+def remedies_view(
+    remedies: Sequence[Remedy],
+    *,
+    not_worth: Sequence[Remedy] = (),
+    title: str = "Remedies, by predicted gain",
+    nothing: str = "No known remedy would save more than the simulation leaves out.",
+) -> RenderableType:
+    """Remedies for people, readable at 80 columns: those that are worth it, and in a line each those that are not.
+
+    Args:
+        remedies: that are worth it, ranked
+        not_worth: the others, ranked
+        title: says by what the first are ranked
+        nothing: what is said where there are none
+    """
+    lines: list[RenderableType] = [remedy_table(remedies, title=title) if remedies else Text(nothing)]
+    if not_worth:
+        lines += [Text(), Text("Not worth it here", style="bold"), *map(_in_a_line, not_worth)]
+    return Group(*lines)
+
+
+def _in_a_line(remedy: Remedy) -> RenderableType:
+    low, high = remedy.gain_interval
+    figures = _percent(remedy.predicted_gain, 1), _percent(low, 1), _percent(high, 1)
+    text = Text(f"{remedy.name}: {figures[0]} ({figures[1]} to {figures[2]}). ")
+    text.append(remedy.basis, style="dim")
+    return bullet(text)
 
 
 def remedy_table(remedies: Sequence[Remedy], *, title: str = "Remedies, by predicted gain") -> RenderableType:
@@ -81,11 +72,9 @@ def remedy_table(remedies: Sequence[Remedy], *, title: str = "Remedies, by predi
         A table of names and gains, and below it a paragraph for each remedy.
     """
     table = frame_table(title)
-    table.add_column("", justify="right", no_wrap=True)
-    table.add_column("remedy")
-    table.add_column("limiter")
-    table.add_column("gain", justify="right", no_wrap=True)
-    table.add_column("interval", justify="right", no_wrap=True)
+    add_figures(table, "")
+    add_words(table, "remedy", "limiter")
+    add_figures(table, "gain", "interval")
     for number, remedy in enumerate(remedies, 1):
         low, high = remedy.gain_interval
         table.add_row(
@@ -95,21 +84,30 @@ def remedy_table(remedies: Sequence[Remedy], *, title: str = "Remedies, by predi
             Text(_percent(remedy.predicted_gain), style="bold" if number == 1 else ""),
             f"{_percent(low)} to {_percent(high)}",
         )
-    caption = Text("gain: share of the time saved; interval: 90 %", style="dim")
+    caption = Text("gain: share of the time saved; interval: 90 %, or over low to high costs", style="dim")
     return Group(table, caption, Text(), *(_paragraph(number, remedy) for number, remedy in enumerate(remedies, 1)))
 
 
 def _paragraph(number: int, remedy: Remedy) -> RenderableType:
-    lines = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0))
-    lines.add_column(justify="right", no_wrap=True)
-    lines.add_column()
     text = Text(remedy.action)
-    text.append(f" {remedy.basis}", style="dim")
+    if remedy.at:
+        where = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in remedy.at.items())
+        text.append(f" With {where}:", style="dim")
+    text.append(f" {_METHODS[remedy.method]}{remedy.basis}", style="dim")
     if remedy.assumption:
         text.append(f" Assumes: {remedy.assumption}", style="dim")
-    lines.add_row(str(number), text)
-    return lines
+    text.append(f" By {_ACTORS[remedy.known.actor]}; needs {remedy.known.needs}.", style="dim")
+    return bullet(text, mark=str(number))
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
+_METHODS: Mapping[Method, str] = {"re-simulated": "Simulated: ", "estimated": "", "rule": ""}
+_ACTORS: Mapping[Actor, str] = {
+    "plan": "an option of Trimaran",
+    "script": "a change of the training script",
+    "network": "a change of the network",
+}
+
+
+def _percent(share: float, digits: int = 0) -> str:
+    """A share of the time that is saved; where more than as much again is lost, how many times as long it takes."""
+    return f"{1 - share:.3g}×" if share < -1 else f"{100 * share:.{digits}f} %"

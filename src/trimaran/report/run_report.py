@@ -8,16 +8,13 @@ The noise of repeated runs, as it is said beside a comparison.
 An error of a prediction means little where it is smaller than the difference of two runs that are alike.
 """
 
-import contextlib
-import errno
 import json
-import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trimaran.base.errors import EnvironmentProblem
+from trimaran.base.files import write_whole
 from trimaran.pricing.noise import Noise
 from trimaran.program.json_files import check_version, decode_object, read_text, to_plain
 from trimaran.program.plan import Prediction
@@ -202,51 +199,6 @@ def read_report(path: Path) -> dict[str, Any]:
     plain = decode_object(read_text(path), source=str(path))
     check_version(plain, REPORT_VERSION, source=str(path))
     return plain
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all.
-
-    Args:
-        path: where; an existing file is replaced
-        content: of the file
-
-    Raises:
-        EnvironmentProblem: it cannot be written there
-    """
-    with _unfinished(path) as unfinished:
-        unfinished.write_bytes(content)
-        unfinished.replace(path)
-
-
-def check_writable(path: Path) -> None:
-    """Refuse a file that could not be written, before the work for it is done.
-
-    Args:
-        path: where it will be written; nothing is there afterwards that was not there before
-
-    Raises:
-        EnvironmentProblem: it cannot be written there
-    """
-    with _unfinished(path) as unfinished:
-        if path.is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        unfinished.write_bytes(b"")
-
-
-@contextlib.contextmanager
-def _unfinished(path: Path) -> Iterator[Path]:
-    """A name beside a file, for what is not whole yet; nothing is left under it."""
-    unfinished = path.parent / f".{path.name}.{os.getpid()}"
-    try:
-        yield unfinished
-    except OSError as error:
-        raise EnvironmentProblem(
-            f"{path} cannot be written: {error.strerror}", code="report.unwritable", path=str(path)
-        ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            unfinished.unlink()
 
 
 def _lists(figures: Iterable[Figure]) -> dict[str, list[float | None]]:

@@ -26,9 +26,12 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from trimaran.base.remedies import Remedy
 from trimaran.base.units import format_bytes, format_seconds
 from trimaran.pricing.exchange.step import ScaledStep
+from trimaran.report.remedies import remedies_document, remedy_table
 from trimaran.report.svg import Drawing
+from trimaran.report.tables import add_figures, add_words
 
 Mode = Literal["weak", "strong"]
 """Weak: each device has its batch, however many there are. Strong: all devices share one batch."""
@@ -71,23 +74,6 @@ class ScalingRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
-    """A change of the network, or of how it is trained, with what it is expected to gain.
-
-    Attributes:
-        change: what to do
-        reason: why it helps
-        gain: of throughput, as a share; 0.1 is 10 % more samples/s
-        row: the set-up that it is about
-    """
-
-    change: str
-    reason: str
-    gain: float
-    row: ScalingRow
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingStudy:
     """All set-ups.
 
@@ -100,7 +86,7 @@ class ScalingStudy:
         mode: weak or strong
         unit: what is counted, "images" or "samples"
         rows: by batch, method and devices, in that order
-        advice: changes that help the largest groups, the largest gain first
+        advice: remedies for the largest groups, the largest gain first
         notes: what was assumed
         source: of the times
     """
@@ -113,7 +99,7 @@ class ScalingStudy:
     mode: Mode
     unit: str
     rows: tuple[ScalingRow, ...]
-    advice: tuple[Advice, ...]
+    advice: tuple[Remedy, ...]
     notes: tuple[str, ...]
     source: str
 
@@ -133,17 +119,7 @@ def study_document(study: ScalingStudy) -> dict[str, Any]:
         "mode": study.mode,
         "source": study.source,
         "rows": [row_document(row) for row in study.rows],
-        "advice": [
-            {
-                "devices": advice.row.step.devices,
-                "batch_per_device": advice.row.step.batch_per_device,
-                "sync": advice.row.step.sync,
-                "change": advice.change,
-                "reason": advice.reason,
-                "gain": advice.gain,
-            }
-            for advice in study.advice
-        ],
+        "advice": remedies_document(study.advice),
         "notes": list(study.notes),
     }
 
@@ -232,10 +208,9 @@ def _table(study: ScalingStudy, rows: Sequence[ScalingRow]) -> Table:
         pad_edge=False,
         show_edge=False,
     )
-    for name in _COLUMNS:
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("limit", no_wrap=True)
-    table.add_column("memory", justify="right", no_wrap=True)
+    add_figures(table, *_COLUMNS)
+    add_words(table, "limit", no_wrap=True)
+    add_figures(table, "memory")
     for row in rows:
         table.add_row(*_cells(row, unit))
     return table
@@ -312,15 +287,12 @@ def _waited(row: ScalingRow) -> float:
     return row.step.exposed_communication_s / row.step.step.seconds
 
 
-def advice_lines(advice: Iterable[Advice], *, most: int = 6) -> list[str]:
-    """Changes that would help, each where it helps the most, the largest gain first."""
-    best: dict[tuple[str, str], Advice] = {}
-    for item in advice:
-        best.setdefault((item.row.step.sync, item.reason), item)
-    return [
-        f"+{100 * item.gain:.0f} % ({_place(item.row)}) {item.change}: {item.reason}"
-        for item in list(best.values())[:most]
-    ]
+def best_advice(advice: Iterable[Remedy], *, most: int = 6) -> list[Remedy]:
+    """Each remedy and method of exchange where it helps the most, the largest gain first."""
+    best: dict[tuple[object, str], Remedy] = {}
+    for remedy in advice:
+        best.setdefault((remedy.at.get("sync"), remedy.id), remedy)
+    return list(best.values())[:most]
 
 
 def legend_lines(study: ScalingStudy) -> list[str]:
@@ -450,7 +422,8 @@ def print_study(out: Console, study: ScalingStudy) -> None:
     for table in study_tables(study):
         out.print(table, "")
     _print_list(out, "Layers whose gradients cannot hide", layer_lines(study))
-    _print_list(out, "What would help", advice_lines(study.advice))
+    if study.advice:
+        out.print(remedy_table(best_advice(study.advice)), "")
     for line in legend_lines(study):
         out.print(f"[dim]{escape(line)}[/]")
 

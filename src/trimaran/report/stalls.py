@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
+from trimaran.base.remedies import Remedy
 from trimaran.base.units import format_seconds
 from trimaran.program.json_files import to_plain
-from trimaran.report.remedies import Remedy, remedies_document, remedy_table
-from trimaran.report.tables import frame_table
+from trimaran.report.remedies import remedies_document, remedies_view
+from trimaran.report.tables import add_figures, add_words, bullet, frame_table
 
 _TITLES = {
     "fetch": "fetch           standing still for data",
@@ -151,14 +151,16 @@ def stalls_view(report: StallReport) -> RenderableType:
     if report.ranks > 1:
         lines += [Text(), _ranks_table(report)]
     lines.append(Text())
-    if report.advice:
-        lines.append(remedy_table(report.advice, title="Remedies, by the gain that is sure"))
-    else:
-        lines.append(Text("No known remedy for feeding or exchange is sure to save 1 % of the step."))
-    if report.not_worth:
-        lines += [Text(), _not_worth(report.not_worth)]
+    lines.append(
+        remedies_view(
+            report.advice,
+            not_worth=report.not_worth,
+            title="Remedies, by the gain that is sure",
+            nothing="No known remedy for feeding or exchange is sure to save 1 % of the step.",
+        )
+    )
     if report.notes:
-        lines += [Text(), Text("Notes", style="bold"), *(_bullet(Text(note)) for note in report.notes)]
+        lines += [Text(), Text("Notes", style="bold"), *(bullet(Text(note)) for note in report.notes)]
     return Group(*lines)
 
 
@@ -180,8 +182,8 @@ def _limit_line(report: StallReport) -> Text:
 
 def _ways_table(report: StallReport) -> RenderableType:
     table = frame_table("What a step is spent on")
-    table.add_column("")
-    table.add_column("share", justify="right", no_wrap=True)
+    add_words(table, "")
+    add_figures(table, "share")
     for way in report.ways:
         table.add_column(way, justify="right", no_wrap=True, style="bold" if way == report.way else "")
     own = report.split
@@ -202,30 +204,12 @@ def _ranks_table(report: StallReport) -> RenderableType:
         name for name in _TITLES if any(abs(rank.shares[name]) >= _SHOWN * rank.step_time_s for rank in report.by_rank)
     ]
     table = frame_table(f"By rank, {report.way}")
-    table.add_column("rank", justify="right")
+    add_figures(table, "rank", no_wrap=False)
     for name in shown:
         table.add_column(_SHORT.get(name, name), justify="right", no_wrap=True)
-    table.add_column("step", justify="right", no_wrap=True)
+    add_figures(table, "step")
     for rank in report.by_rank[:_MOST_RANKS]:
         row = (format_seconds(rank.shares[name]) for name in shown)
         table.add_row(str(rank.rank), *row, format_seconds(rank.step_time_s))
     left = len(report.by_rank) - _MOST_RANKS
     return Group(table, Text(f"and {left} more ranks: --json", style="dim")) if left > 0 else table
-
-
-def _not_worth(remedies: Sequence[Remedy]) -> RenderableType:
-    lines: list[RenderableType] = [Text("Not worth it here", style="bold")]
-    for remedy in remedies:
-        low, high = (f"{100 * end:.1f}" for end in remedy.gain_interval)
-        text = Text(f"{remedy.name}: {100 * remedy.predicted_gain:.1f} % (90 %: {low} to {high} %). ")
-        text.append(remedy.basis, style="dim")
-        lines.append(_bullet(text))
-    return Group(*lines)
-
-
-def _bullet(text: Text) -> RenderableType:
-    row = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0))
-    row.add_column(no_wrap=True)
-    row.add_column()
-    row.add_row("-", text)
-    return row

@@ -6,7 +6,7 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 from trimaran.base.errors import InputError
-from trimaran.report.run_report import check_writable, write_whole
+from trimaran.base.files import check_writable, write_whole
 
 Point = tuple[float, float]
 

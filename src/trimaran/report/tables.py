@@ -38,6 +38,39 @@ def frame_table(title: str = "", caption: str = "") -> Table:
     )
 
 
+def add_words(table: Table, *titles: str, no_wrap: bool = False) -> None:
+    """Add columns of words, aligned to the left.
+
+    Args:
+        table: that grows
+        titles: of the columns, in order
+        no_wrap: lines are not folded where a terminal is narrow
+    """
+    for title in titles:
+        table.add_column(title, no_wrap=no_wrap)
+
+
+def add_figures(table: Table, *titles: str, no_wrap: bool = True) -> None:
+    """Add columns of figures, aligned to the right, each in one line.
+
+    Args:
+        table: that grows
+        titles: of the columns, in order; a unit stands in a title or behind each figure
+        no_wrap: figures are not folded where a terminal is narrow
+    """
+    for title in titles:
+        table.add_column(title, justify="right", no_wrap=no_wrap)
+
+
+def bullet(text: Text, *, mark: str = "-") -> Table:
+    """A paragraph behind a mark, of which no line begins below the mark."""
+    row = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0))
+    row.add_column(justify="right", no_wrap=True)
+    row.add_column()
+    row.add_row(mark, text)
+    return row
+
+
 _PARTS = (
     ("FP", "forward"),
     ("BP", "backward"),
@@ -96,8 +129,8 @@ def rank_table(comparison: Comparison) -> Table:
         "hidden: communication while working, not part of the step\n"
         f"{comparison.steps} steps measured after {comparison.warmup} of warm-up",
     )
-    table.add_column("rank", justify="right")
-    table.add_column("")
+    add_figures(table, "rank", no_wrap=False)
+    add_words(table, "")
     for title, _ in _PARTS:
         table.add_column(title, justify="right")
     for rank in comparison.ranks:
@@ -115,9 +148,8 @@ def kind_table(comparison: Comparison) -> Table:
         comparison: of a prediction and a run
     """
     table = frame_table("Median by kind of instruction")
-    table.add_column("kind")
-    for title in ("count", "observed", "predicted", "measured", "error"):
-        table.add_column(title, justify="right")
+    add_words(table, "kind")
+    add_figures(table, "count", "observed", "predicted", "measured", "error", no_wrap=False)
     for kind in comparison.kinds:
         measured_s = kind.each.measured_s
         table.add_row(
@@ -145,14 +177,12 @@ def candidate_table(candidates: Iterable[CandidateLine]) -> Table:
     marks = [("*", "chosen", "chosen"), ("=", "baseline", "baseline"), ("^", "Pareto: time, memory, devices", "pareto")]
     legend = "   ".join(f"{mark} {what}" for mark, what, name in marks if any(getattr(row, name) for row in rows))
     table = frame_table("Candidates", f"{legend}\ninterval: 90 %, in the unit of the step".lstrip())
-    table.add_column("", no_wrap=True)
+    add_words(table, "", no_wrap=True)
     table.add_column("strategy", min_width=12)
-    table.add_column("step", justify="right", no_wrap=True)
-    table.add_column("interval", justify="right", no_wrap=True)
-    table.add_column("peak", justify="right", no_wrap=True)
+    add_figures(table, "step", "interval", "peak")
     epochs = any(row.epoch_s is not None for row in rows)
     if epochs:
-        table.add_column("epoch", justify="right", no_wrap=True)
+        add_figures(table, "epoch")
     extra = [name for name in ("limiter", "note") if any(getattr(row, name) for row in rows)]
     for name in extra:
         table.add_column(name, min_width=13)
@@ -176,8 +206,7 @@ def utilization_table(devices: Sequence[Utilization]) -> Table:
         devices: one entry a rank
     """
     table = frame_table("Devices")
-    for title in ("rank", "step", "busy", "wait", "bubble"):
-        table.add_column(title, justify="right")
+    add_figures(table, "rank", "step", "busy", "wait", "bubble", no_wrap=False)
     for device in devices:
         shares = (f"{100 * share:.1f} %" for share in (device.busy, device.wait, device.bubble))
         table.add_row(str(device.rank), format_seconds(device.step_s), *shares)

@@ -17,8 +17,8 @@ from pathlib import Path
 import msgspec
 
 from trimaran.base.errors import CorruptDataError, InputError
+from trimaran.base.files import write_whole
 from trimaran.base.timeline import Columns, Timeline
-from trimaran.report.run_report import write_whole
 
 TIMELINE_VERSION = 1
 

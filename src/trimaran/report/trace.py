@@ -36,6 +36,7 @@ from typing import Any
 
 import msgspec
 
+from trimaran.base.files import write_whole
 from trimaran.base.timeline import COMMUNICATION, COMPUTE, COPY, HOST, WAIT, Span, Timeline
 from trimaran.graph.trace.types import StepTrace
 from trimaran.program.memory import MemoryPlan
@@ -43,7 +44,6 @@ from trimaran.program.rules.deadlock import match_messages
 from trimaran.program.types import Kind, Program
 from trimaran.report.breakdown import subtract, unite
 from trimaran.report.comparison import Comparison
-from trimaran.report.run_report import write_whole
 from trimaran.simulator.memory import MemoryRun
 from trimaran.simulator.storage_lifetimes import LiveBytes
 

@@ -16,7 +16,7 @@ as long as the largest of the group's draws. Left out: work that is skewed, and 
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 from trimaran.base.errors import InputError
@@ -39,28 +39,30 @@ from trimaran.simulator.parameter_server import exchange_star, star_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange:
-    """Everything that decides how gradients are exchanged.
+class DataParallelSetup:
+    """Everything that decides a data-parallel step.
 
     Attributes:
-        workload: one rank's step, or a microbatch of it
+        workload: one rank's step, or one microbatch of it where gradients accumulate
         estimate: what that takes alone
-        machine: where
-        devices: in the group
+        machine: nodes and fabric
+        devices: in the group, over all nodes
         nodes: that they are in
         sync: how gradients are exchanged
-        software: framework and year
-        options: what the job does differently
+        software: framework and year; decides what is joined into a call
+        options: what the job does differently from its framework's habit
+        feed: what the host of a node hands over; None: data are there
     """
 
     workload: Workload
     estimate: StepEstimate
     machine: Machine
     devices: int
-    nodes: int
-    sync: Sync
-    software: Software
-    options: ExchangeOptions
+    nodes: int = 1
+    sync: Sync = "nccl"
+    software: Software = field(default_factory=Software)
+    options: ExchangeOptions = field(default_factory=ExchangeOptions)
+    feed: Feed | None = None
 
     @property
     def recipe(self) -> Recipe:
@@ -70,7 +72,7 @@ class Exchange:
     @property
     def is_star(self) -> bool:
         """Whether gradients are copied to a home each, and weights updated there."""
-        return self.devices > 1 and (self.sync == "p2p" or (self.sync == "server" and self.nodes == 1))
+        return self.devices > 1 and (self.sync == "kvstore" or (self.sync == "server" and self.nodes == 1))
 
     def run(self, gradients: Sequence[Ready], *, compute: float = 1.0, links: float = 1.0) -> Exchanged:
         """The exchange beside the last microbatch's backward.
@@ -137,28 +139,30 @@ _EXAMINED = 8
 _SHORTEST = 0.002
 
 
-def exposed_gradients(exchange: Exchange, gradients: Sequence[Ready], done: Exchanged) -> tuple[ExposedGradient, ...]:
+def exposed_gradients(
+    setup: DataParallelSetup, gradients: Sequence[Ready], done: Exchanged
+) -> tuple[ExposedGradient, ...]:
     """Layers that the step waits for, the longest wait first.
 
     A layer's wait is what goes away if its gradients cost nothing, the others being exchanged as before: the largest
     layers are tried one after another.
 
     Args:
-        exchange: how gradients are exchanged
+        setup: how gradients are exchanged
         gradients: all of them
         done: what became of them
     """
     if done.exposed_s <= 0.0:
         return ()
-    layers = _by_layer(exchange, gradients)
+    layers = _by_layer(setup, gradients)
     ends = {place: span.end_s for call, span in zip(done.calls, done.spans, strict=True) for place in call.gradients}
-    before_s = exchange.estimate.forward.seconds * exchange.options.accumulation
-    before_s += exchange.estimate.backward.seconds * (exchange.options.accumulation - 1)
+    before_s = setup.estimate.forward.seconds * setup.options.accumulation
+    before_s += setup.estimate.backward.seconds * (setup.options.accumulation - 1)
     found = []
     for module in sorted(layers, key=lambda module: -_nbytes(layers[module]))[:_EXAMINED]:
         own = {ready.gradient for ready in layers[module]}
         without = [replace(ready, nbytes=1) if ready.gradient in own else ready for ready in gradients]
-        saved_s = done.end_s - exchange.run(without).end_s
+        saved_s = done.end_s - setup.run(without).end_s
         if saved_s > _SHORTEST * done.end_s:
             found.append(
                 ExposedGradient(
@@ -172,10 +176,10 @@ def exposed_gradients(exchange: Exchange, gradients: Sequence[Ready], done: Exch
     return tuple(sorted(found, key=lambda layer: -layer.exposed_s))
 
 
-def _by_layer(exchange: Exchange, gradients: Sequence[Ready]) -> dict[str, list[Ready]]:
+def _by_layer(setup: DataParallelSetup, gradients: Sequence[Ready]) -> dict[str, list[Ready]]:
     layers: dict[str, list[Ready]] = {}
     for ready in gradients:
-        layers.setdefault(exchange.workload.gradients[ready.gradient].module, []).append(ready)
+        layers.setdefault(setup.workload.gradients[ready.gradient].module, []).append(ready)
     return layers
 
 
@@ -238,51 +242,25 @@ _UNSURE = 0.3
 """Half the width of the 90 % interval of what is neither forward, backward nor update, as a share of it."""
 
 
-def scale_step(
-    workload: Workload,
-    estimate: StepEstimate,
-    machine: Machine,
-    *,
-    devices: int,
-    nodes: int = 1,
-    sync: Sync = "nccl",
-    software: Software | None = None,
-    feed: Feed | None = None,
-    options: ExchangeOptions | None = None,
-) -> ScaledStep:
+def data_parallel_step(setup: DataParallelSetup) -> ScaledStep:
     """The step of a rank in a data-parallel group, taken apart.
 
+    The only model of such a step: `scale`, `crossover`, `validate` and the studies call it, and the simulated step of a
+    plan with the same set-up takes as long.
+
     Args:
-        workload: one rank's step, or one microbatch of it where gradients accumulate
-        estimate: what that takes alone
-        machine: nodes and fabric
-        devices: in the group, over all nodes
-        nodes: that they are in
-        sync: how gradients are exchanged
-        software: framework and year; decides what is joined into a call. None: PyTorch of today
-        feed: what the host of a node hands over; None: data are there
-        options: what the job does differently from its framework's habit
+        setup: the step of one device, the group, and how gradients are exchanged in it
 
     Raises:
         InputError: more devices than the machine has, or a method that does not span nodes
     """
-    _check(machine, devices=devices, nodes=nodes, sync=sync)
-    options = options or ExchangeOptions()
-    exchange = Exchange(
-        workload=workload,
-        estimate=estimate,
-        machine=machine,
-        devices=devices,
-        nodes=nodes,
-        sync=sync,
-        software=software or Software(),
-        options=options,
-    )
-    gradients = ready_gradients(workload, estimate, wire_share=options.wire_share)
-    return _assembled(exchange, gradients, exchange.run(gradients), feed)
+    _check(setup)
+    gradients = ready_gradients(setup.workload, setup.estimate, wire_share=setup.options.wire_share)
+    return _assembled(setup, gradients, setup.run(gradients))
 
 
-def _check(machine: Machine, *, devices: int, nodes: int, sync: Sync) -> None:
+def _check(setup: DataParallelSetup) -> None:
+    machine, devices, nodes = setup.machine, setup.devices, setup.nodes
     room = machine.node.devices * nodes
     if not 1 <= devices <= room or nodes > max(1, machine.nodes):
         raise InputError(
@@ -294,29 +272,29 @@ def _check(machine: Machine, *, devices: int, nodes: int, sync: Sync) -> None:
             nodes=nodes,
             machine=machine.node.name,
         )
-    if sync == "p2p" and nodes > 1:
+    if setup.sync == "kvstore" and nodes > 1:
         raise InputError(
-            'copies between devices ("p2p") stay within one node; take "nccl" or "server" for several',
+            'copies between devices ("kvstore") stay within one node; take "nccl" or "server" for several',
             code="exchange.copies-across-nodes",
             nodes=nodes,
         )
 
 
-def _assembled(exchange: Exchange, gradients: Sequence[Ready], done: Exchanged, feed: Feed | None) -> ScaledStep:
-    estimate, options = exchange.estimate, exchange.options
+def _assembled(setup: DataParallelSetup, gradients: Sequence[Ready], done: Exchanged) -> ScaledStep:
+    estimate, options, feed = setup.estimate, setup.options, setup.feed
     forward_s = options.accumulation * estimate.forward.seconds
     backward_s = (options.accumulation - 1) * estimate.backward.seconds + done.backward_s
-    exposed_s, update_s = _exposed_and_update(exchange, done)
-    overhead_s = _overhead_s(exchange, gradients, compute_s=forward_s + backward_s)
+    exposed_s, update_s = _exposed_and_update(setup, done)
+    overhead_s = _overhead_s(setup, gradients, compute_s=forward_s + backward_s)
     step_s = forward_s + backward_s + exposed_s + update_s + overhead_s
-    batch = exchange.workload.batch * options.accumulation
-    local = -(-exchange.devices // exchange.nodes)
+    batch = setup.workload.batch * options.accumulation
+    local = -(-setup.devices // setup.nodes)
     feeding_s = feed.wait_s(batch, devices=local, step_s=step_s) if feed is not None else 0.0
     return ScaledStep(
-        devices=exchange.devices,
+        devices=setup.devices,
         batch_per_device=batch,
-        sync=exchange.sync,
-        step=_interval(exchange, step_s + feeding_s, unsure_s=exposed_s + overhead_s + feeding_s),
+        sync=setup.sync,
+        step=_interval(setup, step_s + feeding_s, unsure_s=exposed_s + overhead_s + feeding_s),
         forward_s=forward_s,
         backward_s=backward_s,
         communication_s=max(done.communication_s, exposed_s),
@@ -324,51 +302,51 @@ def _assembled(exchange: Exchange, gradients: Sequence[Ready], done: Exchanged, 
         update_s=update_s,
         overhead_s=overhead_s,
         feeding_s=feeding_s,
-        limiter="feeding" if feeding_s > 0.0 else _limiter(exchange, gradients, update_s=update_s),
-        exposed=exposed_gradients(exchange, gradients, done) if options.explain else (),
+        limiter="feeding" if feeding_s > 0.0 else _limiter(setup, gradients, update_s=update_s),
+        exposed=exposed_gradients(setup, gradients, done) if options.explain else (),
     )
 
 
-def _exposed_and_update(exchange: Exchange, done: Exchanged) -> tuple[float, float]:
+def _exposed_and_update(setup: DataParallelSetup, done: Exchanged) -> tuple[float, float]:
     """Waits for communication, and the optimizer [s, s].
 
     In a star homes update on the way. What runs on a device beside the backward takes its time from it, so a device's
     part of the update counts in full; a host's part counts as far as the step waits for it.
     """
-    update_s = exchange.estimate.update.seconds
-    if not exchange.is_star:
+    update_s = setup.estimate.update.seconds
+    if not setup.is_star:
         return done.exposed_s, update_s
-    update_s = update_s / exchange.devices if exchange.sync == "p2p" else min(done.exposed_s, update_s)
+    update_s = update_s / setup.devices if setup.sync == "kvstore" else min(done.exposed_s, update_s)
     return max(0.0, done.exposed_s - update_s), update_s
 
 
-def _overhead_s(exchange: Exchange, gradients: Sequence[Ready], *, compute_s: float) -> float:
-    if exchange.devices == 1:
+def _overhead_s(setup: DataParallelSetup, gradients: Sequence[Ready], *, compute_s: float) -> float:
+    if setup.devices == 1:
         return 0.0
     nbytes = sum(gradient.nbytes for gradient in gradients)
-    handling = handling_s(exchange.recipe, exchange.machine, tensors=len(gradients), nbytes=nbytes)
-    options = exchange.options
-    waits = straggling(exchange.devices, exchange.nodes)
-    waits += length_wait(options.length_spread, exchange.devices, microbatches=options.accumulation)
+    handling = handling_s(setup.recipe, setup.machine, tensors=len(gradients), nbytes=nbytes)
+    options = setup.options
+    waits = straggling(setup.devices, setup.nodes)
+    waits += length_wait(options.length_spread, setup.devices, microbatches=options.accumulation)
     return handling + waits * compute_s
 
 
-def _interval(exchange: Exchange, step_s: float, *, unsure_s: float) -> Cost:
-    estimate, repeats = exchange.estimate, exchange.options.accumulation
+def _interval(setup: DataParallelSetup, step_s: float, *, unsure_s: float) -> Cost:
+    estimate, repeats = setup.estimate, setup.options.accumulation
     parts = (estimate.forward.scaled(repeats), estimate.backward.scaled(repeats), estimate.update)
     less = sum(part.seconds - part.low for part in parts) + _UNSURE * unsure_s
     more = sum(part.high - part.seconds for part in parts) + _UNSURE * unsure_s
     return Cost(step_s, max(0.0, step_s - less), step_s + more, f"{estimate.source}; exchange simulated")
 
 
-def _limiter(exchange: Exchange, gradients: Sequence[Ready], *, update_s: float) -> Limiter:
+def _limiter(setup: DataParallelSetup, gradients: Sequence[Ready], *, update_s: float) -> Limiter:
     """What saves the most time when it is twice as fast."""
-    estimate, options = exchange.estimate, exchange.options
-    whole_s = exchange.run(gradients).end_s
+    estimate, options = setup.estimate, setup.options
+    whole_s = setup.run(gradients).end_s
     others = (options.accumulation - 1) * estimate.backward.seconds + options.accumulation * estimate.forward.seconds
     saved = {
-        "compute": whole_s - exchange.run(gradients, compute=2.0).end_s + others / 2,
-        "communication": whole_s - exchange.run(gradients, links=2.0).end_s,
+        "compute": whole_s - setup.run(gradients, compute=2.0).end_s + others / 2,
+        "communication": whole_s - setup.run(gradients, links=2.0).end_s,
         "update": update_s / 2,
     }
     largest = max(saved, key=lambda name: saved[name])

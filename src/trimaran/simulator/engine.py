@@ -277,10 +277,39 @@ def simulate(program: Program, costs: ProgramCosts) -> Timeline:
         nbytes=[instruction.nbytes for instruction in instructions],
         step=[0] * len(instructions),
     )
+    after_s = after_step(program, costs, starts_s=starts_s, ends_s=ends_s)
     if not costs.resident_bytes and not costs.memory:
-        return Timeline.from_columns(columns)
+        return Timeline.from_columns(columns, after_s=after_s)
     memory = live_bytes(program, costs, identifiers=tasks.identifiers, starts_s=starts_s, ends_s=ends_s)
-    return Timeline.from_columns(columns, memory)
+    return Timeline.from_columns(columns, memory, after_s=after_s)
+
+
+_STRAGGLES = frozenset(
+    {Kind.FORWARD, Kind.BACKWARD, Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT, Kind.RECOMPUTE, Kind.EVALUATE}
+)
+
+
+def after_step(program: Program, costs: ProgramCosts, *, starts_s: Sequence[float], ends_s: Sequence[float]) -> float:
+    """What follows the last instruction of a step: copies of gradients, and the wait for the slowest rank [s].
+
+    The rank that has most of both decides.
+
+    Args:
+        program: what each rank does
+        costs: says what copies take, and what share of a rank's compute all wait for the slowest
+        starts_s: start of each instruction, rank after rank [s]
+        ends_s: end of each instruction, rank after rank [s]
+    """
+    if not costs.straggling and not any(costs.copies_s):
+        return 0.0
+    first, longest_s = 0, 0.0
+    for rank, instructions in enumerate(program.ranks):
+        spans = zip(instructions, starts_s[first:], ends_s[first:], strict=False)
+        compute_s = sum(end_s - start_s for item, start_s, end_s in spans if item.kind in _STRAGGLES)
+        copies_s = costs.copies_s[rank] if rank < len(costs.copies_s) else 0.0
+        longest_s = max(longest_s, copies_s + costs.straggling * compute_s)
+        first += len(instructions)
+    return longest_s
 
 
 class Engine:

@@ -1,11 +1,10 @@
 """What the benchmarks of submitted results train: networks, data, evaluations. Facts, not fitted."""
 
 import functools
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import resources
 
+from trimaran.base.files import packaged_toml
 from trimaran.graph.kernels.workload import Workload
 from trimaran.jobs.published_networks import with_options
 from trimaran.networks.names import canonical_network
@@ -116,7 +115,6 @@ def benchmark_of(name: str, version: float) -> Benchmark:
 
 @functools.cache
 def _known() -> tuple[tuple[tuple[str, ...], tuple[float, float], Benchmark], ...]:
-    text = resources.files("trimaran_studies.facts").joinpath("benchmarks.toml").read_text("utf-8")
     return tuple(
         (
             tuple(entry["words"]),
@@ -138,5 +136,5 @@ def _known() -> tuple[tuple[tuple[str, ...], tuple[float, float], Benchmark], ..
                 counted_from=entry.get("counted_from", 0.0),
             ),
         )
-        for entry in tomllib.loads(text)["benchmarks"]
+        for entry in packaged_toml("trimaran_studies.facts", "benchmarks.toml")["benchmarks"]
     )

@@ -6,10 +6,9 @@ in most networks. Its step time on one device has to be given; only what happens
 
 import functools
 import re
-import tomllib
 from dataclasses import dataclass
-from importlib import resources
 
+from trimaran.base.files import packaged_toml
 from trimaran.graph.kernels.workload import Gradient, WeightGradient, Work, WorkKind, Workload
 from trimaran.graph.types import Phase
 
@@ -50,7 +49,6 @@ class PublishedSize:
 @functools.cache
 def published_sizes() -> tuple[PublishedSize, ...]:
     """All of them, in the order in which their words are looked for."""
-    text = resources.files("trimaran_studies.facts").joinpath("sizes.toml").read_text("utf-8")
     return tuple(
         PublishedSize(
             name=entry["name"],
@@ -63,7 +61,7 @@ def published_sizes() -> tuple[PublishedSize, ...]:
             layers=entry.get("layers", _LAYERS),
             source=entry["source"],
         )
-        for entry in tomllib.loads(text)["networks"]
+        for entry in packaged_toml("trimaran_studies.facts", "sizes.toml")["networks"]
     )
 
 

@@ -21,11 +21,11 @@ from typing import Any
 from rich.table import Table
 
 from trimaran.base.errors import InputError
+from trimaran.base.progress import Progress, ignore_progress
 from trimaran.features.scaling import StudyRequest, study
 from trimaran.planning.requests import default_software
-from trimaran.planning.results import Progress, ignore_progress
 from trimaran.report.scaling import ScalingRow, row_document
-from trimaran.report.tables import frame_table
+from trimaran.report.tables import add_figures, add_words, frame_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,7 @@ class StudiedNetwork:
             for row in self.rows
             if row.step.batch_per_device == batch and row.step.devices == devices
         }
-        return found["nccl"] / found["p2p"] if {"nccl", "p2p"} <= found.keys() else None
+        return found["nccl"] / found["kvstore"] if {"nccl", "kvstore"} <= found.keys() else None
 
     @property
     def batches(self) -> tuple[int, ...]:
@@ -111,18 +111,17 @@ class ReproducedExchange:
 def studied_table(network: StudiedNetwork) -> Table:
     """FP, BP and WU in milliseconds: a line for each batch and number of devices, both methods beside each other."""
     table = frame_table(network.network)
-    for name in ("batch", "GPUs", "FP"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for sync in ("p2p", "nccl"):
+    add_figures(table, "batch", "GPUs", "FP")
+    for sync in ("kvstore", "nccl"):
         for name in ("BP", "WU", "samples/s"):
             table.add_column(f"{name}\n{sync}" if name != "BP" else f"BP\n{sync}", justify="right", no_wrap=True)
-    table.add_column("nccl/p2p", justify="right", no_wrap=True)
+    add_figures(table, "nccl/p2p")
     pairs: dict[tuple[int, int], dict[str, ScalingRow]] = {}
     for row in network.rows:
         pairs.setdefault((row.step.batch_per_device, row.step.devices), {})[row.step.sync] = row
     for (batch, devices), rows in pairs.items():
-        cells = [str(batch), str(devices), _ms(rows["p2p"].step.forward_s)]
-        for sync in ("p2p", "nccl"):
+        cells = [str(batch), str(devices), _ms(rows["kvstore"].step.forward_s)]
+        for sync in ("kvstore", "nccl"):
             step = rows[sync].step
             cells += [_ms(step.backward_s), _ms(step.wu_exposed_s), f"{rows[sync].samples_per_s:,.0f}"]
         ratio = network.ratio(batch, devices)
@@ -133,11 +132,11 @@ def studied_table(network: StudiedNetwork) -> Table:
 def ratio_table(networks: Sequence[StudiedNetwork], devices: int = 8) -> Table:
     """NCCL by copies on eight devices, ours and what is published."""
     table = frame_table(f"speed of NCCL by that of copies, {devices} GPUs")
-    table.add_column("network", no_wrap=True)
+    add_words(table, "network", no_wrap=True)
     batches = networks[0].batches
     for batch in batches:
-        table.add_column(f"batch {batch}", justify="right", no_wrap=True)
-    table.add_column("published", justify="right", no_wrap=True)
+        add_figures(table, f"batch {batch}")
+    add_figures(table, "published")
     for network in networks:
         ours = (network.ratio(batch, devices) for batch in batches)
         public = "" if network.published is None else f"{network.published.nccl_over_copies:.2f}"
@@ -197,12 +196,12 @@ def reproduce_dgx1(
     for name in names:
         if name not in known:
             raise InputError(f'"{name}" is not of this study; there are {", ".join(known)}', network=name)
-    software = default_software(("p2p", "nccl"))
+    software = default_software(("kvstore", "nccl"))
     found = []
     for place, name in enumerate(dict.fromkeys(names)):
         progress(name, place, len(names))
         request = StudyRequest(
-            cluster=_CLUSTER, devices=devices, batches=batches, syncs=("p2p", "nccl"), software=software
+            cluster=_CLUSTER, devices=devices, batches=batches, syncs=("kvstore", "nccl"), software=software
         )
         result = study(name, request)
         found.append(StudiedNetwork(network=name, rows=result.rows, published=PUBLISHED_RATIOS.get(name)))

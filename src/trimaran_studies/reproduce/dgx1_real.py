@@ -20,13 +20,13 @@ from rich.table import Table
 
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
-from trimaran.machine.detect import detect_cluster
-from trimaran.planning.results import Progress, ignore_progress
+from trimaran.base.progress import Progress, ignore_progress
+from trimaran.machine.detect import detect_machine
 from trimaran.pricing.program import price
 from trimaran.pricing.tables import CostTable, Curve, CurveKey
 from trimaran.program.lowering.lower import lower
 from trimaran.program.strategy import Strategy
-from trimaran.report.tables import frame_table
+from trimaran.report.tables import add_words, frame_table
 from trimaran.simulator.engine import simulate
 from trimaran_studies.reproduce.step_split import TERMS, SplitTerms, measured_terms, predicted_terms, recording_cost
 
@@ -132,8 +132,7 @@ def measured_table(network: MeasuredNetwork) -> Table:
         f"{network.network}, {network.form}, {network.batch_per_device} samples a device; "
         f"{network.tensors} gradients of {network.gradient_bytes / 1e6:.1f} MB"
     )
-    table.add_column("exchange", no_wrap=True)
-    table.add_column("ms", no_wrap=True)
+    add_words(table, "exchange", "ms", no_wrap=True)
     for title, _ in _COLUMNS:
         table.add_column(title, justify="right", no_wrap=True)
     for exchange in network.exchanges:
@@ -312,7 +311,7 @@ def _names(networks: str | None) -> tuple[str, ...]:
 
 
 def _check(devices: int, steps: int) -> None:
-    available = detect_cluster().size
+    available = detect_machine().devices
     if not 2 <= devices <= available:
         raise InputError(
             f"an exchange needs from 2 devices to the {available} of this machine, got {devices}", devices=devices
@@ -378,7 +377,7 @@ def _exchange(strategy: Strategy, of_ranks: "Sequence[RankFindings]", table: Cos
 
     graph, batch = of_ranks[0].graph, BATCH * strategy.dp
     program = lower(graph, strategy, batch=batch)
-    costs = price(program, graph, strategy, table, detect_cluster(strategy.dp), batch=batch)
+    costs = price(program, graph, strategy, table, detect_machine(strategy.dp).allocate(), batch=batch)
     steps = [rank.steps[strategy.sync] for rank in of_ranks]
     timeline = steps[0].timeline
     return MeasuredExchange(

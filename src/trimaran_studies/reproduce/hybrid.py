@@ -19,19 +19,20 @@ from rich import box
 from rich.table import Table
 
 from trimaran.base.errors import InputError
+from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.units import format_seconds
 from trimaran.features.crossover.candidates import Demand, Option, compare, free_options
 from trimaran.features.crossover.request import CrossoverRequest, machine_for
 from trimaran.features.crossover.steps import Replicas, Workers
 from trimaran.planner.pins import Pins
-from trimaran.planning.plan import plan_on_machine
-from trimaran.planning.requests import ClusterRequest
-from trimaran.planning.results import MachinePlan, Progress, ignore_progress
+from trimaran.planning.plan import make_plan
+from trimaran.planning.requests import PlanRequest
 from trimaran.pricing.convergence.hybrid_speedup import hybrid_over_data, needed_free_speedup, needed_worker_speedup
 from trimaran.pricing.convergence.types import CurveTable, Point
 from trimaran.pricing.kernels.software import Software
 from trimaran.program.strategy import Schedule
 from trimaran.report.crossover import Basis, Row, Way, Worker, way_document, worker_document
+from trimaran.report.tables import add_figures, add_words
 
 Grade = Literal["published", "recalled", "derived"]
 """Published: in the abstract. Recalled: no public text has it, and the arithmetic gives the published gain.
@@ -235,9 +236,8 @@ def _row(row: HybridRow) -> dict[str, Any]:
 def hybrid_table(found: ReproducedHybrid) -> Table:
     """A line for each network and number of devices: published, the paper's arithmetic, ours."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False, title_justify="left")
-    table.add_column("network", no_wrap=True)
-    for title in ("GPUs", "published", "paper mode", "ours", "90 %"):
-        table.add_column(title, justify="right", no_wrap=True)
+    add_words(table, "network", no_wrap=True)
+    add_figures(table, "GPUs", "published", "paper mode", "ours", "90 %")
     for row in found.rows:
         if row.basis != "paper":
             continue
@@ -393,8 +393,8 @@ def _ours(studied: StudiedHybrid, software: Software) -> _Ours:
 
     cluster, machine = machine_for(CLUSTER, max(studied.devices))
     request = CrossoverRequest(cluster=cluster, devices=studied.devices, software=software)
-    replicas = Replicas(studied.network, request, machine)
-    asked = ClusterRequest(cluster=cluster, software=software)
+    replicas = Replicas.of(studied.network, request, machine)
+    asked = PlanRequest(cluster=cluster, software=software)
     workers = Workers(studied.network, asked, studied.local_batch)
     demand = Demand(fit_curve(_table(studied)))
     known = {devices * studied.local_batch for devices in studied.epochs}
@@ -424,18 +424,18 @@ def _ours(studied: StudiedHybrid, software: Software) -> _Ours:
     )
 
 
-def _same_method(studied: StudiedHybrid, asked: ClusterRequest, workers: Workers) -> float | None:
+def _same_method(studied: StudiedHybrid, asked: PlanRequest, workers: Workers) -> float | None:
     """Speedup of two devices as the study divides a step: branches placed, or whole stages in a plain order."""
     if studied.method == "placement":
         return workers.speedups(WIDTH).get("placement")
     plans = [
-        plan_on_machine(
+        make_plan(
             studied.network,
             replace(asked, devices=WIDTH, batch=studied.local_batch, pins=Pins(pp=WIDTH, schedule=schedule)),
         )
         for schedule in PLAIN_SCHEDULES
     ]
-    return max(plan.speedup for plan in plans if isinstance(plan, MachinePlan))
+    return max(plan.simulated.speedup for plan in plans)
 
 
 def _held(row: Row, hybrid: Iterable[Option], studied: StudiedHybrid, demand: Demand) -> float | None:

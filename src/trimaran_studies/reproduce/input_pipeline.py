@@ -20,21 +20,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
 
 from trimaran.base.errors import InputError
+from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.units import format_count
-from trimaran.graph.kernels.workload import Workload
 from trimaran.machine.find import find_machine
-from trimaran.machine.types import Machine
-from trimaran.planning.replica_memory import RankMemory, rank_memory
-from trimaran.planning.results import Progress, ignore_progress
-from trimaran.planning.workloads import workload
+from trimaran.planning.data_parallel_job import DataParallelJob
+from trimaran.planning.replica_memory import RankMemory
 from trimaran.pricing.exchange.costs import ExchangeOptions
 from trimaran.pricing.exchange.frameworks import recipe_of
-from trimaran.pricing.exchange.step import ScaledStep
 from trimaran.pricing.input_pipeline import loader_of, photograph_feed
-from trimaran.pricing.kernels.estimate import StepEstimate, estimate_step
+from trimaran.pricing.kernels.estimate import StepEstimate
 from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.types import Cost
-from trimaran.simulator.data_parallel import scale_step
+from trimaran.simulator.data_parallel import data_parallel_step
 from trimaran_studies.reproduce.input_pipeline_report import FeedingRow, ReproducedFeeding
 from trimaran_studies.reproduce.torch_data_parallel import (
     ABLATION,
@@ -89,19 +86,14 @@ class FedSteps:
     """Steps of one network on one machine at one batch.
 
     Attributes:
-        reference: of the network
-        machine: of one node
+        job: the network, on a machine of one node
         devices: of it
         batch: samples of a device
-        software: framework and year
     """
 
-    reference: str
-    machine: Machine
+    job: DataParallelJob
     devices: int
     batch: int
-    software: Software
-    _known: tuple[Workload, StepEstimate] | None = None
     _passages: Passages | None = None
     _steps: dict[tuple[Case, Pace], dict[str, float]] = field(default_factory=dict)
 
@@ -109,7 +101,7 @@ class FedSteps:
         """A step with its 90 % interval."""
         seconds = self._seconds(case)
         low, high = self._interval(lambda pace: self._seconds(case, pace))
-        return Cost(seconds, low, high, f"simulated: {self._at()[1].source}")
+        return Cost(seconds, low, high, f"simulated: {self.job.known(self.batch)[1].source}")
 
     def parts(self, case: Case) -> dict[str, float]:
         """What the step consists of, by name; they sum to it [s]."""
@@ -130,15 +122,7 @@ class FedSteps:
 
     def memory(self) -> RankMemory:
         """Of a rank with a process of its own."""
-        work, estimate = self._at()
-        return rank_memory(
-            self.reference,
-            work,
-            self._scaled(work, estimate, 1.0),
-            device=self.machine.node.device,
-            software=self.software,
-            options=None,
-        )
+        return self.job.memory(self.job.step(self.batch, self.devices))
 
     def _interval(self, figure: Callable[[Pace], float]) -> tuple[float, float]:
         middle = figure(AS_EXPECTED)
@@ -150,7 +134,7 @@ class FedSteps:
         return middle - below, middle + above
 
     def _paces(self) -> list[tuple[Pace, Pace]]:
-        _, estimate = self._at()
+        _, estimate = self.job.known(self.batch)
         compute = estimate.forward
         ends = {
             "compute": (compute.low / compute.seconds, compute.high / compute.seconds),
@@ -169,10 +153,10 @@ class FedSteps:
         return self._steps[case, pace]
 
     def _replicated(self, remedies: Remedies, pace: Pace) -> dict[str, float]:
-        work, estimate = self._at()
+        work, estimate = self.job.known(self.batch)
         own = replica_work(work, estimate).scaled(pace.compute)
         if self._passages is None:
-            self._passages = passages_on(self.machine, work, devices=self.devices, year=self.software.year)
+            self._passages = passages_on(self.job.machine, work, devices=self.devices, year=self.job.software.year)
         step = replicated_step(
             replace(own, calls_s=own.calls_s * pace.host),
             self._passages.scaled(links=pace.links, host=pace.host),
@@ -183,43 +167,30 @@ class FedSteps:
 
     def _exchanged(self, remedies: Remedies, pace: Pace) -> dict[str, float]:
         """A process for each device: its own copy, DDP's buckets."""
-        work, estimate = self._at()
+        work, estimate = self.job.known(self.batch)
         share = HALF if remedies.compress else 1.0
         # Bytes on links half as fast take as long as twice of them.
-        step = self._scaled(work, _slower(estimate, pace.compute), share * pace.links)
-        coding_s = CODED_GRADIENTS * work.gradient_bytes / self.machine.node.device.sustained_bytes_per_s
+        wire = share * pace.links
+        habit = recipe_of(self.job.software)
+        # A bucket holds as many gradients, however many bytes they are on the wire.
+        recipe = replace(
+            habit, first_bytes=round(habit.first_bytes * wire), bucket_bytes=round(habit.bucket_bytes * wire)
+        )
+        options = ExchangeOptions(explain=False, wire_share=wire, recipe=recipe)
+        setup = self.job.setup(self.batch, self.devices)
+        step = data_parallel_step(replace(setup, estimate=_slower(estimate, pace.compute), options=options))
+        coding_s = CODED_GRADIENTS * work.gradient_bytes / self.job.machine.node.device.sustained_bytes_per_s
         parts = {
             "forward": step.forward_s,
             "backward": step.backward_s,
             "exchange": step.exposed_communication_s + step.overhead_s + (coding_s if remedies.compress else 0.0),
             "update": step.update_s,
         }
-        copies = batch_copies(self.machine, work.input_bytes, devices=self.devices).scaled(pace.links)
+        copies = batch_copies(self.job.machine, work.input_bytes, devices=self.devices).scaled(pace.links)
         waited_s = copies.shares_s
         if remedies.preload:
             waited_s = max(0.0, copies.shares_ahead_s - sum(parts.values()))
         return {"feed": waited_s, **parts}
-
-    def _scaled(self, work: Workload, estimate: StepEstimate, wire: float) -> ScaledStep:
-        habit = recipe_of(self.software)
-        # A bucket holds as many gradients, however many bytes they are on the wire.
-        recipe = replace(
-            habit, first_bytes=round(habit.first_bytes * wire), bucket_bytes=round(habit.bucket_bytes * wire)
-        )
-        return scale_step(
-            work,
-            estimate,
-            self.machine,
-            devices=self.devices,
-            software=self.software,
-            options=ExchangeOptions(explain=False, wire_share=wire, recipe=recipe),
-        )
-
-    def _at(self) -> tuple[Workload, StepEstimate]:
-        if self._known is None:
-            work = workload(self.reference, batch=self.batch)
-            self._known = work, estimate_step(work, self.machine.node.device, self.software)
-        return self._known
 
 
 def _slower(estimate: StepEstimate, factor: float) -> StepEstimate:
@@ -274,7 +245,8 @@ def reproduce_feeding(
         for batch in batches:
             for place, network in enumerate(names):
                 progress(f"{network} on {name}, batch {batch}", place, len(names))
-                steps = FedSteps(network, machine, DEVICES, batch, SOFTWARE)
+                job = DataParallelJob(reference=network, machine=machine, software=SOFTWARE)
+                steps = FedSteps(job, DEVICES, batch)
                 if steps.memory().fits:
                     rows += _rows(steps, name, links)
                 else:
@@ -317,7 +289,7 @@ def _rows(steps: FedSteps, machine: str, links: str) -> Iterator[FeedingRow]:
         yield FeedingRow(
             machine=machine,
             links=links,
-            network=steps.reference,
+            network=steps.job.reference,
             batch=steps.batch,
             baseline=baseline,
             remedy=remedy,

@@ -19,19 +19,19 @@ what they and the cores take (`costs.fed_step`).
 import functools
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
 from rich.table import Table
 
 from trimaran.base.errors import EnvironmentProblem, InputError
+from trimaran.base.progress import Progress, ignore_progress
 from trimaran.graph.types import Graph
-from trimaran.machine.detect import detect_cluster, detect_processor
-from trimaran.machine.types import Cluster, Link
+from trimaran.machine.detect import detect_machine, detect_processor
+from trimaran.machine.types import Allocation, Link
 from trimaran.planner.candidates import evaluate
 from trimaran.planning.requests import parse_link
-from trimaran.planning.results import Progress, ignore_progress
 from trimaran.pricing.curves import at_batch, at_size
 from trimaran.pricing.gradient_compression import coding_keys
 from trimaran.pricing.input_pipeline import load, period
@@ -41,7 +41,7 @@ from trimaran.program.gradients import Compression
 from trimaran.program.lowering.lower import lower, lower_evaluation
 from trimaran.program.strategy import IN_LINE, Feeding, Strategy
 from trimaran.program.types import Kind, Program
-from trimaran.report.tables import frame_table
+from trimaran.report.tables import add_figures, add_words, frame_table
 from trimaran_studies.reproduce.torch_data_parallel import (
     ABLATION,
     ALL,
@@ -172,10 +172,8 @@ def tried_tables(found: TriedFeeding) -> list[Table]:
 def _tried_table(rows: Sequence[TriedRemedy]) -> Table:
     first = rows[0]
     table = frame_table(f"{first.network} on {first.machine}, {first.batch} samples a rank")
-    table.add_column("against", no_wrap=True)
-    table.add_column("remedy", no_wrap=True)
-    for title in ("step\nms", "saved\n%", "90 %\n", "predicted\nms", "error\n"):
-        table.add_column(title, justify="right", no_wrap=True)
+    add_words(table, "against", "remedy", no_wrap=True)
+    add_figures(table, "step\nms", "saved\n%", "90 %\n", "predicted\nms", "error\n")
     before = ""
     for row in rows:
         low, high = row.interval
@@ -354,7 +352,7 @@ def _predicted(job: _Job, link: Link | None, progress: Progress) -> dict[str, fl
         compressions=(BF16,),
         progress=progress,
     )
-    cluster = replace(detect_cluster(RANKS), link=link)
+    cluster = detect_machine(RANKS).rate_limited(link).allocate()
     cores = detect_processor().cores
     found: dict[str, float | None] = {}
     for remedies in ABLATION:
@@ -399,7 +397,9 @@ BF16 = Compression(method="bf16")
 _BROADCAST = CurveKey(str(Kind.BROADCAST), 2)
 
 
-def predict_plan(strategy: Strategy, graph: Graph, table: CostTable, cluster: Cluster, *, batch: int) -> float | None:
+def predict_plan(
+    strategy: Strategy, graph: Graph, table: CostTable, cluster: Allocation, *, batch: int
+) -> float | None:
     """The step of a plan [s]; None where nobody measured what it needs.
 
     Args:

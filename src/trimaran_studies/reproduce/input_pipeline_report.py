@@ -25,7 +25,7 @@ from typing import Any, Literal
 from rich.table import Table
 
 from trimaran.report.svg import Drawing
-from trimaran.report.tables import frame_table
+from trimaran.report.tables import add_figures, add_words, frame_table
 
 SOURCE = "Xu et al., ScaleDNN, ICCAD 2021, abstract; doi 10.1109/ICCAD51958.2021.9643503"
 
@@ -344,11 +344,21 @@ def feeding_table(found: ReproducedFeeding, machine: str, batch: int) -> Table:
         batch: of a device
     """
     table = frame_table(f"{found.titles[machine]}, batch {batch} a GPU")
-    table.add_column("network", no_wrap=True)
-    for title in ("step\nms", "split\n", "pre-\nload", "com-\npress", "all\n", "90 %\n", "DDP\n", "DDP\nms"):
-        table.add_column(title, justify="right", no_wrap=True)
-    for title in ("pre-\nload", "com-\npress", "all\n"):
-        table.add_column(title, justify="right", no_wrap=True)
+    add_words(table, "network", no_wrap=True)
+    add_figures(
+        table,
+        "step\nms",
+        "split\n",
+        "pre-\nload",
+        "com-\npress",
+        "all\n",
+        "90 %\n",
+        "DDP\n",
+        "DDP\nms",
+        "pre-\nload",
+        "com-\npress",
+        "all\n",
+    )
     rows = [row for row in found.rows if row.machine == machine and row.batch == batch]
     for network in dict.fromkeys(row.network for row in rows):
         of = {(row.baseline, row.remedy): row for row in rows if row.network == network}
@@ -374,10 +384,8 @@ def savings_table(found: ReproducedFeeding, machine: str) -> Table:
     """
     rows = [row for row in found.rows if row.machine == machine]
     table = frame_table(f"{rows[0].links}: saved over all networks and batches [%]")
-    for name in ("against", "remedy"):
-        table.add_column(name, no_wrap=True)
-    for name in ("mean", "90 %", "least", "most", "published"):
-        table.add_column(name, justify="right", no_wrap=True)
+    add_words(table, "against", "remedy", no_wrap=True)
+    add_figures(table, "mean", "90 %", "least", "most", "published")
     before = ""
     for one in savings(rows):
         known = one.published

@@ -1,8 +1,8 @@
 """The vDNN paper again: its networks, batches and policies, and ours, on a device of the catalog in simulation.
 
-Each network's step is traced on meta tensors and priced by the device's roofline. From the one trace come both
-accountings (`report/reproduction`): the list of layers for the paper's buffers, and the live bytes of PyTorch's own.
-Which constants were fixed before anything was compared, and which were not, is in `docs/vdnn.md`.
+Each network's step is traced on meta tensors and priced by the kernel model, with the paper's software. From the one
+trace come both accountings: the list of layers for the paper's buffers, and the live bytes of PyTorch's own. Which
+constants were fixed before anything was compared, and which were not, is in `docs/vdnn.md`.
 
 The vDNN paper's networks and policies as they come out here, beside what the paper says.
 
@@ -22,21 +22,21 @@ from typing import Literal
 from rich.table import Table
 
 from trimaran.base.errors import InfeasibleError, InputError
+from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.units import format_bytes
 from trimaran.features.memory_fit.figures import simulated, usage
 from trimaran.graph.trace.types import StepTrace
 from trimaran.jobs.published_jobs import network_job
 from trimaran.machine.catalog import find_device
-from trimaran.machine.types import CatalogDevice
+from trimaran.machine.types import Device
 from trimaran.memory.search import plan_memory
 from trimaran.memory.vdnn import Offload, vdnn_all, vdnn_conv
 from trimaran.memory.vdnn_dynamic import Algorithm, Usage, choose_dynamically, vdnn_dyn
 from trimaran.planning.meta_trace import JobTracer
-from trimaran.planning.results import Progress, ignore_progress
-from trimaran.pricing.kernels.roofline import memory_costs
-from trimaran.pricing.offload_costs import MemoryCosts
+from trimaran.pricing.kernels.software import Software
+from trimaran.pricing.offload_costs import MemoryCosts, modelled_costs
 from trimaran.program.memory import KEEP_ALL, MemoryPlan
-from trimaran.report.tables import frame_table
+from trimaran.report.tables import add_figures, add_words, frame_table
 from trimaran_studies.reproduce.vdnn_accounting import (
     Buffers,
     PaperNetwork,
@@ -45,6 +45,8 @@ from trimaran_studies.reproduce.vdnn_accounting import (
     offload_on_demand,
     virtualized,
 )
+
+PAPER_SOFTWARE = Software(framework="torch7", year=2016.2, libraries="cudnn-4", source="the paper: Torch with cuDNN 4")
 
 Accounting = Literal["paper", "trace"]
 Grade = Literal["published", "recalled"]
@@ -312,7 +314,7 @@ def reproduce_vdnn(
         if name not in tracers:
             tracers = {name: JobTracer(network_job(name))}  # one at a time: traces of the deep ones are large
         trace = tracers[name].trace(batch)
-        costs = memory_costs(trace, card)
+        costs = modelled_costs(trace, card, software=PAPER_SOFTWARE)
         sources.append(costs.source)
         found.append(_reproduced(name, batch, _Step(trace=trace, costs=costs, device=card)))
     return Reproduction(
@@ -330,7 +332,7 @@ class _Step:
 
     trace: StepTrace
     costs: MemoryCosts
-    device: CatalogDevice
+    device: Device
 
 
 def _reproduced(name: str, batch: int, step: _Step) -> ReproducedNetwork:
@@ -451,11 +453,9 @@ _SECTIONS: tuple[tuple[Accounting, str], ...] = (("paper", "buffers of 2016"), (
 def network_table(network: ReproducedNetwork) -> Table:
     """Policies in the paper's accounting, then in ours."""
     table = frame_table(f"{network.network}, batch {network.batch}")
-    table.add_column("policy", no_wrap=True)
-    for title in ("peak", "mean", "w/o", "saved", "slower"):
-        table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("fits", no_wrap=True)
-    table.add_column("the paper", no_wrap=True)
+    add_words(table, "policy", no_wrap=True)
+    add_figures(table, "peak", "mean", "w/o", "saved", "slower")
+    add_words(table, "fits", "the paper", no_wrap=True)
     for accounting, title in _SECTIONS:
         lines = [line for line in network.policies if line.accounting == accounting]
         if not lines:

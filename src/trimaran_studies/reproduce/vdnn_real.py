@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trimaran.base.errors import InputError
+from trimaran.base.progress import Progress, ignore_progress
 from trimaran.graph.trace.calls import Recording
 from trimaran.graph.trace.record import Recorder
 from trimaran.memory.floor import floor
@@ -34,10 +35,9 @@ from trimaran.networks.alexnet import AlexNet
 from trimaran.networks.googlenet import GoogLeNet
 from trimaran.networks.overfeat import OverFeat
 from trimaran.networks.vgg import VGG_GROUPS, Vgg
-from trimaran.planning.results import Progress, ignore_progress
 from trimaran.pricing.offload_costs import measured_costs
 from trimaran.program.memory import KEEP_ALL, MemoryPlan
-from trimaran.report.tables import frame_table
+from trimaran.report.tables import add_figures, add_words, frame_table
 from trimaran.simulator.storage_lifetimes import live_bytes
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -95,10 +95,9 @@ def real_table(run: RealRun) -> Table:
     """Policies, one line each, sizes in MB of 1e6 bytes."""
     form = "" if run.device == "cuda" else ", narrow"
     table = frame_table(f"{run.network}{form}, batch {run.batch}, {run.pixels} × {run.pixels} pixels")
-    table.add_column("policy", no_wrap=True)
-    for title in ("peak", "accounted", "differs", "mean", "accounted", "to host"):
-        table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("result", no_wrap=True)
+    add_words(table, "policy", no_wrap=True)
+    add_figures(table, "peak", "accounted", "differs", "mean", "accounted", "to host")
+    add_words(table, "result", no_wrap=True)
     for line in run.policies:
         differs = line.accounted_peak_bytes / line.predicted_peak_bytes - 1
         sizes = (

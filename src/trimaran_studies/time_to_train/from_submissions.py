@@ -35,25 +35,26 @@ Fitted by benchmarks/fits/trainings.py to calibration rows in which one device, 
 what larger ones take, and widened as all intervals are for machines and networks that no constant was fitted on.
 """
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median_low
 
-from trimaran.base.errors import InputError, TrimaranError
+from trimaran.base.errors import InputError
 from trimaran.graph.kernels.workload import Workload
 from trimaran.machine.types import Machine
 from trimaran.pricing.collectives.algorithms import collective_cost
 from trimaran.pricing.convergence.files import find_curve
-from trimaran.pricing.exchange.costs import ExchangeOptions, straggling
-from trimaran.pricing.exchange.frameworks import RECIPES
+from trimaran.pricing.exchange.costs import ExchangeOptions
+from trimaran.pricing.exchange.frameworks import DDP
 from trimaran.pricing.kernels.estimate import estimate_step
 from trimaran.pricing.kernels.software import Software
-from trimaran.simulator.data_parallel import scale_step
+from trimaran.simulator.data_parallel import DataParallelSetup, data_parallel_step
 from trimaran_studies.facts.benchmarks import Benchmark, benchmark_of
 from trimaran_studies.time_to_train.submissions import Submission, anchors_of, read_submission
 from trimaran_studies.validation.intervals import interval
-from trimaran_studies.validation.measurement import Answer, Row
+from trimaran_studies.validation.measurement import Answer, Row, attempt, cells_read
 from trimaran_studies.validation.steps import scaling_baselines
 
 _YEARS = {0.5: 2018.9, 0.6: 2019.4, 0.7: 2020.5, 1.0: 2021.4, 1.1: 2021.8, 2.0: 2022.4, 2.1: 2022.8, 3.0: 2023.4}
@@ -64,6 +65,9 @@ _CAPTURED = 1.0
 
 _USUAL = 32
 """Samples of a device at which one that is not in the catalog is compared with the one that stands in."""
+
+_EXCHANGE = ExchangeOptions(recipe=replace(DDP, tensor_s=0.0, passes=0), wire_share=0.5, explain=False)
+"""Gradients in 16 bits, in DDP's buckets, whose copies are fused away."""
 
 _MOST = math.log(64.0)
 """Bound of the factor between a measured step and the modelled one."""
@@ -110,19 +114,21 @@ class StepModel:
             return TunedStep(seconds=alone.seconds, added_s=0.0)
         nodes = max(1, min(self._machine.nodes, self._devices))
         devices = nodes * math.ceil(self._devices / nodes)
-        scaled = scale_step(
-            self._asked,
-            alone,
-            self._machine,
-            devices=devices,
-            nodes=nodes,
-            software=self._software,
-            options=ExchangeOptions(recipe=RECIPES["ddp"], wire_share=0.5, explain=False),
+        scaled = data_parallel_step(
+            DataParallelSetup(
+                workload=self._asked,
+                estimate=alone,
+                machine=self._machine,
+                devices=devices,
+                nodes=nodes,
+                software=self._software,
+                options=_EXCHANGE,
+            )
         )
         passes_s = scaled.forward_s + scaled.backward_s
         update_s = scaled.update_s / math.ceil(devices / nodes) if self._benchmark.sharded_update else scaled.update_s
         gather_s = max(0.0, self._gather_s(devices, nodes) - passes_s)
-        added_s = scaled.exposed_communication_s + gather_s + straggling(devices, nodes) * passes_s
+        added_s = scaled.exposed_communication_s + gather_s + scaled.overhead_s
         return TunedStep(seconds=passes_s + update_s + added_s, added_s=added_s)
 
     def factor(self, step_s: float) -> float | None:
@@ -371,7 +377,7 @@ def answer_submissions(rows: Sequence[Row]) -> tuple[Answer, ...]:
     Args:
         rows: all of a file, because one is predicted from another
     """
-    read = [_read(row) for row in rows]
+    read = [attempt(row, functools.partial(_read, row)) for row in rows]
     every = [one for one in read if isinstance(one, Submission)]
     factors: dict[str, float | None] = {}
     return tuple(
@@ -380,13 +386,9 @@ def answer_submissions(rows: Sequence[Row]) -> tuple[Answer, ...]:
     )
 
 
-def _read(row: Row) -> Submission | str:
-    try:
+def _read(row: Row) -> Submission:
+    with cells_read(row):
         return read_submission(row)
-    except TrimaranError as error:
-        return error.message
-    except (ArithmeticError, LookupError, ValueError, TypeError) as error:
-        return f"row {row.row_id}: a cell is not what its column holds ({error})"
 
 
 def _answer(target: Submission, every: Sequence[Submission], factors: dict[str, float | None]) -> Answer:
@@ -399,13 +401,11 @@ def _answer(target: Submission, every: Sequence[Submission], factors: dict[str, 
         return Answer(row=row, predicted=None, skipped=why)
     found, reasons = [], []
     for anchor in anchors:
-        try:
-            found.append(forecast(anchor, target, benchmark, factors))
-        except TrimaranError as error:
-            reasons.append(error.message)
-        except (ArithmeticError, LookupError, ValueError, TypeError) as error:
-            # A row that nobody thought of must not cost the others their answers; the reason is told all the same.
-            reasons.append(f"row {row.row_id}: Trimaran failed on it: {type(error).__name__}: {error}")
+        one = attempt(row, functools.partial(forecast, anchor, target, benchmark, factors))
+        if isinstance(one, str):
+            reasons.append(one)
+        else:
+            found.append(one)
     if not found:
         return Answer(row=row, predicted=None, skipped=reasons[0])
     middle = median_low([one.minutes for one in found])

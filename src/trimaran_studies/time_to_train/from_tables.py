@@ -9,18 +9,26 @@ the predictor of throughput (`setups`, `steps`); a network of known size only is
 import functools
 import math
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import resources
 from statistics import median
 
-from trimaran.base.errors import InputError, TrimaranError
+from trimaran.base.errors import InfeasibleError, InputError
+from trimaran.base.files import packaged_toml
 from trimaran.pricing.kernels.estimate import estimate_step
 from trimaran_studies.facts.sizes import SIZED
 from trimaran_studies.published.rows import published_rows
 from trimaran_studies.validation.intervals import deviation, interval
-from trimaran_studies.validation.measurement import Answer, Row, Setup, accumulation, step_of, whole
+from trimaran_studies.validation.measurement import (
+    Answer,
+    Row,
+    Setup,
+    accumulation,
+    attempt,
+    cells_read,
+    step_of,
+    whole,
+)
 from trimaran_studies.validation.recipes import Recipe, lowered, said
 from trimaran_studies.validation.setups import recipe_of, understand
 from trimaran_studies.validation.steps import RowStep, row_step, row_workload, scaling_baselines
@@ -69,7 +77,7 @@ def _all_slower() -> tuple[tuple[tuple[str, str], float], ...]:
             if setup.network.startswith(SIZED):
                 seconds = step_of(row, setup, figure, devices=1)
                 found.append(((setup.network, setup.precision), seconds / _alone_s(setup, recipe)))
-        except TrimaranError:
+        except (InputError, InfeasibleError):
             continue
     return tuple(found)
 
@@ -117,7 +125,6 @@ def training_of(path: str, year: float, epochs: str = "") -> int | None:
 
 @functools.cache
 def _lengths() -> tuple[Length, ...]:
-    text = resources.files("trimaran_studies.facts").joinpath("trainings.toml").read_text("utf-8")
     return tuple(
         Length(
             path=entry["path"],
@@ -126,7 +133,7 @@ def _lengths() -> tuple[Length, ...]:
             samples=entry["samples"],
             source=entry["source"],
         )
-        for entry in tomllib.loads(text)["trainings"]
+        for entry in packaged_toml("trimaran_studies.facts", "trainings.toml")["trainings"]
     )
 
 
@@ -192,15 +199,8 @@ def answer_tables(rows: Sequence[Row]) -> tuple[Answer, ...]:
     Args:
         rows: all of them together, because one is predicted from another
     """
-    entries: list[Entry | str] = []
     seen: dict[tuple[object, ...], int] = {}
-    for row in rows:
-        try:
-            entries.append(_entry(row, seen))
-        except TrimaranError as error:
-            entries.append(error.message)
-        except (ArithmeticError, LookupError, ValueError, TypeError) as error:
-            entries.append(f"row {row.row_id}: a cell is not what its column holds ({error})")
+    entries = [attempt(row, functools.partial(_entry, row, seen)) for row in rows]
     known = [one for one in entries if isinstance(one, Entry)]
     return tuple(
         _answer(one, known) if isinstance(one, Entry) else Answer(row=row, predicted=None, skipped=one)
@@ -211,12 +211,13 @@ def answer_tables(rows: Sequence[Row]) -> tuple[Answer, ...]:
 def _entry(row: Row, seen: dict[tuple[object, ...], int]) -> Entry:
     if row.measured <= 0:
         raise InputError(f"row {row.row_id}: no time to train is published", row=row.row_id)
-    setup = understand(_counted(row))
+    with cells_read(row):
+        setup, recipe = understand(_counted(row)), recipe_of(row)
     parts = row.fields.get("config", "").split(";")
     config = ";".join(part for part in parts if not _COUNTS.search(part))
     table = (*(lowered(row, name) for name in (*_TABLE, *_PLACE)), config.strip().lower())
     place = seen[(table, setup.devices)] = seen.get((table, setup.devices), -1) + 1
-    return Entry(row=row, setup=setup, recipe=recipe_of(row), table=table, place=place, unit_s=_unit_s(row.unit))
+    return Entry(row=row, setup=setup, recipe=recipe, table=table, place=place, unit_s=_unit_s(row.unit))
 
 
 def _counted(row: Row) -> Row:
@@ -252,14 +253,10 @@ def _anchor(target: Entry, every: Sequence[Entry]) -> Entry | None:
 
 def _answer(target: Entry, every: Sequence[Entry]) -> Answer:
     anchor = _anchor(target, every)
-    try:
-        return _alone(target) if anchor is None else _predicted(anchor, target)
-    except TrimaranError as error:
-        return Answer(row=target.row, predicted=None, setup=target.setup, skipped=error.message)
-    except (ArithmeticError, LookupError, ValueError, TypeError) as error:
-        # A row that nobody thought of must not cost the others their answers; the reason is told all the same.
-        why = f"row {target.row.row_id}: Trimaran failed on it: {type(error).__name__}: {error}"
-        return Answer(row=target.row, predicted=None, setup=target.setup, skipped=why)
+    found = attempt(target.row, lambda: _alone(target) if anchor is None else _predicted(anchor, target))
+    if isinstance(found, str):
+        return Answer(row=target.row, predicted=None, setup=target.setup, skipped=found)
+    return found
 
 
 def _alone(target: Entry) -> Answer:

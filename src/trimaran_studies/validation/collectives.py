@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 from trimaran.base.errors import InputError
 from trimaran.machine.matching import MatchedMachine, match_machine
-from trimaran.machine.types import CatalogDevice, Machine
+from trimaran.machine.types import Device, Machine
 from trimaran.pricing.collectives.algorithms import collective_cost
 from trimaran.pricing.collectives.closed_forms import OPERATIONS
 from trimaran.pricing.collectives.groups import family, group_of
-from trimaran_studies.validation.measurement import Answer, Row
+from trimaran_studies.validation.measurement import Answer, Row, cells_read
 
 _NAMES = {
     "alltoall": "all_to_all",
@@ -132,15 +132,16 @@ def _own_links(machine: Machine, devices: int) -> bool:
     return family(group_of(machine, devices, machine.nodes)) == "links"
 
 
-def _copy_time(asked: _Meaning, device: CatalogDevice) -> float:
+def _copy_time(asked: _Meaning, device: Device) -> float:
     """Time of the copies beside the collective, each byte read and written [s]."""
-    bandwidth = device.bandwidth.bytes_per_s * device.bandwidth.fraction
+    bandwidth = device.sustained_bytes_per_s
     return 2 * asked.copied_bytes / bandwidth + asked.copies * _COPY_LAUNCH_S
 
 
 def _nodes(row: Row) -> int | None:
     text = row.fields.get("n_nodes", "") or row.fields.get("nodes", "")
-    return int(float(text)) if text else None
+    with cells_read(row):
+        return int(float(text)) if text else None
 
 
 def _count(row: Row, name: str) -> int:

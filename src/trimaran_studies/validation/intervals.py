@@ -12,9 +12,9 @@ interval score on calibration rows smallest (`benchmarks/fits/intervals.py`).
 
 import functools
 import math
-import tomllib
 from dataclasses import dataclass
-from importlib import resources
+
+from trimaran.base.files import packaged_toml
 
 _NORMAL_90 = 1.645
 """Standard deviations from the middle to either end of a 90 % interval."""
@@ -73,8 +73,7 @@ def scaling_widths() -> dict[str, ScalingWidth]:
 
 @functools.cache
 def _table(name: str) -> dict[str, dict[str, float]]:
-    text = resources.files("trimaran_studies.validation").joinpath("intervals.toml").read_text("utf-8")
-    table: dict[str, dict[str, float]] = tomllib.loads(text).get(name, {})
+    table: dict[str, dict[str, float]] = packaged_toml("trimaran_studies.validation", "intervals.toml").get(name, {})
     return table
 
 

@@ -22,16 +22,27 @@ else modelled, from one device's step with the same loader where that was measur
 modelled.
 """
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from trimaran.base.errors import InputError, TrimaranError
+from trimaran.base.errors import InputError
 from trimaran.pricing.input_pipeline import Feed
 from trimaran_studies.published.rows import FED_FAMILIES
 from trimaran_studies.validation.intervals import deviation, interval
-from trimaran_studies.validation.measurement import Anchor, Answer, Row, Setup, figure_of, is_time, step_of
+from trimaran_studies.validation.measurement import (
+    Anchor,
+    Answer,
+    Row,
+    Setup,
+    attempt,
+    cells_read,
+    figure_of,
+    is_time,
+    step_of,
+)
 from trimaran_studies.validation.recipes import lowered
 from trimaran_studies.validation.setups import recipe_of, understand
 from trimaran_studies.validation.steps import row_step
@@ -234,8 +245,6 @@ def measured_s(one: LoaderRow, setup: Setup) -> float:
 FEEDING = "feeding"
 """The family of these answers; their rows are data-parallel steps."""
 
-_REASONS = (TrimaranError, ArithmeticError, LookupError, ValueError, TypeError)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderRate:
@@ -266,17 +275,19 @@ def answer_feeding(rows: Sequence[Row], *, anchor: Anchor) -> tuple[Answer, ...]
     setups: dict[int, Setup] = {}
     reasons: dict[int, str] = {}
     for place, one in enumerate(found):
-        try:
-            setups[place] = _understood(one.row)
-        except _REASONS as error:
-            reasons[place] = _reason(one.row, error)
+        setup = attempt(one.row, functools.partial(_understood, one.row))
+        if isinstance(setup, str):
+            reasons[place] = setup
+        else:
+            setups[place] = setup
     known = {place: found[place] for place in setups}
     unfed: dict[int, Unfed] = {}
     for place in known:
-        try:
-            unfed[place] = unfed_step(place, known, setups, anchor)
-        except _REASONS as error:
-            reasons[place] = _reason(known[place].row, error)
+        step = attempt(known[place].row, functools.partial(unfed_step, place, known, setups, anchor))
+        if isinstance(step, str):
+            reasons[place] = step
+        else:
+            unfed[place] = step
     limiting = _limiting_rates(known, setups, unfed)
     # Rows are told apart by their places: files of their own may number them alike.
     shown = {place for place, _ in limiting.values()}
@@ -291,13 +302,8 @@ def answer_feeding(rows: Sequence[Row], *, anchor: Anchor) -> tuple[Answer, ...]
 def _understood(row: Row) -> Setup:
     if row.measured <= 0:
         raise InputError(f"row {row.row_id}: a measured figure of {row.measured} cannot be compared with")
-    return understand(row)
-
-
-def _reason(row: Row, error: Exception) -> str:
-    # A row that nobody thought of must not cost the others their answers; the reason is told all the same.
-    failed = f"row {row.row_id}: Trimaran failed on it: {type(error).__name__}: {error}"
-    return error.message if isinstance(error, TrimaranError) else failed
+    with cells_read(row):
+        return understand(row)
 
 
 def _limiting_rates(

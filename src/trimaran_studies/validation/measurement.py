@@ -1,11 +1,13 @@
 """A published measurement, what it was measured on, and what we say of it."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
-from trimaran.base.errors import InputError
+from trimaran.base.errors import InfeasibleError, InputError, TrimaranError
+from trimaran.base.user_errors import summary
 from trimaran.machine.types import Machine
 from trimaran.pricing.exchange.step import Sync
 from trimaran.pricing.kernels.software import Software
@@ -108,6 +110,53 @@ class Answer:
     def error(self) -> float | None:
         """`predicted / measured - 1`; None where there is no prediction."""
         return None if self.predicted is None else self.predicted / self.row.measured - 1
+
+
+Found = TypeVar("Found")
+
+
+def attempt(row: Row, predict: Callable[[], Found]) -> Found | str:
+    """What is said of a row, or the reason why it cannot be predicted.
+
+    Args:
+        row: the one that is predicted
+        predict: a prediction of the row, or a part of one; its result is no text
+
+    Returns:
+        The prediction, or the reason.
+
+    Raises:
+        TrimaranError: anything but wrong cells of the row and a job that cannot be run: a fault of the predictor
+    """
+    try:
+        return predict()
+    except (InputError, InfeasibleError) as error:
+        return error.message
+    except TrimaranError:
+        raise
+    except Exception as error:
+        raise TrimaranError(
+            f"row {row.row_id}: the predictor failed: {summary(error)}; TRIMARAN_DEBUG=1 shows the whole traceback",
+            code="validate.predictor-failed",
+            row=row.row_id,
+        ) from error
+
+
+@contextmanager
+def cells_read(row: Row) -> Iterator[None]:
+    """Around reading a row's cells: a text where a number is expected is a wrong cell.
+
+    Raises:
+        InputError: a cell is not what its column holds
+    """
+    try:
+        yield
+    except TrimaranError:
+        raise
+    except ValueError as error:
+        raise InputError(
+            f"row {row.row_id}: a cell is not what its column holds ({error})", code="published.cell", row=row.row_id
+        ) from error
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -13,12 +13,11 @@ degrees and main switches in the repository's own manner.
 
 import functools
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import resources
 from typing import Any
 
+from trimaran.base.files import packaged_toml
 from trimaran.pricing.closed_form.memory import Bookkeeping, RankMemory, TwoStacks, rank_memory, two_stack_memory
 from trimaran.pricing.closed_form.parallel_degrees import Division, Recomputed
 from trimaran.pricing.closed_form.shapes import Experts, LatentAttention, TransformerShape, padded_vocabulary
@@ -46,8 +45,7 @@ class MegatronCase:
 
 @functools.cache
 def _document() -> dict[str, Any]:
-    text = resources.files("trimaran_studies.validation").joinpath("megatron_cases.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
+    return packaged_toml("trimaran_studies.validation", "megatron_cases.toml")
 
 
 @functools.cache
@@ -249,17 +247,17 @@ def division_of(case: MegatronCase, devices: int) -> Division:
     sharded = "use-megatron-fsdp" in given or "use-torch-fsdp2" in given
     expert_tensor = given.get("expert-tensor-parallel-size")
     return Division(
-        tensor=tensor,
-        pipeline=pipeline,
+        tp=tensor,
+        pp=pipeline,
         chunks=chunks,
-        context=context,
-        data=data,
-        expert=_degree(given, "expert-model-parallel-size"),
-        expert_tensor=int(expert_tensor) if expert_tensor else None,
+        cp=context,
+        dp=data,
+        ep=_degree(given, "expert-model-parallel-size"),
+        expert_tp=int(expert_tensor) if expert_tensor else None,
         microbatch=microbatch,
         microbatches=max(1, batch // (microbatch * data)),
         sequence_parallel="sequence-parallel" in given and tensor > 1,
-        sharding="parameters" if sharded else "optimizer" if "use-distributed-optimizer" in given else "none",
+        zero=3 if sharded else 1 if "use-distributed-optimizer" in given else 0,
         recomputed=_recomputed(given),
         parts=parts,
         group=int(given.get("microbatch-group-size-per-virtual-pipeline-stage", 0)),
@@ -334,7 +332,7 @@ def megatron_rank(case: MegatronCase, *, path: str, device: str, devices: int | 
     division = division_of(case, devices or devices_of(case, device))
     if case.family == "t5":
         return two_stack_memory(stacks_of(case), division, bookkeeping=_bookkeeping(case, path, device))
-    last = division.pipeline - 1
+    last = division.pp - 1
     return rank_memory(shape_of(case), division, stage=last, bookkeeping=_bookkeeping(case, path, device))
 
 

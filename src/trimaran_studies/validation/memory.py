@@ -12,14 +12,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trimaran.base.errors import TrimaranError
 from trimaran.machine.matching import match_device
 from trimaran.planning.transformer_shapes import named_shape
 from trimaran.pricing.closed_form.activations import layer_activations
 from trimaran.pricing.closed_form.memory import Bookkeeping, RankMemory, largest_rank, rank_memory
 from trimaran.pricing.closed_form.parallel_degrees import Division, Recomputed
 from trimaran.pricing.closed_form.shapes import gpt_shape
-from trimaran_studies.validation.measurement import Answer, Row
+from trimaran_studies.validation.measurement import Answer, Row, attempt, cells_read
 from trimaran_studies.validation.megatron import megatron_case, megatron_rank
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -82,8 +81,8 @@ def paper_figure(row: Row) -> float | None:
 
 def _division(run: PaperRun, divided: bool, recomputed: frozenset[Recomputed]) -> Division:
     return Division(
-        tensor=8,
-        pipeline=run.pipeline,
+        tp=8,
+        pp=run.pipeline,
         chunks=run.chunks,
         microbatch=run.microbatch,
         microbatches=max(1, run.batch // run.microbatch),
@@ -105,21 +104,22 @@ def script_rank(row: Row) -> RankMemory | None:
     deep = "tr3m" in fields.get("source_path", "") or "tr8" in fields.get("source_path", "")
     sequence = 2048 if deep else 1024
     shape = named_shape(fields.get("model", ""), sequence=sequence, source="bigscience")
-    counts = {key: int(float(fields[key])) for key in ("n_gpus", "pp", "dp") if fields.get(key)}
+    with cells_read(row):
+        counts = {key: int(float(fields[key])) for key in ("n_gpus", "pp", "dp") if fields.get(key)}
+        tensor, batch = int(float(fields.get("tp") or 0)), int(float(fields.get("global_batch") or 1024))
+        microbatch = int(float(fields.get("micro_batch") or 1))
     if shape is None or len(counts) < 3:
         return None
-    tensor = int(float(fields.get("tp") or 0)) or max(1, counts["n_gpus"] // (counts["pp"] * counts["dp"]))
-    batch = int(float(fields.get("global_batch") or 1024))
+    tensor = tensor or max(1, counts["n_gpus"] // (counts["pp"] * counts["dp"]))
     # The table's column of microbatches is right where its columns of batch and accumulation agree.
     said = [int(part) for part in fields.get("config", "").split("|") if part.isdigit()]
-    microbatch = int(float(fields.get("micro_batch") or 1))
     steps = next((count for count in said if count * microbatch * counts["dp"] == batch), 0)
     if not steps and 256 in said:
         microbatch = max(1, batch // (256 * counts["dp"]))
     division = Division(
-        tensor=tensor,
-        pipeline=counts["pp"],
-        data=counts["dp"],
+        tp=tensor,
+        pp=counts["pp"],
+        dp=counts["dp"],
         microbatch=microbatch,
         microbatches=max(1, batch // (microbatch * counts["dp"])),
         recomputed=frozenset({"layers"}),
@@ -156,13 +156,15 @@ def answer_memory(row: Row) -> Answer:
 
     Returns:
         The answer; one that cannot be given says why.
+
+    Raises:
+        TrimaranError: a fault of the predictor
     """
     if _unit(row) not in {*_UNITS, "%"}:
         return Answer(row=row, predicted=None, skipped=f'unit "{row.unit}": not one of memory')
-    try:
-        found = _predict(row)
-    except TrimaranError as error:
-        return Answer(row=row, predicted=None, skipped=error.message)
+    found = attempt(row, lambda: _predict(row))
+    if isinstance(found, str):
+        return Answer(row=row, predicted=None, skipped=found)
     if found is None:
         return Answer(row=row, predicted=None, skipped="neither its program nor its network is known")
     predicted, (low, high) = found
@@ -180,7 +182,9 @@ def _fits(row: Row, predicted: float) -> bool | None:
     if unit not in _UNITS or row.family != "peak_memory" or row.fields.get("metric", "") in _PARTS:
         return None
     said = row.fields.get("gpu_mem_gb")
-    found = match_device(row.fields.get("gpu", ""), float(said) if said else None)
+    with cells_read(row):
+        memory_gb = float(said) if said else None
+    found = match_device(row.fields.get("gpu", ""), memory_gb)
     if found is None:
         return None
     memory = found.device.memory
@@ -195,8 +199,9 @@ def _predict(row: Row) -> tuple[float, tuple[float, float]] | None:
     case = megatron_case(path)
     if case is not None and (case.listed or case.family in _TOLD_BY_NAME):
         count = row.fields.get("n_gpus")
-        device = row.fields.get("gpu", "")
-        rank = megatron_rank(case, path=path, device=device, devices=int(float(count)) if count else None)
+        with cells_read(row):
+            devices = int(float(count)) if count else None
+        rank = megatron_rank(case, path=path, device=row.fields.get("gpu", ""), devices=devices)
         plain = case.listed and case.family in ("gpt", "bert") and "num-experts" not in case.arguments
         return rank.peak / scale, _EXACT if plain else _NEAR if case.listed else _ROUGH
     if "calculon" in row.fields.get("source_repo", ""):

@@ -24,7 +24,7 @@ from trimaran.networks.names import canonical_network
 from trimaran.planning.meta_trace import JobTracer
 from trimaran.program.memory import KEEP_ALL
 from trimaran.simulator.storage_lifetimes import live_bytes
-from trimaran_studies.validation.measurement import Row
+from trimaran_studies.validation.measurement import Row, cells_read
 
 _LAYERS = (
     "conv1d", "conv2d", "conv3d", "conv_transpose2d", "linear", "relu", "relu_", "max_pool2d", "_max_pool2d",
@@ -108,7 +108,9 @@ def traced_peak(row: Row) -> int:
     """Live bytes of a training step at their peak, everything kept [bytes]."""
     network, batch = _asked(row)
     length = row.fields.get("seq_len")
-    job = resolve(f"{network}{',' if ':' in network else ':'}sequence={int(float(length))}" if length else network)
+    with cells_read(row):
+        sequence = int(float(length)) if length else None
+    job = resolve(f"{network}{',' if ':' in network else ':'}sequence={sequence}" if length else network)
     half = any(word in row.fields.get("precision", "").lower() for word in ("16", "amp", "mixed"))
     tracer = JobTracer(replace(job, precision="bf16" if half else "fp32"))
     return live_bytes(tracer.trace(batch), KEEP_ALL).peak
@@ -122,4 +124,5 @@ def _asked(row: Row) -> tuple[str, int]:
     count = row.fields.get("batch_per_gpu") or row.fields.get("micro_batch")
     if not count:
         raise InputError(f"row {row.row_id}: batch_per_gpu: missing", row=row.row_id)
-    return network, int(float(count))
+    with cells_read(row):
+        return network, int(float(count))

@@ -33,17 +33,18 @@ import math
 import re
 from dataclasses import dataclass, replace
 
-from trimaran.base.errors import InputError, TrimaranError
+from trimaran.base.errors import InputError
 from trimaran.machine.matching import match_machine
 from trimaran.machine.types import Machine
 from trimaran.planning.transformer_shapes import named_shape
 from trimaran.pricing.closed_form.memory import Bookkeeping, largest_rank, rank_memory
-from trimaran.pricing.closed_form.parallel_degrees import Division, Recomputed, Sharding
+from trimaran.pricing.closed_form.parallel_degrees import Division, Recomputed
 from trimaran.pricing.closed_form.shapes import TransformerShape, parameter_count
 from trimaran.pricing.closed_form.stage_work import step_constants
 from trimaran.pricing.closed_form.step_time import DividedStep, Program, divided_step, machine_exchange
+from trimaran.program.strategy import ZeroStage
 from trimaran_studies.published.rows import figure
-from trimaran_studies.validation.measurement import Answer, Row
+from trimaran_studies.validation.measurement import Answer, Row, attempt, cells_read
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Cells of rows of divided transformers: counts, what replicas divide, what is computed again
@@ -95,14 +96,14 @@ def fitted(shape: TransformerShape, division: Division, limit_bytes: float) -> D
     return replace(division, recomputed=frozenset({"layers"}))
 
 
-def sharding(row: Row, source: str) -> Sharding:
-    """What replicas divide, by the column `zero`: a stage, or whether DeepSpeed's first one is on."""
+def zero_stage(row: Row, source: str) -> ZeroStage:
+    """What replicas shard, by the column `zero`: a stage, or whether DeepSpeed's first one is on."""
     zero = row.fields.get("zero", "").strip().lower().removeprefix("zero").strip("-_ ")
-    # Tables of ZeRO have no column for stages: there are none, and parameters are divided.
+    # Tables of ZeRO have no column for stages of a pipeline: there are none, and parameters are sharded.
     if "bigscience" in source and not row.fields.get("pp"):
-        return "parameters"
-    stages: dict[str, Sharding] = {"1": "optimizer", "y": "optimizer", "yes": "optimizer", "true": "optimizer"}
-    return stages.get(zero) or {"2": "gradients", "3": "parameters"}.get(zero, "none")  # type: ignore[return-value]
+        return 3
+    stages: dict[str, ZeroStage] = {"1": 1, "y": 1, "yes": 1, "true": 1, "2": 2, "3": 3}
+    return stages.get(zero, 0)
 
 
 _MISTAKEN = {("32", 256.0), ("64", 155.0), ("32", 586.0), ("64", 301.0)}
@@ -242,9 +243,9 @@ def divided_run(row: Row) -> DividedRun:
     else:
         shape_, division, program = _nemo(row, shape, devices)
     most = 4 * shape_.layers
-    if division.pipeline > most:
+    if division.pp > most:
         raise InputError(
-            f"row {row.row_id}: {division.pipeline} stages for {shape_.layers} layers: more than {most} are not known",
+            f"row {row.row_id}: {division.pp} stages for {shape_.layers} layers: more than {most} are not known",
             code="model-parallel-row.too-many-stages",
             row=row.row_id,
         )
@@ -290,12 +291,12 @@ def _plain(row: Row, shape: TransformerShape, devices: int, source: str) -> Divi
     if told is None:
         told = frozenset({"layers"}) if "bigscience" in source and work.again else frozenset()
     return Division(
-        tensor=tensor,
-        pipeline=pipeline,
-        data=data,
+        tp=tensor,
+        pp=pipeline,
+        dp=data,
         microbatch=microbatch,
         microbatches=max(1, round(batch / (microbatch * data))),
-        sharding=sharding(row, source),
+        zero=zero_stage(row, source),
         recomputed=told,
     )
 
@@ -316,10 +317,10 @@ def _sharded(row: Row, devices: int) -> Division:
     microbatch = count(row, "micro_batch") or 1
     batch = count(row, "global_batch") or microbatch * devices
     return Division(
-        data=devices,
+        dp=devices,
         microbatch=microbatch,
         microbatches=max(1, round(batch / (microbatch * devices))),
-        sharding="parameters",
+        zero=3,
         recomputed=frozenset({"layers"}) if row.fields.get("recompute") == "True" else frozenset(),
     )
 
@@ -348,17 +349,17 @@ def _nemo(row: Row, shape: TransformerShape, devices: int) -> tuple[TransformerS
         )
     fully = re.search(r"fsdp=([1-9]\d*)", fields.get("config", "")) is not None
     division = Division(
-        tensor=tensor,
-        pipeline=pipeline,
+        tp=tensor,
+        pp=pipeline,
         chunks=chunks,
-        context=context,
-        data=data,
-        expert=expert if shape.experts is not None else 1,
-        expert_tensor=1 if shape.experts is not None else None,
+        cp=context,
+        dp=data,
+        ep=expert if shape.experts is not None else 1,
+        expert_tp=1 if shape.experts is not None else None,
         microbatch=microbatch,
         microbatches=max(1, round(batch / (microbatch * data))),
         sequence_parallel=tensor > 1,
-        sharding="parameters" if fully and tensor == pipeline == 1 else "optimizer",
+        zero=3 if fully and tensor == pipeline == 1 else 1,
     )
     # Products in 4 bits are taken as fast as in 8: no row says how much faster a step with them is.
     eight = any(word in fields.get("precision", "").lower() for word in ("fp8", "mx", "fp4"))
@@ -389,13 +390,19 @@ def answer_model_parallel(row: Row) -> Answer:
 
     Returns:
         The answer; one that cannot be given says why.
+
+    Raises:
+        TrimaranError: a fault of the predictor
     """
-    try:
+    found = attempt(row, lambda: _predict(row))
+    return Answer(row=row, predicted=None, skipped=found) if isinstance(found, str) else found
+
+
+def _predict(row: Row) -> Answer:
+    with cells_read(row):
         run = divided_run(row)
-        machine = machine_of(run)
-        predicted = in_unit(row, run, run_step(run, machine))
-    except TrimaranError as error:
-        return Answer(row=row, predicted=None, skipped=error.message)
+    machine = machine_of(run)
+    predicted = in_unit(row, run, run_step(run, machine))
     constants = step_constants()
     if "bigscience" in row.fields.get("source_repo", ""):
         # Its authors: an identical test is 40 % faster or slower on the same nodes at another time of the day.
@@ -424,7 +431,7 @@ def run_step(run: DividedRun, machine: Machine) -> DividedStep:
         run.division,
         run.program,
         device=machine.node.device,
-        exchange=machine_exchange(machine, year=run.program.year),
+        exchange=machine_exchange(machine, ranks=run.division.devices, year=run.program.year),
         constants=step_constants(),
     )
 
@@ -440,7 +447,7 @@ def in_unit(row: Row, run: DividedRun, step: DividedStep) -> float:
             raise InputError(f"unit {row.unit}: expected one of {', '.join(_SECONDS)}", unit=row.unit)
         return step.seconds / _SECONDS[row.unit]
     division = run.division
-    sequences = division.microbatch * division.microbatches * division.data
+    sequences = division.microbatch * division.microbatches * division.dp
     per_s = sequences / step.seconds
     if row.unit.startswith(("samples", "sequences")):
         return per_s / (run.devices if row.unit.endswith("/GPU") else 1)

@@ -178,7 +178,7 @@ def mxnet_tables(row: Row) -> Recipe:
             year=2016.8 if old else 2018.4,
             source="apache/mxnet: example/image-classification/README.md" if old else "apache/mxnet: faq/perf.md",
         ),
-        sync="server" if several else "p2p",
+        sync="server" if several else "kvstore",
         batch_factor=_FACTOR if "*16" in lowered(row, "model").replace("\\", "") else 1,
         real_data=old,
     )
@@ -256,10 +256,10 @@ def _sync(config: str) -> Sync:
         return "server"
     if "parameter_server" in config:
         # With the variables on a GPU each sum is made on one device, as a star of peer copies.
-        return "p2p" if "/gpu" in config else "server"
+        return "kvstore" if "/gpu" in config else "server"
     if "without nccl" in config:
-        return "p2p"
-    return "nccl" if "nccl" in config or "horovod" in config else "p2p"
+        return "kvstore"
+    return "nccl" if "nccl" in config or "horovod" in config else "kvstore"
 
 
 def lambda_tensorflow(row: Row) -> Recipe:
@@ -364,7 +364,7 @@ def dlperf(row: Row) -> Recipe:
         loader=_loader(row, framework, path),
         loader_cores=int(workers.group(1)) if workers else 0,
         feed_samples_per_s=_ONE_DECODER if faces and mxnet_alone else 0.0,
-        sync="p2p" if faces and mxnet_alone else "nccl",
+        sync="kvstore" if faces and mxnet_alone else "nccl",
         exchange=_exchange(framework, path),
         wire_share=0.5 if reduced(row) and _sends_halves(framework, path, bert=bert) else 1.0,
         split="model parallel" in lowered(row, "config") or _partial(row),

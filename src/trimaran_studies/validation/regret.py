@@ -20,8 +20,9 @@ from statistics import median
 from rich import box
 from rich.table import Table
 
-from trimaran.base.errors import TrimaranError
+from trimaran.base.errors import InputError
 from trimaran.pricing.closed_form.parallel_degrees import Division
+from trimaran.report.tables import add_figures
 from trimaran_studies.validation.measurement import Answer, Row
 from trimaran_studies.validation.model_parallel import DividedRun, divided_run
 from trimaran_studies.validation.scores import quantile
@@ -109,8 +110,7 @@ def regret_table(jobs: Sequence[Job], *, most: int = 24) -> Table:
     )
     for name in ("network", "ours", "rule"):
         table.add_column(name, no_wrap=True, overflow="ellipsis", max_width=20)
-    for name in ("dev.", "batch", "plans", "regret", "rule's"):
-        table.add_column(name, justify="right", no_wrap=True)
+    add_figures(table, "dev.", "batch", "plans", "regret", "rule's")
     for job in several[:most]:
         regrets = (f"{job.regret(plan):.3f}" for plan in (job.chosen, job.by_rule))
         places = (job.network, job.chosen.name, job.by_rule.name, job.devices, job.batch, str(len(job.plans)))
@@ -190,7 +190,7 @@ def regret_jobs(answers: Iterable[Answer]) -> tuple[Job, ...]:
             continue
         try:
             run = divided_run(row)
-        except TrimaranError:
+        except InputError:
             continue
         jobs.setdefault(_key(row, run), {}).setdefault(run.division, []).append(found)
     return tuple(_job(plans) for plans in jobs.values())
@@ -203,7 +203,7 @@ def _key(row: Row, run: DividedRun) -> tuple[str, ...]:
         return (row.family, row.unit, run.trainer, trained, *told)
     # A table that names neither network nor batch in a column says them in its text, and is of one network.
     division = run.division
-    batch = division.microbatch * division.microbatches * division.data
+    batch = division.microbatch * division.microbatches * division.dp
     return (row.family, row.unit, run.trainer, trained, row.fields.get("source_path", ""), str(batch), *told)
 
 
@@ -229,8 +229,8 @@ def _plan(division: Division, found: list[Answer]) -> JobPlan:
         rows=tuple(answer.row.row_id for answer in found),
         measured=1.0 / measured if rate else measured,
         predicted=1.0 / predicted if rate else predicted,
-        model_parallel=division.tensor * division.pipeline * division.context,
-        stages=division.pipeline,
+        model_parallel=division.tp * division.pp * division.cp,
+        stages=division.pp,
         microbatch=division.microbatch,
     )
 
@@ -239,14 +239,11 @@ def plan_name(division: Division) -> str:
     """The degrees of a plan in one line.
 
     Example:
-        >>> plan_name(Division(tensor=2, pipeline=4, data=2, microbatch=8, sharding="optimizer"))
+        >>> plan_name(Division(tp=2, pp=4, dp=2, microbatch=8, zero=1))
         'tp2 pp4 dp2 mb8 zero1'
     """
-    level = {"none": "", "optimizer": " zero1", "gradients": " zero2", "parameters": " zero3"}[division.sharding]
+    level = f" zero{division.zero}" if division.zero else ""
     chunks = f"x{division.chunks}" if division.chunks > 1 else ""
-    context = f" cp{division.context}" if division.context > 1 else ""
+    context = f" cp{division.cp}" if division.cp > 1 else ""
     again = " recompute" if "layers" in division.recomputed else ""
-    return (
-        f"tp{division.tensor} pp{division.pipeline}{chunks}{context} dp{division.data} "
-        f"mb{division.microbatch}{level}{again}"
-    )
+    return f"tp{division.tp} pp{division.pp}{chunks}{context} dp{division.dp} mb{division.microbatch}{level}{again}"

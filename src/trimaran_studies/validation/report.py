@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from rich.table import Table
 
-from trimaran.report.tables import frame_table
+from trimaran.report.tables import add_figures, frame_table
 from trimaran_studies.validation.scores import CONSTANT_HALF_WIDTH, Score, Scored, by_group, score
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -166,8 +166,7 @@ def worst_table(rows: Iterable[Scored], *, most: int = 8) -> Table:
     table = frame_table("farthest off")
     for name in ("row", "network", "machine"):
         table.add_column(name, overflow="ellipsis", no_wrap=True, max_width=18)
-    for name in ("measured", "predicted", "error"):
-        table.add_column(name, justify="right", no_wrap=True)
+    add_figures(table, "measured", "predicted", "error")
     for _, row in sorted(known, key=lambda pair: -pair[0])[:most]:
         places = (row.row_id, row.groups.get("network", ""), row.groups.get("machine", ""))
         table.add_row(*places, f"{row.measured:.4g}", f"{row.predicted:.4g}", f"{row.error:+.0%}")
@@ -179,8 +178,7 @@ def rows_table(rows: Iterable[Scored]) -> Table:
     table = frame_table()
     for name in ("row", "network", "machine"):
         table.add_column(name, overflow="ellipsis", no_wrap=True, max_width=16)
-    for name in ("measured", "predicted", "90 %", "error"):
-        table.add_column(name, justify="right")
+    add_figures(table, "measured", "predicted", "90 %", "error", no_wrap=False)
     for row in rows:
         places = (row.row_id, row.groups.get("network", ""), row.groups.get("machine", ""))
         if row.predicted is None:
@@ -213,8 +211,7 @@ def reading_lines() -> list[str]:
 def _table(title: str) -> Table:
     table = frame_table(title)
     table.add_column("", no_wrap=True, overflow="ellipsis", max_width=_NAME)
-    for name in _COLUMNS:
-        table.add_column(name, justify="right", no_wrap=True)
+    add_figures(table, *_COLUMNS)
     return table
 
 

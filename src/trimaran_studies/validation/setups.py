@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from trimaran.base.errors import InputError
 from trimaran.machine.matching import MatchedMachine, match_machine
-from trimaran.machine.types import CatalogDevice, Machine
+from trimaran.machine.types import Device, Machine
 from trimaran.networks.names import canonical_network
 from trimaran.pricing.kernels.software import Software
 from trimaran_studies.facts.sizes import SIZED, sized_name
@@ -127,14 +127,14 @@ def understand(row: Row) -> Setup:
         devices=devices,
         nodes=machine.nodes,
         software=_software(recipe.software, matched.device),
-        sync="server" if recipe.sync == "p2p" and machine.nodes > 1 else recipe.sync,
+        sync="server" if recipe.sync == "kvstore" and machine.nodes > 1 else recipe.sync,
         real_data=recipe.real_data,
         items_per_sample=recipe.items_per_sample,
         assumed=(*recipe.assumed, *assumed, *matched.assumed),
     )
 
 
-def _software(said: Software, device: CatalogDevice) -> Software:
+def _software(said: Software, device: Device) -> Software:
     """No software is older than the device that it runs on: what serves a new one comes some months after it."""
     return replace(said, year=max(said.year, device.year + _SUPPORT_YEARS))
 

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from trimaran.base.errors import InputError
 from trimaran.graph.kernels.workload import Workload
 from trimaran.jobs.published_networks import with_options
-from trimaran.machine.types import CatalogDevice
+from trimaran.machine.types import Device
 from trimaran.planning.workloads import workload
 from trimaran.pricing.exchange.costs import ExchangeOptions
 from trimaran.pricing.exchange.frameworks import RECIPES, exchange_constants
 from trimaran.pricing.exchange.step import ScaledStep
 from trimaran.pricing.input_pipeline import Feed, loader_of, photograph_feed
 from trimaran.pricing.kernels.estimate import StepEstimate, estimate_step
-from trimaran.simulator.data_parallel import scale_step
+from trimaran.simulator.data_parallel import DataParallelSetup, data_parallel_step
 from trimaran_studies.facts.sizes import SIZED, sized_workload
 from trimaran_studies.validation.measurement import Row, Setup
 from trimaran_studies.validation.recipes import Recipe
@@ -34,14 +34,17 @@ class RowStep:
     Attributes:
         workload: of one microbatch of one device
         estimate: of that on one device
-        scaled: in the group; None on one device
-        seconds: the whole step, accumulated microbatches included [s]
+        scaled: in the group, accumulated microbatches included
     """
 
     workload: Workload
     estimate: StepEstimate
-    scaled: ScaledStep | None
-    seconds: float
+    scaled: ScaledStep
+
+    @property
+    def seconds(self) -> float:
+        """The whole step [s]."""
+        return self.scaled.step.seconds
 
     @property
     def deviation(self) -> float:
@@ -52,7 +55,7 @@ class RowStep:
     @property
     def added_share(self) -> float | None:
         """Of the step: exchange that is waited for, its overhead, waits for data; None on one device."""
-        if self.scaled is None:
+        if self.scaled.devices == 1:
             return None
         added = self.scaled.exposed_communication_s + self.scaled.overhead_s + self.scaled.feeding_s
         return added / self.seconds
@@ -81,8 +84,6 @@ def row_step(row: Row, setup: Setup, recipe: Recipe, *, anchor_s: float | None) 
     estimate = estimate_step(asked, setup.machine.node.device, setup.software)
     if anchor_s is not None:
         estimate = _anchored(asked, setup, estimate, anchor_s)
-    if setup.devices == 1:
-        return _alone(asked, setup, recipe, estimate, anchored=anchor_s is not None)
     options = ExchangeOptions(
         accumulation=setup.accumulation,
         recipe=RECIPES.get(recipe.exchange),
@@ -90,19 +91,22 @@ def row_step(row: Row, setup: Setup, recipe: Recipe, *, anchor_s: float | None) 
         explain=False,
         length_spread=exchange_constants().length_spread if recipe.unequal_lengths else 0.0,
     )
-    scaled = scale_step(
-        asked,
-        estimate,
-        setup.machine,
-        # Of nodes with unequal numbers of devices the fullest one decides.
-        devices=setup.nodes * math.ceil(setup.devices / setup.nodes),
-        nodes=setup.nodes,
-        sync=setup.sync,
-        software=setup.software,
-        feed=_feed(setup, recipe, asked),
-        options=options,
+    scaled = data_parallel_step(
+        DataParallelSetup(
+            workload=asked,
+            estimate=estimate,
+            machine=setup.machine,
+            # Of nodes with unequal numbers of devices the fullest one decides.
+            devices=setup.nodes * math.ceil(setup.devices / setup.nodes),
+            nodes=setup.nodes,
+            sync=setup.sync,
+            software=setup.software,
+            options=options,
+            # One device as measured had its data.
+            feed=None if setup.devices == 1 and anchor_s is not None else _feed(setup, recipe, asked),
+        )
     )
-    return RowStep(workload=asked, estimate=estimate, scaled=scaled, seconds=scaled.step.seconds)
+    return RowStep(workload=asked, estimate=estimate, scaled=scaled)
 
 
 def row_workload(setup: Setup, recipe: Recipe) -> Workload:
@@ -126,14 +130,6 @@ def _anchored(asked: Workload, setup: Setup, estimate: StepEstimate, anchor_s: f
     whole = setup.accumulation * passes + estimate.update.seconds
     one = anchor_s * estimate.seconds / whole
     return estimate_step(asked, setup.machine.node.device, setup.software, anchor_s=one)
-
-
-def _alone(asked: Workload, setup: Setup, recipe: Recipe, estimate: StepEstimate, *, anchored: bool) -> RowStep:
-    passes = estimate.forward.seconds + estimate.backward.seconds
-    seconds = setup.accumulation * passes + estimate.update.seconds
-    feed = None if anchored else _feed(setup, recipe, asked)
-    waits = feed.wait_s(setup.batch_per_device * setup.accumulation, devices=1, step_s=seconds) if feed else 0.0
-    return RowStep(workload=asked, estimate=estimate, scaled=None, seconds=seconds + waits)
 
 
 def _feed(setup: Setup, recipe: Recipe, asked: Workload) -> Feed | None:
@@ -178,7 +174,7 @@ def scaling_baselines(anchor_rate: float, devices: int) -> Mapping[str, float]:
     return {"linear": anchor_rate * devices, "log2": anchor_rate * devices / (1 + _DISCOUNT * math.log2(devices))}
 
 
-def roofline_step_s(workload: Workload, device: CatalogDevice) -> float:
+def roofline_step_s(workload: Workload, device: Device) -> float:
     """A step at a fixed share of the device's peak [s]."""
     rate = device.compute.get(workload.precision) or device.compute["float32"]
     return workload.flops() / (_SHARE * rate.flops_per_s)

@@ -4,7 +4,8 @@ Rows of one network go to the same process one after another, because a network 
 
 What we say of a row: its set-up is understood, its step predicted, the figure given in the row's unit.
 
-Nothing that a row holds ends a run: what cannot be predicted is skipped, with the reason.
+Nothing that a row holds ends a run: what cannot be predicted is skipped, with the reason. A fault of the predictor
+does: it is no property of the row.
 """
 
 import functools
@@ -15,7 +16,8 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
-from trimaran.base.errors import InputError, TrimaranError
+from trimaran.base.errors import InputError
+from trimaran.base.progress import Progress
 from trimaran.graph.kernels.workload import Gradient
 from trimaran.graph.types import Phase
 from trimaran_studies.facts.sizes import SIZED
@@ -25,7 +27,17 @@ from trimaran_studies.time_to_train import answer_times
 from trimaran_studies.validation.collectives import answer_collectives
 from trimaran_studies.validation.intervals import deviation, interval
 from trimaran_studies.validation.loader_rates import FEEDING, answer_feeding
-from trimaran_studies.validation.measurement import Anchor, Answer, Row, Setup, figure_of, is_time, step_of
+from trimaran_studies.validation.measurement import (
+    Anchor,
+    Answer,
+    Row,
+    Setup,
+    attempt,
+    cells_read,
+    figure_of,
+    is_time,
+    step_of,
+)
 from trimaran_studies.validation.memory import answer_memory
 from trimaran_studies.validation.model_parallel import answer_model_parallel
 from trimaran_studies.validation.scores import Scored
@@ -40,16 +52,12 @@ def answer(row: Row, *, anchor: Anchor, sizes: bool = False) -> Answer:
         row: of any family
         anchor: "single": one device's figure of the same source may be used; "none": it may not
         sizes: networks of which only the size is known are scaled from one device's figure, not skipped
+
+    Raises:
+        TrimaranError: a fault of the predictor
     """
-    try:
-        return _answered(row, anchor, sizes)
-    except TrimaranError as error:
-        return Answer(row=row, predicted=None, skipped=error.message)
-    except (ArithmeticError, LookupError, ValueError, TypeError) as error:
-        # A row that nobody thought of must not cost the others their answers; the reason is told all the same.
-        return Answer(
-            row=row, predicted=None, skipped=f"row {row.row_id}: Trimaran failed on it: {type(error).__name__}: {error}"
-        )
+    found = attempt(row, lambda: _answered(row, anchor, sizes))
+    return Answer(row=row, predicted=None, skipped=found) if isinstance(found, str) else found
 
 
 def _answered(row: Row, anchor: Anchor, sizes: bool) -> Answer:
@@ -84,7 +92,8 @@ def row_forecast(row: Row, *, anchor: Anchor, sizes: bool = True) -> tuple[Setup
     Raises:
         TrimaranError: it cannot be predicted
     """
-    setup, recipe = understand(row), recipe_of(row)
+    with cells_read(row):
+        setup, recipe = understand(row), recipe_of(row)
     if setup.network.startswith(SIZED) and not sizes:
         raise InputError(
             f'of "{setup.network.removeprefix(SIZED)}" only the size is known: it is scaled from one device\'s figure '
@@ -151,7 +160,6 @@ def _baselines(row: Row, setup: Setup, found: RowStep, anchor: Anchor) -> Mappin
     return scaling_baselines(row.anchor, setup.devices)
 
 
-Progress = Callable[[str, int, int], None]
 Predict = Callable[[Row], Answer]
 
 _ALONE = 200
@@ -186,6 +194,7 @@ def validate(request: ValidationRequest, *, progress: Progress) -> tuple[Answer,
 
     Raises:
         InputError: a file cannot be read or a cell of it is wrong
+        TrimaranError: a fault of the predictor
     """
     if request.family == FEEDING:
         answers = answer_feeding(_rows(request), anchor=request.anchor)
@@ -207,6 +216,9 @@ def answer_rows(
         progress: told of every part that is done
         sizes: as for `ValidationRequest`
         processes: at most
+
+    Raises:
+        TrimaranError: a fault of the predictor
     """
     together = [place for place, row in enumerate(rows) if row.family == TIMES]
     if together:

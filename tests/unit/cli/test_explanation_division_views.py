@@ -7,21 +7,19 @@ import pytest
 from rich.console import Console
 from tests import builders
 
-from trimaran.cli.views.closed_form_explanation import division_explanation_document, print_division_explanation
+from trimaran.cli.views.explanation import explanation_document, print_explanation
 from trimaran.planner.pins import Pins
-from trimaran.planning.explanation import ExplainedDivision, explain_there
+from trimaran.planning.explanation import Explained, explain_plan
 
 
-def explained(pins: Pins, *why_not: str) -> ExplainedDivision:
+def explained(pins: Pins, *why_not: str) -> Explained:
     request = builders.cluster_request(cluster="dgx-h100:2", batch=64, pins=pins)
-    found = explain_there("llama2:7b", request, why_not=why_not)
-    assert isinstance(found, ExplainedDivision)
-    return found
+    return explain_plan("llama2:7b", request, why_not=why_not)
 
 
 def test_a_division_is_explained_in_80_columns() -> None:
     text = io.StringIO()
-    print_division_explanation(Console(file=text, width=80), explained(builders.pins(), "fsdp", "tp8-pp2-zero1", "ddp"))
+    print_explanation(Console(file=text, width=80), explained(builders.pins(), "fsdp", "tp8-pp2-zero1", "ddp"))
     shown = text.getvalue()
     assert max(len(line) for line in shown.splitlines()) <= 80
     assert "…" not in shown
@@ -32,7 +30,7 @@ def test_a_division_is_explained_in_80_columns() -> None:
 
 def test_the_document_has_the_same_figures_and_says_what_pins_cost() -> None:
     found = explained(builders.pins(pp=8, forbid=("tp",)), "fsdp")
-    document = json.loads(json.dumps(division_explanation_document(found)))
+    document = json.loads(json.dumps(explanation_document(found)))
     plan = document["plan"]
     assert plan["degrees"]["pp"] == 8
     assert sum(plan["parts_s"].values()) == pytest.approx(plan["step_time_s"])

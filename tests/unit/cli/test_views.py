@@ -28,7 +28,7 @@ GIGABIT = builders.link(bytes_per_s=125e6, source="asked: 1Gb/s")
 def epochs() -> Problem:
     """An epoch is 10 steps of 60.0 ms on two replicas; links are said to be held."""
     given = problem()
-    cluster = dataclasses.replace(given.cluster, link=GIGABIT)
+    cluster = builders.linked(given.cluster, link=GIGABIT)
     return dataclasses.replace(given, cluster=cluster, epoch=EpochData(samples=80, drop_last=True))
 
 
@@ -64,11 +64,11 @@ def planned(given: Problem) -> Planned:
 
 def explained(given: Problem) -> Explained:
     made = planned(given)
-    found = made.search
+    found = made.simulated.search
     assert found is not None
     changes = [parse_change("compute=x2")]
     explanation = explain(given, found, why_not=[read_family("[pp]")], changes=changes)
-    return Explained(planned=made, found=found, explanation=explanation, remedies=(), not_worth_it=())
+    return Explained(planned=made, found=found, explanation=explanation)
 
 
 def test_a_simulation_says_of_what_it_is() -> None:

@@ -3,9 +3,9 @@ import re
 import pytest
 from tests.unit.measure.observe.observed import FACTS, make_record
 
+from trimaran.base.remedies import Remedy
 from trimaran.features.diagnose.script_remedies import COMPUTE, advise, doubt, name_limiter
 from trimaran.measure.observe import ProcessRecord, analyse
-from trimaran.report.remedies import Remedy
 
 LOADER = {"workers": 0, "batch_size": 8, "prefetch_factor": None, "persistent_workers": False, "pin_memory": False}
 

@@ -6,6 +6,10 @@ from tests.unit.report.memory_steps import TRACE
 
 from trimaran.features.memory_fit.largest_batch import BatchLine, at_any_batch
 from trimaran.graph.trace.types import Role, StepTrace, TraceOp
+from trimaran.jobs.resolve import resolve
+from trimaran.machine.catalog import find_device
+from trimaran.planning.meta_trace import JobTracer
+from trimaran.pricing.offload_costs import modelled_costs
 
 
 def _sized(samples: int) -> StepTrace:
@@ -66,3 +70,21 @@ def test_each_batch_is_traced_where_the_step_is_another_one() -> None:
     shorter = replace(TRACE, events=TRACE.events[:-1])
     step = at_any_batch(lambda samples: shorter if samples == 4 else TRACE, 2)
     assert step(4) is shorter
+
+
+def test_a_step_on_the_line_takes_what_the_step_at_that_batch_takes() -> None:
+    """Shapes of operations lie on the line too: kernels are priced by them."""
+    tracer, device = JobTracer(resolve("digits")), find_device("titan-x")
+    line = BatchLine(tracer.trace(16), tracer.trace(32), (16, 32)).at(100)
+    assert line.ops == tracer.trace(100).ops
+    expected = modelled_costs(tracer.trace(100), device).durations_s
+    assert modelled_costs(line, device).durations_s.tolist() == expected.tolist()
+
+
+def test_shapes_of_other_dims_are_no_line() -> None:
+    """A batch of one that loses its first dim runs operations of the same names on other tensors."""
+    first = next(one for one in TRACE.events if isinstance(one, TraceOp))
+    events = tuple(replace(one, results=((4, 2),)) if one is first else one for one in TRACE.events)
+    flat = tuple(replace(one, results=((4,),)) if one is first else one for one in TRACE.events)
+    with raises("memory.other-operations", small=1, large=4):
+        BatchLine(replace(TRACE, events=flat), replace(TRACE, events=events), (1, 4))

@@ -23,4 +23,4 @@ def test_a_plan_with_a_memory_budget_is_explained_by_the_steps_that_it_was_made_
         traces=traces,
         search=result,
     )
-    assert problem_of(planned, result, builders.plan_request()).traces is traces
+    assert problem_of(planned).traces is traces

@@ -165,7 +165,7 @@ def test_below_the_floor_it_says_what_holds_it_and_the_ways_out() -> None:
         ({"budget": "150%"}, "budget.bad-share", {"match": r"\b100\b"}),
         ({"budget": "24GiB"}, "device.budget-exceeds-memory", {"match": r"12\.0 GiB.*24\.0 GiB"}),
         ({"precision": "tf32"}, "device.precision-unsupported", {"dtype": "tf32"}),
-        ({"precision": "fp8"}, "roofline.unknown-precision", {"precision": "fp8"}),
+        ({"precision": "fp8"}, "workload.unknown-precision", {"precision": "fp8"}),
     ],
 )
 def test_wrong_requests_are_told(asked: dict[str, str], code: str, figures: dict[str, Any]) -> None:

@@ -2,7 +2,7 @@ import pytest
 from tests.raising import raises
 
 from trimaran.machine.catalog import catalog, entries_of, find_device
-from trimaran.machine.types import CatalogDevice
+from trimaran.machine.types import Device
 
 GIB = 2**30
 
@@ -48,13 +48,13 @@ def test_every_table_is_a_device() -> None:
 
 
 @pytest.mark.parametrize("entry", catalog().values(), ids=lambda entry: entry.name)
-def test_every_group_of_figures_has_a_source(entry: CatalogDevice) -> None:
+def test_every_group_of_figures_has_a_source(entry: Device) -> None:
     groups = [entry, entry.memory, entry.bandwidth, entry.copies, entry.launch, *entry.compute.values()]
     assert all(group.source.strip() for group in groups)
 
 
 @pytest.mark.parametrize("entry", catalog().values(), ids=lambda entry: entry.name)
-def test_figures_are_in_range(entry: CatalogDevice) -> None:
+def test_figures_are_in_range(entry: Device) -> None:
     assert 0 < entry.memory.context_bytes < entry.memory.reported_bytes <= entry.memory.nbytes
     assert all(0 < group.fraction <= 1 for group in (entry.bandwidth, *entry.compute.values()))
     assert 1e9 < entry.copies.to_host_bytes_per_s < entry.sustained_bytes_per_s
@@ -72,7 +72,7 @@ def test_figures_are_in_range(entry: CatalogDevice) -> None:
     [entry for entry in catalog().values() if entry.architecture not in ("cdna4", "cpu")],
     ids=lambda entry: entry.name,
 )
-def test_peaks_are_of_a_clock_that_a_device_can_have(entry: CatalogDevice) -> None:
+def test_peaks_are_of_a_clock_that_a_device_can_have(entry: Device) -> None:
     """float32 peak = multiprocessors × lanes × 2 × clock, with 64, 128 or 192 lanes: 0.7 to 2.7 GHz for one of them."""
     lanes = {"kepler": 192, "maxwell": 128, "pascal": 128, "ampere": 128, "ada": 128, "hopper": 128, "blackwell": 128}
     each = 64 if entry.name.startswith(("p100", "a100", "a800", "a30")) else lanes.get(entry.architecture, 64)

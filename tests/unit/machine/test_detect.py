@@ -3,7 +3,7 @@ from pathlib import Path
 
 from tests.raising import raises
 
-from trimaran.machine.detect import Processor, cpu_devices, detect_cluster, detect_processor
+from trimaran.machine.detect import Processor, cpu_devices, detect_machine, detect_processor
 
 
 def _machine(root: Path, *, quota: str = "max 100000", limit: str = "max") -> Path:
@@ -41,17 +41,17 @@ def test_a_system_without_these_files_is_described_all_the_same(tmp_path: Path) 
 
 def test_devices_share_the_memory() -> None:
     devices = cpu_devices(Processor(name="x", cores=2, memory_bytes=10_000), 4)
-    assert [device.memory_bytes for device in devices] == [2_500] * 4
+    assert [device.usable_bytes for device in devices] == [2_500] * 4
     assert devices[0].kind == "cpu"
     assert devices[0].source.startswith("measured")
 
 
 def test_this_machine_is_one_host() -> None:
-    cluster = detect_cluster()
+    cluster = detect_machine().allocate()
     assert cluster.size >= 1
     assert cluster.hosts == (0,) * cluster.size
 
 
 def test_a_cluster_of_nothing_is_refused() -> None:
     with raises("cluster.no-device", devices=0):
-        detect_cluster(0)
+        detect_machine(0)

@@ -6,7 +6,7 @@ import pytest
 from tests.raising import raises
 
 from trimaran.machine.find import find_machine
-from trimaran.machine.rank_order import lay_out, machine_cluster, node_talk, order_devices, spread_over
+from trimaran.machine.rank_order import lay_out, node_talk, spread_over
 from trimaran.machine.topology import peer_bandwidth
 
 DGX = find_machine("dgx1-v100")
@@ -50,15 +50,15 @@ def test_one_order_serves_all_nodes() -> None:
 
 
 def test_ordered_devices_are_those_of_the_machine() -> None:
-    found = order_devices(machine_cluster(find_machine("dgx1-v100:2"), 2), (0, 11))
+    found = find_machine("dgx1-v100:2").allocate(2).ordered((0, 11))
     assert (found.numbers, found.hosts) == ((0, 11), (0, 1))
 
 
 def test_a_device_that_is_not_there_is_refused() -> None:
     with raises("machine.bad-device-order", match=r"\b0\b.*\b7\b"):
-        order_devices(machine_cluster(DGX, 2), (0, 8))
+        DGX.allocate(2).ordered((0, 8))
 
 
 def test_more_devices_than_the_machine_has_are_refused_with_the_machine_to_ask_for() -> None:
     with raises("machine.too-few-devices", match='"dgx1-v100:3"'):
-        machine_cluster(DGX, 17)
+        DGX.allocate(17)

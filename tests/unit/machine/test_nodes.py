@@ -6,7 +6,7 @@ from tests.raising import raises
 
 from trimaran.machine.catalog import catalog, find_device, find_link, link_types, squeezed
 from trimaran.machine.node_catalog import boxed, find_node, node_names, plain_node, read_line
-from trimaran.machine.types import LinkType
+from trimaran.machine.types import Link
 
 OWN = ("nvlink", "xgmi")
 
@@ -125,7 +125,7 @@ def test_bridges_join_pairs() -> None:
 
 
 @pytest.mark.parametrize("link", link_types().values(), ids=lambda link: link.name)
-def test_links_sustain_no_more_than_they_carry(link: LinkType) -> None:
+def test_links_sustain_no_more_than_they_carry(link: Link) -> None:
     found = find_link(link.name)
     assert 0 < found.bytes_per_s <= found.raw_bytes_per_s
     assert 0 <= found.ring_bytes_per_s <= found.raw_bytes_per_s

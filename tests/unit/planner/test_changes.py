@@ -111,7 +111,7 @@ def test_a_link_that_is_held_is_released_as_far_as_it_is_held() -> None:
     """Held to 1 kB/s, 1,001 bytes flow for 1 s, at 10 kB/s for 0.1 s. If half of it is there bare: 0.5 s + 0.05 s."""
     key = builders.curve_key("AR", 2)
     given = problem(all_reduce=((1, exact(1e-3)), (1001, exact(1.001))))
-    held = dataclasses.replace(given.cluster, link=builders.link(bytes_per_s=1e3, source="asked"))
+    held = builders.linked(given.cluster, link=builders.link(bytes_per_s=1e3, source="asked"))
     given = dataclasses.replace(given, cluster=held)
     change = parse_change("link=80kb/s")
     assert at_size(changed(given, change).table.curves[key], 1001).seconds == pytest.approx(0.101)

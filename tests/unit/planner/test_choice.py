@@ -5,7 +5,15 @@ from tests import builders
 
 from trimaran.base.timeline import Timeline
 from trimaran.planner import Candidate, choose, shown
-from trimaran.planner.choice import is_reference, pareto_front
+from trimaran.planner.choice import (
+    GOALS,
+    is_reference,
+    may_be_as_fast,
+    pareto_front,
+    rule_of_choice,
+    what_is_simpler,
+    why_chosen,
+)
 from trimaran.program import Program, Strategy
 
 PIPELINE = builders.strategy(pp=2, boundaries=("a",), microbatches=4)
@@ -126,3 +134,46 @@ class TestShown:
 
     def test_what_must_be_there_is_there_in_any_number(self) -> None:
         assert self.rows(always=tuple(range(10, 18)), front=(30,)) == [*range(10, 18)]
+
+
+class TestRule:
+    """Why a plan was chosen over what is listed as faster; times are low, median and high, in seconds."""
+
+    BEST = candidate(builders.strategy(dp=2, microbatches=4), 9.0, 10.0, 11.0)
+    SLOWER = candidate(REPLICAS, 9.0, 11.0, 20.0)
+
+    def test_the_fastest_needs_none(self) -> None:
+        assert rule_of_choice(self.BEST, [self.BEST, self.SLOWER]) == ""
+
+    def test_the_simpler_one_within_the_uncertainty_says_what_is_simpler(self) -> None:
+        assert choose([self.BEST, self.SLOWER]) is self.SLOWER
+        rule = rule_of_choice(self.SLOWER, [self.BEST, self.SLOWER])
+        assert "9 % faster (10.0 s against 11.0 s), which is within the uncertainty" in rule
+        assert rule.endswith("is chosen for fewer microbatches.")
+
+    def test_what_is_surely_faster_than_the_chosen_one_loses_by_the_same_rule(self) -> None:
+        """The chosen one may be as fast as the fastest, by its low end; by none of the three as fast as the third."""
+        third = candidate(builders.strategy(dp=2, microbatches=2), 8.5, 10.5, 12.0)
+        assert choose([self.BEST, third, self.SLOWER]) is self.SLOWER
+        assert not may_be_as_fast(self.SLOWER.cases, third.cases)
+        said = why_chosen(self.SLOWER, third, candidates=[self.BEST, third, self.SLOWER])
+        assert "may be as fast as the fastest, dp2 m4, and is chosen for fewer microbatches" in said
+        assert "plan again" not in said
+        assert "plan again" in why_chosen(self.SLOWER, third)
+
+    def test_what_goes_against_a_pin_is_told_apart(self) -> None:
+        rule = rule_of_choice(self.SLOWER, [self.SLOWER], references=[self.BEST])
+        assert rule.endswith("but what you decided is against it.")
+
+    def test_a_plan_for_a_target_says_its_goal(self) -> None:
+        slow = candidate(REPLICAS, 30.0, 40.0, 50.0)
+        rule = rule_of_choice(slow, [self.BEST, slow], goal=GOALS["cost"])
+        assert rule.endswith("is chosen for the least cost to the target.")
+
+    def test_each_way_to_be_simpler_has_its_words(self) -> None:
+        assert what_is_simpler(builders.strategy(dp=2), builders.strategy(dp=2, bucket_bytes=1)) == (
+            "the usual size of buckets"
+        )
+        assert what_is_simpler(builders.strategy(dp=2), builders.strategy(dp=2, execution="compiled")) == (
+            "no compilation"
+        )

@@ -21,7 +21,7 @@ from trimaran.planner.choice import is_plain, is_reference, simplicity
 from trimaran.planner.contrast import conclude, dissect
 from trimaran.planner.explain import imagine, read_family
 from trimaran.planner.pins import CONSENT, NO_CONSENT, kinds_of
-from trimaran.planner.remedies import prospects
+from trimaran.planner.remedies import remedies_for
 from trimaran.planner.result import said_of_compression
 from trimaran.planner.search import prices
 from trimaran.planner.space import METHODS, enumerate_strategies, offered, samples_factor
@@ -200,8 +200,8 @@ def test_a_shorter_step_that_is_later_at_the_target_is_contrasted_with_its_sampl
 
 def test_a_remedy_that_needs_more_samples_says_so_beside_its_figures() -> None:
     given = _problem(pins=builders.pins(pp=1, tp=1, zero=0))
-    chosen = dissect(evaluate(REPLICAS, given.graph, given.table, given.cluster, batch=8), given)
-    bases = {one.name: one.basis for one in prospects(chosen, given)}
+    chosen = evaluate(REPLICAS, given.graph, given.table, given.cluster, batch=8)
+    bases = {one.name: one.basis for one in remedies_for(chosen, dissect(chosen, given).parts, given)}
     assert bases["PowerSGD of rank 4"].endswith(", and training needs 1.5 times the samples.")
     assert "samples" not in bases["16 bits on the wire"]
 

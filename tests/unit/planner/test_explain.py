@@ -72,7 +72,12 @@ def test_a_rival_within_the_uncertainty_is_not_called_slower() -> None:
     rivals = {rival.candidate.strategy.name: rival for rival in found.rivals}
     assert not rivals["dp2"].is_certain
     assert rivals["dp2"].slower == pytest.approx((STEP_MS + 38.0) / (97.0 + UPDATE_MS) - 1, rel=1e-4)
-    assert found.contrasts[0].conclusion.endswith("which is within the uncertainty, and one device is simpler.")
+    sentence = "which is within the uncertainty, and one device is chosen for simpler kinds of parallelism."
+    assert found.contrasts[0].conclusion.endswith(sentence)
+    # The same sentence says of the runners-up why the fastest of them was not chosen.
+    assert found.is_fresh
+    assert found.rule.endswith(sentence)
+    assert "plan again" not in found.rule
 
 
 def test_a_given_plan_is_explained_against_the_search() -> None:
@@ -91,8 +96,10 @@ def test_a_rival_that_is_certainly_faster_than_a_given_plan_is_said_to_be() -> N
     found = explain(given, search(given), chosen=plan, why_not=[read_family("dp2")], changes=[])
     assert found.rivals[0].is_certain
     assert found.contrasts[0].conclusion == (
-        "dp2 is 34 % faster than pp2 gpipe m2 (60.0 ms against 90.2 ms), beyond the uncertainty: plan again."
+        "dp2 is predicted 34 % faster (60.0 ms against 90.2 ms), beyond the uncertainty: plan again."
     )
+    assert not found.is_fresh
+    assert not found.rule
 
 
 def test_what_is_not_simpler_is_not_called_so() -> None:
@@ -108,7 +115,8 @@ def test_what_is_not_simpler_is_not_called_so() -> None:
 
 def remedies(given: Problem, strategy: Strategy | None = None) -> dict[str, float]:
     chosen = None if strategy is None else assess(strategy, given)
-    return {one.name: one.gain for one in explain(given, search(given), chosen=chosen, changes=[]).remedies}
+    found = explain(given, search(given), chosen=chosen, changes=[])
+    return {one.name: one.predicted_gain for one in (*found.remedies, *found.not_worth_it)}
 
 
 def test_remedies_of_an_exchange_are_simulated() -> None:

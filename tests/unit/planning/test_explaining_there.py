@@ -9,12 +9,13 @@ from tests import builders
 from tests.raising import raises
 
 from trimaran.base.errors import CorruptDataError, InfeasibleError
-from trimaran.planning.closed_form import DividedPlan
-from trimaran.planning.explanation import Explained, explain_there
-from trimaran.planning.plan import plan_on_machine
-from trimaran.planning.plan_files import write_machine_plan
-from trimaran.planning.requests import ClusterRequest
-from trimaran.planning.results import MachinePlan
+from trimaran.planner.problem import assess
+from trimaran.planner.what_if import changed, parse_change
+from trimaran.planning.explanation import Explained, explain_plan
+from trimaran.planning.plan import make_plan
+from trimaran.planning.plan_files import write_planned
+from trimaran.planning.requests import PlanRequest
+from trimaran.planning.results import ClosedForm, Planned, Simulated
 from trimaran.program import read_plan, write_plan
 
 HERE = builders.cluster_request(cluster="dgx1-v100")
@@ -22,32 +23,30 @@ HERE = builders.cluster_request(cluster="dgx1-v100")
 
 
 @pytest.fixture(scope="module")
-def stages() -> MachinePlan:
+def stages() -> Planned:
     """Two stages, which are not the best plan: replicas are."""
     asked = builders.cluster_request(
         cluster="dgx1-v100", devices=2, batch=4096, pins=builders.pins(pp=2, schedule="gpipe")
     )
-    found = plan_on_machine("lenet", asked)
-    assert isinstance(found, MachinePlan)
+    found = make_plan("lenet", asked)
+    assert isinstance(found.evidence, Simulated)
     return found
 
 
 @pytest.fixture
-def path(stages: MachinePlan, tmp_path: Path) -> Path:
-    write_machine_plan(tmp_path / "plan.json", stages)
+def path(stages: Planned, tmp_path: Path) -> Path:
+    write_planned(tmp_path / "plan.json", stages)
     return tmp_path / "plan.json"
 
 
-def of_file(path: Path, request: ClusterRequest) -> Explained:
-    found = explain_there("lenet", request, path=path, why_not=["dp2"], what_if=["link=x2"])
-    assert isinstance(found, Explained)
-    return found
+def of_file(path: Path, request: PlanRequest) -> Explained:
+    return explain_plan("lenet", request, path=path, why_not=["dp2"], what_if=["link=x2"])
 
 
-def test_the_plan_of_the_file_is_explained_and_not_a_new_one(stages: MachinePlan, path: Path) -> None:
+def test_the_plan_of_the_file_is_explained_and_not_a_new_one(stages: Planned, path: Path) -> None:
     found = of_file(path, HERE)
     chosen = found.explanation.chosen.candidate
-    assert chosen.strategy == stages.chosen.strategy == found.planned.plan.strategy
+    assert chosen.strategy == stages.chosen.strategy == found.planned.simulated.plan.strategy
     assert chosen.step_time_s == pytest.approx(stages.chosen.step_time_s)
     assert sum(found.explanation.chosen.parts.values()) == pytest.approx(chosen.step_time_s)
     assert found.found.chosen.strategy.dp == 2
@@ -60,7 +59,20 @@ def test_the_plan_of_the_file_is_explained_and_not_a_new_one(stages: MachinePlan
     assert kept.strategy.pp == 2
 
 
-def test_by_other_costs_than_those_it_was_made_by_it_is_said_so(stages: MachinePlan, path: Path) -> None:
+def test_links_between_each_two_devices_have_a_latency_that_may_change(stages: Planned) -> None:
+    """Devices of the catalog have not: what joins them says what a transfer takes."""
+    times = [
+        assess(
+            stages.chosen.strategy, changed(stages.simulated.problem, parse_change(f"link=pcie3x16{more}"))
+        ).step_time_s
+        for more in ("", ",latency=x0.5")
+    ]
+    assert times[0] > times[1]
+    with raises("what-if.measured-only", what_if="latency=x0.5"):
+        changed(stages.simulated.problem, parse_change("latency=x0.5"))
+
+
+def test_by_other_costs_than_those_it_was_made_by_it_is_said_so(stages: Planned, path: Path) -> None:
     assert not any("other costs" in note for note in of_file(path, HERE).notes)
     notes = of_file(path, dataclasses.replace(HERE, cluster="dgx-a100")).notes
     assert any("other costs than those of dgx-a100 in float32" in note for note in notes)
@@ -102,13 +114,13 @@ def test_a_damaged_plan_is_refused(path: Path) -> None:
 
 def test_a_file_of_degrees_says_how_to_ask(tmp_path: Path) -> None:
     asked = builders.cluster_request(cluster="dgx-h100:2", batch=64)
-    found = plan_on_machine("llama2:7b", asked)
-    assert isinstance(found, DividedPlan)
-    write_machine_plan(tmp_path / "plan.json", found)
+    found = make_plan("llama2:7b", asked)
+    assert isinstance(found.evidence, ClosedForm)
+    write_planned(tmp_path / "plan.json", found)
     with raises("plan-file.degrees-only", match="llama2:7b --cluster dgx-h100:2"):
-        explain_there("llama2:7b", asked, path=tmp_path / "plan.json")
+        explain_plan("llama2:7b", asked, path=tmp_path / "plan.json")
 
 
 def test_changes_are_refused_where_closed_forms_plan() -> None:
     with raises("explain.division-what-if", match="--what-if", what_if="link=x2"):
-        explain_there("llama2:7b", builders.cluster_request(cluster="dgx-h100:2"), what_if=["link=x2"])
+        explain_plan("llama2:7b", builders.cluster_request(cluster="dgx-h100:2"), what_if=["link=x2"])

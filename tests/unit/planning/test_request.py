@@ -51,8 +51,8 @@ def test_a_link_that_is_no_rate_is_refused(text: str, code: str) -> None:
 
 
 def test_the_cluster_of_this_machine_has_the_link_that_was_asked_for() -> None:
-    assert local_cluster(builders.plan_request(devices=1, link=GIGABIT)).link == GIGABIT
-    assert local_cluster(builders.plan_request(devices=1)).link is None
+    assert local_cluster(builders.plan_request(devices=1, link=GIGABIT)).machine.node.rate_limit == GIGABIT
+    assert local_cluster(builders.plan_request(devices=1)).machine.node.rate_limit is None
 
 
 def test_a_plan_for_other_links_is_told() -> None:

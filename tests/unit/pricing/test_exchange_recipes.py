@@ -33,7 +33,7 @@ def test_libraries_may_name_one() -> None:
 
 
 def test_other_methods_do_not_depend_on_the_framework() -> None:
-    assert recipe_of(Software(), "p2p").name == "kvstore-device"
+    assert recipe_of(Software(), "kvstore").name == "kvstore-device"
     with raises("exchange.unknown-sync"):
         recipe_of(Software(), "carrier pigeon")  # type: ignore[arg-type]
 

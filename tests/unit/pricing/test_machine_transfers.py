@@ -5,7 +5,6 @@ from tests import builders
 from tests.raising import raises
 
 from trimaran.machine.find import find_machine
-from trimaran.machine.rank_order import machine_cluster, order_devices
 from trimaran.pricing.collectives import collective_cost
 from trimaran.pricing.machine_transfers import MESSAGE, machine_transfer
 from trimaran.pricing.transfers import transfer_cost
@@ -59,8 +58,8 @@ def test_the_ranks_of_a_cluster_have_the_devices_that_it_says() -> None:
         fingerprint=builders.fingerprint(device="V100", kind="cuda", torch="", threads=1, ranks=1, cores=1)
     )
     send = Instruction(kind=Kind.SEND_FORWARD, rank=0, segment=0, microbatch=0, peer=1, peer_segment=1, nbytes=SIZE)
-    cluster = machine_cluster(DGX, 16)
-    assert transfer_cost(send, table, order_devices(cluster, (0, 3))).links == ("n0 gpu0>gpu3",)
+    cluster = DGX.allocate(16)
+    assert transfer_cost(send, table, cluster.ordered((0, 3))).links == ("n0 gpu0>gpu3",)
     assert transfer_cost(send, table, cluster).links == ("n0 gpu0>gpu1",)
 
 
@@ -71,3 +70,16 @@ def test_one_device_has_nothing_to_exchange() -> None:
 def test_a_device_that_is_not_there_is_refused() -> None:
     with raises("transfer.no-such-device", match=r"\b0\b.*\b15\b"):
         machine_transfer(MESSAGE, SIZE, (0, 16), DGX)
+
+
+def test_a_link_that_two_devices_have_for_themselves_goes_before_the_link_graph() -> None:
+    """1 ms + 100 MB at 1 GB/s between devices 0 and 5; a group that has other pairs too takes what joins them."""
+    own = builders.link(bytes_per_s=1e9, latency_s=1e-3)
+    table = builders.cost_table(fingerprint=builders.fingerprint(kind="cuda"))
+    send = Instruction(kind=Kind.SEND_FORWARD, rank=0, segment=0, microbatch=0, peer=1, peer_segment=1, nbytes=SIZE)
+    whole = Instruction(kind=Kind.ALL_REDUCE, rank=0, group=(0, 1, 2), nbytes=SIZE)
+    plain = DGX.allocate().ordered((0, 5, 6))
+    linked = builders.linked(plain, links={(0, 5): own})
+    found = transfer_cost(send, table, linked)
+    assert (found.latency_s, found.flow_s, found.links) == (pytest.approx(1e-3), pytest.approx(0.1), ("0-5",))
+    assert transfer_cost(whole, table, linked) == transfer_cost(whole, table, plain)

@@ -49,12 +49,12 @@ def test_gradients_that_are_kept_are_there_in_the_forward() -> None:
 
 def test_a_home_has_a_copy_from_each_other_device() -> None:
     """Of 60 bytes: the sum, three copies and the weight, 300; their state, 120, in the place of all of it, 200."""
-    assert rank(sync="p2p", summed_bytes=60).home_bytes == 300 + 120 - 200
-    assert rank(sync="p2p", summed_bytes=60).peak_bytes == 720 + 220
+    assert rank(sync="kvstore", summed_bytes=60).home_bytes == 300 + 120 - 200
+    assert rank(sync="kvstore", summed_bytes=60).peak_bytes == 720 + 220
 
 
 def test_who_is_home_to_nothing_has_no_state() -> None:
-    assert rank(sync="p2p").peak_bytes == 720 - 200
+    assert rank(sync="kvstore").peak_bytes == 720 - 200
 
 
 def test_servers_on_hosts_add_nothing() -> None:

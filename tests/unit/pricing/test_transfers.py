@@ -6,7 +6,7 @@ from tests.builders import curve, exact, network, table_for
 from tests.raising import raises
 
 from trimaran.base.timeline import COMMUNICATION
-from trimaran.machine.types import Cluster, Link
+from trimaran.machine.types import Allocation, Link
 from trimaran.pricing.transfers import HOST_COLLECTIVE, QUEUED, collectives_at_once, handling_seconds, transfer_cost
 from trimaran.program.types import Instruction, Kind
 
@@ -14,7 +14,7 @@ BUSY = table_for(network())
 TABLE = dataclasses.replace(BUSY, fingerprint=dataclasses.replace(BUSY.fingerprint, cores=8))
 
 
-def _cluster(hosts: tuple[int, ...], **links: Link) -> Cluster:
+def _cluster(hosts: tuple[int, ...], **links: Link) -> Allocation:
     pairs = {(int(name[1]), int(name[2])): link for name, link in links.items()}
     return builders.cluster(hosts=hosts, links=pairs)
 
@@ -69,7 +69,7 @@ def test_both_ends_of_a_message_cost_the_same() -> None:
 
 def test_held_links_are_lines_out_of_each_rank() -> None:
     """Messages in opposite directions do not share; both ends of one name the sender's; a collective uses all."""
-    cluster = dataclasses.replace(_cluster((0, 0)), link=builders.link(bytes_per_s=25e6, source="asked"))
+    cluster = builders.linked(_cluster((0, 0)), link=builders.link(bytes_per_s=25e6, source="asked"))
     there, back = _send(0, 1, 10), _send(1, 0, 10)
     arrival = dataclasses.replace(there, kind=Kind.RECEIVE_FORWARD, rank=1, peer=0)
     assert transfer_cost(there, TABLE, cluster).links == transfer_cost(arrival, TABLE, cluster).links

@@ -11,7 +11,6 @@ from tests.unit.pricing.test_wire import BATCH, CLUSTER, GRAPH, RANK2, coded_tab
 
 from trimaran.machine.catalog import find_device
 from trimaran.machine.find import find_machine
-from trimaran.machine.rank_order import machine_cluster
 from trimaran.pricing import price
 from trimaran.pricing.gradient_compression import code_program
 from trimaran.program import lower
@@ -121,7 +120,7 @@ def test_on_a_gpu_powersgd_goes_over_its_matrices_eight_times() -> None:
     Two matrices of 4,096 bytes: 2 launches each, then 4, and 2 a column.
     """
     device = find_device("v100-16gb")
-    machine = machine_cluster(find_machine("dgx1-v100"), 2)
+    machine = find_machine("dgx1-v100").allocate(2)
     strategy = builders.strategy(dp=2, compression=RANK2)
     program = lower(GRAPH, strategy, batch=BATCH)
     coding = code_program(program, GRAPH, strategy, coded_table(method=RANK2), machine)["r0/0AR#b0"]

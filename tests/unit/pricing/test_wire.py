@@ -16,7 +16,6 @@ from tests.unit.pricing.test_fed_step import SAMPLES
 from trimaran.graph.types import Graph
 from trimaran.machine.catalog import find_device
 from trimaran.machine.find import find_machine
-from trimaran.machine.rank_order import machine_cluster
 from trimaran.planner.candidates import at_end
 from trimaran.pricing import ProgramCosts, price
 from trimaran.pricing.gradient_compression import code_program, coding_keys, reduce_key
@@ -192,7 +191,7 @@ def test_what_is_on_the_wire_lives_until_the_update() -> None:
 def test_on_a_gpu_coding_is_passes_over_memory() -> None:
     """Of 8,448 bytes: 7 times that to encode and 1.5 to decode at what memory sustains, and 3 and 1 launches."""
     device = find_device("v100-16gb")
-    machine = machine_cluster(find_machine("dgx1-v100"), 2)
+    machine = find_machine("dgx1-v100").allocate(2)
     strategy = builders.strategy(dp=2, compression=BF16)
     program = lower(GRAPH, strategy, batch=BATCH)
     coding = code_program(program, GRAPH, strategy, coded_table(method=RANK2), machine)["r0/0AR#b0"]

@@ -11,7 +11,7 @@ from tests.raising import raises
 from trimaran.base.errors import CorruptDataError, InputError
 from trimaran.program import CandidateRow, check_plan, lower, plan_program, program_lines, read_plan, write_plan
 from trimaran.program.json_files import digest
-from trimaran.program.plan import format_plan
+from trimaran.program.plan import PlannedLink, format_plan
 
 STRATEGY = builders.strategy(dp=2)
 GRAPH = chain(3)
@@ -55,7 +55,9 @@ def test_a_plan_reads_back(tmp_path: Path) -> None:
 
 def test_a_plan_keeps_what_its_links_were_held_to(tmp_path: Path) -> None:
     link = builders.link(bytes_per_s=125e6, source="asked: 1Gb/s")
-    plan = dataclasses.replace(PLAN, premises=dataclasses.replace(PLAN.premises, link=link))
+    premises = dataclasses.replace(PLAN.premises, link=PlannedLink.of(link))
+    assert premises.rate_limit == link
+    plan = dataclasses.replace(PLAN, premises=premises)
     write_plan(tmp_path / "plan.json", plan)
     assert read_plan(tmp_path / "plan.json") == plan
 

@@ -9,8 +9,9 @@ from tests.raising import raises
 from tests.unit.report.runs import PROGRAM, measured, predicted
 
 from trimaran.base.errors import CorruptDataError, EnvironmentProblem
+from trimaran.base.files import check_writable
 from trimaran.report.comparison import compare
-from trimaran.report.run_report import RunReport, check_writable, read_report, report_document, write_report
+from trimaran.report.run_report import RunReport, read_report, report_document, write_report
 from trimaran.report.svg import check_drawing
 
 REPORT = RunReport(

@@ -28,6 +28,7 @@ def document(limiter: str) -> dict[str, Any]:
         "one_device_fits": False,
         "chosen": row | {"interval_s": [5.62, 7.99], "placement": {f"layer{n}": n // 8 for n in range(16)}},
         "candidates": [row],
+        "rule": "dp8 is predicted 1 % faster (6.63 s against 6.70 s), and dp4 is chosen for fewer devices.",
         "rejected_counts": {"less than 2048 tokens of a sequence on a rank": 126, "more stages than layers": 20},
         "notes": ["planned by closed forms of its layers, without a trace and without a simulation of every rank"],
     }
@@ -94,6 +95,7 @@ def test_a_plan_is_readable_at_80_columns() -> None:
     lines = shown(document("pipeline bubble and transfers, 28% idle"))
     assert max(len(line) for line in lines) <= 80
     assert any("limited by" in line for line in lines)
+    assert "is chosen for fewer devices." in " ".join(" ".join(lines).split())
     assert any("6.70 s" in line and "1.50" in line and "1.0 GiB" in line for line in lines)
     assert "…" not in "".join(lines)
 

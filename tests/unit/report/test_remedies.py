@@ -1,14 +1,17 @@
 from io import StringIO
+from typing import Any
 
 import pytest
 from rich.console import Console
 from tests.raising import raises
 
-from trimaran.report.remedies import Remedy, rank_remedies, remedies_document, remedy_table
+from trimaran.base.remedies import CATALOGUE, Remedy, rank_remedies
+from trimaran.report.remedies import remedies_document, remedy_table
 
 
-def remedy(name: str, gain: float, low: float, high: float) -> Remedy:
+def remedy(name: str, gain: float, low: float, high: float, **more: Any) -> Remedy:
     return Remedy(
+        **{"id": "load-ahead", "method": "estimated"} | more,
         limiter="loader",
         name=name,
         action="Do this.",
@@ -40,4 +43,20 @@ def test_the_table_says_gain_interval_and_basis_within_80_columns() -> None:
 
 
 def test_the_document_has_the_same_figures() -> None:
-    assert remedies_document([remedy("one", 0.4, 0.3, 0.5)])[0]["gain_interval"] == [0.3, 0.5]
+    document = remedies_document([remedy("one", 0.4, 0.3, 0.5, at={"devices": 8})])[0]
+    assert document["gain_interval"] == [0.3, 0.5]
+    assert document["devices"] == 8
+    assert document["actor"] == CATALOGUE["load-ahead"].actor
+
+
+def test_a_remedy_that_is_not_in_the_catalogue_is_refused() -> None:
+    with raises("remedy.unknown"):
+        remedy("magic", 0.4, 0.3, 0.5, id="magic")
+
+
+def test_what_a_remedy_needs_and_who_acts_is_said() -> None:
+    text = StringIO()
+    Console(file=text, width=80).print(remedy_table([remedy("load in 2 workers", 0.421, 0.4, 0.45)]))
+    said = " ".join(text.getvalue().split())
+    assert "an option of Trimaran" in said
+    assert CATALOGUE["load-ahead"].needs in said

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from trimaran.report.remedies import Remedy
+from trimaran.base.remedies import Remedy
 from trimaran.report.stalls import RankSplit, StallReport, WaySplit, Without, stalls_document, stalls_view
 
 NAMES = ("fetch", "prepare", "copy", "compute", "communication", "synchronization", "unattributed")
@@ -32,6 +32,8 @@ def way(**milliseconds: float) -> WaySplit:
 def report(*, ranks: int = 2) -> StallReport:
     cached = way(fetch=30.0, prepare=10.0, compute=50.0, communication=8.0, synchronization=2.0)
     remedy = Remedy(
+        id="load-ahead",
+        method="estimated",
         limiter="fetch",
         name="pre-load in 2 workers",
         action="Let 2 workers of each rank load ahead of its steps.",
@@ -40,6 +42,8 @@ def report(*, ranks: int = 2) -> StallReport:
         basis="A step's samples take 30.0 ms to read.",
     )
     small = Remedy(
+        id="compress-gradients",
+        method="estimated",
         limiter="communication",
         name="compress gradients to bf16",
         action="Send 16 bits for each number.",
@@ -81,7 +85,7 @@ def test_the_page_fits_80_columns_and_names_the_limiter_and_what_removing_it_giv
         "60.0 ms",
         "pre-load in 2 workers",
         "35 %",
-        "to bf16: 0.4 % (90 %: 0.0 to 1.0 %).",
+        "to bf16: 0.4 % (0.0 % to 1.0 %).",
         "No file was seen",
     ):
         assert part in page

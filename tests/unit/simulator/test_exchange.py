@@ -15,7 +15,7 @@ from trimaran.pricing.input_pipeline import Feed
 from trimaran.pricing.kernels.estimate import StepEstimate
 from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.types import Cost
-from trimaran.simulator.data_parallel import ready_gradients, scale_step
+from trimaran.simulator.data_parallel import DataParallelSetup, data_parallel_step, ready_gradients
 
 MXNET = Software(framework="mxnet", year=2018.5)
 
@@ -67,11 +67,11 @@ LARGE_FIRST = workload(400_000_000, 4_000_000, 4_000_000, 4_000_000)
 
 
 def scaled(job: Workload, devices: int, sync: Sync = "nccl", **fields: object) -> ScaledStep:
-    machine = find_machine("dgx1-v100")
-    return scale_step(job, estimate(job), machine, devices=devices, sync=sync, software=MXNET, **fields)  # type: ignore[arg-type]
+    setup = {"machine": find_machine("dgx1-v100"), "estimate": estimate(job), "software": MXNET, **fields}
+    return data_parallel_step(DataParallelSetup(workload=job, devices=devices, sync=sync, **setup))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("sync", ["nccl", "p2p", "server", "byteps"])
+@pytest.mark.parametrize("sync", ["nccl", "kvstore", "server", "byteps"])
 @pytest.mark.parametrize("devices", [1, 2, 8])
 def test_parts_sum_to_the_step(sync: Sync, devices: int) -> None:
     for job in (SMALL, LARGE_LAST, LARGE_FIRST):
@@ -90,10 +90,7 @@ def test_one_device_has_nothing_to_exchange() -> None:
 def test_a_large_layer_that_is_complete_last_cannot_hide() -> None:
     """DistributedDataParallel: 400 MB complete early hide behind 60 ms of backward; complete last, they do not."""
     pytorch = Software(framework="pytorch", year=2020.0)
-    machine = find_machine("dgx1-v100")
-    early, late = (
-        scale_step(job, estimate(job), machine, devices=8, software=pytorch) for job in (LARGE_LAST, LARGE_FIRST)
-    )
+    early, late = (scaled(job, 8, software=pytorch) for job in (LARGE_LAST, LARGE_FIRST))
     assert early.exposed_communication_s < 0.001
     assert late.exposed_communication_s > 0.004
     assert late.exposed[0].module == "layer0"
@@ -101,7 +98,7 @@ def test_a_large_layer_that_is_complete_last_cannot_hide() -> None:
 
 def test_copies_to_one_home_are_slow_where_pairs_have_no_link() -> None:
     """Of 8 devices of a DGX-1, 3 have no link to a home: 3 x 400 MB at 12.4 GB/s in, as long out: 0.19 s."""
-    four, eight = scaled(LARGE_LAST, 4, "p2p"), scaled(LARGE_LAST, 8, "p2p")
+    four, eight = scaled(LARGE_LAST, 4, "kvstore"), scaled(LARGE_LAST, 8, "kvstore")
     assert four.exposed_communication_s < 0.03
     assert eight.exposed_communication_s > 0.19 - 0.08
     assert eight.limiter == "communication"
@@ -132,7 +129,7 @@ def test_gradients_are_complete_when_their_work_is_done() -> None:
 
 def test_more_links_are_never_slower() -> None:
     steps = [
-        scale_step(LARGE_FIRST, estimate(LARGE_FIRST), find_machine(name), devices=8).step.seconds
+        scaled(LARGE_FIRST, 8, machine=find_machine(name), software=Software()).step.seconds
         for name in ("dgx1-p100", "dgx1-v100", "dgx-a100")
     ]
     assert steps == sorted(steps, reverse=True)
@@ -146,12 +143,12 @@ def test_more_devices_than_there_are_is_refused() -> None:
 def test_copies_between_devices_stay_in_a_node() -> None:
     machine = find_machine("dgx1-v100:2")
     with raises("exchange.copies-across-nodes"):
-        scale_step(SMALL, estimate(SMALL), machine, devices=16, nodes=2, sync="p2p")
+        scaled(SMALL, 16, "kvstore", machine=machine, nodes=2)
 
 
 def test_an_estimate_of_another_workload_is_noticed() -> None:
     with pytest.raises(ValueError, match="zip"):
-        scale_step(SMALL, estimate(replace(SMALL, gradients=SMALL.gradients[:2])), find_machine("dgx1-v100"), devices=2)
+        scaled(SMALL, 2, estimate=estimate(replace(SMALL, gradients=SMALL.gradients[:2])))
 
 
 def test_a_group_waits_for_its_longest_batch() -> None:

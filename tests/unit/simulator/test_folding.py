@@ -9,7 +9,7 @@ from tests.builders import network, table_for
 from tests.graphs import boundaries, paired
 
 from trimaran.graph.types import Graph
-from trimaran.machine.types import Cluster
+from trimaran.machine.types import Allocation
 from trimaran.pricing.program import can_fold, price
 from trimaran.program import lower, lower_replica
 from trimaran.program.lowering.tensor_parallel import find_shards
@@ -20,7 +20,7 @@ CHAIN = network(6)
 PAIRS = dataclasses.replace(paired(3), storages={})
 
 
-def direct(devices: int) -> Cluster:
+def direct(devices: int) -> Allocation:
     """Every two devices have a link of their own."""
     link = builders.link(bytes_per_s=1e6, latency_s=1e-4)
     return builders.cluster(
@@ -65,7 +65,7 @@ def test_one_replica_takes_as_long_as_all(graph: Graph, strategy: Strategy) -> N
 def test_replicas_that_share_a_link_for_their_own_messages_are_not_folded() -> None:
     strategy = builders.strategy(dp=2, pp=2, boundaries=("op2",))
     program = lower_replica(CHAIN, strategy, batch=8)
-    shared = dataclasses.replace(direct(4), links={})
+    shared = builders.linked(direct(4), links={})
     assert can_fold(program, strategy, table_for(CHAIN), direct(4))
     assert not can_fold(program, strategy, table_for(CHAIN), shared)
 
@@ -74,7 +74,7 @@ def test_replicas_whose_own_links_differ_are_not_folded() -> None:
     strategy = builders.strategy(dp=2, pp=2, boundaries=("op2",))
     cluster = direct(4)
     slower = builders.link(bytes_per_s=1e5, latency_s=1e-4)
-    uneven = dataclasses.replace(cluster, links={**cluster.links, (2, 3): slower})
+    uneven = builders.linked(cluster, links={**cluster.machine.pairs, (2, 3): slower})
     assert not can_fold(lower_replica(CHAIN, strategy, batch=8), strategy, table_for(CHAIN), uneven)
 
 

@@ -8,7 +8,6 @@ from tests.graphs import chain
 
 from trimaran.base.timeline import Timeline
 from trimaran.machine.find import find_machine
-from trimaran.machine.rank_order import machine_cluster
 from trimaran.pricing.machine_transfers import machine_transfer
 from trimaran.pricing.types import Cost, ProgramCosts, Transfer
 from trimaran.program import lower
@@ -69,4 +68,4 @@ def test_cards_of_a_node_are_shared_by_its_shards() -> None:
     machine = find_machine("dgx1-v100:2@ethernet-25g")
     first, second = (machine_transfer("AR", 50_000_000, pair, machine) for pair in ((0, 8), (1, 9)))
     assert set(first.links) & set(second.links)
-    assert machine_cluster(machine, 16).hosts == (0,) * 8 + (1,) * 8
+    assert machine.allocate(16).hosts == (0,) * 8 + (1,) * 8

@@ -10,7 +10,7 @@ from trimaran.base.units import format_count, format_rate, format_seconds
 from trimaran.measure.calibration.results import Calibration, DeviceFigures, Estimate, LinkFigures
 from trimaran.program.json_files import to_plain
 from trimaran.report.run_report import noise_line
-from trimaran.report.tables import frame_table
+from trimaran.report.tables import add_figures, add_words, frame_table
 
 
 def print_calibration(out: Console, calibration: Calibration, *, output: Path | None) -> None:
@@ -55,9 +55,8 @@ def _device_table(device: DeviceFigures) -> Table:
     devices = format_count(device.count, "device")
     title = f"{devices}, {device.name}, each while all are busy"
     table = frame_table(title, device.operator_s.source)
-    table.add_column("what")
-    table.add_column("figure", justify="right", no_wrap=True)
-    table.add_column("90 % interval", justify="right", no_wrap=True)
+    add_words(table, "what")
+    add_figures(table, "figure", "90 % interval")
     for product in device.products:
         what = f"matrix product, {product.width} × {product.width}, float32"
         table.add_row(what, *_interval(product.flops_per_s, _flops))
@@ -73,10 +72,8 @@ def _link_table(calibration: Calibration) -> Table:
         "largest: its rate and the interval of that   beside compute: how much slower\n"
         f"the transfer is, and how much slower compute; {calibration.links[0].small_s.source}",
     )
-    for title in ("link", "kind", "ranks"):
-        table.add_column(title, no_wrap=True)
-    for title in ("smallest", "largest", "90 % interval", "beside compute"):
-        table.add_column(title, justify="right")
+    add_words(table, "link", "kind", "ranks", no_wrap=True)
+    add_figures(table, "smallest", "largest", "90 % interval", "beside compute", no_wrap=False)
     for link in calibration.links:
         rate, ends = _interval(link.bytes_per_s, format_rate)
         table.add_row(

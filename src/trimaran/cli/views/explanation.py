@@ -1,6 +1,6 @@
 """How an explanation looks to people: sentences, and tables readable at 80 columns."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -8,20 +8,23 @@ from rich.markup import escape
 from rich.table import Table
 
 from trimaran.base.units import format_bytes, format_seconds
-from trimaran.cli.views.plans import over_links, print_notes, print_prices, rejection_line
+from trimaran.cli.views.plans import over_links, print_notes, print_prices, print_rule, rejection_line
 from trimaran.measure.costs import name_link
-from trimaran.planner.candidates import Candidate
+from trimaran.planner.choice import Option
 from trimaran.planner.contrast import Anatomy, Contrast, binding, groups
 from trimaran.planner.critical_path import Part
-from trimaran.planner.explain import Explanation, Rival
+from trimaran.planner.explain import Rival, rival
+from trimaran.planner.parallel_degrees.explain import PARTS, dissect_division
+from trimaran.planner.parallel_degrees.problem import DivisionSearch, PricedDivision
 from trimaran.planner.remedies import Outcome
+from trimaran.planner.result import Search
 from trimaran.planner.space import Cause, Rejection
-from trimaran.planning.documents import search_document
+from trimaran.planning.documents import goal_of_plan, option_degrees, search_document
 from trimaran.planning.explanation import Explained
 from trimaran.program.json_files import to_plain
 from trimaran.report.plans import training_line
-from trimaran.report.remedies import remedies_document, remedy_table
-from trimaran.report.tables import frame_table
+from trimaran.report.remedies import remedies_document, remedies_view
+from trimaran.report.tables import add_figures, add_words, frame_table
 
 # Rivals that a table shows; the JSON document has them all.
 MOST_RIVALS = 8
@@ -32,55 +35,58 @@ NO_DIFFERENCE = 0.001
 
 def print_explanation(out: Console, explained: Explained) -> None:
     """Print why a plan is what it is."""
-    explanation = explained.explanation
-    chosen = explanation.chosen.candidate
+    explanation, outlook = explained.explanation, explained.planned.outlook
     print_notes(out, explained.notes)
-    low, high = chosen.interval_s
-    epoch = "" if chosen.epoch_s is None else f"{format_seconds(chosen.epoch_s)} an epoch, "
-    out.print(
-        f"[bold]{chosen.strategy.name}[/] for {escape(explained.planned.job.name)}, global batch "
-        f"{explained.planned.job.global_batch_size}{over_links(explained.planned)}: "
-        f"{epoch}{format_seconds(chosen.step_time_s)} a step "
-        f"(90 %: {format_seconds(low)} to {format_seconds(high)})."
-    )
+    out.print(_head(explained))
     sentence = binding(explanation.chosen)
-    out.print(escape(sentence[:1].upper() + sentence[1:]) + "\n")
-    if explained.planned.outlook is not None:
-        rivals = explained.planned.outlook.rivals
-        out.print(escape(f"Over all batches: {rivals.reason}."), soft_wrap=True)
-    if explained.planned.plan.training is not None:
-        out.print(escape(f"{training_line(to_plain(explained.planned.plan.training))}.\n"), soft_wrap=True)
+    out.print(escape(sentence[:1].upper() + sentence[1:]))
+    peak = format_bytes(explanation.chosen.peak_bytes)
+    out.print(f"The fullest rank needs {peak}, of {format_bytes(int(explained.memory_bytes))}.\n")
+    if outlook is not None:
+        out.print(escape(f"Over all batches: {outlook.rivals.reason}."), soft_wrap=True)
+    if explained.training is not None:
+        out.print(escape(f"{training_line(to_plain(explained.training))}.\n"), soft_wrap=True)
     out.print(parts_table(explanation.chosen))
-    print_prices(out, explained.planned.prices)
-    _print_rivals(out, explanation)
+    print_prices(out, explanation.prices)
+    _print_rivals(out, explained)
     for answer in explanation.contrasts:
         out.print(f"\n[bold]Why not {escape(answer.asked)}?[/] {escape(answer.conclusion)}")
-        if answer.other is not None and answer.other is not explanation.chosen:
+        if answer.other is not None and answer.other.candidate.name != explanation.chosen.candidate.name:
             out.print()
             out.print(contrast_table(explanation.chosen, answer.other))
+    if not explanation.chosen.legs:
+        # Without a program nothing is simulated again.
+        return
     out.print()
-    telling = [outcome for outcome in explanation.outcomes if not _is_nothing(outcome)]
-    if telling:
-        out.print(outcome_table(telling))
-    nothing = [outcome.change.name for outcome in explanation.outcomes if _is_nothing(outcome)]
-    if nothing:
-        out.print(f"[dim]No difference: {', '.join(nothing)}[/]")
-    for outcome in explanation.outcomes:
-        if outcome.obstacle:
-            out.print(f"[dim]{outcome.change.name}: {escape(outcome.obstacle)}[/]")
-    _print_remedies(out, explained)
+    _print_outcomes(out, explanation.outcomes)
+    out.print()
+    out.print(remedies_view(explanation.remedies, not_worth=explanation.not_worth_it))
+
+
+def _head(explained: Explained) -> str:
+    chosen = explained.explanation.chosen.candidate
+    low, high = chosen.interval_s
+    where = "" if explained.cluster is None else f", on {explained.devices} of {escape(explained.cluster)}"
+    epoch = "" if chosen.epoch_s is None else f"{format_seconds(chosen.epoch_s)} an epoch, "
+    of_peak = f", {100 * chosen.utilization:.0f} % of the devices' peak" if isinstance(chosen, PricedDivision) else ""
+    return (
+        f"[bold]{chosen.name}[/] for {escape(explained.name)}, global batch {explained.global_batch_size}"
+        f"{over_links(explained.link)}{where}: {epoch}{format_seconds(chosen.step_time_s)} a step "
+        f"(90 %: {format_seconds(low)} to {format_seconds(high)}){of_peak}."
+    )
 
 
 def parts_table(anatomy: Anatomy) -> Table:
-    """The critical path of a step by class."""
+    """A step by class."""
     table = frame_table(
         "What the step is made of",
-        "the critical path of the simulated step, which its classes sum to",
+        "the critical path of the simulated step, which its classes sum to"
+        if anatomy.legs
+        else "the analytical model of one step, whose classes sum to it",
     )
-    table.add_column("class")
-    table.add_column("time", justify="right")
-    table.add_column("share", justify="right")
-    table.add_column("what it is")
+    add_words(table, "class")
+    add_figures(table, "time", "share")
+    add_words(table, "what it is")
     step_s = anatomy.candidate.step_time_s
     for part, seconds in sorted(anatomy.parts.items(), key=lambda entry: -entry[1]):
         if seconds > 0.0:
@@ -88,41 +94,43 @@ def parts_table(anatomy: Anatomy) -> Table:
     return table
 
 
-_MEANINGS = {
+_MEANINGS: Mapping[str, str] = {
     Part.LOAD: "fetching and collating batches",
     Part.FORWARD: "with nothing beside it",
     Part.BACKWARD: "with nothing beside it",
     Part.SLOWED: "what compute loses to transfers beside it",
-    Part.EXCHANGE: "of gradients, that nothing hides",
-    Part.MESSAGES: "between stages, that nothing hides",
+    Part.EXCHANGE: "of gradients, not overlapped",
+    Part.MESSAGES: "between stages, not overlapped",
     Part.BUBBLE: "other stages, while the one that binds waits",
     Part.UPDATE: "optimizer and clipping",
     Part.WAIT: "nothing runs",
+    PARTS["compute_s"]: "products, attention and the rest, on the slowest stage",
+    PARTS["tensor_s"]: "in groups that share layers or sequences",
+    PARTS["bubble_s"]: "the pipeline fills, drains and sends",
+    PARTS["data_s"]: "of gradients and parameters, not overlapped",
 }
 
 
 def contrast_table(chosen: Anatomy, other: Anatomy) -> Table:
     """Two plans class by class."""
+    mine, theirs = chosen.candidate, other.candidate
     table = frame_table("Class by class", "the differences of the classes sum to that of the steps")
-    table.add_column("class")
-    for title in (chosen.candidate.strategy.name, other.candidate.strategy.name, "difference"):
-        table.add_column(title, justify="right")
-    for part in Part:
-        mine, theirs = chosen.parts[part], other.parts[part]
-        if mine or theirs:
-            table.add_row(str(part), format_seconds(mine), format_seconds(theirs), _signed(theirs - mine))
-    step = (chosen.candidate.step_time_s, other.candidate.step_time_s)
+    add_words(table, "class")
+    add_figures(table, mine.name, theirs.name, "difference", no_wrap=False)
+    for part, seconds in chosen.parts.items():
+        if seconds or other.parts[part]:
+            table.add_row(str(part), *_compared(seconds, other.parts[part]))
     table.add_section()
-    epochs = (chosen.candidate.epoch_s, other.candidate.epoch_s)
-    if epochs[0] is not None and epochs[1] is not None:
-        table.add_row("epoch", format_seconds(epochs[0]), format_seconds(epochs[1]), _signed(epochs[1] - epochs[0]))
-    table.add_row("step", format_seconds(step[0]), format_seconds(step[1]), _signed(step[1] - step[0]), style="bold")
-    table.add_row(
-        "devices idle",
-        f"{100 * chosen.idle:.0f} %",
-        f"{100 * other.idle:.0f} %",
-        f"{100 * (other.idle - chosen.idle):+.0f} points",
-    )
+    if mine.epoch_s is not None and theirs.epoch_s is not None:
+        table.add_row("epoch", *_compared(mine.epoch_s, theirs.epoch_s))
+    table.add_row("step", *_compared(mine.step_time_s, theirs.step_time_s), style="bold")
+    if chosen.idle is not None and other.idle is not None:
+        table.add_row(
+            "devices idle",
+            f"{100 * chosen.idle:.0f} %",
+            f"{100 * other.idle:.0f} %",
+            f"{100 * (other.idle - chosen.idle):+.0f} points",
+        )
     more = other.peak_bytes - chosen.peak_bytes
     table.add_row(
         "peak memory",
@@ -133,36 +141,51 @@ def contrast_table(chosen: Anatomy, other: Anatomy) -> Table:
     return table
 
 
-def rival_table(rivals: tuple[Rival, ...], chosen: Candidate) -> Table:
-    """The other candidates, fastest first."""
+def rival_table(
+    rivals: Sequence[Rival],
+    chosen: Option,
+    *,
+    references: Sequence[tuple[str, Rival]] = (),
+    is_fresh: bool = False,
+) -> Table:
+    """The other candidates, fastest first, and what others would run.
+
+    Args:
+        rivals: of the plan
+        chosen: the plan
+        references: what others would run, by its role
+        is_fresh: the search that found the rivals chose it, by a rule that is said below
+    """
     caption = "slower: than the plan\ninterval: over low, median and high costs"
-    if any(rival.candidate.samples_factor != chosen.samples_factor for rival in rivals):
+    if any(one.candidate.samples_factor != chosen.samples_factor for one in rivals):
         caption = caption.replace("than the plan", "than the plan, to the target: PowerSGD may need more samples")
-    table = frame_table("Runners-up", caption)
-    table.add_column("strategy")
-    table.add_column(_measure(rival.candidate for rival in rivals), justify="right", no_wrap=True)
-    table.add_column("slower", justify="right", no_wrap=True)
-    table.add_column("interval", justify="right", no_wrap=True)
-    table.add_column("so it is")
-    for rival in rivals:
-        low, high = rival.interval
+    table = frame_table("Runners-up, and what others would run" if references else "Runners-up", caption)
+    add_words(table, "strategy")
+    table.add_column(_measure(one.candidate for one in rivals), justify="right", no_wrap=True)
+    add_figures(table, "slower", "interval", "memory")
+    add_words(table, "so it is")
+    for role, one in [*(("", one) for one in rivals), *references]:
+        low, high = one.interval
         table.add_row(
-            rival.candidate.strategy.name,
-            format_seconds(rival.candidate.time_s),
-            f"{100 * rival.slower:+.0f} %",
+            f"{role}: {one.candidate.name}" if role else one.candidate.name,
+            format_seconds(one.candidate.time_s),
+            f"{100 * one.slower:+.0f} %",
             f"{100 * low:+.0f} to {100 * high:+.0f} %",
-            _verdict(rival),
+            format_bytes(max(one.candidate.peak_bytes, default=0)),
+            _verdict(one, is_fresh=is_fresh),
         )
     return table
 
 
-def _verdict(rival: Rival) -> str:
-    if not rival.is_certain:
+def _verdict(one: Rival, *, is_fresh: bool) -> str:
+    if not one.is_certain:
         return "within the uncertainty"
-    return "slower" if rival.slower > 0.0 else "faster: plan again"
+    if one.slower > 0.0:
+        return "slower"
+    return "faster, but not chosen: see below" if is_fresh else "faster: plan again"
 
 
-def _measure(candidates: Iterable[Candidate]) -> str:
+def _measure(candidates: Iterable[Option]) -> str:
     """What is compared: steps or epochs."""
     return "epoch" if any(candidate.objective == "epoch" for candidate in candidates) else "step"
 
@@ -176,13 +199,11 @@ def outcome_table(outcomes: Sequence[Outcome]) -> Table:
     if any(kept.samples_factor != best.samples_factor for kept, best in pairs):
         caption = caption.replace("by a new search", "by a new search, the soonest to the target")
     table = frame_table("What a change would give", caption)
-    table.add_column("change")
-    table.add_column("this plan", justify="right", no_wrap=True)
-    table.add_column("gain", justify="right", no_wrap=True)
-    table.add_column("interval", justify="right", no_wrap=True)
+    add_words(table, "change")
+    add_figures(table, "this plan", "gain", "interval")
     table.add_column("then chosen", min_width=len("then chosen"))
     compared = (one for outcome in outcomes for one in (outcome.kept, outcome.best) if one is not None)
-    table.add_column(f"its {_measure(compared)}", justify="right", no_wrap=True)
+    add_figures(table, f"its {_measure(compared)}")
     for outcome in outcomes:
         best = outcome.best
         table.add_row(
@@ -196,18 +217,49 @@ def outcome_table(outcomes: Sequence[Outcome]) -> Table:
     return table
 
 
-def _print_rivals(out: Console, explanation: Explanation) -> None:
-    if explanation.rivals:
+def _print_rivals(out: Console, explained: Explained) -> None:
+    explanation = explained.explanation
+    chosen, rivals = explanation.chosen.candidate, explanation.rivals[:MOST_RIVALS]
+    shown = {chosen.name, *(one.candidate.name for one in rivals)}
+    others = _others(explained.found)
+    references = [(role, rival(one, chosen)) for role, one, _ in others if one is not None and one.name not in shown]
+    if rivals or references:
         out.print()
-        out.print(rival_table(explanation.rivals[:MOST_RIVALS], explanation.chosen.candidate))
+        out.print(rival_table(rivals, chosen, references=references, is_fresh=explanation.is_fresh))
         more = len(explanation.rivals) - MOST_RIVALS
         if more > 0:
             out.print(f"[dim]and {more} more[/]")
+    print_rule(out, explanation.rule)
+    for role, one, reason in others:
+        if one is None:
+            out.print(f"[dim]no {escape(role)}: {escape(reason)}[/]", soft_wrap=True)
     by_cause: dict[Cause, list[Rejection]] = {}
     for rejection in explanation.rejected:
         by_cause.setdefault(rejection.cause, []).append(rejection)
     for cause, rejections in by_cause.items():
         out.print(f"[dim]{escape(_rejected(cause, rejections))}[/]")
+    if isinstance(explained.found, DivisionSearch) and explained.found.rejected:
+        counts = "; ".join(f"{reason} ({number})" for reason, number in explained.found.rejected.items())
+        out.print(f"[dim]rejected: {escape(counts)}[/]")
+
+
+def _others(found: Search | DivisionSearch) -> list[tuple[str, Option | None, str]]:
+    """What others would run: its role, what it would be, or the reason why it cannot be run."""
+    if isinstance(found, DivisionSearch):
+        return [(one.name, one.priced, one.reason) for one in found.baselines]
+    return [(one.role, one.candidate, one.reason) for one in found.baselines]
+
+
+def _print_outcomes(out: Console, outcomes: Sequence[Outcome]) -> None:
+    telling = [outcome for outcome in outcomes if not _is_nothing(outcome)]
+    if telling:
+        out.print(outcome_table(telling))
+    nothing = [outcome.change.name for outcome in outcomes if _is_nothing(outcome)]
+    if nothing:
+        out.print(f"[dim]No difference: {', '.join(nothing)}[/]")
+    for outcome in outcomes:
+        if outcome.obstacle:
+            out.print(f"[dim]{outcome.change.name}: {escape(outcome.obstacle)}[/]")
 
 
 def _rejected(cause: Cause, rejections: Sequence[Rejection]) -> str:
@@ -220,15 +272,8 @@ def _rejected(cause: Cause, rejections: Sequence[Rejection]) -> str:
     return rejection_line(rejections)
 
 
-def _print_remedies(out: Console, explained: Explained) -> None:
-    out.print()
-    if explained.remedies:
-        out.print(remedy_table(explained.remedies))
-    else:
-        out.print("No known remedy would save more than the simulation leaves out.")
-    if explained.not_worth_it:
-        names = ", ".join(f"{remedy.name} ({_share(remedy.predicted_gain)})" for remedy in explained.not_worth_it)
-        out.print(f"[dim]Not worth it here: {names}[/]")
+def _compared(mine_s: float, theirs_s: float) -> tuple[str, str, str]:
+    return format_seconds(mine_s), format_seconds(theirs_s), _signed(theirs_s - mine_s)
 
 
 def _signed(seconds: float) -> str:
@@ -259,14 +304,17 @@ def _range(ends: tuple[float, float]) -> str:
 
 
 def explanation_document(explained: Explained) -> dict[str, Any]:
-    """An explanation, for programs."""
-    explanation, link = explained.explanation, explained.planned.cluster.link
+    """An explanation, for programs: the same keys for every plan; what needs a program is empty where there is none."""
+    explanation, outlook = explained.explanation, explained.planned.outlook
+    chosen = explanation.chosen.candidate
+    found = search_document(explained.found, prices=explanation.prices, goal=goal_of_plan(outlook))
     return {
-        "job": explained.planned.source.reference,
-        "global_batch_size": explained.planned.job.global_batch_size,
-        "devices": explained.planned.cluster.size,
-        "link": None if link is None else name_link(link),
-        "objective": explanation.chosen.candidate.objective,
+        "job": explained.reference,
+        "cluster": explained.cluster,
+        "global_batch_size": explained.global_batch_size,
+        "devices": explained.devices,
+        "link": None if explained.link is None else name_link(explained.link),
+        "objective": outlook.goal if outlook is not None and isinstance(chosen, PricedDivision) else chosen.objective,
         "plan": _anatomy(explanation.chosen) | {"binding": binding(explanation.chosen)},
         "critical_path": [
             {
@@ -277,44 +325,53 @@ def explanation_document(explained: Explained) -> dict[str, Any]:
             }
             for leg in explanation.chosen.legs
         ],
-        "rivals": [_rival(rival) for rival in explanation.rivals],
+        "rivals": [_rival(one) for one in explanation.rivals],
         "rejected": [
             {"strategy": entry.strategy.name, "cause": entry.cause, "reason": entry.reason}
             for entry in explanation.rejected
         ],
-        **search_document(explained.found, prices=explained.planned.prices),
+        **found,
+        "references": [
+            # Of parallel degrees also their parts: nothing else has them.
+            brief | (_option(one) if isinstance(one, PricedDivision) else {})
+            for brief, (_, one, _) in zip(found["references"], _others(explained.found), strict=True)
+        ],
         "why_not": [_contrast(answer) for answer in explanation.contrasts],
         "what_if": [_outcome(outcome) for outcome in explanation.outcomes],
-        "remedies": remedies_document(explained.remedies),
-        "not_worth_it": remedies_document(explained.not_worth_it),
-        "training": None if explained.planned.plan.training is None else to_plain(explained.planned.plan.training),
+        "remedies": remedies_document(explanation.remedies),
+        "not_worth_it": remedies_document(explanation.not_worth_it),
+        "training": None if explained.training is None else to_plain(explained.training),
         "notes": list(explained.notes),
     }
 
 
+def _option(option: Option) -> dict[str, Any]:
+    common = {
+        "strategy": option.name,
+        "degrees": option_degrees(option),
+        "step_time_s": option.step_time_s,
+        "interval_s": list(option.interval_s),
+        "epoch_s": option.epoch_s,
+        "peak_bytes": list(option.peak_bytes),
+    }
+    if isinstance(option, PricedDivision):
+        return common | {"parts_s": dict(dissect_division(option).parts), "mfu": option.utilization}
+    return common
+
+
 def _anatomy(anatomy: Anatomy) -> dict[str, Any]:
-    candidate = anatomy.candidate
-    return {
-        "strategy": candidate.strategy.name,
-        "step_time_s": candidate.step_time_s,
-        "interval_s": list(candidate.interval_s),
-        "epoch_s": candidate.epoch_s,
+    return _option(anatomy.candidate) | {
         "parts_s": {str(part): seconds for part, seconds in anatomy.parts.items()},
         "groups_s": groups(anatomy),
         "idle": anatomy.idle,
-        "peak_bytes": list(candidate.peak_bytes),
     }
 
 
-def _rival(rival: Rival) -> dict[str, Any]:
-    return {
-        "strategy": rival.candidate.strategy.name,
-        "step_time_s": rival.candidate.step_time_s,
-        "interval_s": list(rival.candidate.interval_s),
-        "epoch_s": rival.candidate.epoch_s,
-        "slower": rival.slower,
-        "slower_interval": list(rival.interval),
-        "within_uncertainty": not rival.is_certain,
+def _rival(one: Rival) -> dict[str, Any]:
+    return _option(one.candidate) | {
+        "slower": one.slower,
+        "slower_interval": list(one.interval),
+        "within_uncertainty": not one.is_certain,
     }
 
 

@@ -1,43 +1,37 @@
-"""What `trimaran plan` does on this machine, and for one that is not here."""
+"""What `trimaran plan` does, for this machine and for machines of the catalog."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from trimaran.base.errors import InputError
 from trimaran.base.units import format_bytes, format_seconds
 from trimaran.cli.output import console, print_json, progress_shown
 from trimaran.features.emulation import Emulated
 from trimaran.features.training.train import Trained
 from trimaran.jobs.resolve import JobSource
+from trimaran.machine.types import Link
 from trimaran.measure.costs import name_link
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.choice import shown, simplicity
 from trimaran.planner.result import Search
 from trimaran.planner.search import PinPrice
 from trimaran.planner.space import Rejection
-from trimaran.planning.documents import chosen_document, search_document, with_outlook
-from trimaran.planning.input_pipeline import feeding_document
-from trimaran.planning.plan import plan_job
+from trimaran.planning.documents import candidate_document, goal_of_plan, plan_document, rule_of_search
+from trimaran.planning.plan import make_plan
+from trimaran.planning.plan_files import write_planned
 from trimaran.planning.requests import PlanRequest
 from trimaran.planning.results import Planned
 from trimaran.program.json_files import to_plain
-from trimaran.program.plan import write_plan
 from trimaran.program.strategy import Strategy
 from trimaran.report.breakdown import utilization
 from trimaran.report.gradient_noise import gradient_noise_lines
-from trimaran.report.plans import outlook_lines, training_line
+from trimaran.report.plans import machine_plan_lines, outlook_lines, training_line
 from trimaran.report.run_report import comparison_document, noise_line
 from trimaran.report.tables import CandidateLine, candidate_table, kind_table, rank_table, utilization_table
-
-if TYPE_CHECKING:
-    from trimaran.planning.requests import ClusterRequest
-
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Sentences and tables of a page, in terminals and in files
@@ -66,31 +60,41 @@ def print_lines(out: Console, lines: Iterable[str | Table]) -> None:
 
 def print_plan(out: Console, planned: Planned) -> None:
     """Print what was considered, what was chosen, and what the user should know."""
-    print_notes(out, planned.warnings)
-    if planned.search is not None:
-        print_candidates(out, planned.search)
-    chosen = planned.chosen
+    print_notes(out, planned.notes)
+    run = planned.simulated
+    if run.search is not None:
+        print_candidates(out, run.search)
+    chosen = run.chosen
     epoch = "" if chosen.epoch_s is None else f"{format_seconds(chosen.epoch_s)} an epoch, "
     out.print(
-        f"\nPlan for [bold]{escape(planned.job.name)}[/], "
-        f"global batch {planned.plan.premises.global_batch_size}{over_links(planned)}: "
+        f"\nPlan for [bold]{escape(run.job.name)}[/], "
+        f"global batch {run.plan.premises.global_batch_size}{over_links(run.link)}: "
         f"[bold]{chosen.strategy.name}[/], {epoch}{format_seconds(chosen.step_time_s)} a step, "
         f"limited by {escape(chosen.limiter)}"
     )
     if planned.outlook is not None:
-        print_lines(out, outlook_lines(with_outlook(_plan_document(planned), planned.outlook)))
+        print_lines(out, outlook_lines(plan_document(planned)))
     print_training(out, planned)
-    if planned.search is not None and planned.outlook is None:
-        out.print(_against_baseline(planned.search))
-        print_prices(out, planned.prices)
-        _print_missing_baselines(out, planned.search)
-        out.print(f"[dim]{escape(_search_line(planned.search))}[/]")
+    if run.search is not None:
+        print_rule(out, rule_of_search(run.search, goal=goal_of_plan(planned.outlook)))
+    if run.search is not None and planned.outlook is None:
+        out.print(_against_baseline(run.search))
+        print_prices(out, run.prices)
+        _print_missing_baselines(out, run.search)
+        out.print(f"[dim]{escape(_search_line(run.search))}[/]")
 
 
 def print_training(out: Console, planned: Planned) -> None:
     """What a plan from a file says of the training to its target; of a plan just made the table says it."""
-    if planned.plan.training is not None and planned.outlook is None:
-        out.print(escape(training_line(to_plain(planned.plan.training))), soft_wrap=True)
+    training = planned.simulated.plan.training
+    if training is not None and planned.outlook is None:
+        out.print(escape(training_line(to_plain(training))), soft_wrap=True)
+
+
+def print_rule(out: Console, rule: str) -> None:
+    """What rule chose the plan, where something faster is listed."""
+    if rule:
+        out.print(escape(rule), soft_wrap=True)
 
 
 def print_prices(out: Console, prices: Iterable[PinPrice]) -> None:
@@ -99,7 +103,7 @@ def print_prices(out: Console, prices: Iterable[PinPrice]) -> None:
         if entry.without is None:
             out.print(f"{escape(entry.pin)}: nothing fits without it")
             continue
-        name = entry.without.strategy.name
+        name = entry.without.name
         cost = "costs nothing" if entry.price <= 0.0 else f"costs {100 * entry.price:.1f} %"
         cost += " to the target" if entry.to_target else ""
         out.print(
@@ -125,9 +129,9 @@ def print_notes(out: Console, notes: Iterable[str]) -> None:
         out.print(f"[yellow]note:[/] {escape(note)}")
 
 
-def over_links(planned: Planned) -> str:
-    """What links are held to, as the end of a phrase; empty where they are not held."""
-    return "" if planned.cluster.link is None else f" over {name_link(planned.cluster.link)}"
+def over_links(link: Link | None) -> str:
+    """The rate limit of links, as the end of a phrase; empty where there is none."""
+    return "" if link is None else f" over {name_link(link)}"
 
 
 def print_candidates(out: Console, found: Search) -> None:
@@ -180,84 +184,33 @@ def print_trained(out: Console, trained: Trained) -> None:
 
 def print_simulation(out: Console, planned: Planned) -> None:
     """Print the simulated step of a plan, how each device spends it, and what the user should know."""
-    print_notes(out, planned.warnings)
-    chosen = planned.chosen
+    print_notes(out, planned.notes)
+    run, chosen = planned.simulated, planned.simulated.chosen
     low, high = chosen.interval_s
     out.print(
-        f"[bold]{chosen.strategy.name}[/]{over_links(planned)}: {format_seconds(chosen.step_time_s)} a step "
+        f"[bold]{chosen.name}[/]{over_links(run.link)}: {format_seconds(chosen.step_time_s)} a step "
         f"(90 %: {format_seconds(low)} to {format_seconds(high)}), limited by {escape(chosen.limiter)}"
     )
     out.print(f"peak memory by rank: {', '.join(format_bytes(nbytes) for nbytes in chosen.peak_bytes)}")
     out.print(utilization_table(utilization(chosen.program, chosen.timeline)))
 
 
-def plan_document(planned: Planned) -> dict[str, Any]:
-    """A plan and what it was chosen over, for programs."""
-    document = _plan_document(planned)
-    return document if planned.outlook is None else with_outlook(document, planned.outlook)
-
-
-def _plan_document(planned: Planned) -> dict[str, Any]:
-    found = planned.search
-    if found is None:
-        return {
-            "job": planned.source.reference,
-            "objective": planned.plan.objective,
-            "chosen": _candidate(planned.chosen),
-            "feeding": feeding_document(planned.chosen.strategy, None),
-        }
-    front = {id(candidate) for candidate in found.pareto}
-    return {
-        "job": planned.source.reference,
-        "global_batch_size": planned.plan.premises.global_batch_size,
-        "devices": planned.cluster.size,
-        "link": None if planned.cluster.link is None else name_link(planned.cluster.link),
-        "objective": planned.plan.objective,
-        "candidates": [_candidate(one) | {"pareto": id(one) in front} for one in found.candidates],
-        "chosen": _candidate(found.chosen)
-        | {"pareto": id(found.chosen) in front}
-        | chosen_document(planned.graph, found),
-        "feeding": feeding_document(found.chosen.strategy, found),
-        "baseline": _candidate(found.baseline) | {"pareto": id(found.baseline) in front},
-        **search_document(found, prices=planned.prices),
-        "rejected": [
-            {"strategy": entry.strategy.name, "cause": entry.cause, "reason": entry.reason} for entry in found.rejected
-        ],
-        "notes": list(planned.warnings),
-    }
-
-
 def simulation_document(planned: Planned) -> dict[str, Any]:
     """A simulated step, for programs."""
-    spent = utilization(planned.chosen.program, planned.chosen.timeline)
+    run = planned.simulated
+    spent = utilization(run.chosen.program, run.chosen.timeline)
     return {
-        "job": planned.source.reference,
-        "global_batch_size": planned.job.global_batch_size,
-        "link": None if planned.cluster.link is None else name_link(planned.cluster.link),
-        "objective": planned.chosen.objective,
-        **_candidate(planned.chosen),
+        "job": planned.reference,
+        "global_batch_size": run.job.global_batch_size,
+        "link": None if run.link is None else name_link(run.link),
+        "objective": run.chosen.objective,
+        **candidate_document(run.chosen),
         "rank": [device.rank for device in spent],
         "busy_s": [device.busy_s for device in spent],
         "wait_s": [device.wait_s for device in spent],
         "bubble_s": [device.bubble_s for device in spent],
-        "notes": list(planned.warnings),
+        "notes": list(planned.notes),
     }
-
-
-def _candidate(candidate: Candidate) -> dict[str, Any]:
-    return {
-        "strategy": candidate.strategy.name,
-        "step_time_s": candidate.step_time_s,
-        "interval_s": list(candidate.interval_s),
-        "peak_bytes": list(candidate.peak_bytes),
-        "limiter": candidate.limiter,
-    } | _epoch(candidate)
-
-
-def _epoch(candidate: Candidate) -> dict[str, Any]:
-    if candidate.epoch_s is None or candidate.epoch_interval_s is None:
-        return {}
-    return {"epoch_s": candidate.epoch_s, "epoch_interval_s": list(candidate.epoch_interval_s)}
 
 
 def rejection_line(rejections: Sequence[Rejection]) -> str:
@@ -296,117 +249,26 @@ def _against_baseline(found: Search) -> str:
     return f"{ratio:.2f}× the speed of the baseline {found.baseline.strategy.name}, as predicted."
 
 
-def plan_here(
-    job: str, request: PlanRequest, *, batch: int | None, seed: int | None, output: Path | None, as_json: bool
-) -> Planned | None:
-    """Plan for this machine and print what was considered.
+def show_plan(source: JobSource, request: PlanRequest, *, output: Path | None, as_json: bool) -> Planned:
+    """Make a plan and print what was considered; one for a machine of the catalog measures nothing.
 
     Args:
-        job: reference of the job
-        request: what to look for
-        batch: samples of one update; None: the job's
-        seed: None: the job's
+        source: where the job comes from
+        request: what to look for, and where
         output: where the plan goes; None: nowhere
         as_json: print a document
-
-    Returns:
-        The plan; None where everything is printed.
     """
     with progress_shown() as progress:
-        planned = plan_job(JobSource(reference=job, global_batch_size=batch, seed=seed), request, progress=progress)
+        planned = make_plan(source, request, progress=progress)
     if output is not None:
-        write_plan(output, planned.plan)
+        write_planned(output, planned)
     if as_json:
         print_json(plan_document(planned))
-        return None
-    print_plan(console(), planned)
+    elif request.is_here:
+        print_plan(console(), planned)
+    else:
+        print_lines(console(), machine_plan_lines(plan_document(planned)))
     return planned
-
-
-def plan_there(
-    job: str,
-    cluster: str,
-    request: PlanRequest,
-    *,
-    batch: int | None,
-    precision: str | None,
-    software: str | None,
-    output: Path | None,
-    as_json: bool,
-) -> None:
-    """Plan for a machine of the catalog and print what was considered; nothing is measured, and nothing can be run.
-
-    Args:
-        job: reference of the job
-        cluster: name of the machine
-        request: what to look for
-        batch: samples of one update; None: the job's
-        precision: in which is computed; None: fp32
-        software: framework and year; None: PyTorch of today
-        output: where the plan goes; None: nowhere
-        as_json: print a document
-
-    Raises:
-        InputError: an option that means nothing there
-    """
-    from trimaran.planning.documents import machine_plan_document
-    from trimaran.planning.plan import plan_on_machine
-    from trimaran.planning.plan_files import write_machine_plan
-    from trimaran.report.plans import machine_plan_lines
-
-    asked = request_there(cluster, request, batch=batch, precision=precision, software=software)
-    with progress_shown() as progress:
-        found = plan_on_machine(job, asked, progress=progress)
-    if output is not None:
-        write_machine_plan(output, found)
-    if as_json:
-        print_json(machine_plan_document(found))
-        return
-    print_lines(console(), machine_plan_lines(machine_plan_document(found)))
-
-
-def request_there(
-    cluster: str, request: PlanRequest, *, batch: int | None, precision: str | None, software: str | None
-) -> "ClusterRequest":
-    """What is asked of a machine of the catalog.
-
-    Args:
-        cluster: name of the machine
-        request: what to look for
-        batch: samples of one update; None: the job's
-        precision: in which is computed; None: fp32
-        software: framework and year; None: PyTorch of today
-
-    Raises:
-        InputError: an option that means nothing there
-    """
-    from trimaran.planning.requests import ClusterRequest, parse_software
-
-    lost = [name for name in ("link", "calibration") if getattr(request, name) is not None]
-    if lost:
-        raise InputError(
-            f"--{lost[0]} is for plans of this machine and means nothing with --cluster: leave it out", option=lost[0]
-        )
-    if request.pins.workers is not None:
-        raise InputError(
-            "--workers is for plans of this machine and means nothing with --cluster, where data are taken to be "
-            "there: leave it out",
-            option="workers",
-        )
-    asked = ClusterRequest(
-        cluster=cluster,
-        devices=request.devices,
-        batch=batch,
-        pins=request.pins,
-        precision=precision or "float32",
-        execution=request.execution,
-        memory_bytes=request.memory_bytes,
-        time_limit_s=request.time_limit_s,
-        gap=request.gap,
-        objective=request.objective,
-        target=request.target,
-    )
-    return asked if software is None else replace(asked, software=parse_software(software))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from trimaran.base.errors import InfeasibleError, InputError, TrimaranError
+from trimaran.base.progress import Progress, ignore_progress
 from trimaran.features.convergence.request import ConvergeRequest
 from trimaran.features.convergence.task import (
     Target,
@@ -33,7 +34,6 @@ from trimaran.features.convergence.task import (
 )
 from trimaran.jobs.resolve import JobSource
 from trimaran.measure.convergence.runs import Limits, Run, add_run, find_run, opened, read_runs
-from trimaran.planning.results import Progress, ignore_progress
 from trimaran.pricing.convergence.curve import Curve, fit_curve
 from trimaran.pricing.convergence.files import write_curve
 from trimaran.pricing.convergence.single_run import Way, foretell_b_crit

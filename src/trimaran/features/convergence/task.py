@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trimaran.base.errors import CorruptDataError, InputError
+from trimaran.base.files import write_whole
 from trimaran.base.job import Job
 from trimaran.features.convergence.request import ConvergeRequest
 from trimaran.graph.types import Graph
@@ -32,11 +33,10 @@ from trimaran.measure.convergence.runs import Limits, Outcome, Run, train_to_tar
 from trimaran.pricing.convergence.noise_scale import Observation, as_scaled, estimate_noise_scale
 from trimaran.pricing.convergence.single_run import Way
 from trimaran.program.exactness import check_exact
-from trimaran.program.json_files import to_plain
+from trimaran.program.json_files import finite, to_plain
 from trimaran.program.lowering.lower import lower, lower_evaluation
 from trimaran.program.strategy import Strategy
 from trimaran.program.text import format_program, parse_program
-from trimaran.report.run_report import write_whole
 
 if TYPE_CHECKING:
     from torch import nn
@@ -177,16 +177,12 @@ def _noise_document(observations: Sequence[Observation]) -> dict[str, Any] | Non
     scale = estimate_noise_scale(counted)
     return {
         "scaled": bool(scaled),
-        "b_simple": _finite(scale.b_simple),
-        "interval": [_finite(end) for end in scale.interval],
-        "b_crit": _finite(scale.b_crit),
-        "b_crit_interval": [_finite(end) for end in scale.b_crit_interval],
+        "b_simple": finite(scale.b_simple),
+        "interval": [finite(end) for end in scale.interval],
+        "b_crit": finite(scale.b_crit),
+        "b_crit_interval": [finite(end) for end in scale.b_crit_interval],
         "steps": scale.steps,
     }
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def _take(path: Path) -> bool:
@@ -289,7 +285,7 @@ def prepare_task(source: JobSource, request: ConvergeRequest) -> Task:
     _check_metric(job, source.reference)
     _check_callbacks(job, source.reference)
     from trimaran.graph.capture.capture import capture_and_look
-    from trimaran.machine.detect import detect_cluster
+    from trimaran.machine.detect import detect_machine
     from trimaran.planning.preparation import epoch_data
 
     captured = capture_and_look(job)
@@ -336,7 +332,7 @@ def prepare_task(source: JobSource, request: ConvergeRequest) -> Task:
         rule_source="asked for" if request.rule else f"by the optimizer, {type(optimizer).__name__}",
         max_epochs=request.max_epochs or _EPOCHS_OF_THE_JOB * max(1, job.epochs),
         microbatch=microbatch,
-        devices=detect_cluster(request.devices).size,
+        devices=detect_machine(request.devices).devices,
         folder=(request.parent or Path("runs")) / f"converge-{job.name}-{digest}",
         warnings=warnings,
     )

@@ -257,7 +257,10 @@ def free_options(
                 local_batch=batch,
                 alone_s=replicas.alone_s(batch),
                 worker=worker,
-                exchanges={each: replicas.exchange(batch, devices if devices > width else 1, each) for each in links},
+                exchanges={
+                    each: replicas.exchange(batch, devices if devices > width else 1, each, width=width)
+                    for each in links
+                },
                 small=_halvings(batch, base),
             )
             for devices in tried_counts(asked, width)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.units import format_seconds
 from trimaran.features.crossover.candidates import (
     LINKS,
@@ -17,8 +18,7 @@ from trimaran.features.crossover.candidates import (
 from trimaran.features.crossover.request import CrossoverRequest, check_request, counts_of, machine_for
 from trimaran.features.crossover.steps import ALONE, Replicas, Workers, check_size
 from trimaran.jobs.resolve import resolve
-from trimaran.planning.requests import ClusterRequest
-from trimaran.planning.results import Progress, ignore_progress
+from trimaran.planning.requests import PlanRequest
 from trimaran.pricing.convergence.hybrid_speedup import needed_free_speedup
 from trimaran.report.crossover import Basis, Crossing, Crossover, Row, Sensitivity, UsedCurve, Worker
 
@@ -300,7 +300,7 @@ def find_crossover(reference: str, request: CrossoverRequest, *, progress: Progr
     name = request.curve or getattr(job, "curve", None)
     curve = None if name is None else _curve(name, reference)
     base = request.local_batch or job.global_batch_size
-    asked = ClusterRequest(
+    asked = PlanRequest(
         cluster=cluster, precision=request.precision, software=request.software, options=request.options
     )
     check_size(reference, asked, max(request.widths))
@@ -308,7 +308,7 @@ def find_crossover(reference: str, request: CrossoverRequest, *, progress: Progr
     case = Case(
         asked=tuple(sorted(set(request.devices))),
         base=base,
-        replicas=Replicas(reference, request, machine),
+        replicas=Replicas.of(reference, request, machine),
         workers=workers,
         demand=Demand(None if curve is None else curve[0]),
     )

@@ -17,32 +17,25 @@ the gradients alone, so these are shorter by SU^M too.
 """
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.features.crossover.request import CrossoverRequest
-from trimaran.graph.kernels.workload import Workload
 from trimaran.machine.types import Machine
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.pins import Pins
 from trimaran.planner.problem import Problem, assess_cut, lack_of_memory, reassess
 from trimaran.planner.what_if import Change, changed
 from trimaran.planning.closed_form import shape_of
+from trimaran.planning.data_parallel_job import DataParallelJob
 from trimaran.planning.estimated import longest_chain_s, one_device
 from trimaran.planning.estimated_problem import machine_problem
-from trimaran.planning.plan import plan_on_machine
-from trimaran.planning.replica_memory import rank_memory
-from trimaran.planning.requests import ClusterRequest
-from trimaran.planning.results import MachinePlan
-from trimaran.planning.workloads import workload
+from trimaran.planning.plan import make_plan
+from trimaran.planning.requests import PlanRequest
 from trimaran.pricing.compute import context_of, operation_costs
-from trimaran.pricing.exchange.costs import ExchangeOptions
-from trimaran.pricing.exchange.step import ScaledStep
-from trimaran.pricing.kernels.estimate import StepEstimate, estimate_step
+from trimaran.pricing.exchange.costs import straggling
 from trimaran.report.crossover import Worker
-from trimaran.simulator.data_parallel import scale_step
 
 ALONE = "one device"
 """A worker whose other devices have nothing to do."""
@@ -74,7 +67,7 @@ class Workers:
     """
 
     reference: str
-    request: ClusterRequest
+    request: PlanRequest
     base_batch: int
     notes: dict[int, str] = field(default_factory=dict)
     _plans: dict[int, tuple[Candidate, ...]] = field(default_factory=dict)
@@ -133,15 +126,13 @@ class Workers:
 
     def _candidates(self, width: int, pins: Pins) -> list[Candidate]:
         try:
-            plan = plan_on_machine(self.reference, self._asked(width, self.base_batch, pins))
+            found = make_plan(self.reference, self._asked(width, self.base_batch, pins)).simulated.search
         except InfeasibleError as error:
             self.notes[width] = f"no division over {width} devices: {error.message}"
             return []
-        if not isinstance(plan, MachinePlan):  # `check_size` has refused what is planned otherwise
-            return []
-        return [one for one in plan.search.candidates if one.strategy.devices > 1]
+        return [one for one in (found.candidates if found else ()) if one.strategy.devices > 1]
 
-    def _asked(self, width: int, batch: int, pins: Pins) -> ClusterRequest:
+    def _asked(self, width: int, batch: int, pins: Pins) -> PlanRequest:
         return dataclasses.replace(self.request, devices=width, batch=batch, pins=pins, gap=_GAP)
 
 
@@ -181,7 +172,7 @@ def _like(base: Worker, batch: int, strategy: str, speedup: float) -> Worker:
     )
 
 
-def check_size(reference: str, request: ClusterRequest, width: int) -> None:
+def check_size(reference: str, request: PlanRequest, width: int) -> None:
     """Refuse a decoder that is planned by closed forms.
 
     Args:
@@ -244,7 +235,7 @@ class Exchanged:
     Attributes:
         exposed_s: communication that nothing hides [s]
         hidden_s: communication that the backward hides [s]
-        backward_s: the backward of one device, which may hide it [s]
+        backward_s: the backward of one device, as long as it takes with the exchange in progress [s]
         other_s: calls, copies into buffers, waits [s]
     """
 
@@ -266,84 +257,66 @@ class Exchanged:
 
 @dataclass(slots=True)
 class Replicas:
-    """Steps of one job on one machine, each estimated once.
+    """Exchanges of workers on one machine, of one device each or of several.
 
     Attributes:
-        reference: of the job
-        request: says precision and software
-        machine: with enough nodes
+        job: its steps, of one device each
     """
 
-    reference: str
-    request: CrossoverRequest
-    machine: Machine
-    _known: dict[int, tuple[Workload, StepEstimate]] = field(default_factory=dict)
-    _steps: dict[tuple[int, int, float], ScaledStep] = field(default_factory=dict)
+    job: DataParallelJob
     _fits: dict[int, bool] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, reference: str, request: CrossoverRequest, machine: Machine) -> "Replicas":
+        """Those of a request.
+
+        Args:
+            reference: of the job
+            request: says precision and software
+            machine: with enough nodes
+        """
+        return cls(
+            DataParallelJob(
+                reference=reference,
+                machine=machine,
+                precision=request.precision,
+                software=request.software,
+                options=request.options,
+            )
+        )
 
     def is_even(self, devices: int) -> bool:
         """Whether so many devices are equally many on each node that they take."""
-        return devices % math.ceil(devices / self.machine.node.devices) == 0
+        return devices % self.job.nodes(devices) == 0
 
     def alone_s(self, batch: int) -> float:
         """A step of one device [s]."""
-        return self._scaled(batch, 1, 1.0).step.seconds
+        return self.job.step(batch, 1).step.seconds
 
-    def exchange(self, batch: int, devices: int, links: float = 1.0) -> Exchanged:
+    def exchange(self, batch: int, devices: int, links: float = 1.0, *, width: int = 1) -> Exchanged:
         """What an exchange over so many devices adds.
 
         Args:
             batch: samples of a device, or of a worker of several
             devices: in all
             links: how many times as fast they are
+            width: devices of a worker, whose own step has the wait for its slowest device
         """
         if devices == 1:
             return Exchanged(0.0, 0.0, 1.0, 0.0)
-        step, alone = self._scaled(batch, devices, links), self._scaled(batch, 1, 1.0)
-        added_s = step.step.seconds - alone.step.seconds
+        step = self.job.step(batch, devices, links=links)
+        added_s = step.step.seconds - self.alone_s(batch)
         exposed_s = step.exposed_communication_s
+        waited_s = straggling(width, self.job.nodes(width)) * step.fp_bp_s
         return Exchanged(
             exposed_s=exposed_s,
             hidden_s=step.communication_s - exposed_s,
-            backward_s=alone.backward_s,
-            other_s=max(0.0, added_s - exposed_s),
+            backward_s=step.backward_s,
+            other_s=max(0.0, added_s - exposed_s - waited_s),
         )
 
     def fits(self, batch: int) -> bool:
         """Whether a device holds a step of so many samples."""
         if batch not in self._fits:
-            work, _ = self._at(batch)
-            step = self._scaled(batch, min(2, self.machine.devices), 1.0)
-            memory = rank_memory(
-                self.reference,
-                work,
-                step,
-                device=self.machine.node.device,
-                software=self.request.software,
-                options=self.request.options or None,
-            )
-            self._fits[batch] = memory.fits
+            self._fits[batch] = self.job.memory(self.job.step(batch, min(2, self.job.machine.devices))).fits
         return self._fits[batch]
-
-    def _scaled(self, batch: int, devices: int, links: float) -> ScaledStep:
-        key = batch, devices, links
-        if key not in self._steps:
-            work, estimate = self._at(batch)
-            self._steps[key] = scale_step(
-                work,
-                estimate,
-                self.machine,
-                devices=devices,
-                nodes=-(-devices // self.machine.node.devices),
-                software=self.request.software,
-                # Bytes on links twice as fast take as long as half of them.
-                options=ExchangeOptions(explain=False, wire_share=1.0 / links),
-            )
-        return self._steps[key]
-
-    def _at(self, batch: int) -> tuple[Workload, StepEstimate]:
-        if batch not in self._known:
-            options = self.request.options or None
-            work = workload(self.reference, batch=batch, precision=self.request.precision, options=options)
-            self._known[batch] = work, estimate_step(work, self.machine.node.device, self.request.software)
-        return self._known[batch]

@@ -7,14 +7,13 @@ beyond a plan, and its figures are those that plans are made of.
 
 from dataclasses import dataclass, replace
 
-from trimaran.base.errors import InputError
+from trimaran.base.progress import Progress, ignore_progress
 from trimaran.jobs.resolve import JobSource
 from trimaran.planner.candidates import Candidate, at_end
 from trimaran.planner.problem import Problem, assess, costs_of
 from trimaran.planning.explanation import problem_of
-from trimaran.planning.plan import plan_job
+from trimaran.planning.plan import make_plan
 from trimaran.planning.requests import EVERYTHING, PlanRequest
-from trimaran.planning.results import Progress, ignore_progress
 from trimaran.pricing import Cost, ProgramCosts
 from trimaran.pricing.compute import form_of
 from trimaran.pricing.memory import rank_states
@@ -76,10 +75,8 @@ def profile_job(
     """
     # Its steps are eager: nothing is compiled for it.
     request = replace(request, execution="eager")
-    planned = plan_job(source, request, progress=progress)
-    if planned.search is None:
-        raise InputError(f"{source.reference} was planned without a search: there is nothing to profile")
-    problem = problem_of(planned, planned.search, request)
+    planned = make_plan(source, request, progress=progress)
+    problem = problem_of(planned)
     strategies = [Strategy()]
     if problem.devices > 1 and problem.batch % problem.devices == 0:
         strategies.append(Strategy(dp=problem.devices))
@@ -88,7 +85,7 @@ def profile_job(
     samples, form = problem.batch // widest.dp, form_of(widest)
     graph, table = problem.graph, problem.table
     return Profile(
-        job=planned.job.name,
+        job=planned.simulated.job.name,
         device=table.fingerprint.device,
         ranks=table.fingerprint.ranks,
         global_batch_size=problem.batch,

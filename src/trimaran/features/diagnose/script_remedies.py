@@ -19,6 +19,7 @@ from functools import partial
 from statistics import median
 from typing import TypedDict
 
+from trimaran.base.remedies import Remedy, rank_remedies
 from trimaran.base.units import format_seconds
 from trimaran.measure.observe.analysis import Findings
 from trimaran.measure.observe.records import (
@@ -29,7 +30,6 @@ from trimaran.measure.observe.records import (
     growth_interval,
     ratio_interval,
 )
-from trimaran.report.remedies import Remedy, rank_remedies
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What a remedy saves of a step, as arguments of `Remedy`
@@ -88,6 +88,8 @@ def accumulate(findings: Findings) -> Iterator[Remedy]:
     mean = findings.mean
     now = max(1, round(findings.counts["backwards"]))
     yield Remedy(
+        id="accumulate",
+        method="estimated",
         limiter="exchange",
         name=f"accumulate {_ACCUMULATE} steps",
         action=(
@@ -127,6 +129,8 @@ def halve(findings: Findings) -> Iterator[Remedy]:
         return min(parts.exchange, max(whole, parts.exchange) / 2)
 
     yield Remedy(
+        id="compress-gradients",
+        method="estimated",
         limiter="exchange",
         name="send bf16 gradients",
         action="Register DDP's bf16_compress_hook: half the bytes of float32 go over the wire.",
@@ -160,6 +164,8 @@ def seldom(findings: Findings) -> Iterator[Remedy]:
     reads = f"{format_seconds(mean.sync)} in {findings.counts['syncs']:.0f} reads of values"
     about = partial(
         Remedy,
+        id="seldom-metrics",
+        method="estimated",
         limiter="synchronisation",
         name=f"log every {_EVERY} steps",
         action=(
@@ -216,6 +222,8 @@ def even(findings: Findings) -> Iterator[Remedy]:
     saved = findings.uneven_s / findings.mean.step_s
     waits = findings.mean.wait + findings.mean.wait_in_collective
     yield Remedy(
+        id="even-batches",
+        method="estimated",
         limiter="uneven batches",
         name="even shares",
         action="Give every rank the same number of samples in each step (pad, bucket by length, or drop the rest).",
@@ -236,6 +244,8 @@ def weighted(findings: Findings) -> Iterator[Remedy]:
     saved = findings.slower_s / findings.mean.step_s
     slowest = max(findings.ranks, key=lambda rank: rank.work_s)
     yield Remedy(
+        id="even-ranks",
+        method="estimated",
         limiter="slow rank",
         name="shares by speed",
         action=f"Give rank {slowest.rank} fewer samples than the others, or find what else uses its device.",
@@ -268,6 +278,8 @@ def larger(findings: Findings) -> Iterator[Remedy]:
     operators = again.get("operators")
     per_operator = again.get("operator_s", 0.0)
     yield Remedy(
+        id="larger-batch",
+        method="estimated",
         limiter="small kernels",
         name=f"batch ×{factor}",
         action=f"Train with {factor} times the batch, and adapt the learning rate.{_in_one_piece(findings)}",
@@ -298,6 +310,8 @@ def fused(findings: Findings) -> Iterator[Remedy]:
     now_s, fused_s = median(updates["now"]), median(updates["fused"])
     optimizer = findings.facts["optimizer"]["name"]
     yield Remedy(
+        id="fused-optimizer",
+        method="estimated",
         limiter="small kernels",
         name="fused optimizer",
         action=f"Give {optimizer} fused=True.",
@@ -329,6 +343,8 @@ def compiled(findings: Findings) -> Iterator[Remedy]:
     most = min(0.99, (again["operators"] * again["operator_s"] * forwards) / mean.step_s)
     expected = min(saved / mean.step_s, most)
     yield Remedy(
+        id="compile",
+        method="estimated",
         limiter="small kernels",
         name="compile the model",
         action="Wrap the model in torch.compile.",
@@ -388,6 +404,8 @@ def workers(findings: Findings, *, handover: Callable[[int], float | None]) -> I
         return
     text = "worker" if wanted == 1 else "workers"
     yield Remedy(
+        id="load-ahead",
+        method="estimated",
         limiter="loader",
         name=f"load in {wanted} {text}",
         action=f"Give the DataLoader num_workers={wanted} (now {now}) and persistent_workers=True.",
@@ -417,6 +435,8 @@ def persistent(findings: Findings) -> Iterator[Remedy]:
     if loader is None or not loader["workers"] or loader["persistent_workers"]:
         return
     yield Remedy(
+        id="keep-workers",
+        method="estimated",
         limiter="loader",
         name="keep the workers",
         action="Give the DataLoader persistent_workers=True.",

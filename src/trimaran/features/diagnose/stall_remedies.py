@@ -36,6 +36,7 @@ from functools import partial
 from itertools import pairwise
 from typing import TypedDict, TypeVar
 
+from trimaran.base.remedies import Remedy, rank_remedies
 from trimaran.base.units import format_bytes, format_count, format_seconds
 from trimaran.features.diagnose.script_remedies import COMPUTE, LEAST_GAIN, LIMIT_GAIN
 from trimaran.graph.types import Graph
@@ -54,7 +55,6 @@ from trimaran.pricing.tables import SampleCosts
 from trimaran.pricing.types import Cost
 from trimaran.program.gradients import Compression, gradient_buckets
 from trimaran.program.strategy import Feeding, Strategy
-from trimaran.report.remedies import Remedy, rank_remedies
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What advice on stalls is computed from, and how a gain comes by its interval
@@ -269,6 +269,8 @@ def _workers(evidence: Evidence, fed: Fed) -> Iterator[Remedy]:
     word = "worker" if wanted == 1 else "workers"
     samples = fed.samples
     yield Remedy(
+        id="load-ahead",
+        method="estimated",
         limiter=_limiter(own.mean),
         name=f"pre-load in {wanted} {word}",
         action=f"Let {wanted} {word} of each rank load ahead of its steps (--workers {wanted}; now {now.workers}).",
@@ -310,6 +312,8 @@ def _cache(evidence: Evidence, fed: Fed) -> Iterator[Remedy]:
         return 0.0 if obstacle else split.step_s - fed.step_s(split, then)
 
     yield Remedy(
+        id="keep-samples",
+        method="estimated",
         limiter=_limiter(own.mean),
         name="keep samples in memory",
         action="Keep each sample in the host's memory after its first read.",
@@ -326,6 +330,8 @@ def _split(evidence: Evidence, fed: Fed) -> Iterator[Remedy]:
     if replicas < 2:
         return
     yield Remedy(
+        id="split-reads",
+        method="rule",
         limiter=_limiter(evidence.own.mean),
         name="split on the host",
         action="Each rank reads its own share of the batch only.",
@@ -343,6 +349,8 @@ def _copy_ahead(evidence: Evidence) -> Iterator[Remedy]:
         return
     mean = evidence.own.mean
     yield Remedy(
+        id="copy-ahead",
+        method="estimated",
         limiter="copy",
         name="copy ahead",
         action="Bring the next microbatch to the device while this one computes, from pinned memory.",
@@ -414,6 +422,8 @@ def _compress(evidence: Evidence) -> Iterator[Remedy]:
         # Where the exchange is so short that coding was not measured, what is waited for is contention, which stays.
         most_s = math.inf if run.coding else max(0.0, now_s - then_s)
         yield Remedy(
+            id="compress-gradients",
+            method="estimated",
             limiter="communication",
             name=f"compress gradients, {compression.name}",
             action=f'Send gradients as {compression.name} (lossy: with consent, "--allow compress").',
@@ -493,6 +503,8 @@ def _other_buckets(evidence: Evidence) -> Iterator[Remedy]:
     best = min(tried, key=lambda size: tried[size])
     share = 1.0 - tried[best] / now_s if now_s > 0 else 0.0
     yield Remedy(
+        id="bucket-size",
+        method="estimated",
         limiter="communication",
         name=f"buckets of {format_bytes(best)}",
         action=(
@@ -540,6 +552,8 @@ def _accumulate(evidence: Evidence) -> Iterator[Remedy]:
     # Where there is no exchange to save, accumulation is no remedy for it.
     worth = mean.communication > LEAST_GAIN * mean.step_s
     yield Remedy(
+        id="accumulate",
+        method="estimated",
         limiter="communication",
         name=f"accumulate {_ACCUMULATE} batches",
         action=f"Exchange and update once in {_ACCUMULATE} batches; the global batch grows by {_ACCUMULATE}.",
@@ -565,6 +579,8 @@ def _even(evidence: Evidence) -> Iterator[Remedy]:
         return (work[slowest] - sum(work) / len(work)) / mean_split(ranks).step_s
 
     yield Remedy(
+        id="even-ranks",
+        method="estimated",
         limiter="synchronization",
         name="even out the ranks",
         action=f"Give rank {slowest} less to do than the others, or find what else uses its device.",

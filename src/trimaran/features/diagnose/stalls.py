@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING
 
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
+from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.units import format_bytes, format_count, format_seconds
 from trimaran.features.diagnose.script_remedies import COMPUTE
 from trimaran.features.diagnose.stall_remedies import Evidence, advise_on_stalls, name_stall
-from trimaran.features.training.rank import held_to, needs_graph
-from trimaran.features.virtual_memory.device import spare_host_bytes
+from trimaran.features.virtual_memory import held_to
 from trimaran.graph.types import Graph, ParameterUse, parameter_use
 from trimaran.jobs.resolve import JobSource
-from trimaran.machine.types import Cluster
+from trimaran.machine.detect import spare_host_bytes
+from trimaran.machine.types import Allocation
 from trimaran.measure.observe.records import figure_interval
 from trimaran.measure.stalls.findings import StallFindings, WayFindings, analyse_stalls
 from trimaran.measure.stalls.rank import RankRun
@@ -32,11 +33,10 @@ from trimaran.planner.pins import MOST_WORKERS
 from trimaran.planning.plan_files import as_planned
 from trimaran.planning.preparation import cluster_environment, prepare
 from trimaran.planning.requests import EVERYTHING, PlanRequest
-from trimaran.planning.results import Progress, ignore_progress
 from trimaran.program.lowering.lower import lower, lower_evaluation
 from trimaran.program.plan import check_plan, plan_program, read_plan
 from trimaran.program.rules.against_graph import check_against_graph
-from trimaran.program.strategy import Feeding, Strategy
+from trimaran.program.strategy import Feeding, Strategy, needs_graph
 from trimaran.program.types import Kind, Program
 from trimaran.report.stalls import RankSplit, StallReport, WaySplit, Without
 
@@ -66,7 +66,7 @@ class StallTask:
     source: JobSource
     job: Job
     graph: Graph
-    cluster: Cluster
+    cluster: Allocation
     strategy: Strategy
     program: Program
     evaluation: Program
@@ -113,7 +113,7 @@ def prepare_task(
             found,
             graph_digest=graph.digest,
             world_size=cluster.size,
-            memory_bytes=[device.memory_bytes for device in cluster.devices],
+            memory_bytes=list(cluster.memory_bytes),
             global_batch_size=batch,
         )
         strategy, program = found.strategy, plan_program(found, source=str(plan))
@@ -395,7 +395,7 @@ def profile_stalls(
         ),
         ranks=task.strategy.devices,
         on_event=_listener(progress),
-        link=task.cluster.link,
+        link=task.cluster.machine.node.rate_limit,
     )
     return report_stalls(task, runs)
 

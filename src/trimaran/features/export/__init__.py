@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from trimaran.base.errors import InputError
+from trimaran.base.files import write_whole
 from trimaran.features.export.accelerate import to_accelerate
 from trimaran.features.export.megatron import to_megatron
 from trimaran.features.export.recipe import Exported, recipe_of_division_file, recipe_of_plan
@@ -12,7 +13,6 @@ from trimaran.jobs.resolve import JobSource
 from trimaran.program import check_plan, read_plan
 from trimaran.program.json_files import decode_object, read_text
 from trimaran.program.plan import DIVISION_KIND
-from trimaran.report.run_report import write_whole
 
 Target = Literal["torchtitan", "megatron", "accelerate"]
 

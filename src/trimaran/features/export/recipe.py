@@ -28,8 +28,8 @@ from trimaran.pricing.closed_form.parallel_degrees import Division
 from trimaran.program.gradients import DEFAULT_BUCKET_BYTES
 from trimaran.program.json_files import check_version, from_plain
 from trimaran.program.lowering.partition import segment_ops
-from trimaran.program.plan import Plan
-from trimaran.program.strategy import Schedule, Strategy
+from trimaran.program.plan import DIVISION_VERSION, Plan
+from trimaran.program.strategy import Degrees, Schedule, Strategy
 
 Recompute = Literal["none", "selective", "full"]
 """Which activations are computed again: none, what the runtime finds cheap, or whole layers."""
@@ -53,22 +53,16 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
+class Recipe(Degrees):
     """What a runtime has to be told.
 
     Attributes:
         job: reference of the job
-        dp: data-parallel replicas
-        tp: ranks that share the tensors of a layer
-        pp: pipeline stages, or the rows of a placement
         cp: ranks that share a sequence
-        chunks: segments of a stage
         schedule: order of forwards and backwards in a pipeline
-        zero: what is sharded over the replicas: nothing, optimizer state, gradients too, parameters too
         sequence_parallel: norms and dropouts are split along the sequence over the ranks of a tensor-parallel group
         stages: one a segment, in order; empty where they are not known
         microbatch_size: samples of a microbatch
-        microbatches: of a replica, in one step
         global_batch_size: samples of one update
         sequence_length: tokens of a sample, where samples are sequences
         precision: of the job
@@ -81,17 +75,11 @@ class Recipe:
     """
 
     job: str
-    dp: int = 1
-    tp: int = 1
-    pp: int = 1
     cp: int = 1
-    chunks: int = 1
     schedule: Schedule = "1f1b"
-    zero: Literal[0, 1, 2, 3] = 0
     sequence_parallel: bool = False
     stages: tuple[Stage, ...] = ()
     microbatch_size: int
-    microbatches: int = 1
     global_batch_size: int
     sequence_length: int | None = None
     precision: Precision = "fp32"
@@ -255,7 +243,6 @@ def _beyond_of_plan(strategy: Strategy) -> Iterator[str]:
         yield f"the order of devices: start the ranks with CUDA_VISIBLE_DEVICES={devices} on a node, or a rank file"
 
 
-_ZERO = {"none": 0, "optimizer": 1, "gradients": 2, "parameters": 3}
 # What a runtime calls "selective" is attention's probabilities, or what is cheap to compute again.
 _SELECTIVE = frozenset({"attention", "norms", "activations", "feed_forward", "up_projections"})
 
@@ -294,7 +281,9 @@ def recipe_of_division_file(plain: Mapping[str, Any], *, source: str) -> Recipe:
         InputError: another version, a key that is missing or wrong, or parts that are not the whole stack
     """
     plain = dict(plain)
-    check_version(plain, 1, source=source)
+    if plain.get("schema_version") == 1:
+        plain |= {"schema_version": DIVISION_VERSION, "division": _of_version_1(plain.get("division"))}
+    check_version(plain, DIVISION_VERSION, source=source)
     names = [field.name for field in dataclasses.fields(_Decided)]
     decided = from_plain({name: plain[name] for name in names if name in plain}, _Decided, source=source)
     division = decided.division
@@ -319,12 +308,34 @@ def recipe_of_division_file(plain: Mapping[str, Any], *, source: str) -> Recipe:
     return replace(recipe, beyond=(*recipe.beyond, "products in float8: the file says bf16"))
 
 
+_NAMES_OF_VERSION_1 = {
+    "tensor": "tp",
+    "pipeline": "pp",
+    "context": "cp",
+    "data": "dp",
+    "expert": "ep",
+    "expert_tensor": "expert_tp",
+    "sharding": "zero",
+}
+_STAGES_OF_VERSION_1 = {"none": 0, "optimizer": 1, "gradients": 2, "parameters": 3}
+
+
+def _of_version_1(division: object) -> object:
+    """Degrees as version 1 of the file names them, in today's names; whatever else stays, to be refused."""
+    if not isinstance(division, dict):
+        return division
+    found = {_NAMES_OF_VERSION_1.get(name, name): value for name, value in division.items()}
+    if isinstance(found.get("zero"), str):
+        found["zero"] = _STAGES_OF_VERSION_1.get(found["zero"], found["zero"])
+    return found
+
+
 def _check_parts(division: Division, layers: int, *, source: str) -> None:
-    wanted = division.pipeline * division.chunks
+    wanted = division.pp * division.chunks
     if division.parts and (len(division.parts) != wanted or sum(division.parts) != layers):
         raise InputError(
             f"{source}: $.division.parts has {len(division.parts)} parts with {sum(division.parts)} layers in all, "
-            f"{format_count(division.pipeline, 'stage')} of {format_count(division.chunks, 'part')} want {wanted} with "
+            f"{format_count(division.pp, 'stage')} of {format_count(division.chunks, 'part')} want {wanted} with "
             f"{layers}",
             code="export.wrong-layer-count",
             source=source,
@@ -351,7 +362,7 @@ def recipe_of_division(
         sequence_length: tokens of a sequence
         precision: in which is computed
     """
-    parts = division.parts or _even(layers, division.pipeline * division.chunks)
+    parts = division.parts or _even(layers, division.pp * division.chunks)
     recompute: Recompute = "none"
     if "layers" in division.recomputed:
         recompute = "full"
@@ -359,15 +370,15 @@ def recipe_of_division(
         recompute = "selective"
     return Recipe(
         job=job,
-        dp=division.data,
-        tp=division.tensor,
-        pp=division.pipeline,
-        cp=division.context,
+        dp=division.dp,
+        tp=division.tp,
+        pp=division.pp,
+        cp=division.cp,
         chunks=division.chunks,
         schedule="interleaved" if division.chunks > 1 else "1f1b",
-        zero=_ZERO[division.sharding],  # type: ignore[arg-type]  # of the literal's own values
+        zero=division.zero,
         sequence_parallel=division.sequence_parallel,
-        stages=tuple(Stage(modules=(), layers=count) for count in parts) if division.pipeline > 1 else (),
+        stages=tuple(Stage(modules=(), layers=count) for count in parts) if division.pp > 1 else (),
         microbatch_size=division.microbatch,
         microbatches=division.microbatches,
         global_batch_size=global_batch_size,
@@ -383,7 +394,7 @@ def _even(layers: int, parts: int) -> tuple[int, ...]:
 
 
 def _beyond_of_degrees(division: Division) -> Iterator[str]:
-    if division.expert > 1:
-        yield f"experts over {division.expert} ranks: set the target's expert-parallel degree yourself"
+    if division.ep > 1:
+        yield f"experts over {division.ep} ranks: set the target's expert-parallel degree yourself"
     if len(division.recomputed) > 1:
         yield f"recompute of {', '.join(sorted(division.recomputed))}: the file names one kind"

@@ -1,9 +1,10 @@
 """From a job and a device that need not be here to what the job's step needs, and what a plan makes of it.
 
 The step is traced on meta tensors, so neither the device nor the memory nor the data are needed. Its operations are
-priced by the roofline of the device. Then: live bytes with everything kept, the floor, the plan and the limit of its
-time, the policies of the vDNN paper beside it, and the largest batch. Below the floor, modules run in parts of the
-batch: then the plan, the floor and the limit are of the step in parts, all else is of the whole one.
+priced by the kernel model, as every step on a device of the catalog is. Then: live bytes with everything kept, the
+floor, the plan and the limit of its time, the policies of the vDNN paper beside it, and the largest batch. Below the
+floor, modules run in parts of the batch: then the plan, the floor and the limit are of the step in parts, all else is
+of the whole one.
 
 A budget in bytes stands for a card of that size, so the context comes off it; a share is of what autograd alone needs.
 
@@ -20,6 +21,7 @@ from time import perf_counter
 
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.base.job import Job
+from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.units import format_bytes
 from trimaran.features.memory_fit.figures import (
     Simulated,
@@ -36,16 +38,15 @@ from trimaran.features.memory_fit.figures import (
 )
 from trimaran.features.memory_fit.largest_batch import at_any_batch, largest_batch, most_samples
 from trimaran.features.memory_fit.split import AUTO, OURS, choose_split, find_job_split
+from trimaran.graph.kernels.workload import PRECISIONS, check_precision
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.catalog import find_device
-from trimaran.machine.types import CatalogDevice
+from trimaran.machine.types import Device
 from trimaran.memory.floor import floor
 from trimaran.memory.search import MemoryOutcome, plan_memory
 from trimaran.memory_hooks.microbatching import Split
 from trimaran.planning.meta_trace import JobTracer, PricedStep, PricedSteps, written
 from trimaran.planning.requests import parse_budget
-from trimaran.planning.results import Progress, ignore_progress
-from trimaran.pricing.kernels.roofline import check_precision
 from trimaran.pricing.machine_transfers import HostPath, sharing_device
 from trimaran.report.memory import LargestBatch, MemoryEstimate, SplitFigures
 from trimaran.report.trace import PlannedStep
@@ -98,7 +99,7 @@ class Found:
         )
 
 
-def estimate_of(job: Job, device: CatalogDevice, precision: str, found: Found) -> MemoryEstimate:
+def estimate_of(job: Job, device: Device, precision: str, found: Found) -> MemoryEstimate:
     """The figures of a planned step.
 
     Args:
@@ -202,7 +203,7 @@ def below_floor(steps: PricedSteps, budget_bytes: int, *, samples: int, whole: P
     )
 
 
-_PRECISIONS = {"fp32": "float32", "bf16": "bfloat16"}
+_PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,7 +214,7 @@ class MemoryRequest:
         device: name in the catalog
         budget: memory of the card, such as "12GiB", or a share of what autograd alone needs, such as "50%"; None: the
             whole card
-        precision: "float32", "tf32" or "bfloat16"; None: the job's
+        precision: one of `PRECISIONS`; None: the job's
         policy: whose plan is shown: "ours", "none", "all", "conv" or "dyn"
         slowdown_limit: most that a plan may cost for the largest batch, 0.1 for 10 %
         largest_batch: whether to look for it
@@ -258,11 +259,12 @@ def estimate_memory(source: JobSource, request: MemoryRequest, *, progress: Prog
         InfeasibleError: the budget is below the floor
     """
     device = sharing_device(find_device(request.device), HostPath(sharing=request.sharing))
-    job, precision = _in_precision(source.make(), request.precision, device)
+    job = source.make()
+    precision = _precision_of(job, request.precision, device)
     samples = job.global_batch_size
     progress("tracing the step", 0, 0)
     began_s = perf_counter()
-    steps = PricedSteps(tracer=JobTracer(job), device=device, precision=precision)
+    steps = PricedSteps(tracer=JobTracer(job, precision=precision), device=device, precision=precision)
     whole = steps.step(samples)
     budget_bytes, card_bytes = _budget(request.budget, device, whole.kept)
     traced_s = perf_counter()
@@ -307,20 +309,21 @@ def _plan(
     return found, in_parts
 
 
-def _in_precision(job: Job, asked: str | None, device: CatalogDevice) -> tuple[Job, str]:
-    """The job as it computes in a precision, and the name of that."""
+def _precision_of(job: Job, asked: str | None, device: Device) -> str:
+    """In which precision the step is traced and priced."""
     if asked is None and job.precision not in _PRECISIONS:
         raise InputError(
             f"{job.name} trains in {job.precision}, for which the catalog has no figures: ask for --precision "
-            "float32, tf32 or bfloat16",
+            f"{', '.join(PRECISIONS)}",
             precision=job.precision,
         )
     precision = _PRECISIONS[job.precision] if asked is None else asked
-    check_precision(precision, device)
-    return replace(job, precision="bf16" if precision == "bfloat16" else "fp32"), precision
+    check_precision(precision)
+    device.sustained_flops_per_s(precision)  # refuses what the device does not compute in
+    return precision
 
 
-def _budget(asked: str | None, device: CatalogDevice, kept: LiveBytes) -> tuple[int, int | None]:
+def _budget(asked: str | None, device: Device, kept: LiveBytes) -> tuple[int, int | None]:
     """What the step may use, and the card that this stands for; None where it is a share [bytes]."""
     budget = None if asked is None else parse_budget(asked)
     if budget is not None and budget.nbytes is None:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from trimaran.base.errors import InfeasibleError, InputError
-from trimaran.graph.trace.types import StepTrace, TraceOp, TraceStorage
+from trimaran.graph.trace.types import Shape, StepTrace, Tick, TraceOp, TraceStorage
 from trimaran.memory.floor import floor
 from trimaran.memory.search import plan_memory
 from trimaran.planning.meta_trace import PricedSteps
@@ -183,10 +183,17 @@ def _same_step(one: StepTrace, other: StepTrace) -> bool:
     if one.length != other.length or len(one.storages) != len(other.storages):
         return False
     for first, second in zip(one.events, other.events, strict=True):
-        names = [event.name if isinstance(event, TraceOp) else event.kind for event in (first, second)]
-        if names[0] != names[1]:
+        if _form(first) != _form(second):
             return False
     return all(_life(first) == _life(second) for first, second in zip(one.storages, other.storages, strict=True))
+
+
+def _form(event: TraceOp | Tick) -> tuple[object, ...]:
+    """What is the same at every batch: the operation and the dims of its tensors, or the tick."""
+    if not isinstance(event, TraceOp):
+        return (event.kind,)
+    taken = tuple((number, len(shape)) for number, shape in event.operands)
+    return (event.name, taken, tuple(None if shape is None else len(shape) for shape in event.results))
 
 
 def _life(storage: TraceStorage) -> tuple[object, ...]:
@@ -195,13 +202,29 @@ def _life(storage: TraceStorage) -> tuple[object, ...]:
 
 
 def _op_between(one: TraceOp, other: TraceOp, share: float) -> TraceOp:
-    if one.flops == other.flops and one.nbytes == other.nbytes:
+    if (one.flops, one.nbytes, one.operands, one.results) == (other.flops, other.nbytes, other.operands, other.results):
         return one
     return replace(
         one,
         flops=one.flops + (other.flops - one.flops) * share,
-        nbytes=round(one.nbytes + (other.nbytes - one.nbytes) * share),
+        nbytes=_size_between(one.nbytes, other.nbytes, share),
+        operands=tuple(
+            (number, _shape_between(first, second, share))
+            for (number, first), (_, second) in zip(one.operands, other.operands, strict=True)
+        ),
+        results=tuple(
+            None if first is None or second is None else _shape_between(first, second, share)
+            for first, second in zip(one.results, other.results, strict=True)
+        ),
     )
+
+
+def _shape_between(one: Shape, other: Shape, share: float) -> Shape:
+    return one if one == other else tuple(_size_between(a, b, share) for a, b in zip(one, other, strict=True))
+
+
+def _size_between(one: int, other: int, share: float) -> int:
+    return round(one + (other - one) * share)
 
 
 def _storage_between(one: TraceStorage, other: TraceStorage, share: float) -> TraceStorage:
@@ -209,8 +232,8 @@ def _storage_between(one: TraceStorage, other: TraceStorage, share: float) -> Tr
         return one
     return replace(
         one,
-        nbytes=round(one.nbytes + (other.nbytes - one.nbytes) * share),
-        copy_bytes=round(one.copy_bytes + (other.copy_bytes - one.copy_bytes) * share),
+        nbytes=_size_between(one.nbytes, other.nbytes, share),
+        copy_bytes=_size_between(one.copy_bytes, other.copy_bytes, share),
     )
 
 

@@ -3,11 +3,12 @@
 from dataclasses import replace
 from pathlib import Path
 
+from trimaran.base.progress import Progress, ignore_progress
 from trimaran.jobs.resolve import JobSource
 from trimaran.planner.pins import Pins
 from trimaran.planning.plan import obtain_plan
 from trimaran.planning.requests import EVERYTHING, PlanRequest
-from trimaran.planning.results import Planned, Progress, ignore_progress
+from trimaran.planning.results import Planned
 from trimaran.program import Strategy
 from trimaran.runtime.step.gradient_noise import check_observable, obstacle
 
@@ -30,7 +31,7 @@ def obtain_observable_plan(
 
     Args:
         source: where the job comes from
-        request: as for `plan_job`
+        request: as for `make_plan`
         path: of a plan; None: one is made
         progress: told what is being done
 
@@ -38,24 +39,24 @@ def obtain_observable_plan(
         InputError: a given plan is another, or none is within the pins of the request
     """
     planned = obtain_plan(source, request, path=path, progress=progress)
-    best, kept = planned.plan.strategy.name, request.pins
+    best, kept = planned.simulated.plan.strategy.name, request.pins
     for forbidden in _FORBIDDEN if path is None else ():
         if _needs_other_kind(planned):
             pins = replace(kept, forbid=tuple(dict.fromkeys((*kept.forbid, *forbidden))))
             planned = obtain_plan(source, replace(request, pins=pins), progress=progress)
-    if path is None and _is_whole(planned.plan.strategy):
+    if path is None and _is_whole(planned.simulated.plan.strategy):
         pins = Pins(dp=1, pp=1, tp=1, microbatches=PIECES)
         planned = obtain_plan(source, replace(request, pins=pins), progress=progress)
-    check_observable(planned.plan.strategy, planned.graph)
-    if planned.plan.strategy.name == best:
+    check_observable(planned.simulated.plan.strategy, planned.simulated.graph)
+    if planned.simulated.plan.strategy.name == best:
         return planned
-    note = f"{planned.plan.strategy.name} in place of {best}, under which gradient noise cannot be seen"
-    return replace(planned, warnings=(*planned.warnings, note))
+    note = f"{planned.simulated.plan.strategy.name} in place of {best}, under which gradient noise cannot be seen"
+    return replace(planned, notes=(*planned.notes, note))
 
 
 def _needs_other_kind(planned: Planned) -> bool:
-    strategy = planned.plan.strategy
-    return not _is_whole(strategy) and obstacle(strategy, planned.graph) is not None
+    strategy = planned.simulated.plan.strategy
+    return not _is_whole(strategy) and obstacle(strategy, planned.simulated.graph) is not None
 
 
 def _is_whole(strategy: Strategy) -> bool:

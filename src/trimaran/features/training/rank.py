@@ -21,25 +21,23 @@ import json
 import platform
 import time
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trimaran.base.errors import EnvironmentProblem
+from trimaran.base.files import write_whole
 from trimaran.base.timeline import Timeline
 from trimaran.graph.behaviour import Behaviour, weighed
 from trimaran.graph.types import ParameterUse
 from trimaran.jobs.resolve import JobSource
 from trimaran.program.plan import Plan, plan_program
-from trimaran.program.strategy import Strategy
+from trimaran.program.strategy import needs_graph, splits_batches
 from trimaran.program.text import parse_program
 from trimaran.report.gradient_noise import RunNoise, run_noise
-from trimaran.report.run_report import write_whole
 
 if TYPE_CHECKING:
     from trimaran.features.training.session import Session
-    from trimaran.features.virtual_memory import VirtualMemory
     from trimaran.report.virtual_memory import MemoryReport
     from trimaran.runtime.launch.world import World
     from trimaran.runtime.verification import Verified
@@ -276,38 +274,6 @@ def train_rank(
         verified=session.verified,
         notes=notes,
     )
-
-
-def held_to(strategy: Strategy) -> AbstractContextManager["VirtualMemory | None"]:
-    """Around the training of one rank: holds it to the strategy's memory budget, where it has one.
-
-    Args:
-        strategy: what is run
-    """
-    if strategy.memory_bytes is None:
-        return nullcontext()
-    from trimaran.features.virtual_memory import virtual_memory
-
-    return virtual_memory(strategy.memory_bytes)
-
-
-def splits_batches(strategy: Strategy) -> bool:
-    """Whether the loss of a global batch is put together from those of parts.
-
-    Args:
-        strategy: what is run
-    """
-    return strategy.dp * strategy.microbatches > 1
-
-
-def needs_graph(strategy: Strategy) -> bool:
-    """Whether the network is divided, or its parameters told apart; plain replicas run the user's model as it is.
-
-    Args:
-        strategy: what is run
-    """
-    divided = strategy.pp * strategy.tp > 1 or bool(strategy.parts) or bool(strategy.shards)
-    return divided or strategy.zero > 0 or strategy.sync == "p2p"
 
 
 def _train_epochs(session: "Session", world: "World", verify: int) -> list[Epoch]:

@@ -27,7 +27,7 @@ from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.base.timeline import Timeline
 from trimaran.features.training.callbacks import Callbacks
-from trimaran.features.training.rank import held_to, splits_batches
+from trimaran.features.virtual_memory import held_to
 from trimaran.graph.behaviour import Behaviour, weighed
 from trimaran.graph.capture.capture import Capture, capture_and_look
 from trimaran.graph.examine import look_at_gathering
@@ -46,6 +46,7 @@ from trimaran.program import (
     read_plan,
 )
 from trimaran.program.exactness import check_exact
+from trimaran.program.strategy import splits_batches
 from trimaran.report.virtual_memory import MemoryReport
 from trimaran.runtime.data import Feed, Share, make_evaluation_dataset
 from trimaran.runtime.executor import Executor

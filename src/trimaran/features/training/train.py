@@ -16,17 +16,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trimaran.base.errors import TrimaranError
+from trimaran.base.files import write_whole
+from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.timeline import Timeline
 from trimaran.features.training.rank import Epoch, RankResult, RunDirectory, create_run_directory, train_rank
 from trimaran.graph.types import parameter_use
 from trimaran.planning.preparation import cluster_environment
-from trimaran.planning.results import Planned, Progress, ignore_progress
+from trimaran.planning.results import Planned, Simulated
 from trimaran.pricing.transfers import collectives_at_once
 from trimaran.program import format_program, lower_evaluation, write_plan
 from trimaran.program.json_files import to_plain
 from trimaran.report import Comparison, RunReport, compare, write_report, write_timeline, write_trace
 from trimaran.report.gradient_noise import RunNoise, gradient_noise_document
-from trimaran.report.run_report import write_whole
 
 if TYPE_CHECKING:
     from trimaran.report.virtual_memory import MemoryReport
@@ -77,7 +78,7 @@ def train_planned(
     """Run a plan on this machine.
 
     Args:
-        planned: from `plan_job` or `load_plan`
+        planned: from `make_plan` or `load_plan`
         parent: folder of run directories; None: `runs` in the current directory
         record: note what happened when
         gradient_noise: observe the noise scale of the gradients
@@ -91,29 +92,30 @@ def train_planned(
     """
     from trimaran.runtime.launch.ranks import launch
 
-    run = create_run_directory(planned.job.name, parent=parent)
-    run.begin(job=planned.source.reference, strategy=planned.plan.strategy.name)
+    simulated = planned.simulated
+    run = create_run_directory(simulated.job.name, parent=parent)
+    run.begin(job=planned.reference, strategy=simulated.plan.strategy.name)
     try:
-        write_plan(run.plan, planned.plan)
-        write_whole(run.program, format_program(planned.chosen.program).encode())
-        evaluation = lower_evaluation(planned.graph, planned.plan.strategy, batch=planned.job.global_batch_size)
+        write_plan(run.plan, simulated.plan)
+        write_whole(run.program, format_program(simulated.chosen.program).encode())
+        evaluation = lower_evaluation(simulated.graph, simulated.plan.strategy, batch=simulated.job.global_batch_size)
         results = launch(
             train_rank,
             (
                 planned.source,
-                planned.plan,
-                planned.graph.behaviour,
+                simulated.plan,
+                simulated.graph.behaviour,
                 format_program(evaluation),
                 run.path,
                 record,
                 gradient_noise,
                 verify,
-                parameter_use(planned.graph),
+                parameter_use(simulated.graph),
             ),
-            ranks=planned.plan.strategy.devices,
+            ranks=simulated.plan.strategy.devices,
             log_dir=run.logs,
             on_event=_listener(run, progress),
-            link=planned.cluster.link,
+            link=simulated.link,
         )
         trained = _conclude(planned, run, results[0])
     except TrimaranError as error:
@@ -146,38 +148,38 @@ def _listener(run: RunDirectory, progress: Progress) -> Callable[[int, Mapping[s
 
 
 def _conclude(planned: Planned, run: RunDirectory, result: RankResult) -> Trained:
-    comparison = None
+    comparison, simulated = None, planned.simulated
     if len(result.timeline):
-        comparison = _compare(planned, result.timeline)
+        comparison = _compare(simulated, result.timeline)
         write_timeline(run.measured, result.timeline)
         write_trace(
             run.trace,
-            planned.chosen.program,
-            planned.chosen.timeline,
+            simulated.chosen.program,
+            simulated.chosen.timeline,
             result.timeline,
             comparison=comparison,
             steps=result.timeline.steps[comparison.warmup :][:TRACED_STEPS],
         )
-    write_timeline(run.predicted, planned.chosen.timeline)
+    write_timeline(run.predicted, simulated.chosen.timeline)
     last = result.epochs[-1] if result.epochs else None
     final = {} if last is None else {"loss": last.loss}
     if last is not None and last.accuracy is not None:
         final["accuracy"] = last.accuracy
     rates = [epoch.samples / epoch.seconds for epoch in result.epochs]
     report = RunReport(
-        job=planned.source.reference,
-        strategy=planned.plan.strategy,
-        prediction=planned.plan.prediction,
+        job=planned.reference,
+        strategy=simulated.plan.strategy,
+        prediction=simulated.plan.prediction,
         comparison=comparison,
         samples_per_s=statistics.median(rates) if rates else None,
         final=final,
         run_dir=str(run.path),
-        environment=cluster_environment(planned.cluster),
-        noise=planned.noise,
+        environment=cluster_environment(simulated.cluster),
+        noise=simulated.noise,
         memory=None if result.memory is None else to_plain(result.memory),
         gradient_noise=gradient_noise_document(result.gradient_noise),
         verified=None if result.verified is None else to_plain(result.verified),
-        notes=(*planned.warnings, *result.notes),
+        notes=(*planned.notes, *result.notes),
     )
     write_report(run.report, report)
     return Trained(
@@ -193,7 +195,7 @@ def _conclude(planned: Planned, run: RunDirectory, result: RankResult) -> Traine
     )
 
 
-def _compare(planned: Planned, measured: Timeline) -> Comparison:
+def _compare(simulated: Simulated, measured: Timeline) -> Comparison:
     warmup = min(WARM_UP_STEPS, max(0, len(measured.steps) - 1))
-    at_once = collectives_at_once(planned.table, planned.cluster)
-    return compare(planned.chosen.program, planned.chosen.timeline, measured, warmup=warmup, at_once=at_once)
+    at_once = collectives_at_once(simulated.table, simulated.cluster)
+    return compare(simulated.chosen.program, simulated.chosen.timeline, measured, warmup=warmup, at_once=at_once)

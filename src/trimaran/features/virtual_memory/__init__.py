@@ -15,12 +15,14 @@ it: `with splitting(model, [split]), virtual_memory(budget=...)`, with a split a
 """
 
 import threading
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Self
 
 from trimaran.base.errors import ExecutionError, InputError
 from trimaran.features.virtual_memory.loop import Virtualizer
 from trimaran.features.virtual_memory.options import Options, make_options
+from trimaran.program.strategy import Strategy
 from trimaran.report.virtual_memory import MemoryReport
 
 _entered = threading.Lock()
@@ -159,3 +161,14 @@ def _refuses_hooks(trace: TracebackType | None) -> bool:
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     return trace is not None and trace.tb_frame.f_code.co_name == "disable_saved_tensors_hooks"
+
+
+def held_to(strategy: Strategy) -> AbstractContextManager[VirtualMemory | None]:
+    """Around the training of one rank: holds it to the strategy's memory budget, where it has one.
+
+    Args:
+        strategy: what is run
+    """
+    if strategy.memory_bytes is None:
+        return nullcontext()
+    return virtual_memory(strategy.memory_bytes)

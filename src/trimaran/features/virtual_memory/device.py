@@ -3,10 +3,8 @@
 Rates are measured once in a process, while nothing else runs.
 """
 
-import os
-
 from trimaran.graph.trace.types import StepTrace
-from trimaran.machine.detect import free_memory_bytes
+from trimaran.machine.detect import spare_host_bytes
 from trimaran.measure.offload import MEASURED_BYTES, CopyRates, measure_copies
 from trimaran.memory_hooks.arena import PAGE_BYTES, HostArena, page_lock
 from trimaran.memory_hooks.copies import CopyEngine, CudaEngine, HostEngine
@@ -59,12 +57,6 @@ class Device:
     def close(self) -> None:
         """End the copies."""
         self.engine.close()
-
-
-def spare_host_bytes() -> int:
-    """What this process may take of the host's memory: its part of four fifths of what is free [bytes]."""
-    ranks = os.environ.get("LOCAL_WORLD_SIZE", "1")
-    return int(free_memory_bytes() * 0.8) // (int(ranks) if ranks.isdecimal() and int(ranks) else 1)
 
 
 _known: dict[str, CopyRates] = {}

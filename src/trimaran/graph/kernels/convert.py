@@ -5,6 +5,7 @@ gradient they make; the update becomes one work a parameter.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from trimaran.graph.kernels.operators import (
     CONVOLUTION_BACKWARDS,
@@ -92,7 +93,6 @@ def workload_of(
     name: str,
     batch: int,
     precision: str,
-    optimizer: str,
     input_bytes: int,
     items_per_sample: int = 1,
     like: Mapping[str, str] | None = None,
@@ -104,7 +104,6 @@ def workload_of(
         name: of the network
         batch: samples of the step
         precision: see `Workload`
-        optimizer: class name
         input_bytes: of a batch [bytes]
         items_per_sample: see `Workload`
         like: by name of each parameter, the one whose update was traced for it; None: all were
@@ -112,21 +111,22 @@ def workload_of(
     wanted = makers(trace)
     works: list[Work] = []
     work_of: dict[int, int] = {}
-    updates = Updates(trace, optimizer)
+    updates = Updates(trace)
     update = updates.works(like or {})
     for op in trace.ops:
         if op.phase is not Phase.UPDATE and has_kernel(op):
-            works.extend(_works(op, makes_weight_gradient=any(number in wanted for number, _ in op.writes)))
+            made = _works(op, makes_weight_gradient=any(number in wanted for number, _ in op.writes))
+            works.extend(replace(work, moments=(op.moment,)) for work in made)
             work_of[op.moment] = len(works) - 1
     gradients = weight_gradients(trace, work_of)
     if update and precision == "float16":
-        works.append(unscaling(gradients))
+        works.append(replace(unscaling(gradients), moments=update[0].moments))
     works.extend(update)
     return Workload(
         name=name,
         batch=batch,
         precision=precision,
-        optimizer=optimizer,
+        optimizer=trace.optimizer,
         works=tuple(works),
         gradients=gradients,
         parameter_bytes=_bytes(trace, Role.PARAMETER),

@@ -21,13 +21,12 @@ class Updates:
 
     Args:
         trace: the step
-        optimizer: class name
 
     Attributes:
         separate: whether no operation touches several parameters, as clipping does and optimizers that take lists
     """
 
-    def __init__(self, trace: StepTrace, optimizer: str) -> None:
+    def __init__(self, trace: StepTrace) -> None:
         self._trace = trace
         self._groups = _Groups(trace)
         kept = [op for op in trace.ops if op.phase is Phase.UPDATE and has_kernel(op) and _on_device(trace, op)]
@@ -38,11 +37,11 @@ class Updates:
         for op in kept:
             owner = self._groups.owner(op)
             if owner is None:
-                self._loose.append(_work(op, optimizer, "", _changed_elements(op)))
+                self._loose.append(_work(op, trace.optimizer, "", _changed_elements(op)))
             else:
                 module = trace.names.get(owner, "").rpartition(".")[0]
                 elements = self._groups.elements.get(owner, 0)
-                self._own[owner] = _work(op, optimizer, module, elements, self._own.get(owner))
+                self._own[owner] = _work(op, trace.optimizer, module, elements, self._own.get(owner))
         self.separate = not self._loose
 
     def works(self, like: Mapping[str, str]) -> list[Work]:
@@ -102,6 +101,7 @@ def _work(op: TraceOp, optimizer: str, module: str, elements: int, before: Work 
         nbytes=op.nbytes + (before.nbytes if before else 0),
         dims=(elements,),
         launches=1 + (before.launches if before else 0),
+        moments=(*(before.moments if before else ()), op.moment),
     )
 
 

@@ -12,10 +12,28 @@ another structure at another batch; that is seen, and has no such form.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from trimaran.base.errors import InputError
 from trimaran.graph.types import Phase
+
+PRECISIONS = ("float32", "tf32", "bfloat16", "float16")
+"""How products are computed: in float32; the same on tensor cores that round to TF32; in lower types under autocast."""
+
+
+def check_precision(precision: str) -> None:
+    """Refuse a precision that does not exist.
+
+    Raises:
+        InputError: it is none of `PRECISIONS`
+    """
+    if precision not in PRECISIONS:
+        raise InputError(
+            f'precision is one of {", ".join(PRECISIONS)}, not "{precision}"',
+            code="workload.unknown-precision",
+            precision=precision,
+        )
 
 
 class WorkKind(StrEnum):
@@ -61,6 +79,8 @@ class Work:
             forward that they are the gradient of. Product: (batch, m, n, k). Recurrent: (steps, batch, input, hidden,
             gates, directions), one layer. Attention: (batch, heads, queries, keys, size). Others: (elements,)
         launches: kernels that an eager framework starts for it
+        moments: of its operations in the trace that it was made from, ascending; not compared. Of an update that was
+            not traced, those of the one that stands for it
     """
 
     kind: WorkKind
@@ -73,6 +93,7 @@ class Work:
     nbytes: int
     dims: tuple[int, ...]
     launches: int = 1
+    moments: tuple[int, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,8 +124,8 @@ class Workload:
     Attributes:
         name: of the network
         batch: samples of the step on this rank
-        precision: "float32", "tf32", "bfloat16" (autocast) or "float16" (autocast)
-        optimizer: class name, such as "SGD" or "Adam"
+        precision: one of `PRECISIONS`
+        optimizer: class name, such as "SGD" or "Adam"; "" without an update
         works: in the order in which they run
         gradients: of all trained parameters, in the order in which they are complete
         parameter_bytes: of all parameters [bytes]
@@ -226,4 +247,5 @@ def _grown(work: Work, growth: Growth, more: int) -> Work:
         nbytes=work.nbytes + more * growth.nbytes,
         dims=tuple(size + more * gain for size, gain in zip(work.dims, growth.dims, strict=True)),
         launches=work.launches,
+        moments=work.moments,
     )

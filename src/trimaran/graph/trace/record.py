@@ -87,6 +87,7 @@ class Census:
 
     def _begin_update(self, optimizer: Optimizer, _: Any, __: Any) -> None:
         self._tape.updating = True
+        self._tape.optimizer = self._tape.optimizer or type(optimizer).__name__
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 self._meet_gradient(parameter)
@@ -182,6 +183,7 @@ def finished(tape: Tape) -> Recording:
         names=dict(tape.book.names),
         device=tape.device,
         gradients=dict(tape.gradients),
+        optimizer=tape.optimizer,
     )
     return Recording(trace=trace, calls=calls, externals=externals)
 

@@ -82,6 +82,7 @@ class Tape:
         waiting: whether no forward has begun yet; then no more than `patience` events are noted
         patience: see `waiting`
         gradients: storage of the gradient by that of its parameter
+        optimizer: class name of the first optimizer that steps
     """
 
     events: list[OpDraft | TickDraft] = field(default_factory=list)
@@ -96,6 +97,7 @@ class Tape:
     waiting: bool = False
     patience: int = 10_000
     gradients: dict[int, int] = field(default_factory=dict)
+    optimizer: str = ""
     book: StorageBook = field(init=False)
 
     def __post_init__(self) -> None:

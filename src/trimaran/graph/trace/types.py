@@ -180,6 +180,7 @@ class StepTrace:
         names: names of parameters and buffers by storage number
         device: of the tensors while tracing: "meta", "cpu" or "cuda"
         gradients: storage of the gradient that each parameter has at the end or in the update, by the parameter's
+        optimizer: class name of the optimizer whose step is the update, such as "SGD"; "" without an update
     """
 
     events: tuple[TraceOp | Tick, ...]
@@ -187,6 +188,7 @@ class StepTrace:
     names: Mapping[int, str]
     device: str
     gradients: Mapping[int, int] = field(default_factory=dict)
+    optimizer: str = ""
 
     @property
     def length(self) -> int:

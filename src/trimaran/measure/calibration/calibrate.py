@@ -19,13 +19,14 @@ is disturbed less; for a pipeline, nothing else is known.
 
 import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle, islice
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from trimaran.base.job import Job
+from trimaran.base.progress import Progress
 from trimaran.machine.types import Link
 from trimaran.measure.calibration.results import DeviceFigures
 from trimaran.measure.costs import fingerprint_here
@@ -43,9 +44,6 @@ from trimaran.runtime.launch.world import World
 
 if TYPE_CHECKING:
     from torch.utils.data import Dataset
-
-
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,9 +25,10 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from trimaran.planner.parallel_degrees.problem import DivisionTask
-from trimaran.pricing.closed_form.parallel_degrees import Division, Recomputed, Sharding
+from trimaran.pricing.closed_form.parallel_degrees import Division, Recomputed
 from trimaran.pricing.closed_form.shapes import TransformerShape
 from trimaran.pricing.closed_form.stage_work import head_forward, layer_forward
+from trimaran.program.strategy import ZeroStage
 
 
 def layer_parts(
@@ -87,9 +88,6 @@ def _weighed(layers: int, stages: int, head: float) -> tuple[int, ...]:
     return tuple(counts)
 
 
-_SHARDINGS: tuple[Sharding, ...] = ("none", "optimizer", "gradients", "parameters")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
     """Divisions of one bound.
@@ -110,7 +108,7 @@ def groups(task: DivisionTask, rejected: Counter[str]) -> Iterator[Group]:
     """
     pins, limits, shape = task.pins, task.limits, task.shape
     for tensor, pipeline, context in product(
-        _degrees(task, pins.tensor, "tp"), _degrees(task, pins.pipeline, "pp"), _degrees(task, pins.context, "cp")
+        _degrees(task, pins.tp, "tp"), _degrees(task, pins.pp, "pp"), _degrees(task, pins.cp, "cp")
     ):
         model = tensor * pipeline * context
         if model > task.devices or task.devices % model:
@@ -127,37 +125,37 @@ def groups(task: DivisionTask, rejected: Counter[str]) -> Iterator[Group]:
                 rejected[f"microbatches of more than {limits.most_microbatch} sequences"] += 1
                 continue
             whole = Division(
-                tensor=tensor,
-                pipeline=pipeline,
-                context=context,
-                data=data,
-                expert_tensor=1 if shape.experts is not None else None,
+                tp=tensor,
+                pp=pipeline,
+                cp=context,
+                dp=data,
+                expert_tp=1 if shape.experts is not None else None,
                 microbatch=microbatch,
                 microbatches=task.batch // (data * microbatch),
                 sequence_parallel=tensor > 1 if pins.sequence_parallel is None else pins.sequence_parallel,
             )
             for expert, again in product(_experts(task, whole), _recomputed(task)):
-                yield Group(division=replace(whole, expert=expert, recomputed=again))
+                yield Group(division=replace(whole, ep=expert, recomputed=again))
 
 
 def members(task: DivisionTask, group: Group) -> Iterator[Division]:
     """Divisions of a group: chunks, layers of stages, sharding."""
     division = group.division
     for chunks in _chunks(task, division):
-        for parts in layer_parts(task.shape, division.pipeline, chunks, uneven="uneven" not in task.pins.forbid):
-            for sharding in _shardings(task, division):
-                yield replace(division, chunks=chunks, parts=parts, sharding=sharding)
+        for parts in layer_parts(task.shape, division.pp, chunks, uneven="uneven" not in task.pins.forbid):
+            for zero in _levels(task, division):
+                yield replace(division, chunks=chunks, parts=parts, zero=zero)
 
 
 def _degrees(task: DivisionTask, pinned: int | None, name: str) -> tuple[int, ...]:
     if pinned is not None:
         return (pinned,)
-    return (1,) if name in task.pins.forbid else _divisors(task.devices)
+    return (1,) if task.pins.rules_out(name) else _divisors(task.devices)
 
 
 def _refused(task: DivisionTask, tensor: int, pipeline: int, context: int, data: int) -> str:
     shape, limits, pins = task.shape, task.limits, task.pins
-    if pins.data not in (None, data) or ("dp" in pins.forbid and data > 1):
+    if pins.dp not in (None, data) or (pins.rules_out("dp") and data > 1):
         return "another number of replicas is asked for"
     if task.batch % data:
         return "the batch does not divide over the replicas"
@@ -165,9 +163,9 @@ def _refused(task: DivisionTask, tensor: int, pipeline: int, context: int, data:
         return "more stages than layers"
     if shape.heads % tensor or shape.ffn % tensor or (shape.kv_heads % tensor and tensor % shape.kv_heads):
         return "heads or inner channels do not divide over tensor-parallel ranks"
-    if tensor > task.machine.node.devices and not limits.across_nodes and pins.tensor is None:
+    if tensor > task.machine.node.devices and not limits.across_nodes and pins.tp is None:
         return "tensor-parallel ranks on several nodes"
-    if context > 1 and pins.context is None and shape.sequence // context < limits.least_context:
+    if context > 1 and pins.cp is None and shape.sequence // context < limits.least_context:
         return f"less than {limits.least_context} tokens of a sequence on a rank"
     if context > 1 and shape.sequence % (2 * context):
         return "the sequence does not divide over the ranks"
@@ -176,18 +174,18 @@ def _refused(task: DivisionTask, tensor: int, pipeline: int, context: int, data:
 
 def _experts(task: DivisionTask, division: Division) -> tuple[int, ...]:
     shape, pins = task.shape, task.pins
-    if shape.experts is None or "ep" in pins.forbid:
+    if shape.experts is None or pins.rules_out("ep"):
         return (1,)
-    ranks = division.tensor * division.context * division.data
+    ranks = division.tp * division.cp * division.dp
     fitting = tuple(count for count in _divisors(shape.experts.count) if ranks % count == 0)
-    return tuple(count for count in fitting if pins.expert in (None, count))
+    return tuple(count for count in fitting if pins.ep in (None, count))
 
 
 def _recomputed(task: DivisionTask) -> tuple[frozenset[Recomputed], ...]:
     nothing: frozenset[Recomputed] = frozenset()
     some: frozenset[Recomputed] = frozenset({"attention"})
     every: frozenset[Recomputed] = frozenset({"layers"})
-    if "recompute" in task.pins.forbid or task.pins.recompute is False:
+    if task.pins.rules_out("memory") or task.pins.recompute is False:
         return (nothing,)
     if task.pins.recompute:
         return (every,)
@@ -197,18 +195,20 @@ def _recomputed(task: DivisionTask) -> tuple[frozenset[Recomputed], ...]:
 def _chunks(task: DivisionTask, division: Division) -> tuple[int, ...]:
     if task.pins.chunks is not None:
         return (task.pins.chunks,)
-    if division.pipeline == 1 or "interleaving" in task.pins.forbid or division.microbatches % division.pipeline:
+    plain = task.pins.schedule == "1f1b" or task.pins.rules_out("interleaved")
+    if division.pp == 1 or plain or division.microbatches % division.pp:
         return (1,)
-    most = min(task.limits.most_chunks, task.shape.layers // division.pipeline)
+    most = min(task.limits.most_chunks, task.shape.layers // division.pp)
     return tuple(range(1, most + 1))
 
 
-def _shardings(task: DivisionTask, division: Division) -> tuple[Sharding, ...]:
-    if task.pins.sharding is not None:
-        return (task.pins.sharding,)
-    if "zero" in task.pins.forbid or division.data * division.context == 1:
-        return ("none",)
-    return _SHARDINGS
+def _levels(task: DivisionTask, division: Division) -> tuple[ZeroStage, ...]:
+    """Of ZeRO, that are tried."""
+    if task.pins.zero is not None:
+        return (task.pins.zero,)
+    if task.pins.rules_out("zero") or division.dp * division.cp == 1:
+        return (0,)
+    return (0, 1, 2, 3)
 
 
 def _divisors(number: int) -> tuple[int, ...]:

@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from trimaran.machine.types import Machine
+from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.pricing.closed_form.memory import Bookkeeping, RankMemory, largest_rank
-from trimaran.pricing.closed_form.parallel_degrees import Division, Sharding
+from trimaran.pricing.closed_form.parallel_degrees import Division
 from trimaran.pricing.closed_form.shapes import TransformerShape
 from trimaran.pricing.closed_form.stage_work import StepConstants, head_forward, layer_forward, peak_of, step_constants
 from trimaran.pricing.closed_form.step_time import (
@@ -16,37 +18,6 @@ from trimaran.pricing.closed_form.step_time import (
     least_seconds,
     machine_exchange,
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DivisionPins:
-    """What the user has decided; None: free.
-
-    Attributes:
-        tensor: ranks that share each layer
-        pipeline: stages
-        context: ranks that share each sequence
-        data: replicas
-        expert: ranks that hold different experts
-        chunks: parts of the stack on each stage
-        microbatch: sequences
-        sharding: what replicas divide
-        recompute: whether the backward computes whole layers again
-        sequence_parallel: whether the residual stream is divided over `tensor` too
-        forbid: of "tp", "pp", "cp", "dp", "ep", "zero", "recompute", "interleaving", "uneven"
-    """
-
-    tensor: int | None = None
-    pipeline: int | None = None
-    context: int | None = None
-    data: int | None = None
-    expert: int | None = None
-    chunks: int | None = None
-    microbatch: int | None = None
-    sharding: Sharding | None = None
-    recompute: bool | None = None
-    sequence_parallel: bool | None = None
-    forbid: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,8 +66,52 @@ class DivisionTask:
     batch: int
     program: Program
     bookkeeping: Bookkeeping
-    pins: DivisionPins = field(default_factory=DivisionPins)
+    pins: Pins = NO_PINS
     limits: DivisionLimits = field(default_factory=DivisionLimits)
+
+
+def degrees(division: Division) -> Mapping[str, object]:
+    """What a division consists of, under the names of plans."""
+    return {
+        "tp": division.tp,
+        "pp": division.pp,
+        "cp": division.cp,
+        "dp": division.dp,
+        "ep": division.ep,
+        "chunks": division.chunks,
+        "schedule": "1f1b" if division.chunks == 1 else "interleaved",
+        "microbatch_size": division.microbatch,
+        "microbatches": division.microbatches,
+        "zero": division.zero,
+        "recompute": sorted(division.recomputed),
+        "sequence_parallel": division.sequence_parallel,
+    }
+
+
+def division_name(division: Division) -> str:
+    """The degrees that differ from one, in one line.
+
+    Example:
+        >>> division_name(Division(tp=8, pp=4, chunks=5, dp=32, zero=1, microbatches=32))
+        'tp8 x pp4 (5 chunks) x dp32, zero1, 32 microbatches of 1'
+    """
+    parts = [
+        f"{name}{degree}"
+        + (f" ({division.chunks} chunks)" if name == "pp" and division.chunks > 1 else "")
+        + (f" (ep{division.ep})" if name == "dp" and division.ep > 1 else "")
+        for name, degree in (
+            ("tp", division.tp),
+            ("cp", division.cp),
+            ("pp", division.pp),
+            ("dp", division.dp),
+        )
+        if degree > 1
+    ]
+    more = [f"zero{division.zero}"] if division.zero else []
+    more += ["recompute"] if "layers" in division.recomputed else []
+    several = "" if division.microbatches == 1 else "es"
+    more += [f"{division.microbatches} microbatch{several} of {division.microbatch}"]
+    return ", ".join([" x ".join(parts) or "one device", *more])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +140,56 @@ class PricedDivision:
     def seconds(self) -> float:
         """Of a step [s]."""
         return self.step.seconds
+
+    @property
+    def name(self) -> str:
+        """Its degrees in one line."""
+        return division_name(self.division)
+
+    @property
+    def step_time_s(self) -> float:
+        """Of a step, as of a simulated candidate [s]."""
+        return self.seconds
+
+    @property
+    def interval_s(self) -> tuple[float, float]:
+        """90 % interval of the step [s]."""
+        return self.low, self.high
+
+    @property
+    def cases(self) -> tuple[float, float, float]:
+        """The step with all costs low, at their median, and high [s]."""
+        return self.low, self.seconds, self.high
+
+    @property
+    def time_s(self) -> float:
+        """What is made small: the step [s]."""
+        return self.seconds
+
+    @property
+    def objective_s(self) -> float:
+        """Likewise, as often as training needs it: once [s]."""
+        return self.seconds
+
+    @property
+    def objective(self) -> Literal["throughput"]:
+        """What is made best."""
+        return "throughput"
+
+    @property
+    def epoch_s(self) -> None:
+        """Epochs are not simulated."""
+        return None
+
+    @property
+    def samples_factor(self) -> float:
+        """Gradients are sent whole, so training needs no more samples."""
+        return 1.0
+
+    @property
+    def peak_bytes(self) -> tuple[float, ...]:
+        """Of the rank that needs most [bytes]."""
+        return (self.memory.peak,)
 
     @property
     def rank(self) -> tuple[float, int, str]:
@@ -220,7 +285,7 @@ class Pricer:
             task.shape, division, task.program, device=device, exchange=self.exchange, constants=self.constants
         )
         spread = self.constants.spread if task.shape.experts is None else self.constants.spread_experts
-        sequences = division.data * division.microbatch * division.microbatches
+        sequences = division.dp * division.microbatch * division.microbatches
         return PricedDivision(
             division=division,
             step=step,
@@ -236,7 +301,7 @@ def pricer(task: DivisionTask) -> Pricer:
     """What prices a task's divisions."""
     return Pricer(
         task=task,
-        exchange=machine_exchange(task.machine, year=task.program.year),
+        exchange=machine_exchange(task.machine, ranks=task.devices, year=task.program.year),
         constants=step_constants(),
         model_flops=model_flops(task.shape),
     )

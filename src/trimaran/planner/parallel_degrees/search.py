@@ -25,34 +25,38 @@ from dataclasses import replace
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.base.units import format_count
 from trimaran.machine.types import Machine
+from trimaran.planner.choice import front_of
 from trimaran.planner.parallel_degrees.candidates import groups, members
 from trimaran.planner.parallel_degrees.problem import (
     Baseline,
     DivisionLimits,
-    DivisionPins,
     DivisionSearch,
     DivisionTask,
     PricedDivision,
     memory_limit,
     pricer,
 )
+from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.pricing.closed_form.memory import Bookkeeping
 from trimaran.pricing.closed_form.shapes import TransformerShape
 from trimaran.pricing.closed_form.step_time import Program
 
-_NO_MODEL = frozenset({"tp", "pp", "cp"})
+TIME_LIMIT_S = 20.0
+"""Of a search, where nothing else is asked for [s]."""
+
+_NO_MODEL = ("cp", "pp", "tp")
 
 
 def baselines(task: DivisionTask) -> tuple[Baseline, ...]:
     """Each baseline with its cost, or the reason why it cannot be run; pins of the task do not bind them."""
     return (
-        _best(task, "ddp", DivisionPins(sharding="none", forbid=_NO_MODEL)),
-        _best(task, "fsdp", DivisionPins(sharding="parameters", forbid=_NO_MODEL)),
+        _best(task, "ddp", Pins(zero=0, forbid=_NO_MODEL)),
+        _best(task, "fsdp", Pins(zero=3, forbid=_NO_MODEL)),
         _rule_of_thumb(task),
     )
 
 
-def _fitting(task: DivisionTask, pins: DivisionPins) -> tuple[list[PricedDivision], str]:
+def _fitting(task: DivisionTask, pins: Pins) -> tuple[list[PricedDivision], str]:
     free = replace(task, pins=pins)
     pricing, limit, rejected = pricer(free), memory_limit(free), Counter[str]()
     every = [pricing.priced(each) for group in groups(free, rejected) for each in members(free, group)]
@@ -65,21 +69,21 @@ def _fitting(task: DivisionTask, pins: DivisionPins) -> tuple[list[PricedDivisio
     return [], next(iter(rejected), "cannot be built")
 
 
-def _best(task: DivisionTask, name: str, pins: DivisionPins) -> Baseline:
+def _best(task: DivisionTask, name: str, pins: Pins) -> Baseline:
     fitting, reason = _fitting(task, pins)
     return Baseline(name=name, priced=min(fitting, key=lambda found: found.rank, default=None), reason=reason)
 
 
 def _rule_of_thumb(task: DivisionTask) -> Baseline:
-    pins = DivisionPins(chunks=1, sharding="optimizer", forbid=frozenset({"cp"}))
+    pins = Pins(chunks=1, zero=1, forbid=("cp",))
     if task.devices == 1:
-        pins = replace(pins, sharding="none")
+        pins = replace(pins, zero=0)
     fitting, reason = _fitting(task, pins)
 
     def order(found: PricedDivision) -> tuple[int, int, bool, int]:
         division = found.division
         again = bool(division.recomputed)
-        return (division.tensor * division.pipeline, division.pipeline, again, -division.microbatch)
+        return (division.tp * division.pp, division.pp, again, -division.microbatch)
 
     return Baseline(name="rule of thumb", priced=min(fitting, key=order, default=None), reason=reason)
 
@@ -96,8 +100,8 @@ def search_divisions(
     precision: str = "",
     devices: int | None = None,
     limits: DivisionLimits | None = None,
-    pins: DivisionPins | None = None,
-    time_limit_s: float = 20.0,
+    pins: Pins = NO_PINS,
+    time_limit_s: float = TIME_LIMIT_S,
 ) -> DivisionSearch:
     """The fastest division that fits, with what else was looked at.
 
@@ -127,7 +131,7 @@ def division_task(
     precision: str = "",
     devices: int | None = None,
     limits: DivisionLimits | None = None,
-    pins: DivisionPins | None = None,
+    pins: Pins = NO_PINS,
 ) -> DivisionTask:
     """What is asked, checked, with the program that the device usually trains."""
     device = machine.node.device
@@ -161,12 +165,12 @@ def division_task(
         batch=batch,
         program=program,
         bookkeeping=Bookkeeping(attention=program.attention),
-        pins=pins or DivisionPins(),
+        pins=pins,
         limits=limits or DivisionLimits(),
     )
 
 
-def search_task(task: DivisionTask, *, time_limit_s: float = 20.0) -> DivisionSearch:
+def search_task(task: DivisionTask, *, time_limit_s: float = TIME_LIMIT_S) -> DivisionSearch:
     """As `search_divisions`, of a task."""
     start = time.monotonic()
     rejected: Counter[str] = Counter()
@@ -179,7 +183,9 @@ def search_task(task: DivisionTask, *, time_limit_s: float = 20.0) -> DivisionSe
         task=task,
         chosen=ordered[0],
         runners_up=_others(ordered, task.limits.runners_up),
-        pareto=_pareto([*ordered, *fewer]),
+        pareto=front_of(
+            [*ordered, *fewer], order=lambda one: one.rank, costs=lambda one: (one.memory.peak, one.devices)
+        ),
         baselines=baselines(task),
         rejected=dict(rejected.most_common()),
         priced=len(fitting),
@@ -225,7 +231,7 @@ def _with_fewer(task: DivisionTask, chosen: PricedDivision, until: float) -> lis
         left = until - time.monotonic()
         if task.devices % share or count < 1 or left <= 0:
             continue
-        pins = replace(task.pins, data=None)
+        pins = replace(task.pins, dp=None)
         fewer = replace(task, devices=count, pins=pins, limits=replace(task.limits, ratio=1.05))
         fitting, *_ = _priced(fewer, Counter(), until)
         found += sorted(fitting, key=lambda priced: priced.rank)[:1]
@@ -238,20 +244,11 @@ def _others(ordered: Sequence[PricedDivision], most: int) -> tuple[PricedDivisio
     found = []
     for priced in ordered:
         division = priced.division
-        degrees = (division.tensor, division.pipeline, division.context, division.data)
+        degrees = (division.tp, division.pp, division.cp, division.dp)
         if degrees not in seen:
             seen.add(degrees)
             found.append(priced)
     return tuple(found[1 : most + 1])
-
-
-def _pareto(found: Sequence[PricedDivision]) -> tuple[PricedDivision, ...]:
-    """Those that no other one beats in time, memory and devices at once."""
-    kept: list[PricedDivision] = []
-    for priced in sorted(found, key=lambda each: each.rank):
-        if not any(each.memory.peak <= priced.memory.peak and each.devices <= priced.devices for each in kept):
-            kept.append(priced)
-    return tuple(kept)
 
 
 def _nothing_fits(task: DivisionTask, rejected: Counter[str], least: float) -> str:

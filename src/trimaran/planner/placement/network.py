@@ -24,8 +24,7 @@ from statistics import median
 
 from trimaran.base.errors import InfeasibleError
 from trimaran.graph.types import Graph, Op
-from trimaran.machine.rank_order import order_devices
-from trimaran.machine.types import Cluster
+from trimaran.machine.types import Allocation
 from trimaran.planner.placement.problem import Placement, PlacementNode, PlacementProblem, Wire
 from trimaran.pricing.compute import context_of, operation_costs
 from trimaran.pricing.tables import CostTable
@@ -285,7 +284,7 @@ def place_for(
     strategy: Strategy,
     graph: Graph,
     table: CostTable,
-    cluster: Cluster,
+    cluster: Allocation,
     *,
     batch: int,
     kept: Mapping[str, int] | None = None,
@@ -311,7 +310,7 @@ def place_for(
     from trimaran.planner.placement.solve import place
 
     microbatch = batch // (strategy.dp * strategy.microbatches)
-    arranged = order_devices(cluster, strategy.device_order)
+    arranged = cluster.ordered(strategy.device_order)
     forward_s, backward_s = _seconds(graph, table, microbatch, strategy)
     step = table.steps.get(graph.digest)
     question = placement_problem(
@@ -319,7 +318,7 @@ def place_for(
         forward_s,
         backward_s,
         batch=microbatch,
-        memory_bytes=tuple(float(device.memory_bytes) for device in arranged.devices[: strategy.pp]),
+        memory_bytes=tuple(map(float, arranged.memory_bytes[: strategy.pp])),
         wires=_wires(strategy.pp, _usual_bytes(graph, microbatch), table, arranged),
         state_bytes_per_byte=step.state_bytes_per_byte if step else 0.0,
         pinned=kept or {},
@@ -358,12 +357,12 @@ def _usual_bytes(graph: Graph, microbatch: int) -> int:
     return max(16, round(median(sizes))) if sizes else 16
 
 
-def _wires(rows: int, usual_bytes: int, table: CostTable, cluster: Cluster) -> dict[tuple[int, int], Wire]:
+def _wires(rows: int, usual_bytes: int, table: CostTable, cluster: Allocation) -> dict[tuple[int, int], Wire]:
     pairs = [(one, other) for one in range(rows) for other in range(rows) if one != other]
     return {(one, other): _wire(one, other, usual_bytes, table, cluster) for one, other in pairs}
 
 
-def _wire(source: int, target: int, usual_bytes: int, table: CostTable, cluster: Cluster) -> Wire:
+def _wire(source: int, target: int, usual_bytes: int, table: CostTable, cluster: Allocation) -> Wire:
     """A straight line through the times of a usual message and of one half as large."""
     small, large = usual_bytes // 2, usual_bytes
     seconds: list[float] = []

@@ -46,12 +46,12 @@ class LayerActivations:
 
 def tokens_of_rank(shape: TransformerShape, division: Division) -> int:
     """Tokens of a microbatch that a rank computes."""
-    return shape.sequence * division.microbatch // division.context
+    return shape.sequence * division.microbatch // division.cp
 
 
 def stream_bytes(shape: TransformerShape, division: Division, element_bytes: int = 2) -> int:
     """The residual stream between two layers, for one microbatch [bytes]."""
-    shared = division.tensor if division.sequence_parallel else 1
+    shared = division.tp if division.sequence_parallel else 1
     return tokens_of_rank(shape, division) * shape.hidden * element_bytes // shared
 
 
@@ -89,7 +89,7 @@ def layer_activations(
         239140864
     """
     tokens = tokens_of_rank(shape, division)
-    shared = division.tensor if division.sequence_parallel else 1
+    shared = division.tp if division.sequence_parallel else 1
     stream = tokens * shape.hidden // shared
     norms = 2 * stream * product_input_bytes + 4 * tokens * _STATISTIC // shared
     masks = 2 * stream if shape.hidden_dropout else 0
@@ -110,21 +110,19 @@ def layer_activations(
         kept -= after if {"activations", "feed_forward"} & again else 0
         kept -= before if "feed_forward" in again else 0
     grows = before + after + 2 * stream * element_bytes
-    scores = (
-        tokens * shape.heads // division.tensor * shape.sequence * 2 * element_bytes if attention == "unfused" else 0
-    )
+    scores = tokens * shape.heads // division.tp * shape.sequence * 2 * element_bytes if attention == "unfused" else 0
     return LayerActivations(kept=kept, whole=whole, transient=max(grows, scores))
 
 
 def _attention_output(shape: TransformerShape, division: Division, element_bytes: int) -> int:
-    size = query_size(shape, division.tensor)
+    size = query_size(shape, division.tp)
     if shape.latent is not None:
-        size = shape.heads * shape.latent.value_size // division.tensor
+        size = shape.heads * shape.latent.value_size // division.tp
     return tokens_of_rank(shape, division) * size * element_bytes
 
 
 def _attention_core(shape: TransformerShape, division: Division, attention: AttentionKernel, element_bytes: int) -> int:
-    tokens, heads = tokens_of_rank(shape, division), shape.heads // division.tensor
+    tokens, heads = tokens_of_rank(shape, division), shape.heads // division.tp
     output = _attention_output(shape, division, element_bytes)
     if attention == "fused":
         return 2 * output + tokens * heads * _STATISTIC
@@ -134,7 +132,7 @@ def _attention_core(shape: TransformerShape, division: Division, attention: Atte
 
 def _attention_inputs(shape: TransformerShape, division: Division, element_bytes: int) -> tuple[int, int]:
     """Queries, keys and values with what they are made of, and the part that up projections make."""
-    tokens, tensor = tokens_of_rank(shape, division), division.tensor
+    tokens, tensor = tokens_of_rank(shape, division), division.tp
     if shape.latent is not None:
         latent = shape.latent
         wide = latent.head_size + latent.rotary_size
@@ -155,13 +153,13 @@ def _feed_forward(shape: TransformerShape, division: Division, layer: int, eleme
     tokens = tokens_of_rank(shape, division)
     gates = 2 if shape.gated else 1
     if shape.experts is None or not shape.has_experts(layer):
-        inner = shape.ffn // division.tensor * tokens * element_bytes
+        inner = shape.ffn // division.tp * tokens * element_bytes
         return gates * inner, inner
     experts = shape.experts
     # Tokens of all ranks of a layer spread evenly over its experts, so a rank sees as many as it sends.
-    share = division.tensor if division.sequence_parallel else 1
-    visits = tokens * experts.active * division.tensor // (share * division.expert_ranks)
-    shared = experts.shared_ffn // division.tensor * tokens * element_bytes
+    share = division.tp if division.sequence_parallel else 1
+    visits = tokens * experts.active * division.tp // (share * division.expert_ranks)
+    shared = experts.shared_ffn // division.tp * tokens * element_bytes
     inner = visits * experts.ffn * element_bytes + shared
     routed = 2 * tokens * experts.active // share * shape.hidden * element_bytes
     gathered = tokens * experts.count * _STATISTIC // share

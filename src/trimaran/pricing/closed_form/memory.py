@@ -129,7 +129,7 @@ def rank_memory(
     keeping = bookkeeping if bookkeeping is not None else Bookkeeping()
     dense, experts = stage_elements(shape, division, stage)
     # Two layers at a time are whole: the one that computes and the one that is fetched ahead.
-    layer = max(layer_elements(shape, index, tensor=division.tensor) for index in {0, shape.layers - 1})
+    layer = max(layer_elements(shape, index, tensor=division.tp) for index in {0, shape.layers - 1})
     weights, gradients, optimizer = state_bytes(dense, division, keeping, experts=experts, gathered=2 * layer)
     activations, transient = _peak_of_activations(shape, division, stage, keeping)
     return RankMemory(
@@ -147,7 +147,7 @@ def largest_rank(shape: TransformerShape, division: Division, *, bookkeeping: Bo
     """The stage that needs most: what decides whether a division fits."""
     each = (
         rank_memory(shape, division, stage=stage, bookkeeping=bookkeeping)
-        for stage in sorted({0, division.pipeline // 2, division.pipeline - 1})
+        for stage in sorted({0, division.pp // 2, division.pp - 1})
     )
     return max(each, key=lambda rank: rank.peak)
 
@@ -158,19 +158,19 @@ def stage_elements(shape: TransformerShape, division: Division, stage: int) -> t
     The last stage holds the output layer; where it is tied to the embedding, as a copy of it.
     """
     layers = [layer for chunk in stage_chunks(shape, division, stage) for layer in chunk]
-    tensor = division.tensor
+    tensor = division.tp
     dense = experts = 0
     for layer in {shape.has_experts(layer): layer for layer in layers}.values():
         alike = sum(shape.has_experts(other) == shape.has_experts(layer) for other in layers)
         dense += alike * layer_elements(shape, layer, tensor=tensor)
-        experts += alike * expert_elements(shape, layer, expert=division.expert, expert_tensor=division.expert_ranks)
+        experts += alike * expert_elements(shape, layer, expert=division.ep, expert_tensor=division.expert_ranks)
     table = embedding_elements(shape, tensor)
-    last = stage == division.pipeline - 1
+    last = stage == division.pp - 1
     if stage == 0:
         dense += table + shape.positions * shape.hidden
     if last:
         dense += head_elements(shape, tensor)
-        dense += table if (not shape.tied or division.pipeline > 1) else 0
+        dense += table if (not shape.tied or division.pp > 1) else 0
     return dense, experts
 
 
@@ -189,8 +189,8 @@ def state_bytes(
     Returns:
         Each of them [bytes].
     """
-    level = {"none": 0, "optimizer": 1, "gradients": 2, "parameters": 3}[division.sharding]
-    held = ((dense, division.data * division.context), (experts, division.expert_data))
+    level = division.zero
+    held = ((dense, division.dp * division.cp), (experts, division.expert_data))
 
     def divided(nbytes: int, threshold: int) -> int:
         return sum(-(-count * nbytes // (replicas if level >= threshold else 1)) for count, replicas in held)
@@ -217,10 +217,10 @@ def _peak_of_activations(
     }
     of_chunk = [sum(of_kind[shape.has_experts(layer)].kept for layer in chunk) for chunk in chunks]
     kept = sum(of_chunk[chunk] for chunk in passes)
-    first, last = stage == 0, stage == division.pipeline - 1
+    first, last = stage == 0, stage == division.pp - 1
     tokens, stream = tokens_of_rank(shape, division), stream_bytes(shape, division, keeping.element_bytes)
     if keeping.dense_mask:
-        kept += tokens * shape.sequence * min(division.pipeline, division.microbatches)
+        kept += tokens * shape.sequence * min(division.pp, division.microbatches)
     if first:
         kept += len(passes) * tokens * 8 * 3
         kept += len(passes) * stream // keeping.element_bytes if shape.hidden_dropout else 0
@@ -229,7 +229,7 @@ def _peak_of_activations(
         return kept, backward
     # The norm before the head: its input and its output, which the product with the vocabulary keeps.
     at_loss = 2 * stream + (3 * stream if shape.head == "masked" else 0)
-    logits = tokens * (shape.vocabulary // division.tensor) * keeping.logit_bytes
+    logits = tokens * (shape.vocabulary // division.tp) * keeping.logit_bytes
     if at_loss + logits >= backward:
         return kept + at_loss, logits
     return kept, backward
@@ -237,8 +237,7 @@ def _peak_of_activations(
 
 def _check(division: Division, stage: int) -> None:
     degrees = {
-        name: getattr(division, name)
-        for name in ("tensor", "pipeline", "chunks", "context", "data", "expert", "microbatch", "microbatches")
+        name: getattr(division, name) for name in ("tp", "pp", "chunks", "cp", "dp", "ep", "microbatch", "microbatches")
     }
     for name, degree in degrees.items():
         if degree < 1:
@@ -247,12 +246,12 @@ def _check(division: Division, stage: int) -> None:
                 code="division.degree-too-small",
                 **{name: degree},
             )
-    if not 0 <= stage < division.pipeline:
+    if not 0 <= stage < division.pp:
         raise InputError(
-            f"stage {stage}: the pipeline has {division.pipeline} stages, counted from 0",
+            f"stage {stage}: the pipeline has {division.pp} stages, counted from 0",
             code="division.no-such-stage",
             stage=stage,
-            pipeline=division.pipeline,
+            pipeline=division.pp,
         )
 
 
@@ -291,7 +290,7 @@ def two_stack_memory(stacks: TwoStacks, division: Division, *, bookkeeping: Book
         By part.
     """
     encoder, decoder, keeping = stacks.encoder, stacks.decoder, bookkeeping
-    weights, gradients, optimizer = state_bytes(two_stack_elements(stacks, division.tensor), division, keeping)
+    weights, gradients, optimizer = state_bytes(two_stack_elements(stacks, division.tp), division, keeping)
     kept = 0
     for shape in (encoder, decoder):
         each = layer_activations(
@@ -303,7 +302,7 @@ def two_stack_memory(stacks: TwoStacks, division: Division, *, bookkeeping: Book
         if keeping.dense_mask:
             kept += tokens_of_rank(shape, division) * shape.sequence
     kept += stacks.layers * _cross_attention(stacks, division, keeping)
-    logits = tokens_of_rank(decoder, division) * (decoder.vocabulary // division.tensor) * keeping.logit_bytes
+    logits = tokens_of_rank(decoder, division) * (decoder.vocabulary // division.tp) * keeping.logit_bytes
     return RankMemory(
         stage=0,
         weights=weights,
@@ -338,7 +337,7 @@ def two_stack_elements(stacks: TwoStacks, tensor: int) -> int:
 
 def _cross_attention(stacks: TwoStacks, division: Division, keeping: Bookkeeping) -> int:
     """What a decoder's layer keeps for its attention to the encoder [bytes]."""
-    decoder, encoder, tensor = stacks.decoder, stacks.encoder, division.tensor
+    decoder, encoder, tensor = stacks.decoder, stacks.encoder, division.tp
     own, others = tokens_of_rank(decoder, division), tokens_of_rank(encoder, division)
     queries = own * query_size(decoder, tensor) * 2
     keys = 2 * others * key_size(decoder, tensor) * 2

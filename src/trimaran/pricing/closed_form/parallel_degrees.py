@@ -1,7 +1,7 @@
-"""How a transformer is divided over devices, and what of it a stage of the pipeline holds.
+"""How a transformer is sharded over devices, and what of it a stage of the pipeline holds.
 
-Ranks form a box: `tensor` ranks share each layer, `context` ranks each sequence, `pipeline` stages the stack, `data`
-replicas the batch. With experts, `expert` of the ranks that hold replicas of attention hold different experts.
+Ranks form a box: `tp` ranks share each layer, `cp` ranks each sequence, `pp` stages the stack, `dp` replicas the batch.
+With experts, `ep` of the ranks that hold replicas of attention hold different experts.
 """
 
 import functools
@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from trimaran.pricing.closed_form.shapes import TransformerShape
-
-Sharding = Literal["none", "optimizer", "gradients", "parameters"]
-"""What replicas divide among them: ZeRO's stages 0 to 3."""
+from trimaran.program.strategy import Degrees
 
 Recomputed = Literal["layers", "attention", "feed_forward", "norms", "activations", "up_projections"]
 """What the backward computes again: whole layers; attention's probabilities; a feed-forward network between its input
@@ -20,37 +18,25 @@ and its output; outputs of norms; outputs of activation functions; up projection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Division:
-    """A division of a transformer and of its batch.
+class Division(Degrees):
+    """Parallel degrees of a transformer, and how its layers and its batch are split.
 
     Attributes:
-        tensor: ranks that share each layer
-        pipeline: stages
-        chunks: parts of the stack on each stage, for an interleaved schedule; 1: none
-        context: ranks that share each sequence
-        data: replicas
-        expert: ranks that hold different experts
-        expert_tensor: ranks that share each expert; None: as many as share a layer
+        cp: ranks that share each sequence
+        ep: ranks that hold different experts
+        expert_tp: ranks that share each expert; None: as many as share a layer
         microbatch: sequences that one rank computes at once
-        microbatches: of a step
-        sequence_parallel: what ranks of `tensor` would all hold (norms, dropout, the residual stream) is divided too
-        sharding: what replicas divide among them
+        sequence_parallel: what ranks of `tp` would all hold (norms, dropout, the residual stream) is sharded too
         recomputed: what the backward computes again
-        parts: layers of each part of the stack, in order, `pipeline * chunks` of them; empty: as even as can be
+        parts: layers of each part of the stack, in order, `pp * chunks` of them; empty: as even as can be
         group: microbatches that a chunk computes before the next one has its turn; 0: as many as there are stages
     """
 
-    tensor: int = 1
-    pipeline: int = 1
-    chunks: int = 1
-    context: int = 1
-    data: int = 1
-    expert: int = 1
-    expert_tensor: int | None = None
+    cp: int = 1
+    ep: int = 1
+    expert_tp: int | None = None
     microbatch: int = 1
-    microbatches: int = 1
     sequence_parallel: bool = False
-    sharding: Sharding = "none"
     recomputed: frozenset[Recomputed] = frozenset()
     parts: tuple[int, ...] = ()
     group: int = 0
@@ -58,17 +44,17 @@ class Division:
     @property
     def devices(self) -> int:
         """In all."""
-        return self.tensor * self.pipeline * self.context * self.data
+        return self.tp * self.pp * self.cp * self.dp
 
     @property
     def expert_ranks(self) -> int:
         """Ranks that share each expert."""
-        return self.tensor if self.expert_tensor is None else self.expert_tensor
+        return self.tp if self.expert_tp is None else self.expert_tp
 
     @property
     def expert_data(self) -> int:
         """Replicas of each expert."""
-        return max(1, self.devices // (self.pipeline * self.expert * self.expert_ranks))
+        return max(1, self.devices // (self.pp * self.ep * self.expert_ranks))
 
 
 def stage_chunks(shape: TransformerShape, division: Division, stage: int) -> tuple[range, ...]:
@@ -80,12 +66,12 @@ def stage_chunks(shape: TransformerShape, division: Division, stage: int) -> tup
     Example:
         >>> from trimaran.pricing.closed_form.shapes import gpt_shape
         >>> shape = gpt_shape(layers=8, hidden=64, heads=4)
-        >>> stage_chunks(shape, Division(pipeline=2), 1)
+        >>> stage_chunks(shape, Division(pp=2), 1)
         (range(4, 8),)
-        >>> stage_chunks(shape, Division(pipeline=2, chunks=2), 1)
+        >>> stage_chunks(shape, Division(pp=2, chunks=2), 1)
         (range(2, 4), range(6, 8))
     """
-    return _stages(shape.layers, division.pipeline, division.chunks, division.parts)[stage]
+    return _stages(shape.layers, division.pp, division.chunks, division.parts)[stage]
 
 
 @functools.lru_cache(maxsize=4096)
@@ -109,19 +95,19 @@ def passes_in_flight(division: Division, stage: int) -> tuple[int, ...]:
         section 2.2.
 
     Example:
-        >>> passes_in_flight(Division(pipeline=4, microbatches=8), 0)
+        >>> passes_in_flight(Division(pp=4, microbatches=8), 0)
         (0, 0, 0, 0)
 
         Four stages of three chunks: the last one holds 2·0 + 2·4 + 1.
 
-        >>> passes_in_flight(Division(pipeline=4, chunks=3, microbatches=8), 3)
+        >>> passes_in_flight(Division(pp=4, chunks=3, microbatches=8), 3)
         (0, 0, 0, 0, 1, 1, 1, 1, 2)
     """
-    behind = division.pipeline - stage - 1
-    if division.pipeline == 1:
+    behind = division.pp - stage - 1
+    if division.pp == 1:
         return (0,)
     if division.chunks == 1:
         return (0,) * min(behind + 1, division.microbatches)
-    group = division.group or division.pipeline
+    group = division.group or division.pp
     count = min(2 * behind + (division.chunks - 1) * group + 1, division.microbatches * division.chunks)
     return tuple(index // group % division.chunks for index in range(count))

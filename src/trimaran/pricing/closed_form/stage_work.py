@@ -20,12 +20,11 @@ Source:
 
 import functools
 import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import resources
 
-from trimaran.machine.types import CatalogDevice
+from trimaran.base.files import packaged_toml
+from trimaran.machine.types import Device
 from trimaran.pricing.closed_form.activations import AttentionKernel, tokens_of_rank
 from trimaran.pricing.closed_form.parallel_degrees import Division
 from trimaran.pricing.closed_form.shapes import TransformerShape, key_size, query_size
@@ -85,7 +84,7 @@ def layer_forward(
         >>> work.products / 1024 == 24 * 512**2, work.attention / 1024 == 4 * 1024 * 512
         (True, True)
     """
-    tokens, tensor = tokens_of_rank(shape, division), division.tensor
+    tokens, tensor = tokens_of_rank(shape, division), division.tp
     queries, keys = query_size(shape, tensor), key_size(shape, tensor)
     gates = 2 if shape.gated else 1
     inner = _inner(shape, division, layer)
@@ -133,15 +132,15 @@ def softmax_kernel_fits(shape: TransformerShape, division: Division) -> bool:
 
         >>> from trimaran.pricing.closed_form.shapes import gpt_shape
         >>> shape = gpt_shape(layers=1, hidden=1024, heads=16)
-        >>> [softmax_kernel_fits(shape, Division(tensor=8, microbatch=microbatch)) for microbatch in (1, 2)]
+        >>> [softmax_kernel_fits(shape, Division(tp=8, microbatch=microbatch)) for microbatch in (1, 2)]
         [False, True]
     """
-    return division.microbatch * (shape.heads // division.tensor) % 4 == 0 and shape.sequence % 4 == 0
+    return division.microbatch * (shape.heads // division.tp) % 4 == 0 and shape.sequence % 4 == 0
 
 
 def head_forward(shape: TransformerShape, division: Division) -> PassWork:
     """Forward of the output layer and the loss on one rank: logits written, made 32 bits, reduced and normalized."""
-    tokens, rows = tokens_of_rank(shape, division), shape.vocabulary // division.tensor
+    tokens, rows = tokens_of_rank(shape, division), shape.vocabulary // division.tp
     return PassWork(products=2.0 * tokens * shape.hidden * rows, nbytes=16.0 * tokens * rows, layers=1.0)
 
 
@@ -158,9 +157,9 @@ def backward(forward: PassWork, *, attention: AttentionKernel, frozen: bool = Fa
 
 def _inner(shape: TransformerShape, division: Division, layer: int) -> float:
     if shape.experts is None or not shape.has_experts(layer):
-        return shape.ffn / division.tensor
+        return shape.ffn / division.tp
     experts = shape.experts
-    return (experts.active * experts.ffn + experts.shared_ffn) / division.tensor
+    return (experts.active * experts.ffn + experts.shared_ffn) / division.tp
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -219,14 +218,14 @@ class StepConstants:
     spread: float
     spread_experts: float
 
-    def share(self, precision: str, device: CatalogDevice) -> float:
+    def share(self, precision: str, device: Device) -> float:
         """Share of the peak in 16 bits that products reach; above 1 in 8 bits [0..2]."""
         large = self.large_products.get(device.architecture, _UNKNOWN_SHARE) * _of_power(device)
         if precision == "float8":
             return _EIGHT_BITS * self.eight_bit_share * large
         return self.product_share * large
 
-    def head_factor(self, precision: str, device: CatalogDevice, rows: int) -> float:
+    def head_factor(self, precision: str, device: Device, rows: int) -> float:
         """How many times more an output layer in 16 bits costs than the same product in the layers' precision.
 
         Args:
@@ -237,9 +236,9 @@ class StepConstants:
         aligned = self.odd_share if rows % 2 else 1.0
         return self.share(precision, device) / (self.share("bfloat16", device) * aligned)
 
-    def sum_seconds(self, elements: float, device: CatalogDevice) -> float:
+    def sum_seconds(self, elements: float, device: Device) -> float:
         """Time to add gradients of parameters to those of the microbatches before [s]."""
-        return elements * self.sum_bytes / (device.bandwidth.bytes_per_s * device.bandwidth.fraction)
+        return elements * self.sum_bytes / device.sustained_bytes_per_s
 
     def host_seconds(self, work: PassWork) -> float:
         """Time of a host that asks for a forward and a backward kernel by kernel [s]."""
@@ -252,7 +251,7 @@ class StepConstants:
         *,
         kernel: AttentionKernel,
         fused: bool,
-        device: CatalogDevice,
+        device: Device,
         year: float,
     ) -> float:
         """Time of a device's kernels, back to back [s]."""
@@ -264,7 +263,7 @@ class StepConstants:
         return (
             work.products / (peak * self.share(precision, device))
             + work.attention / (peak * attention)
-            + moved / (device.bandwidth.bytes_per_s * device.bandwidth.fraction)
+            + moved / device.sustained_bytes_per_s
         )
 
 
@@ -275,8 +274,7 @@ _LATE_KERNELS = 2024.0
 @functools.cache
 def step_constants() -> StepConstants:
     """The figures as fitted."""
-    text = resources.files("trimaran.pricing.closed_form").joinpath("constants.toml").read_text(encoding="utf-8")
-    document = tomllib.loads(text)
+    document = packaged_toml("trimaran.pricing.closed_form", "constants.toml")
     return StepConstants(large_products=document["large_products"], **document["constants"])
 
 
@@ -293,7 +291,7 @@ _WATTS: Mapping[str, float] = {
 }
 
 
-def _of_power(device: CatalogDevice) -> float:
+def _of_power(device: Device) -> float:
     """Share of an architecture's usual rate that a card of fewer watts sustains: it grows as their square root.
 
     Clocks fall with voltage, and power with the square of voltage times clocks, so half the power costs less than half
@@ -306,7 +304,7 @@ def _of_power(device: CatalogDevice) -> float:
     return min(1.0, math.sqrt(watts / usual))
 
 
-def peak_of(device: CatalogDevice) -> float:
+def peak_of(device: Device) -> float:
     """Peak of a device's units in 16 bits [FLOP/s]."""
     peaks = device.compute
     known = peaks.get("bfloat16") or peaks.get("float16") or peaks["float32"]

@@ -11,11 +11,9 @@ Source:
     Narayanan et al., SC 2021, section 2, for the bubble `(P - 1) / (V m)`; Korthikanti et al., 2022, section 4, for the
     exchanges of a layer; Rajbhandari et al., SC 2020, for those of divided states.
 
-Collectives between ranks of a divided step, priced on a machine.
-
-Ranks stand in the order tensor, context, data, pipeline: the first ones are neighbours on a node. A group whose members
-are `near` ranks apart has as many siblings on the same nodes, and siblings use the nodes' network cards at once. So the
-time of a group that spans nodes is that of a group of whole nodes with the siblings' bytes added.
+Collectives between ranks of a divided step, priced on a machine: ranks stand in the order tensor, context, data,
+pipeline, and experts with their replicas in place of context and data. `collectives.links` says which links the groups
+of a kind cross, all at the same time; the slowest group counts.
 
 How long a divided step waits for exchanges: inside layers, between stages, between replicas.
 
@@ -32,11 +30,10 @@ Source:
 """
 
 import functools
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from trimaran.machine.types import CatalogDevice, Machine
+from trimaran.machine.types import Device, Machine
 from trimaran.pricing.closed_form.activations import AttentionKernel, stream_bytes, tokens_of_rank
 from trimaran.pricing.closed_form.memory import stage_elements
 from trimaran.pricing.closed_form.parallel_degrees import Division, stage_chunks
@@ -49,45 +46,40 @@ from trimaran.pricing.closed_form.stage_work import (
     head_forward,
     layer_forward,
 )
-from trimaran.pricing.collectives.algorithms import collective_cost
+from trimaran.pricing.collectives.algorithms import crossing_cost
+from trimaran.pricing.collectives.links import Crossing, group_crossings, message_crossings
 
 Exchange = Callable[[str, float, int, int], float]
-"""Time [s] of a collective: its name, its bytes, devices of the group, and how many of them share a node's links."""
+"""Time [s] of a collective: its name, its bytes, devices of each group, and how many ranks its neighbours are apart. Of
+"send_recv": of a message to the rank so far on."""
 
 
-def machine_exchange(machine: Machine, *, year: float) -> Exchange:
-    """Prices collectives of groups of ranks on a machine.
+def machine_exchange(machine: Machine, *, ranks: int, year: float) -> Exchange:
+    """Prices collectives of groups of ranks on a machine, all groups of a kind at the same time.
 
     Args:
         machine: nodes and fabric
+        ranks: in all, on the first devices of the machine
         year: of the library
 
     Returns:
-        Time [s] of a collective by its name, its bytes, members of the group and how far apart they stand.
+        Time [s] of the slowest group, by the name of the collective, its bytes, members and their distance in ranks.
     """
-    per_node = machine.node.devices
+
+    @functools.cache
+    def crossings(op: str, members: int, near: int) -> frozenset[Crossing]:
+        if op == "send_recv":
+            return message_crossings(machine, ranks=ranks, stride=near)
+        return group_crossings(machine, ranks=ranks, members=members, stride=near)
 
     @functools.cache
     def price(op: str, nbytes: float, members: int, near: int) -> float:
         if members <= 1 or nbytes <= 0:
             return 0.0
-        if op == "send_recv":
-            return _send(nbytes, near)
-        on_node = max(1, min(members, per_node // near))
-        nodes = math.ceil(members / on_node)
-        if nodes == 1 or machine.nodes == 1:
-            return _cost(op, nbytes, min(members, per_node), 1)
-        siblings = max(1, per_node // on_node)
-        nodes = min(nodes, machine.nodes)
-        return _cost(op, nbytes * siblings, nodes * per_node, nodes)
-
-    def _send(nbytes: float, stages: int) -> float:
-        crosses = machine.nodes > 1 and machine.devices // max(1, stages) >= per_node
-        cards = machine.fabric[0] if crosses and machine.fabric else per_node
-        return _cost("send_recv", nbytes * max(1.0, per_node / cards), 2, 2 if crosses else 1)
-
-    def _cost(op: str, nbytes: float, devices: int, nodes: int) -> float:
-        return collective_cost(op, nbytes, machine=machine, devices=devices, nodes=nodes, year=year).seconds
+        return max(
+            crossing_cost(op, nbytes, machine=machine, crossing=crossing, year=year).seconds
+            for crossing in crossings(op, members, near)
+        )
 
     return price
 
@@ -131,17 +123,17 @@ def tensor_seconds(
     """Exchanges of one layer and one microbatch, as far as they are waited for [s]."""
     tokens = tokens_of_rank(shape, division)
     seconds = 0.0
-    if division.tensor > 1:
-        each = exchange("all_reduce", tokens * shape.hidden * 2, division.tensor, 1)
+    if division.tp > 1:
+        each = exchange("all_reduce", tokens * shape.hidden * 2, division.tp, 1)
         seconds += sum_count(division) * each * (constants.tensor_exposed if program.tensor_overlaps else 1.0)
-    if division.context > 1:
-        keys = 2 * key_size(shape, division.tensor) * 2 * tokens * division.context
-        each = exchange("all_gather", keys, division.context, division.tensor)
+    if division.cp > 1:
+        keys = 2 * key_size(shape, division.tp) * 2 * tokens * division.cp
+        each = exchange("all_gather", keys, division.cp, division.tp)
         seconds += 3 * each * constants.tensor_exposed
-    if shape.experts is not None and division.expert > 1:
+    if shape.experts is not None and division.ep > 1:
         sent = tokens * shape.experts.active * shape.hidden * 2
-        sent //= division.tensor if division.sequence_parallel else 1
-        each = exchange("all_to_all", sent, division.expert, 1)
+        sent //= division.tp if division.sequence_parallel else 1
+        each = exchange("all_to_all", sent, division.ep, division.expert_ranks)
         seconds += 4 * each * (constants.tensor_exposed if program.tensor_overlaps else 1.0)
     return seconds
 
@@ -165,7 +157,7 @@ def send_seconds(division: Division, sends: float, constants: StepConstants) -> 
     Returns:
         The wait [s].
     """
-    if division.pipeline == 1:
+    if division.pp == 1:
         return 0.0
     return sends / 2.0 if division.chunks == 1 else sends * division.chunks * constants.send_exposed
 
@@ -200,11 +192,9 @@ def data_seconds(
         return max(0.0, seconds - microbatch_s) + constants.data_exposed * min(seconds, microbatch_s)
 
     held, experts = stage_elements(shape, division, stage)
-    everywhere, once = _replica_exchanges(
-        held, division.data * division.context, division.tensor, division, program, exchange
-    )
+    everywhere, once = _replica_exchanges(held, division.dp * division.cp, division.tp, division, program, exchange)
     # Ranks that hold the same experts stand as far apart as there are ranks with others.
-    apart = division.expert * division.expert_ranks
+    apart = division.ep * division.expert_ranks
     more, more_once = _replica_exchanges(experts, division.expert_data, apart, division, program, exchange)
     return division.microbatches * waits(everywhere + more) + waits(once + more_once)
 
@@ -215,14 +205,14 @@ def _replica_exchanges(
     """Exchanges of parameters that replicas share: for each microbatch, and once a step [s]."""
     if replicas <= 1 or not held:
         return 0.0, 0.0
-    if division.sharding == "none":
+    if division.zero == 0:
         ring = 2.0 * (replicas - 1) / replicas if program.flat_sums else 1.0
         return 0.0, exchange("all_reduce", held * program.gradient_bytes, replicas, near) / ring
     gather = exchange("all_gather", held * 2, replicas, near)
     scatter = exchange("reduce_scatter", held * program.gradient_bytes, replicas, near)
-    if division.sharding == "parameters":
+    if division.zero == 3:
         return 2 * gather + scatter, 0.0
-    return (scatter, gather) if division.sharding == "gradients" else (0.0, gather + scatter)
+    return (scatter, gather) if division.zero == 2 else (0.0, gather + scatter)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,7 +244,7 @@ def divided_step(
     division: Division,
     program: Program,
     *,
-    device: CatalogDevice,
+    device: Device,
     exchange: Exchange,
     constants: StepConstants,
 ) -> DividedStep:
@@ -274,9 +264,9 @@ def divided_step(
     tensor_s = tensor_seconds(shape, division, program, exchange, constants)
     known: dict[tuple[int, int, bool, bool], float] = {}
     per_stage = []
-    for stage in range(division.pipeline):
+    for stage in range(division.pp):
         # Stages with as many layers of each kind are alike, but for those with the embedding and the head.
-        kind = (*_layers_of_kinds(shape, division, stage), stage == 0, stage == division.pipeline - 1)
+        kind = (*_layers_of_kinds(shape, division, stage), stage == 0, stage == division.pp - 1)
         if kind not in known:
             known[kind] = _stage_seconds(shape, division, program, stage, device, constants)
         per_stage.append(known[kind] + tensor_s * _layers(shape, division, stage))
@@ -285,20 +275,20 @@ def divided_step(
     inner = tensor_s * _layers(shape, division, slowest_at)
     stream = stream_bytes(shape, division)
     one_way = stream / program.send_bytes_per_s if program.send_bytes_per_s else 0.0
-    sends = 2.0 * (one_way or exchange("send_recv", stream, 2, division.pipeline))
-    through = (sum(per_stage) - slowest) / division.chunks + sends * (division.pipeline - 1)
+    sends = 2.0 * (one_way or exchange("send_recv", stream, division.pp, division.devices // division.pp))
+    through = (sum(per_stage) - slowest) / division.chunks + sends * (division.pp - 1)
     waited = send_seconds(division, sends, constants)
     held, experts = stage_elements(shape, division, slowest_at)
-    alone = division.sharding == "none"
-    mine = held if alone else held / (division.data * division.context)
+    alone = division.zero == 0
+    mine = held if alone else held / (division.dp * division.cp)
     mine += experts if alone else experts / division.expert_data
     update = 0.0 if program.frozen else mine * constants.update_bytes
     return DividedStep(
         compute_s=division.microbatches * (slowest - inner),
         tensor_s=division.microbatches * inner,
-        bubble_s=through + division.microbatches * waited if division.pipeline > 1 else 0.0,
+        bubble_s=through + division.microbatches * waited if division.pp > 1 else 0.0,
         data_s=data_seconds(shape, division, program, slowest_at, slowest, exchange, constants),
-        update_s=update / (device.bandwidth.bytes_per_s * device.bandwidth.fraction),
+        update_s=update / device.sustained_bytes_per_s,
     )
 
 
@@ -307,7 +297,7 @@ def least_seconds(
     division: Division,
     program: Program,
     *,
-    device: CatalogDevice,
+    device: Device,
     exchange: Exchange,
     constants: StepConstants,
 ) -> float:
@@ -316,9 +306,9 @@ def least_seconds(
     No schedule, sharding or choice of layers for stages makes a division of these degrees faster: the slowest stage has
     at least the mean load.
     """
-    whole = replace(division, pipeline=1, chunks=1, parts=())
-    alone = _stage_seconds(shape, whole, program, 0, device, constants) / division.pipeline
-    inside = tensor_seconds(shape, division, program, exchange, constants) * shape.layers / division.pipeline
+    whole = replace(division, pp=1, chunks=1, parts=())
+    alone = _stage_seconds(shape, whole, program, 0, device, constants) / division.pp
+    inside = tensor_seconds(shape, division, program, exchange, constants) * shape.layers / division.pp
     return division.microbatches * (alone + inside)
 
 
@@ -343,7 +333,7 @@ def _stage_seconds(
     division: Division,
     program: Program,
     stage: int,
-    device: CatalogDevice,
+    device: Device,
     constants: StepConstants,
 ) -> float:
     """Forward and backward of one microbatch on a stage [s]."""
@@ -357,22 +347,22 @@ def _stage_seconds(
             each = forward + backward(forward, attention=program.attention, frozen=program.frozen)
             each = each + forward.times(*_again(division))
             work = work + each.times(len(alike), len(alike), len(alike))
-            held += len(alike) * layer_elements(shape, alike[0], tensor=division.tensor)
+            held += len(alike) * layer_elements(shape, alike[0], tensor=division.tp)
     if stage == 0:
         rows = embedding_forward(shape, division)
         work = work + rows + backward(rows, attention=program.attention, frozen=program.frozen)
-    if stage == division.pipeline - 1:
+    if stage == division.pp - 1:
         head = head_forward(shape, division)
         # The head stays in 16 bits where layers compute in 8.
         both = head + backward(head, attention=program.attention, frozen=program.frozen)
-        rows_of_rank = shape.vocabulary // division.tensor
+        rows_of_rank = shape.vocabulary // division.tp
         work = work + both.times(constants.head_factor(program.precision, device, rows_of_rank), 1.0, 1.0)
     device_s = constants.device_seconds(
         work, program.precision, kernel=program.attention, fused=program.fused, device=device, year=program.year
     )
     if not program.frozen and division.microbatches > 1:
         device_s += constants.sum_seconds(held, device)
-    calls = sum_count(division) * len(layers) if division.tensor > 1 else 0
+    calls = sum_count(division) * len(layers) if division.tp > 1 else 0
     host_s = constants.host_seconds(work) + calls * constants.call_s
     power = constants.sharpness
     return float((device_s**power + host_s**power) ** (1.0 / power))

@@ -6,12 +6,12 @@
 compares candidates. `nccl_logs` and `corrections` are for a user's own nccl-tests run, which goes before all of it.
 """
 
-from trimaran.pricing.collectives.algorithms import Candidate, algorithms, collective_cost
+from trimaran.pricing.collectives.algorithms import CollectiveAlgorithm, algorithms, collective_cost
 from trimaran.pricing.collectives.closed_forms import all_reduce_time, collective_time, message_time, messages, volume
 from trimaran.pricing.collectives.corrections import Correction, NcclLog, corrected_by, read_logs
 
 __all__ = [
-    "Candidate",
+    "CollectiveAlgorithm",
     "Correction",
     "NcclLog",
     "algorithms",

@@ -28,7 +28,8 @@ from trimaran.pricing.collectives.closed_forms import (
     ring_time,
 )
 from trimaran.pricing.collectives.corrections import Correction
-from trimaran.pricing.collectives.groups import Group, Timing, group_of
+from trimaran.pricing.collectives.groups import Group, Timing, group_across, group_of
+from trimaran.pricing.collectives.links import Crossing, first_devices
 from trimaran.pricing.collectives.measured_curves import as_measured
 from trimaran.pricing.collectives.parameter_servers import star_time
 from trimaran.pricing.collectives.physics import (
@@ -85,6 +86,41 @@ def collective_cost(
         InputError: an unknown operation or way of timing, a size below zero, or a group that the machine has not
     """
     check_group(op, devices)
+    crossing = first_devices(machine, devices, nodes)
+    return crossing_cost(
+        op, nbytes, machine=machine, crossing=crossing, library=library, year=year, correction=correction
+    )
+
+
+def crossing_cost(
+    op: str,
+    nbytes: float,
+    *,
+    machine: Machine,
+    crossing: Crossing,
+    library: str = "",
+    year: float = 2024.0,
+    correction: Correction | None = None,
+) -> Cost:
+    """Time of a collective or a message, by the links that its members cross.
+
+    Args:
+        op: as in `collective_cost`
+        nbytes: as there [bytes]
+        machine: what the devices sit in
+        crossing: where on it
+        library: as there
+        year: as there
+        correction: as there
+
+    Returns:
+        Time with its 90 % interval [s].
+
+    Raises:
+        InputError: an unknown operation or way of timing, or a size below zero
+    """
+    devices = crossing.devices
+    check_group(op, devices)
     if not nbytes >= 0:
         raise InputError(
             f"{op}: a buffer has at least 0 bytes, got {nbytes}", code="collective.negative-bytes", nbytes=nbytes
@@ -96,9 +132,9 @@ def collective_cost(
         )
     if devices == 1:
         return Cost(0.0, 0.0, 0.0, "analytic: one device has nothing to exchange")
-    group = as_measured(group_of(machine, devices, nodes))
+    group = as_measured(group_across(machine, crossing))
     cost = group_cost(op, nbytes, group, timing=TIMINGS[library], year=year)
-    return correction.apply(cost, op, nbytes, devices=devices, nodes=nodes) if correction else cost
+    return correction.apply(cost, op, nbytes, devices=devices, nodes=crossing.nodes) if correction else cost
 
 
 COPY_CALL_S = 1e-5
@@ -112,7 +148,7 @@ CHUNKS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class CollectiveAlgorithm:
     """One way to do a collective.
 
     Attributes:
@@ -133,7 +169,7 @@ class Candidate:
 
 def algorithms(
     op: str, nbytes: float, *, machine: Machine, devices: int, nodes: int = 1, year: float = 2024.0
-) -> tuple[Candidate, ...]:
+) -> tuple[CollectiveAlgorithm, ...]:
     """All candidates for a collective, the fastest first.
 
     Args:
@@ -152,14 +188,16 @@ def algorithms(
     """
     check_group(op, devices)
     if devices == 1:
-        return (Candidate(name="direct", seconds=0.0, latency_s=0.0, library=True, how="one device has it all"),)
+        return (
+            CollectiveAlgorithm(name="direct", seconds=0.0, latency_s=0.0, library=True, how="one device has it all"),
+        )
     known = constants()["prior"]
     group = as_measured(group_of(machine, devices, nodes))
     expected = collective_cost(op, nbytes, machine=machine, devices=devices, nodes=nodes, year=year).seconds
     offered = _of_library(op, nbytes, group, known, year)
     scale = expected / min(one.seconds for one in offered)
     scaled = [
-        Candidate(
+        CollectiveAlgorithm(
             name=one.name, seconds=one.seconds * scale, latency_s=one.latency_s * scale, library=True, how=one.how
         )
         for one in offered
@@ -168,7 +206,9 @@ def algorithms(
     return tuple(sorted([*scaled, *others], key=lambda one: one.seconds))
 
 
-def _of_library(op: str, nbytes: float, group: Group, known: Mapping[str, float], year: float) -> list[Candidate]:
+def _of_library(
+    op: str, nbytes: float, group: Group, known: Mapping[str, float], year: float
+) -> list[CollectiveAlgorithm]:
     rate = inside_rate(op, group, known, year=0.0) if group.per_node > 1 else between_rate(op, group, known)
     if group.nodes > 1:
         rate = min(rate, between_rate(op, group, known))
@@ -196,7 +236,7 @@ def _of_library(op: str, nbytes: float, group: Group, known: Mapping[str, float]
     return found
 
 
-def _hierarchical(nbytes: float, group: Group, known: Mapping[str, float]) -> Candidate:
+def _hierarchical(nbytes: float, group: Group, known: Mapping[str, float]) -> CollectiveAlgorithm:
     inside_s, between_s = hop_times(group, known)
     inside = Link(bytes_per_s=inside_rate("all_reduce", group, known, year=0.0), latency_s=inside_s, source="prior")
     each = between_rate("all_reduce", group, known) / group.per_node
@@ -213,11 +253,11 @@ def _hierarchical(nbytes: float, group: Group, known: Mapping[str, float]) -> Ca
     return _library("hierarchical", time, start, "inside nodes, between them, inside again")
 
 
-def _by_copies(nbytes: float, machine: Machine, group: Group, known: Mapping[str, float]) -> list[Candidate]:
+def _by_copies(nbytes: float, machine: Machine, group: Group, known: Mapping[str, float]) -> list[CollectiveAlgorithm]:
     parts = [nbytes / group.devices] * group.devices
     rate = group.exchange_bytes_per_s * min(1.0, known[f"reached_{group.kind}"])
     calls = 2 * (group.devices - 1) * COPY_CALL_S
-    memory = machine.node.device.bandwidth.bytes_per_s * machine.node.device.bandwidth.fraction
+    memory = machine.node.device.sustained_bytes_per_s
     sums = 3 * (group.devices - 1) / group.devices * nbytes / memory  # two read and one written, for each that arrives
     star = star_time(parts, devices=group.devices, bytes_per_s=rate, call_s=COPY_CALL_S) + sums
     up = min(host_bandwidth(machine.node, range(group.devices)).values())
@@ -225,10 +265,14 @@ def _by_copies(nbytes: float, machine: Machine, group: Group, known: Mapping[str
     server_calls = 2 * group.devices * COPY_CALL_S
     server = 2 * nbytes / up + summed + server_calls
     return [
-        Candidate(name="star", seconds=star, latency_s=calls, library=False, how="each part summed on its own device"),
-        Candidate(name="server", seconds=server, latency_s=server_calls, library=False, how="summed by the host"),
+        CollectiveAlgorithm(
+            name="star", seconds=star, latency_s=calls, library=False, how="each part summed on its own device"
+        ),
+        CollectiveAlgorithm(
+            name="server", seconds=server, latency_s=server_calls, library=False, how="summed by the host"
+        ),
     ]
 
 
-def _library(name: str, seconds: float, latency_s: float, how: str) -> Candidate:
-    return Candidate(name=name, seconds=seconds, latency_s=latency_s, library=True, how=how)
+def _library(name: str, seconds: float, latency_s: float, how: str) -> CollectiveAlgorithm:
+    return CollectiveAlgorithm(name=name, seconds=seconds, latency_s=latency_s, library=True, how=how)

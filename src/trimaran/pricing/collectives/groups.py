@@ -10,19 +10,19 @@ them exists, else over PCIe, or through host memory where devices have no access
 machine is slower still. An exchange of all with all uses every link; pairs without one are served through a device in
 between.
 
-Left out: what other traffic shares these wires.
+Left out: what other traffic than groups alike shares these links.
 """
 
 import functools
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from trimaran.base.errors import InputError
-from trimaran.base.units import format_count
 from trimaran.machine.rings import RingSet, ring_bandwidth, ring_rate
 from trimaran.machine.topology import pair, relays
-from trimaran.machine.types import LinkType, Machine, Node
+from trimaran.machine.types import Link, Machine, Node
+from trimaran.pricing.collectives.links import Crossing, fabric_of, first_devices
 
 LinkKind = Literal["nvswitch", "nvlink", "xgmi", "pcie", "host", "virtual"]
 """What joins devices of a node: links through switches, links pair by pair (of two makes), PCIe, or only
@@ -56,8 +56,9 @@ class Group:
         ring_bytes_per_s: of the best set of rings inside a node, one direction [bytes/s]
         exchange_bytes_per_s: of a device when each sends another part to each other one [bytes/s]
         card_kind: what joins the nodes; "" with one node
-        cards_bytes_per_s: of all cards of a node together, one direction [bytes/s]; 0 with one node
-        cards: of a node
+        cards_bytes_per_s: of these cards of a node together, one direction [bytes/s]; 0 with one node
+        cards: of a node that the members send by
+        sharing: groups alike that use these cards at the same time, this one included
         node: name of the machine in the catalog, or of that which was measured
         device: name of the device's family, such as "a100"
     """
@@ -71,6 +72,7 @@ class Group:
     card_kind: CardKind = ""
     cards_bytes_per_s: float = 0.0
     cards: int = 0
+    sharing: int = 1
     node: str = ""
     device: str = ""
 
@@ -93,13 +95,13 @@ CLOUDS = ("AWS ", "Azure ", "Google Cloud ", "Lambda Cloud")
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """The first devices of a node, as a key: two are the same if their links are."""
+    """Some devices of a node, as a key: two are the same if their links are."""
 
     node: Node = field(compare=False)
     name: str
     edges: tuple[object, ...] = field(hash=False)
     peer_access: bool
-    count: int
+    local: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,34 +128,36 @@ def group_of(machine: Machine, devices: int, nodes: int = 1) -> Group:
     Raises:
         InputError: not equally many on each node, or more than there are, or several nodes with nothing between them
     """
+    return group_across(machine, first_devices(machine, devices, nodes))
+
+
+def group_across(machine: Machine, crossing: Crossing) -> Group:
+    """The group of devices that cross these links.
+
+    Args:
+        machine: what they sit in
+        crossing: where on it
+
+    Returns:
+        What the model of a collective needs to know of them.
+
+    Raises:
+        InputError: several nodes with nothing between them
+    """
     node = machine.node
-    if nodes < 1 or devices < 1 or devices % nodes:
-        raise InputError(
-            f"{node.name}: {format_count(devices, 'device')} on {nodes} nodes are not equally many on each",
-            code="collective.uneven-nodes",
-            devices=devices,
-            nodes=nodes,
-        )
-    if devices // nodes > node.devices:
-        raise InputError(
-            f"{node.name}: a node has {format_count(node.devices, 'device')}, {devices // nodes} of each were asked "
-            f"for; use {-(-devices // node.devices)} nodes",
-            code="collective.too-many-devices-on-node",
-            devices=devices,
-            nodes=nodes,
-        )
-    inside = _inside(_Place(node, node.name, node.edges, node.peer_access, devices // nodes))
-    card_kind, count, rate = _cards(machine, nodes)
+    inside = _inside(_Place(node, node.name, node.edges, node.peer_access, crossing.local))
+    card_kind, rate = _cards(machine) if crossing.nodes > 1 else ("", 0.0)
     return Group(
-        devices=devices,
-        nodes=nodes,
+        devices=crossing.devices,
+        nodes=crossing.nodes,
         kind=inside.kind,
         generation=inside.generation,
         ring_bytes_per_s=inside.ring,
         exchange_bytes_per_s=inside.exchange,
         card_kind=card_kind,
-        cards_bytes_per_s=count * rate,
-        cards=count,
+        cards_bytes_per_s=crossing.cards * rate,
+        cards=crossing.cards,
+        sharing=crossing.sharing,
         node=node.name,
         device=node.device.name,
     )
@@ -161,24 +165,26 @@ def group_of(machine: Machine, devices: int, nodes: int = 1) -> Group:
 
 @functools.lru_cache(maxsize=512)
 def _inside(place: _Place) -> _Inside:
-    if place.count == 1:
+    if len(place.local) == 1:
         return _Inside(kind="nvlink", generation=0.0, ring=0.0, exchange=0.0)
-    rings = ring_bandwidth(place.node, range(place.count))
+    rings = ring_bandwidth(place.node, place.local)
     first = rings.rings[0]
     link = pair(place.node, first[0], first[1]).route.edges[0].link
     exchange = rings.bytes_per_s
     if rings.kind == "links":
-        exchange = _mesh_exchange(place.node, place.count, link)
+        exchange = _mesh_exchange(place.node, place.local, link)
     if rings.kind in ("pcie", "staged"):
+        first_device = f"gpu{place.local[0]}"
         link = next(
-            (edge.link for edge in place.node.edges if edge.link.kind == "pcie" and "gpu0" in (edge.a, edge.b)), link
+            (edge.link for edge in place.node.edges if edge.link.kind == "pcie" and first_device in (edge.a, edge.b)),
+            link,
         )
     return _Inside(
         kind=_kind(rings, link, place.node), generation=generation(link), ring=rings.bytes_per_s, exchange=exchange
     )
 
 
-def _kind(rings: RingSet, link: LinkType, node: Node) -> LinkKind:
+def _kind(rings: RingSet, link: Link, node: Node) -> LinkKind:
     if rings.kind == "switch":
         return "nvswitch"
     if rings.kind == "links":
@@ -188,13 +194,13 @@ def _kind(rings: RingSet, link: LinkType, node: Node) -> LinkKind:
     return "virtual" if node.title.startswith(CLOUDS) else "host"
 
 
-def generation(link: LinkType) -> float:
+def generation(link: Link) -> float:
     """Number in the name of a link, such as 3 of "nvlink3"."""
     found = re.search(r"\d+", link.name)
     return float(found.group()) if found else 0.0
 
 
-def _mesh_exchange(node: Node, count: int, link: LinkType) -> float:
+def _mesh_exchange(node: Node, local: Sequence[int], link: Link) -> float:
     """Rate of a device in an exchange of all with all over their own links [bytes/s].
 
     Pairs without a link go over the devices that have links to both, shared out by the width of those ways. The busiest
@@ -202,12 +208,12 @@ def _mesh_exchange(node: Node, count: int, link: LinkType) -> float:
     """
     load: dict[tuple[str, str], float] = {}
     rate: dict[tuple[str, str], float] = {}
-    for a in range(count):
-        for b in range(count):
+    inside = {f"gpu{number}" for number in local}
+    for a in local:
+        for b in local:
             if a == b:
                 continue
             found = pair(node, a, b)
-            inside = {f"gpu{index}" for index in range(count)}
             ways = (
                 [found.route] if found.kind == "links" else [w for w in relays(node, a, b) if set(w.vertices) <= inside]
             )
@@ -218,23 +224,14 @@ def _mesh_exchange(node: Node, count: int, link: LinkType) -> float:
                 for start, end, edge in zip(way.vertices, way.vertices[1:], way.edges, strict=False):
                     load[start, end] = load.get((start, end), 0.0) + way.bytes_per_s / width
                     rate[start, end] = ring_rate(edge.link) * edge.count
-    return (count - 1) / max(load[step] / rate[step] for step in load)
+    return (len(local) - 1) / max(load[step] / rate[step] for step in load)
 
 
-def _cards(machine: Machine, nodes: int) -> tuple[CardKind, int, float]:
-    if nodes == 1:
-        return "", 0, 0.0
-    fabric = machine.fabric or machine.node.network_cards
-    if fabric is None:
-        raise InputError(
-            f"{machine.node.name}: {nodes} nodes have nothing between them; name a fabric, such as "
-            f'"{machine.node.name}:{nodes}@ethernet-25g"',
-            nodes=nodes,
-        )
-    count, link = fabric
-    kind: CardKind = "ethernet"
+def _cards(machine: Machine) -> tuple[CardKind, float]:
+    """Kind and rate of a network card."""
+    _, link = fabric_of(machine)
     if "efa" in link.name or link.kind == "efa":
-        kind = "efa"
-    elif link.kind == "infiniband" or "roce" in link.name:
-        kind = "infiniband"
-    return kind, count, link.bytes_per_s
+        return "efa", link.bytes_per_s
+    if link.kind == "infiniband" or "roce" in link.name:
+        return "infiniband", link.bytes_per_s
+    return "ethernet", link.bytes_per_s

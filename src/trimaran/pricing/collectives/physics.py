@@ -10,13 +10,12 @@ other traffic does on the same links.
 
 import functools
 import math
-import tomllib
 from collections.abc import Mapping
-from importlib import resources
 
 import numpy as np
 import numpy.typing as npt
 
+from trimaran.base.files import packaged_toml
 from trimaran.pricing.collectives.closed_forms import bus_factor
 from trimaran.pricing.collectives.groups import OVER_PCIE, Group, Timing
 
@@ -36,9 +35,10 @@ NVLS_GENERATION, NVLS_DEVICES, NVLS_YEAR = 4, 5, 2023.0
 @functools.cache
 def constants() -> Mapping[str, Mapping[str, float]]:
     """Tables of `constants.toml`: "prior", "kernel", "intervals"."""
-    text = resources.files("trimaran.pricing.collectives").joinpath("constants.toml").read_text(encoding="utf-8")
     tables: dict[str, Mapping[str, float]] = {
-        name: table for name, table in tomllib.loads(text).items() if isinstance(table, dict)
+        name: table
+        for name, table in packaged_toml("trimaran.pricing.collectives", "constants.toml").items()
+        if isinstance(table, dict)
     }
     return tables
 
@@ -165,7 +165,7 @@ def uses_nvls(group: Group, year: float) -> bool:
 
 def between_rate(op: str, group: Group, known: Mapping[str, float]) -> float:
     """Bus rate between nodes [bytes/s]: rings leave a node once on each card, an all-to-all with nearly everything."""
-    rate = network_rate(group.cards_bytes_per_s, group.cards, group.card_kind, known)
+    rate = network_rate(group.cards_bytes_per_s, group.cards, group.card_kind, known) / group.sharing
     if op == "all_to_all":
         n, g = group.devices, group.per_node
         return rate / g * (n - 1) / max(1, n - g)

@@ -22,11 +22,11 @@ import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from trimaran.base.errors import EnvironmentProblem, InputError, TrimaranError
+from trimaran.base.files import packaged_toml
 from trimaran.jobs.learning_rate import rule_seen_from
 from trimaran.machine.toml_tables import did_you_mean
 from trimaran.pricing.convergence.curve import Curve, fit_curve
@@ -238,5 +238,4 @@ def _curve(name: str) -> Curve:
 
 @functools.cache
 def _catalog() -> Mapping[str, Mapping[str, Any]]:
-    text = resources.files("trimaran.pricing.convergence").joinpath("catalog.toml").read_text("utf-8")
-    return tomllib.loads(text)
+    return packaged_toml("trimaran.pricing.convergence", "catalog.toml")

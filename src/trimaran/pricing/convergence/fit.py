@@ -24,14 +24,13 @@ Source:
 
 import functools
 import math
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import resources
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trimaran.base.files import packaged_toml
 from trimaran.pricing.convergence.types import CurveTable, Fit, Point
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -61,8 +60,7 @@ class ConvergenceConstants:
 @functools.cache
 def convergence_constants() -> ConvergenceConstants:
     """The constants as fitted."""
-    text = resources.files("trimaran.pricing.convergence").joinpath("constants.toml").read_text("utf-8")
-    found = tomllib.loads(text)
+    found = packaged_toml("trimaran.pricing.convergence", "constants.toml")
     return ConvergenceConstants(**{name: float(found[name]) for name in ConvergenceConstants.__slots__})
 
 

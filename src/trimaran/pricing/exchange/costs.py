@@ -5,10 +5,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from trimaran.base.errors import InputError
 from trimaran.machine.types import Machine
 from trimaran.pricing.collectives import collective_cost
 from trimaran.pricing.collectives.corrections import Correction
+from trimaran.pricing.collectives.links import fabric_of
 from trimaran.pricing.collectives.parameter_servers import byteps_time, colocated_server_time
 from trimaran.pricing.exchange.frameworks import Recipe, exchange_constants
 from trimaran.pricing.exchange.step import Sync
@@ -74,12 +74,7 @@ def call_price(
 
 def _over_servers_s(nbytes: int, machine: Machine, *, nodes: int, spread: bool) -> float:
     """Push and pull of servers: one on every worker's machine, or with BytePS as many spare machines as workers [s]."""
-    if machine.fabric is None:
-        raise InputError(
-            f'"{machine.node.name}" has no network cards, so several nodes exchange nothing',
-            code="exchange.no-network-cards",
-        )
-    count, link = machine.fabric
+    count, link = fabric_of(machine)
     rate = count * link.bytes_per_s
     if spread:
         return 2 * link.latency_s + byteps_time(nbytes, workers=nodes, servers=nodes, bytes_per_s=rate)

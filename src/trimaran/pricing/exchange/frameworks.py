@@ -5,11 +5,10 @@ step times. What bytes cost on a machine is the business of `costs.collectives` 
 """
 
 import functools
-import tomllib
 from dataclasses import dataclass, replace
-from importlib import resources
 
 from trimaran.base.errors import InputError
+from trimaran.base.files import packaged_toml
 from trimaran.pricing.exchange.step import Sync
 from trimaran.pricing.kernels.software import Software
 
@@ -40,8 +39,7 @@ class ExchangeConstants:
 @functools.cache
 def exchange_constants() -> ExchangeConstants:
     """The constants as fitted."""
-    text = resources.files("trimaran.pricing").joinpath("exchange_constants.toml").read_text("utf-8")
-    found = tomllib.loads(text)
+    found = packaged_toml("trimaran.pricing", "exchange_constants.toml")
     return ExchangeConstants(**{name: float(found[name]) for name in ExchangeConstants.__slots__})
 
 
@@ -217,12 +215,12 @@ def recipe_of(software: Software, sync: Sync = "nccl") -> Recipe:
         >>> recipe_of(Software(framework="mxnet", year=2018.0)).name
         'kvstore-nccl'
     """
-    others = {"p2p": STAR, "server": SERVER, "byteps": BYTEPS}
+    others = {"kvstore": STAR, "server": SERVER, "byteps": BYTEPS}
     if sync in others:
         return others[sync]
     if sync != "nccl":
         raise InputError(
-            f'gradients are exchanged by "nccl", "p2p", "server" or "byteps", got "{sync}"',
+            f'gradients are exchanged by "nccl", "kvstore", "server" or "byteps", got "{sync}"',
             code="exchange.unknown-sync",
             sync=sync,
         )

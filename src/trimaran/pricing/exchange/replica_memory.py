@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from trimaran.graph.kernels.workload import Work, WorkKind
 from trimaran.graph.trace.live_bytes import StepMemory
-from trimaran.machine.types import CatalogDevice
+from trimaran.machine.types import Device
 from trimaran.pricing.exchange.step import Sync
 
 _MIB = 1 << 20
@@ -80,7 +80,7 @@ def replica_memory(
     batch: int,
     devices: int,
     sync: Sync,
-    device: CatalogDevice,
+    device: Device,
     summed_bytes: int = 0,
     keeps_gradients: bool = False,
     bucket_view: bool = False,
@@ -94,7 +94,7 @@ def replica_memory(
         devices: in the group
         sync: how gradients are exchanged
         device: what the rank runs on
-        summed_bytes: gradients that this rank is home to, with "p2p"; 0: it is home to none [bytes]
+        summed_bytes: gradients that this rank is home to, with "kvstore"; 0: it is home to none [bytes]
         keeps_gradients: gradients are there from step to step: set to zero, not dropped, as torch did before 2.0 and
             other frameworks do
         bucket_view: gradients are views of the buckets, as DistributedDataParallel has them where asked
@@ -104,9 +104,9 @@ def replica_memory(
     return ReplicaMemory(
         step_bytes=memory.peak(batch, keeps_gradients=keeps_gradients or (buckets and bucket_view)),
         bucket_bytes=memory.gradient_bytes if buckets and not bucket_view else 0,
-        home_bytes=0 if alone or sync != "p2p" else _home_bytes(memory, devices, summed_bytes),
+        home_bytes=0 if alone or sync != "kvstore" else _home_bytes(memory, devices, summed_bytes),
         workspace_bytes=_workspace_bytes(works, device),
-        communicator_bytes=0 if alone or sync in ("p2p", "server") else CHANNELS * _CONNECTIONS * CONNECTION_BYTES,
+        communicator_bytes=0 if alone or sync in ("kvstore", "server") else CHANNELS * _CONNECTIONS * CONNECTION_BYTES,
         context_bytes=device.memory.context_bytes,
         card_bytes=device.memory.reported_bytes,
     )
@@ -124,7 +124,7 @@ def _home_bytes(memory: StepMemory, devices: int, summed_bytes: int) -> int:
     return summed_bytes * (devices + 1) + state - memory.optimizer_bytes
 
 
-def _workspace_bytes(works: Sequence[Work], device: CatalogDevice) -> int:
+def _workspace_bytes(works: Sequence[Work], device: Device) -> int:
     """What libraries take: a fixed amount for products; for convolutions what the largest reads and writes.
 
     cuDNN's kernels for tensor cores keep channels last, and turn all three tensors of a convolution to that and back in

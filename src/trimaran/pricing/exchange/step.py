@@ -5,10 +5,10 @@ from typing import Literal
 
 from trimaran.pricing.types import Cost
 
-Sync = Literal["nccl", "p2p", "server", "byteps"]
+Sync = Literal["nccl", "kvstore", "server", "byteps"]
 """How gradients are exchanged.
 
-"nccl": all-reduce, in buckets, while the backward runs, and every rank updates. "p2p": each tensor is copied to one
+"nccl": all-reduce, in buckets, while the backward runs, and every rank updates. "kvstore": each tensor is copied to one
 device, summed and updated there, and copied back (MXNet's KVStore "device"). "server": the same on hosts (parameter
 servers; MXNet's "local", TensorFlow's "parameter_server"). "byteps": servers that take part with their own links.
 """

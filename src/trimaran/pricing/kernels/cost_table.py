@@ -3,12 +3,11 @@
 The kernels of a step at a batch are priced as a whole (`costs.operations`): the device's time, and of the wait for the
 host the share that each kernel's launch causes. An operation's cost is the sum of its kernels'. So the sum over all
 operations is the estimate of the step, and a part of the network that runs elsewhere takes its launches with it: the
-host of each device asks for its own kernels. Under data parallelism the backward also handles gradients for the
-exchange, as it does in `simulator.exchange`.
+host of each device asks for its own kernels. What an exchange of gradients adds to a step is priced with the program
+(`pricing.program`), by the same rules as a data-parallel step (`simulator.data_parallel`).
 
 Errors of the estimate are common to all kernels. They are the interval of the whole, and none of a single operation's.
-Left out: that one part of a network may wait for its host while another does not (the whole decides), waits for the
-slowest of many ranks, and that gradients which are accumulated first are handled once, not with each microbatch.
+Left out: that one part of a network may wait for its host while another does not (the whole decides).
 
 Update, accumulation, clipping and loading of a step on a device that is not at hand.
 
@@ -19,6 +18,7 @@ loading       none of it is seen: batches are loaded and copied ahead
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 
 import numpy
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from trimaran.base.errors import InputError
 from trimaran.graph.kernels.workload import Work, Workload
 from trimaran.graph.types import Graph, Phase
-from trimaran.machine.types import CatalogDevice
+from trimaran.machine.types import Device
 from trimaran.pricing.exchange.frameworks import recipe_of
 from trimaran.pricing.kernels.attribution import Attribution, attribute
 from trimaran.pricing.kernels.device import constants
@@ -42,7 +42,9 @@ from trimaran.pricing.tables import (
     WholeCost,
     WholeKey,
 )
-from trimaran.pricing.types import Cost, OpCost
+from trimaran.pricing.transfers import SEND
+from trimaran.pricing.types import Cost, Interference, OpCost
+from trimaran.program.types import Kind
 
 _PASSES = 3
 """Clipping reads a gradient for its norm, then reads and writes it; accumulation reads two and writes one."""
@@ -53,7 +55,7 @@ _CLIP_LAUNCHES = 2
 LOADED_AHEAD = "assumed: batches are loaded ahead"
 
 
-def estimated_step_costs(workload: Workload, estimate: StepEstimate, device: CatalogDevice) -> StepCosts:
+def estimated_step_costs(workload: Workload, estimate: StepEstimate, device: Device) -> StepCosts:
     """What a step takes beside its forward and its backward.
 
     Args:
@@ -70,7 +72,7 @@ def estimated_step_costs(workload: Workload, estimate: StepEstimate, device: Cat
         return TensorFit(
             fixed_s=0.0,
             per_tensor_s=launches * device.launch.seconds,
-            per_byte_s=_PASSES / (device.bandwidth.bytes_per_s * device.bandwidth.fraction),
+            per_byte_s=_PASSES / device.sustained_bytes_per_s,
             low=low,
             high=high,
             source="analytic: gradients read twice and written once",
@@ -86,19 +88,6 @@ def estimated_step_costs(workload: Workload, estimate: StepEstimate, device: Cat
         accumulate=over_gradients(1),
         state_bytes_per_byte=workload.optimizer_bytes / trained if trained else 0.0,
     )
-
-
-def exchange_handling_s(workload: Workload, device: CatalogDevice, software: Software) -> float:
-    """Hooks, and copies of gradients into the buffers of an all-reduce and out of them, of one rank's step [s].
-
-    Args:
-        workload: of the step, at any batch
-        device: of the catalog
-        software: whose habits decide
-    """
-    recipe = recipe_of(software)
-    rate = device.bandwidth.bytes_per_s * device.bandwidth.fraction
-    return recipe.step_s + recipe.tensor_s * len(workload.gradients) + recipe.passes * workload.gradient_bytes / rate
 
 
 def _fit(workload: Workload, estimate: StepEstimate) -> tuple[float, float]:
@@ -122,7 +111,7 @@ def estimated_table(
     graph: Graph,
     workload_at: Callable[[int], Workload],
     *,
-    device: CatalogDevice,
+    device: Device,
     batches: Collection[int],
     softwares: Mapping[str, Software],
 ) -> CostTable:
@@ -147,6 +136,7 @@ def estimated_table(
             code="estimate.no-batch",
         )
     operations: dict[OperationKey, dict[int, OpCost]] = {}
+    steps: dict[int, StepCosts] = {}
     wholes: dict[WholeKey, dict[int, WholeCost]] = {}
     sizes = sorted(set(batches))
     attribution = attribute(graph, workload_at(sizes[-1]))
@@ -155,13 +145,13 @@ def estimated_table(
             work = workload_at(batch)
             estimate = estimate_step(work, device, software)
             starts_s = launch_seconds(work, estimate, device)
+            if execution == "eager":
+                steps[batch] = estimated_step_costs(work, estimate, device)
             _add_operations(operations, graph, attribution, estimate, starts_s, batch, execution)
             for form in FORMS:
-                more_s = exchange_handling_s(workload_at(batch), device, software) if form == "replicated" else 0.0
-                wholes.setdefault(WholeKey(graph.digest, form, execution), {})[batch] = _whole(estimate, more_s)
-    largest = workload_at(sizes[-1])
-    estimate = estimate_step(largest, device, softwares["eager"])
-    software = softwares["eager"]
+                wholes.setdefault(WholeKey(graph.digest, form, execution), {})[batch] = _whole(estimate)
+    software, step = softwares["eager"], steps[sizes[-1]]
+    recipe = recipe_of(software)
     return CostTable(
         fingerprint=Fingerprint(
             device=device.title,
@@ -173,11 +163,16 @@ def estimated_table(
         ),
         operations=operations,
         wholes=wholes,
-        steps={graph.digest: estimated_step_costs(largest, estimate, device)},
+        steps={graph.digest: replace(step, updates={batch: one.update for batch, one in steps.items()})},
+        interference={
+            SEND: Interference(source="assumed: messages leave compute alone"),
+            str(Kind.ALL_REDUCE): Interference(compute=recipe.interference, source=recipe.source),
+        },
+        software=software,
     )
 
 
-def launch_seconds(workload: Workload, estimate: StepEstimate, device: CatalogDevice) -> list[float]:
+def launch_seconds(workload: Workload, estimate: StepEstimate, device: Device) -> list[float]:
     """What of each kernel's time is its start on the device, and the wait for the host to ask for it [s].
 
     Args:
@@ -198,10 +193,8 @@ def _priced(workload: Workload, estimate: StepEstimate) -> list[tuple[Work, floa
     return list(zip(workload.works, estimate.work_s, strict=True))
 
 
-def _whole(estimate: StepEstimate, more_s: float) -> WholeCost:
-    backward = estimate.backward
-    longer = Cost(backward.seconds + more_s, backward.low + more_s, backward.high + more_s, backward.source)
-    return WholeCost(forward=estimate.forward, backward=longer, evaluation=estimate.forward)
+def _whole(estimate: StepEstimate) -> WholeCost:
+    return WholeCost(forward=estimate.forward, backward=estimate.backward, evaluation=estimate.forward)
 
 
 def _add_operations(

@@ -11,18 +11,17 @@ unit, an architecture, a kind of kernel, a framework or a library.
 """
 
 import functools
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib import resources
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy
 from numpy.typing import NDArray
 
+from trimaran.base.files import packaged_toml
 from trimaran.graph.kernels.workload import WorkKind
-from trimaran.machine.types import CatalogDevice
+from trimaran.machine.types import Device
 from trimaran.pricing.kernels.columns import MATRIX_KINDS, Column, Flags, Kernels
 from trimaran.pricing.kernels.products import Tiling
 from trimaran.pricing.kernels.software import Software, libraries_year, library_name
@@ -70,7 +69,7 @@ class Setting:
     channels_last: Flags
 
 
-def setting(kernels: Kernels, device: CatalogDevice, software: Software, precision: str) -> Setting:
+def setting(kernels: Kernels, device: Device, software: Software, precision: str) -> Setting:
     """What computes each of the kernels of a step on a device under a software."""
     vector = device.compute["float32"].flops_per_s
     tensor_types = (
@@ -104,7 +103,7 @@ def setting(kernels: Kernels, device: CatalogDevice, software: Software, precisi
     )
 
 
-def architecture_of(device: CatalogDevice) -> str:
+def architecture_of(device: Device) -> str:
     """Name under which constants of a device are kept: Ampere's graphics chips are not its A100.
 
     Example:
@@ -136,8 +135,7 @@ Constants = Mapping[str, float]
 @functools.cache
 def constants() -> Constants:
     """The constants that the package brings."""
-    file = resources.files("trimaran.pricing.kernels") / "constants.toml"
-    return MappingProxyType(dict(_flat(tomllib.loads(file.read_text(encoding="utf-8")), "")))
+    return MappingProxyType(dict(_flat(packaged_toml("trimaran.pricing.kernels", "constants.toml"), "")))
 
 
 def _flat(table: Mapping[str, Any], above: str) -> list[tuple[str, float]]:

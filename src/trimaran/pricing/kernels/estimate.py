@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from trimaran.base.errors import InputError
 from trimaran.graph.kernels.workload import Work, WorkKind, Workload
 from trimaran.graph.types import Phase
-from trimaran.machine.types import CatalogDevice
+from trimaran.machine.types import Device
 from trimaran.pricing.kernels.columns import Column, Kernels, kernels
 from trimaran.pricing.kernels.corrections import Correction, MeasuredStep, step_seconds
 from trimaran.pricing.kernels.device import Constants, constants, setting
@@ -72,7 +72,7 @@ class StepEstimate:
         return self.host_s > self.device_s
 
 
-def step_spread(workload: Workload, device: CatalogDevice, software: Software, table: Constants) -> float:
+def step_spread(workload: Workload, device: Device, software: Software, table: Constants) -> float:
     """Standard deviation of the logarithm of a modelled step."""
     known = f"architecture.{device.architecture}.vector" in table
     parts = (
@@ -85,7 +85,7 @@ def step_spread(workload: Workload, device: CatalogDevice, software: Software, t
 
 def estimate_step(
     workload: Workload,
-    device: CatalogDevice,
+    device: Device,
     software: Software,
     *,
     anchor_s: float | None = None,
@@ -127,7 +127,7 @@ def estimate_step(
 
 
 def parts(
-    columns: Kernels, workload: Workload, device: CatalogDevice, software: Software, table: Constants
+    columns: Kernels, workload: Workload, device: Device, software: Software, table: Constants
 ) -> tuple[Column, Column]:
     """Device time and host time of each work [s]."""
     columns = with_optimizer(columns, software)
@@ -151,7 +151,7 @@ def _distinct(works: Sequence[Work]) -> tuple[list[Work], list[int]]:
     return found, place
 
 
-def measured_step(workload: Workload, device: CatalogDevice, software: Software, seconds: float) -> MeasuredStep:
+def measured_step(workload: Workload, device: Device, software: Software, seconds: float) -> MeasuredStep:
     """A step that was measured beside what is modelled of it, for `correction_from_steps`.
 
     Args:

@@ -7,21 +7,20 @@ from trimaran.features.crossover.candidates import free_options, local_batches, 
 from trimaran.features.crossover.steps import ALONE, Exchanged, Replicas, Workers
 from trimaran.machine.find import find_machine
 from trimaran.planner.pins import Pins
-from trimaran.planning.plan import plan_on_machine
-from trimaran.planning.results import MachinePlan
+from trimaran.planning.plan import make_plan
+from trimaran.planning.results import Simulated
 
 NODE = "dgx1-v100"
 
 
-def plan(batch: int, devices: int, pins: Pins) -> MachinePlan:
-    found = plan_on_machine("resnet18", builders.cluster_request(cluster=NODE, devices=devices, batch=batch, pins=pins))
-    assert isinstance(found, MachinePlan)
-    return found
+def plan(batch: int, devices: int, pins: Pins) -> Simulated:
+    found = make_plan("resnet18", builders.cluster_request(cluster=NODE, devices=devices, batch=batch, pins=pins))
+    return found.simulated
 
 
 @pytest.fixture(scope="module")
 def replicas() -> Replicas:
-    return Replicas("resnet18", builders.crossover_request(cluster=NODE, devices=(8,)), find_machine(NODE))
+    return Replicas.of("resnet18", builders.crossover_request(cluster=NODE, devices=(8,)), find_machine(NODE))
 
 
 @pytest.fixture(scope="module")
@@ -29,13 +28,12 @@ def workers() -> Workers:
     return Workers("resnet18", builders.cluster_request(cluster=NODE), 64)
 
 
-def test_four_pipelines_of_two_devices_are_within_a_tenth_of_their_simulation(replicas: Replicas) -> None:
-    """The simulation has no waits for the slowest and no copies into buffers; the parts have both."""
+def test_four_pipelines_of_two_devices_are_within_three_per_cent_of_their_simulation(replicas: Replicas) -> None:
+    """Both wait for the slowest of all eight once, and copy gradients into buffers once."""
     alone = plan(64, 2, builders.pins(pp=2, dp=1, schedule="1f1b", microbatches=4))
     whole = plan(256, 8, builders.pins(pp=2, dp=4, schedule="1f1b", microbatches=4))
-    step_s = replicas.alone_s(64) / alone.speedup + replicas.exchange(64, 8).beside(alone.speedup)
-    assert step_s == pytest.approx(whole.chosen.step_time_s, rel=0.1)
-    assert step_s >= whole.chosen.step_time_s
+    step_s = replicas.alone_s(64) / alone.speedup + replicas.exchange(64, 8, width=2).beside(alone.speedup)
+    assert step_s == pytest.approx(whole.chosen.step_time_s, rel=0.03)
 
 
 def test_exchanges_hide_less_behind_shorter_backwards() -> None:

@@ -7,13 +7,13 @@ import pytest
 from tests import builders
 from tests.unit.features.diagnose.made import evidence, exchanging, findings, run, sampled, split, uneven, way
 
+from trimaran.base.remedies import Remedy
 from trimaran.features.diagnose.stall_remedies import Evidence, advise_on_stalls, gain, name_stall, replay
 from trimaran.measure.stalls.rank import ExchangeTime
 from trimaran.pricing import Cost
 from trimaran.pricing.gradient_compression import coding_keys
 from trimaran.program.gradients import Compression
 from trimaran.program.strategy import Feeding
-from trimaran.report.remedies import Remedy
 
 
 def remedies(given: Evidence) -> dict[str, Remedy]:

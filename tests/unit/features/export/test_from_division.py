@@ -12,9 +12,9 @@ from trimaran.features.export import export_plan
 from trimaran.features.export.megatron import to_megatron
 from trimaran.features.export.recipe import recipe_of_division
 from trimaran.features.export.torchtitan import to_torchtitan
-from trimaran.planning.closed_form import DividedPlan
-from trimaran.planning.plan import plan_on_machine
-from trimaran.planning.plan_files import write_machine_plan
+from trimaran.planning.plan import make_plan
+from trimaran.planning.plan_files import write_planned
+from trimaran.planning.results import ClosedForm, Planned
 from trimaran.program import read_plan
 
 FIGURES = {"job": "llama2:70b", "global_batch_size": 64, "sequence_length": 4096, "precision": "bf16"}
@@ -52,14 +52,14 @@ def test_recompute_and_sharding_have_the_names_of_the_field() -> None:
 
 
 @pytest.fixture(scope="module")
-def planned(tmp_path_factory: pytest.TempPathFactory) -> tuple[DividedPlan, dict[str, Any]]:
+def planned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Planned, dict[str, Any]]:
     request = builders.cluster_request(
         cluster="hgx-h100:16", devices=128, batch=256, pins=builders.pins(tp=8, pp=4), precision="bfloat16"
     )
-    found = plan_on_machine("llama2:13b", request)
-    assert isinstance(found, DividedPlan)
+    found = make_plan("llama2:13b", request)
+    assert isinstance(found.evidence, ClosedForm)
     path = tmp_path_factory.mktemp("divided") / "plan.json"
-    write_machine_plan(path, found)
+    write_planned(path, found)
     return found, json.loads(path.read_text())
 
 
@@ -68,9 +68,9 @@ def written(tmp_path: Path, plain: dict[str, Any]) -> Path:
     return tmp_path / "plan.json"
 
 
-def test_the_file_of_a_division_is_exported(planned: tuple[DividedPlan, dict[str, Any]], tmp_path: Path) -> None:
+def test_the_file_of_a_division_is_exported(planned: tuple[Planned, dict[str, Any]], tmp_path: Path) -> None:
     found, plain = planned
-    division = found.search.chosen.division
+    division = found.chosen.division
     exported = export_plan(written(tmp_path, plain), "megatron")
     model = exported.sections["model"]
     assert (model["tensor_model_parallel_size"], model["pipeline_model_parallel_size"]) == (8, 4)
@@ -83,8 +83,16 @@ def test_the_file_of_a_division_is_exported(planned: tuple[DividedPlan, dict[str
     assert layers == [f"layers.{number}" for number in range(40)]
 
 
+def test_a_file_of_version_1_is_read_under_the_names_of_today() -> None:
+    exported = export_plan(Path(__file__).parent / "files" / "degrees_version_1.json", "megatron")
+    model = exported.sections["model"]
+    assert (model["tensor_model_parallel_size"], model["pipeline_model_parallel_size"]) == (8, 2)
+    assert model["pipeline_model_parallel_layout"] == "Et*9|t*11|t*11|t*9L"
+    assert "llama2:13b on 128 devices" in exported.text
+
+
 def test_what_the_file_of_a_division_does_not_say_is_named(
-    planned: tuple[DividedPlan, dict[str, Any]], tmp_path: Path
+    planned: tuple[Planned, dict[str, Any]], tmp_path: Path
 ) -> None:
     lost = {name: value for name, value in planned[1].items() if name != "layers"}
     with raises("file.wrong-value", match="layers"):
@@ -98,15 +106,13 @@ def test_what_the_file_of_a_division_does_not_say_is_named(
         export_plan(written(tmp_path, planned[1] | {"division": {"tensors": 8}}), "megatron")
 
 
-def test_products_in_float8_are_said_in_other_words(
-    planned: tuple[DividedPlan, dict[str, Any]], tmp_path: Path
-) -> None:
+def test_products_in_float8_are_said_in_other_words(planned: tuple[Planned, dict[str, Any]], tmp_path: Path) -> None:
     exported = export_plan(written(tmp_path, planned[1] | {"precision": "float8"}), "megatron")
     assert any("float8" in line for line in exported.lost)
 
 
 def test_degrees_without_a_program_are_not_read_as_a_plan(
-    planned: tuple[DividedPlan, dict[str, Any]], tmp_path: Path
+    planned: tuple[Planned, dict[str, Any]], tmp_path: Path
 ) -> None:
     with raises("plan-file.degrees-only", match="llama2:13b.*hgx-h100:16"):
         read_plan(written(tmp_path, planned[1]))

@@ -10,16 +10,17 @@ from tests.raising import raises
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.machine.find import find_machine
 from trimaran.planner.parallel_degrees.candidates import groups, members
-from trimaran.planner.parallel_degrees.document import division_document, division_name
+from trimaran.planner.parallel_degrees.document import division_document
 from trimaran.planner.parallel_degrees.problem import (
     DivisionLimits,
-    DivisionPins,
     DivisionTask,
     PricedDivision,
+    division_name,
     memory_limit,
     pricer,
 )
 from trimaran.planner.parallel_degrees.search import division_task, search_divisions, search_task
+from trimaran.planner.pins import Pins
 from trimaran.pricing.closed_form.memory import rank_memory
 from trimaran.pricing.closed_form.shapes import TransformerShape, gpt_shape
 
@@ -68,7 +69,7 @@ def test_a_device_too_small_for_replicas_is_given_stages_or_shards() -> None:
     limits = DivisionLimits(memory_bytes=2 * 10**9)
     found = search_divisions(SMALL, find_machine("dgx-a100"), batch=16, limits=limits)
     division = found.chosen.division
-    assert division.tensor * division.pipeline > 1 or division.sharding != "none"
+    assert division.tp * division.pp > 1 or division.zero != 0
     assert found.chosen.memory.peak <= 0.95 * 2e9
 
 
@@ -92,19 +93,19 @@ def test_counts_and_precisions_that_make_no_sense_are_refused(batch: int, device
 @pytest.mark.parametrize(
     ("pins", "check"),
     [
-        (builders.division_pins(tensor=2), lambda division: division.tensor == 2),
-        (builders.division_pins(pipeline=4, chunks=2), lambda division: (division.pipeline, division.chunks) == (4, 2)),
+        (builders.division_pins(tensor=2), lambda division: division.tp == 2),
+        (builders.division_pins(pipeline=4, chunks=2), lambda division: (division.pp, division.chunks) == (4, 2)),
         (
             builders.division_pins(forbid=frozenset({"pp", "tp"})),
-            lambda division: division.pipeline == division.tensor == 1,
+            lambda division: division.pp == division.tp == 1,
         ),
-        (builders.division_pins(sharding="parameters"), lambda division: division.sharding == "parameters"),
+        (builders.division_pins(sharding="parameters"), lambda division: division.zero == 3),
         (builders.division_pins(recompute=True), lambda division: "layers" in division.recomputed),
-        (builders.division_pins(data=2, microbatch=4), lambda division: (division.data, division.microbatch) == (2, 4)),
+        (builders.division_pins(data=2, microbatch=4), lambda division: (division.dp, division.microbatch) == (2, 4)),
         (builders.division_pins(tensor=4, sequence_parallel=False), lambda division: not division.sequence_parallel),
     ],
 )
-def test_pins_are_kept(pins: DivisionPins, check: object) -> None:
+def test_pins_are_kept(pins: Pins, check: object) -> None:
     found = search_divisions(WIDE, find_machine("dgx-a100:2"), batch=32, pins=pins)
     assert all(check(priced.division) for priced in (found.chosen, *found.runners_up))  # type: ignore[operator]
 
@@ -120,7 +121,7 @@ def test_a_division_uses_all_devices_and_its_batch_exactly() -> None:
     for priced in (found.chosen, *found.runners_up):
         division = priced.division
         assert division.devices == 16
-        assert division.data * division.microbatch * division.microbatches == 48
+        assert division.dp * division.microbatch * division.microbatches == 48
         assert sum(division.parts) in (0, WIDE.layers)
 
 
@@ -133,7 +134,7 @@ def test_70_billion_parameters_on_1024_devices() -> None:
     found = search_divisions(LLAMA, find_machine("dgx-h100:128"), batch=1024)
     assert found.complete
     assert found.seconds < 30
-    assert found.chosen.division.tensor in (4, 8)
+    assert found.chosen.division.tp in (4, 8)
     assert 0.35 <= found.chosen.utilization <= 0.6
     by_name = {baseline.name: baseline for baseline in found.baselines}
     assert by_name["ddp"].priced is None
@@ -150,8 +151,8 @@ def test_175_billion_parameters_on_1024_a100_of_40_gb() -> None:
     limits = DivisionLimits(memory_bytes=40 * 10**9)
     found = search_divisions(shape, find_machine("dgx-a100:128"), batch=1536, limits=limits)
     division = found.chosen.division
-    assert division.tensor == 8
-    assert division.pipeline in (8, 12, 16, 32)
+    assert division.tp == 8
+    assert division.pp in (8, 12, 16, 32)
     assert division.chunks > 1
     assert 0.40 <= found.chosen.utilization <= 0.65
 
@@ -180,7 +181,7 @@ def test_a_stage_with_the_head_is_given_fewer_layers() -> None:
     parts = found.chosen.division.parts
     assert sum(parts) == 16
     assert parts[-1] < parts[0]
-    even = search_divisions(shape, find_machine("dgx-a100"), batch=64, pins=replace(pins, forbid=frozenset({"uneven"})))
+    even = search_divisions(shape, find_machine("dgx-a100"), batch=64, pins=replace(pins, forbid=("uneven",)))
     assert found.chosen.seconds < even.chosen.seconds
 
 
@@ -189,7 +190,7 @@ def test_memory_is_that_of_the_stage_that_needs_most() -> None:
     task, division = found.task, found.chosen.division
     peaks = [
         rank_memory(task.shape, division, stage=stage, bookkeeping=task.bookkeeping).peak
-        for stage in range(division.pipeline)
+        for stage in range(division.pp)
     ]
     assert max(peaks) <= memory_limit(task)
 

@@ -1,12 +1,15 @@
 """The operations of a captured network take together what its step is estimated at."""
 
+import dataclasses
 import functools
 
 import pytest
+from tests import builders
 from tests.raising import raises
 
 from trimaran.machine.catalog import find_device
-from trimaran.planning.estimated_problem import graph_of
+from trimaran.planning.estimated import traces_of
+from trimaran.planning.estimated_problem import graph_of, machine_problem
 from trimaran.planning.workloads import make_request, workload
 from trimaran.pricing.compute import operation_seconds
 from trimaran.pricing.kernels.cost_table import estimated_table
@@ -33,6 +36,23 @@ def test_operations_sum_up_to_the_step(reference: str) -> None:
     update = table.steps[graph.digest].update.at(tensors=len(step.gradients), nbytes=step.gradient_bytes)
     assert update.seconds == pytest.approx(estimate.update.seconds, rel=1e-3)
     assert update.seconds < update.high
+
+
+@pytest.mark.parametrize(("reference", "precision"), [("lenet", "float32"), ("gnmt:8:sequence=4", "bfloat16")])
+def test_a_memory_plan_starts_from_the_step_that_the_search_priced(reference: str, precision: str) -> None:
+    """A traced microbatch takes what its estimate says, in the precision and with the software that were asked for."""
+    software = Software(framework="mxnet", year=2019.0)
+    request = dataclasses.replace(
+        builders.cluster_request(cluster="dgx-a100", devices=1, batch=8, precision=precision, execution="compiled"),
+        software=software,
+    )
+    problem = machine_problem(reference, request)
+    found = traces_of(reference, {4}, problem, request)[4]
+    step = workload(reference, batch=4, precision=precision)
+    compiled = dataclasses.replace(software, compiled=True)
+    assert problem.cluster.machine is not None
+    expected = estimate_step(step, problem.cluster.machine.node.device, compiled)
+    assert found.costs.compute_s == pytest.approx(expected.seconds, rel=1e-12)
 
 
 def test_graphs_of_recurrent_networks_can_be_cut_between_layers() -> None:

@@ -10,13 +10,12 @@ from tests.raising import raises
 from trimaran.planner import search
 from trimaran.planner.choice import MODEL_ERROR
 from trimaran.planner.target_estimates import Stop
-from trimaran.planning.closed_form import DividedPlan
-from trimaran.planning.documents import machine_plan_document
+from trimaran.planning.documents import plan_document
 from trimaran.planning.estimated_problem import machine_problem
-from trimaran.planning.plan import plan_on_machine
-from trimaran.planning.plan_files import write_machine_plan
+from trimaran.planning.plan import make_plan
+from trimaran.planning.plan_files import write_planned
 from trimaran.planning.requests import NO_TARGET, parse_target
-from trimaran.planning.results import MachinePlan, Outlook
+from trimaran.planning.results import ClosedForm, Outlook, Planned, Simulated
 from trimaran.program import read_plan
 from trimaran.report.plans import machine_plan_lines
 
@@ -35,29 +34,29 @@ def curve(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
-def plan_lenet(curve: str | None, *, cluster: str = "dgx1-v100", devices: int = 4, **more: object) -> MachinePlan:
+def plan_lenet(curve: str | None, *, cluster: str = "dgx1-v100", devices: int = 4, **more: object) -> Planned:
     request = builders.cluster_request(
         cluster=cluster,
         devices=devices,
         objective=more.pop("objective", "time"),  # type: ignore[arg-type]  # what the test says
         target=parse_target(curve=curve, **more),  # type: ignore[arg-type]
     )
-    found = plan_on_machine("lenet", request)
-    assert isinstance(found, MachinePlan)
+    found = make_plan("lenet", request)
+    assert isinstance(found.evidence, Simulated)
     return found
 
 
-def outlook_of(plan: MachinePlan | DividedPlan) -> Outlook:
+def outlook_of(plan: Planned) -> Outlook:
     assert plan.outlook is not None
     return plan.outlook
 
 
 @pytest.fixture(scope="module")
-def planned(curve: str) -> MachinePlan:
+def planned(curve: str) -> Planned:
     return plan_lenet(curve, batches="1024,4096")
 
 
-def test_the_choice_is_that_of_whole_searches_at_each_batch(planned: MachinePlan) -> None:
+def test_the_choice_is_that_of_whole_searches_at_each_batch(planned: Planned) -> None:
     """Nothing at any batch, on up to 4 devices, reaches the target faster by more than the model's error."""
     outlook = outlook_of(planned)
     best = min(one.time_s or 0.0 for one in outlook.estimates)
@@ -70,8 +69,8 @@ def test_the_choice_is_that_of_whole_searches_at_each_batch(planned: MachinePlan
         assert best <= fastest * updates * (1.0 + MODEL_ERROR)
 
 
-def test_the_document_has_every_key_and_reads_as_json(planned: MachinePlan) -> None:
-    document = json.loads(json.dumps(machine_plan_document(planned), allow_nan=False))
+def test_the_document_has_every_key_and_reads_as_json(planned: Planned) -> None:
+    document = json.loads(json.dumps(plan_document(planned), allow_nan=False))
     for name in ("epochs_to_converge", "steps_per_epoch", "time_to_accuracy", "cost"):
         key = f"{name}_s" if name == "time_to_accuracy" else name
         interval = f"{name}_interval_s" if name == "time_to_accuracy" else f"{name}_interval"
@@ -87,8 +86,8 @@ def test_the_document_has_every_key_and_reads_as_json(planned: MachinePlan) -> N
     assert any("to the target" in str(line) for line in machine_plan_lines(document))
 
 
-def test_a_plan_file_has_the_batch_and_the_training(planned: MachinePlan, tmp_path: Path) -> None:
-    write_machine_plan(tmp_path / "plan.json", planned)
+def test_a_plan_file_has_the_batch_and_the_training(planned: Planned, tmp_path: Path) -> None:
+    write_planned(tmp_path / "plan.json", planned)
     plan = read_plan(tmp_path / "plan.json")
     assert plan.objective == "time"
     assert plan.premises.global_batch_size == outlook_of(planned).chosen.global_batch
@@ -96,7 +95,7 @@ def test_a_plan_file_has_the_batch_and_the_training(planned: MachinePlan, tmp_pa
     assert plan.training.time_s == pytest.approx(outlook_of(planned).chosen.time_s)
 
 
-def test_every_count_that_divides_a_batch_is_compared(planned: MachinePlan) -> None:
+def test_every_count_that_divides_a_batch_is_compared(planned: Planned) -> None:
     """On three devices replicas have no equal shares of a power of two; what spreads one network may be there."""
     stop = outlook_of(planned).stop
     assert isinstance(stop, Stop)
@@ -105,15 +104,15 @@ def test_every_count_that_divides_a_batch_is_compared(planned: MachinePlan) -> N
 
 def test_without_a_curve_it_is_the_plan_for_throughput() -> None:
     asked = plan_lenet(None)
-    plain = plan_on_machine("lenet", builders.cluster_request(cluster="dgx1-v100", devices=4))
-    assert isinstance(plain, MachinePlan)
-    document = machine_plan_document(asked)
+    plain = make_plan("lenet", builders.cluster_request(cluster="dgx1-v100", devices=4))
+    assert isinstance(plain.evidence, Simulated)
+    document = plan_document(asked)
     assert (document["objective"], document["asked"]) == ("throughput", "time")
     assert document["time_to_accuracy_s"] is None
-    assert document["chosen"]["strategy"] == machine_plan_document(plain)["chosen"]["strategy"]
+    assert document["chosen"]["strategy"] == plan_document(plain)["chosen"]["strategy"]
     assert any("throughput was made best" in note for note in document["notes"])
     assert plain.outlook is None
-    assert "asked" not in machine_plan_document(plain)
+    assert "asked" not in plan_document(plain)
 
 
 def test_a_curve_of_another_network_is_refused() -> None:
@@ -155,9 +154,9 @@ def test_a_division_takes_batches_too() -> None:
         target=builders.target_request(batches=(128, 256)),
         time_limit_s=1.0,
     )
-    found = plan_on_machine("llama2:13b", request)
-    assert isinstance(found, DividedPlan)
-    document = json.loads(json.dumps(machine_plan_document(found), allow_nan=False))
+    found = make_plan("llama2:13b", request)
+    assert isinstance(found.evidence, ClosedForm)
+    document = json.loads(json.dumps(plan_document(found), allow_nan=False))
     assert document["batches"] == [128, 256]
     assert {row["global_batch_size"] for row in document["candidates"]} == {128, 256}
     assert document["chosen"]["global_batch_size"] in (128, 256)

@@ -10,34 +10,35 @@ from tests.raising import raises
 from trimaran.base.errors import InfeasibleError
 from trimaran.graph.types import Affine, Graph, Op, TensorSpec
 from trimaran.planner.pins import Pins
-from trimaran.planning.closed_form import DividedPlan, division_pins
-from trimaran.planning.documents import machine_plan_document
+from trimaran.planning.closed_form import check_pins
+from trimaran.planning.documents import plan_document
 from trimaran.planning.estimated import longest_chain_s, shares_of_widths
-from trimaran.planning.plan import plan_on_machine
-from trimaran.planning.plan_files import write_machine_plan
-from trimaran.planning.results import MachinePlan
+from trimaran.planning.plan import make_plan
+from trimaran.planning.plan_files import write_planned
+from trimaran.planning.results import ClosedForm, Planned, Simulated
+from trimaran.pricing.closed_form.parallel_degrees import Division
 from trimaran.program import read_plan
 from trimaran.report.plans import machine_plan_lines
 
 
 @pytest.fixture(scope="module")
-def replicas() -> MachinePlan:
-    found = plan_on_machine(
+def replicas() -> Planned:
+    found = make_plan(
         "lenet", builders.cluster_request(cluster="dgx1-v100", devices=2, batch=4096, pins=builders.pins(dp=2))
     )
-    assert isinstance(found, MachinePlan)
+    assert isinstance(found.evidence, Simulated)
     return found
 
 
 @pytest.fixture(scope="module")
-def divided() -> DividedPlan:
-    found = plan_on_machine("llama2:70b", builders.cluster_request(cluster="hgx-h100:128", devices=1024, batch=2048))
-    assert isinstance(found, DividedPlan)
+def divided() -> Planned:
+    found = make_plan("llama2:70b", builders.cluster_request(cluster="hgx-h100:128", devices=1024, batch=2048))
+    assert isinstance(found.evidence, ClosedForm)
     return found
 
 
-def test_a_document_says_what_was_chosen_and_over_what(replicas: MachinePlan) -> None:
-    document = json.loads(json.dumps(machine_plan_document(replicas)))
+def test_a_document_says_what_was_chosen_and_over_what(replicas: Planned) -> None:
+    document = json.loads(json.dumps(plan_document(replicas)))
     chosen = document["chosen"]
     assert chosen["degrees"]["dp"] == 2
     assert chosen["speedup"] == pytest.approx(document["one_device_s"] / chosen["step_time_s"])
@@ -48,26 +49,26 @@ def test_a_document_says_what_was_chosen_and_over_what(replicas: MachinePlan) ->
     assert any("lenet on 2" in str(line) for line in machine_plan_lines(document))
 
 
-def test_a_plan_of_a_strategy_is_an_ordinary_file(replicas: MachinePlan, tmp_path: Path) -> None:
-    write_machine_plan(tmp_path / "plan.json", replicas)
+def test_a_plan_of_a_strategy_is_an_ordinary_file(replicas: Planned, tmp_path: Path) -> None:
+    write_planned(tmp_path / "plan.json", replicas)
     plan = read_plan(tmp_path / "plan.json")
     assert plan.strategy == replicas.chosen.strategy
-    assert plan.premises.graph_digest == replicas.problem.graph.digest
+    assert plan.premises.graph_digest == replicas.simulated.problem.graph.digest
     assert plan.prediction.step_time_s == pytest.approx(replicas.chosen.step_time_s)
 
 
-def test_many_devices_are_planned_by_the_shape_of_a_transformer(divided: DividedPlan, tmp_path: Path) -> None:
+def test_many_devices_are_planned_by_the_shape_of_a_transformer(divided: Planned, tmp_path: Path) -> None:
     """Nothing of 70 billion parameters is made: the whole takes seconds."""
-    document = machine_plan_document(divided)
+    document = plan_document(divided)
     degrees = document["chosen"]["degrees"]
     assert degrees["tp"] * degrees["pp"] * degrees["cp"] * degrees["dp"] == 1024
     assert document["chosen"]["peak_bytes"][0] < 80e9
     assert 0.3 < document["chosen"]["mfu"] < 0.7
     assert machine_plan_lines(document)
-    write_machine_plan(tmp_path / "plan.json", divided)
+    write_planned(tmp_path / "plan.json", divided)
     file = json.loads((tmp_path / "plan.json").read_text())
     fields = {name: frozenset(value) if name == "recomputed" else value for name, value in file["division"].items()}
-    assert builders.division(**fields | {"parts": tuple(fields["parts"])}) == divided.search.chosen.division
+    assert Division(**fields | {"parts": tuple(fields["parts"])}) == divided.chosen.division
     assert (file["kind"], file["layers"], file["sequence_length"]) == ("division", 80, 4096)
 
 
@@ -79,7 +80,7 @@ def test_pins_reach_the_search_over_divisions() -> None:
         pins=builders.pins(tp=8, forbid=("pp",), zero=1),
         precision="bfloat16",
     )
-    document = machine_plan_document(plan_on_machine("llama2:13b", request))
+    document = plan_document(make_plan("llama2:13b", request))
     degrees = document["chosen"]["degrees"]
     assert (degrees["tp"], degrees["pp"], degrees["zero"]) == (8, 1, 1)
 
@@ -96,20 +97,18 @@ def test_pins_reach_the_search_over_divisions() -> None:
 )
 def test_pins_that_mean_nothing_for_a_division_are_refused(pins: Pins, option: str) -> None:
     with raises("division.option-unsupported", match=option):
-        division_pins(pins)
+        check_pins(pins)
 
 
 def test_more_devices_than_the_machine_has_are_refused() -> None:
     with raises("machine.too-few-devices", available=8):
-        plan_on_machine("lenet", builders.cluster_request(cluster="dgx1-v100", devices=9))
+        make_plan("lenet", builders.cluster_request(cluster="dgx1-v100", devices=9))
 
 
 def test_what_fits_nowhere_is_refused_with_the_figures() -> None:
     """LeNet's batch of 4,096 images needs more than 1 MiB in any way."""
     with raises("plan.nothing-fits", InfeasibleError, match="MiB|KiB"):
-        plan_on_machine(
-            "lenet", builders.cluster_request(cluster="dgx1-v100", devices=1, batch=4096, memory_bytes=2**20)
-        )
+        make_plan("lenet", builders.cluster_request(cluster="dgx1-v100", devices=1, batch=4096, memory_bytes=2**20))
 
 
 def fork() -> Graph:

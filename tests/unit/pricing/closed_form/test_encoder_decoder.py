@@ -33,6 +33,6 @@ def test_the_loss_counts_the_decoder_s_tokens_only() -> None:
 
 def test_replicas_divide_the_optimizer() -> None:
     alone = two_stack_memory(STACKS, DIVISION, bookkeeping=UNFUSED)
-    shared = two_stack_memory(STACKS, replace(DIVISION, data=4, sharding="optimizer"), bookkeeping=UNFUSED)
+    shared = two_stack_memory(STACKS, replace(DIVISION, dp=4, zero=1), bookkeeping=UNFUSED)
     assert shared.optimizer == pytest.approx(alone.optimizer / 4, abs=1)
     assert shared.weights == alone.weights

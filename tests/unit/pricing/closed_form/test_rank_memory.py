@@ -113,7 +113,7 @@ def test_a_stage_that_is_not_there_is_named() -> None:
 
 
 def test_a_degree_below_one_is_named() -> None:
-    with raises("division.degree-too-small", match=r"\b1\b", tensor=0):
+    with raises("division.degree-too-small", match=r"\b1\b", tp=0):
         rank_memory(SHAPE, builders.division(tensor=0))
 
 

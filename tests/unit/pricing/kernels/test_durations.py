@@ -5,7 +5,7 @@ from tests.unit.pricing.kernels.shapes import convolution, elementwise, product
 
 from trimaran.graph.kernels.workload import Gradient, Work
 from trimaran.machine.catalog import find_device
-from trimaran.machine.types import CatalogDevice
+from trimaran.machine.types import Device
 from trimaran.pricing.kernels.columns import kernels
 from trimaran.pricing.kernels.device import architecture_of, constants, setting
 from trimaran.pricing.kernels.durations import durations
@@ -14,7 +14,7 @@ from trimaran.pricing.kernels.software import Software
 PYTORCH = Software(year=2023.0)
 
 
-def _seconds(work: Work, device: CatalogDevice, software: Software = PYTORCH, precision: str = "float32") -> float:
+def _seconds(work: Work, device: Device, software: Software = PYTORCH, precision: str = "float32") -> float:
     columns = kernels([work])
     return float(durations(columns, setting(columns, device, software, precision), constants())[0])
 

@@ -11,7 +11,7 @@ def test_a_listed_test_has_its_published_arguments() -> None:
     assert case.listed
     shape, division = shape_of(case), division_of(case, 8)
     assert (shape.layers, shape.hidden, shape.kv_heads, shape.sequence, shape.vocabulary) == (32, 4096, 8, 8192, 131200)
-    assert (division.pipeline, division.chunks, division.data, division.sharding) == (4, 8, 2, "optimizer")
+    assert (division.pp, division.chunks, division.dp, division.zero) == (4, 8, 2, 1)
 
 
 def test_a_gated_network_without_an_inner_size_has_two_thirds_of_four_times() -> None:
@@ -36,8 +36,8 @@ def test_a_name_that_is_not_listed_is_read() -> None:
     assert case is not None
     assert not case.listed
     division = division_of(case, 16)
-    assert (division.tensor, division.pipeline, division.context, division.data) == (2, 4, 2, 1)
-    assert division.sharding == "optimizer"
+    assert (division.tp, division.pp, division.cp, division.dp) == (2, 4, 2, 1)
+    assert division.zero == 1
     assert shape_of(case).gated
 
 

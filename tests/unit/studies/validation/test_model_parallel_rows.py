@@ -38,7 +38,7 @@ def grid_row(row_id: str = "r", measured: float = 100.0, **degrees: object) -> R
 def test_degrees_of_a_row() -> None:
     run = divided_run(grid_row(tp=2, pp=2, dp=2, micro_batch=2))
     division = run.division
-    assert (division.tensor, division.pipeline, division.data) == (2, 2, 2)
+    assert (division.tp, division.pp, division.dp) == (2, 2, 2)
     assert (division.microbatch, division.microbatches) == (2, 4)
     assert (run.shape.heads, run.shape.vocabulary) == (16, 50257)
 
@@ -82,10 +82,10 @@ def test_a_run_that_would_not_fit_computes_layers_again() -> None:
     ("fields", "degrees"),
     [
         # Tables of ZeRO without a column for stages; with replicas alone where they say neither degree.
-        ({"dp": "16", "global_batch": "768", "micro_batch": "48"}, (4, 1, 16, "parameters")),
-        ({"zero": "3", "global_batch": "512", "micro_batch": "8"}, (1, 1, 64, "parameters")),
-        ({"pp": "8", "dp": "2", "zero": "Y", "global_batch": "1024", "micro_batch": "4"}, (4, 8, 2, "optimizer")),
-        ({"pp": "16", "dp": "1", "zero": "N", "global_batch": "1024", "micro_batch": "4"}, (4, 16, 1, "none")),
+        ({"dp": "16", "global_batch": "768", "micro_batch": "48"}, (4, 1, 16, 3)),
+        ({"zero": "3", "global_batch": "512", "micro_batch": "8"}, (1, 1, 64, 3)),
+        ({"pp": "8", "dp": "2", "zero": "Y", "global_batch": "1024", "micro_batch": "4"}, (4, 8, 2, 1)),
+        ({"pp": "16", "dp": "1", "zero": "N", "global_batch": "1024", "micro_batch": "4"}, (4, 16, 1, 0)),
     ],
 )
 def test_tables_of_jean_zay(fields: dict[str, str], degrees: tuple[int, int, int, str]) -> None:
@@ -100,7 +100,7 @@ def test_tables_of_jean_zay(fields: dict[str, str], degrees: tuple[int, int, int
         **fields,
     )
     division = divided_run(row).division
-    assert (division.tensor, division.pipeline, division.data, division.sharding) == degrees
+    assert (division.tp, division.pp, division.dp, division.zero) == degrees
     found = answer_model_parallel(row)
     assert found.low is not None
     assert found.high is not None

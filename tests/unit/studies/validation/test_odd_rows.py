@@ -1,8 +1,14 @@
-"""Rows as nobody thought of them: each is answered or skipped with a reason, and none ends a run."""
+"""Rows as nobody thought of them: each is answered or skipped with a reason, and none ends a run. Our own faults do."""
+
+from typing import NoReturn
 
 import pytest
 
-from trimaran_studies.validation.measurement import Row
+from trimaran.base.errors import EnvironmentProblem, InfeasibleError, TrimaranError
+from trimaran_studies.time_to_train import from_tables
+from trimaran_studies.validation import collectives, memory, model_parallel
+from trimaran_studies.validation import validate as validation
+from trimaran_studies.validation.measurement import Answer, Row
 from trimaran_studies.validation.validate import answer
 
 _MEGATRON = "tests/functional_tests/test_cases"
@@ -64,3 +70,56 @@ def test_nothing_ends_a_run(fields: dict[str, str], family: str) -> None:
         assert found.low is not None
         assert found.high is not None
         assert found.low <= found.predicted <= found.high
+
+
+_STEP = {"model": "resnet50", "gpu": "V100", "machine": "DGX-1", "n_gpus": "8", "batch_per_gpu": "64"}
+_PLANTED = {
+    "dp_throughput": (validation, "row_step"),
+    "single_gpu_time": (validation, "recipe_of"),
+    "peak_memory": (memory, "_predict"),
+    "mp_step_time": (model_parallel, "divided_run"),
+    "collectives": (collectives, "_meaning"),
+    "time_to_train": (from_tables, "understand"),
+}
+
+
+def _ask(family: str) -> Answer:
+    fields = {**_STEP, "op": "all_reduce", "bytes": "8", "source_repo": "NVIDIA/DeepLearningExamples"}
+    unit = "bytes" if family == "peak_memory" else "s"
+    row = Row(row_id="r7", family=family, fields=fields, measured=1.0, unit=unit, anchor=None)
+    return answer(row, anchor="none")
+
+
+@pytest.mark.parametrize("fault", [TypeError("planted"), KeyError("planted"), ZeroDivisionError("planted")])
+@pytest.mark.parametrize("family", _PLANTED)
+def test_a_fault_of_ours_is_not_a_skipped_row(family: str, fault: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends the run with exit code 1, the row and what was raised."""
+    _plant(family, fault, monkeypatch)
+    with pytest.raises(TrimaranError) as told:
+        _ask(family)
+    assert (told.value.code, told.value.exit_code) == ("validate.predictor-failed", 1)
+    assert told.value.figures == {"row": "r7"}
+    assert type(fault).__name__ in told.value.message
+    assert told.value.__cause__ is fault
+
+
+@pytest.mark.parametrize("family", _PLANTED)
+def test_what_this_machine_lacks_is_not_a_skipped_row(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row is skipped where it cannot be predicted, not where the predictor cannot run."""
+    _plant(family, EnvironmentProblem("planted"), monkeypatch)
+    with pytest.raises(EnvironmentProblem):
+        _ask(family)
+
+
+@pytest.mark.parametrize("family", _PLANTED)
+def test_what_cannot_be_run_is_skipped(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _plant(family, InfeasibleError("planted"), monkeypatch)
+    found = _ask(family)
+    assert (found.predicted, found.skipped) == (None, "planted")
+
+
+def _plant(family: str, fault: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: object, **__: object) -> NoReturn:
+        raise fault
+
+    monkeypatch.setattr(*_PLANTED[family], failing)

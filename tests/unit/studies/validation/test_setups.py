@@ -95,8 +95,8 @@ def test_devices_of_each_node_are_summed() -> None:
     ("config", "sync"),
     [
         ("variable_update=parameter_server/cpu", "server"),
-        ("variable_update=parameter_server/gpu", "p2p"),
-        ("variable_update=replicated (without NCCL)/gpu", "p2p"),
+        ("variable_update=parameter_server/gpu", "kvstore"),
+        ("variable_update=replicated (without NCCL)/gpu", "kvstore"),
         ("variable_update=replicated (with NCCL)", "nccl"),
         ("variable_update=distributed_replicated", "server"),
     ],

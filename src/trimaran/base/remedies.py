@@ -1,0 +1,177 @@
+"""Known remedies for what limits a step, and what each is predicted to save.
+
+`explain`, `profile --stalls`, `observe` and `scale` give advice by the same type, ranked by the same figure, so that
+their advice can be compared. A remedy says what to do in one sentence, who does it, how its gain was computed, and what
+that takes for granted: a gain without its arithmetic is an opinion. `CATALOGUE` lists all remedies that are known.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from trimaran.base.errors import InputError
+
+Actor = Literal["plan", "script", "network"]
+"""Who acts: an option of Trimaran ("plan"), the training script, or whoever designs the network."""
+
+Method = Literal["re-simulated", "estimated", "rule"]
+"""How a gain was found: the changed step simulated again, arithmetic on measured parts, or a rule without figures."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownRemedy:
+    """An entry of the catalogue.
+
+    Attributes:
+        text: what it does
+        needs: what it needs, or costs besides time
+        actor: who acts
+    """
+
+    text: str
+    needs: str
+    actor: Actor
+
+
+CATALOGUE: Mapping[str, KnownRemedy] = {
+    "load-ahead": KnownRemedy(
+        text="load the next batches in worker processes while this one computes",
+        needs="cores and memory of the host",
+        actor="plan",
+    ),
+    "keep-workers": KnownRemedy(
+        text="keep worker processes from one epoch to the next", needs="memory of the host", actor="script"
+    ),
+    "keep-samples": KnownRemedy(
+        text="keep samples in the host's memory after their first read",
+        needs="memory of the host for all samples, and samples that repeat",
+        actor="plan",
+    ),
+    "split-reads": KnownRemedy(
+        text="let each rank read its own share of the batch", needs="nothing more", actor="plan"
+    ),
+    "copy-ahead": KnownRemedy(
+        text="copy the next microbatch to the device while this one computes",
+        needs="page-locked memory of the host",
+        actor="plan",
+    ),
+    "compress-gradients": KnownRemedy(
+        text="send gradients in fewer bytes", needs="consent: gradients lose something", actor="plan"
+    ),
+    "16-bit-messages": KnownRemedy(
+        text="send gradients and activations in 16 bits", needs="training that bears the rounding", actor="script"
+    ),
+    "accumulate": KnownRemedy(
+        text="exchange gradients once in several passes", needs="training that bears a larger batch", actor="script"
+    ),
+    "bucket-size": KnownRemedy(text="exchange gradients in other buckets", needs="nothing more", actor="plan"),
+    "more-microbatches": KnownRemedy(
+        text="split the batch into more microbatches", needs="a batch that divides", actor="plan"
+    ),
+    "longer-pipeline-step": KnownRemedy(
+        text="train with a larger batch in more microbatches",
+        needs="training that bears a larger batch",
+        actor="script",
+    ),
+    "other-schedule": KnownRemedy(
+        text="run the pipeline by another schedule", needs="memory for its microbatches under way", actor="plan"
+    ),
+    "larger-batch": KnownRemedy(
+        text="train with a larger batch", needs="memory, and training that bears a larger batch", actor="script"
+    ),
+    "compile": KnownRemedy(
+        text="compile the network", needs="time to compile, and shapes that do not change", actor="script"
+    ),
+    "fused-optimizer": KnownRemedy(
+        text="update all parameters in one kernel", needs="an optimizer with a fused form", actor="script"
+    ),
+    "seldom-metrics": KnownRemedy(
+        text="reduce and read metrics once in several steps",
+        needs="metrics that nothing in training waits for",
+        actor="script",
+    ),
+    "even-batches": KnownRemedy(
+        text="give each rank the same number of samples in each step", needs="padding or bucketing", actor="script"
+    ),
+    "even-ranks": KnownRemedy(
+        text="give the slowest rank less to do", needs="a rank that stays the slowest", actor="script"
+    ),
+    "split-tensor": KnownRemedy(
+        text="split a large tensor into one for each device", needs="a changed network", actor="network"
+    ),
+    "smaller-layer": KnownRemedy(
+        text="give a layer fewer weights",
+        needs="a changed network, whose accuracy is not predicted",
+        actor="network",
+    ),
+    "join-tensors": KnownRemedy(
+        text="exchange small tensors as one", needs="a communication library that joins them", actor="script"
+    ),
+    "merge-kernels": KnownRemedy(
+        text="merge small kernels into others", needs="a compiler, or a changed network", actor="script"
+    ),
+}
+"""All remedies that are known, by id."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remedy:
+    """One known remedy, applied to one job.
+
+    Attributes:
+        id: its entry in `CATALOGUE`
+        limiter: what it acts on, such as "loader" or "exchange"
+        name: in a few words, such as "load in 2 workers"
+        action: what to do, one sentence
+        predicted_gain: share of the time of a step, or of an epoch where that is made best, that it saves, below 1;
+            where it changes the batch, of the time per sample; negative: it would cost
+        gain_interval: of it, (low, high): 90 %, or the least and the most over low, median and high costs
+        method: how the gain was found
+        basis: the figures that the gain is made of
+        assumption: what was taken for granted
+        setting: the figures in the name, by name, such as {"workers": 2}, for programs
+        at: the set-up that it is about, by name, such as {"devices": 8}, where there are several
+    """
+
+    id: str
+    limiter: str
+    name: str
+    action: str
+    predicted_gain: float
+    gain_interval: tuple[float, float]
+    method: Method
+    basis: str
+    assumption: str = ""
+    setting: Mapping[str, float] = field(default_factory=dict)
+    at: Mapping[str, int | str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        low, high = self.gain_interval
+        if not low <= self.predicted_gain <= high < 1:
+            raise InputError(
+                f'remedy "{self.name}": expected low ≤ gain ≤ high < 1, got {low} ≤ {self.predicted_gain} ≤ {high}',
+                code="remedy.bad-range",
+                remedy=self.name,
+            )
+        if self.id not in CATALOGUE:
+            raise InputError(
+                f'remedy "{self.name}": no remedy is called "{self.id}"', code="remedy.unknown", remedy=self.name
+            )
+
+    @property
+    def known(self) -> KnownRemedy:
+        """Its entry in the catalogue."""
+        return CATALOGUE[self.id]
+
+
+def rank_remedies(remedies: Iterable[Remedy]) -> list[Remedy]:
+    """Remedies by predicted gain, largest first; of equal ones the surer first, then by name.
+
+    Example:
+        >>> saves = {"action": "", "basis": "", "limiter": "loader", "method": "estimated", "id": "load-ahead"}
+        >>> small = Remedy(name="pin", predicted_gain=0.1, gain_interval=(0.0, 0.2), **saves)
+        >>> large = Remedy(name="workers", predicted_gain=0.4, gain_interval=(0.3, 0.5), **saves)
+        >>> [remedy.name for remedy in rank_remedies([small, large])]
+        ['workers', 'pin']
+    """
+    return sorted(remedies, key=lambda remedy: (-remedy.predicted_gain, -remedy.gain_interval[0], remedy.name))

@@ -1,0 +1,122 @@
+"""A job in data-parallel groups of any size on a catalog machine: workload, estimate, step and memory by local batch.
+
+Each is computed once.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from trimaran.graph.kernels.workload import Workload
+from trimaran.machine.types import Machine
+from trimaran.planning.replica_memory import RankMemory, rank_memory
+from trimaran.planning.workloads import workload
+from trimaran.pricing.exchange.costs import ExchangeOptions
+from trimaran.pricing.exchange.step import ScaledStep, Sync
+from trimaran.pricing.kernels.estimate import StepEstimate, estimate_step
+from trimaran.pricing.kernels.software import Software
+from trimaran.simulator.data_parallel import DataParallelSetup, data_parallel_step
+
+
+@dataclass(slots=True, kw_only=True)
+class DataParallelJob:
+    """Steps of one job on one machine.
+
+    Attributes:
+        reference: of the job
+        machine: nodes and fabric
+        precision: in which is computed
+        software: framework and year
+        options: of the job
+        exchange: what the job does differently from its framework's habit
+        estimator: of a step on one device; None: by the device's curves alone
+    """
+
+    reference: str
+    machine: Machine
+    precision: str = "float32"
+    software: Software = field(default_factory=Software)
+    options: Mapping[str, str] = field(default_factory=dict)
+    exchange: ExchangeOptions = field(default_factory=lambda: ExchangeOptions(explain=False))
+    estimator: Callable[[Workload], StepEstimate] | None = None
+    _known: dict[int, tuple[Workload, StepEstimate]] = field(default_factory=dict)
+    _steps: dict[tuple[int, int, Sync, float], ScaledStep] = field(default_factory=dict)
+
+    def workload(self, batch: int) -> Workload:
+        """One device's step.
+
+        Args:
+            batch: samples of it
+        """
+        return workload(self.reference, batch=batch, precision=self.precision, options=self.options or None)
+
+    def known(self, batch: int) -> tuple[Workload, StepEstimate]:
+        """One device's step, and what it takes alone.
+
+        Args:
+            batch: samples of it
+        """
+        if batch not in self._known:
+            work = self.workload(batch)
+            if self.estimator is None:
+                self._known[batch] = work, estimate_step(work, self.machine.node.device, self.software)
+            else:
+                self._known[batch] = work, self.estimator(work)
+        return self._known[batch]
+
+    def nodes(self, devices: int) -> int:
+        """The nodes that so many devices fill."""
+        return -(-devices // self.machine.node.devices)
+
+    def setup(self, batch: int, devices: int, *, sync: Sync = "nccl", links: float = 1.0) -> DataParallelSetup:
+        """What decides the step of a group.
+
+        Args:
+            batch: samples of a device
+            devices: in the group
+            sync: how gradients are exchanged
+            links: how many times as fast links are: bytes on links twice as fast take as long as half of them
+        """
+        work, estimate = self.known(batch)
+        return DataParallelSetup(
+            workload=work,
+            estimate=estimate,
+            machine=self.machine,
+            devices=devices,
+            nodes=self.nodes(devices),
+            sync=sync,
+            software=self.software,
+            options=replace(self.exchange, wire_share=self.exchange.wire_share / links),
+        )
+
+    def step(self, batch: int, devices: int, *, sync: Sync = "nccl", links: float = 1.0) -> ScaledStep:
+        """The step of a group.
+
+        Args:
+            batch: samples of a device
+            devices: in the group
+            sync: how gradients are exchanged
+            links: how many times as fast links are
+
+        Raises:
+            InputError: as `data_parallel_step`
+        """
+        key = batch, devices, sync, links
+        if key not in self._steps:
+            self._steps[key] = data_parallel_step(self.setup(batch, devices, sync=sync, links=links))
+        return self._steps[key]
+
+    def memory(self, step: ScaledStep) -> RankMemory:
+        """Memory of the ranks of a group.
+
+        Args:
+            step: of the group
+        """
+        work, _ = self.known(step.batch_per_device)
+        return rank_memory(
+            self.reference,
+            work,
+            step,
+            device=self.machine.node.device,
+            software=self.software,
+            options=self.options or None,
+        )

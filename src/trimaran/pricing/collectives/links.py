@@ -1,0 +1,245 @@
+"""Which links the members of a transfer cross: asked by every price of a message or a collective on a machine.
+
+Ranks have the devices of a machine node by node. Devices of a node have its network cards dealt out evenly, so a group
+with one member on a node sends by the cards of that device, not by all of them.
+
+    members       nodes that they sit on; the devices of the node that has most of them; cards, the least of any node
+    stride        members of a group are so many ranks apart: other groups alike stand in between and are under way at
+                  the same time, so groups on the same cards share them
+
+A group of 6 with stride 1 on nodes of 8 lies inside a node or across two, depending on where it starts. Collectives of
+all groups are waited for, so the slowest one counts, and every layout that occurs is priced.
+
+Left out: what groups alike share inside a node.
+"""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from trimaran.base.errors import InputError
+from trimaran.base.units import format_count
+from trimaran.machine.types import Link, Machine, Node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crossing:
+    """What the members of a transfer cross.
+
+    Attributes:
+        local: devices of the node that has most members, by their numbers on it
+        nodes: that the members sit on
+        cards: of each node that the members send by, the least of any node; 0 on one node
+        sharing: transfers alike that are under way at the same time on the same cards, this one included
+    """
+
+    local: tuple[int, ...]
+    nodes: int = 1
+    cards: int = 0
+    sharing: int = 1
+
+    @property
+    def devices(self) -> int:
+        """Members, counted as if each node had as many as the one that has most."""
+        return len(self.local) * self.nodes
+
+
+def fabric_of(machine: Machine) -> tuple[int, Link]:
+    """Network cards of a node: how many, and of what type.
+
+    Raises:
+        InputError: nothing joins its nodes
+    """
+    if machine.fabric is None:
+        raise InputError(
+            f"{machine.node.name}: nothing joins its nodes; name a fabric, such as "
+            f'"{machine.node.name}:{max(2, machine.nodes)}@ethernet-25g"',
+            code="exchange.no-network-cards",
+            nodes=machine.nodes,
+        )
+    return machine.fabric
+
+
+def cards_of(node: Node, count: int, chosen: Iterable[int]) -> tuple[int, ...]:
+    """Cards of a node that some devices send by: cards are dealt out evenly, and a device may have several.
+
+    Args:
+        node: that has the devices
+        count: cards of the node
+        chosen: devices, by their numbers on the node
+    """
+    if count >= node.devices:
+        each = count // node.devices
+        return tuple(card for number in sorted(chosen) for card in range(number * each, (number + 1) * each))
+    return tuple(sorted({number * count // node.devices for number in chosen}))
+
+
+def first_devices(machine: Machine, devices: int, nodes: int = 1) -> Crossing:
+    """Of the first devices of each node.
+
+    Args:
+        machine: what they sit in
+        devices: in all, equally many on each node
+        nodes: in use
+
+    Raises:
+        InputError: not equally many on each node, or more than there are, or several nodes with nothing between them
+    """
+    node = machine.node
+    if nodes < 1 or devices < 1 or devices % nodes:
+        raise InputError(
+            f"{node.name}: {format_count(devices, 'device')} on {nodes} nodes are not equally many on each",
+            code="collective.uneven-nodes",
+            devices=devices,
+            nodes=nodes,
+        )
+    if devices // nodes > node.devices:
+        raise InputError(
+            f"{node.name}: a node has {format_count(node.devices, 'device')}, {devices // nodes} of each were asked "
+            f"for; use {-(-devices // node.devices)} nodes",
+            code="collective.too-many-devices-on-node",
+            devices=devices,
+            nodes=nodes,
+        )
+    local = tuple(range(devices // nodes))
+    cards = len(cards_of(node, fabric_of(machine)[0], local)) if nodes > 1 else 0
+    return Crossing(local=local, nodes=nodes, cards=cards)
+
+
+def members_on_nodes(machine: Machine, members: Sequence[int]) -> dict[int, list[int]]:
+    """Members of a transfer by node, as numbers of devices on it.
+
+    Args:
+        machine: that has them
+        members: numbers of devices on the machine, counted node by node
+    """
+    on: dict[int, list[int]] = defaultdict(list)
+    for number in members:
+        on[number // machine.node.devices].append(number % machine.node.devices)
+    return on
+
+
+def crossing_of(machine: Machine, members: Sequence[int]) -> Crossing:
+    """What a transfer crosses when nothing else is under way.
+
+    Args:
+        machine: that has the members
+        members: numbers of devices on the machine
+
+    Raises:
+        InputError: several nodes with nothing between them
+    """
+    on = members_on_nodes(machine, members)
+    return _crossing(machine, on, {})
+
+
+def _crossing(machine: Machine, on: dict[int, list[int]], load: dict[tuple[int, int], int]) -> Crossing:
+    """Of members by node, on cards `(node, card)` that so many transfers use."""
+    widest = max(on.values(), key=len)
+    # By itself on its node, a device is like any other.
+    local = tuple(widest) if len(widest) > 1 else (0,)
+    if len(on) == 1:
+        return Crossing(local=local)
+    count, _ = fabric_of(machine)
+    used = {host: cards_of(machine.node, count, chosen) for host, chosen in on.items()}
+    return Crossing(
+        local=local,
+        nodes=len(on),
+        cards=min(map(len, used.values())),
+        sharing=max(load.get((host, card), 1) for host, cards in used.items() for card in cards),
+    )
+
+
+def _groups(blocks: int, members: int, stride: int) -> tuple[tuple[int, ...], ...]:
+    """Groups of the first blocks, as ranks."""
+    block = members * stride
+    return tuple(
+        tuple(range(first * block + offset, (first + 1) * block, stride))
+        for first in range(blocks)
+        for offset in range(stride)
+    )
+
+
+def group_crossings(machine: Machine, *, ranks: int, members: int, stride: int) -> frozenset[Crossing]:
+    """What groups cross that are under way at the same time, each layout once.
+
+    Args:
+        machine: whose devices the ranks have, node by node
+        ranks: in all
+        members: of each group
+        stride: between neighbours of a group; groups fill blocks of `members * stride` ranks
+
+    Raises:
+        InputError: several nodes with nothing between them
+
+    Example:
+        Groups of 6 on nodes of 8: a whole one, and those that two nodes have parts of.
+
+        >>> from trimaran.machine.find import find_machine
+        >>> machine = find_machine("dgx-h100:3")
+        >>> sorted((len(each.local), each.nodes) for each in group_crossings(machine, ranks=24, members=6, stride=1))
+        [(4, 2), (6, 1)]
+
+        Replicas of 8 tensor-parallel ranks: one member on each of three nodes, each with a card of its own.
+
+        >>> [(each.nodes, each.cards, each.sharing) for each in group_crossings(machine, ranks=24, members=3, stride=8)]
+        [(3, 1, 1)]
+    """
+    per_node = machine.node.devices
+    if stride >= per_node:
+        return frozenset({_one_on_each(machine, ranks, members)})
+    # Members beyond three rounds of a node's devices repeat what those before them have: only nodes are more.
+    around = per_node // math.gcd(stride, per_node)
+    left_out = max(0, members // around - 2) * around
+    block = (members - left_out) * stride
+    blocks = min(max(1, ranks // (members * stride)), per_node // math.gcd(block, per_node))
+    placed = [members_on_nodes(machine, group) for group in _groups(blocks, members - left_out, stride)]
+    load: Counter[tuple[int, int]] = Counter()
+    for on in placed:
+        if len(on) > 1:
+            count, _ = fabric_of(machine)
+            load.update((host, card) for host, chosen in on.items() for card in cards_of(machine.node, count, chosen))
+    more = left_out * stride // per_node
+    return frozenset(replace(each, nodes=each.nodes + more) for each in (_crossing(machine, on, load) for on in placed))
+
+
+def _one_on_each(machine: Machine, ranks: int, members: int) -> Crossing:
+    """Of groups with one member on each node, of which as many use a node as it has devices."""
+    if members == 1:
+        return Crossing(local=(0,))
+    node, (count, _) = machine.node, fabric_of(machine)
+    groups = min(ranks // members, node.devices)
+    load = Counter(card for number in range(groups) for card in cards_of(node, count, (number,)))
+    return Crossing(local=(0,), nodes=members, cards=len(cards_of(node, count, (0,))), sharing=max(load.values()))
+
+
+def message_crossings(machine: Machine, *, ranks: int, stride: int) -> frozenset[Crossing]:
+    """What messages cross that all ranks send at the same time to the rank `stride` further on, each layout once.
+
+    Args:
+        machine: whose devices the ranks have, node by node
+        ranks: in all
+        stride: from a sender to its receiver
+
+    Raises:
+        InputError: several nodes with nothing between them
+
+    Example:
+        Stages of 4 ranks on nodes of 8: every other stage sends to the next node.
+
+        >>> from trimaran.machine.find import find_machine
+        >>> machine = find_machine("dgx-h100:2@ethernet-25g")
+        >>> sorted((each.nodes, each.sharing) for each in message_crossings(machine, ranks=16, stride=4))
+        [(1, 1), (2, 4)]
+    """
+    node = machine.node
+    # Nodes repeat what the first one sends.
+    senders = range(min(ranks - stride, node.devices))
+    placed = [members_on_nodes(machine, (sender, sender + stride)) for sender in senders]
+    load: Counter[int] = Counter()
+    for sender, on in zip(senders, placed, strict=True):
+        if len(on) > 1:
+            load.update(cards_of(node, fabric_of(machine)[0], (sender,)))
+    out = {(0, card): count for card, count in load.items()}
+    return frozenset(_crossing(machine, on, out) for on in placed)

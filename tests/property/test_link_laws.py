@@ -1,0 +1,152 @@
+"""Laws of the links that members of a transfer cross, and of steps of divided transformers on them."""
+
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from trimaran.machine.find import find_machine
+from trimaran.machine.types import Machine
+from trimaran.pricing.closed_form.parallel_degrees import Division
+from trimaran.pricing.closed_form.shapes import gpt_shape
+from trimaran.pricing.closed_form.stage_work import step_constants
+from trimaran.pricing.closed_form.step_time import Program, divided_step, machine_exchange
+from trimaran.pricing.collectives.algorithms import crossing_cost
+from trimaran.pricing.collectives.closed_forms import OPERATIONS
+from trimaran.pricing.collectives.links import Crossing, cards_of, crossing_of, group_crossings, message_crossings
+
+FABRICS = ("ethernet-1g", "ethernet-10g", "ethernet-25g", "ethernet-100g")
+SHAPE = gpt_shape(layers=24, hidden=2304, heads=24, vocabulary=51200)
+MACHINES = st.sampled_from(("dgx-h100", "dgx-a100", "dgx1-v100", "p3.16xlarge", "4xv100"))
+
+
+def slowly(members: list[list[int]], machine: Machine) -> set[Crossing]:
+    """Every group of a machine one by one, and the cards of every node counted."""
+    each = machine.node.devices
+    count = (machine.fabric or (0, None))[0]
+    load: Counter[tuple[int, int]] = Counter()
+    used = []
+    for group in members:
+        cards = {}
+        for host in {number // each for number in group}:
+            local = [number % each for number in group if number // each == host]
+            cards[host] = cards_of(machine.node, count, local) if count else ()
+        used.append(cards)
+        if len(cards) > 1:
+            load.update((host, card) for host, chosen in cards.items() for card in chosen)
+    found = set()
+    for group, cards in zip(members, used, strict=True):
+        alone = crossing_of(machine, group)
+        sharing = max((load[host, card] for host, chosen in cards.items() for card in chosen), default=1)
+        found.add(replace(alone, sharing=sharing if len(cards) > 1 else 1))
+    return found
+
+
+def essence(found: Crossing) -> tuple[int, int, int, int]:
+    return len(found.local), found.nodes, found.cards, found.sharing
+
+
+@given(name=MACHINES, fabric=st.sampled_from(("", "@ethernet-25g")), data=st.data())
+def test_layouts_that_occur_are_those_of_all_groups_one_by_one(name: str, fabric: str, data: st.DataObject) -> None:
+    stride = data.draw(st.integers(1, 12))
+    members = data.draw(st.integers(1, 40))
+    blocks = data.draw(st.integers(1, 9))
+    ranks = stride * members * blocks
+    machine = find_machine(f"{name}:{max(2, -(-ranks // 4))}{fabric}")
+    groups = [
+        list(range(block * members * stride + offset, (block + 1) * members * stride, stride))
+        for block in range(blocks)
+        for offset in range(stride)
+    ]
+    told = {essence(each) for each in group_crossings(machine, ranks=ranks, members=members, stride=stride)}
+    wanted = {essence(each) for each in slowly(groups, machine)}
+    # Nodes that are not full have fewer groups, which only share less.
+    assert max(sharing for *_, sharing in told) >= max(sharing for *_, sharing in wanted)
+    assert {each[:2] for each in told} >= {each[:2] for each in wanted} or stride >= machine.node.devices
+    if ranks % machine.node.devices == 0 and stride < machine.node.devices:
+        assert told == wanted
+
+
+@given(
+    op=st.sampled_from([op for op in OPERATIONS if op != "send_recv"]),
+    nbytes=st.integers(1, 2**32),
+    members=st.sampled_from([2, 4, 8]),
+    name=st.sampled_from(["dgx-a100", "dgx-h100", "hgx-h200"]),
+    fabric=st.sampled_from(FABRICS),
+)
+def test_a_group_inside_a_node_is_never_dearer_than_across_nodes(
+    op: str, nbytes: int, members: int, name: str, fabric: str
+) -> None:
+    machine = find_machine(f"{name}:8@{fabric}")
+    exchange = machine_exchange(machine, ranks=64, year=2024.0)
+    inside, *across = [exchange(op, nbytes, members, stride) for stride in (1, 8 // members * 2, 8)]
+    assert all(inside <= other * (1 + 1e-9) for other in across)
+
+
+@given(
+    op=st.sampled_from(OPERATIONS),
+    nbytes=st.integers(1, 2**34),
+    members=st.integers(2, 12),
+    stride=st.integers(1, 16),
+    name=MACHINES,
+)
+def test_a_slower_fabric_never_takes_less(op: str, nbytes: int, members: int, stride: int, name: str) -> None:
+    ranks = members * stride * 2
+    times = [
+        machine_exchange(find_machine(f"{name}:{-(-ranks // 4)}@{fabric}"), ranks=ranks, year=2024.0)(
+            op, nbytes, members, stride
+        )
+        for fabric in FABRICS
+    ]
+    assert all(slow >= fast * (1 - 1e-9) for slow, fast in pairwise(times))
+
+
+@given(
+    tensor=st.sampled_from([1, 2, 3, 4, 6, 8]),
+    pipeline=st.sampled_from([1, 2, 4, 8, 12]),
+    chunks=st.sampled_from([1, 2]),
+    data=st.sampled_from([1, 2, 3, 4]),
+)
+def test_a_step_that_crosses_nodes_takes_longer_on_each_slower_fabric(
+    tensor: int, pipeline: int, chunks: int, data: int
+) -> None:
+    assume(tensor * pipeline * data > 8)
+    division = Division(
+        tensor=tensor,
+        pipeline=pipeline,
+        chunks=chunks if pipeline > 1 else 1,
+        data=data,
+        microbatches=24,
+        sharding="optimizer" if data > 1 else "none",
+    )
+    machines = [find_machine(f"dgx-h100:{-(-division.devices // 8)}@{fabric}") for fabric in FABRICS]
+    steps = [
+        divided_step(
+            SHAPE,
+            division,
+            Program(),
+            device=machine.node.device,
+            exchange=machine_exchange(machine, ranks=division.devices, year=2024.0),
+            constants=step_constants(),
+        ).seconds
+        for machine in machines
+    ]
+    assert all(slow > fast for slow, fast in pairwise(steps))
+
+
+def test_messages_that_leave_a_node_by_one_card_share_it() -> None:
+    """Of 8 GPUs each, 8 senders to the next node share one card; with 8 cards each has its own.
+
+    Within 10 %: a smaller share of a card is filled by smaller messages.
+    """
+    one, eight = (
+        max(
+            crossing_cost("send_recv", 10**8, machine=machine, crossing=crossing).seconds
+            for crossing in message_crossings(machine, ranks=16, stride=8)
+        )
+        for machine in (find_machine("dgx-h100:2@ethernet-25g"), find_machine("dgx-h100:2@8 ethernet-25g"))
+    )
+    assert one == pytest.approx(8 * eight, rel=0.1)
