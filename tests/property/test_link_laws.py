@@ -115,12 +115,12 @@ def test_a_step_that_crosses_nodes_takes_longer_on_each_slower_fabric(
 ) -> None:
     assume(tensor * pipeline * data > 8)
     division = Division(
-        tensor=tensor,
-        pipeline=pipeline,
+        tp=tensor,
+        pp=pipeline,
         chunks=chunks if pipeline > 1 else 1,
-        data=data,
+        dp=data,
         microbatches=24,
-        sharding="optimizer" if data > 1 else "none",
+        zero=1 if data > 1 else 0,
     )
     machines = [find_machine(f"dgx-h100:{-(-division.devices // 8)}@{fabric}") for fabric in FABRICS]
     steps = [

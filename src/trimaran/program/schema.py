@@ -104,11 +104,12 @@ def make_schema(
 
 def _describe(schema: dict[str, Any], kind: type) -> None:
     """Put the first line of the docstring and the lines of its attributes where a reader of the schema looks."""
-    text = kind.__doc__ or ""
-    schema["description"] = text.strip().split("\n")[0]
+    schema["description"] = (kind.__doc__ or "").strip().split("\n")[0]
     schema["additionalProperties"] = False
-    attributes = text.partition("Attributes:\n")[2].split("\n\n")[0]
-    lines = dict(re.findall(r"^ {8}(\w+): (.*(?:\n {12}.*)*)", attributes, re.MULTILINE))
+    lines: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        attributes = (base.__doc__ or "").partition("Attributes:\n")[2].split("\n\n")[0]
+        lines |= dict(re.findall(r"^ {8}(\w+): (.*(?:\n {12}.*)*)", attributes, re.MULTILINE))
     for name, entry in schema["properties"].items():
         entry["description"] = " ".join(lines[name].split())
 
