@@ -178,7 +178,7 @@ def group_crossings(machine: Machine, *, ranks: int, members: int, stride: int) 
 
         >>> from trimaran.machine.find import find_machine
         >>> machine = find_machine("dgx-h100:3")
-        >>> sorted((len(each.local), each.nodes) for each in group_crossings(machine, ranks=24, members=6, stride=1))
+        >>> sorted({(len(each.local), each.nodes) for each in group_crossings(machine, ranks=24, members=6, stride=1)})
         [(4, 2), (6, 1)]
 
         Replicas of 8 tensor-parallel ranks: one member on each of three nodes, each with a card of its own.
@@ -230,7 +230,7 @@ def message_crossings(machine: Machine, *, ranks: int, stride: int) -> frozenset
 
         >>> from trimaran.machine.find import find_machine
         >>> machine = find_machine("dgx-h100:2@ethernet-25g")
-        >>> sorted((each.nodes, each.sharing) for each in message_crossings(machine, ranks=16, stride=4))
+        >>> sorted({(each.nodes, each.sharing) for each in message_crossings(machine, ranks=16, stride=4)})
         [(1, 1), (2, 4)]
     """
     node = machine.node
