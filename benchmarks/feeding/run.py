@@ -13,7 +13,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.environment import describe_environment, write_result  # noqa: E402
 
-from trimaran_studies.reproduce.input_pipeline_real import (  # noqa: E402  # noqa: E402
+from trimaran_studies.reproduce.input_pipeline_real import (  # noqa: E402
     LINKS,
     RANKS,
     STEPS,

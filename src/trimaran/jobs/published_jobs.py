@@ -1,6 +1,6 @@
 """The published networks as jobs on synthetic data: what a step of them needs and costs, before there are data.
 
-Batch sizes are those that papers on memory and training time use. The networks of language are in `language_jobs.py`.
+Batch sizes are those that papers on memory and training time use.
 
 The networks of language as jobs on synthetic tokens: how long a sample is, and what is asked of the network.
 

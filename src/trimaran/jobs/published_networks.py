@@ -1,11 +1,11 @@
 """How a job reference names a published network: `vgg16`, `gpt2:1.5b`, `bert:large:sequence=512,head=squad`.
 
 A name, then the size where the network has several, then options. Dashes and underscores are the same in names, and
-upper case does not count. Torch is not needed to read one; what makes the job is `network_jobs.py`.
+upper case does not count. Torch is not needed to read one; what makes the job is `published_jobs.py`.
 
 The published networks by name, a line each for people. M is a million parameters, of the usual size where several.
 
-What makes their jobs is `network_jobs.py`, which imports torch; this does not.
+What makes their jobs is `published_jobs.py`, which imports torch; this does not.
 """
 
 import difflib

@@ -1,8 +1,8 @@
 """From what a person writes on the command line to a `Job`.
 
 A reference is the name of a built-in job, or of a published network with its size and options
-(`network_references.py`), `file.py:factory`, where `factory()` returns a `Job`, or a Hugging Face configuration
-(`configured.py`).
+(`published_networks.py`), `file.py:factory`, where `factory()` returns a `Job`, or a Hugging Face configuration
+(`huggingface.py`).
 
 Functions in files of the user's, as "file.py:function".
 

@@ -1,6 +1,6 @@
 """AlexNet in the form for one device.
 
-The form of 2012, with its wider layers, normalization and groups, is in `alexnet_2012.py`.
+The form of 2012, with its wider layers, normalization and groups, is here too.
 
 Source:
     Krizhevsky, "One weird trick for parallelizing convolutional neural networks", arXiv:1404.5997, 2014. Parameter

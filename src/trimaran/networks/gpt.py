@@ -1,6 +1,6 @@
 """GPT-2, GPT-3, Megatron's GPT and OPT: learned positions, pre-norm blocks with dropout, the embedding as the head too.
 
-It computes as the character model does (`character_gpt.py`), with the dropout of the published one and its GELU by
+It computes as the character model does (`characters.py`), with the dropout of the published one and its GELU by
 tanh. Its parameters are those of Hugging Face's `GPT2LMHeadModel`: 124,439,808 for the small one, 354,823,168 for the
 medium one. OPT has ReLU in place of GELU, and two positions that no token has: 125,239,296 for the smallest, as
 `OPTForCausalLM`.

@@ -1,7 +1,7 @@
 """A language model of LSTM layers over words, with or without a projection of the hidden state.
 
 Its layers are one `nn.LSTM`, as one calls a GPU's library for recurrent layers; the character model
-(`character_lstm.py`) has each layer as a module of its own.
+(`characters.py`) has each layer as a module of its own.
 
 Source:
     Jozefowicz et al., "Exploring the Limits of Language Modeling", arXiv:1602.02410, 2016. Its largest recurrent model

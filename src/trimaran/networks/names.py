@@ -2,10 +2,10 @@
 
 The answer is a job reference: a name of `trimaran jobs`, with the size where the spelling says one. A network that is
 not ours is never taken for one that is: "resnest50", "efficientnet-b0" and "resnet50d" are None. Where a known training
-script builds a form of its own, saying where the name comes from chooses that form (`script_forms.py`).
+script builds a form of its own, saying where the name comes from chooses that form.
 
 A spelling is cut into words and numbers. Words that say nothing about the network are left out; what remains must be,
-as a whole, one of the spellings of `image_names.py`, or the name of a family of language with words that it may have.
+as a whole, one of the spellings below, or the name of a family of language with words that it may have.
 
 Forms of a network that known training scripts build, where they are not the customary one.
 

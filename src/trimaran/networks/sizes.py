@@ -1,7 +1,7 @@
 """The transformer families and their sizes by name: figures only, without torch.
 
-A family is one architecture; a size is how wide and deep it is (`transformer_sizes.py`). What makes a module of a size
-is the family's own file (`bert.py`, `gpt2.py`, `llama.py`, `mpt.py`, `transformer.py`, `transformer_xl.py`). A size may
+A family is one architecture; a size is how wide and deep it is. What makes a module of a size
+is the family's own file (`bert.py`, `gpt.py`, `llama.py`, `transformer.py`, `transformer_xl.py`). A size may
 have several names, and `FAMILIES` says which of them is listed.
 
 How large the published transformers are: figures only, without torch.

@@ -11,7 +11,7 @@ Nothing here is looked up or told from experience: each figure is a difference o
 What a person calls a strategy or a group of them, such as "pp", "dp2", "pp2-gpipe-m4", "fsdp", "one device".
 
 A name is a list of words. A strategy belongs to it if each word holds: "dp", "pp", "tp", "zero" (or "fsdp"),
-"placement", "sharded" (the kinds of `kinds.py`), "compress", "bf16", "fp16", "powersgd" with its rank "r2", "hybrid"
+"placement", "sharded" (the kinds of `pins.py`), "compress", "bf16", "fp16", "powersgd" with its rank "r2", "hybrid"
 (replicas of stages, places or sharded operations), "one" or "single" (one device), "eager"; any other word is one that
 names of strategies have: "dp2", "tp2", "zero3", "m4", "gpipe", "b1MiB". Where kinds are named, strategies that use
 others are not meant: "dp" are replicas of whole networks that exchange whole gradients, "pp" is one pipeline.

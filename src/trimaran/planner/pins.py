@@ -1,6 +1,6 @@
 """What a person has decided already: degrees, kinds of parallelism to use or not, modules on a row.
 
-A strategy that goes against a pin is not searched. What a pin costs is found by searching without it (`prices.py`).
+A strategy that goes against a pin is not searched. What a pin costs is found by searching without it (`search.py`).
 Gradients that lose something on the wire need consent, given in general ("--allow compress") or to one method.
 
 The kinds of parallelism that a strategy uses, by the words that people pin, forbid and ask about.

@@ -12,7 +12,7 @@ row.
 
 Contiguous segments only: a placement that is not a chain is another problem. The recurrence is exact for its objective;
 what the schedule makes of the segments is for the simulator to say. With several segments a row, each must be admitted
-by itself (`stage_memory.py` gives each its part of a device).
+by itself (each has its part of a device).
 
 What a pipeline stage needs, so that stages can be cut for the memory of their devices.
 

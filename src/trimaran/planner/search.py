@@ -6,15 +6,15 @@
                 step;  s goes against no pin
 
 The space is enumerated (`space.py`), and each strategy gets a lower bound of its time and memory from totals alone
-(`quick.py`). In the order of these bounds the stages are cut (`cutting.py`) and the program of two microbatches is
-priced, which gives a better bound (`bounds.py`); what is then still the lowest is simulated, placements solved when
+(`QuickBounds`). In the order of these bounds stages are split (`pipeline_stages.py`) and the program of two microbatches
+is priced, which gives a better bound (`bounds.py`); what is then still the lowest is simulated, placements solved when
 their turn comes:
 
     1. until no bound is below the best simulated time, or the best is as close to the lowest bound as `Problem.gap`
        says: now the fastest is known;
     2. of the rest, those that the uncertainty may leave as fast as it, those that may use less memory or fewer devices
        than all that are faster, the best of each family, and what people do without a plan;
-    3. more sizes of buckets of the best replicas, where these wait for their gradients (`bucketing.py`).
+    3. more sizes of buckets of the best replicas, where these wait for their gradients.
 
 What is left out is slower than the fastest by more than the uncertainty and not on the front of time, memory and
 devices, so the choice and the front are those of a search that simulates everything, unless its time ran out. On more
@@ -23,7 +23,7 @@ for other reasons. A strategy that is believed faster only within the uncertaint
 (`choice.py`). Bounds are those of the sizes of buckets that the space has.
 
 A whole network that memory alone stands against is tried once more in the memory that there is, with a plan of what is
-kept, offloaded and recomputed (`virtual.py`), where its step was traced.
+kept, offloaded and recomputed, where its step was traced.
 
 Left out so far: memory plans of pipeline stages; placements of several microbatches at once.
 
@@ -336,7 +336,7 @@ def _undivided(problem: Problem, rejected: Sequence[Rejection], named: Rejection
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Whole networks that memory alone stands against, made to fit by offloading and recomputing (`virtual.py`)
+# Whole networks that memory alone stands against, made to fit by offloading and recomputing
 
 
 def may_be_virtualized(rejection: Rejection) -> bool:

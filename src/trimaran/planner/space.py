@@ -2,8 +2,8 @@
 
 Shapes are listed in `shapes.py`; here each gets what depends on the job's batch and gradients: buckets, where replicas
 hold the whole network, and with consent a compression of what they exchange. What goes against a pin is left out, what
-the network or the batch does not bear is rejected with the reason. Stages are cut (`cutting.py`) and branches placed
-(`placed.py`) elsewhere: here a strategy has no boundaries yet.
+the network or the batch does not bear is rejected with the reason. Stages are split (`pipeline_stages.py`) and branches
+placed (`placement/network.py`) elsewhere: here a strategy has no boundaries yet.
 
 Degrees and what goes with them: every shape of a strategy on some devices, before stages are cut or branches placed.
 
@@ -368,7 +368,7 @@ def bucket_sizes(graph: Graph, *, execution: Execution = "eager") -> tuple[int, 
     """Sizes at which a bucket of gradients is sent that give different buckets; the default first [bytes].
 
     Tried are the default, smaller ones, and one that no bucket reaches; sizes between them are tried of the best
-    strategies alone (`bucketing.py`). A compiled network is cut at its buckets, and torch refuses to cut it below the
+    strategies alone (`search.py`). A compiled network is cut at its buckets, and torch refuses to cut it below the
     size of its first one.
 
     Args:
@@ -428,7 +428,7 @@ def _variants(strategy: Strategy, sizes: Sequence[int], pins: Pins, hosts: Seque
 
     On several hosts with as many devices each, sums in levels are variants too.
 
-    A compression comes with the default size only: others are tried with the best of them (`bucketing.py`).
+    A compression comes with the default size only: others are tried with the best of them (`search.py`).
     """
     if strategy.dp == 1 or strategy.pp > 1 or strategy.zero or strategy.sync == "p2p":
         yield strategy

@@ -5,7 +5,7 @@
 
 A step of any strategy takes at least what its samples take one device at the microbatch that suits it best, shared by
 all. Where even that, times the updates of the batch, does not beat the rival by more than the model's error, nothing
-else is looked at: ties go to the simpler one. Of the rest each strategy is bounded by its own totals (`quick.py`), and
+else is looked at: ties go to the simpler one. Of the rest each strategy is bounded by its own totals (`bounds.py`), and
 simulated while its bound is below the best.
 """
 

@@ -18,8 +18,8 @@ cannot go on without it, a mark of the step waits for it.
     0AR0#f0        f0 ════════╗
                               ╚═ ends before the second ● goes on
 
-What collectives there are follows from what is sharded (`sharded.py`, `zero.py`); here they become marks and
-instructions.
+What collectives there are follows from what is sharded (`lowering/tensor_parallel.py`, `lowering/zero.py`); here they
+become marks and instructions.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

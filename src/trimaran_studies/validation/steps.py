@@ -156,9 +156,6 @@ _SHARE = 0.35
 _DISCOUNT = 0.025
 """Of the efficiency, for every doubling of devices."""
 
-HALF_WIDTH = 0.25
-"""Half the width of the interval that ours has to be better than."""
-
 
 def scaling_baselines(anchor_rate: float, devices: int) -> Mapping[str, float]:
     """Rates of N devices from that of one.
