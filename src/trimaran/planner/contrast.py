@@ -1,8 +1,8 @@
 """Two plans side by side: where one takes longer than the other, class by class, and what follows in one sentence.
 
 The classes are those of the critical path (`critical_path.py`), so that their differences sum to the difference of the
-two steps. Costs measured on one machine err together: two plans are compared where all costs are low, at their median and
-high, and one is believed slower only if it is so in all three, by more than the model leaves out.
+two steps. Costs measured on one machine err together: two plans are compared where all costs are low, at their median
+and high, and one is believed slower only if it is so in all three, by more than the model leaves out.
 
 What binds a step, in one sentence: the classes of its critical path in four groups, largest first.
 

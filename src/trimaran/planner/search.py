@@ -6,7 +6,7 @@
                 step;  s goes against no pin
 
 The space is enumerated (`space.py`), and each strategy gets a lower bound of its time and memory from totals alone
-(`QuickBounds`). In the order of these bounds stages are split (`pipeline_stages.py`) and the program of two microbatches
+(`QuickBounds`). In the order of these bounds stages are split (`pipeline_stages.py`) and a program of two microbatches
 is priced, which gives a better bound (`bounds.py`); what is then still the lowest is simulated, placements solved when
 their turn comes:
 

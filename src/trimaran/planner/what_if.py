@@ -1,8 +1,8 @@
 """A problem as it would be: what was measured, scaled.
 
-Intervals are scaled with their durations, so that what follows from them is as uncertain as it was, in proportion. A user
-may ask for faster links, free loading, less memory, more devices: each change is read, named and applied here. What was
-measured is scaled, never measured again:
+Intervals are scaled with their durations, so that what follows from them is as uncertain as it was, in proportion. A
+user may ask for faster links, free loading, less memory, more devices: each change is read, named and applied here.
+What was measured is scaled, never measured again:
 
     link=x2        links move bytes twice as fast; latencies stay
     link=pcie3x16  every pair of devices is joined by a link of its own of that kind (`machine/links.toml`)
