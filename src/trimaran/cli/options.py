@@ -1,9 +1,12 @@
 """Options that several commands share, so that they are spelled and explained once."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from trimaran.base.precision import short_spelling
 
 Reference = Annotated[
     str,
@@ -143,9 +146,24 @@ ClusterName = Annotated[
         show_default=False,
     ),
 ]
+
+
+def _short(precision: str | None) -> str | None:
+    """A precision by its short name, with a note on standard error where it was typed in another way."""
+    named = None if precision is None else short_spelling(precision)
+    if named is not None:
+        sys.stderr.write(f"Note: --precision {precision} is written {named}.\n")
+    return named or precision
+
+
 PrecisionName = Annotated[
     str | None,
-    typer.Option("--precision", help='With --cluster: "float32", "tf32", "bfloat16" or "float16".', show_default=False),
+    typer.Option(
+        "--precision",
+        help="On a catalog machine: fp32, tf32, bf16, fp16 or fp8.",
+        show_default="as the job says; decoders bf16, others fp32",
+        callback=_short,
+    ),
 ]
 SoftwareName = Annotated[
     str | None,
@@ -167,7 +185,6 @@ MachineName = Annotated[
         show_default=False,
     ),
 ]
-MachinePrecision = Annotated[str, typer.Option("--precision", help='"float32", "tf32", "bfloat16" or "float16".')]
 MachineSoftware = Annotated[
     str | None,
     typer.Option(

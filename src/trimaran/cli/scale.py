@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from trimaran.cli.options import AnyReference, Json, MachineName, MachinePrecision, MachineSoftware
+from trimaran.cli.options import AnyReference, Json, MachineName, MachineSoftware, PrecisionName
 from trimaran.cli.output import check_plot, console, errors_reported, print_json, progress_shown
 
 Counts = Annotated[str, typer.Option("--devices", help='Devices in the group: "1,2,4,8", or "8..1024" in doublings.')]
@@ -54,7 +54,7 @@ def scale(
     sync: Syncs = "nccl",
     strong: Strong = False,
     global_batch: GlobalBatch = None,
-    precision: MachinePrecision = "float32",
+    precision: PrecisionName = None,
     software: MachineSoftware = None,
     measured: Measured = None,
     nccl_log: NcclLog = None,

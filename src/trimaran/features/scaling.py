@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from trimaran.base.errors import InputError
+from trimaran.base.precision import Precision
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.remedies import Method, Remedy
 from trimaran.base.units import format_count, format_seconds
@@ -24,6 +25,7 @@ from trimaran.graph.types import Phase
 from trimaran.machine.find import find_machine
 from trimaran.machine.types import Device, Machine
 from trimaran.planning.data_parallel_job import DataParallelJob
+from trimaran.planning.precision import choose_precision
 from trimaran.planning.requests import default_software, parse_figures
 from trimaran.pricing.collectives.corrections import corrected_by, read_logs
 from trimaran.pricing.exchange.costs import ExchangeOptions
@@ -268,7 +270,7 @@ class StudyRequest:
         batches: of a device (weak) or of all devices (strong)
         syncs: methods of exchange
         mode: weak or strong
-        precision: in which is computed
+        precision: in which is computed; None: as `trimaran.planning.precision` chooses
         software: framework and year; None: what goes with the methods
         options: of the job
         measured: a figure of one device, such as "363 images/s", or several with their batches
@@ -283,7 +285,7 @@ class StudyRequest:
     batches: tuple[int, ...]
     syncs: tuple[Sync, ...] = ("nccl",)
     mode: Mode = "weak"
-    precision: str = "float32"
+    precision: str | None = None
     software: Software | None = None
     options: Mapping[str, str] = field(default_factory=dict)
     measured: str | None = None
@@ -306,7 +308,8 @@ def study(reference: str, request: StudyRequest, *, progress: Progress = ignore_
     """
     machine = find_machine(request.cluster)
     software = request.software or default_software(request.syncs)
-    steps = Steps(reference, request, machine, software)
+    precision = choose_precision(reference, request.precision, machine.node.device)
+    steps = Steps(reference, request, machine, software, precision.name)
     notes: list[str] = list(request.notes)
     rows: list[ScalingRow] = []
     for place, batch in enumerate(request.batches):
@@ -319,7 +322,8 @@ def study(reference: str, request: StudyRequest, *, progress: Progress = ignore_
         job=reference,
         cluster=request.cluster,
         device=machine.node.device.title,
-        precision=request.precision,
+        precision=precision.name,
+        precision_source=precision.source,
         software=f"{software.framework} of {software.year:.0f}",
         mode=request.mode,
         unit="samples",
@@ -338,20 +342,23 @@ class Steps:
         request: what is asked
         machine: nodes and fabric
         software: framework and year
+        precision: in which is computed
 
     Attributes:
         job: its steps
         source: of the estimate that was made last
     """
 
-    def __init__(self, reference: str, request: StudyRequest, machine: Machine, software: Software) -> None:
+    def __init__(
+        self, reference: str, request: StudyRequest, machine: Machine, software: Software, precision: Precision
+    ) -> None:
         links = None
         if request.nccl_log is not None:
             links = corrected_by(read_logs(request.nccl_log), machine=machine, year=software.year)
         self.job = DataParallelJob(
             reference=reference,
             machine=machine,
-            precision=request.precision,
+            precision=precision,
             software=software,
             options=request.options,
             exchange=ExchangeOptions(correction=links, length_spread=request.length_spread),

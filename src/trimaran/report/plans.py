@@ -6,6 +6,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from trimaran.base.precision import precision_words
 from trimaran.base.units import format_bytes, format_duration, format_seconds
 from trimaran.report.tables import add_figures, add_words, frame_table
 
@@ -187,7 +188,8 @@ def machine_plan_lines(document: Mapping[str, Any]) -> list[str | Table]:
     chosen = document["chosen"]
     lines: list[str | Table] = [
         f"{document['job']} on {document['devices']} of {document['machine']} ({document['device']}), "
-        f"global batch {document['global_batch_size']}, {document['precision']}, {document['software']}",
+        f"global batch {document['global_batch_size']}, "
+        f"{precision_words(document['precision'], document['precision_source'])}, {document['software']}",
         "",
         _strategy_table(document),
         "",

@@ -26,6 +26,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from trimaran.base.precision import AS_ASKED, precision_words
 from trimaran.base.remedies import Remedy
 from trimaran.base.units import format_bytes, format_seconds
 from trimaran.pricing.exchange.step import ScaledStep
@@ -82,6 +83,7 @@ class ScalingStudy:
         cluster: machine with the number of nodes
         device: of which it has many
         precision: in which is computed
+        precision_source: who chose that
         software: framework and year
         mode: weak or strong
         unit: what is counted, "images" or "samples"
@@ -95,6 +97,7 @@ class ScalingStudy:
     cluster: str
     device: str
     precision: str
+    precision_source: str = AS_ASKED
     software: str
     mode: Mode
     unit: str
@@ -115,6 +118,7 @@ def study_document(study: ScalingStudy) -> dict[str, Any]:
         "cluster": study.cluster,
         "device": study.device,
         "precision": study.precision,
+        "precision_source": study.precision_source,
         "software": study.software,
         "mode": study.mode,
         "source": study.source,
@@ -416,7 +420,8 @@ def _name(study: ScalingStudy, group: Sequence[ScalingRow]) -> str:
 def print_study(out: Console, study: ScalingStudy) -> None:
     """Print the tables, what the step waits for, what would help, and what the figures mean."""
     out.print(
-        f"[bold]{escape(study.job)}[/] on {escape(study.cluster)} ({escape(study.device)}), {study.precision}, "
+        f"[bold]{escape(study.job)}[/] on {escape(study.cluster)} ({escape(study.device)}), "
+        f"{precision_words(study.precision, study.precision_source)}, "
         f"{study.mode} scaling\n"
     )
     for table in study_tables(study):

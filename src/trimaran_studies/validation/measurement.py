@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from trimaran.base.errors import InfeasibleError, InputError, TrimaranError
+from trimaran.base.precision import Precision
 from trimaran.base.user_errors import summary
 from trimaran.machine.types import Machine
 from trimaran.pricing.exchange.step import Sync
@@ -48,7 +49,7 @@ class Setup:
         options: of that job, such as {"sequence": "128"}
         batch_per_device: samples
         accumulation: microbatches of a step, whose gradients are exchanged once
-        precision: "float32", "tf32", "float16" or "bfloat16"
+        precision: "fp32", "tf32", "fp16" or "bf16"
         machine: nodes and fabric; also for one device, what it stands in
         device: name in the catalog
         devices: in use
@@ -64,7 +65,7 @@ class Setup:
     options: Mapping[str, str]
     batch_per_device: int
     accumulation: int = 1
-    precision: str
+    precision: Precision
     machine: Machine
     device: str
     devices: int

@@ -173,5 +173,5 @@ def scaling_baselines(anchor_rate: float, devices: int) -> Mapping[str, float]:
 
 def roofline_step_s(workload: Workload, device: Device) -> float:
     """A step at a fixed share of the device's peak [s]."""
-    rate = device.compute.get(workload.precision) or device.compute["float32"]
+    rate = device.compute.get(workload.precision) or device.compute["fp32"]
     return workload.flops() / (_SHARE * rate.flops_per_s)
