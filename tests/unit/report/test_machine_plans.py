@@ -23,7 +23,7 @@ def document(limiter: str) -> dict[str, Any]:
         "machine": "NVIDIA DGX H100, 8 H100 SXM5 on 4 NVSwitch",
         "device": "NVIDIA H100 SXM5 80 GB",
         "global_batch_size": 2048,
-        "precision": "bfloat16",
+        "precision": "bf16",
         "software": "closed forms, 2025",
         "one_device_fits": False,
         "chosen": row | {"interval_s": [5.62, 7.99], "placement": {f"layer{n}": n // 8 for n in range(16)}},

@@ -47,7 +47,7 @@ def study(*rows: ScalingRow) -> ScalingStudy:
         job="vgg416",
         cluster="dgx1-v100:128",
         device="V100",
-        precision="float32",
+        precision="fp32",
         software="PyTorch",
         mode="weak",
         unit="images",

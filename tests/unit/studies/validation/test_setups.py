@@ -57,7 +57,7 @@ def test_the_word_samples_is_no_precision() -> None:
 def test_fp32_of_nvidias_containers_is_tf32_where_the_device_has_it() -> None:
     ampere = {**NVIDIA, "machine": "DGX-A100", "gpu": "A100", "gpu_mem_gb": "80"}
     rows = [published(**given, model="resnet50", precision="FP32", batch_per_gpu="64") for given in (NVIDIA, ampere)]
-    assert [understand(row).precision for row in rows] == ["float32", "tf32"]
+    assert [understand(row).precision for row in rows] == ["fp32", "tf32"]
 
 
 def test_a_global_batch_is_divided() -> None:
